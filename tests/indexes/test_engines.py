@@ -15,9 +15,10 @@ from toolscout.config import Settings
 from toolscout.errors import ConfigError, UserError
 from toolscout.home import Address
 from toolscout.indexes import VectorIndex, new_index
-from toolscout.indexes.engines import CollectionKey, Mark, ToolRows, close_engine, identify_home, open_engine
 from toolscout.indexes.engines import milvus as milvus_module
 from toolscout.indexes.engines import pgvector as pgvector_module
+from toolscout.indexes.engines.connect import close_engine, open_engine
+from toolscout.indexes.engines.contract import CollectionKey, Mark, ToolRows, identify_home
 from toolscout.indexes.engines.reflect import Snapshot, compare, reflect
 from toolscout.indexes.engines.search import EngineIndex
 from toolscout.indexes.exact import Exact

@@ -27,7 +27,7 @@ import numpy as np
 from toolscout.arrays import Ints, Vectors
 from toolscout.config import Settings
 from toolscout.errors import StoreError, Unavailable, UserError, require
-from toolscout.indexes.engines import (
+from toolscout.indexes.engines.contract import (
     UNFINISHED,
     Candidates,
     CollectionKey,
