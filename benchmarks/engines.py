@@ -136,9 +136,7 @@ def measure(data: Path, part: str, indexes: Sequence[str]) -> dict[str, Any]:
 def main() -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--part", choices=PARTS, help="measure only this part, and keep the other of the file")
-    parser.add_argument(
-        "--only", choices=INDEXES[1:], help="of the corpus, measure only this index beside the exact one"
-    )
+    parser.add_argument("--only", choices=INDEXES[1:], help="of the corpus, measure only this index and `exact`")
     options = parser.parse_args()
     chosen = "corpus" if options.only else options.part
     indexes = INDEXES if options.only is None else (INDEXES[0], options.only)

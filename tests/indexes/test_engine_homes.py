@@ -14,6 +14,7 @@ import pytest
 
 from postgres_server import PostgresServer, describe
 from tests_cli import run
+from toolscout.indexes.engines import connect
 from toolscout.indexes.engines.connect import open_engine
 from toolscout.indexes.engines.contract import identify_home
 from toolscout.indexes.engines.reflect import Snapshot, compare
@@ -293,7 +294,6 @@ def test_milvus_scores_words_as_our_bm25_does(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _close_engines() -> Iterator[None]:
+    before = set(connect._engines)
     yield
-    from toolscout.indexes.engines import connect
-
-    assert not connect._engines, "closing a Scout closes its engine"
+    assert set(connect._engines) == before, "closing a Scout closes its engine"

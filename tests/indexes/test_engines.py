@@ -300,7 +300,8 @@ def test_an_incomplete_setting_is_refused_in_one_sentence(tmp_path: Path) -> Non
     ):
         settings = Settings(home=tmp_path, index=index)
         with pytest.raises(UserError, match=message):
-            new_index(index, DIM, settings).search(np.ones((1, DIM), dtype=np.float32), 1)
+            new_index(index, DIM, settings)
+        close_engine(settings)
     for address in (
         "pgvector:postgresql://a:b@host/x",
         "pgvector:postgresql://host/x?password=b",
