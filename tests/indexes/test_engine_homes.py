@@ -14,7 +14,9 @@ import pytest
 
 from postgres_server import PostgresServer, describe
 from tests_cli import run
-from toolscout.indexes.engines import identify_home, open_engine
+from toolscout.indexes.engines import connect
+from toolscout.indexes.engines.connect import open_engine
+from toolscout.indexes.engines.contract import identify_home
 from toolscout.indexes.engines.reflect import Snapshot, compare
 from toolscout.indexes.sparse import BM25
 from toolscout.scout import Scout
@@ -110,7 +112,7 @@ def test_doctor_says_what_differs_and_mends_it(place: tuple[str, str], monkeypat
         [state] = open_engine(scout.settings).list_collections(identify_home(scout.settings.place))
         collection = open_engine(scout.settings).collection(state.key)
         ids, vectors = collection.read_vectors()
-        from toolscout.indexes.engines import ToolRows
+        from toolscout.indexes.engines.contract import ToolRows
 
         collection.change(ToolRows(["toy/stranger"], ["?"], vectors[:1]), ids[:2], state.mark.generation)
     report = run_doctor(home)
@@ -292,7 +294,6 @@ def test_milvus_scores_words_as_our_bm25_does(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _close_engines() -> Iterator[None]:
+    before = set(connect._engines)
     yield
-    from toolscout.indexes import engines
-
-    assert not engines._engines, "closing a Scout closes its engine"
+    assert set(connect._engines) == before, "closing a Scout closes its engine"

@@ -6,7 +6,8 @@ from typing import Any
 
 from toolscout.cli.output import count_things, echo, escape_line
 from toolscout.errors import UserError
-from toolscout.indexes.engines import UNFINISHED, CollectionState, EngineInUse, identify_home, is_engine, open_engine
+from toolscout.indexes.engines.connect import open_engine
+from toolscout.indexes.engines.contract import UNFINISHED, CollectionState, EngineInUse, identify_home, is_engine
 from toolscout.indexes.engines.reflect import Snapshot, compare
 from toolscout.recipes.select import Selection
 from toolscout.scout import Scout

@@ -20,7 +20,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -29,6 +29,7 @@ import numpy.typing as npt
 from toolscout import plugins
 from toolscout.config import Settings
 from toolscout.errors import ConfigError, StoreError, UserError
+from toolscout.indexes.engines.contract import ENGINE_NAMES
 from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, place, rank, spread, top_k
 from toolscout.types import Explanation
 
@@ -47,8 +48,6 @@ __all__ = [
     "top_k",
     "unpack",
 ]
-
-ENGINE_NAMES: Final = ("pgvector", "milvus")  # indexes outside of the process: see `indexes.engines`
 
 
 class VectorIndex(Protocol):

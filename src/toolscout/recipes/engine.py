@@ -25,7 +25,8 @@ from toolscout.config import Settings
 from toolscout.database import Connection
 from toolscout.encoders import Encoder, Vectors
 from toolscout.errors import ConfigError, StoreError, Unavailable, UserError
-from toolscout.indexes.engines import close_engine, identify_home, is_engine, open_engine
+from toolscout.indexes.engines.connect import close_engine, open_engine
+from toolscout.indexes.engines.contract import identify_home, is_engine
 from toolscout.journal.call_order import CallOrder
 from toolscout.journal.evidence import LiveEvidence
 from toolscout.journal.journal import Journal

@@ -27,7 +27,7 @@ import numpy as np
 from toolscout.arrays import Ints, Vectors
 from toolscout.config import Settings
 from toolscout.errors import StoreError, Unavailable, UserError, require
-from toolscout.indexes.engines import (
+from toolscout.indexes.engines.contract import (
     UNFINISHED,
     Candidates,
     CollectionKey,
@@ -257,7 +257,9 @@ class MilvusCollection:
     def find(self, queries: Vectors, limit: int, view: View | None) -> list[Candidates]:
         """Find the nearest tools of each query."""
         condition, limit = _write_filter(view, limit)
-        params = {"metric_type": "IP", "params": {"ef": min(MAX_EF, max(MIN_EF, 2 * limit))}}
+        hidden = 1 if view is None else len(view.mask) // max(int(view.mask.sum()), 1)
+        ef = min(MAX_EF, max(MIN_EF, 2 * limit) * max(hidden, 1))  # a graph is searched past the hidden tools
+        params = {"metric_type": "IP", "params": {"ef": ef}}
         answers = self._search(list(queries), "dense", limit, condition, params, ["tool", "dense"])
         candidates = []
         for hits in answers:

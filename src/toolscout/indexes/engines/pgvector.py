@@ -19,7 +19,7 @@ import numpy as np
 from toolscout.arrays import Ints, Vectors
 from toolscout.errors import ConfigError, StoreError, Unavailable, require
 from toolscout.home import Address
-from toolscout.indexes.engines import (
+from toolscout.indexes.engines.contract import (
     DEFAULT_TENANT,
     Candidates,
     CollectionKey,

@@ -16,7 +16,8 @@ import numpy as np
 from toolscout.arrays import Vectors
 from toolscout.config import Settings
 from toolscout.database import hold_lock
-from toolscout.indexes.engines import Collection, CollectionKey, Mark, ToolRows, identify_home, open_engine
+from toolscout.indexes.engines.connect import open_engine
+from toolscout.indexes.engines.contract import Collection, CollectionKey, Mark, ToolRows, identify_home
 from toolscout.indexes.engines.search import EngineIndex
 from toolscout.indexes.exact import Exact
 from toolscout.types import digest

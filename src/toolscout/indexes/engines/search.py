@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout.arrays import Vectors
-from toolscout.indexes import Mask, masks, place, top_k
-from toolscout.indexes.engines import Candidates, Collection, Mark, Mend, Numbers, ToolRows, View
+from toolscout.indexes.engines.contract import Candidates, Collection, Mark, Mend, Numbers, ToolRows, View
 from toolscout.indexes.exact import Exact
+from toolscout.indexes.ranking import Mask, masks, place, top_k
 from toolscout.types import Explanation, digest
 
 __all__ = ["EngineIndex"]

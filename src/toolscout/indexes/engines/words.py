@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.indexes import Mask, masks
-from toolscout.indexes.engines import View, hash_number
+from toolscout.indexes.engines.contract import View, hash_number
 from toolscout.indexes.engines.search import MIN_SPARE, WIDEN, EngineIndex
+from toolscout.indexes.ranking import Mask, masks
 from toolscout.types import Explanation
 
 if TYPE_CHECKING:
