@@ -225,6 +225,9 @@ class WhyAnswer(Struct):
     ahead: list[tuple[str, float]]
     causes: list[str]
     fixes: list[str]
+    step: str | None = None
+    step_rank: int | None = None
+    stands_for_it: str | None = None
 
 
 class Row(Struct):
