@@ -23,14 +23,14 @@ from toolscout.types import Hit, Search, Tool, parameter_names, render
 __all__ = ["Confused", "Finding", "Lint", "lint"]
 
 LINT_DEPTH: Final = 5
-SEARCH_BATCH: Final = 512
+SEARCH_BATCH: Final = 256
 MIN_FOUND_SHARE: Final = 0.5
 """A tool is hidden if a smaller share of its queries finds it."""
 DUPLICATE_OVERLAP: Final = 0.8
 """Jaccard overlap of words from which two descriptions are near-duplicates."""
 FIT_SHARE: Final = 0.8
 """Share of a phrase's words that another tool has if the phrase could mean it too."""
-REQUEST_WORDS: Final = frozenset(("want", "need"))
+PHRASE_FILLERS: Final = frozenset(("want", "need"))
 MIN_DESCRIPTION_WORDS: Final = 4
 MAX_NAMED_RIVALS: Final = 3
 
@@ -108,14 +108,8 @@ def lint(
     """
     if isinstance(stage, Pipeline):
         stage = Pipeline(part for part in stage.stages if not isinstance(part, Decide))
-    tally, by_id = _Tally(), {tool.id: tool for tool in tools}
-    asked = [(tool.id, phrase) for tool in sample_tools(tools, max_tools, seed) for phrase in write_phrases(tool, seed)]
-    for start in range(0, len(asked), SEARCH_BATCH):
-        batch = asked[start : start + SEARCH_BATCH]
-        answers = stage([Search(query=text, k=LINT_DEPTH, visible=visible, split=False) for _, text in batch])
-        for (tool_id, text), answer in zip(batch, answers, strict=True):
-            first = by_id.get(answer.ids[0]) if answer.hits else None
-            tally.count(tool_id, text, answer.hits[:LINT_DEPTH], fits=first is not None and _fits(first, text))
+    by_id = {tool.id: tool for tool in tools}
+    tally = _ask_for_tools(by_id, sample_tools(tools, max_tools, seed), stage, seed, visible)
     hidden = [_explain_hidden(by_id, tool_id, tally) for tool_id in tally.tries if tally.is_hidden(tool_id)]
     swaps = [(by_id[one], by_id[other], times) for (one, other), times in tally.swaps.most_common() if times > 1]
     return Lint(
@@ -124,6 +118,25 @@ def lint(
         hidden=tuple(sorted(hidden, key=lambda finding: (finding.found, finding.tool))),
         confused=tuple(_describe_confusion(one, other, times) for one, other, times in swaps),
     )
+
+
+def _ask_for_tools(
+    by_id: Mapping[str, Tool],
+    sample: Sequence[Tool],
+    stage: Stage,
+    seed: int,
+    visible: Callable[[Tool], bool] | None,
+) -> _Tally:
+    """Search with the phrases of each tool of a sample, and count what they find."""
+    tally = _Tally()
+    asked = [(tool.id, phrase) for tool in sample for phrase in write_phrases(tool, seed)]
+    for start in range(0, len(asked), SEARCH_BATCH):
+        batch = asked[start : start + SEARCH_BATCH]
+        answers = stage([Search(query=text, k=LINT_DEPTH, visible=visible, split=False) for _, text in batch])
+        for (tool_id, text), answer in zip(batch, answers, strict=True):
+            first = by_id.get(answer.ids[0]) if answer.hits else None
+            tally.count(tool_id, text, answer.hits[:LINT_DEPTH], fits=first is not None and _fits(first, text))
+    return tally
 
 
 @dataclasses.dataclass
@@ -204,7 +217,7 @@ def _explain_hidden(tools: Mapping[str, Tool], tool_id: str, tally: _Tally) -> F
 
 def _fits(tool: Tool, text: str) -> bool:
     """Tell whether a tool's name and texts hold nearly all words of a phrase."""
-    words = set(tokenize(text)) - REQUEST_WORDS
+    words = set(tokenize(text)) - PHRASE_FILLERS
     return bool(words) and len(words & set(tokenize(render(tool)))) >= FIT_SHARE * len(words)
 
 

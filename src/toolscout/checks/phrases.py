@@ -19,7 +19,7 @@ __all__ = ["PHRASES_PER_TOOL", "write_phrases"]
 PHRASES_PER_TOOL: Final = 3
 MAX_PHRASE_WORDS: Final = 14
 MAX_SHORT_NAME_WORDS: Final = 3
-SYNONYM_RATE: Final = 0.25
+REWORDING_RATE: Final = 0.25
 SERVER_WORDS: Final = frozenset(("mcp", "server", "servers", "api", "tool", "tools", "client", "local", "remote"))
 TEMPLATES: Final = ("{}", "please {}", "can you {}?", "I want to {}", "I need to {}")
 _PREAMBLE: Final = re.compile(
@@ -84,5 +84,5 @@ def _reword(order: str, rng: random.Random) -> str:
     words = []
     for word in order.split():
         synonyms = load_synonyms().get(word.casefold(), ())
-        words.append(rng.choice(synonyms) if synonyms and rng.random() < SYNONYM_RATE else word)
+        words.append(rng.choice(synonyms) if synonyms and rng.random() < REWORDING_RATE else word)
     return " ".join(words)
