@@ -204,4 +204,4 @@ def index_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) ->
         return pack(index.arrays(), index.meta)
 
     key = f"bm25/{settings.fingerprint}"
-    return catalogue.share(key, lambda: BM25.from_arrays(*unpack(catalogue.load_or_build(key, make))))
+    return catalogue.share(key, lambda: BM25.from_arrays(*unpack(catalogue.load_or_build(key, make)), ids=catalogue.ids))
