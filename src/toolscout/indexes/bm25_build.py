@@ -82,7 +82,9 @@ class _KindOfTerms:
         weights = np.array(list(self._settings.fields.values()))
         tools = np.repeat(np.arange(n_tools), lengths.sum(axis=1))
         pairs, words = np.unique(terms * n_tools + tools, return_inverse=True)
-        counts = np.bincount(words, np.repeat(np.tile(weights, n_tools), lengths.ravel()), len(pairs))
+        counts: npt.NDArray[np.float64] = np.bincount(
+            words, np.repeat(np.tile(weights, n_tools), lengths.ravel()), len(pairs)
+        ).astype(np.float64)
         places = (pairs % n_tools + self._n_tools).astype(np.int32)
         self._pairs.append(((pairs // n_tools).astype(np.int32), places, counts))
         self._lengths.append(lengths)

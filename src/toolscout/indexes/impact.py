@@ -42,13 +42,13 @@ class Postings(NamedTuple):
         term: number of the term.
         start: place of its first tool in `indices` and `data`.
         end: place after its last tool.
-        count: how often the term counts.
+        weight: how often the term counts.
     """
 
     term: int
     start: int
     end: int
-    count: int
+    weight: int
 
 
 def make_impact_arrays(data: Scores, indices: Positions, indptr: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[Any]]:
@@ -90,13 +90,13 @@ def _tier_ranks() -> npt.NDArray[np.int64]:
 def score_positions(positions: Positions, postings: Sequence[Postings], data: Scores, indices: Positions) -> Scores:
     """Score the tools at ascending positions, with the sums in the order of the postings, as a full scan does."""
     scores = np.zeros(len(positions), dtype=np.float32)
-    for _, start, end, count in postings:
+    for _, start, end, weight in postings:
         tools = indices[start:end]
         places = np.searchsorted(tools, positions)
         places[places == len(tools)] = 0
         held = np.flatnonzero(tools[places] == positions)
         part = data[start + places[held]]
-        scores[held] += part if count == 1 else part * np.float32(count)
+        scores[held] += part if weight == 1 else part * np.float32(weight)
     return scores
 
 
@@ -175,18 +175,18 @@ class ImpactLists:
         number = int(np.searchsorted(self._terms, posting.term))
         if number == len(self._terms) or self._terms[number] != posting.term:
             return _List(posting, None, [])
-        impacts = self._tiers[number].astype(np.float64) * posting.count
+        impacts = self._tiers[number].astype(np.float64) * posting.weight
         return _List(posting, int(self._starts[number]), impacts.tolist())
 
     def _read(self, one: _List, first: int, end: int) -> tuple[Positions, Scores]:
         """Return positions and impacts of the tools at some ranks of a list, or of an entire short list."""
-        _, start, stop, count = one.posting
+        _, start, stop, weight = one.posting
         if one.start is None:
             positions, impacts = self._indices[start:stop], self._data[start:stop]
         else:
             first, end = one.start + first, one.start + min(end, one.length)
             positions, impacts = self._tools[first:end], self._scores[first:end]
-        return positions, impacts if count == 1 else impacts * np.float32(count)
+        return positions, impacts if weight == 1 else impacts * np.float32(weight)
 
     def _choose_prefixes(self, lists: Sequence[_List], budget: float) -> list[int]:
         """Choose how much of each list is read, so that no tool gains more than the budget from what is not.
@@ -217,7 +217,8 @@ class ImpactLists:
     ) -> float:
         """Return the impact that the next shorter prefix of a list gives up, for each posting that it spares."""
         tier = tiers[number] - 1
-        return (one.impacts[tier] - impacts[number]) / (lengths[number] - self._ranks[tier])
+        spared: int = lengths[number] - self._ranks[tier]
+        return (one.impacts[tier] - impacts[number]) / spared
 
 
 class _PartialSums:

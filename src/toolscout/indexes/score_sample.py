@@ -60,7 +60,7 @@ class ScoreSample:
             start, end = int(self._indptr[term]), int(self._indptr[term + 1])
             scores[self._indices[start:end]] += self._data[start:end] * count
         if visible is None:
-            mean = sum(float(self._sums[part.term]) * part.count for part in postings) / self._n_tools
+            mean = sum(float(self._sums[part.term]) * part.weight for part in postings) / self._n_tools
             return mean, float(scores.std())
         scores = scores[visible[:: self._step]]
         if len(scores) < MIN_VISIBLE_SAMPLE:

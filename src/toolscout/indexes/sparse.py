@@ -280,13 +280,20 @@ class BM25:
         return {**self._arrays, **self._vocabulary.arrays("vocabulary")}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any], ids: Sequence[str]) -> BM25:
+    def from_arrays(cls,
+        arrays: Mapping[str, npt.NDArray[Any]],
+        meta: Mapping[str, Any],
+        ids: Sequence[str],
+        *,
+        is_checked: bool = False,
+    ) -> BM25:
         """Rebuild an index from `arrays` and `meta`. Nothing is copied, so the arrays may be mapped from a file.
 
         Args:
             arrays: as `arrays` returned them.
             meta: as `meta` returned it.
             ids: tool ids, ascending.
+            is_checked: whether a checksum covers the arrays, so that not all of them need to be read.
 
         Raises:
             StoreError: if they are damaged or of another format.
@@ -302,7 +309,7 @@ class BM25:
                 and data.shape == indices.shape == (indptr[-1],)
                 and indptr[0] == 0
                 and bool((np.diff(indptr) >= 0).all())
-                and (isinstance(indices, np.memmap) or _are_positions(indices, len(ids)))
+                and (is_checked or _are_positions(indices, len(ids)))
             )
         except (KeyError, TypeError, ValueError, AttributeError, ConfigError):
             is_intact = False
@@ -312,5 +319,5 @@ class BM25:
 
 
 def _are_positions(indices: npt.NDArray[np.int32], n_tools: int) -> bool:
-    """Tell whether all values are positions of tools. A mapped file has a checksum instead: this would read it all."""
+    """Tell whether all values are positions of tools."""
     return bool(indices.min(initial=0) == 0 and indices.max(initial=-1) < n_tools)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, overload
 
@@ -79,7 +80,7 @@ class Strings(Sequence[str]):
 
     def __iter__(self) -> Iterator[str]:
         text, ends = self._text.tobytes(), self._ends.tolist()
-        for start, end in zip(ends, ends[1:], strict=False):
+        for start, end in itertools.pairwise(ends):
             yield text[start:end].decode("utf-8", SURROGATES)
 
     def __contains__(self, string: object) -> bool:
