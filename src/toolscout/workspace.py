@@ -128,7 +128,6 @@ class Workspace:
 
     def index_tools(self, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> Exact:
         """Return the index over the vectors of the catalogue's tools. It is stored with the snapshot."""
-
         name = choose_index(len(catalogue), self.settings.index)
         kind: type[Exact] = Ann if name == "ann" else Exact
 

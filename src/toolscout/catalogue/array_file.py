@@ -27,13 +27,14 @@ from toolscout.errors import StoreError
 
 __all__ = ["Arrays", "RowFile", "check_file", "open_arrays", "write_arrays"]
 
-MARK: Final = b"toolscout arrays 1\n"
+FILE_MARK: Final = b"toolscout arrays 1\n"
 ALIGNMENT: Final = 64
 BLOCK_BYTES: Final = 1 << 16
 MAX_SAMPLED_BLOCKS: Final = 64  # a file with at most so many blocks is checked as a whole
 MAX_HEADER_BYTES: Final = 1 << 24
 DIGEST_BYTES: Final = 16
 WRITE_BYTES: Final = 1 << 24
+PREFIX_BYTES: Final = len(FILE_MARK) + 8 + DIGEST_BYTES  # before the text of the header: mark, length, digest
 DTYPES: Final = frozenset(("uint8", "int8", "int32", "int64", "uint64", "float32", "float64"))
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -143,15 +144,15 @@ def _pad(parts: Iterator[memoryview]) -> Iterator[memoryview | bytes]:
 def _write_header(file: Any, header: _Header) -> int:
     """Write the header, padded so that its length does not depend on the checksums. Returns where the arrays begin."""
     fixed = msgspec.json.encode(msgspec.structs.replace(header, sampled=0, whole=""))
-    size = -(-(len(fixed) + 64) // ALIGNMENT) * ALIGNMENT
+    size = _find_room(len(fixed) + ALIGNMENT) - PREFIX_BYTES
     text = msgspec.json.encode(header).ljust(size)
-    file.write(MARK + size.to_bytes(8, "little") + hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest() + text)
+    file.write(FILE_MARK + size.to_bytes(8, "little") + hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest() + text)
     return _find_room(size)
 
 
 def _find_room(size: int) -> int:
     """Return the byte where the arrays begin, behind a header text of this size."""
-    return -(-(len(MARK) + 8 + DIGEST_BYTES + size) // ALIGNMENT) * ALIGNMENT
+    return -(-(PREFIX_BYTES + size) // ALIGNMENT) * ALIGNMENT
 
 
 def _sum_samples(file: BinaryIO, room: int, n_bytes: int) -> int:
@@ -172,12 +173,12 @@ def _read_header(path: Path) -> tuple[_Header, int]:
         OSError, ValueError, msgspec.MsgspecError
     """
     with path.open("rb") as file:
-        start = file.read(len(MARK) + 8 + DIGEST_BYTES)
-        size = int.from_bytes(start[len(MARK) : len(MARK) + 8], "little")
-        if not start.startswith(MARK) or size > MAX_HEADER_BYTES:
+        start = file.read(PREFIX_BYTES)
+        size = int.from_bytes(start[len(FILE_MARK) : len(FILE_MARK) + 8], "little")
+        if not start.startswith(FILE_MARK) or size > MAX_HEADER_BYTES:
             raise ValueError("it has another format")
         text = file.read(size)
-        if hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest() != start[len(MARK) + 8 :]:
+        if hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest() != start[len(FILE_MARK) + 8 :]:
             raise ValueError("its header is damaged")
         header, room = msgspec.json.decode(text, type=_Header), _find_room(size)
         if os.fstat(file.fileno()).st_size != room + header.n_bytes:

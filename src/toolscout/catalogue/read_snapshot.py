@@ -23,10 +23,7 @@ STAMP_KEY: Final = "snapshot"  # of the cached stamp of the files
 STAMP_BYTES: Final = 8
 _log: Final = logging.getLogger("toolscout.catalogue.read_snapshot")
 CACHED: Final = "SELECT value FROM caches WHERE key = ? AND generation = ?"
-SEARCHED_TOOLS: Final = (
-    "FROM sources JOIN tools ON tools.source = sources.name WHERE enabled AND state != 'disabled'"
-)
-
+SEARCHED_TOOLS: Final = "FROM sources JOIN tools ON tools.source = sources.name WHERE enabled AND state != 'disabled'"
 
 
 def read_snapshot(store: Any, folder: Path) -> Catalogue:
@@ -61,8 +58,8 @@ def read_snapshot(store: Any, folder: Path) -> Catalogue:
             cache=load_cache,
             added=approvals.read_source_ages(connection),
             first_seen=approvals.first_seen(connection) if store.pin else {},
-            files=files,
         )
+        snapshot.keep_parts(files)
     if stamp is None and files is not None:
         snapshot.pending[STAMP_KEY] = files.stamp.encode()
     return snapshot

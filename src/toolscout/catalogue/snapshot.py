@@ -48,7 +48,6 @@ class Catalogue:
         cache: Callable[[str], bytes | None] | None = None,
         added: Mapping[str, str] | None = None,
         first_seen: Mapping[str, str] | None = None,
-        files: SnapshotFiles | None = None,
     ) -> None:
         """Build the snapshot.
 
@@ -61,7 +60,6 @@ class Catalogue:
             cache: key → the stored value for this generation, or None.
             added: see the attributes.
             first_seen: see the attributes.
-            files: the files of this snapshot; None: large parts are built in memory.
         """
         self.generation = generation
         self.table = rows if isinstance(rows, NameTable) else NameTable(rows)
@@ -75,7 +73,8 @@ class Catalogue:
         self.added: Mapping[str, str] = added or {}
         self.first_seen: Mapping[str, str] = first_seen or {}
         self.pending: dict[str, bytes] = {}
-        self._load, self._cache, self._files = load, cache, files
+        self._load, self._cache = load, cache
+        self._files: SnapshotFiles | None = None
         self._shared: dict[str, Any] = {}
         self._masks: dict[Callable[[Tool], bool], np.ndarray[Any, np.dtype[np.bool_]]] = {}
 
@@ -92,6 +91,10 @@ class Catalogue:
             ]
 
         return cls(0, ((tool.id, tool.name) for tool in tools_by_id.values()), load, added=added)
+
+    def keep_parts(self, files: SnapshotFiles | None) -> None:
+        """Keep large parts of the snapshot in files, which other processes use too. None: they are in memory."""
+        self._files = files
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -36,7 +36,6 @@ class Part(NamedTuple):
         is_file: whether they lie in a file, with a checksum.
     """
 
-
     arrays: Arrays
     meta: Mapping[str, Any]
     rows: Mapping[str, RowFile]

@@ -15,8 +15,8 @@ import msgspec
 
 from toolscout.catalogue import approvals, hidden
 from toolscout.catalogue.approvals import Vet, Waiting
-from toolscout.catalogue.schema import CATALOGUE_MIGRATIONS
 from toolscout.catalogue.read_snapshot import MIN_MAPPED_TOOLS, read_snapshot
+from toolscout.catalogue.schema import CATALOGUE_MIGRATIONS
 from toolscout.catalogue.snapshot import Catalogue, allows
 from toolscout.catalogue.snapshot_files import SNAPSHOTS_FOLDER
 from toolscout.database import Connection, Database, now

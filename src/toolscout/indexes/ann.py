@@ -201,9 +201,7 @@ class Ann(Exact):
         return {**super().arrays(), "codes": codes, "graph": build_graph(codes)}
 
     @classmethod
-    def from_arrays(
-        cls, arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any], ids: Sequence[str]
-    ) -> Self:
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any], ids: Sequence[str]) -> Self:
         """Rebuild an index from `arrays` and `meta`; see `Exact.from_arrays`."""
         index = super().from_arrays(arrays, meta, ids)
         try:

@@ -288,9 +288,7 @@ class Exact:
         return arrays
 
     @classmethod
-    def from_arrays(
-        cls, arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any], ids: Sequence[str]
-    ) -> Self:
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any], ids: Sequence[str]) -> Self:
         """Rebuild an index from `arrays` and `meta`. Nothing is copied, so the arrays may be mapped from a file.
 
         Args:

@@ -31,7 +31,7 @@ from toolscout.types import Explanation, Tool
 __all__ = ["BM25", "CODE_SETTINGS", "PLAIN_SETTINGS", "BM25Settings", "tokenize"]
 
 MAX_CACHED_SCORES: Final = 2_000_000
-MAX_CACHED_QUERIES: Final = 256  # queries of a large catalogue with cached best tools
+MAX_CACHED_BEST: Final = 256  # queries of a large catalogue with cached best tools
 MIN_PRUNED_TOOLS: Final = 20_000  # from here on, a search reads parts of the lists of common words
 
 
@@ -133,7 +133,7 @@ class BM25:
             positions = top_k(scores, k, mask, floor=0.0)
             pruned = positions, scores[positions]
         if mask is None and self._impacts is not None:
-            if len(self._best_cache) >= MAX_CACHED_QUERIES:
+            if len(self._best_cache) >= MAX_CACHED_BEST:
                 self._best_cache = {}
             self._best_cache[query] = *pruned, len(pruned[0]) < k
         return pruned
@@ -280,7 +280,8 @@ class BM25:
         return {**self._arrays, **self._vocabulary.arrays("vocabulary")}
 
     @classmethod
-    def from_arrays(cls,
+    def from_arrays(
+        cls,
         arrays: Mapping[str, npt.NDArray[Any]],
         meta: Mapping[str, Any],
         ids: Sequence[str],

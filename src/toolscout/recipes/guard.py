@@ -19,8 +19,8 @@ from toolscout.search.demote import Demote
 from toolscout.search.exact_names import Names
 from toolscout.search.fold import Fold
 from toolscout.search.pipeline import Cut, Pipeline, Stage
-from toolscout.types import Tool
 from toolscout.search.prerequisites import Prerequisites
+from toolscout.types import Tool
 from toolscout.workspace import Workspace
 
 __all__ = ["bring_prerequisites", "guard"]
