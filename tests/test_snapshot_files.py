@@ -30,9 +30,8 @@ ARRAYS = {
 
 
 def make_tools(count: int = 30) -> list[Tool]:
-    return [
-        Tool(id=f"s/tool {number}", name=f"tool_{number}", description=f"does thing {number}") for number in range(count)
-    ]
+    names = [f"tool_{number}" for number in range(count)]
+    return [Tool(id=f"s/{name}", name=name, description=f"does thing {name[5:]}") for name in names]
 
 
 def list_files(home: Path) -> list[Path]:
