@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout.errors import StoreError, require
-from toolscout.indexes import Mask, Spread, masks, pad_best, top_k
 from toolscout.indexes.exact import Exact
+from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, top_k
 
 __all__ = ["Ann", "is_available", "make_codes"]
 

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.indexes import Mask, find_kth, top_k
+from toolscout.indexes.ranking import Mask, find_kth, top_k
 
 __all__ = ["MIN_LONG_LIST", "ImpactLists", "Postings", "make_impact_arrays", "score_positions"]
 

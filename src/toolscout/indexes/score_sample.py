@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.indexes import Mask
 from toolscout.indexes.impact import Postings
+from toolscout.indexes.ranking import Mask
 
 __all__ = ["ScoreSample", "make_sample_arrays"]
 

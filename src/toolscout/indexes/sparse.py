@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout.errors import ConfigError, StoreError
-from toolscout.indexes import Mask, Spread, masks, pad_best, place, rank, spread, top_k
 from toolscout.indexes.bm25_build import build_arrays
 from toolscout.indexes.bm25_settings import (
     BM25_FORMAT,
@@ -23,6 +22,7 @@ from toolscout.indexes.bm25_settings import (
     list_kinds,
 )
 from toolscout.indexes.impact import ImpactLists, Postings, make_impact_arrays, score_positions
+from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, place, rank, spread, top_k
 from toolscout.indexes.score_sample import ScoreSample, make_sample_arrays
 from toolscout.indexes.strings import Vocabulary
 from toolscout.indexes.words import tokenize
