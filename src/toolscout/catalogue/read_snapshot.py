@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from toolscout.catalogue import approvals
 from toolscout.catalogue.name_table import NAMES_FORMAT, MappedNames, NameTable
-from toolscout.catalogue.snapshot import Catalogue
+from toolscout.catalogue.snapshot import Catalogue, index_by_name
 from toolscout.catalogue.snapshot_files import SnapshotFiles
 from toolscout.database import Connection
 from toolscout.errors import StoreError
@@ -43,6 +43,10 @@ def read_snapshot(store: Any, folder: Path) -> Catalogue:
             row = connection.execute(CACHED, (key, generation)).fetchone()
             return row and bytes(row[0])
 
+    def load_fingerprints() -> Mapping[str, str]:
+        with store.reading() as connection:
+            return dict(connection.execute("SELECT id, fingerprint FROM tools").fetchall())
+
     with store.reading() as connection:
         generation = store.generation()
         stamp = load_cache(STAMP_KEY)
@@ -60,6 +64,7 @@ def read_snapshot(store: Any, folder: Path) -> Catalogue:
             first_seen=approvals.first_seen(connection) if store.pin else {},
         )
         snapshot.keep_parts(files)
+        snapshot.fingerprints = load_fingerprints
     if stamp is None and files is not None:
         snapshot.pending[STAMP_KEY] = files.stamp.encode()
     return snapshot
@@ -87,13 +92,5 @@ def _read_disabled(connection: Connection) -> dict[str, tuple[str, dict[str, str
     ):
         why = message.removeprefix(f"{source} is ") if state == "disabled" and message else "disabled"
         names = connection.execute("SELECT name, id FROM tools WHERE source = ?", (source,))
-        disabled[source] = (why if enabled else "disabled", _index_by_name(names))
+        disabled[source] = (why if enabled else "disabled", index_by_name(names))
     return disabled
-
-
-def _index_by_name(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Map each casefolded name and id to the id."""
-    ids: dict[str, str] = {}
-    for name, tool_id in rows:
-        ids[name.casefold()] = ids[tool_id.casefold()] = tool_id
-    return ids

@@ -8,7 +8,7 @@ never sees half of a change that another process makes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -90,7 +90,12 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Store(Database):
-    """The catalogue of a home."""
+    """The catalogue of a home.
+
+    Attributes:
+        follower: called with the connection at the end of each transaction that raises the generation, to change in the
+            same transaction what must stay in step with the tools. None: nothing must.
+    """
 
     def __init__(self, home: Home, *, pin: bool = True, vet: Vet | None = None) -> None:
         """Open or create the catalogue.
@@ -102,6 +107,7 @@ class Store(Database):
         """
         super().__init__(home, "catalogue", CATALOGUE_MIGRATIONS)
         self.pin, self.vet = pin, vet
+        self.follower: Callable[[Connection], None] | None = None
         self._listener = GenerationListener(home) if isinstance(home, Address) else None
 
     # --- reading
@@ -114,7 +120,7 @@ class Store(Database):
         if self._listener and not self.in_transaction and (heard := self._listener.hear()) is not None:
             return heard
         with self.reading() as connection:
-            generation = int(connection.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
+            generation = _read_generation(connection)
         if self._listener:
             self._listener.learn(generation)
         return generation
@@ -124,7 +130,10 @@ class Store(Database):
         """Open a write transaction; see `Database.writing`."""
         try:
             with super().writing(wait=wait) as connection:
+                before = self.follower and _read_generation(connection)
                 yield connection
+                if self.follower and _read_generation(connection) != before:
+                    self.follower(connection)
         finally:
             if self._listener:
                 self._listener.doubt()
@@ -257,7 +266,7 @@ class Store(Database):
             changes = Changes(
                 source=name, kind=kind, state=state, message=message, same=len(fingerprints), problems=problems
             )
-            before_waiting = _waiting_ids(connection, name)
+            before_waiting = approvals.list_waiting_ids(connection, name)
             if state == "ok":
                 held_back: Mapping[str, bool] = {}  # id → whether the definition waits since this reading
                 if self.pin and approvals.needs_approval(kind, origin.locator):
@@ -265,7 +274,7 @@ class Store(Database):
                 else:
                     connection.execute("DELETE FROM quarantine WHERE source = ?", (name,))
                 changes = _replace_tools(connection, changes, bodies, held_back, fingerprints)
-            waiting_changed = before_waiting != _waiting_ids(connection, name)
+            waiting_changed = before_waiting != approvals.list_waiting_ids(connection, name)
             if changes.any or waiting_changed or before is None or (before[1] == "disabled") != (state == "disabled"):
                 _raise_generation(connection)
         return changes
@@ -431,12 +440,6 @@ def _replace_tools(
     )
 
 
-def _waiting_ids(connection: Connection, source: str) -> list[tuple[str, str]]:
-    return connection.execute(
-        "SELECT id, fingerprint FROM quarantine WHERE source = ? ORDER BY id", (source,)
-    ).fetchall()
-
-
 def _make_storable(tool: Tool) -> Tool:
     """Return the tool as the store will return it: `tool` itself, unless it holds values that JSON cannot express."""
     try:
@@ -448,6 +451,10 @@ def _make_storable(tool: Tool) -> Tool:
 
 def _row(source: str, tool: Tool, fingerprint: str) -> tuple[str, str, str, str, bytes]:
     return tool.id, source, tool.name, fingerprint, msgspec.json.encode(tool)
+
+
+def _read_generation(connection: Connection) -> int:
+    return int(connection.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
 
 
 def _raise_generation(connection: Connection) -> None:

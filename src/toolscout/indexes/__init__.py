@@ -12,7 +12,7 @@ Every index holds the ids of its tools in `ids`, an ascending sequence. The *pos
 * `explain(query, tool_id, visible=None)` returns the exact rank and score of one tool as an `Explanation`.
 
 The setting `index` names the index over vectors: `exact`, `ann`, `auto` (either of the two, by the size of the
-catalogue), or `NAME` or `NAME:ARGUMENT` of a plug-in.
+catalogue), an engine (`pgvector`, `milvus:PLACE`), or `NAME` or `NAME:ARGUMENT` of a plug-in.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ import numpy.typing as npt
 from toolscout import plugins
 from toolscout.config import Settings
 from toolscout.errors import ConfigError, StoreError, UserError
+from toolscout.indexes.engines.contract import ENGINE_NAMES
 from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, place, rank, spread, top_k
 from toolscout.types import Explanation
 
 __all__ = [
     "BUILT_IN_INDEXES",
+    "ENGINE_NAMES",
     "MIN_ANN_TOOLS",
     "Mask",
     "Spread",
@@ -95,9 +97,14 @@ def new_index(name: str, dim: int, settings: Settings) -> VectorIndex:
 
         return Ann(dim) if name == "ann" else Exact(dim)
     plugin_name, _, argument = name.partition(":")
+    if plugin_name in ENGINE_NAMES:
+        from toolscout.indexes.engines.reflect import open_empty
+
+        return open_empty(name, dim, settings)
     plugin = plugins.find_plugin(plugins.INDEX_PLUGINS, plugin_name)
     if plugin is None:
-        names = [*BUILT_IN_INDEXES, *(plugin.name for plugin in plugins.list_plugins(plugins.INDEX_PLUGINS))]
+        plugin_names = (plugin.name for plugin in plugins.list_plugins(plugins.INDEX_PLUGINS))
+        names = [*BUILT_IN_INDEXES, *ENGINE_NAMES, *plugin_names]
         raise ConfigError(f"index: expected the name of an index of {', '.join(names)}, found {name!r}")
     make_index = plugins.load_function(plugin)
     try:
