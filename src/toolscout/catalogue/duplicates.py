@@ -24,7 +24,7 @@ from toolscout.catalogue.similar import limit_holders, word_overlap
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import split_identifiers
 from toolscout.indexes.words import tokenize
-from toolscout.types import digest, parameter_names
+from toolscout.types import Tool, digest, parameter_names
 
 __all__ = ["Duplicates", "find_duplicates"]
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from toolscout.indexes.bm25_settings import BM25Settings, TokenKind, list_kinds
 from toolscout.types import MAX_RENDERED_CHARS, Tool, parameter_names, render
 
-__all__ = ["BM25Arrays", "build_arrays"]
+__all__ = ["BM25Arrays", "build_arrays", "render_plain"]
 
 
 class BM25Arrays(NamedTuple):
@@ -50,7 +50,7 @@ class _KindOfTerms:
 
     def __init__(self, kind: TokenKind, settings: BM25Settings) -> None:
         self._kind, self._settings = kind, settings
-        self._render = render if settings.tokenizer == "code" else _render_plain
+        self._render = render if settings.tokenizer == "code" else render_plain
         self.vocabulary: defaultdict[str, int] = defaultdict()
         self.vocabulary.default_factory = self.vocabulary.__len__
         self._lengths: list[npt.NDArray[np.int64]] = []
@@ -112,7 +112,7 @@ class _KindOfTerms:
 _WORD_BOUNDARY: Final = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])")
 
 
-def _render_plain(tool: Tool, field: str) -> str:
+def render_plain(tool: Tool, field: str) -> str:
     """Render a field like the published baseline: names split into words, and only the outermost parameters.
 
     A dataset entry without a title (ToolLens) is only its text.
