@@ -208,7 +208,9 @@ def test_everything_in_a_home_is_for_its_owner_alone(tmp_path: Path) -> None:
             scout.add(TOOLS, name="s")
             scout.embed()
             scout.search("rain")
-            assert {mode(path) for path in home.iterdir()} == {0o600}, "with what SQLite puts beside them"
+            assert {mode(path) for path in home.rglob("*") if path.is_file()} == {0o600}, (
+                "with what SQLite puts beside them"
+            )
             assert len(list(home.glob("*-wal"))) == 3
         Replies(home).close()
         VectorStore(home / "bench").close()
@@ -259,7 +261,7 @@ def in_namespace(script: str, *arguments: str) -> subprocess.CompletedProcess[st
 def test_a_read_only_home_is_searched_listed_shown_explained_and_examined(tmp_path: Path) -> None:
     home = tmp_path / "home"
     fill(home)
-    before = {path.name: path.read_bytes() for path in home.iterdir()}
+    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
     script = textwrap.dedent(
         """
         import contextlib, os, sys
@@ -285,7 +287,7 @@ def test_a_read_only_home_is_searched_listed_shown_explained_and_examined(tmp_pa
         and "cannot be written" in answer["degraded"]
     )
     assert "Traceback" not in done.stderr and "the home cannot be written" in done.stderr
-    assert {path.name: path.read_bytes() for path in home.iterdir()} == before
+    assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
 
 
 def test_a_full_disk_leaves_the_search_and_loses_nothing(tmp_path: Path) -> None:

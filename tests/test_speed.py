@@ -53,7 +53,7 @@ def test_an_index_is_loaded_in_a_fiftieth_of_the_time_in_which_it_is_built(data:
     tools = read_tools(data / "tool_corpora" / "toucan", "x").tools
     index = BM25.build(tools)
     arrays, meta = index.arrays(), index.meta
-    assert ratio(lambda: BM25.from_arrays(arrays, meta), lambda: BM25.build(tools), 5) <= 1 / 50
+    assert ratio(lambda: BM25.from_arrays(arrays, meta, ids=index.ids), lambda: BM25.build(tools), 5) <= 1 / 50
 
 
 def test_reading_again_what_did_not_change_takes_a_third_of_reading_it(data: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conftest import fill
+from toolscout.catalogue.snapshot_files import SNAPSHOTS_FOLDER
 from toolscout.scout import Scout
 
 ASK = """
@@ -51,7 +52,8 @@ def test_two_processes_share_one_index_and_see_only_their_own_tools(tmp_path: Pa
         held = scout.store.connection.execute(
             "SELECT key, generation, length(value) FROM caches ORDER BY key"
         ).fetchall()
-        assert {key.partition("/")[0] for key, *_ in held} >= {"bm25", "exact"}
+        files = {path.name: path.stat().st_ino for path in (home / SNAPSHOTS_FOLDER).iterdir()}
+        assert {"snapshot", "suspects"} <= {key.partition("/")[0] for key, *_ in held} and len(files) == 2
         processes = {sources: ask(home, sources) for sources in ("weather,files", "mail,travel")}
         for sources, process in processes.items():
             out, err = process.communicate(timeout=50)
@@ -64,3 +66,4 @@ def test_two_processes_share_one_index_and_see_only_their_own_tools(tmp_path: Pa
             "SELECT key, generation, length(value) FROM caches ORDER BY key"
         ).fetchall()
         assert again == held
+        assert {path.name: path.stat().st_ino for path in (home / SNAPSHOTS_FOLDER).iterdir()} == files

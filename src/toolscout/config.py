@@ -162,7 +162,7 @@ class Settings:
     recipe_options: tuple[str, ...] = ()
     model: Path | None = None
     encoder: str = dataclasses.field(default_factory=choose_encoder)
-    index: str = "exact"
+    index: str = "auto"
     k: int = 5
     prerequisites: int = 4
     dependencies: tuple[str, ...] = ()

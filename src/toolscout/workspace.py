@@ -5,19 +5,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
+
+import numpy as np
 
 from toolscout import encoders, llm
 from toolscout.arrays import Vectors
+from toolscout.catalogue.array_file import Arrays
 from toolscout.catalogue.store import Catalogue
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
 from toolscout.encoders import Encoder
 from toolscout.encoders.pair_cache import PairCache
 from toolscout.errors import ConfigError, StoreError
-from toolscout.indexes import VectorIndex, new_index, pack, unpack
+from toolscout.indexes import BUILT_IN_INDEXES, VectorIndex, choose_index, new_index
+from toolscout.indexes.ann import Ann
 from toolscout.indexes.engines.contract import is_engine, searches_words
 from toolscout.indexes.engines.reflect import Snapshot, open_index
 from toolscout.indexes.engines.search import EngineIndex
@@ -129,14 +133,33 @@ class Workspace:
 
     def index_tools(self, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> Exact:
         """Return the index over the vectors of the catalogue's tools. It is stored with the snapshot."""
+        name = choose_index(len(catalogue), self.settings.index)
+        kind: type[Exact] = Ann if name == "ann" else Exact
 
-        def make() -> bytes:
-            index = Exact(encoder.dim)
-            index.upsert(catalogue.ids, self.encode_tools(encoder, catalogue.tools(), style))
-            return pack(index.arrays(), index.meta)
+        def make() -> tuple[Arrays, Mapping[str, Any]]:
+            index = kind.of(catalogue.ids, self._encode_all(catalogue, encoder, style))
+            return index.arrays(), index.meta
 
-        key = f"exact/{name_space(encoder, style)}"
-        return catalogue.share(key, lambda: Exact.from_arrays(*unpack(catalogue.load_or_build(key, make))))
+        def load() -> Exact:
+            part = catalogue.load_part(key, make)
+            index = kind.from_arrays(part.arrays, part.meta, catalogue.ids)
+            if isinstance(index, Ann) and "vectors" in part.rows:
+                index.read_rows_with(part.rows["vectors"].read)
+            return index
+
+        key = f"{name}/{name_space(encoder, style)}"
+        return catalogue.share(key, load)
+
+    def _encode_all(self, catalogue: Catalogue, encoder: Encoder, style: str) -> Vectors:
+        """Encode all tools of a snapshot; with a cheap encoder batch by batch, so that few of them are in memory."""
+        if not encoder.cheap:
+            return self.encode_tools(encoder, catalogue.tools(), style)
+        rows = np.empty((len(catalogue), encoder.dim), dtype=np.float32)
+        start = 0
+        for batch in catalogue.batches():
+            rows[start : start + len(batch)] = self.encode_tools(encoder, batch, style)
+            start += len(batch)
+        return rows
 
     def index_nearest(self, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> VectorIndex:
         """Return the index that the setting `index` names, over the vectors of the catalogue's tools.
@@ -156,7 +179,7 @@ class Workspace:
             return catalogue.share(
                 f"{name}/{space}", lambda: open_index(self.settings, space, snapshot, exact, make_terms)
             )
-        if name == "exact" or not exact.ids:
+        if name in BUILT_IN_INDEXES or not len(exact.ids):
             return exact
 
         def make() -> VectorIndex:
@@ -234,9 +257,13 @@ class BuildRecipe(Protocol):
 def index_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) -> BM25:
     """Return the BM25 index over the catalogue's tools. It is stored with the snapshot."""
 
-    def make() -> bytes:
-        index = BM25.build(catalogue.tools(), settings)
-        return pack(index.arrays(), index.meta)
+    def make() -> tuple[Arrays, Mapping[str, Any]]:
+        index = BM25.build_batches(catalogue.batches(), settings)
+        return index.arrays(), index.meta
+
+    def load() -> BM25:
+        part = catalogue.load_part(key, make)
+        return BM25.from_arrays(part.arrays, part.meta, catalogue.ids, is_checked=part.is_file)
 
     key = f"bm25/{settings.fingerprint}"
-    return catalogue.share(key, lambda: BM25.from_arrays(*unpack(catalogue.load_or_build(key, make))))
+    return catalogue.share(key, load)

@@ -448,5 +448,5 @@ def test_servers_of_one_file_are_not_copies_of_one_another_however_long_they_tak
         first_seen = {"north/merge": "2026-11-22T10:00:00.000Z 000000001", "south/merge": later}
         catalogue = Catalogue.of(tools, added=added)
         catalogue.first_seen = first_seen
-        found = find_rivals(catalogue, lambda: np.eye(2, dtype=np.float32))
+        found = find_rivals(catalogue, lambda tools: np.eye(len(tools), 2, dtype=np.float32))
         assert found is not None and ("south/merge" in found.copies) is rivals, minutes

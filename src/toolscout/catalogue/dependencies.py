@@ -5,6 +5,7 @@ A source may declare only tools of its own, since its text is untrusted. The use
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
@@ -47,12 +48,11 @@ def find_dependencies(catalogue: Catalogue) -> dict[str, list[Need]]:
 
 
 def _collect_needs(catalogue: Catalogue) -> dict[str, list[Need]]:
-    tools = catalogue.tools()
     needs: dict[str, list[Need]] = defaultdict(list)
-    lookup = _Lookup(tools)
+    lookup = _Lookup(catalogue)
     operations: dict[str, list[Operation]] = defaultdict(list)
-    for tool in tools:
-        for tool_id in lookup.resolve(tool):
+    for tool in itertools.chain.from_iterable(catalogue.batches()):
+        for tool_id in lookup.resolve(tool) if tool.requires else ():
             needs[tool.id].append(Need("declared", {tool_id: 1.0}))
         operation = read_operation(tool)
         if operation is not None:
@@ -85,19 +85,17 @@ def add_declared(dependencies: Dependencies, pairs: Iterable[tuple[str, str]]) -
 class _Lookup:
     """Finds the tools that a tool declares: by id, by the id within the source, or by name within the source."""
 
-    def __init__(self, tools: Sequence[Tool]) -> None:
-        self.ids = {tool.id for tool in tools}
-        self.by_name: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for tool in tools:
-            self.by_name[tool.source, tool.name.casefold()].append(tool.id)
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
 
     def resolve(self, tool: Tool) -> list[str]:
         """Return the ids of the declared prerequisites that exist; a name that several tools have names none."""
         resolved = []
         for name in tool.requires:
-            same_name = self.by_name.get((tool.source, name.casefold()), [])
+            namesakes = (self.catalogue.ids[place] for place in self.catalogue.table.find_name(name.casefold()))
+            same_name = [tool_id for tool_id in namesakes if tool_id.startswith(f"{tool.source}/")]
             candidates = [f"{tool.source}/{name}", name, *(same_name if len(same_name) == 1 else ())]
-            tool_id = next((candidate for candidate in candidates if candidate in self.ids), None)
+            tool_id = next((one for one in candidates if self.catalogue.position(one) is not None), None)
             if tool_id is not None and tool_id != tool.id and tool_id.startswith(f"{tool.source}/"):
                 resolved.append(tool_id)
         return list(dict.fromkeys(resolved))

@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from toolscout.catalogue.similar import word_overlap
+from toolscout.catalogue.similar import limit_holders, word_overlap
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import split_identifiers
 from toolscout.indexes.words import tokenize
@@ -33,7 +33,6 @@ MIN_SAME_TEXT_OF_NAMESAKES: Final = 0.45
 MIN_SAME_PARAMETERS: Final = 0.5
 MIN_FORKED_TOOLS: Final = 3  # same tools that two sources have at least, and
 MIN_FORKED_SHARE: Final = 0.6  # share of the smaller source's tools, from which they are forks of one server
-MAX_HOLDERS: Final = 500  # tools that are compared with each other for one service or name
 MAX_SERVICE_SHARE: Final = 0.08  # a word in the names of more sources than this share names no service
 MIN_COMMON_SOURCES: Final = 8
 GENERIC_WORDS: Final = frozenset(("mcp", "server", "servers", "api", "tool", "tools", "client", "local", "the", "ai"))
@@ -101,24 +100,25 @@ def find_duplicates(catalogue: Catalogue, preferred: Sequence[str] = ()) -> Dupl
 
 def _group_tools(catalogue: Catalogue, preferred: Sequence[str]) -> Duplicates:
     """Group each tool with those that are the same as it, from the most preferred tool on."""
-    tools = catalogue.tools()
+    ids = catalogue.ids
     same: dict[int, set[int]] = {}
-    for one, other in _find_same(tools):
+    for one, other in _find_same(catalogue):
         same.setdefault(one, set()).add(other)
         same.setdefault(other, set()).add(one)
     ranks = {source: rank for rank, source in enumerate(preferred)}
 
     def rank_tool(number: int) -> tuple[int, str, str]:
-        tool = tools[number]
-        age = catalogue.first_seen.get(tool.id) or catalogue.added.get(tool.source, "")
-        return ranks.get(tool.source, len(ranks)), age, tool.id
+        tool_id = ids[number]
+        source = tool_id.partition("/")[0]
+        age = catalogue.first_seen.get(tool_id) or catalogue.added.get(source, "")
+        return ranks.get(source, len(ranks)), age, tool_id
 
     duplicates = Duplicates({}, {})
     for number in sorted(same, key=rank_tool):  # only tools that are the same as the first one: no chains
-        left = [other for other in same[number] if tools[other].id not in duplicates.first]
-        if tools[number].id in duplicates.first or not left:
+        left = [other for other in same[number] if ids[other] not in duplicates.first]
+        if ids[number] in duplicates.first or not left:
             continue
-        members = tuple(tools[member].id for member in (number, *sorted(left, key=rank_tool)))
+        members = tuple(ids[member] for member in (number, *sorted(left, key=rank_tool)))
         duplicates.groups[members[0]] = members
         duplicates.first.update(dict.fromkeys(members, members[0]))
     return duplicates
@@ -127,15 +127,28 @@ def _group_tools(catalogue: Catalogue, preferred: Sequence[str]) -> Duplicates:
 class _Readings:
     """What is compared of each tool, by its position: words without the name of its own source."""
 
-    def __init__(self, tools: Sequence[Tool]) -> None:
-        self.sources = [tool.source for tool in tools]
-        name_patterns = {source: _compile_name(source) for source in set(self.sources)}
-        texts = [name_patterns[tool.source].sub(" ", tool.description[:MAX_COMPARED_CHARS]) for tool in tools]
-        self.words = [frozenset(tokenize(text)) for text in texts]
-        self.names = [frozenset(tokenize(split_identifiers(tool.name))) for tool in tools]
-        self.parameters = [_name_parameters(parameter_names(tool.parameters, 1)) for tool in tools]
-        self.required = [_name_parameters(_list_required(tool)) for tool in tools]
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.sources: list[str] = []
+        self.words: list[frozenset[str]] = []
+        self.names: list[frozenset[str]] = []
+        self.parameters: list[frozenset[str]] = []
+        self.required: list[frozenset[str]] = []
+        self._interned: dict[str, str] = {}  # each word is one object, however many tools have it
+        name_patterns: dict[str, re.Pattern[str]] = {}
+        for batch in catalogue.batches():
+            for tool in batch:
+                if tool.source not in name_patterns:
+                    name_patterns[tool.source] = _compile_name(tool.source)
+                text = name_patterns[tool.source].sub(" ", tool.description[:MAX_COMPARED_CHARS])
+                self.sources.append(tool.source)
+                self.words.append(self._intern(tokenize(text)))
+                self.names.append(self._intern(tokenize(split_identifiers(tool.name))))
+                self.parameters.append(self._intern(_name_parameters(parameter_names(tool.parameters, 1))))
+                self.required.append(self._intern(_name_parameters(_list_required(tool))))
         self.services = _find_services(self.sources)
+
+    def _intern(self, words: Iterable[str]) -> frozenset[str]:
+        return frozenset(self._interned.setdefault(word, word) for word in words)
 
     def are_same(self, one: int, other: int, least_of_namesakes: float = MIN_SAME_TEXT_OF_NAMESAKES) -> bool:
         """Tell whether two tools are the same, if their sources may be the same service."""
@@ -160,9 +173,9 @@ class _Readings:
         return agree and (required[0] == required[1] or not all(required))
 
 
-def _find_same(tools: Sequence[Tool]) -> list[tuple[int, int]]:
+def _find_same(catalogue: Catalogue) -> list[tuple[int, int]]:
     """Return the pairs of positions of tools that are the same, the smaller position first."""
-    readings = _Readings(tools)
+    readings = _Readings(catalogue)
     pairs = _list_candidates(readings.sources, readings.services)
     same = {pair for pair in pairs if readings.are_same(*pair)}
     return sorted(same | _find_forked(readings) | _find_public(readings))
@@ -185,7 +198,7 @@ def _find_public(readings: _Readings) -> set[tuple[int, int]]:
             for other in namesakes[key]
             if readings.sources[other] != readings.sources[number] and readings.are_same_in_public(other, number)
         }
-        if len(namesakes[key]) < MAX_HOLDERS:
+        if len(namesakes[key]) < limit_holders(len(readings.sources)):
             namesakes[key].append(number)
     return pairs
 
@@ -200,7 +213,7 @@ def _find_forked(readings: _Readings) -> set[tuple[int, int]]:
             if sources[other] != sources[number] and readings.are_same(other, number, MIN_SAME_TEXT):
                 one, two = sorted((sources[other], sources[number]))
                 pairs[one, two].append((other, number))
-        if len(namesakes[name]) < MAX_HOLDERS:
+        if len(namesakes[name]) < limit_holders(len(sources)):
             namesakes[name].append(number)
     return {
         pair
@@ -221,7 +234,7 @@ def _list_candidates(sources: Sequence[str], services: Mapping[str, frozenset[st
     for number, source in enumerate(sources):
         for service in sorted(services[source]):
             yield from ((other, number) for other in holders[service] if sources[other] != source)
-            if len(holders[service]) < MAX_HOLDERS:
+            if len(holders[service]) < limit_holders(len(sources)):
                 holders[service].append(number)
 
 

@@ -85,7 +85,12 @@ def suspects(catalogue: Catalogue) -> frozenset[str]:
 
     def list_suspects() -> bytes:
         return msgspec.json.encode(
-            [tool.id for tool in catalogue.tools() if any(finding.kind in _DEMOTED_KINDS for finding in scan(tool))]
+            [
+                tool.id
+                for batch in catalogue.batches()
+                for tool in batch
+                if any(finding.kind in _DEMOTED_KINDS for finding in scan(tool))
+            ]
         )
 
     return frozenset(msgspec.json.decode(catalogue.load_or_build(SUSPECTS_FORMAT, list_suspects), type=list[str]))

@@ -16,7 +16,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,7 +26,7 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.indexes.words import tokenize
 from toolscout.types import Tool
 
-__all__ = ["Rivals", "find_rivals", "word_overlap"]
+__all__ = ["Rivals", "find_rivals", "limit_holders", "word_overlap"]
 
 SAME_ARRIVAL_H: Final = 1.0  # sources added together are read one after the other; within so many hours none is older
 MIN_SHARED: Final = 0.6  # overlap of words from which descriptions count as nearly the same
@@ -35,12 +35,15 @@ MIN_SHARED_IN_GROUP: Final = 0.8
 MIN_DESCRIPTION_WORDS: Final = 4  # shorter descriptions say too little
 MIN_SKELETON_CHARS: Final = 3
 MAX_COMPARED_CHARS: Final = 4_000  # of each description
-MAX_HOLDERS: Final = 500  # tools remembered for one word or name while pairs are formed
+MAX_HOLDERS: Final = 500  # tools remembered for one word or name while pairs are formed, and
+MAX_REMEMBERED: Final = 10_000_000  # of a large catalogue so few that tools times holders stays below this
+MIN_HOLDERS: Final = 8
 MIN_SCATTERED_TOOLS: Final = 20
 MIN_COHERENCE: Final = 0.35  # mean cosine between tools; of 160 published MCP servers with as many tools, 156 are above
 RIVALS_FORMAT: Final = "rivals/4"  # raise it whenever the result for an unchanged catalogue changes
 
 Rows = np.ndarray[Any, np.dtype[np.float32]]
+Encode = Callable[[Sequence[Tool]], Rows]
 
 
 class Rivals(msgspec.Struct, frozen=True):
@@ -66,30 +69,70 @@ class Rivals(msgspec.Struct, frozen=True):
         return min(self.added.values(), default="")
 
 
-def find_rivals(catalogue: Catalogue, rows: Callable[[], Rows]) -> Rivals | None:
+def find_rivals(catalogue: Catalogue, encode: Encode) -> Rivals | None:
     """Return the rivals of a snapshot; None if all tools came at the same time.
 
     They are computed once for each generation.
 
     Args:
         catalogue: the snapshot.
-        rows: returns the unit vectors of its tools, `(n, d)` float32, in the order of its ids. A tool without any word
-            that the encoder knows has zeros.
+        encode: returns the unit vectors of some tools, `(n, d)` float32. A tool without any word that the encoder
+            knows has zeros.
     """
     if len(set(catalogue.added.values())) < 2 and len(set(catalogue.first_seen.values())) < 2:
         return None
-    encoded = catalogue.load_or_build(RIVALS_FORMAT, lambda: msgspec.json.encode(_compare_tools(catalogue, rows())))
+    encoded = catalogue.load_or_build(RIVALS_FORMAT, lambda: msgspec.json.encode(_compare_tools(catalogue, encode)))
     return msgspec.json.decode(encoded, type=Rivals)
 
 
-def _compare_tools(catalogue: Catalogue, rows: Rows) -> Rivals:
-    tools = catalogue.tools()
-    words = [_find_compared_words(tool) for tool in tools]
+class _Compared(NamedTuple):
+    """What is compared of a tool, besides the words of its description."""
+
+    id: str
+    source: str
+    name: str
+
+
+def _compare_tools(catalogue: Catalogue, encode: Encode) -> Rivals:
+    tools: list[_Compared] = []
+    words: list[frozenset[str]] = []
+    spreads: dict[str, _SourceSpread] = defaultdict(_SourceSpread)
+    interned: dict[str, str] = {}  # each word is one object, however many tools have it
     oldest = min(catalogue.added.values(), default="")
+    for batch in catalogue.batches():
+        tools += [_Compared(tool.id, tool.source, tool.name) for tool in batch]
+        for tool in batch:
+            words.append(frozenset(interned.setdefault(word, word) for word in _find_compared_words(tool)))
+        young = [tool for tool in batch if catalogue.added.get(tool.source, "") > oldest]
+        for tool, row in zip(young, encode(young) if young else (), strict=True):
+            spreads[tool.source].add(row)
     ages = _find_ages(catalogue, tools)
     copies, groups = _compare_descriptions(catalogue, tools, words, ages)
     twins = _compare_names(catalogue, tools, words, ages, copies)
-    return Rivals(dict(catalogue.added), copies, twins, groups, _find_scattered(catalogue, rows, oldest))
+    scattered = frozenset(source for source, spread in spreads.items() if spread.is_scattered)
+    return Rivals(dict(catalogue.added), copies, twins, groups, scattered)
+
+
+class _SourceSpread:
+    """How related the tools of one source are."""
+
+    def __init__(self) -> None:
+        self._sum: Any = 0.0
+        self._count = 0
+
+    def add(self, row: Rows) -> None:
+        """Add the vector of a tool; zeros do not count."""
+        if row.any():
+            self._sum = self._sum + row.astype(np.float64)
+            self._count += 1
+
+    @property
+    def is_scattered(self) -> bool:
+        """Whether there are many tools, and the mean cosine between two of them is low."""
+        if self._count < MIN_SCATTERED_TOOLS:
+            return False
+        total = float(np.square(self._sum).sum())
+        return (total - self._count) / (self._count * (self._count - 1)) < MIN_COHERENCE
 
 
 def _find_compared_words(tool: Tool) -> frozenset[str]:
@@ -99,7 +142,7 @@ def _find_compared_words(tool: Tool) -> frozenset[str]:
 
 
 def _compare_descriptions(
-    catalogue: Catalogue, tools: Sequence[Tool], words: Sequence[frozenset[str]], ages: Mapping[str, str]
+    catalogue: Catalogue, tools: Sequence[_Compared], words: Sequence[frozenset[str]], ages: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Find the copies and the groups of tools with nearly the same descriptions."""
     oldest = min(catalogue.added.values(), default="")
@@ -118,7 +161,7 @@ def _compare_descriptions(
 
 def _compare_names(
     catalogue: Catalogue,
-    tools: Sequence[Tool],
+    tools: Sequence[_Compared],
     words: Sequence[frozenset[str]],
     ages: Mapping[str, str],
     copies: dict[str, str],
@@ -136,7 +179,7 @@ def _compare_names(
 
 
 def _note_copy(
-    originals: dict[str, str], catalogue: Catalogue, ages: Mapping[str, str], one: Tool, second: Tool
+    originals: dict[str, str], catalogue: Catalogue, ages: Mapping[str, str], one: _Compared, second: _Compared
 ) -> None:
     """Note the older tool as the original of the younger one, unless they arrived together.
 
@@ -150,7 +193,7 @@ def _note_copy(
         originals[younger] = min(originals.get(younger, older), older, key=lambda id: (ages[id], id))
 
 
-def _find_ages(catalogue: Catalogue, tools: Sequence[Tool]) -> dict[str, str]:
+def _find_ages(catalogue: Catalogue, tools: Sequence[_Compared]) -> dict[str, str]:
     """Return id → when the tool was first approved, or else when its source was added, as `TIME` or `TIME more`."""
     return {tool.id: catalogue.first_seen.get(tool.id) or catalogue.added.get(tool.source, "") for tool in tools}
 
@@ -169,6 +212,11 @@ def _is_disguised(name: str) -> bool:
     return not name.isascii() or not (name[:1].isalnum() and name[-1:].isalnum())
 
 
+def limit_holders(n_tools: int) -> int:
+    """Return how many tools are remembered for one word or name, so that the pairs do not grow with the square."""
+    return max(MIN_HOLDERS, min(MAX_HOLDERS, MAX_REMEMBERED // max(1, n_tools)))
+
+
 def word_overlap(one: frozenset[str], other: frozenset[str]) -> float:
     """Return the Jaccard overlap of two sets of words, 0 to 1."""
     count = len(one & other)
@@ -184,6 +232,7 @@ def _find_similar_texts(words: Sequence[frozenset[str]]) -> Iterator[tuple[int, 
     sizes = [len(terms) for terms in words]
     frequency = Counter(word for terms in words for word in terms)
     holders: dict[str, list[int]] = defaultdict(list)
+    most = limit_holders(len(words))
     for number, terms in enumerate(words):
         size = sizes[number]
         if size < MIN_DESCRIPTION_WORDS:
@@ -194,37 +243,17 @@ def _find_similar_texts(words: Sequence[frozenset[str]]) -> Iterator[tuple[int, 
         candidates = {other for word in prefix for other in holders[word] if smallest <= sizes[other] <= largest}
         yield from ((other, number) for other in sorted(candidates))
         for word in prefix:
-            if len(holders[word]) < MAX_HOLDERS:
+            if len(holders[word]) < most:
                 holders[word].append(number)
 
 
-def _find_similar_names(tools: Sequence[Tool]) -> Iterator[tuple[int, int]]:
+def _find_similar_names(tools: Sequence[_Compared]) -> Iterator[tuple[int, int]]:
     """Yield pairs of tools of different sources with names that look alike, as positions."""
     namesakes: dict[str, list[int]] = defaultdict(list)
+    most = limit_holders(len(tools))
     for number, tool in enumerate(tools):
         shape = skeleton(tool.name)
         if len(shape) >= MIN_SKELETON_CHARS:
             yield from ((other, number) for other in namesakes[shape] if tools[other].source != tool.source)
-            if len(namesakes[shape]) < MAX_HOLDERS:
+            if len(namesakes[shape]) < most:
                 namesakes[shape].append(number)
-
-
-def _find_scattered(catalogue: Catalogue, rows: Rows, oldest: str) -> frozenset[str]:
-    """Return the younger sources with tools that are, on average, unrelated."""
-    members: dict[str, list[int]] = defaultdict(list)
-    for position, tool_id in enumerate(catalogue.ids):
-        source = tool_id.partition("/")[0]
-        if catalogue.added.get(source, "") > oldest and rows[position].any():
-            members[source].append(position)
-    return frozenset(
-        source
-        for source, positions in members.items()
-        if len(positions) >= MIN_SCATTERED_TOOLS and _coherence(rows[positions]) < MIN_COHERENCE
-    )
-
-
-def _coherence(rows: Rows) -> float:
-    """Return the mean cosine between different rows, which have length 1."""
-    count = len(rows)  # each row's cosine with itself is 1, so these cosines sum to `count`
-    total = float(np.square(rows.sum(axis=0, dtype=np.float64)).sum())
-    return (total - count) / (count * (count - 1))

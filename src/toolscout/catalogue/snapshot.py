@@ -5,17 +5,20 @@ A search uses one snapshot from start to end, so it never sees half of a change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from toolscout.catalogue.approvals import Waiting
+from toolscout.catalogue.name_table import NameTable, find_position
+from toolscout.catalogue.snapshot_files import Part, SnapshotFiles
 from toolscout.types import Tool
 
 __all__ = ["Catalogue", "allows", "index_by_name"]
 
 MAX_MASKS: Final = 256  # predicates whose masks a snapshot remembers
+TOOLS_BATCH: Final = 8_192  # tools in memory at once while something is built from all of them
 Shared = TypeVar("Shared")
 
 
@@ -24,6 +27,7 @@ class Catalogue:
 
     Attributes:
         generation: the store's generation when the snapshot was taken.
+        table: ids and names, and where a text is one of them.
         ids: ids of the tools of enabled sources, ascending.
         names: the raw names, in the order of `ids`.
         disabled: source → (why it is not searched, {casefolded name or id: id} of its tools).
@@ -38,7 +42,7 @@ class Catalogue:
     def __init__(
         self,
         generation: int,
-        rows: Iterable[tuple[str, str]],
+        rows: Iterable[tuple[str, str]] | NameTable,
         load: Callable[[Sequence[str] | None], list[Tool]],
         *,
         disabled: dict[str, tuple[str, dict[str, str]]] | None = None,
@@ -51,7 +55,7 @@ class Catalogue:
 
         Args:
             generation: the store's generation.
-            rows: (id, name) of each tool that is searched.
+            rows: (id, name) of each tool that is searched, or the table of them.
             load: ids, or None for all tools of this snapshot → tools.
             disabled: see the attributes.
             waiting: the definitions that wait for approval.
@@ -59,10 +63,10 @@ class Catalogue:
             added: see the attributes.
             first_seen: see the attributes.
         """
-        ordered = sorted(rows)
         self.generation = generation
-        self.ids: tuple[str, ...] = tuple(row[0] for row in ordered)
-        self.names: tuple[str, ...] = tuple(row[1] for row in ordered)
+        self.table = rows if isinstance(rows, NameTable) else NameTable(rows)
+        self.ids: Sequence[str] = self.table.ids
+        self.names: Sequence[str] = self.table.names
         self.disabled = disabled or {}
         self.waiting: dict[str, list[Waiting]] = {}
         for definition in waiting:
@@ -73,6 +77,7 @@ class Catalogue:
         self.fingerprints: Callable[[], Mapping[str, str]] | None = None
         self.pending: dict[str, bytes] = {}
         self._load, self._cache = load, cache
+        self._files: SnapshotFiles | None = None
         self._shared: dict[str, Any] = {}
         self._masks: dict[Callable[[Tool], bool], np.ndarray[Any, np.dtype[np.bool_]]] = {}
 
@@ -90,12 +95,25 @@ class Catalogue:
 
         return cls(0, ((tool.id, tool.name) for tool in tools_by_id.values()), load, added=added)
 
+    def keep_parts(self, files: SnapshotFiles | None) -> None:
+        """Keep large parts of the snapshot in files, which other processes use too. None: they are in memory."""
+        self._files = files
+
     def __len__(self) -> int:
         return len(self.ids)
 
     def tools(self, ids: Sequence[str] | None = None) -> list[Tool]:
         """Return tools in the order of `ids`, without unknown ids; None: all, in ascending order of id."""
         return self._load(ids)
+
+    def position(self, tool_id: str) -> int | None:
+        """Return the position of a tool in `ids`, or None."""
+        return find_position(self.ids, tool_id)
+
+    def batches(self) -> Iterator[list[Tool]]:
+        """Yield all tools, some thousand at a time, in ascending order of id."""
+        for start in range(0, len(self.ids), TOOLS_BATCH):
+            yield self._load(self.ids[start : start + TOOLS_BATCH])
 
     def mask(self, visible: Callable[[Tool], bool] | None) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
         """Return a boolean mask over `ids` for a predicate; None: every tool is visible.
@@ -107,7 +125,7 @@ class Catalogue:
             return None
         mask = self._masks.get(visible)
         if mask is None:
-            seen = {tool.id for tool in self.tools() if allows(visible, tool)}
+            seen = {tool.id for batch in self.batches() for tool in batch if allows(visible, tool)}
             mask = np.fromiter((id in seen for id in self.ids), dtype=np.bool_, count=len(self.ids))
             if len(self._masks) >= MAX_MASKS:
                 self._masks.pop(next(iter(self._masks)), None)
@@ -120,6 +138,20 @@ class Catalogue:
             self._shared[key] = make()
         value: Shared = self._shared[key]
         return value
+
+    def load_part(self, key: str, build: Callable[[], tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Part:
+        """Return arrays and JSON values: those of the snapshot's file, which is written if it is not there.
+
+        Args:
+            key: names the part, its format, and everything that it depends on besides the snapshot.
+            build: returns the arrays and the values.
+        """
+        part = self._files.open(key) if self._files else None
+        if part is None:
+            arrays, meta = build()
+            part = self._files.write(key, arrays, meta) if self._files else None
+            part = part or Part(arrays, meta, {})
+        return part
 
     def load_or_build(self, key: str, build: Callable[[], bytes]) -> bytes:
         """Return the cached value of a key, or build it. `Store.keep` then stores it for this generation."""

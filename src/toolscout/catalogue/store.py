@@ -15,16 +15,19 @@ import msgspec
 
 from toolscout.catalogue import approvals, hidden
 from toolscout.catalogue.approvals import Vet, Waiting
+from toolscout.catalogue.read_snapshot import MIN_MAPPED_TOOLS, read_snapshot
 from toolscout.catalogue.schema import CATALOGUE_MIGRATIONS
-from toolscout.catalogue.snapshot import Catalogue, allows, index_by_name
+from toolscout.catalogue.snapshot import Catalogue, allows
+from toolscout.catalogue.snapshot_files import SNAPSHOTS_FOLDER
 from toolscout.database import Connection, Database, now
 from toolscout.database.listener import GenerationListener
 from toolscout.errors import BadEntry, NotFound, StoreError
-from toolscout.home import Address, Home
+from toolscout.home import Address, Home, local_folder
 from toolscout.types import Tool, clean
 
 __all__ = ["Catalogue", "Changes", "Origin", "Source", "Store", "Waiting", "allows"]
 
+MAX_IDS_IN_QUERY: Final = 500
 PUT_TOOL: Final = (
     "INSERT INTO tools VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET source = excluded.source, "
     "name = excluded.name, fingerprint = excluded.fingerprint, body = excluded.body"
@@ -143,56 +146,16 @@ class Store(Database):
 
     def catalogue(self) -> Catalogue:
         """Return a snapshot of the present generation. Its tools load from the store on demand."""
-        with self.reading() as connection:
-            generation = self.generation()
-            disabled: dict[str, tuple[str, dict[str, str]]] = {}
-            for source, state, message, enabled in connection.execute(
-                "SELECT name, state, message, enabled FROM sources WHERE NOT enabled OR state = 'disabled'"
-            ):
-                why = message.removeprefix(f"{source} is ") if state == "disabled" and message else "disabled"
-                names = connection.execute("SELECT name, id FROM tools WHERE source = ?", (source,))
-                disabled[source] = (why if enabled else "disabled", index_by_name(names))
-            rows = connection.execute(
-                "SELECT tools.id, tools.name FROM sources JOIN tools ON tools.source = sources.name "
-                "WHERE enabled AND state != 'disabled'"
-            ).fetchall()
-            waiting = approvals.waiting(connection)
-            source_ages = approvals.read_source_ages(connection)
-            first_seen = approvals.first_seen(connection) if self.pin else {}
-
-        def load(ids: Sequence[str] | None) -> list[Tool]:
-            return self.tools(snapshot.ids if ids is None else ids)
-
-        def load_cache(key: str) -> bytes | None:
-            with self.reading() as connection:
-                query = "SELECT value FROM caches WHERE key = ? AND generation = ?"
-                row = connection.execute(query, (key, generation)).fetchone()
-                return row and bytes(row[0])
-
-        def load_fingerprints() -> Mapping[str, str]:
-            with self.reading() as connection:
-                return dict(connection.execute("SELECT id, fingerprint FROM tools").fetchall())
-
-        snapshot = Catalogue(
-            generation,
-            rows,
-            load,
-            disabled=disabled,
-            waiting=waiting,
-            cache=load_cache,
-            added=source_ages,
-            first_seen=first_seen,
-        )
-        snapshot.fingerprints = load_fingerprints
-        return snapshot
+        return read_snapshot(self, local_folder(self.home) / SNAPSHOTS_FOLDER)
 
     def tools(self, ids: Sequence[str]) -> list[Tool]:
         """Return tools in the order of `ids`, without unknown ids."""
         decode = _DECODER.decode
         with self.reading() as connection:
-            if len(ids) > 500:
+            if len(ids) > MAX_IDS_IN_QUERY:
                 requested = set(ids)
-                rows = connection.execute("SELECT id, body FROM tools")
+                ends = min(requested), max(requested)
+                rows = connection.execute("SELECT id, body FROM tools WHERE id BETWEEN ? AND ?", ends)
                 tools_by_id = {id: decode(body) for id, body in rows if id in requested}
             else:
                 marks = ",".join("?" * len(ids))
@@ -382,11 +345,12 @@ class Store(Database):
     def keep(self, catalogue: Catalogue) -> None:
         """Store the values that were built for this snapshot.
 
-        If another process is writing, nothing is stored: the values can be built again.
+        If another process is writing, nothing is stored: the values can be built again. What took long waits for it.
         """
         if not catalogue.pending:
             return
-        with contextlib.suppress(StoreError), self.writing(wait=False) as writer:
+        wait = len(catalogue) >= MIN_MAPPED_TOOLS
+        with contextlib.suppress(StoreError), self.writing(wait=wait) as writer:
             writer.executemany(
                 "INSERT INTO caches VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET generation = "
                 "excluded.generation, value = excluded.value WHERE caches.generation < excluded.generation",

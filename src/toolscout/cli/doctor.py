@@ -21,6 +21,7 @@ from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.cli.access import list_findings
 from toolscout.cli.encoder_report import describe_configured_encoder, print_encoder
 from toolscout.cli.engine_report import check_engine, describe_engine, print_engine
+from toolscout.cli.index_report import check_snapshots, describe_index, drop_damaged_snapshots, print_index
 from toolscout.cli.llm_report import describe_llm, print_llm
 from toolscout.cli.output import choose_home, count_things, echo, escape_line, json_option, print_json
 from toolscout.cli.plugin_report import describe_plugins, print_plugins
@@ -67,7 +68,7 @@ def doctor_command(ctx: click.Context, home: str | None, repair: bool, as_json: 
     else:
         with scout:
             if repair:
-                done = [*_repair_files(settings.home), *_repair_catalogue(scout)]
+                done = [*_repair_files(settings.home), *drop_damaged_snapshots(settings), *_repair_catalogue(scout)]
             report = _build_report(settings, scout, _check_store(scout), done)
     if as_json:
         print_json(report)
@@ -101,7 +102,7 @@ def _check_store(scout: Scout) -> list[str]:
         problems += [*(f"journal: {line}" for line in journal), *_advise_restore(scout.settings, "journal")]
     for path in _list_caches(scout.settings.home):
         problems += [f"{path.relative_to(scout.settings.home)}: {line}" for line in _check_cache(path)]
-    return [*problems, *check_engine(scout), *_check_sandboxes(scout.settings.home)]
+    return [*problems, *check_snapshots(scout.settings), *check_engine(scout), *_check_sandboxes(scout.settings.home)]
 
 
 def _check_sandboxes(home: Path) -> list[str]:
@@ -184,6 +185,7 @@ def _build_report(settings: Settings, scout: Scout | None, findings: list[str], 
     catalogue_damaged = any(line.startswith("catalogue:") for line in findings)
     readable = None if catalogue_damaged else scout
     sources = readable.sources() if readable else []
+    n_tools = sum(source.tools for source in sources)
     return {
         "healthy": not findings,
         "findings": findings,
@@ -201,8 +203,9 @@ def _build_report(settings: Settings, scout: Scout | None, findings: list[str], 
             "journal": _locate(settings, "journal"),
             "generation": readable.store.generation() if readable else None,
             "sources": len(sources),
-            "tools": sum(source.tools for source in sources),
+            "tools": n_tools,
         },
+        "index": describe_index(settings, n_tools),
         "engine": describe_engine(readable),
         **_describe_untrusted(readable),
         "sources": _list_unserved_sources(sources),
@@ -252,6 +255,7 @@ def _print_report(report: dict[str, Any]) -> None:
     for setting in report["settings"]:
         echo(f"  {setting['name']:<{width}}  {setting['value']}  ({setting['origin']})")
     print_encoder(report["encoder"])
+    print_index(report["index"])
     print_llm(report["llm"])
     print_plugins(report["plugins"])
     print_engine(report["engine"])

@@ -1,6 +1,6 @@
 """Indexes find the nearest tools of a query. This file holds their contract, and makes them by name.
 
-Every index holds the ids of its tools in `ids`, an ascending tuple. The *position* of a tool is its place there ::
+Every index holds the ids of its tools in `ids`, an ascending sequence. The *position* of a tool is its place there ::
 
     search(queries, k, visible=None) -> (ids, scores)
 
@@ -11,8 +11,8 @@ Every index holds the ids of its tools in `ids`, an ascending tuple. The *positi
 * Equal scores are ordered by tool id, also at the cut, so the same query always gets the same answer.
 * `explain(query, tool_id, visible=None)` returns the exact rank and score of one tool as an `Explanation`.
 
-The setting `index` names the index over vectors: `exact`, an engine (`pgvector`, `milvus:PLACE`), or `NAME` or
-`NAME:ARGUMENT` of a plug-in.
+The setting `index` names the index over vectors: `exact`, `ann`, `auto` (either of the two, by the size of the
+catalogue), an engine (`pgvector`, `milvus:PLACE`), or `NAME` or `NAME:ARGUMENT` of a plug-in.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
@@ -34,10 +34,13 @@ from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, place, rank
 from toolscout.types import Explanation
 
 __all__ = [
+    "BUILT_IN_INDEXES",
     "ENGINE_NAMES",
+    "MIN_ANN_TOOLS",
     "Mask",
     "Spread",
     "VectorIndex",
+    "choose_index",
     "masks",
     "new_index",
     "pack",
@@ -48,6 +51,10 @@ __all__ = [
     "top_k",
     "unpack",
 ]
+
+
+BUILT_IN_INDEXES: Final = ("auto", "exact", "ann")
+MIN_ANN_TOOLS: Final = 50_000  # from here on, `auto` is `ann` where its package is installed
 
 
 class VectorIndex(Protocol):
@@ -84,10 +91,11 @@ def new_index(name: str, dim: int, settings: Settings) -> VectorIndex:
     Raises:
         ConfigError: if there is no index of that name, or its plug-in fails.
     """
-    if name == "exact":
+    if name in BUILT_IN_INDEXES:
+        from toolscout.indexes.ann import Ann
         from toolscout.indexes.exact import Exact
 
-        return Exact(dim)
+        return Ann(dim) if name == "ann" else Exact(dim)
     plugin_name, _, argument = name.partition(":")
     if plugin_name in ENGINE_NAMES:
         from toolscout.indexes.engines.reflect import open_empty
@@ -95,7 +103,8 @@ def new_index(name: str, dim: int, settings: Settings) -> VectorIndex:
         return open_empty(name, dim, settings)
     plugin = plugins.find_plugin(plugins.INDEX_PLUGINS, plugin_name)
     if plugin is None:
-        names = ["exact", *ENGINE_NAMES, *(plugin.name for plugin in plugins.list_plugins(plugins.INDEX_PLUGINS))]
+        plugin_names = (plugin.name for plugin in plugins.list_plugins(plugins.INDEX_PLUGINS))
+        names = [*BUILT_IN_INDEXES, *ENGINE_NAMES, *plugin_names]
         raise ConfigError(f"index: expected the name of an index of {', '.join(names)}, found {name!r}")
     make_index = plugins.load_function(plugin)
     try:
@@ -105,6 +114,21 @@ def new_index(name: str, dim: int, settings: Settings) -> VectorIndex:
     except Exception as error:
         raise ConfigError(f"index {name}: {plugin} failed: {type(error).__name__}: {error}") from error
     return index
+
+
+def choose_index(n_tools: int, name: str = "auto") -> str:
+    """Choose the built-in index over the vectors of a catalogue: `exact` or `ann`.
+
+    Args:
+        n_tools: of the catalogue.
+        name: the setting `index`. `exact` and `ann` are taken as they are; with any other, the number of tools and
+            whether the package is installed decide.
+    """
+    if name in ("exact", "ann"):
+        return name
+    from toolscout.indexes.ann import is_available
+
+    return "ann" if n_tools >= MIN_ANN_TOOLS and is_available() else "exact"
 
 
 def pack(arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any]) -> bytes:

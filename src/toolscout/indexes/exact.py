@@ -1,11 +1,10 @@
-"""Exact nearest neighbours: compares every vector with the query. Suitable up to about 100,000 tools."""
+"""Exact nearest neighbours: compares every vector with the query. `ann` serves larger catalogues."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -16,7 +15,7 @@ from toolscout.types import Explanation
 __all__ = ["Exact"]
 
 Vectors = npt.NDArray[np.float32]
-EXACT_FORMAT: Final = "exact/1"
+EXACT_FORMAT: Final = "exact/2"
 MIN_PRODUCT_QUERIES: Final = 4  # below this, one matrix product is as slow as comparing each query with every tool
 EXACT_BATCH: Final = 64  # queries whose products with all tools are in memory at once
 MAX_CACHED_NEAREST: Final = 1024  # queries whose nearest tools are cached
@@ -36,12 +35,25 @@ class Exact:
 
     def __init__(self, dim: int) -> None:
         """Create an empty index for vectors of length `dim`."""
-        self.ids: tuple[str, ...] = ()
+        self.ids: Sequence[str] = ()
         self.vectors: Vectors = np.empty((0, dim), dtype=np.float32)
         self._slack = 0.0
         self._last: tuple[Vectors, Vectors, Vectors] = (self.vectors[:0], self.vectors[:0], self.vectors[:0])
         self._nearest_cache: tuple[Vectors, dict[bytes, tuple[npt.NDArray[np.intp], Vectors]]] = (self.vectors, {})
         self._sums: tuple[Vectors, npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
+
+    @classmethod
+    def of(cls, ids: Sequence[str], vectors: Vectors) -> Self:
+        """Return an index of vectors that are not copied: `(len(ids), dim)` unit rows, by ascending ids."""
+        index = cls(vectors.shape[1])
+        index.ids, index.vectors = ids, index._check_rows(vectors, len(ids))
+        index._slack = index._measure_slack()
+        return index
+
+    def _measure_slack(self) -> float:
+        """Return by how much a cosine can differ between two orders of its sum, twice; see `_find_near`."""
+        longest = float(np.sqrt(np.einsum("nd,nd->n", self.vectors, self.vectors)).max(initial=0.0))
+        return 4 * self.dim * float(np.finfo(np.float32).eps) * longest
 
     @property
     def dim(self) -> int:
@@ -67,8 +79,7 @@ class Exact:
         order = sorted(range(len(all_ids)), key=all_ids.__getitem__)
         self.vectors = np.concatenate([self.vectors[unchanged], rows])[order]
         self.ids = tuple(all_ids[position] for position in order)
-        longest = float(np.sqrt(np.einsum("nd,nd->n", self.vectors, self.vectors)).max(initial=0.0))
-        self._slack = 4 * self.dim * float(np.finfo(np.float32).eps) * longest
+        self._slack = self._measure_slack()
 
     def delete(self, ids: Iterable[str]) -> None:
         """Remove tools; unknown ids are ignored."""
@@ -267,27 +278,41 @@ class Exact:
     @property
     def meta(self) -> dict[str, Any]:
         """JSON values that `from_arrays` needs besides the arrays."""
-        return {"format": EXACT_FORMAT, "dim": self.dim}
+        return {"format": EXACT_FORMAT, "dim": self.dim, "slack": self._slack}
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the index as arrays; the ids are the bytes of a JSON list."""
-        return {"ids": np.frombuffer(msgspec.json.encode(self.ids), dtype=np.uint8), "vectors": self.vectors}
+        """Return the index as arrays, without its ids: the vectors, and the moments that describe their cosines."""
+        arrays: dict[str, npt.NDArray[Any]] = {"vectors": self.vectors}
+        if len(self.vectors):
+            arrays["mean"], arrays["products"] = self._compute_moments()
+        return arrays
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any]) -> Exact:
-        """Rebuild an index from `arrays` and `meta`.
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any], ids: Sequence[str]) -> Self:
+        """Rebuild an index from `arrays` and `meta`. Nothing is copied, so the arrays may be mapped from a file.
+
+        Args:
+            arrays: as `arrays` returned them.
+            meta: as `meta` returned it.
+            ids: tool ids, ascending.
 
         Raises:
             StoreError: if they are damaged or of another format.
         """
         try:
             index = cls(meta["dim"])
-            ids = msgspec.json.decode(arrays["ids"].tobytes(), type=list[str])
-            intact = meta["format"] == EXACT_FORMAT and arrays["vectors"].dtype == np.float32
-            index.upsert(ids, arrays["vectors"])
-            intact = intact and list(index.ids) == ids
-        except (KeyError, TypeError, ValueError, AttributeError, msgspec.MsgspecError):
-            intact = False
-        if not intact:
+            vectors, square = arrays["vectors"], (index.dim, index.dim)
+            is_intact = (
+                meta["format"] == EXACT_FORMAT
+                and vectors.dtype == np.float32
+                and vectors.shape == (len(ids), index.dim)
+            )
+            index.ids, index.vectors, index._slack = ids, vectors, float(meta["slack"])
+            if len(ids):
+                index._sums = vectors, arrays["mean"], arrays["products"]
+                is_intact = is_intact and arrays["mean"].shape + arrays["products"].shape == (index.dim, *square)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            is_intact = False
+        if not is_intact:
             raise StoreError(f"The stored exact index is damaged or not of format {EXACT_FORMAT}. Build it again.")
         return index

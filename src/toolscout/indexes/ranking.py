@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from toolscout.errors import NotFound
 
-__all__ = ["Mask", "Spread", "masks", "pad_best", "place", "rank", "spread", "top_k"]
+__all__ = ["Mask", "Spread", "find_kth", "masks", "pad_best", "place", "rank", "spread", "top_k"]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
+PARTED_SCORES: Final = 16_384
 
 
 class Spread(NamedTuple):
@@ -51,19 +52,27 @@ def top_k(
     """
     if visible is not None and visible.shape != scores.shape:
         raise ValueError(f"expected a mask of shape {scores.shape}, found {visible.shape}")
-    eligible = visible
-    if floor is not None:
-        eligible = scores > floor if visible is None else (scores > floor) & visible
-    positions = None if eligible is None else np.flatnonzero(eligible)
+    positions = None if visible is None else np.flatnonzero(visible)
     if positions is not None:
         scores = scores[positions]
     k = min(k, scores.size)
     if k <= 0:
         return np.empty(0, dtype=np.intp)
-    kth = np.partition(scores, scores.size - k)[scores.size - k]
-    best = np.flatnonzero(scores >= kth)
+    kth = find_kth(scores, k)
+    best = np.flatnonzero(scores >= kth if floor is None or kth > floor else scores > floor)
     best = best[np.argsort(-scores[best], kind="stable")[:k]]
     return best if positions is None else positions[best]
+
+
+def find_kth(scores: npt.NDArray[np.floating], k: int) -> Any:
+    """Find the k-th highest score. Of many scores, a part first shows which of them cannot be it."""
+    if len(scores) >= 2 * PARTED_SCORES and k <= PARTED_SCORES // 4:
+        part = scores[:: len(scores) // PARTED_SCORES]
+        least = np.partition(part, part.size - k)[part.size - k]
+        scores = scores[scores > least]
+        if len(scores) < k:
+            return least
+    return np.partition(scores, scores.size - k)[scores.size - k]
 
 
 def spread(scores: npt.NDArray[np.floating], depth: int, visible: Mask | None = None) -> Spread:

@@ -3,101 +3,36 @@
 from __future__ import annotations
 
 import math
-import re
-from array import array
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from toolscout.errors import ConfigError, StoreError
+from toolscout.indexes.bm25_build import build_arrays, render_plain
+from toolscout.indexes.bm25_settings import (
+    BM25_FORMAT,
+    CODE_SETTINGS,
+    PLAIN_SETTINGS,
+    WRITTEN_MARK,
+    BM25Settings,
+    list_kinds,
+)
+from toolscout.indexes.impact import ImpactLists, Postings, make_impact_arrays, score_positions
 from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, place, rank, spread, top_k
-from toolscout.indexes.words import Tokenizer, tokenize, tokenizer_for
-from toolscout.types import MAX_RENDERED_CHARS, STYLES, Explanation, Tool, digest, parameter_names, render
+from toolscout.indexes.score_sample import ScoreSample, make_sample_arrays
+from toolscout.indexes.strings import Vocabulary
+from toolscout.indexes.words import tokenize
+from toolscout.types import Explanation, Tool, render
 
 __all__ = ["BM25", "CODE_SETTINGS", "PLAIN_SETTINGS", "BM25Settings", "tokenize"]
 
-BM25_FORMAT: Final = "bm25/2"  # raise it whenever the same settings would give other terms or scores
 MAX_CACHED_SCORES: Final = 2_000_000
-WRITTEN_MARK: Final = "="  # begins a term that is the written form of a word, not its stem; no tokenizer yields it
-
-
-class BM25Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of a BM25 index. The defaults were chosen on train and dev queries of datasets (LAB.md).
-
-    Attributes:
-        tokenizer, stem, stopwords, fold: see `tokenize`.
-        written: the share of a score that counts words as they are written; the rest counts their stems. Among tools
-            that differ in little else, `list` and `listing` are not the same. Without stems it has no effect.
-        repeats: whether a repeated word of a query counts each time, or once.
-        fields: weight of each field of a tool (a style of `render`). A word in a field of weight 2 counts twice.
-        k1: saturation of term frequency; higher lets repeated words count more.
-        b: length normalisation, 0 to 1; higher discounts long tools more.
-    """
-
-    tokenizer: Tokenizer = "code"
-    stem: bool = True
-    stopwords: bool = True
-    fold: bool = True
-    written: float = 0.3
-    repeats: bool = False
-    fields: dict[str, float] = msgspec.field(
-        default_factory=lambda: {
-            "name": 2.0,
-            "description": 1.0,
-            "parameters": 0.5,
-            "parameter_descriptions": 0.5,
-            "path": 0.25,
-        }
-    )
-    k1: float = 2.0
-    b: float = 0.75
-
-    def __post_init__(self) -> None:
-        unknown = [name for name in self.fields if name not in STYLES]
-        if unknown or not self.fields or not all(0 < weight < math.inf for weight in self.fields.values()):
-            raise ConfigError(f"fields: expected weights above 0 for any of {', '.join(STYLES)}, found {self.fields!r}")
-        if not (0 <= self.k1 < math.inf and 0 <= self.b <= 1):
-            raise ConfigError(f"expected k1 of 0 or more and b from 0 to 1, found k1={self.k1} and b={self.b}")
-        if not 0 <= self.written <= 1:
-            raise ConfigError(f"expected written from 0 to 1, found {self.written}")
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of settings and format. An index with another fingerprint must not be reused."""
-        return digest(BM25_FORMAT, self)
-
-    def replace(self, **changes: Any) -> BM25Settings:
-        """Return these settings with some values replaced.
-
-        Raises:
-            ConfigError: for an unknown setting or an invalid value.
-        """
-        try:
-            return msgspec.convert(msgspec.to_builtins(self) | changes, BM25Settings)
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"A BM25 setting is not valid: {error}") from None
-
-
-CODE_SETTINGS: Final = BM25Settings()
-PLAIN_SETTINGS: Final = BM25Settings(
-    tokenizer="plain",
-    stem=False,
-    fold=False,
-    repeats=True,
-    fields={"name": 1.0, "description": 1.0, "parameters": 1.0},
-    k1=1.5,
-)
-
-
-class _ScoredQuery(NamedTuple):
-    """The weight of each term of a query, and the score of every tool."""
-
-    terms: Mapping[str, int]
-    scores: npt.NDArray[np.float32]
+MAX_CACHED_BEST: Final = 256  # queries of a large catalogue with cached best tools
+MIN_PRUNED_TOOLS: Final = 20_000  # from here on, a search reads parts of the lists of common words
 
 
 class BM25:
@@ -116,19 +51,21 @@ class BM25:
     def __init__(
         self,
         ids: Sequence[str],
-        vocabulary: Mapping[str, int],
-        data: npt.NDArray[np.float32],
-        indices: npt.NDArray[np.int32],
-        indptr: npt.NDArray[np.int32],
+        vocabulary: Vocabulary,
+        arrays: Mapping[str, npt.NDArray[Any]],
         settings: BM25Settings,
     ) -> None:
-        self.ids = tuple(ids)
-        self.settings = settings
-        self._vocabulary = vocabulary
-        self._data, self._indices, self._indptr = data, indices, indptr
-        self._bounds = indptr.tolist()
-        self._token_kinds = _make_token_kinds(settings)
-        self._query_cache: dict[str, _ScoredQuery] = {}
+        """Take what `from_arrays` has checked."""
+        self.ids, self.settings = ids, settings
+        self._vocabulary, self._arrays = vocabulary, arrays
+        self._data, self._indices, self._indptr = arrays["data"], arrays["indices"], arrays["indptr"]
+        self._token_kinds = list_kinds(settings)
+        self._query_cache: dict[str, npt.NDArray[np.float32]] = {}
+        self._best_cache: dict[str, tuple[npt.NDArray[np.intp], npt.NDArray[np.float32], bool]] = {}
+        self._impacts = self._sample = None
+        if "impact_terms" in arrays:
+            self._impacts = ImpactLists(arrays, self._data, self._indices)
+            self._sample = ScoreSample(arrays)
 
     @classmethod
     def build(cls, tools: Sequence[Tool], settings: BM25Settings = CODE_SETTINGS, **changes: Any) -> BM25:
@@ -143,29 +80,29 @@ class BM25:
             ConfigError: for an unknown setting or an invalid value.
         """
         settings = settings.replace(**changes)
-        text = render if settings.tokenizer == "code" else _render_plain
-        tools = sorted(tools, key=lambda tool: tool.id)
-        vocabulary: defaultdict[str, int] = defaultdict()
-        vocabulary.default_factory = vocabulary.__len__
-        parts = []
-        for kind in _make_token_kinds(settings):
-            n_earlier = len(vocabulary)
-            terms, lengths = array("i"), array("i")
-            for tool in tools:
-                for field in settings.fields:
-                    words = kind.tokens(text(tool, field))
-                    terms.extend(vocabulary[kind.mark + word] for word in words)
-                    lengths.append(len(words))
-            parts.append(
-                _score_terms(
-                    np.array(terms, dtype=np.int64) - n_earlier,
-                    np.array(lengths).reshape(len(tools), len(settings.fields)),
-                    len(vocabulary) - n_earlier,
-                    settings,
-                    kind.share,
-                )
-            )
-        return cls([tool.id for tool in tools], dict(vocabulary), *_concatenate(parts), settings)
+        return cls.build_batches([sorted(tools, key=lambda tool: tool.id)], settings)
+
+    @classmethod
+    def build_batches(
+        cls,
+        batches: Iterable[Sequence[Tool]],
+        settings: BM25Settings = CODE_SETTINGS,
+        *,
+        min_pruned_tools: int = MIN_PRUNED_TOOLS,
+    ) -> BM25:
+        """Build an index of tools that come batch by batch, in ascending order of their ids.
+
+        Args:
+            batches: the tools.
+            settings: as in `build`.
+            min_pruned_tools: number of tools from which a search reads parts of the lists of common words.
+        """
+        ids, terms, data, indices, indptr = build_arrays(batches, settings)
+        arrays: dict[str, npt.NDArray[Any]] = {"data": data, "indices": indices, "indptr": indptr}
+        if len(ids) >= max(1, min_pruned_tools):
+            arrays |= make_impact_arrays(data, indices, indptr)
+            arrays |= make_sample_arrays(data, indices, indptr, len(ids))
+        return cls(tuple(ids), Vocabulary.of(terms), arrays, settings)
 
     def search(
         self, queries: Sequence[str], k: int, visible: Mask | Sequence[Mask | None] | None = None
@@ -179,37 +116,54 @@ class BM25:
         """
         ids, values = [], []
         for query, mask in zip(queries, masks(visible, len(queries)), strict=True):
-            scores = self.scores(query)
-            best = top_k(scores, k, mask, floor=0.0)
+            best, scores = self._find_best(query, k, mask)
             ids.append([self.ids[position] for position in best])
-            values.append(scores[best])
+            values.append(scores)
         return ids, values
+
+    def _find_best(self, query: str, k: int, mask: Mask | None) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]]:
+        """Return positions and scores of the best tools with a score above 0, from the cache if it has them."""
+        if mask is None and (cached := self._best_cache.get(query)) and (len(cached[0]) >= k or cached[2]):
+            return cached[0][:k], cached[1][:k]
+        pruned = None
+        if self._impacts is not None and 0 < k < len(self.ids):
+            pruned = self._impacts.find_best(self._list_postings(query), k, len(self.ids), mask)
+        if pruned is None:
+            scores = self.scores(query)
+            positions = top_k(scores, k, mask, floor=0.0)
+            pruned = positions, scores[positions]
+        if mask is None and self._impacts is not None:
+            if len(self._best_cache) >= MAX_CACHED_BEST:
+                self._best_cache = {}
+            self._best_cache[query] = *pruned, len(pruned[0]) < k
+        return pruned
+
+    def _list_postings(self, query: str) -> list[Postings]:
+        """Return the known terms of a query, in its order."""
+        postings = []
+        for term, count in self._count_terms(query).items():
+            number = self._vocabulary.get(term)
+            if number is not None:
+                postings.append(Postings(number, int(self._indptr[number]), int(self._indptr[number + 1]), count))
+        return postings
 
     def scores(self, query: str) -> npt.NDArray[np.float32]:
         """Score every tool for a query, `(len(ids),)`, read only; 0 where no term is shared.
 
         The last results are cached, because ranking and abstention need them one after the other.
         """
-        return self._score_query(query).scores
-
-    def _score_query(self, query: str) -> _ScoredQuery:
-        """Score every tool for a query, and cache the result."""
         cache = self._query_cache
-        if (scored := cache.get(query)) is not None:
-            return scored
-        terms = self._count_terms(query)
+        if (cached := cache.get(query)) is not None:
+            return cached
         scores = np.zeros(len(self.ids), dtype=np.float32)
-        for term, count in terms.items():
-            number = self._vocabulary.get(term)
-            if number is not None:
-                start, end = self._bounds[number], self._bounds[number + 1]
-                part = self._data[start:end]
-                scores[self._indices[start:end]] += part if count == 1 else part * np.float32(count)
+        for _, start, end, count in self._list_postings(query):
+            part = self._data[start:end]
+            scores[self._indices[start:end]] += part if count == 1 else part * np.float32(count)
         scores.flags.writeable = False
         if (len(cache) + 1) * len(scores) > MAX_CACHED_SCORES:
             self._query_cache = cache = {}
-        cache[query] = scored = _ScoredQuery(terms, scores)
-        return scored
+        cache[query] = scores
+        return scores
 
     def spreads(self, queries: Sequence[str], depth: int, visible: Sequence[Mask | None] | None = None) -> list[Spread]:
         """Summarise the distribution of scores over all visible tools for each query.
@@ -220,9 +174,19 @@ class BM25:
             visible: a mask for each query with at least one tool, or None.
         """
         limits = masks(visible, len(queries))
-        return [
-            self._summarise_scores(self.scores(query), depth, mask) for query, mask in zip(queries, limits, strict=True)
-        ]
+        return [self._summarise(query, depth, mask) for query, mask in zip(queries, limits, strict=True)]
+
+    def _summarise(self, query: str, depth: int, mask: Mask | None) -> Spread:
+        """Compute `spread`; a large catalogue estimates the deviation from a sample of its tools."""
+        moments = self._sample.describe(self._list_postings(query), mask) if self._sample else None
+        if moments is None:
+            return self._summarise_scores(self.scores(query), depth, mask)
+        best, scores = self._find_best(query, depth, mask)
+        if not len(best):
+            first = 0 if mask is None else int(np.argmax(mask))
+            return Spread(np.zeros(depth), first, 0.0, 0.0)
+        row = scores if len(best) == depth else np.append(scores, np.float32(0.0))
+        return Spread(pad_best(row, depth), int(best[0]), *moments)
 
     def _summarise_scores(self, scores: npt.NDArray[np.float32], depth: int, mask: Mask | None) -> Spread:
         """Compute `spread`, but sort only the few tools with a score above 0."""
@@ -235,7 +199,10 @@ class BM25:
 
     def at(self, query: str, positions: Sequence[int]) -> npt.NDArray[np.float32]:
         """Return the scores of the tools at some positions."""
-        return self.scores(query)[np.array(positions, dtype=np.intp)]
+        if self._impacts is None:
+            return self.scores(query)[np.array(positions, dtype=np.intp)]
+        places, order = np.unique(np.array(positions, dtype=np.int32), return_inverse=True)
+        return score_positions(places, self._list_postings(query), self._data, self._indices)[order]
 
     def mass(self, query: str) -> tuple[float, float]:
         """Compute an upper bound of a query's scores, and the share of its terms that occur in some tool.
@@ -243,9 +210,9 @@ class BM25:
         The bound is the score of a tool that repeats every term without end. Terms of no tool count as the rarest.
         """
         upper_bound, n_known, total = 0.0, 0, 0
-        for term, count in self._score_query(query).terms.items():
+        for term, count in self._count_terms(query).items():
             number = self._vocabulary.get(term)
-            frequency = 0 if number is None else int(self._bounds[number + 1] - self._bounds[number])
+            frequency = 0 if number is None else int(self._indptr[number + 1] - self._indptr[number])
             rarity = math.log(1 + (len(self.ids) - frequency + 0.5) / (frequency + 0.5))
             is_written = term.startswith(WRITTEN_MARK)
             upper_bound += count * rarity * self._token_kinds[is_written].share
@@ -267,7 +234,7 @@ class BM25:
         position = place(self.ids, tool_id)
         scores = self.scores(query)
         score = scores[position]
-        counts = self._score_query(query).terms
+        counts = self._count_terms(query)
         parts: dict[str, float] = {}
         for term, (stem, count) in self._find_stems(query, counts).items():
             if part := self._score_term(term, position):
@@ -283,7 +250,7 @@ class BM25:
         number = self._vocabulary.get(term)
         if number is None:
             return 0.0
-        start, end = self._bounds[number], self._bounds[number + 1]
+        start, end = int(self._indptr[number]), int(self._indptr[number + 1])
         place = start + int(np.searchsorted(self._indices[start:end], position))
         return float(self._data[place]) if place < end and self._indices[place] == position else 0.0
 
@@ -294,7 +261,7 @@ class BM25:
         compute it. They change with the mean length of the tools, but not with the tools that have the same terms.
         """
         position = place(self.ids, tool.id)
-        text = render if self.settings.tokenizer == "code" else _render_plain
+        text = render if self.settings.tokenizer == "code" else render_plain
         terms = {
             kind.mark + word
             for kind in self._token_kinds
@@ -328,113 +295,56 @@ class BM25:
     @property
     def meta(self) -> dict[str, Any]:
         """JSON values that `from_arrays` needs besides the arrays."""
-        return {"settings": msgspec.to_builtins(self.settings), "fingerprint": self.settings.fingerprint}
-
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the index as flat arrays; ids and vocabulary are the bytes of JSON lists."""
         return {
-            "ids": np.frombuffer(msgspec.json.encode(self.ids), dtype=np.uint8),
-            "vocabulary": np.frombuffer(msgspec.json.encode(list(self._vocabulary)), dtype=np.uint8),
-            "data": self._data,
-            "indices": self._indices,
-            "indptr": self._indptr,
+            "settings": msgspec.to_builtins(self.settings),
+            "fingerprint": self.settings.fingerprint,
+            "n_tools": len(self.ids),
         }
 
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the index as flat arrays, without its ids."""
+        return {**self._arrays, **self._vocabulary.arrays("vocabulary")}
+
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any]) -> BM25:
-        """Rebuild an index from `arrays` and `meta`.
+    def from_arrays(
+        cls,
+        arrays: Mapping[str, npt.NDArray[Any]],
+        meta: Mapping[str, Any],
+        ids: Sequence[str],
+        *,
+        is_checked: bool = False,
+    ) -> BM25:
+        """Rebuild an index from `arrays` and `meta`. Nothing is copied, so the arrays may be mapped from a file.
+
+        Args:
+            arrays: as `arrays` returned them.
+            meta: as `meta` returned it.
+            ids: tool ids, ascending.
+            is_checked: whether a checksum covers the arrays, so that not all of them need to be read.
 
         Raises:
             StoreError: if they are damaged or of another format.
         """
         try:
             settings = CODE_SETTINGS.replace(**meta["settings"])
-            ids = msgspec.json.decode(arrays["ids"].tobytes(), type=list[str])
-            vocabulary = msgspec.json.decode(arrays["vocabulary"].tobytes(), type=list[str])
+            vocabulary = Vocabulary.from_arrays(arrays, "vocabulary")
             data, indices, indptr = arrays["data"], arrays["indices"], arrays["indptr"]
-            intact = (
+            is_intact = (
                 meta["fingerprint"] == settings.fingerprint
+                and meta["n_tools"] == len(ids)
                 and indptr.shape == (len(vocabulary) + 1,)
                 and data.shape == indices.shape == (indptr[-1],)
-                and (indptr[0], indices.min(initial=0)) == (0, 0)
-                and indices.max(initial=-1) < len(ids)
+                and indptr[0] == 0
                 and bool((np.diff(indptr) >= 0).all())
+                and (is_checked or _are_positions(indices, len(ids)))
             )
-        except (KeyError, TypeError, ValueError, AttributeError, msgspec.MsgspecError, ConfigError):
-            intact = False
-        if not intact:
+        except (KeyError, TypeError, ValueError, AttributeError, ConfigError):
+            is_intact = False
+        if not is_intact:
             raise StoreError(f"The stored BM25 index is damaged or not of format {BM25_FORMAT}. Build it again.")
-        return cls(ids, dict(zip(vocabulary, range(len(vocabulary)), strict=True)), data, indices, indptr, settings)
+        return cls(ids, vocabulary, arrays, settings)
 
 
-class _TokenKind(NamedTuple):
-    """One kind of terms: what marks them, how a text is split into them, and their share of the score."""
-
-    mark: str
-    tokens: Callable[[str], list[str]]
-    share: float
-
-
-def _make_token_kinds(settings: BM25Settings) -> tuple[_TokenKind, ...]:
-    """Return the kinds of terms of an index: stems and, where they count, words as written."""
-    tokens = tokenizer_for(settings.tokenizer, settings.stem, settings.stopwords, settings.fold)
-    share = settings.written if settings.stem else 0.0
-    if not share:
-        return (_TokenKind("", tokens, 1.0),)
-    written = tokenizer_for(settings.tokenizer, False, settings.stopwords, settings.fold)
-    return (_TokenKind("", tokens, 1.0 - share), _TokenKind(WRITTEN_MARK, written, share))
-
-
-_WORD_BOUNDARY: Final = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])")
-
-
-def _render_plain(tool: Tool, field: str) -> str:
-    """Render a field like the published baseline: names split into words, and only the outermost parameters.
-
-    A dataset entry without a title (ToolLens) is only its text.
-    """
-    if tool.meta.get("title") == "" and tool.meta.get("text"):
-        return render(tool, "raw") if field == "description" else ""
-    if field == "name":
-        return _WORD_BOUNDARY.sub(" ", render(tool, "name"))
-    if field == "parameters":
-        return _WORD_BOUNDARY.sub(" ", " ".join(parameter_names(tool.parameters, depth=1)))[:MAX_RENDERED_CHARS]
-    return render(tool, field)
-
-
-def _score_terms(
-    terms: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], n_terms: int, settings: BM25Settings, share: float
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Compute the scores of all (term, tool) pairs, by term: data, indices, indptr as `BM25` stores them.
-
-    Args:
-        terms: the term of every word of the catalogue, tool by tool, field by field.
-        lengths: `(tools, fields)`, number of words in each field.
-        n_terms: size of the vocabulary.
-        settings: weights, k1 and b.
-        share: factor of all scores.
-    """
-    n_tools = len(lengths)
-    weights = np.array(list(settings.fields.values()))
-    tools = np.repeat(np.arange(n_tools), lengths.sum(axis=1))
-    pairs, words = np.unique(terms * n_tools + tools, return_inverse=True)
-    counts = np.bincount(words, np.repeat(np.tile(weights, n_tools), lengths.ravel()), len(pairs))
-    term, tool = pairs // max(n_tools, 1), pairs % max(n_tools, 1)
-    frequency = np.bincount(term, minlength=n_terms)
-    rarity = np.log(1 + (n_tools - frequency + 0.5) / (frequency + 0.5))
-    length = lengths @ weights
-    relative = length / (length.sum() / max(n_tools, 1) or 1.0)
-    data = rarity[term] * counts / (counts + settings.k1 * (1 - settings.b + settings.b * relative[tool]))
-    indptr = np.concatenate([[0], np.cumsum(frequency)])
-    return (share * data).astype(np.float32), tool.astype(np.int32), indptr.astype(np.int32)
-
-
-def _concatenate(
-    parts: Sequence[tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.int32]]],
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Join the data, indices and indptr of one kind of terms after the other."""
-    data, indices, bounds = zip(*parts, strict=True)
-    starts = np.cumsum([0, *(part[-1] for part in bounds)])[: len(parts)]
-    pointers = [part[1:] + start for part, start in zip(bounds, starts, strict=True)]
-    joined = np.concatenate([np.zeros(1, dtype=np.int64), *pointers]).astype(np.int32)
-    return np.concatenate(data), np.concatenate(indices), joined
+def _are_positions(indices: npt.NDArray[np.int32], n_tools: int) -> bool:
+    """Tell whether all values are positions of tools."""
+    return bool(indices.min(initial=0) == 0 and indices.max(initial=-1) < n_tools)

@@ -27,7 +27,7 @@ OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO  # permission bits of everybody but 
 #: Private entries of a home: databases with the files that SQLite adds, and files with queries, names or keys.
 HOME_PATTERNS: Final = (
     "*.db", "*.db-*", "*.db.damaged-*", "*.json", "*.toml", "oauth", "identities", "models", "learn", "bench",
-    "results",
+    "results", "snapshots",
 )  # fmt: skip
 
 

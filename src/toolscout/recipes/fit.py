@@ -16,6 +16,7 @@ from toolscout import encoders
 from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import Dataset, Qrels, drop_leaks, in_dev
 from toolscout.errors import CheckpointError, ConfigError, NotFound, StoreError, UserError
+from toolscout.indexes import BUILT_IN_INDEXES
 from toolscout.llm import prompts as llm_prompts
 from toolscout.methods import Artifacts, AskingMethod, FittedMethod
 from toolscout.methods.lesson import Base, Lesson
@@ -89,7 +90,7 @@ class FitJob:
             data.append(self.base.identity)
         if lesson.no_tool is not None:
             data.append(lesson.no_tool.fingerprint)
-        if self.workspace.settings.index != "exact":
+        if self.workspace.settings.index not in BUILT_IN_INDEXES:
             data.append(self.workspace.settings.index)
         method = self.recipe.method
         if isinstance(method, AskingMethod) and (prompts := method.prompts(self.options)):

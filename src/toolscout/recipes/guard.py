@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from toolscout.arrays import Vectors
@@ -19,6 +20,7 @@ from toolscout.search.exact_names import Names
 from toolscout.search.fold import Fold
 from toolscout.search.pipeline import Cut, Pipeline, Stage
 from toolscout.search.prerequisites import Prerequisites
+from toolscout.types import Tool
 from toolscout.workspace import Workspace
 
 __all__ = ["bring_prerequisites", "guard"]
@@ -53,7 +55,7 @@ def guard(
     demote: list[Stage] = []
     excluded: AbstractSet[str] = frozenset()
     if scan:
-        rivals = find_rivals(catalogue, lambda: _encode_for_rivals(workspace, catalogue))
+        rivals = find_rivals(catalogue, functools.partial(_encode_for_rivals, workspace))
         demotion = Demote(suspects(catalogue), rivals, catalogue)
         demote, excluded = [demotion], demotion.behind
     stages.append(bring_prerequisites(catalogue, workspace.settings, excluded=excluded, orders=orders))
@@ -94,11 +96,11 @@ def bring_prerequisites(
     )
 
 
-def _encode_for_rivals(workspace: Workspace, catalogue: Catalogue) -> Vectors:
-    """Encode the tools as 0.7 of their text and 0.3 of their name, `(tools, d)`, for which the bounds were chosen.
+def _encode_for_rivals(workspace: Workspace, tools: Sequence[Tool]) -> Vectors:
+    """Encode tools as 0.7 of their text and 0.3 of their name, `(tools, d)`, for which the bounds were chosen.
 
     A first sentence that all tools of a source share must not make them look related.
     """
     encoder = load_static()
-    texts, names = (workspace.index_tools(catalogue, encoder, style).vectors for style in ("short", "name"))
+    texts, names = (workspace.encode_tools(encoder, tools, style) for style in ("short", "name"))
     return unit_rows(0.7 * texts + 0.3 * names)

@@ -20,7 +20,7 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import split_identifiers
 from toolscout.search.action_words import LITERAL_WEIGHT, get_cues, get_opposites, tokenize_in_order
 from toolscout.search.pipeline import Stage
-from toolscout.types import Explanation, Hit, Search
+from toolscout.types import Explanation, Hit, Search, digest
 
 __all__ = ["OrderActions", "is_question"]
 
@@ -30,6 +30,7 @@ MAX_VERB_WORDS: Final = 2
 MIN_LEAD: Final = 0.5  # evidence that one sibling must have more than another to stand before it
 MIN_DERIVED_EVIDENCE: Final = 2.0  # for `unfollow` where the request says "follow"
 MOVED: Final = "action word"
+ACTIONS_FORMAT: Final = "actions/1"  # raise it whenever the result for an unchanged catalogue and vocabulary changes
 _POLITE_ORDER: Final = re.compile(r"\W*(?:can|could|would|will)\s+you\b(?!\s+(?:tell|see|say))", re.IGNORECASE)
 _QUESTION_START: Final = re.compile(
     r"\W*(?:what|which|who|whose|whom|where|when|why|how|is|are|am|was|were|does|do|did|has|have|had)\b", re.IGNORECASE
@@ -46,20 +47,11 @@ class OrderActions(Stage):
     writes = frozenset({"hits"})
 
     def __init__(self, catalogue: Catalogue) -> None:
-        """Find the siblings of a snapshot: tools with the same path, and the same name but for opposite verbs."""
-        named: defaultdict[tuple[str, Rest], dict[str, str]] = defaultdict(dict)
-        for tool_id, name in zip(catalogue.ids, catalogue.names, strict=True):
-            for verb, rest in _mark_verbs(name):
-                named[tool_id.partition("/")[0], rest][tool_id] = verb
-        families = [verbs for verbs in named.values() if _has_opposites(verbs.values())]
-        paths = {tool.id: tool.path for tool in catalogue.tools(sorted({id for verbs in families for id in verbs}))}
-        self._families: list[dict[str, str]] = []
+        """Find the siblings of a snapshot, once for each generation."""
+        key = f"{ACTIONS_FORMAT}/{digest('verbs/1', [sorted(get_cues()), sorted(map(sorted, get_opposites()))])}"
+        encoded = catalogue.load_or_build(key, lambda: msgspec.json.encode(_find_families(catalogue)))
+        self._families = msgspec.json.decode(encoded, type=list[dict[str, str]])
         self._of_tool: defaultdict[str, list[int]] = defaultdict(list)
-        for verbs in families:
-            by_path: defaultdict[tuple[str, ...], dict[str, str]] = defaultdict(dict)
-            for tool_id, verb in verbs.items():
-                by_path[paths[tool_id]][tool_id] = verb
-            self._families += [siblings for siblings in by_path.values() if _has_opposites(siblings.values())]
         for number, siblings in enumerate(self._families):
             for tool_id in siblings:
                 self._of_tool[tool_id].append(number)
@@ -110,6 +102,26 @@ class OrderActions(Stage):
         """Return how many hits changed their places."""
         count = sum(hit.why.endswith(MOVED) for hit in search.hits)
         return f"{count} siblings by their action" if count else ""
+
+
+def _find_families(catalogue: Catalogue) -> list[dict[str, str]]:
+    """Return the siblings of a snapshot: tools with the same path, and the same name but for opposite verbs.
+
+    Each family is a mapping of the tools' ids to their verbs.
+    """
+    named: defaultdict[tuple[str, Rest], dict[str, str]] = defaultdict(dict)
+    for tool_id, name in zip(catalogue.ids, catalogue.names, strict=True):
+        for verb, rest in _mark_verbs(name):
+            named[tool_id.partition("/")[0], rest][tool_id] = verb
+    families = [verbs for verbs in named.values() if _has_opposites(verbs.values())]
+    paths = {tool.id: tool.path for tool in catalogue.tools(sorted({id for verbs in families for id in verbs}))}
+    all_siblings: list[dict[str, str]] = []
+    for verbs in families:
+        by_path: defaultdict[tuple[str, ...], dict[str, str]] = defaultdict(dict)
+        for tool_id, verb in verbs.items():
+            by_path[paths[tool_id]][tool_id] = verb
+        all_siblings += [siblings for siblings in by_path.values() if _has_opposites(siblings.values())]
+    return all_siblings
 
 
 def _has_opposites(verbs: Iterable[str]) -> bool:

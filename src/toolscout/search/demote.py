@@ -11,7 +11,6 @@ in another way is returned last.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -110,8 +109,8 @@ class Demote(Stage):
         mask = self.catalogue.mask(search.visible) if self.catalogue else None
         if mask is None or self.catalogue is None:
             return True
-        position = bisect_left(self.catalogue.ids, tool_id)
-        return position < len(mask) and self.catalogue.ids[position] == tool_id and bool(mask[position])
+        position = self.catalogue.position(tool_id)
+        return position is not None and bool(mask[position])
 
     def _limit_younger(self, hits: list[Hit], k: int, sources: AbstractSet[str]) -> list[Hit]:
         """Return the hits in an order that keeps younger sources within their bounds."""

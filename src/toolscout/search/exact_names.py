@@ -59,20 +59,14 @@ MAX_NAME_QUERY_CHARS: Final = 4_000  # names after that are not looked for
 
 
 class _Lookup:
-    """Casefolded names and ids of one catalogue → positions."""
+    """Finds casefolded names and ids of one catalogue."""
 
     def __init__(self, catalogue: Catalogue) -> None:
-        self.ids: dict[str, list[int]] = {}
-        self.names: dict[str, list[int]] = {}
-        for position, tool_id in enumerate(catalogue.ids):
-            self.ids.setdefault(tool_id.casefold(), []).append(position)
-        for position, name in enumerate(catalogue.names):
-            self.names.setdefault(name.casefold(), []).append(position)
-        self.spaced = any(" " in tool_id for tool_id in self.ids)
+        self.table, self.has_spaces = catalogue.table, catalogue.table.has_spaces
 
     def find(self, text: str) -> list[int]:
         key = text.casefold()
-        return [*self.ids.get(key, ()), *self.names.get(key, ())]
+        return [*self.table.find_id(key), *self.table.find_name(key)]
 
 
 class Names(Stage):
@@ -139,7 +133,7 @@ def find_named_tools(lookup: _Lookup, query: str) -> list[int]:
     """Return the positions of the tools that the query names, in the order of their first mention."""
     positions: dict[int, None] = {}
     words = query[:MAX_NAME_QUERY_CHARS].split()
-    for text, place in _find_mentions(query[:MAX_NAME_QUERY_CHARS], words, lookup.spaced):
+    for text, place in _find_mentions(query[:MAX_NAME_QUERY_CHARS], words, lookup.has_spaces):
         for position in lookup.find(text) if place is None else _find_word(lookup, text, words, place):
             positions.setdefault(position)
     return list(positions)
@@ -148,8 +142,9 @@ def find_named_tools(lookup: _Lookup, query: str) -> list[int]:
 def _find_word(lookup: _Lookup, text: str, words: Sequence[str], place: int) -> list[int]:
     """Return the positions for a word inside a query: an id, or a name that is an identifier there."""
     key = text.casefold()
-    if key in lookup.ids or (key in lookup.names and _is_identifier(text, _is_called(words, place))):
-        return lookup.find(text)
+    ids, names = lookup.table.find_id(key), lookup.table.find_name(key)
+    if ids or (names and _is_identifier(text, _is_called(words, place))):
+        return [*ids, *names]
     return []
 
 

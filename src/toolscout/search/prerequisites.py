@@ -93,7 +93,6 @@ class Prerequisites(Stage):
         """
         self.catalogue, self.dependencies, self.budget = catalogue, dependencies, budget
         self.excluded, self.learned = excluded, learned
-        self.positions = {tool_id: position for position, tool_id in enumerate(catalogue.ids)}
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
         """Return the searches with prerequisites among their hits."""
@@ -194,10 +193,11 @@ class Prerequisites(Stage):
         return sorted(candidates, key=lambda tool_id: (-ranking.rate(need, tool_id), tool_id))
 
     def _may_add(self, search: Search, tool_id: str) -> bool:
-        if tool_id not in self.positions or tool_id in self.excluded:
+        position = None if tool_id in self.excluded else self.catalogue.position(tool_id)
+        if position is None:
             return False
         mask = self.catalogue.mask(search.visible)
-        return mask is None or bool(mask[self.positions[tool_id]])
+        return mask is None or bool(mask[position])
 
     def note(self, search: Search) -> str:
         """Return how many prerequisites are among the hits."""

@@ -1,0 +1,271 @@
+"""Measures large catalogues: time to add, first search of a new process, each search, memory, recall, bytes moved.
+
+The tools vary those of `tool_corpora/toucan`: the first 13,685 are its own, and in each further copy half of the words
+of every name and description are exchanged for other words of the corpus, or now and then for a new word.
+
+    python benchmarks/scale.py [--tools 1000,10000,100000,177000,1000000] [--data DIR] [--work DIR] [--out FILE]
+    python benchmarks/scale.py --chart FILE        draws the chart from the results, and measures nothing
+
+Every size gets a home of its own, filled by one process and searched by a second one on one thread. Processor seconds
+stand beside wall seconds, since other work may run on the machine. A size that was measured before is replaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "scale.json"
+SIZES = (1_000, 10_000, 100_000, 177_000, 1_000_000)
+REQUESTS = ("livemcpbench", "toolbench", "bfcl", "metatool", "hammerbench")
+REQUESTS_OF_EACH = 40
+COMMON = ("list all items", "get user data", "search for files", "create a new project", "send a message to a user")
+VISIBLE = (0.01, 0.1, 0.5)
+RECALL_AT = 10
+EXCHANGED = 0.5
+INVENTED = 0.02
+_WORD = re.compile(r"[A-Za-z]{3,}")
+
+
+def make_tools(corpus: Path, folder: Path, n_tools: int, seed: int = 0) -> list[Path]:
+    """Write tools as dataset folders, each as large as the corpus. Returns the folders.
+
+    Args:
+        corpus: `corpus.jsonl` of toucan.
+        folder: gets one folder for each copy.
+        n_tools: how many tools.
+        seed: of all random choices.
+    """
+    entries = [json.loads(line) for line in corpus.read_text(encoding="utf-8").splitlines()]
+    words = [word.lower() for entry in entries for word in _WORD.findall(entry["text"])]
+    draw, folders = random.Random(seed), []
+
+    def exchange(match: re.Match[str]) -> str:
+        chance = draw.random()
+        if chance < INVENTED:
+            return "".join(draw.choices("bcdfgklmnprstvz", k=3)) + draw.choice(words)
+        return draw.choice(words) if chance < EXCHANGED else match[0]
+
+    for copy in range(-(-n_tools // len(entries))):
+        folders.append(folder / f"registry{copy:03}")
+        folders[-1].mkdir(parents=True, exist_ok=True)
+        with (folders[-1] / "corpus.jsonl").open("w", encoding="utf-8") as file:
+            for entry in entries[: n_tools - copy * len(entries)]:
+                if copy:
+                    entry = {**entry, "_id": f"{entry['_id']}-{copy}"}
+                    entry |= {field: _WORD.sub(exchange, entry[field]) for field in ("title", "text")}
+                file.write(json.dumps(entry) + "\n")
+    return folders
+
+
+def list_requests(data: Path) -> list[str]:
+    """Return requests of several datasets, and short ones of common words."""
+    texts = [
+        json.loads(line)["text"]
+        for name in REQUESTS
+        for line in (data / name / "queries.jsonl").read_text(encoding="utf-8").splitlines()[:REQUESTS_OF_EACH]
+    ]
+    return [*texts, *COMMON]
+
+
+def time_call(call: Callable[[], Any]) -> dict[str, float]:
+    """Return the wall and the processor seconds of a call."""
+    wall, processor = time.perf_counter(), time.process_time()
+    call()
+    return {"wall_s": time.perf_counter() - wall, "processor_s": time.process_time() - processor}
+
+
+def read_memory_mb() -> dict[str, float]:
+    """Return the resident memory of this process: what is its own, and what it shares with others."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return {name: int(match[1]) / 1024 for name, field in (("own_mb", "RssAnon"), ("shared_mb", "RssFile"))
+            if (match := re.search(rf"{field}:\s+(\d+)", status))}  # fmt: skip
+
+
+def describe_times(seconds: Sequence[float]) -> dict[str, float]:
+    """Return median and 95th percentile in milliseconds."""
+    import numpy as np
+
+    p50, p95 = np.percentile(seconds, [50, 95]) * 1e3
+    return {"p50_ms": float(p50), "p95_ms": float(p95)}
+
+
+# --- the two processes of a size --------------------------------------------------------------------------------------
+
+
+def add_tools(home: Path, folders: Sequence[Path]) -> dict[str, Any]:
+    """Fill a home, and build what searches need."""
+    from toolscout.lab.machine import peak_mb
+    from toolscout.scout import Scout
+
+    with Scout(home) as scout:
+        read = time_call(lambda: [scout.add(folder) for folder in folders])
+        build = time_call(scout.embed)
+    return {"read": read, "build": build, "peak_mb": peak_mb()}
+
+
+def search_tools(home: Path, requests: Sequence[str]) -> dict[str, Any]:
+    """Search a filled home as a new process."""
+    began, began_processor = time.perf_counter(), time.process_time()
+    from toolscout.scout import Scout
+
+    imported = time.perf_counter() - began
+    with Scout(home) as scout:
+        scout.search(requests[0], recipe="hybrid")
+        first = {"wall_s": time.perf_counter() - began, "processor_s": time.process_time() - began_processor}
+        report: dict[str, Any] = {"import_s": imported, "first_search": first, "recipes": {}}
+        for recipe in ("bm25", "dense", "hybrid"):
+            scout.search(requests[0], recipe=recipe)
+            times = [time_call(functools.partial(scout.search, text, recipe=recipe)) for text in requests]
+            report["recipes"][recipe] = {
+                key: describe_times([entry[f"{key}_s"] for entry in times]) for key in ("wall", "processor")
+            }
+        report["memory"] = read_memory_mb()
+        report |= measure_indexes(scout, requests)
+    return report
+
+
+def measure_indexes(scout: Any, requests: Sequence[str]) -> dict[str, Any]:
+    """Measure recall against comparing every tool, the gain of pruning, and the bytes that a search reads."""
+    import numpy as np
+
+    from toolscout.encoders.static import load_static
+    from toolscout.indexes.exact import Exact
+    from toolscout.recipes.select import Selection
+    from toolscout.workspace import index_words
+
+    catalogue, _ = scout.pipeline("hybrid")
+    index = scout.workspace(Selection("hybrid")).index_tools(catalogue, load_static())
+    words = index_words(catalogue)
+    exact = Exact.of(index.ids, index.vectors)
+    rows = load_static().encode(list(requests), "query")
+    rows = rows[rows.any(axis=1)]
+    recall = {}
+    for share in (1.0, *VISIBLE):
+        mask = None if share == 1 else np.random.default_rng(0).random(len(catalogue)) < share
+        found = [index.search(row[None], RECALL_AT, mask)[0][0] for row in rows]
+        best = [exact.search(row[None], RECALL_AT, mask)[0][0] for row in rows]
+        pairs = zip(found, best, strict=True)
+        recall[str(share)] = float(np.mean([len({*one} & {*other}) / max(1, len(other)) for one, other in pairs]))
+    n_postings = [sum(part.end - part.start for part in words._list_postings(text)) for text in requests]
+    return {
+        "tools": len(catalogue),
+        "index": type(index).__name__.lower(),
+        "recall_at_10": recall,
+        "words": measure_words(words, requests),
+        "bytes_per_search": {"words": 8 * float(np.median(n_postings)), "vectors": count_vector_bytes(index, rows)},
+    }
+
+
+def measure_words(words: Any, requests: Sequence[str]) -> dict[str, float]:
+    """Return the milliseconds of the search for words with and without prefixes of common words' lists."""
+    report = {}
+    for name, minimum in (("whole", 1 << 60), ("pruned", None)):
+        if words._impacts is not None and minimum is not None:
+            kept, words._impacts.min_postings = words._impacts.min_postings, minimum
+        seconds = []
+        for text in requests:
+            words._query_cache, words._best_cache = {}, {}
+            seconds.append(time_call(functools.partial(words.search, [text], 100))["processor_s"])
+        if words._impacts is not None and minimum is not None:
+            words._impacts.min_postings = kept
+        report |= {f"{name}_{key}": value for key, value in describe_times(seconds).items()}
+    return report
+
+
+def count_vector_bytes(index: Any, rows: Any) -> float:
+    """Return the bytes of vectors that one search reads, at the median."""
+    import numpy as np
+
+    if type(index).__name__ != "Ann":
+        return float(index.vectors.nbytes)
+    from toolscout.indexes.ann import MIN_CANDIDATES, make_codes
+
+    compared = [index._graph.search(make_codes(row[None])[0], MIN_CANDIDATES, threads=1).computed_distances
+                for row in rows]  # fmt: skip
+    return float(np.median(compared)) * index.dim + MIN_CANDIDATES * 4 * index.dim
+
+
+# --- all sizes --------------------------------------------------------------------------------------------------------
+
+
+def measure(n_tools: int, data: Path, work: Path) -> dict[str, Any]:
+    """Measure one size in two processes."""
+    folder = work / f"scale-{n_tools}"
+    shutil.rmtree(folder, ignore_errors=True)
+    make_tools(data / "tool_corpora" / "toucan" / "corpus.jsonl", folder / "tools", n_tools)
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    report = {}
+    for part, environment in (("add", {}), ("search", threads)):
+        command = [sys.executable, __file__, "--part", part, "--work", str(folder), "--data", str(data)]
+        done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True)
+        report[part] = json.loads(done.stdout)
+    snapshots = list((folder / "home" / "snapshots").glob("*.arrays"))
+    report["snapshot_mb"] = sum(path.stat().st_size for path in snapshots) / 1e6
+    shutil.rmtree(folder)
+    return report
+
+
+def run_part(part: str, folder: Path, data: Path) -> dict[str, Any]:
+    """Do one of the two parts of a size in this process."""
+    home = folder / "home"
+    if part == "add":
+        return add_tools(home, sorted((folder / "tools").iterdir()))
+    return search_tools(home, list_requests(data))
+
+
+def draw_chart(results: dict[str, Any]) -> bytes:
+    """Draw the median milliseconds of a search by size and recipe."""
+    from toolscout.lab.charts import Panel, lines
+
+    sizes = sorted(results["sizes"], key=int)
+    panels = []
+    for name, key in (("wall clock", "wall"), ("processor", "processor")):
+        series = {
+            recipe: [results["sizes"][size]["search"]["recipes"][recipe][key]["p50_ms"] for size in sizes]
+            for recipe in ("bm25", "dense", "hybrid")
+        }
+        panels.append(Panel(name, [f"{int(size):,}" for size in sizes], series))
+    return lines("One search by number of tools, median", panels, "milliseconds")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tools", default=",".join(map(str, SIZES)), help="sizes, separated by commas")
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("TOOLSCOUT_DATA", "data")))
+    parser.add_argument("--work", type=Path, help="where homes are made; by default a temporary folder")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--part", choices=("add", "search"), help="of one size, in this process")
+    parser.add_argument("--chart", type=Path, help="draw the chart into this file, and measure nothing")
+    arguments = parser.parse_args()
+    if arguments.part:
+        sys.stdout.write(json.dumps(run_part(arguments.part, arguments.work, arguments.data)))
+        return
+    results = json.loads(arguments.out.read_text(encoding="utf-8")) if arguments.out.exists() else {"sizes": {}}
+    if arguments.chart:
+        arguments.chart.write_bytes(draw_chart(results))
+        return
+    from toolscout.lab.machine import provenance
+
+    with tempfile.TemporaryDirectory(dir=arguments.work) as work:
+        for size in map(int, arguments.tools.split(",")):
+            results["sizes"][str(size)] = {**measure(size, arguments.data, Path(work)), **provenance()}
+            arguments.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+            sys.stderr.write(f"{size:,} tools: measured\n")
+
+
+if __name__ == "__main__":
+    main()

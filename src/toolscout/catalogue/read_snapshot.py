@@ -1,0 +1,96 @@
+"""Reads a snapshot of the catalogue from its store."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from toolscout.catalogue import approvals
+from toolscout.catalogue.name_table import NAMES_FORMAT, MappedNames, NameTable
+from toolscout.catalogue.snapshot import Catalogue, index_by_name
+from toolscout.catalogue.snapshot_files import SnapshotFiles
+from toolscout.database import Connection
+from toolscout.errors import StoreError
+from toolscout.types import Tool
+
+__all__ = ["MIN_MAPPED_TOOLS", "read_snapshot"]
+
+MIN_MAPPED_TOOLS: Final = 20_000  # from here on, ids and names are mapped from a file
+STAMP_KEY: Final = "snapshot"  # of the cached stamp of the files
+STAMP_BYTES: Final = 8
+_log: Final = logging.getLogger("toolscout.catalogue.read_snapshot")
+CACHED: Final = "SELECT value FROM caches WHERE key = ? AND generation = ?"
+SEARCHED_TOOLS: Final = "FROM sources JOIN tools ON tools.source = sources.name WHERE enabled AND state != 'disabled'"
+
+
+def read_snapshot(store: Any, folder: Path) -> Catalogue:
+    """Return a snapshot of the present generation. Its tools load from the store on demand.
+
+    Args:
+        store: a `catalogue.store.Store`.
+        folder: where the files of snapshots lie.
+    """
+
+    def load(ids: Sequence[str] | None) -> list[Tool]:
+        tools: list[Tool] = store.tools(snapshot.ids if ids is None else ids)
+        return tools
+
+    def load_cache(key: str) -> bytes | None:
+        with store.reading() as connection:
+            row = connection.execute(CACHED, (key, generation)).fetchone()
+            return row and bytes(row[0])
+
+    def load_fingerprints() -> Mapping[str, str]:
+        with store.reading() as connection:
+            return dict(connection.execute("SELECT id, fingerprint FROM tools").fetchall())
+
+    with store.reading() as connection:
+        generation = store.generation()
+        stamp = load_cache(STAMP_KEY)
+        files = None
+        if stamp is not None or not store.read_only:
+            files = SnapshotFiles(folder, stamp.decode() if stamp else secrets.token_hex(STAMP_BYTES))
+        snapshot = Catalogue(
+            generation,
+            _read_names(connection, files, is_new=stamp is None),
+            load,
+            disabled=_read_disabled(connection),
+            waiting=approvals.waiting(connection),
+            cache=load_cache,
+            added=approvals.read_source_ages(connection),
+            first_seen=approvals.first_seen(connection) if store.pin else {},
+        )
+        snapshot.keep_parts(files)
+        snapshot.fingerprints = load_fingerprints
+    if stamp is None and files is not None:
+        snapshot.pending[STAMP_KEY] = files.stamp.encode()
+    return snapshot
+
+
+def _read_names(connection: Connection, files: SnapshotFiles | None, is_new: bool) -> NameTable:
+    """Return ids and names of the tools that are searched. Those of a large catalogue are kept in a file."""
+    if files and not is_new and (part := files.open(NAMES_FORMAT)):
+        try:
+            return MappedNames(part.arrays)
+        except StoreError:
+            _log.info("The stored names are of another version of toolscout and are built again.")
+    table = NameTable(connection.execute(f"SELECT tools.id, tools.name {SEARCHED_TOOLS}").fetchall())
+    if files is None or len(table.ids) < MIN_MAPPED_TOOLS:
+        return table
+    part = files.write(NAMES_FORMAT, table.arrays(), {})
+    return MappedNames(part.arrays) if part else table
+
+
+def _read_disabled(connection: Connection) -> dict[str, tuple[str, dict[str, str]]]:
+    """Return source → (why it is not searched, {casefolded name or id: id} of its tools)."""
+    disabled: dict[str, tuple[str, dict[str, str]]] = {}
+    for source, state, message, enabled in connection.execute(
+        "SELECT name, state, message, enabled FROM sources WHERE NOT enabled OR state = 'disabled'"
+    ):
+        why = message.removeprefix(f"{source} is ") if state == "disabled" and message else "disabled"
+        names = connection.execute("SELECT name, id FROM tools WHERE source = ?", (source,))
+        disabled[source] = (why if enabled else "disabled", index_by_name(names))
+    return disabled

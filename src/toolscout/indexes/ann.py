@@ -1,0 +1,238 @@
+"""Approximate nearest neighbours for large catalogues: a graph finds candidates, exact cosines order them.
+
+The graph (HNSW, package usearch) holds the vectors as 8-bit integers with one scale per row. Its candidates are scored
+with the float vectors, so scores and order are those of the exact index; only a tool that the graph misses is lost.
+
+A mask that leaves few tools is searched by comparing these tools one by one. With more of them, the graph returns as
+many more candidates as the mask hides, and the tools are compared one by one if that is not enough.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from toolscout.errors import StoreError, require
+from toolscout.indexes.exact import Exact
+from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, top_k
+
+__all__ = ["Ann", "is_available", "make_codes"]
+
+LEVELS: Final = 127
+CONNECTIVITY: Final = 16  # neighbours of a tool in the graph; twice as many on its lowest level
+EXPANSION_ADD: Final = 128
+MIN_CANDIDATES: Final = 256  # tools that the graph returns at least, and the least breadth of its search
+MAX_CANDIDATES: Final = 4_096  # from here on, the tools are compared one by one
+MAX_COMPARED_TOOLS: Final = 20_000  # visible tools that are compared one by one at once
+MASK_MARGIN: Final = 1.5  # candidates in reserve, because a mask need not hide tools evenly
+COMPARED_BATCH: Final = 65_536
+MOMENT_TOOLS: Final = 4_096  # visible tools from which the distribution of their cosines is estimated
+
+Vectors = npt.NDArray[np.float32]
+Codes = npt.NDArray[np.int8]
+ReadRows = Callable[[npt.NDArray[np.intp]], Vectors]
+
+
+def is_available() -> bool:
+    """Tell whether the package that searches graphs is installed."""
+    from importlib.util import find_spec
+
+    return find_spec("usearch") is not None
+
+
+def make_codes(vectors: Vectors) -> Codes:
+    """Round rows to whole numbers from -127 to 127, each row with its own scale. The scale does not change a cosine."""
+    largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0.0)
+    codes = np.divide(vectors * LEVELS, largest, out=np.zeros_like(vectors), where=largest > 0)
+    rounded: Codes = np.rint(codes).astype(np.int8)
+    return rounded
+
+
+class Ann(Exact):
+    """Searches a graph of the vectors; everything else is as in `Exact`."""
+
+    def __init__(self, dim: int) -> None:
+        """Create an empty index for vectors of length `dim`.
+
+        Raises:
+            MissingExtra: if the package usearch is not installed.
+        """
+        super().__init__(dim)
+        require("usearch", "scale")
+        self._graph: Any = None
+        self._graph_bytes: npt.NDArray[np.uint8] | None = None
+        self._codes: Codes = np.empty((0, dim), dtype=np.int8)
+        self._read_rows: ReadRows | None = None
+        self._lock = threading.Lock()
+
+    def upsert(self, ids: Sequence[str], vectors: npt.NDArray[Any]) -> None:
+        """Add tools, or replace their vectors, as in `Exact`; the graph is built again with the next search."""
+        super().upsert(ids, vectors)
+        self._graph = self._graph_bytes = self._read_rows = None
+
+    def delete(self, ids: Any) -> None:
+        """Remove tools; unknown ids are ignored. The graph is built again with the next search."""
+        super().delete(ids)
+        self._graph = self._graph_bytes = self._read_rows = None
+
+    def search(
+        self, queries: npt.NDArray[Any], k: int, visible: Mask | Sequence[Mask | None] | None = None
+    ) -> tuple[list[list[str]], list[Vectors]]:
+        """Find the nearest tools of each query: `(ids, scores)`, best first; see `Exact.search`."""
+        rows = self._check_rows(queries, len(queries))
+        ids, values = [], []
+        for row, mask in zip(rows, masks(visible, len(rows)), strict=True):
+            best, scores = self._find_best(row, k if row.any() else 0, mask)
+            ids.append([self.ids[position] for position in best.tolist()])
+            values.append(scores)
+            if mask is None:
+                self._cache_nearest(row, best, scores)
+        return ids, values
+
+    def _find_best(self, row: Vectors, k: int, mask: Mask | None) -> tuple[npt.NDArray[np.intp], Vectors]:
+        """Return positions and cosines of the nearest tools, best first."""
+        k = min(k, len(self.ids))
+        if k <= 0:
+            return np.empty(0, dtype=np.intp), np.empty(0, dtype=np.float32)
+        candidates = self._find_candidates(row, k, mask)
+        scores = self._compute_cosines(row, candidates)
+        best = top_k(scores, k)
+        return candidates[best], scores[best]
+
+    def _find_candidates(self, row: Vectors, k: int, mask: Mask | None) -> npt.NDArray[np.intp]:
+        """Return positions, ascending, that include nearly all of the nearest tools."""
+        self._open_graph()
+        code = make_codes(row[None])[0]
+        wanted = max(MIN_CANDIDATES, 2 * k)
+        if mask is None:
+            return self._search_graph(code, wanted) if wanted <= MAX_CANDIDATES else np.arange(len(self.ids))
+        n_visible = int(mask.sum())
+        share = n_visible / max(1, len(self.ids))
+        count = int(MASK_MARGIN * wanted / share) + 1 if n_visible > MAX_COMPARED_TOOLS else MAX_CANDIDATES + 1
+        if count <= MAX_CANDIDATES:
+            positions = self._search_graph(code, count)
+            positions = positions[mask[positions]]
+            if len(positions) >= wanted:
+                return positions
+        return self._compare(code, np.flatnonzero(mask), wanted)
+
+    def _search_graph(self, code: Codes, count: int) -> npt.NDArray[np.intp]:
+        with self._lock:  # the breadth of a search is a property of the graph, and it has one buffer
+            self._graph.expansion_search = max(count, MIN_CANDIDATES)
+            keys = self._graph.search(code, count, threads=1).keys
+        return np.sort(np.asarray(keys).astype(np.intp))
+
+    def _compare(self, code: Codes, positions: npt.NDArray[np.intp], wanted: int) -> npt.NDArray[np.intp]:
+        """Return the positions, ascending, of the nearest of some tools by their codes."""
+        if len(positions) <= wanted:
+            return positions
+        scores = np.empty(len(positions), dtype=np.float32)
+        for start in range(0, len(positions), COMPARED_BATCH):
+            part = slice(start, start + COMPARED_BATCH)
+            scores[part] = self._score_codes(code, positions[part])
+        return positions[np.sort(top_k(scores, wanted))]
+
+    def _score_codes(self, code: Codes, positions: npt.NDArray[np.intp]) -> Vectors:
+        """Return the cosines of some tools with a query, from their codes."""
+        import numkong  # usearch brings it
+
+        codes = self._codes[positions]
+        distances = np.asarray(numkong.cdist(code[None], codes, metric="angular")).ravel()
+        scores: Vectors = (1.0 - distances).astype(np.float32)
+        return scores
+
+    def _find_nearest(self, row: Vectors, depth: int) -> tuple[npt.NDArray[np.intp], Vectors]:
+        """Return positions and cosines of at least `depth` nearest tools, from the cache if it has them."""
+        vectors, cache = self._nearest_cache
+        nearest = cache.get(row.tobytes()) if vectors is self.vectors else None
+        if nearest is None or len(nearest[0]) < min(depth, len(self.ids)):
+            nearest = self._find_best(row, depth, None)
+            self._cache_nearest(row, *nearest)
+        return nearest
+
+    def spreads(
+        self, queries: npt.NDArray[Any], depth: int, visible: Sequence[Mask | None] | None = None
+    ) -> list[Spread]:
+        """Summarise the distribution of cosines; see `Exact.spreads`.
+
+        Of masked tools, mean and deviation are estimated from some thousand.
+        """
+        rows = self._check_rows(queries, len(queries))
+        return [
+            self._summarise_scores(row, depth) if mask is None or not row.any() else self._summarise(row, depth, mask)
+            for row, mask in zip(rows, masks(visible, len(rows)), strict=True)
+        ]
+
+    def _summarise(self, row: Vectors, depth: int, mask: Mask) -> Spread:
+        best, scores = self._find_best(row, depth, mask)
+        positions = np.flatnonzero(mask)
+        sample = self._score_codes(make_codes(row[None])[0], positions[:: 1 + len(positions) // MOMENT_TOOLS])
+        return Spread(pad_best(scores, depth), int(best[0]), float(sample.mean()), float(sample.std()))
+
+    def _compute_cosines(self, row: Vectors, positions: npt.NDArray[np.intp] | None = None) -> Vectors:
+        """Compute the cosines of the tools at some positions, or of all, always summed in the same order."""
+        if positions is None or self._read_rows is None or len(positions) > MAX_CANDIDATES:
+            return super()._compute_cosines(row, positions)
+        scores: Vectors = np.einsum("nd,d->n", self._read_rows(positions), row)
+        return scores
+
+    def _open_graph(self) -> None:
+        """Open the graph, or build it if the vectors have none."""
+        if self._graph is not None:
+            return
+        from usearch.index import Index
+
+        with self._lock:
+            if self._graph_bytes is None:
+                self._codes, self._graph_bytes = make_codes(self.vectors), build_graph(make_codes(self.vectors))
+            graph = Index.restore(self._graph_bytes.data, view=True)
+            if graph is None or graph.ndim != self.dim or len(graph) != len(self.ids):
+                raise StoreError("The stored graph of the index is damaged. Run  toolscout doctor --repair")
+            self._graph = graph
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the index as arrays, without its ids."""
+        codes = make_codes(self.vectors)
+        return {**super().arrays(), "codes": codes, "graph": build_graph(codes)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any], ids: Sequence[str]) -> Self:
+        """Rebuild an index from `arrays` and `meta`; see `Exact.from_arrays`."""
+        index = super().from_arrays(arrays, meta, ids)
+        try:
+            index._codes, index._graph_bytes = arrays["codes"], arrays["graph"]
+            is_intact = index._codes.shape == index.vectors.shape and index._codes.dtype == np.int8
+        except KeyError:
+            is_intact = False
+        if not is_intact:
+            raise StoreError("The stored graph of the index is damaged. Build it again.")
+        return index
+
+    def read_rows_with(self, read_rows: ReadRows) -> None:
+        """Read the vectors of candidates with a function, rather than from the mapped array.
+
+        Pages of a mapped file count as memory of the process; what a function reads does not.
+        """
+        self._read_rows = read_rows
+
+
+def build_graph(codes: Codes) -> npt.NDArray[np.uint8]:
+    """Build the graph of some codes, and return its bytes. The key of a tool is its position."""
+    from usearch.index import Index
+
+    graph = Index(
+        ndim=codes.shape[1],
+        metric="cos",
+        dtype="i8",
+        connectivity=CONNECTIVITY,
+        expansion_add=EXPANSION_ADD,
+        enable_key_lookups=False,
+    )
+    if len(codes):
+        graph.add(np.arange(len(codes)), codes, threads=os.cpu_count() or 1)
+    return np.frombuffer(graph.save() or b"", dtype=np.uint8)

@@ -1,0 +1,244 @@
+"""Finds the best tools of a BM25 query in a large catalogue without reading all tools of common words.
+
+The tools of a common word are also stored in the order of their scores (*impacts*). A search reads a prefix of each
+such list. It chooses the prefixes so that a tool in none of them cannot reach the k-th best score, which it knows from
+a first look at short prefixes. What is left is scored exactly, term by term in the order of the query, so the answer
+and every bit of its scores equal those of a full scan.
+
+For most queries a full scan is as fast, since they hold few common words; see `MIN_PRUNED_POSTINGS`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from toolscout.indexes.ranking import Mask, find_kth, top_k
+
+__all__ = ["MIN_LONG_LIST", "ImpactLists", "Postings", "make_impact_arrays", "score_positions"]
+
+MIN_LONG_LIST: Final = 1_024  # tools of a term from which its list is also stored by impact
+N_TIERS: Final = 24  # impacts at the ranks 0, 64, 128, 256 …
+FIRST_TIER_RANK: Final = 64
+FIRST_LOOK: Final = 1_024  # tools of each long list that the first look reads; one of the tiers
+ROUNDING: Final = 1e-5  # relative; more than float32 sums of the terms of a query can differ by
+MIN_PRUNED_POSTINGS: Final = 1_000_000  # of a query; below, a full scan is as fast
+MAX_PRUNED_SHARE: Final = 0.3  # share of all postings from which a full scan is as fast
+BOUND_SHARE: Final = 0.5  # of the k-th best score that may lie beyond the prefixes: more reads less and scores more
+
+Positions = npt.NDArray[np.int32]
+Scores = npt.NDArray[np.float32]
+
+
+class Postings(NamedTuple):
+    """The tools of one term of a query.
+
+    Attributes:
+        term: number of the term.
+        start: place of its first tool in `indices` and `data`.
+        end: place after its last tool.
+        weight: how often the term counts.
+    """
+
+    term: int
+    start: int
+    end: int
+    weight: int
+
+
+def make_impact_arrays(data: Scores, indices: Positions, indptr: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[Any]]:
+    """Order the long lists by impact.
+
+    Returns:
+        `impact_terms`, the terms with long lists, ascending; `impact_starts`, where the list of each begins;
+        `impact_tools` and `impact_scores`, the lists, highest impact first, equal ones by tool; `impact_tiers`,
+        `(long lists, N_TIERS)`, the impacts at the ranks of `_tier_ranks`, 0 beyond the end.
+    """
+    lengths = np.diff(indptr)
+    terms = np.flatnonzero(lengths >= MIN_LONG_LIST).astype(np.int32)
+    starts = np.concatenate([[0], np.cumsum(lengths[terms], dtype=np.int64)])
+    tools = np.empty(int(starts[-1]), dtype=np.int32)
+    scores = np.empty(int(starts[-1]), dtype=np.float32)
+    tiers = np.zeros((len(terms), N_TIERS), dtype=np.float32)
+    ranks = _tier_ranks()
+    for number, term in enumerate(terms.tolist()):
+        impacts = data[indptr[term] : indptr[term + 1]]
+        order = np.argsort(-impacts, kind="stable")
+        ordered = impacts[order]
+        scores[starts[number] : starts[number + 1]] = ordered
+        tools[starts[number] : starts[number + 1]] = indices[indptr[term] : indptr[term + 1]][order]
+        within = ranks[ranks < len(ordered)]
+        tiers[number, : len(within)] = ordered[within]
+    return {
+        "impact_terms": terms,
+        "impact_starts": starts,
+        "impact_tools": tools,
+        "impact_scores": scores,
+        "impact_tiers": tiers,
+    }
+
+
+def _tier_ranks() -> npt.NDArray[np.int64]:
+    return np.array([0, *(FIRST_TIER_RANK << step for step in range(N_TIERS - 1))], dtype=np.int64)
+
+
+def score_positions(positions: Positions, postings: Sequence[Postings], data: Scores, indices: Positions) -> Scores:
+    """Score the tools at ascending positions, with the sums in the order of the postings, as a full scan does."""
+    scores = np.zeros(len(positions), dtype=np.float32)
+    for _, start, end, weight in postings:
+        tools = indices[start:end]
+        places = np.searchsorted(tools, positions)
+        places[places == len(tools)] = 0
+        held = np.flatnonzero(tools[places] == positions)
+        part = data[start + places[held]]
+        scores[held] += part if weight == 1 else part * np.float32(weight)
+    return scores
+
+
+class _List(NamedTuple):
+    """A list of a query's term.
+
+    Attributes:
+        posting: its term.
+        start: place in `impact_tools` where it begins; None: the list is short, and read as a whole.
+        impacts: at the ranks of the tiers, times the count of the term; 0 beyond the end.
+    """
+
+    posting: Postings
+    start: int | None
+    impacts: list[float]
+
+    @property
+    def length(self) -> int:
+        """Number of tools."""
+        return self.posting.end - self.posting.start
+
+
+class ImpactLists:
+    """The long lists of a BM25 index by impact."""
+
+    def __init__(
+        self,
+        arrays: Mapping[str, npt.NDArray[Any]],
+        data: Scores,
+        indices: Positions,
+        min_postings: int = MIN_PRUNED_POSTINGS,
+    ) -> None:
+        """Take the arrays of `make_impact_arrays`, those of the index, and when a search prunes."""
+        self._terms, self._starts = arrays["impact_terms"], arrays["impact_starts"]
+        self._tools, self._scores = arrays["impact_tools"], arrays["impact_scores"]
+        self._tiers = arrays["impact_tiers"]
+        self._data, self._indices, self.min_postings = data, indices, min_postings
+        self._ranks = _tier_ranks().tolist()
+
+    def find_best(
+        self, postings: Sequence[Postings], k: int, n_tools: int, visible: Mask | None = None
+    ) -> tuple[npt.NDArray[np.intp], Scores] | None:
+        """Return positions and scores of the `k` best tools with a score above 0, or None if a full scan is as fast.
+
+        Args:
+            postings: the terms of the query, in its order.
+            k: maximum number of tools.
+            n_tools: of the index.
+            visible: mask over positions; None for all.
+        """
+        n_postings = sum(part.end - part.start for part in postings)
+        if n_postings < self.min_postings:
+            return None
+        lists = [self._open(posting) for posting in postings]
+        sums = _PartialSums(n_tools, visible)
+        for one in lists:
+            sums.add(*self._read(one, 0, one.length if one.start is None else FIRST_LOOK))
+        floor = sums.find_kth(k)
+        if floor <= 0:
+            return None
+        lengths = self._choose_prefixes(lists, floor * BOUND_SHARE)
+        if sum(lengths) > MAX_PRUNED_SHARE * n_postings:
+            return None
+        bound = 0.0
+        for one, length in zip(lists, lengths, strict=True):
+            if length > FIRST_LOOK and one.start is not None:
+                sums.add(*self._read(one, FIRST_LOOK, length))
+            if length < one.length:
+                bound += one.impacts[self._ranks.index(length)]
+        positions = sums.list_above(sums.find_kth(k) * (1 - ROUNDING) - bound * (1 + ROUNDING))
+        scores = score_positions(positions, postings, self._data, self._indices)
+        best = top_k(scores, k, floor=0.0)
+        return positions[best].astype(np.intp), scores[best]
+
+    def _open(self, posting: Postings) -> _List:
+        number = int(np.searchsorted(self._terms, posting.term))
+        if number == len(self._terms) or self._terms[number] != posting.term:
+            return _List(posting, None, [])
+        impacts = self._tiers[number].astype(np.float64) * posting.weight
+        return _List(posting, int(self._starts[number]), impacts.tolist())
+
+    def _read(self, one: _List, first: int, end: int) -> tuple[Positions, Scores]:
+        """Return positions and impacts of the tools at some ranks of a list, or of an entire short list."""
+        _, start, stop, weight = one.posting
+        if one.start is None:
+            positions, impacts = self._indices[start:stop], self._data[start:stop]
+        else:
+            first, end = one.start + first, one.start + min(end, one.length)
+            positions, impacts = self._tools[first:end], self._scores[first:end]
+        return positions, impacts if weight == 1 else impacts * np.float32(weight)
+
+    def _choose_prefixes(self, lists: Sequence[_List], budget: float) -> list[int]:
+        """Choose how much of each list is read, so that no tool gains more than the budget from what is not.
+
+        From whole lists on, the step that spares the most postings for the least impact is taken, while the sum of the
+        greatest impacts beyond the prefixes stays within the budget. No prefix is shorter than the first look.
+        """
+        lengths = [one.length for one in lists]
+        tiers = [bisect.bisect_left(self._ranks, length) for length in lengths]
+        impacts = [0.0] * len(lists)
+        steps = [(self._price(one, number, tiers, lengths, impacts), number) for number, one in enumerate(lists)
+                 if one.start is not None]  # fmt: skip
+        heapq.heapify(steps)
+        while steps:
+            _, number = heapq.heappop(steps)
+            one, tier = lists[number], tiers[number] - 1
+            rise = one.impacts[tier] - impacts[number]
+            if rise > budget:
+                continue
+            budget -= rise
+            tiers[number], lengths[number], impacts[number] = tier, self._ranks[tier], one.impacts[tier]
+            if lengths[number] > FIRST_LOOK:
+                heapq.heappush(steps, (self._price(one, number, tiers, lengths, impacts), number))
+        return lengths
+
+    def _price(
+        self, one: _List, number: int, tiers: Sequence[int], lengths: Sequence[int], impacts: Sequence[float]
+    ) -> float:
+        """Return the impact that the next shorter prefix of a list gives up, for each posting that it spares."""
+        tier = tiers[number] - 1
+        spared: int = lengths[number] - self._ranks[tier]
+        return (one.impacts[tier] - impacts[number]) / spared
+
+
+class _PartialSums:
+    """The sums of what is read so far of each tool's score: lower bounds of the scores."""
+
+    def __init__(self, n_tools: int, visible: Mask | None) -> None:
+        self._sums = np.zeros(n_tools, dtype=np.float32)
+        self._visible = visible
+
+    def add(self, positions: Positions, impacts: Scores) -> None:
+        """Add the impacts of one term for tools that did not have them yet."""
+        if self._visible is not None:
+            seen = self._visible[positions]
+            positions, impacts = positions[seen], impacts[seen]
+        self._sums[positions] += impacts
+
+    def find_kth(self, k: int) -> float:
+        """Return the k-th highest sum; 0 if fewer tools have one."""
+        return float(find_kth(self._sums, k))
+
+    def list_above(self, limit: float) -> Positions:
+        """Return the positions of the tools with at least this sum, ascending."""
+        return np.flatnonzero(self._sums >= limit).astype(np.int32)
