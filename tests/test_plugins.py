@@ -191,7 +191,8 @@ def test_names_that_nobody_brings_are_refused_with_those_that_exist(scout: Scout
     with (
         Scout(scout.settings.home, recipe="dense", index="nothing") as other,
         pytest.raises(
-            ConfigError, match="index: expected the name of an index of auto, exact, ann, pgvector, milvus, found 'nothing'"
+            ConfigError,
+            match="index: expected the name of an index of auto, exact, ann, pgvector, milvus, found 'nothing'",
         ),
     ):
         other.search("rain")
