@@ -1,4 +1,4 @@
-"""The house of docs/understand/concepts.md: who may import whom, how long a file may be, what a file may not do.
+"""The house of docs/understand/concepts.md: who may import whom, how many rooms there are, what a file may not do.
 
 The search engine lies in `recipes`, not in `search`: it builds recipes and their abstention, which lie above `search`.
 `plugins` lies below all that plug-ins add to, and imports only errors. `home`, the address of a home, lies beside it:
@@ -10,7 +10,11 @@ from __future__ import annotations
 
 import ast
 import functools
+from collections.abc import Collection, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 import toolscout
 
@@ -36,6 +40,7 @@ LAYERS = [
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 EXECUTES = ROOT / "sandbox" / "child.py"
 PICKLERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+MAX_ROOMS = 36  # folders and files at the top that hold code
 TESTING_MAY = RANK["search"]
 WITHIN = {("types", "errors")}  # the one pair of a layer that may: values raise errors
 DOORS = {
@@ -78,6 +83,28 @@ def imports(path: Path) -> set[tuple[str, ...]]:
     return found
 
 
+def list_imports(name: str, tree: ast.Module, modules: Collection[str]) -> Iterator[str]:
+    """The modules that a module imports: lazily, and for its types alone, too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules)
+        elif isinstance(node, ast.ImportFrom) and node.module in modules:
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                target = submodule if submodule in modules else node.module
+                if target != name:
+                    yield target
+
+
+def find_circle(trees: dict[str, ast.Module]) -> list[str]:
+    """Modules that import each other in a circle, in that order. Empty if there is none."""
+    try:
+        TopologicalSorter({name: set(list_imports(name, tree, trees)) for name, tree in trees.items()}).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
 def may_import(path: Path, room: str) -> bool:
     own = module_of(path)
     if own in ("__init__", "__main__", room) or (own, room) in WITHIN:
@@ -94,6 +121,36 @@ def test_a_module_imports_only_from_layers_to_its_left() -> None:
     assert len(named) > len(parse_files())
     assert sorted({room for _, room in named} - RANK.keys() - {"testing"}) == [], "these have no place in the house"
     assert sorted(f"{path} imports {room}" for path, room in named if not may_import(path, room)) == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    trees = {}
+    for path, tree in parse_files().items():
+        parts = path.relative_to(ROOT.parent).with_suffix("").parts
+        trees[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = tree
+    assert "toolscout.gateway.server" in trees
+    del trees["toolscout"]  # the package's face hands names on, and everything may read its version
+    assert find_circle(trees) == []
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "from a import b",
+        "import a.b",
+        "def load():\n    from a.b import c",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from a.b import C",
+    ],
+)
+def test_a_circle_is_found_however_it_is_hidden(back: str) -> None:
+    texts = {"a": "", "a.b": "from a.c import d", "a.c": back}
+    circle = find_circle({name: ast.parse(text) for name, text in texts.items()})
+    assert set(circle) == {"a.b", "a.c"}
+
+
+def test_the_house_has_few_rooms() -> None:
+    code = {path.relative_to(ROOT).parts[0] for suffix in ("py", "js") for path in ROOT.rglob(f"*.{suffix}")}
+    assert {"scout.py", "gateway"} <= code and len(code) <= MAX_ROOMS, sorted(code)
 
 
 def test_only_commands_import_the_laboratory() -> None:

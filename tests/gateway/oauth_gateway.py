@@ -89,7 +89,8 @@ async def open_site(
     with contextlib.closing(port.socket), Scout(home or folder / "home", **settings) as scout:
         policies = LivePolicies(policy or write_policy(folder))
         gateway = Gateway(scout, Options(configs=(path,)), policies=policies, say=said.append)
-        gateway.identities.base = gateway.identities.base or port.url
+        sign_ins = gateway.identities.sign_ins
+        sign_ins.base = sign_ins.base or port.url
         application = app(gateway.server, policies, ["127.0.0.1"], gateway.health, identities=gateway.identities)
         service = QuietServer(uvicorn.Config(application, log_level="critical", ws="none", timeout_graceful_shutdown=1))
         async with gateway.running(), anyio.create_task_group() as group:

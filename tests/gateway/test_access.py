@@ -20,7 +20,7 @@ from gateway.test_gateway import limited, run
 from test_access_properties import FORMS, NAMES, SOURCES, crowded, policies
 from toolscout.access.policy import Caller, Rules
 from toolscout.gateway import Gateway, Options
-from toolscout.gateway.http import CALLER
+from toolscout.gateway.http_scope import CALLER
 from toolscout.gateway.text import make_plain
 from toolscout.scout import Scout
 from toolscout.types import Tool

@@ -104,7 +104,7 @@ def test_only_the_browser_that_opened_the_link_may_come_back(issuer: Issuer, ban
     async def body() -> None:
         async with open_site(tmp_path, {"bank": {"url": bank.url}}) as site, site.client(KEYS["ann"]) as ann:
             link = find_link(await ann.text("bank/sign_in"))
-            [sign_in] = site.gateway.identities.pending.values()
+            [sign_in] = site.gateway.identities.sign_ins.pending.values()
             browser = Browser("mallory@upstream")
             direct = await anyio.to_thread.run_sync(browser.get, sign_in.url)  # without the gateway's page
             assert direct.status_code == 403 and "Another browser" in direct.text

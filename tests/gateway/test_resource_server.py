@@ -175,7 +175,7 @@ def test_a_client_with_a_document_registers_nowhere(bank: Bank, tmp_path: Path) 
             issuer.documents[document["client_id"]] = document
             async with site.client(KEYS["ann"]) as ann:
                 assert f"{public}/oauth/sign-in?id=" in await ann.text("bank/sign_in")
-            [sign_in] = site.gateway.identities.pending.values()
+            [sign_in] = site.gateway.identities.sign_ins.pending.values()
             assert "client_id=https%3A%2F%2Ftools.example.com%2Foauth%2Fclient.json" in sign_in.url
         assert issuer.registrations == 0
 

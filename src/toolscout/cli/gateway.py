@@ -152,7 +152,8 @@ def _load_profiles(scout: Scout, options: dict[str, Any]) -> Profiles:
 async def _serve(gateway: Any, options: dict[str, Any]) -> None:
     import anyio
 
-    from toolscout.gateway.http import PATH, serve
+    from toolscout.gateway.http import serve
+    from toolscout.gateway.http_scope import PATH
 
     if not options["http"]:
         gateway.say(f"serving {gateway.speaker.name} over standard input and output")

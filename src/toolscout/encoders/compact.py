@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout.config import COMPACT_PACKAGE
-from toolscout.encoders import Kind, Vectors, unit_rows
+from toolscout.encoders.encoder import Kind, Vectors, unit_rows
 from toolscout.encoders.languages import is_foreign, is_plainly_foreign
 from toolscout.encoders.onnx import OnnxEncoder
 from toolscout.encoders.static import load_static

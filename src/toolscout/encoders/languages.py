@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from toolscout.encoders import ENGLISH, split_identifiers
+from toolscout.encoders.encoder import ENGLISH, split_identifiers
 
 __all__ = ["is_english", "is_foreign", "is_plainly_foreign", "understands"]
 

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.encoders import Vectors, split_identifiers, unit_rows
+from toolscout.encoders.encoder import Vectors, split_identifiers, unit_rows
 from toolscout.errors import StoreError
 
 __all__ = ["LANGUAGES", "MULTILINGUAL_FORMAT", "MULTILINGUAL_SUBFOLDER", "MultilingualTable", "UnigramPieces"]

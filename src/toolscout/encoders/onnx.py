@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.encoders import Kind, Vectors, split_identifiers, unit_rows
+from toolscout.encoders.encoder import Kind, Vectors, split_identifiers, unit_rows
 from toolscout.encoders.prompts import Prompts, choose_prompts, split_prompts
 from toolscout.errors import ConfigError, require
 from toolscout.types import digest

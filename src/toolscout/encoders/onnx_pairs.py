@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.encoders import split_identifiers
+from toolscout.encoders.encoder import split_identifiers
 from toolscout.encoders.onnx import GRAPH_FILE, TOKENIZER_FILE
 from toolscout.errors import ConfigError, require
 from toolscout.types import digest

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from toolscout.config import refuse_user
-from toolscout.encoders import Kind, Vectors, unit_rows
+from toolscout.encoders.encoder import Kind, Vectors, unit_rows
 from toolscout.encoders.prompts import (
     INPUT_TYPE_KEYS,
     NO_PROMPTS,

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.encoders import ENGLISH, Kind, Vectors, split_identifiers, unit_rows
+from toolscout.encoders.encoder import ENGLISH, Kind, Vectors, split_identifiers, unit_rows
 from toolscout.encoders.languages import is_foreign, is_plainly_foreign
 from toolscout.encoders.multilingual import LANGUAGES, MULTILINGUAL_SUBFOLDER, MultilingualTable
 from toolscout.errors import StoreError

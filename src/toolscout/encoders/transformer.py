@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from toolscout.encoders import ENGLISH, Kind, Vectors, split_identifiers, unit_rows
+from toolscout.encoders.encoder import ENGLISH, Kind, Vectors, split_identifiers, unit_rows
 from toolscout.encoders.prompts import NO_PROMPTS, Prompts, choose_prompts, find_known_prompts, split_prompts
 from toolscout.errors import ConfigError, require
 from toolscout.types import digest

@@ -13,8 +13,8 @@ from toolscout.sources import Reading, mcp
 from toolscout.sources.mcp import Connection, connect
 
 if TYPE_CHECKING:
+    from toolscout.gateway.session_host import SessionHost
     from toolscout.gateway.sign_in import Identity
-    from toolscout.gateway.upstreams import Upstreams
 
 __all__ = ["CallerSession"]
 
@@ -26,14 +26,14 @@ class CallerSession(Upstream):
         identity: who the session belongs to.
     """
 
-    def __init__(self, shared: Upstream, identity: Identity, pool: Upstreams) -> None:
+    def __init__(self, shared: Upstream, identity: Identity, host: SessionHost) -> None:
         """Prepare a session. `shared`: the server as it was configured."""
-        super().__init__(shared.name, shared.origin, shared.server, pool, is_listed=True)
+        super().__init__(shared.name, shared.origin, shared.server, host, is_listed=True)
         self.identity = identity
         self.key = f"{shared.name}\n{identity.person}"
 
     def _connect(self) -> AbstractAsyncContextManager[Connection]:
-        settings, spills = self._upstreams.scout.settings, self._upstreams.spills
+        settings, spills = self._host.scout.settings, self._host.spills
         return connect(self.server, settings=settings, spills=spills, identity=self.identity)
 
     async def _store_list(self, connection: Connection, raw: list[Any]) -> None:
@@ -44,13 +44,13 @@ class CallerSession(Upstream):
         """
         self._stored_list = raw
         reading = mcp.build_reading(self.name, self.server, (raw, connection.about))
-        reading = await self._upstreams.run_in_thread(self._add_others, reading)
-        changes, self._generation = await self._upstreams.store_reading(self.origin, reading)
+        reading = await self._host.run_in_thread(self._add_others, reading)
+        changes, self._generation = await self._host.store_reading(self.origin, reading)
         if changes.state == "error":
             raise SourceError(changes.message)
 
     def _add_others(self, reading: Reading) -> Reading:
-        store = self._upstreams.scout.store
+        store = self._host.scout.store
         ids = {tool.id for tool in reading.tools}
         absent = [id for id, _ in store.page(self.name, limit=None) if id not in ids]
         return msgspec.structs.replace(reading, tools=[*reading.tools, *store.tools(absent)])

@@ -18,7 +18,6 @@ from toolscout.errors import BadEntry, Unavailable, UserError
 from toolscout.gateway import openapi
 from toolscout.gateway.relay import is_question
 from toolscout.gateway.text import clip, make_plain, quote
-from toolscout.gateway.upstream import Upstream
 from toolscout.gateway.upstreams import Upstreams
 from toolscout.privacy.credentials import Cover, find_environment_credentials
 from toolscout.sources.documents import is_remote
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult, InputRequiredResult
     from pydantic import BaseModel
 
-    from toolscout.gateway.exchange import Exchange
+    from toolscout.gateway.exchange import Exchange, ServerSession
     from toolscout.sources.addresses import Reach
     from toolscout.sources.mcp import Connection
 
@@ -160,7 +159,7 @@ class Calls:
 
 
 async def _call_server(
-    upstream: Upstream, session: Connection, exchange: Exchange, name: str, arguments: dict[str, Any]
+    upstream: ServerSession, session: Connection, exchange: Exchange, name: str, arguments: dict[str, Any]
 ) -> CallToolResult | InputRequiredResult:
     """Call the tool of an MCP server, with the `_meta` of the caller."""
     from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult

@@ -13,7 +13,7 @@ import math
 import secrets
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from toolscout.access.policy import Caller
 from toolscout.catalogue.screening import sanitise
@@ -23,16 +23,19 @@ if TYPE_CHECKING:
     import anyio
     from mcp.server.context import ServerRequestContext
     from mcp_types import (
+        ClientRequest,
         ElicitRequestParams,
         ElicitResult,
         ErrorData,
+        InputRequiredResult,
         InputResponses,
         LoggingMessageNotificationParams,
     )
 
-    from toolscout.gateway.upstream import Upstream
+    from toolscout.privacy.credentials import Cover
+    from toolscout.sources.mcp import Connection, Server
 
-__all__ = ["ANSWER_TIMEOUT_S", "Exchange", "Question", "name_asker"]
+__all__ = ["ANSWER_TIMEOUT_S", "Exchange", "Question", "ServerSession", "name_asker"]
 
 ANSWER_TIMEOUT_S: Final = 600.0  # how long a user may think about a question
 #: Keys of `_meta` that belong to one connection and are not passed on.
@@ -64,6 +67,28 @@ class Question:
     params: ElicitRequestParams
     answered: anyio.Event
     answer: ElicitResult | None = None
+
+
+class ServerSession(Protocol):
+    """What requests use of a session with a server behind the gateway. `Upstream` is one."""
+
+    name: str
+    key: str
+    server: Server
+    state: str
+    message: str
+
+    @property
+    def cover(self) -> Cover:
+        """The cover for the credentials that the server was given."""
+
+    async def check_definitions(self) -> Connection:
+        """Read the server's list of tools before a call, store what changed, and return the session."""
+
+    async def send(
+        self, connection: Connection, exchange: Exchange, request: ClientRequest, result_type: type[T]
+    ) -> T | InputRequiredResult:
+        """Send a request of a caller in an open session."""
 
 
 class Exchange:
@@ -98,7 +123,7 @@ class Exchange:
         self.asked_s = 0.0
         self.notes: list[str] = []
         self.tool_id = ""
-        self.upstream: Upstream | None = None
+        self.upstream: ServerSession | None = None
         self.wants_everything = False
         self._turn = anyio.Lock()  # one question at a time
         self._first = context

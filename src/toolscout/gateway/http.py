@@ -20,6 +20,7 @@ from toolscout.access.policy import Policies, ScopeMissing
 from toolscout.access.profiles import Profiles
 from toolscout.errors import Denied
 from toolscout.gateway.health import Health, HealthRoutes
+from toolscout.gateway.http_scope import CALLER, CREDENTIAL, PATH, PROFILE_PATH
 from toolscout.gateway.step_up import StepUp
 
 if TYPE_CHECKING:
@@ -28,12 +29,8 @@ if TYPE_CHECKING:
 
     from toolscout.gateway.identities import Identities
 
-__all__ = ["CALLER", "CREDENTIAL", "PATH", "PROFILE_PATH", "app", "serve"]
+__all__ = ["app", "serve"]
 
-CALLER: Final = "toolscout.caller"  # key of the caller in the scope of a request
-CREDENTIAL: Final = "toolscout.credential"  # key of what the caller came with
-PATH: Final = "/mcp"
-PROFILE_PATH: Final = f"{PATH}/p/"  # followed by the name of a profile
 GATEWAY_CLOSE_S: Final = 3  # seconds that open streams get when the service stops
 
 
@@ -127,11 +124,12 @@ def app(
     from toolscout.gateway.oauth_routes import OAuthRoutes
 
     def challenge(scope: str) -> str:
-        metadata_url = find_metadata_url(policies, identities.base)
+        metadata_url = find_metadata_url(policies, identities.sign_ins.base)
         return build_challenge("insufficient_scope", policies.join_scopes(scope), metadata_url)
 
     inner = StepUp(inner, CALLER, identities.find_missing_scope, challenge)
-    return OAuthRoutes(_CallerCheck(inner, policies, profiles, identities.base), identities)
+    checked = _CallerCheck(inner, policies, profiles, identities.sign_ins.base)
+    return OAuthRoutes(checked, identities.sign_ins, policies.describe_resource)
 
 
 async def serve(
@@ -149,8 +147,9 @@ async def serve(
     Raises:
         ConfigError: if callers from other machines could use it without a key, or the port is taken.
     """
-    if identities is not None and not identities.base:
+    if identities is not None and not identities.sign_ins.base:
         shown_host = "127.0.0.1" if is_loopback(host) or host in ("0.0.0.0", "::", "") else host
-        identities.base = f"http://{f'[{shown_host}]' if ':' in shown_host else shown_host}:{port}"
+        name = f"[{shown_host}]" if ":" in shown_host else shown_host
+        identities.sign_ins.base = f"http://{name}:{port}"
     application = app(server, policies, names_of(host, extra_names), health, profiles, identities)
     await http.serve(application, policies, host, port, extra="mcp", patience=GATEWAY_CLOSE_S)

@@ -20,10 +20,10 @@ from toolscout.access.vault import Vault
 from toolscout.errors import Denied, Unavailable
 from toolscout.gateway.answers import make_result
 from toolscout.gateway.caller_sessions import CallerSession
-from toolscout.gateway.exchange import Exchange
-from toolscout.gateway.http import CREDENTIAL
+from toolscout.gateway.exchange import Exchange, ServerSession
+from toolscout.gateway.http_scope import CREDENTIAL
 from toolscout.gateway.oauth_routes import serve_loopback
-from toolscout.gateway.sign_in import SIGN_IN_PATH, SIGN_IN_WAIT_S, Identity, SignIn
+from toolscout.gateway.sign_in import SIGN_IN_PATH, SIGN_IN_WAIT_S, Identity, SignIn, SignIns
 from toolscout.gateway.upstream import Upstream
 from toolscout.sources.mcp_config import resolve
 from toolscout.sources.mcp_oauth import Nobody, SessionIdentity
@@ -33,12 +33,11 @@ from toolscout.types import Hints, Tool
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
-    from toolscout.gateway.server import Gateway
+    from toolscout.gateway.contract import GatewayContract
 
 __all__ = ["Identities"]
 
 MAX_SIGN_IN_ROUNDS: Final = 4  # of one call: without identity, to sign in, for further rights, and once more
-MAX_PENDING_SIGN_INS: Final = 1_000
 MAX_CALLER_SESSIONS: Final = 1_000  # of one server
 SIGN_IN_TOOL: Final = "sign_in"  # what a caller calls at a server whose tools are not known yet
 T = TypeVar("T")
@@ -49,16 +48,14 @@ class Identities:
 
     Attributes:
         vault: keeps the tokens.
-        base: address of the gateway for browsers. Empty until it is known.
-        pending: sign-ins that wait for their person, by id.
+        sign_ins: those that wait for their persons.
     """
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: GatewayContract) -> None:
         self.gateway, self.upstreams = gateway, gateway.upstreams
-        settings = gateway.scout.settings
+        settings = gateway.upstreams.scout.settings
         self.vault = Vault(settings.place)
-        self.base = settings.public_url.rstrip("/")
-        self.pending: dict[str, SignIn] = {}
+        self.sign_ins = SignIns(settings.public_url.rstrip("/"))
         self._base_lock = anyio.Lock()
         self._registration_locks: dict[str, anyio.Lock] = {}  # by the address of a server
         self.upstreams.choose_identity = self.choose_shared_identity
@@ -72,13 +69,13 @@ class Identities:
         policies = self.gateway.policies
         return policies.default is LOCAL and not policies.callers
 
-    def applies(self, upstream: Upstream) -> bool:
+    def applies(self, upstream: ServerSession) -> bool:
         """Return whether a server may be called under the identities of callers."""
         if self.is_single or upstream.server.transport == "stdio" or sends_credentials(upstream.server):
             return False
-        return upstream.name not in self.gateway.scout.settings.shared_sessions
+        return upstream.name not in self.upstreams.scout.settings.shared_sessions
 
-    def choose_shared_identity(self, upstream: Upstream) -> SessionIdentity | None:
+    def choose_shared_identity(self, upstream: ServerSession) -> SessionIdentity | None:
         """Return whose session all callers share: nobody's, or that of the person who added the server (None)."""
         return Nobody() if self.applies(upstream) else None
 
@@ -130,7 +127,7 @@ class Identities:
         base, issuer = await self._find_base(), self.gateway.policies.token_issuer
         identity = Identity(self.vault, caller.person, ready, base, token_issuer=issuer)
         identity.registration_lock = self._registration_locks.setdefault(ready.url, identity.registration_lock)
-        identity.group, identity.register = self.upstreams.relay.group, self._register
+        identity.group, identity.register = self.upstreams.relay.group, self.sign_ins.add
         session = upstream.own_sessions.setdefault(caller.person, CallerSession(upstream, identity, self.upstreams))
         if isinstance(session, CallerSession) and session.identity is identity:
             self._retire_oldest(upstream)
@@ -153,10 +150,13 @@ class Identities:
     async def _find_base(self) -> str:
         """Return the address of the gateway for browsers. Over standard input a port of this machine is opened."""
         async with self._base_lock:
-            if not self.base:
+            if not self.sign_ins.base:
                 assert self.upstreams.relay.group is not None
-                self.base = await self.upstreams.relay.group.start(serve_loopback, self)
-        return self.base
+                home, describe = self.upstreams.scout.settings.home, self.gateway.policies.describe_resource
+                self.sign_ins.base = await self.upstreams.relay.group.start(
+                    serve_loopback, self.sign_ins, describe, home
+                )
+        return self.sign_ins.base
 
     # --- calls
 
@@ -195,7 +195,7 @@ class Identities:
         Raises:
             Unavailable: if they did not, or their client cannot show the link.
         """
-        link = f"{self.base}{SIGN_IN_PATH}?id={sign_in.id}"
+        link = f"{self.sign_ins.base}{SIGN_IN_PATH}?id={sign_in.id}"
         if not exchange.can_ask("url"):
             raise Unavailable(
                 f"server {session.name!r} wants you to sign in. Show the user this link, and call the tool again when "
@@ -234,13 +234,6 @@ class Identities:
             await exchange.context.session._connection.notify(
                 "notifications/elicitation/complete", {"elicitationId": sign_in.id}
             )
-
-    def _register(self, sign_in: SignIn) -> None:
-        """Remember a sign-in, so that its link works."""
-        self.pending = {id: other for id, other in self.pending.items() if not other.done.is_set()}
-        while len(self.pending) >= MAX_PENDING_SIGN_INS:
-            self.pending.pop(next(iter(self.pending))).give_up("too many sign-ins were open")
-        self.pending[sign_in.id] = sign_in
 
     async def find_missing_scope(self, caller: Caller, id: str) -> str:
         """Return the scope that a caller's token lacks for a tool. Empty if there is none, or no such tool."""

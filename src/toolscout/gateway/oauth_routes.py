@@ -8,18 +8,20 @@ from __future__ import annotations
 import hashlib
 import secrets
 import socket
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
 from toolscout.access.http import RESOURCE_PATH
-from toolscout.gateway.http import PATH
+from toolscout.gateway.http_scope import PATH
 from toolscout.gateway.sign_in import (
     CALLBACK_PATH,
     CLIENT_PATH,
     SIGN_IN_PATH,
-    SignIn,
+    SignIns,
     describe_client,
     render_page,
 )
@@ -30,10 +32,9 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from toolscout.gateway.identities import Identities
-
 __all__ = ["OAuthRoutes", "serve_loopback"]
 
+DescribeResource = Callable[[], dict[str, Any] | None]
 COOKIE: Final = "toolscout_sign_in"
 FIRST_DYNAMIC_PORT: Final = 49_152
 DYNAMIC_PORTS: Final = 16_000
@@ -47,9 +48,9 @@ PAGE_HEADERS: Final = {
 class OAuthRoutes:
     """ASGI middleware for the addresses that need no key. Everything else is passed on."""
 
-    def __init__(self, inner: ASGIApp, identities: Identities) -> None:
-        """Answer before `inner`."""
-        self._inner, self._identities = inner, identities
+    def __init__(self, inner: ASGIApp, sign_ins: SignIns, describe_resource: DescribeResource) -> None:
+        """Answer before `inner`. `describe_resource`: says who issues the tokens that the gateway takes."""
+        self._inner, self._sign_ins, self._describe = inner, sign_ins, describe_resource
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -70,30 +71,26 @@ class OAuthRoutes:
         if path == CALLBACK_PATH:
             return await self._receive_browser(request)
         if path == CLIENT_PATH:
-            client = {"client_id": self._identities.base + CLIENT_PATH, **describe_client(self._identities.base)}
-            return _answer_json(client)
+            base = self._sign_ins.base
+            return _answer_json({"client_id": base + CLIENT_PATH, **describe_client(base)})
         if path == RESOURCE_PATH or path.startswith(f"{RESOURCE_PATH}/"):
             return self._describe_resource()
         return None
 
     def _describe_resource(self) -> Response | None:
         """Describe the gateway as a protected resource: who issues the tokens that it takes."""
-        resource = self._identities.gateway.policies.describe_resource()
+        resource = self._describe()
         if resource is None:
             return None
         if urlsplit(str(resource["resource"])).scheme not in ("http", "https"):
-            resource["resource"] = self._identities.base + PATH
+            resource["resource"] = self._sign_ins.base + PATH
         return _answer_json(resource)
 
     # --- sign-in
 
-    def _find(self, id: str | None) -> SignIn | None:
-        sign_in = self._identities.pending.get(id or "")
-        return None if sign_in is None or sign_in.done.is_set() else sign_in
-
     def _show_sign_in(self, request: Request) -> Response:
         """Say who would sign in where, so that nobody who was sent a link signs in for somebody else."""
-        sign_in = self._find(request.query_params.get("id"))
+        sign_in = self._sign_ins.find(request.query_params.get("id", ""))
         if sign_in is None:
             return _answer_page("Nothing to do", "This link is no longer open. Call the tool again.", status=404)
         caller, _, subject = sign_in.identity.person.partition("\n")
@@ -108,23 +105,22 @@ class OAuthRoutes:
         """Send the browser to the issuer. Only a browser that came this way may come back."""
         from starlette.responses import RedirectResponse
 
-        sign_in = self._find(request.query_params.get("id"))
+        sign_in = self._sign_ins.find(request.query_params.get("id", ""))
         if sign_in is None:
             return _answer_page("Nothing to do", "This link is no longer open. Call the tool again.", status=404)
         mark = secrets.token_urlsafe(24)
         sign_in.browsers.add(mark)
         response = RedirectResponse(sign_in.url, 303, {"cache-control": "no-store"})
-        is_secure = self._identities.base.startswith("https://")
+        is_secure = self._sign_ins.base.startswith("https://")
         response.set_cookie(COOKIE, mark, 600, path="/oauth", secure=is_secure, httponly=True, samesite="lax")
         return response
 
     async def _receive_browser(self, request: Request) -> Response:
         """Take the code that the browser brings back from the issuer."""
         values, mark = request.query_params, request.cookies.get(COOKIE, "")
-        open_sign_ins = self._identities.pending.values()
         state = values.get("state", "")
-        sign_in = next((each for each in open_sign_ins if state and _read_state(each.url) == state), None)
-        if sign_in is None or sign_in.done.is_set():
+        sign_in = self._sign_ins.find_by_state(state)
+        if sign_in is None:
             return _answer_page("Nothing to do", "This sign-in is no longer open. Call the tool again.", status=404)
         if not any(secrets.compare_digest(mark, browser) for browser in sign_in.browsers):
             text = "Another browser began this sign-in. Open the link of your own tool call."
@@ -134,10 +130,6 @@ class OAuthRoutes:
         if sign_in.error:
             return _answer_page("Not signed in", f"{sign_in.error.capitalize()}. Call the tool again.", status=400)
         return _answer_page("Signed in", "You can close this window and go back to your agent.")
-
-
-def _read_state(url: str) -> str:
-    return parse_qs(urlsplit(url).query).get("state", [""])[0]
 
 
 def _answer_json(value: dict[str, Any]) -> Response:
@@ -153,19 +145,21 @@ def _answer_page(title: str, text: str, action: str = "", *, status: int = 200) 
     return HTMLResponse(render_page(title, text, action), status, PAGE_HEADERS)
 
 
-async def serve_loopback(identities: Identities, *, task_status: TaskStatus[str]) -> None:
+async def serve_loopback(
+    sign_ins: SignIns, describe_resource: DescribeResource, home: Path, *, task_status: TaskStatus[str]
+) -> None:
     """Serve the pages on a port of this machine, for a gateway over standard input and output."""
     import uvicorn
     from starlette.applications import Starlette
 
-    mark = hashlib.blake2b(str(identities.gateway.scout.settings.home).encode(), digest_size=4).digest()
+    mark = hashlib.blake2b(str(home).encode(), digest_size=4).digest()
     with socket.socket() as listener:
         try:  # the same port each time, because issuers know it
             listener.bind(("127.0.0.1", FIRST_DYNAMIC_PORT + int.from_bytes(mark, "big") % DYNAMIC_PORTS))
         except OSError:
             listener.bind(("127.0.0.1", 0))
         listener.listen(16)
-        app = OAuthRoutes(Starlette(), identities)
+        app = OAuthRoutes(Starlette(), sign_ins, describe_resource)
         config = uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off", server_header=False)
         service = uvicorn.Server(config)
         task_status.started(f"http://127.0.0.1:{listener.getsockname()[1]}")

@@ -24,7 +24,7 @@ from toolscout.types import Tool
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, ErrorData, InputRequiredResult
 
-    from toolscout.gateway.server import Gateway
+    from toolscout.gateway.contract import GatewayContract
 
 __all__ = ["ProgramExchange", "Programs"]
 
@@ -76,7 +76,7 @@ class ProgramExchange(Exchange):
 class Programs:
     """Runs programs, each in a process that was started before it came."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: GatewayContract) -> None:
         """Run programs for a gateway.
 
         Raises:

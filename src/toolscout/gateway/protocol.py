@@ -37,15 +37,14 @@ from mcp_types import (
 from toolscout.access.policy import Caller
 from toolscout.access.profiles import profile_of
 from toolscout.gateway import text as show
-from toolscout.gateway.exchange import ANSWER_TIMEOUT_S, LOG_LEVEL
+from toolscout.gateway.exchange import ANSWER_TIMEOUT_S, LOG_LEVEL, ServerSession
 from toolscout.gateway.lifecycle import GATEWAY_NAME
 from toolscout.gateway.offers import Offers, refuse
 from toolscout.gateway.prompts import Prompts
 from toolscout.gateway.resources import Resources, Subscriptions
-from toolscout.gateway.upstream import Upstream
 
 if TYPE_CHECKING:
-    from toolscout.gateway.server import Gateway
+    from toolscout.gateway.contract import GatewayContract
     from toolscout.sources.mcp import Connection
 
 __all__ = ["Protocol"]
@@ -77,7 +76,7 @@ class Protocol:
         offers: resources and prompts of the servers behind it.
     """
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: GatewayContract) -> None:
         """Connect all handlers."""
         self.gateway = gateway
         self.upstreams, self.relay = gateway.upstreams, gateway.upstreams.relay
@@ -95,7 +94,7 @@ class Protocol:
         server = _Server(
             GATEWAY_NAME,
             version=version("toolscout"),
-            instructions=show.INSTRUCTIONS + show.RUN_CODE_INSTRUCTIONS * (self.gateway.programs is not None),
+            instructions=show.INSTRUCTIONS + show.RUN_CODE_INSTRUCTIONS * self.gateway.options.run_code,
             on_list_tools=self.gateway.list_tools,
             on_call_tool=self.gateway.call_tool,
             on_list_resources=self._resources.list_resources,
@@ -152,7 +151,7 @@ class Protocol:
                 await self._pass_level(upstream, await upstream.wait_ready())
         return EmptyResult()
 
-    async def _pass_level(self, upstream: Upstream, connection: Connection) -> None:
+    async def _pass_level(self, upstream: ServerSession, connection: Connection) -> None:
         levels = [client.state[LOG_LEVEL] for client in self.relay.clients if LOG_LEVEL in client.state]
         if not levels or connection.client.server_capabilities.logging is None:
             return
@@ -166,7 +165,7 @@ class Protocol:
 
     # --- servers
 
-    async def _begin_session(self, upstream: Upstream, connection: Connection) -> None:
+    async def _begin_session(self, upstream: ServerSession, connection: Connection) -> None:
         """Pass on what clients wanted of a server before its session began, and that it has resources and prompts."""
         await self._subscriptions.renew(upstream, connection)
         await self._pass_level(upstream, connection)

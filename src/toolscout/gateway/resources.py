@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         UnsubscribeRequestParams,
     )
 
-    from toolscout.gateway.upstream import Upstream
+    from toolscout.gateway.exchange import ServerSession
     from toolscout.sources.mcp import Connection
 
 __all__ = ["Resources", "Subscriptions"]
@@ -188,13 +188,13 @@ class Subscriptions:
             with contextlib.suppress(Unavailable):
                 await self._close(await upstream.wait_ready(), place[1])
 
-    async def renew(self, upstream: Upstream, connection: Connection) -> None:
+    async def renew(self, upstream: ServerSession, connection: Connection) -> None:
         """Subscribe again at a server whose session has just begun."""
         for source, uri in list(self._uses):
             if source == upstream.key:
                 await self._open(upstream, connection, uri)
 
-    async def _open(self, upstream: Upstream, connection: Connection, uri: str) -> None:
+    async def _open(self, upstream: ServerSession, connection: Connection, uri: str) -> None:
         """Subscribe to a resource at its server. A server that has no subscriptions is left alone."""
         from mcp.shared.exceptions import MCPError
         from mcp_types import EmptyResult, SubscribeRequest, SubscribeRequestParams

@@ -26,7 +26,7 @@ from toolscout.gateway.answers import Answers, make_result, refuse
 from toolscout.gateway.calls import Calls, explain_faults
 from toolscout.gateway.exchange import Exchange
 from toolscout.gateway.health import Health, describe_states
-from toolscout.gateway.http import CALLER
+from toolscout.gateway.http_scope import CALLER
 from toolscout.gateway.lookup import Lookup
 from toolscout.gateway.options import Options, list_origins
 from toolscout.gateway.programs import Programs

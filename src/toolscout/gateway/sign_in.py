@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
 
 import anyio
 import httpx2
@@ -34,8 +35,9 @@ from toolscout.errors import SourceError
 from toolscout.sources.mcp_config import Server
 from toolscout.sources.mcp_guard import Guard, is_private, origin_of
 
-__all__ = ["CALLBACK_PATH", "CLIENT_PATH", "Identity", "SignIn", "describe_client"]
+__all__ = ["CALLBACK_PATH", "CLIENT_PATH", "Identity", "SignIn", "SignIns", "describe_client"]
 
+MAX_PENDING_SIGN_INS: Final = 1_000
 SIGN_IN_WAIT_S: Final = 600.0  # from the link to the return of the browser
 TOKEN_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"  # RFC 8693
 ACCESS_TOKEN_TYPE: Final = "urn:ietf:params:oauth:token-type:access_token"
@@ -123,6 +125,41 @@ class SignIn:
         self.error = self.error or why
         self.cancel_scope.cancel()
         self.done.set()
+
+
+class SignIns:
+    """The sign-ins that wait for their persons.
+
+    Attributes:
+        base: address of the gateway for browsers. Empty until it is known.
+        pending: the sign-ins, by id.
+    """
+
+    def __init__(self, base: str) -> None:
+        """Begin without any."""
+        self.base = base
+        self.pending: dict[str, SignIn] = {}
+
+    def add(self, sign_in: SignIn) -> None:
+        """Remember a sign-in, so that its link works."""
+        self.pending = {id: other for id, other in self.pending.items() if not other.done.is_set()}
+        while len(self.pending) >= MAX_PENDING_SIGN_INS:
+            self.pending.pop(next(iter(self.pending))).give_up("too many sign-ins were open")
+        self.pending[sign_in.id] = sign_in
+
+    def find(self, id: str) -> SignIn | None:
+        """Return a sign-in that is still open."""
+        sign_in = self.pending.get(id)
+        return None if sign_in is None or sign_in.done.is_set() else sign_in
+
+    def find_by_state(self, state: str) -> SignIn | None:
+        """Return the open sign-in whose page at the issuer has this state."""
+        has_state = (sign_in.id for sign_in in self.pending.values() if state and _read_state(sign_in.url) == state)
+        return self.find(next(has_state, ""))
+
+
+def _read_state(url: str) -> str:
+    return parse_qs(urlsplit(url).query).get("state", [""])[0]
 
 
 class _Storage:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
     from toolscout.gateway.exchange import Exchange
-    from toolscout.gateway.upstreams import Upstreams
+    from toolscout.gateway.session_host import SessionHost
 
 __all__ = ["Upstream"]
 
@@ -57,7 +57,9 @@ class Upstream:
         breaker: refuses calls after several failures.
     """
 
-    def __init__(self, name: str, origin: Origin, server: Server, pool: Upstreams, *, is_listed: bool = False) -> None:
+    def __init__(
+        self, name: str, origin: Origin, server: Server, host: SessionHost, *, is_listed: bool = False
+    ) -> None:
         import anyio
 
         self.name, self.origin, self.server = name, origin, server
@@ -70,7 +72,7 @@ class Upstream:
         self.last_used = time.monotonic()
         self._demand = anyio.Event()  # set when the server shall start
         self._shall_stop = self._is_retired = False
-        self._upstreams = pool
+        self._host = host
         self._connection: Connection | None = None
         self._cover = Cover(find_environment_credentials())
         self._settled = anyio.Event()  # set while the session's tools are in the catalogue, or after an error
@@ -110,7 +112,7 @@ class Upstream:
                 message = f"{self.name}: the session failed with {type(error).__name__}: {str(error)[:200]}"
                 message = self.cover.text(message)
             failures = 1 if time.monotonic() - began >= HEALTHY_AFTER_S else failures + 1
-            self._upstreams.say(message)
+            self._host.say(message)
             if failures == 1 and self._was_served:  # it worked until now, so calls wait for the restart
                 self.state, self.message = "starting", message
                 self._hold_new_calls()
@@ -126,7 +128,7 @@ class Upstream:
         if self.server.transport != "stdio":
             await self._run_session(start_limit)
             return
-        slots = self._upstreams.slots
+        slots = self._host.slots
         await slots.take(self)
         try:
             await self._run_session(start_limit)
@@ -141,7 +143,7 @@ class Upstream:
     @property
     def is_followed(self) -> bool:
         """Whether clients are subscribed to its resources. Then it is never idle."""
-        return self._upstreams.followed[self.key] > 0
+        return self._host.followed[self.key] > 0
 
     def start(self) -> None:
         """Let the server start, unless it runs, or failed so recently that it has to pause."""
@@ -221,13 +223,13 @@ class Upstream:
                     if connection.about.get("name") == GATEWAY_NAME:
                         raise SourceError("this server is a toolscout gateway; a gateway does not call another one")
                     connection.handle_messages(self._receive_message)
-                    self._upstreams.relay.attach(self.key, connection)
+                    self._host.relay.attach(self.key, connection)
                     await self._update_list(connection)
                     await turn.aclose()
                     async with anyio.create_task_group() as group:
                         group.start_soon(self._subscribe, connection)
-                        if self._upstreams.on_session is not None:
-                            group.start_soon(self._upstreams.on_session, self, connection)
+                        if self._host.on_session is not None:
+                            group.start_soon(self._host.on_session, self, connection)
                         await self._follow_changes(connection)
                         group.cancel_scope.cancel()
         finally:
@@ -235,8 +237,8 @@ class Upstream:
 
     def _connect(self) -> AbstractAsyncContextManager[Connection]:
         """Open a session that all callers share."""
-        settings, spills = self._upstreams.scout.settings, self._upstreams.spills
-        identity = self._upstreams.choose_identity(self)
+        settings, spills = self._host.scout.settings, self._host.spills
+        identity = self._host.choose_identity(self)
         self.is_owned = identity is None
         return connect(self.server, settings=settings, spills=spills, identity=identity)
 
@@ -272,7 +274,7 @@ class Upstream:
 
     def _seconds_left(self) -> float:
         """Return how long the session stays open if nobody uses it from now on."""
-        idle = self._upstreams.scout.settings.gateway_idle
+        idle = self._host.scout.settings.gateway_idle
         if self.is_followed:
             self.last_used = time.monotonic()
         return self.last_used + idle - time.monotonic() if idle else float("inf")
@@ -292,10 +294,10 @@ class Upstream:
 
     async def _update_list(self, connection: Connection) -> None:
         async with self._list_lock:
-            await self._store_list(connection, await connection.list_tools(self._upstreams.scout.settings.max_tools))
+            await self._store_list(connection, await connection.list_tools(self._host.scout.settings.max_tools))
         self._connection, self.state, self.message, self._was_served = connection, "ok", "", True
         self.is_listed = True
-        self._upstreams.listed.add(self.name, self.server)
+        self._host.listed.add(self.name, self.server)
         if not self._wake.is_set():  # otherwise they changed again, and calls wait for the next list
             self._settled.set()
 
@@ -307,7 +309,7 @@ class Upstream:
         """
         self._stored_list = raw
         reading = mcp.build_reading(self.name, self.server, (raw, connection.about))
-        changes, self._generation = await self._upstreams.store_reading(self.origin, reading)
+        changes, self._generation = await self._host.store_reading(self.origin, reading)
         if changes.state == "error":
             raise SourceError(changes.message)
 
@@ -317,8 +319,8 @@ class Upstream:
 
         if isinstance(message, ToolListChangedNotification):
             self._handle_tools_changed()
-        if self._upstreams.on_notification is not None:
-            await self._upstreams.on_notification(self.key, message)
+        if self._host.on_notification is not None:
+            await self._host.on_notification(self.key, message)
 
     def _handle_tools_changed(self) -> None:
         """Handle the notification that the tools changed."""
@@ -399,7 +401,7 @@ class Upstream:
         """
         arrived = time.monotonic()
         connection = await self.wait_ready()
-        if self._upstreams.scout.settings.trust == "off":
+        if self._host.scout.settings.trust == "off":
             return connection
         async with self._check_lock:
             if self._checked_at < arrived or connection is not self._connection:
@@ -407,7 +409,7 @@ class Upstream:
                 async with self._list_lock:
                     began = time.monotonic()
                     raw = await self._read_list(connection)
-                    if raw != self._stored_list or await self._upstreams.read_generation() != self._generation:
+                    if raw != self._stored_list or await self._host.read_generation() != self._generation:
                         # Store this list and do not read another: a server may alternate between two. Another process
                         # may also have stored a different list of this server.
                         await self._store_list(connection, raw)
@@ -416,7 +418,7 @@ class Upstream:
 
     async def _read_list(self, connection: Connection) -> list[Any]:
         try:
-            return await connection.list_tools(self._upstreams.scout.settings.max_tools, timed=False)
+            return await connection.list_tools(self._host.scout.settings.max_tools, timed=False)
         except Exception as error:  # without a list the definition cannot be checked, whatever the error
             if connection.is_closed:
                 self.end_session(error)
@@ -450,8 +452,8 @@ class Upstream:
         accepted: Any = result_type
         send = functools.partial(self._send_round, connection, exchange, request, _allow_questions(accepted))
         try:
-            with self._upstreams.relay.follow(self.key, exchange):
-                result = await self._upstreams.relay.drive(self.name, connection, exchange, send)
+            with self._host.relay.follow(self.key, exchange):
+                result = await self._host.relay.drive(self.name, connection, exchange, send)
                 return exchange.trim(result)
         except ValidationError:
             kind = request.method.partition("/")[0].removesuffix("s")  # tool, resource, prompt, completion

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from toolscout.access.live_policy import stamp_file
 from toolscout.access.policy import Caller
-from toolscout.catalogue.store import Changes, Origin
+from toolscout.catalogue.store import Origin
 from toolscout.errors import ConfigError, SourceError, StoreError
-from toolscout.gateway.lifecycle import ListedServers, ProcessSlots, runs_gateway
-from toolscout.gateway.relay import Relay
+from toolscout.gateway.lifecycle import ProcessSlots, runs_gateway
+from toolscout.gateway.session_host import SessionHost
 from toolscout.gateway.upstream import Upstream
 from toolscout.sandbox.servers import SANDBOX_FILE, read_sandboxes
 from toolscout.sources import Reading, mcp
-from toolscout.sources.mcp import Connection, Server
-from toolscout.sources.mcp_oauth import SessionIdentity
-from toolscout.sources.mcp_spill import RESULTS_FOLDER, Spills
+from toolscout.sources.mcp import Server
 
 if TYPE_CHECKING:
     from toolscout.scout import Scout
@@ -35,7 +30,6 @@ FIRST_SEARCH_WAIT_S: Final = 4.0  # from the start of a gateway with an empty ca
 FIRST_SEARCH_POLL_S: Final = 0.05
 MAX_PLANNING_S: Final = 10.0
 FOLLOW_PAUSE_S: Final = 0.5
-T = TypeVar("T")
 OriginKey = tuple[str, str | None]
 OriginState = tuple[Origin, object]  # with a stamp that changes when its file does; None: there is no file
 
@@ -48,50 +42,19 @@ def _read_origins(list_origins: Callable[[], list[Origin]]) -> list[OriginState]
     return [(origin, stamp_file(Path(origin.locator))) for origin in list_origins()]
 
 
-class Upstreams:
+class Upstreams(SessionHost):
     """All servers behind the gateway, by the name of their source."""
 
     def __init__(self, scout: Scout, threads: ThreadPoolExecutor, say: Callable[[str], None]) -> None:
-        self.scout, self.say = scout, say
-        self.listed = ListedServers(scout.settings.home)
+        super().__init__(scout, threads, say)
         self._started_at, self._is_cold, self._is_planned = time.monotonic(), False, True  # until it runs
         self._home_problem = ""
-        self.spills = Spills(scout.settings.home / RESULTS_FOLDER)
-        self._threads = threads
-        self.slots: ProcessSlots
         self._group: Any = None
         self._sandbox_stamp: object = None
         self._start_limit: Any = None
-        self.relay = Relay()
-        self.followed: Counter[str] = Counter()  # source → its resources to which clients are subscribed
-        self.on_notification: Callable[[str, object], Awaitable[None]] | None = None
-        self.on_session: Callable[[Upstream, Connection], Coroutine[Any, Any, None]] | None = None
-        self.choose_identity: Callable[[Upstream], SessionIdentity | None] = lambda upstream: None
         self.find_own: Callable[[Upstream, Caller], Upstream | None] = lambda upstream, caller: upstream
         self.servers: dict[str, Upstream] = {}
         self.skipped: dict[str, str] = {}
-
-    async def run_in_thread(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
-        """Run blocking work in a thread of the gateway's pool. Each thread keeps its connections to the store."""
-        call = functools.partial(function, *arguments, **options)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
-
-    async def store_reading(self, origin: Origin, reading: Reading) -> tuple[Changes, int]:
-        """Write a reading to the catalogue. Returns a generation at which the catalogue certainly held it."""
-
-        def write() -> tuple[Changes, int]:
-            before = self.scout.store.generation()
-            changes = self.scout.put_reading(origin, reading)
-            after = self.scout.store.generation()
-            return changes, after if after - before <= 1 else before  # another process may have written in between
-
-        return await self.run_in_thread(write)
-
-    async def read_generation(self) -> int:
-        """Read the current generation of the catalogue."""
-        if self.scout.settings.database is None:  # a folder answers in microseconds
-            return self.scout.store.generation()
-        return await self.run_in_thread(self.scout.store.generation)
 
     async def run(self, list_origins: Callable[[], list[Origin]], look_after: Callable[[], None]) -> None:
         """Serve the servers of all origins until cancelled, and follow changes of their files and of the catalogue.

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout.errors import StoreError
-from toolscout.indexes import Mask, Spread, masks, pad_best, place, rank, spread, top_k
+from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, place, rank, spread, top_k
 from toolscout.types import Explanation
 
 __all__ = ["Exact"]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout.errors import ConfigError, StoreError
-from toolscout.indexes import Mask, Spread, masks, pad_best, place, rank, spread, top_k
+from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, place, rank, spread, top_k
 from toolscout.indexes.words import Tokenizer, tokenize, tokenizer_for
 from toolscout.types import MAX_RENDERED_CHARS, STYLES, Explanation, Tool, digest, parameter_names, render
 

@@ -22,7 +22,7 @@ PAGE_CONTENT_POLICY: Final = "; ".join(
         "trusted-types 'none'",
     )
 )
-_FOLDER: Final = resources.files("toolscout") / "web"
+_FOLDER: Final = resources.files("toolscout.server") / "web"
 FILES: Final = ("/", *sorted(f"/web/{file.name}" for file in _FOLDER.iterdir() if file.name != "index.html"))
 
 

@@ -11,8 +11,8 @@ import msgspec
 
 from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
-from toolscout.sources import RawTool, Reading, build_tool, collect, source_name
 from toolscout.sources.documents import Library, is_remote
+from toolscout.sources.reading import RawTool, Reading, build_tool, collect, source_name
 from toolscout.types import Tool
 
 __all__ = ["CARD_PATH", "is_card", "read"]

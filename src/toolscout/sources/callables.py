@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from toolscout.errors import BadEntry
-from toolscout.sources import RawTool, build_tool
 from toolscout.sources.docstrings import (
     Doc,
     find_examples,
@@ -31,6 +30,7 @@ from toolscout.sources.docstrings import (
     read_docstring,
     remove_addresses,
 )
+from toolscout.sources.reading import RawTool, build_tool
 from toolscout.types import Tool
 
 __all__ = ["build_type_schema", "convert_errors", "describe_callable"]

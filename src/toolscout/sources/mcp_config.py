@@ -16,7 +16,7 @@ from toolscout.errors import SourceError
 from toolscout.privacy.credentials import looks_secret
 from toolscout.privacy.trusted_folders import MCP_CONFIGURATIONS
 from toolscout.sandbox.servers import Sandbox
-from toolscout.sources import load_document
+from toolscout.sources.parsing import load_document
 
 __all__ = [
     "Server",

@@ -19,12 +19,12 @@ from toolscout.errors import SourceError
 from toolscout.sources.mcp_limits import (
     ENCODED,
     MAX_DISCARDED_BYTES,
-    MAX_MESSAGE_BYTES,
     SPLIT_BYTES,
     TOO_LARGE,
     LineSplitter,
     LongLine,
 )
+from toolscout.sources.wire_limits import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     import httpx2

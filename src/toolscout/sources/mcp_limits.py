@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from toolscout.sources.mcp_spill import Spills, SpillWriter
+from toolscout.sources.mcp_spill import Spills, SpillWriter
+from toolscout.sources.wire_limits import MAX_MESSAGE_BYTES
 
 __all__ = [
     "ENCODED",
     "MAX_LIST_BYTES",
-    "MAX_MESSAGE_BYTES",
     "SPLIT_BYTES",
     "TOO_LARGE",
     "LineSplitter",
@@ -21,7 +20,6 @@ __all__ = [
     "find_request_id",
 ]
 
-MAX_MESSAGE_BYTES: Final = 16 * 2**20  # one line of stdio, one HTTP body, one event of an SSE stream
 SPLIT_BYTES: Final = 2 * 2**20  # of a message; the values of a larger result go to a file while they arrive
 MAX_LIST_BYTES: Final = 32 * 2**20  # all pages of one list of tools, as JSON
 MAX_DISCARDED_BYTES: Final = 512 * 2**20  # of one line, also of one in a file; above that the server is ended

@@ -21,7 +21,7 @@ from toolscout.privacy.credentials import Cover, find_environment_credentials
 from toolscout.sandbox.servers import wrap_command
 from toolscout.sources.mcp_config import Server, redact, resolve, show_url
 from toolscout.sources.mcp_guard import Guard
-from toolscout.sources.mcp_limits import MAX_LIST_BYTES, MAX_MESSAGE_BYTES, find_refusal
+from toolscout.sources.mcp_limits import MAX_LIST_BYTES, find_refusal
 from toolscout.sources.mcp_oauth import (
     SessionIdentity,
     SignInRequired,
@@ -32,6 +32,7 @@ from toolscout.sources.mcp_oauth import (
 )
 from toolscout.sources.mcp_stdio import STDERR_KEPT_BYTES, drain_stderr, open_stdio
 from toolscout.sources.mcp_wire import MAX_OPEN_QUESTIONS, PAGE, Wire, tap_transport
+from toolscout.sources.wire_limits import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     import anyio

@@ -14,7 +14,7 @@ import msgspec
 
 from toolscout.privacy.private_files import make_private_folder, open_private
 from toolscout.sources.json_stream import ENTER, KEEP, TAKE, JsonPath, JsonSplitter
-from toolscout.sources.mcp_limits import MAX_MESSAGE_BYTES
+from toolscout.sources.wire_limits import MAX_MESSAGE_BYTES
 
 __all__ = ["PARTIAL", "RESULTS_FOLDER", "SPILL", "Spill", "SpillWriter", "SpilledPart", "Spills"]
 

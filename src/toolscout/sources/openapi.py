@@ -18,7 +18,6 @@ import msgspec
 
 from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
-from toolscout.sources import Problem, RawTool, Reading, build_tool, collect, source_name
 from toolscout.sources.documents import Library, describe_value, hide_credentials
 from toolscout.sources.expansion import Detail, Schemas, TooLarge, shorten_text
 from toolscout.sources.openapi_nodes import (
@@ -35,6 +34,7 @@ from toolscout.sources.openapi_nodes import (
     limit_list,
     read_parameter,
 )
+from toolscout.sources.reading import Problem, RawTool, Reading, build_tool, collect, source_name
 from toolscout.sources.wire_limits import is_reserved_header
 from toolscout.types import Hints, Tool, clean
 

@@ -18,9 +18,9 @@ from toolscout.errors import SourceError
 from toolscout.privacy.credentials import CREDENTIAL_PREFIX
 from toolscout.privacy.private_files import make_private_folder, replace_file
 from toolscout.privacy.trusted_folders import is_configuration_trusted
-from toolscout.sources import source_name
 from toolscout.sources.bundles import BUNDLE_SUFFIXES, describe_entry, unpack
 from toolscout.sources.mcp_guard import is_private, origin_of
+from toolscout.sources.reading import source_name
 from toolscout.sources.registry import REGISTRY_PREFIX, fetch_bundle, fetch_server, split_locator
 
 __all__ = ["is_published", "prepare"]

@@ -28,8 +28,8 @@ import msgspec
 
 from toolscout.config import Settings
 from toolscout.errors import SourceError, name_nearest
-from toolscout.sources import Problem, Reading, collect, source_name
 from toolscout.sources.callables import describe_callable
+from toolscout.sources.reading import Problem, Reading, collect, source_name
 from toolscout.types import Tool
 
 __all__ = ["describe_callable", "read"]

@@ -17,9 +17,9 @@ import msgspec
 
 from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
-from toolscout.sources import RawTool, Reading, build_tool, collect, load_document, source_name
 from toolscout.sources.callables import convert_errors, describe_callable
-from toolscout.sources.parsing import describe_json_error
+from toolscout.sources.parsing import describe_json_error, load_document
+from toolscout.sources.reading import RawTool, Reading, build_tool, collect, source_name
 from toolscout.types import MAX_JSON_DEPTH, Hints, Tool
 
 __all__ = ["read", "read_json_lines", "read_objects"]

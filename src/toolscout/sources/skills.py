@@ -15,7 +15,8 @@ import msgspec
 
 from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
-from toolscout.sources import RawTool, Reading, build_tool, collect, parse_document, source_name
+from toolscout.sources.parsing import parse_document
+from toolscout.sources.reading import RawTool, Reading, build_tool, collect, source_name
 from toolscout.types import Tool
 
 __all__ = ["SKILL_FILE", "find_skills", "read"]

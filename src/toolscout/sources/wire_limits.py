@@ -1,4 +1,4 @@
-"""Bounds what is received over HTTP: bytes are counted after decoding, while they are produced.
+"""Bounds what is received, over HTTP after decoding: bytes are counted while they are produced.
 
 A zstd body of 91 kB can hold 4.4 GB, and a library that decodes chunk by chunk produces them before anybody can count.
 Therefore requests ask for no encoding (`IDENTITY`). Some servers send gzip and deflate nevertheless; both are decoded
@@ -12,8 +12,16 @@ import zlib
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["IDENTITY", "LimitedBody", "UnsupportedEncoding", "is_header_name", "is_reserved_header"]
+__all__ = [
+    "IDENTITY",
+    "MAX_MESSAGE_BYTES",
+    "LimitedBody",
+    "UnsupportedEncoding",
+    "is_header_name",
+    "is_reserved_header",
+]
 
+MAX_MESSAGE_BYTES: Final = 16 * 2**20  # from an MCP server: a line of stdio, an HTTP body, or an event of SSE
 IDENTITY: Final[Mapping[str, str]] = {"accept-encoding": "identity"}  # headers for every request to a stranger
 _WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 _HEADER_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")  # RFC 9110, 5.6.2

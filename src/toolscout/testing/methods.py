@@ -22,7 +22,7 @@ from toolscout.recipes import registry
 from toolscout.recipes.fit import FitJob, fit, plan_fit
 from toolscout.recipes.recipe import Recipe
 from toolscout.search.pipeline import Stage
-from toolscout.testing import check_stage, toy_tools
+from toolscout.testing.conformance import check_stage, toy_tools
 from toolscout.types import Search, Tool
 from toolscout.workspace import Workspace
 

@@ -1,0 +1,119 @@
+"""Ranks tools by their scores: the best of them, the place of one, and how all scores are spread."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from toolscout.errors import NotFound
+
+__all__ = ["Mask", "Spread", "masks", "pad_best", "place", "rank", "spread", "top_k"]
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+class Spread(NamedTuple):
+    """The distribution of the scores of all visible tools for one query.
+
+    Attributes:
+        best: `(depth,)` float64, the highest scores, descending; padded with the lowest of them.
+        first: position of the tool with the highest score.
+        mean: mean of all scores.
+        deviation: population standard deviation of all scores.
+    """
+
+    best: npt.NDArray[np.float64]
+    first: int
+    mean: float
+    deviation: float
+
+
+def top_k(
+    scores: npt.NDArray[np.floating],
+    k: int,
+    visible: npt.NDArray[np.bool_] | None = None,
+    floor: float | None = None,
+) -> npt.NDArray[np.intp]:
+    """Find the positions of the `k` best scores, best first; equal scores by position, also at the cut.
+
+    Args:
+        scores: `(n,)`, finite, higher is better.
+        k: maximum number of positions.
+        visible: `(n,)` mask of the positions that may be returned; None for all.
+        floor: return only scores above it; None for all.
+
+    Raises:
+        ValueError: if the mask is not as long as the scores.
+    """
+    if visible is not None and visible.shape != scores.shape:
+        raise ValueError(f"expected a mask of shape {scores.shape}, found {visible.shape}")
+    eligible = visible
+    if floor is not None:
+        eligible = scores > floor if visible is None else (scores > floor) & visible
+    positions = None if eligible is None else np.flatnonzero(eligible)
+    if positions is not None:
+        scores = scores[positions]
+    k = min(k, scores.size)
+    if k <= 0:
+        return np.empty(0, dtype=np.intp)
+    kth = np.partition(scores, scores.size - k)[scores.size - k]
+    best = np.flatnonzero(scores >= kth)
+    best = best[np.argsort(-scores[best], kind="stable")[:k]]
+    return best if positions is None else positions[best]
+
+
+def spread(scores: npt.NDArray[np.floating], depth: int, visible: Mask | None = None) -> Spread:
+    """Summarise the distribution of scores; among equal highest scores the first position counts.
+
+    Args:
+        scores: `(n,)`, finite.
+        depth: number of best scores.
+        visible: `(n,)`, at least one True; None for all.
+    """
+    best = top_k(scores, depth, visible)
+    row = (scores if visible is None else scores[visible]).astype(np.float64)
+    return Spread(pad_best(scores[best], depth), int(best[0]), float(row.mean()), float(row.std()))
+
+
+def pad_best(best: npt.NDArray[np.floating], depth: int) -> npt.NDArray[np.float64]:
+    """Pad the best scores to `depth` values with the lowest of them, as `Spread` requires.
+
+    Args:
+        best: descending, at least one.
+        depth: number of values to return.
+    """
+    row = np.full(depth, best[-1], dtype=np.float64)
+    row[: len(best)] = best[:depth]
+    return row
+
+
+def masks(visible: Mask | Sequence[Mask | None] | None, n: int) -> Sequence[Mask | None]:
+    """Return one mask (or None) for each of `n` queries, from any accepted form of `visible`."""
+    if visible is None:
+        return [None] * n
+    if isinstance(visible, np.ndarray):
+        return [visible] * n if visible.ndim == 1 else list(visible)
+    return visible
+
+
+def place(ids: Sequence[str], tool_id: str) -> int:
+    """Find the position of a tool in ascending ids.
+
+    Raises:
+        NotFound: if the ids do not contain it.
+    """
+    position = bisect.bisect_left(ids, tool_id)
+    if position == len(ids) or ids[position] != tool_id:
+        raise NotFound(f"The index has no tool {tool_id!r}. Add its source, or check the spelling.")
+    return position
+
+
+def rank(scores: npt.NDArray[np.floating], position: int, visible: Mask | None = None) -> int:
+    """Rank the tool at a position by its score, from 1, as if it were visible; ties as in `top_k`."""
+    visible_scores = scores if visible is None else scores[visible]
+    earlier = scores[:position] if visible is None else scores[:position][visible[:position]]
+    return 1 + int((visible_scores > scores[position]).sum() + (earlier == scores[position]).sum())

@@ -1,0 +1,207 @@
+"""Checks that a source, an encoder, an index or a stage keeps its contract, and toys to check with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any, Final
+
+import numpy as np
+
+from toolscout.encoders import Encoder, Kind, Vectors, get_languages, split_identifiers, unit_rows
+from toolscout.errors import SourceError
+from toolscout.search.pipeline import Stage
+from toolscout.sources import Reading
+from toolscout.types import Search, Tool, canonical_json, digest
+
+__all__ = [
+    "TOY_TOOLS",
+    "HashEncoder",
+    "check_encoder",
+    "check_index",
+    "check_source",
+    "check_stage",
+    "toy_tools",
+]
+
+LANGUAGE_CODE: Final = re.compile(r"[a-z]{2,3}(-[A-Za-z]+)*")
+TOY_TOOLS: dict[str, tuple[str, ...]] = {
+    "weather/get_forecast": (
+        "Will it rain or snow: the weather forecast of a city for the coming days.",
+        "city",
+        "days",
+    ),
+    "weather/getAirQuality": ("Air quality index of a city.", "city"),
+    "mail/send_email": ("Send a message by e-mail.", "to", "subject", "body"),
+    "mail/search": ("Find messages in the mailbox.", "query"),
+    "files/copy": ("Copy a file to another folder.", "source", "target"),
+    "files/sha256": ("Checksum of a file.", "path"),
+    "travel/book_flight": ("Book a flight between two airports.", "origin", "destination", "date"),
+    "travel/find_hotel": ("Find a hotel room in a city.", "city", "nights"),
+    "zh/tianqi": ("查询城市天气预报", "chengshi"),
+    "ru/perevod": ("Перевести текст на другой язык.", "text"),
+}
+
+
+class HashEncoder:
+    """A deterministic encoder without a model: hashes words and their first letters into `dim` places."""
+
+    name = "hash"
+    cheap = True
+    languages: frozenset[str] | None = None
+
+    def __init__(self, dim: int = 64, *, cheap: bool = True) -> None:
+        """Create an encoder of dimension `dim`; `cheap` says that caching is not worthwhile."""
+        self.dim, self.cheap = dim, cheap
+        self.fingerprint = digest("hash/1", dim)
+        self.encoded = 0
+
+    def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
+        """Encode texts as `(n, dim)` float32 unit rows."""
+        rows = np.zeros((len(texts), self.dim), dtype=np.float32)
+        for row, text in zip(rows, texts, strict=True):
+            for word in split_identifiers(text).casefold().split():
+                for piece in (word, word[:4]):
+                    row[int(digest("piece", piece)[:8], 16) % self.dim] += 1.0
+        self.encoded += len(texts)
+        return unit_rows(rows)
+
+
+def toy_tools() -> list[Tool]:
+    """Make a catalogue of ten tools: two scripts besides Latin, plain and special names, several sources."""
+    return [
+        Tool(
+            id=tool_id,
+            name=tool_id.partition("/")[2],
+            description=description,
+            path=(tool_id.partition("/")[0],),
+            parameters={"type": "object", "properties": {name: {"type": "string"} for name in names}},
+        )
+        for tool_id, (description, *names) in TOY_TOOLS.items()
+    ]
+
+
+def check_stage(stage: Stage, searches: Sequence[Search]) -> None:
+    """Check the contract of stages: one result per search, deterministic, unchanged queries, no tool twice.
+
+    Raises:
+        AssertionError: naming the broken rule.
+    """
+    first, second = stage(searches), stage(searches)
+    assert len(first) == len(searches), f"{stage.name}: expected {len(searches)} results, found {len(first)}"
+    queries = [search.query for search in searches]
+    assert [result.query for result in first] == queries, f"{stage.name}: a query was changed"
+    assert [result.hits for result in first] == [result.hits for result in second], f"{stage.name}: not deterministic"
+    for search, result in zip(searches, first, strict=True):
+        [alone] = stage([search])
+        assert alone.ids == result.ids, f"{stage.name}: alone and in a batch, the answers differ"
+        assert len(set(result.ids)) == len(result.ids), f"{stage.name}: a tool was returned twice"
+    assert stage([]) == [], f"{stage.name}: an empty batch must give an empty list"
+
+
+def check_index(index: Any, queries: Any) -> None:
+    """Check the contract of indexes: ids ascend, best first, ties by id; `k`, masks and `explain` agree.
+
+    Args:
+        index: see `toolscout.indexes`.
+        queries: texts, or rows of shape (n, d), whichever the index takes.
+
+    Raises:
+        AssertionError: naming the broken rule.
+    """
+    size = len(index.ids)
+    assert list(index.ids) == sorted(index.ids), "ids must ascend"
+    complete = index.search(queries, size)
+    for k in (1, 3, size):
+        ids, scores = index.search(queries, k)
+        for row, values, (all_ids, _) in zip(ids, scores, zip(*complete, strict=True), strict=True):
+            assert len(row) == len(values) <= k, "at most k, with one score each"
+            pairs = list(zip(-np.asarray(values), row, strict=True))
+            assert pairs == sorted(pairs), "best first, ties by id"
+            assert row == all_ids[: len(row)], "a smaller k must be the beginning of a larger one"
+    _check_masks(index, queries, complete[0])
+    for query, ids, scores in zip(queries, *complete, strict=True):
+        for position, tool_id in enumerate(ids):
+            explanation = index.explain(query, tool_id)
+            assert explanation.rank > position, f"{tool_id}: `explain` names a better rank than the search"
+            assert np.isclose(explanation.score, scores[position]), f"{tool_id}: `explain` names another score"
+
+
+def _check_masks(index: Any, queries: Any, rankings: Sequence[Sequence[str]]) -> None:
+    """Check that a mask only removes tools from the complete rankings."""
+    size = len(index.ids)
+    mask = np.arange(size) % 2 == 0
+    allowed = {tool_id for tool_id, fits in zip(index.ids, mask, strict=True) if fits}
+    masked, _ = index.search(queries, size, [mask] * len(queries))
+    for row, all_ids in zip(masked, rankings, strict=True):
+        assert row == [tool_id for tool_id in all_ids if tool_id in allowed], "a mask must only leave out"
+    hidden, _ = index.search(queries, size, [np.zeros(size, dtype=bool)] * len(queries))
+    assert not any(hidden), "a mask of nothing must give nothing"
+
+
+def check_encoder(encoder: Encoder) -> None:
+    """Check the contract of encoders: float32 unit rows in order, deterministic, independent of the batch.
+
+    Raises:
+        AssertionError: naming the broken rule.
+    """
+    texts = ["will it rain tomorrow?", "send a message", "rain", ""]
+    kinds: tuple[Kind, ...] = ("query", "tool")
+    for kind in kinds:
+        rows = encoder.encode(texts, kind)
+        assert rows.shape == (len(texts), encoder.dim), f"expected {len(texts)} rows of {encoder.dim}"
+        assert rows.dtype == np.float32, "expected float32"
+        lengths = np.linalg.norm(rows, axis=1)
+        is_unit = (np.abs(lengths - 1) < 1e-4) | (lengths == 0)
+        assert is_unit.all(), "expected unit rows, or rows of zeros"
+        assert np.array_equal(rows, encoder.encode(texts, kind)), "a second call gave other rows"
+        alone = np.concatenate([encoder.encode([text], kind) for text in texts])
+        assert np.allclose(rows, alone, atol=1e-5), "alone and in a batch, the rows differ"
+    assert encoder.encode([]).shape == (0, encoder.dim), "no texts must give no rows"
+    assert encoder.fingerprint and encoder.name, "expected a name and a fingerprint"
+    languages = get_languages(encoder)
+    assert languages is None or (isinstance(languages, frozenset) and all(map(LANGUAGE_CODE.fullmatch, languages))), (
+        "expected languages as a frozenset of codes such as en, or None"
+    )
+
+
+def check_source(read: Callable[[], list[Reading]]) -> list[Reading]:
+    """Check the contract of source readers: ids of the source, no id twice, valid JSON, deterministic.
+
+    Raises:
+        AssertionError: naming the broken rule.
+    """
+    try:
+        readings = read()
+    except SourceError as error:
+        assert str(error) and "\n" not in str(error), "an error must be one sentence"
+        raise
+    fingerprints = {tool.id: tool.fingerprint for reading in read() for tool in reading.tools}
+    seen: set[str] = set()
+    for reading in readings:
+        for tool in reading.tools:
+            _check_source_tool(tool, reading.source, fingerprints, seen)
+            seen.add(tool.id)
+    _check_problems(readings)
+    return readings
+
+
+def _check_source_tool(tool: Tool, source: str, fingerprints: Mapping[str, str], seen: Set[str]) -> None:
+    """Check one tool of a source.
+
+    Args:
+        tool: as the first reading gave it.
+        source: name of its source.
+        fingerprints: tool id → fingerprint, from a second reading.
+        seen: ids of the tools before it.
+    """
+    assert tool.id.startswith(f"{source}/"), f"{tool.id}: expected to begin with {source}/"
+    assert tool.id not in seen, f"{tool.id}: twice"
+    assert canonical_json(tool), tool.id
+    assert fingerprints.get(tool.id) == tool.fingerprint, f"{tool.id}: another fingerprint when read again"
+
+
+def _check_problems(readings: Sequence[Reading]) -> None:
+    for reading in readings:
+        for problem in reading.problems:
+            assert problem.entry and problem.message, "a problem must name its entry"
