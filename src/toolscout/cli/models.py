@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from toolscout.cli.output import count_things, json_option, print_json, print_table, progress
+from toolscout.cli.output import choose_home, count_things, json_option, print_json, print_table, progress
 from toolscout.config import load_settings
 from toolscout.errors import ConfigError, NotFound, find_nearest, require
 from toolscout.home import Home
@@ -142,7 +142,7 @@ def list_command(ctx: click.Context, folder: Path | None, as_json: bool) -> int:
     """
     if folder is not None and not folder.is_dir():
         raise NotFound(f"expected a folder of models, found none at {folder}")
-    home = load_settings(home=_find_home(ctx)).place
+    home = load_settings(**choose_home(ctx)).place
     shelf = folder or champion_shelf(home)
     entries = model_store.list_models(shelf) if folder else list_home_models(home)
     readable, problems = _split_entries(entries)

@@ -39,6 +39,7 @@ __all__ = [
     "Model",
     "Setting",
     "catalogue_mark",
+    "check_recipe",
     "digest_file",
     "keys",
     "list_models",
@@ -46,7 +47,6 @@ __all__ = [
     "nest",
     "places",
     "read_manifest",
-    "refuse_other",
     "save",
     "stamp",
     "verify",
@@ -417,11 +417,11 @@ def stamp(folder: Path | None) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def refuse_other(folder: Path, manifest: Manifest, recipe: str) -> None:
-    """Refuse a model of another recipe.
+def check_recipe(folder: Path, manifest: Manifest, recipe: str) -> None:
+    """Check that a fitted model is of the recipe that is wanted.
 
     Raises:
-        ConfigError: naming both recipes.
+        ConfigError: if it is of another one. The message names both.
     """
     if manifest.recipe != recipe:
         raise ConfigError(
@@ -447,7 +447,7 @@ def load(folder: Path, *, recipe: str | None = None) -> Model:
 
     manifest = verify(folder)
     if recipe is not None:
-        refuse_other(folder, manifest, recipe)
+        check_recipe(folder, manifest, recipe)
     try:
         tools = msgspec.json.decode((folder / TOOLS).read_bytes(), type=tuple[Key, ...])
         arrays = load_file(folder / ARRAYS)

@@ -364,20 +364,23 @@ def _complete_references(steps: Sequence[str]) -> tuple[str, ...]:
         tokens = {token.lower() for token in _TOKEN.findall(step)}
         added = ""
         if number and tokens & words.PLACE_REFERENCES:
-            added = _find_object(steps[number - 1], last=True)
+            added = _find_object(steps[number - 1], after_preposition=True)
         elif number and len(tokens) <= 8 and tokens & words.THING_REFERENCES:
-            added = _find_object(steps[number - 1], last=False)
+            added = _find_object(steps[number - 1], after_preposition=False)
         completed.append(f"{step} ({added})" if added and added.lower() not in step.lower() else step)
     return tuple(completed)
 
 
-def _find_object(step: str, *, last: bool) -> str:
-    """Return the words after the last preposition of a step, or after its verb; at most `MAX_REFERENCE_TOKENS`."""
+def _find_object(step: str, *, after_preposition: bool) -> str:
+    """Return what a step acts on: the words after its first verb, at most `MAX_REFERENCE_TOKENS`.
+
+    With `after_preposition`, the words after its last preposition, which name the place (`… to the folder Docs`).
+    """
     tokens = _TOKEN.findall(step)
     lowered = [token.lower() for token in tokens]
     places = [n for n, word in enumerate(lowered) if word in words.PREPOSITIONS and n + 1 < len(tokens)]
     verbs = [n for n, word in enumerate(lowered) if word in words.VERBS]
-    start = places[-1] + 1 if last and places else verbs[0] + 1 if verbs else 0
+    start = places[-1] + 1 if after_preposition and places else verbs[0] + 1 if verbs else 0
     empty = words.PRONOUNS | words.PREPOSITIONS | words.ANAPHORA | words.PARTICLES
     kept = [token for token in tokens[start:] if token.lower() not in empty]
     return " ".join(kept[:MAX_REFERENCE_TOKENS])

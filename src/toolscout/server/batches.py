@@ -24,13 +24,14 @@ class _Job(NamedTuple):
     recipe: str | None
     caller: Caller
     tool_kind: Kind | None
+    preview: bool
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[list[Search]]
 
     @property
     def kind(self) -> tuple[Any, ...]:
         """Jobs of one kind can be searched together."""
-        return self.caller, self.k, self.recipe, self.tool_kind
+        return self.caller, self.k, self.recipe, self.tool_kind, self.preview
 
 
 class Batches:
@@ -59,11 +60,18 @@ class Batches:
         return self._waiting
 
     async def search(
-        self, queries: Sequence[str], k: Count | None, recipe: str | None, caller: Caller, kind: Kind | None = None
+        self,
+        queries: Sequence[str],
+        k: Count | None,
+        recipe: str | None,
+        caller: Caller,
+        kind: Kind | None = None,
+        *,
+        preview: bool = False,
     ) -> list[Search]:
-        """Run `Scout.search_many` for a caller, together with other waiting requests."""
+        """Run `Scout.search_many`, or `preview_many`, for a caller, together with other waiting requests."""
         loop = asyncio.get_running_loop()
-        job = _Job(queries, k, recipe, caller, kind, loop, loop.create_future())
+        job = _Job(queries, k, recipe, caller, kind, preview, loop, loop.create_future())
         with self._lock:
             self._jobs.append(job)
             self._waiting += len(queries)
@@ -99,13 +107,13 @@ class Batches:
         first = jobs[0]
         queries = [query for job in jobs for query in job.queries]
         try:
-            searches = self.scout.search_many(
-                queries,
-                first.k,
-                recipe=first.recipe,
-                visible=keep_kind(first.tool_kind, first.caller.visible),
-                caller=first.caller.name,
-            )
+            visible = keep_kind(first.tool_kind, first.caller.visible)
+            if first.preview:
+                searches = self.scout.preview_many(queries, first.k, recipe=first.recipe, visible=visible)
+            else:
+                searches = self.scout.search_many(
+                    queries, first.k, recipe=first.recipe, visible=visible, caller=first.caller.name
+                )
         except Exception as error:
             if len(jobs) == 1:
                 first.loop.call_soon_threadsafe(_fail, first.answer, error)
