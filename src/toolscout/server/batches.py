@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -15,6 +16,7 @@ from toolscout.types import Count, Kind, Search, keep_kind
 
 __all__ = ["Batches"]
 
+DEADLINE_GRACE_S: Final = 1.0  # to put together what there is at the deadline
 MAX_BATCH_QUERIES: Final = 64  # of several requests together; a single request may have more
 
 
@@ -24,13 +26,14 @@ class _Job(NamedTuple):
     recipe: str | None
     caller: Caller
     tool_kind: Kind | None
+    deadline: float | None
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[list[Search]]
 
     @property
     def kind(self) -> tuple[Any, ...]:
         """Jobs of one kind can be searched together."""
-        return self.caller, self.k, self.recipe, self.tool_kind
+        return self.caller, self.k, self.recipe, self.tool_kind, self.deadline
 
 
 class Batches:
@@ -59,18 +62,37 @@ class Batches:
         return self._waiting
 
     async def search(
-        self, queries: Sequence[str], k: Count | None, recipe: str | None, caller: Caller, kind: Kind | None = None
+        self,
+        queries: Sequence[str],
+        k: Count | None,
+        recipe: str | None,
+        caller: Caller,
+        kind: Kind | None = None,
+        deadline: float | None = None,
     ) -> list[Search]:
-        """Run `Scout.search_many` for a caller, together with other waiting requests."""
+        """Run `Scout.search_many` for a caller, together with other waiting requests.
+
+        Args:
+            queries: what to search.
+            k: as in `Scout.search`.
+            recipe: as in `Scout.search`.
+            caller: who asks.
+            kind: the kind of tools; None for all.
+            deadline: on the clock of `time.monotonic`. Stages that can be cut short end then.
+
+        Raises:
+            TimeoutError: if the searches before it took so long that there is no answer soon after the deadline.
+        """
         loop = asyncio.get_running_loop()
-        job = _Job(queries, k, recipe, caller, kind, loop, loop.create_future())
+        job = _Job(queries, k, recipe, caller, kind, deadline, loop, loop.create_future())
         with self._lock:
             self._jobs.append(job)
             self._waiting += len(queries)
             begin, self._busy = not self._busy, True
         if begin:
             self.pool.submit(self._run_jobs)
-        return await job.answer
+        wait = None if deadline is None else max(0.0, deadline - time.monotonic()) + DEADLINE_GRACE_S
+        return await asyncio.wait_for(job.answer, wait)
 
     def _run_jobs(self) -> None:
         while jobs := self._take_batch():
@@ -105,6 +127,7 @@ class Batches:
                 recipe=first.recipe,
                 visible=keep_kind(first.tool_kind, first.caller.visible),
                 caller=first.caller.name,
+                deadline=first.deadline,
             )
         except Exception as error:
             if len(jobs) == 1:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -53,8 +55,16 @@ async def _run_searches(
         raise RequestRefused(
             503, "The service has too many waiting queries. Try again in a second.", {"Retry-After": "1"}
         )
-    with _report_missing_model():
-        searches = await service.batches.search(queries, parameters.k, parameters.recipe, caller, parameters.kind)
+    deadline = None if parameters.deadline is None else time.monotonic() + parameters.deadline
+    try:
+        with _report_missing_model():
+            searches = await service.batches.search(
+                queries, parameters.k, parameters.recipe, caller, parameters.kind, deadline
+            )
+    except (TimeoutError, asyncio.TimeoutError):
+        raise RequestRefused(
+            503, "The searches before this one took until its deadline. Try again.", {"Retry-After": "1"}
+        ) from None
     service.not_ready_reason = None
     for search in searches:
         service.metrics.count_search(search.answer)

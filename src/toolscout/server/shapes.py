@@ -26,6 +26,7 @@ SearchId = Annotated[str, Meta(min_length=1, max_length=200, description="From t
 Text = Annotated[str, Meta(max_length=200)]
 Instant = Annotated[str, Meta(max_length=40, description="ISO 8601, UTC; a prefix such as 2026-05 is enough.")]
 Page = Annotated[int, Meta(ge=1, le=500, description="Number of entries.")]
+Deadline = Annotated[float, Meta(gt=0, le=600, description="Seconds until the answer is wanted.")] | None
 Recipe = Annotated[
     Literal["bm25", "dense", "hybrid", "scout"] | None,
     Meta(description="By default the recipe of the model, or the setting `recipe`."),
@@ -47,6 +48,7 @@ class SearchRequest(Struct, forbid_unknown_fields=True):
     recipe: Recipe = None
     trace: bool = False
     kind: Kind | None = None
+    deadline: Deadline = None
 
 
 class BatchRequest(Struct, forbid_unknown_fields=True):
@@ -57,6 +59,7 @@ class BatchRequest(Struct, forbid_unknown_fields=True):
     recipe: Recipe = None
     trace: bool = False
     kind: Kind | None = None
+    deadline: Deadline = None
 
 
 class WhyRequest(Struct, forbid_unknown_fields=True):
