@@ -453,7 +453,7 @@ def everything(tool: Tool) -> bool:
 
 def test_what_is_used_counts_at_once_and_after_a_restart(office: Scout) -> None:
     traffic.replay(office, CLEAN, CALLERS)
-    for recipe in ("neighbours", "tool2vec"):
+    for recipe in ("neighbours", "tool2vec", "scout-light"):
         report = learn(office, recipes=[recipe], dry_run=True)
         assert report.candidate
         champion.promote(office.settings.home, report.candidate, "by hand")
@@ -477,7 +477,9 @@ def test_a_killed_run_goes_on_with_the_same_requests_and_keeps_what_was_fitted(o
     traffic.replay(office, traffic.requests(1_000, 1), CALLERS)
     home = str(office.settings.home)
     shelf = champion.shelf(office.settings.home)
-    started = subprocess.Popen([sys.executable, "-m", "toolscout", "--home", home, "learn"], stderr=subprocess.DEVNULL)
+    recipes = ["neighbours", "tool2vec"]
+    command = [sys.executable, "-m", "toolscout", "--home", home, "learn", *(f"--recipe={name}" for name in recipes)]
+    started = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     while not list(shelf.glob("neighbours-*/manifest.json")) and started.poll() is None:
         time.sleep(0.01)
     started.kill()
@@ -486,7 +488,7 @@ def test_a_killed_run_goes_on_with_the_same_requests_and_keeps_what_was_fitted(o
     assert fitted and (office.settings.home / "learn" / "run.json").exists()
     traffic.replay(office, traffic.requests(200, 2), CALLERS)
     said: list[str] = []
-    report = learn(office, say=said.append)
+    report = learn(office, recipes=recipes, say=said.append)
     assert report.outcome == "promoted" and sum(report.splits.values()) <= 1_000
     assert any("continuing the interrupted run of" in line for line in said)
     assert any("neighbours: " in line and "already finished" in line for line in said)

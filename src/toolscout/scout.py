@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,9 +15,10 @@ import msgspec
 from toolscout.catalogue.store import Catalogue, Changes, Origin, Source, Store, Waiting
 from toolscout.catalogue.sync import CatalogueManager
 from toolscout.catalogue.vector_cache import VectorStore
-from toolscout.config import load_settings
+from toolscout.config import Settings, load_settings
 from toolscout.database.documents import close_documents
 from toolscout.errors import NotFound, OverBudget, StoreError
+from toolscout.home import Address, find_root, local_folder, place_tenant, require_folder
 from toolscout.journal.journal import MAX_SEARCH_EVENTS, Journal, new_id
 from toolscout.recipes.engine import SearchEngine
 from toolscout.recipes.select import Selection, Selector
@@ -62,11 +64,28 @@ class Scout:
         Raises:
             ConfigError, StoreError
         """
-        self.settings = load_settings(home=home, **settings)
+        self._open(load_settings(home=home, **settings))
+
+    def _open(self, settings: Settings) -> None:
+        self.settings = settings
         self.catalogue = CatalogueManager(self.settings)
         self.engine = SearchEngine(self.settings, self.catalogue.store, lambda: self.journal)
         self._logged = ""
         self._unwritten = ""  # why the journal could not be written last time
+
+    def open_tenant(self, name: str) -> Scout:
+        """Open the catalogue of another tenant of this home, with the same settings.
+
+        Raises:
+            NotFound: if the home has no such tenant.
+        """
+        root = find_root(self.settings.place, self.settings.tenant)
+        require_folder(root, name)
+        place = place_tenant(root, name)
+        database = place if isinstance(place, Address) else None
+        other = Scout.__new__(type(self))
+        other._open(dataclasses.replace(self.settings, home=local_folder(place), tenant=name, database=database))
+        return other
 
     @property
     def store(self) -> Store:
@@ -273,19 +292,45 @@ class Scout:
         split: bool = True,
     ) -> list[Search]:
         """Run a batch of searches, all on the same state of the catalogue; see `search`."""
+        common: dict[str, Any] = {"visible": visible, "deadline": deadline, "split": split}
+        selection, answers, generation = self._run_searches(queries, k, (recipe, model), common)
+        unwritten = self._write(answers, selection, generation, caller) if self.settings.journal else None
+        return [_describe_degraded(answer, unwritten) for answer in answers]
+
+    def preview_many(
+        self,
+        queries: Sequence[str],
+        k: Count | None = None,
+        *,
+        recipe: str | None = None,
+        visible: Visible | None = None,
+    ) -> list[Search]:
+        """Run searches that are not written to the journal, such as those of a person who is still typing.
+
+        Their answers have no `search_id`, so that no call or feedback can refer to them.
+        """
+        _, answers, _ = self._run_searches(queries, k, (recipe, None), {"visible": visible})
+        return [_describe_degraded(msgspec.structs.replace(answer, search_id=None), None) for answer in answers]
+
+    def _run_searches(
+        self,
+        queries: Sequence[str],
+        k: Count | None,
+        chosen: tuple[str | None, str | Path | None],
+        common: dict[str, Any],
+    ) -> tuple[Selection, list[Search], int]:
+        """Run searches with the chosen recipe and model. Returns what served, the answers, and the generation."""
         k = self.settings.k if k is None else k
         wanted, reach = (MAX_AUTO_TOOLS, self.settings.coverage_aim) if k == "auto" else (k, None)
         if wanted < 1:
             raise ValueError(f"k: expected at least 1, found {k}")
-        selection, notice = self.engine.select(recipe, model)
-        if notice and visible is not None:
+        selection, notice = self.engine.select(*chosen)
+        if notice and common["visible"] is not None:
             notice = self._hide_notice(notice, selection)
-        common: dict[str, Any] = {"k": wanted, "aim": reach, "visible": visible}
-        common |= {"deadline": deadline, "split": split}
+        common = {"k": wanted, "aim": reach, **common}
         batch = [Search(query=query, search_id=new_id(), reason=notice or None, **common) for query in queries]
         answers, generation = self.engine.run(selection, batch)
-        unwritten = self._write(answers, selection, generation, caller) if self.settings.journal else None
-        return [_describe_degraded(answer, unwritten) for answer in answers]
+        return selection, answers, generation
 
     def _hide_notice(self, notice: str, selection: Selection) -> str:
         """Log a notice once, and return the part of it that is fit for callers with limited rights."""
@@ -324,6 +369,7 @@ class Scout:
         model: str | Path | None = None,
         visible: Visible | None = None,
         cures: bool = True,
+        words: Sequence[str] = (),
     ) -> Why:
         """Explain why a tool is not among the answers to a query, and what would lift it. Writes no journal entry.
 
@@ -335,11 +381,12 @@ class Scout:
             model: as in `search`.
             visible: as in `search`.
             cures: whether to test which words would lift it; that indexes the catalogue up to three times.
+            words: words to test instead of those.
 
         Raises:
             NotFound: if there is no such tool.
         """
-        return self.engine.why(query, tool, k, recipe=recipe, model=model, visible=visible, cures=cures)
+        return self.engine.why(query, tool, k, recipe=recipe, model=model, visible=visible, cures=cures, words=words)
 
     # --- the journal
 
@@ -352,7 +399,7 @@ class Scout:
                 (
                     "search",
                     caller or self.settings.caller,
-                    {"search_id": search.search_id, "query": search.query, "shown": list(search.ids), **common},
+                    {**_describe_answer(search), **common},
                 )
                 for search in found
             )
@@ -405,9 +452,22 @@ class Scout:
         return search["shown"] if search and isinstance(search["shown"], list) else []
 
     def feedback(
-        self, search_id: str, *, good: Sequence[str] = (), bad: Sequence[str] = (), caller: str | None = None
+        self,
+        search_id: str,
+        *,
+        good: Sequence[str] = (),
+        bad: Sequence[str] = (),
+        withdrawn: Sequence[str] = (),
+        caller: str | None = None,
     ) -> None:
         """Write to the journal which tools were right and which were wrong for a search.
+
+        Args:
+            search_id: of the search.
+            good: ids of the right tools.
+            bad: ids of the wrong tools.
+            withdrawn: ids of the tools whose earlier feedback, of this caller and search, no longer counts.
+            caller: the caller's name.
 
         Raises:
             NotFound: if the journal knows no such search.
@@ -416,13 +476,10 @@ class Scout:
         if self.journal.search(search_id) is None:
             raise NotFound(f"expected the id of a search in the journal, found {search_id!r}")
         self._check_room(search_id)
-        self.journal.append(
-            "feedback",
-            caller=caller or self.settings.caller,
-            search_id=search_id,
-            good=list(good),
-            bad=list(bad),
-        )
+        fields: dict[str, Any] = {"search_id": search_id, "good": list(good), "bad": list(bad)}
+        if withdrawn:
+            fields["withdrawn"] = list(withdrawn)
+        self.journal.append("feedback", caller=caller or self.settings.caller, **fields)
 
     def _check_room(self, search_id: str) -> None:
         if self.journal.is_full(search_id):
@@ -430,6 +487,12 @@ class Scout:
                 f"The search {search_id!r:.80} already has {MAX_SEARCH_EVENTS} events, which is the limit. "
                 "Search again."
             )
+
+
+def _describe_answer(search: Search) -> dict[str, Any]:
+    """Return the fields of a journal event that say what was asked and answered."""
+    fields: dict[str, Any] = {"search_id": search.search_id, "query": search.query, "shown": list(search.ids)}
+    return fields if search.answer is None else {**fields, "answer": search.answer}
 
 
 def _describe_degraded(answer: Search, unwritten: str | None) -> Search:

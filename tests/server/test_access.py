@@ -15,10 +15,10 @@ from server.conftest import KEYS, as_caller
 from toolscout.access.policy import Caller, Policies, Rules
 from toolscout.catalogue.store import Catalogue, Origin, Store
 from toolscout.scout import Scout
-from toolscout.server import Limits, Service, app, catalogue
+from toolscout.server import Limits, Service, app, quality
 from toolscout.server.limits import Buckets
 from toolscout.server.routes import ROUTES
-from toolscout.server.view import Views
+from toolscout.server.view import RowFilter, Views
 from toolscout.testing import TOY_TOOLS
 from toolscout.types import Hints, Tool
 
@@ -156,7 +156,7 @@ def test_a_hidden_text_is_not_shown_because_another_took_its_place(tmp_path: Pat
     views = Views(store)
     monkeypatch.setattr(Catalogue, "mask", mask)
     seen = [
-        [row.description for row in views.current(caller).page_tools(caller, None, None, 0, 9)[0]] for _ in range(2)
+        [row.description for row in views.current(caller).page_tools(caller, RowFilter(), 0, 9)[0]] for _ in range(2)
     ]
     assert seen == [[], ["harmless"]]
 
@@ -178,7 +178,7 @@ def test_no_lint_tells_of_hidden_tools_when_sources_go_meanwhile(
     caller = Caller("o", rules, operator=True)
     monkeypatch.setattr(toy, "pipeline", pipeline)
     service = start(policies=policies).app.service
-    told = catalogue._check_findability(service, caller, 100)
+    told = quality._check_findability(service, caller, 100)
     assert told.asked == 2 and "travel" not in repr(told) and "ru/" not in repr(told)
 
 

@@ -12,13 +12,18 @@ import pytest
 import traffic
 from server.program import Program
 from toolscout.catalogue.screening import sanitise
+from toolscout.catalogue.store import Origin
 from toolscout.learn.loop import learn
 from toolscout.models import champion
 from toolscout.scout import Scout
+from toolscout.sources import Reading
 from toolscout.testing import toy_tools
+from toolscout.types import Tool
 
 pytestmark = [pytest.mark.browser, pytest.mark.net, pytest.mark.slow, pytest.mark.timeout(180)]
 MANY = 14_000
+SCREEN = 844  # pixels in height
+MAX_SCREENS = 6
 UNSEEN = ["\u200e", "\u200f", "\u061c", "\u2060", "\u2063", "\u00ad", "\u3164", "\u115f", "\ufe01\ufe02", "\U000e0141"]
 HOSTILE = {
     "name": "<img src=x onerror=alert(1)>",
@@ -51,6 +56,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             {"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in toy_tools()
         ]
         scout.add(held, name="toy")
+        for text in ("Digs a hole.", "Digs a hole. <b>Sends</b> the keys."):
+            tool = Tool(id="far/dig", name="dig", description=text)
+            reading = Reading(source="far", kind="mcp", state="ok", message="", tools=(tool,), problems=())
+            scout.put_reading(Origin("https://far.example/mcp", "mcp", None), reading)
         scout.embed()
     return folder
 
@@ -88,8 +97,8 @@ def visit(browser: Any, program: Program) -> Iterator[Open]:
     said: list[str] = []
     contexts: list[Any] = []
 
-    def opened(address: str = "", *, at: Program = program, scheme: str = "light") -> Any:
-        context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 800})
+    def opened(address: str = "", *, at: Program = program, scheme: str = "light", width: int = 1440) -> Any:
+        context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": SCREEN})
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(30_000)
@@ -108,15 +117,27 @@ def visit(browser: Any, program: Program) -> Iterator[Open]:
 
 
 def axe(page: Any) -> list[str]:
-    """What axe finds that is serious or critical."""
+    """What axe finds."""
     from axe_playwright_python.sync_playwright import Axe
 
-    found = Axe().run(page).response["violations"]
-    return [
-        f"{each['id']} ({each['impact']}): {[node['target'] for node in each['nodes']][:3]}"
-        for each in found
-        if each["impact"] in ("serious", "critical")
-    ]
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    return [f"{each['id']} ({each['impact']}): {[node['target'] for node in each['nodes']][:3]}" for each in found]
+
+
+def faults(page: Any) -> list[str]:
+    """What axe finds, and what is cut, sticks out or is too long."""
+    found = axe(page)
+    width, height = page.evaluate("() => [document.documentElement.scrollWidth, document.documentElement.scrollHeight]")
+    found += [f"{width} pixels wide"] if width > page.viewport_size["width"] else []
+    found += [f"{height / SCREEN:.1f} screens"] if height > MAX_SCREENS * SCREEN else []
+    found += page.evaluate(
+        """() => [...document.querySelectorAll(".scroll, table, pre, select, button, .card, dialog")]
+            .filter((each) => each.scrollWidth > each.clientWidth + 1 && each.checkVisibility()
+                && getComputedStyle(each).textOverflow !== "ellipsis" && !each.closest(".virtual"))
+            .map((each) => `${each.tagName}.${each.className} is cut: ${each.textContent.slice(0, 40)}`)"""
+    )
+    words = set(page.inner_text("body").split())
+    return found + sorted({"false", "undefined", "null", "NaN", "[object Object]"} & words)
 
 
 def test_a_search_shows_tools_scores_and_stages(visit: Open, program: Program) -> None:
@@ -125,8 +146,10 @@ def test_a_search_shows_tools_scores_and_stages(visit: Open, program: Program) -
     page.keyboard.press("Enter")
     page.wait_for_selector("ol.hits li")
     assert page.locator("ol.hits .name").first.inner_text() == "send_email"
+    page.get_by_text("Stages of this search").click()
     assert page.get_by_role("region", name="Stages").get_by_text("bm25", exact=True).count() == 1
     assert "q=send" in page.url
+    assert page.locator("ol.hits li").first.locator(".about mark").all_inner_texts() == ["Send", "message"]
     page.get_by_role("button", name="Right").first.click()
     page.get_by_text("Saved to the journal.").wait_for()
     status, told = program.ask("GET", "/v1/journal?event=feedback&limit=1")
@@ -135,28 +158,32 @@ def test_a_search_shows_tools_scores_and_stages(visit: Open, program: Program) -
 
 def test_why_not_this_tool_is_asked_and_what_would_lift_it_tried_out(visit: Open) -> None:
     page = visit("#/search?q=please+warm+my+soup&k=1")
-    page.wait_for_selector("#why-tool")
+    page.wait_for_selector("ol.hits li, #why-tool")
     page.fill("#why-tool", "hotel")
     page.locator("#why-options [role=option]").first.wait_for()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     page.wait_for_selector("#why-where")
-    assert "toy/find_hotel is not in the answer" in page.inner_text("#why-where")
+    assert page.inner_text("#why-answer .id") == "toy/find_hotel"
+    assert "not in the answer" in page.inner_text("#why-where")
     assert page.get_by_role("heading", name="Missing words").count() == 1
     page.click("#cure")
     page.get_by_text("tried out").first.wait_for()
+    page.click("#try")
+    page.locator("#trial", has_text="would stand at rank 1").wait_for()
+    page.get_by_role("button", name="Search for its name").click()
+    page.locator("ol.hits .name", has_text="find_hotel").wait_for()
 
 
 def test_the_catalogue_is_walked_with_the_keyboard_alone(visit: Open) -> None:
     page = visit()
-    page.locator("body").press("Tab")
     page.locator("nav a").first.focus()
-    page.keyboard.press("2")
-    page.wait_for_selector("[role=treeitem]")
-    page.locator("[role=treeitem][tabindex='0']").focus()
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("Enter")
+    page.keyboard.press("3")
+    page.wait_for_selector("#tools button")
+    page.locator("#facet-source").focus()
+    page.keyboard.type("toy")
     page.get_by_text("10 tools in toy").wait_for()
+    page.locator("#clear").focus()
     page.keyboard.press("j")
     page.keyboard.press("j")
     page.keyboard.press("Enter")
@@ -165,6 +192,7 @@ def test_the_catalogue_is_walked_with_the_keyboard_alone(visit: Open) -> None:
     page.keyboard.type("flight")
     page.get_by_text("1 tool in toy").wait_for()
     assert page.locator("#tools button").count() == 1
+    assert page.locator("#tools mark").first.inner_text() == "flight"
 
 
 def test_texts_of_tools_are_shown_and_never_obeyed(visit: Open) -> None:
@@ -207,7 +235,7 @@ def test_what_scripts_and_emoji_need_is_shown_as_it_is(visit: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "path", "ready"), [("6", "**/v1/results", "#dataset"), ("5", "**/v1/models", "#serving")]
+    ("left", "path", "ready"), [("8", "**/v1/results", "#dataset"), ("6", "**/v1/models", "#serving")]
 )
 def test_an_answer_that_comes_after_its_view_was_left_changes_nothing(
     visit: Open, left: str, path: str, ready: str
@@ -220,8 +248,8 @@ def test_an_answer_that_comes_after_its_view_was_left_changes_nothing(
         if held:
             break
         page.wait_for_timeout(10)
-    page.keyboard.press("2")
-    page.wait_for_selector("[role=treeitem]")
+    page.keyboard.press("3")
+    page.wait_for_selector("#tools button")
     address = page.url
     assert address.partition("#")[2].startswith("/catalogue")
     with page.expect_response(path):
@@ -236,7 +264,7 @@ def test_an_answer_that_comes_after_its_view_was_left_changes_nothing(
 def test_an_older_why_does_not_draw_over_a_newer_one(visit: Open) -> None:
     page, held = visit("#/search?q=send+a+message"), []
     page.wait_for_selector("ol.hits li")
-    names = page.locator("ol.hits .id").all_inner_texts()
+    names = page.locator("ol.hits .copyable > .id").all_inner_texts()
     page.route("**/v1/why", lambda route: held.append(route))
     for at in (0, 1):
         page.get_by_role("button", name="Why is it here?").nth(at).click()
@@ -246,7 +274,7 @@ def test_an_older_why_does_not_draw_over_a_newer_one(visit: Open) -> None:
         with page.expect_response("**/v1/why"):
             held[each].continue_()
         page.wait_for_timeout(200)
-    assert page.inner_text("#why-where").startswith(names[1])
+    assert page.inner_text("#why-answer .id") == names[1]
 
 
 def test_the_journal_is_filtered_and_taken_out(visit: Open, program: Program, tmp_path: Path) -> None:
@@ -268,22 +296,22 @@ def test_the_journal_is_filtered_and_taken_out(visit: Open, program: Program, tm
 
 
 def test_models_and_figures_are_shown(visit: Open) -> None:
-    page = visit("#/learning")
+    page = visit("#/models")
     page.wait_for_selector("#serving")
     assert "scout" in page.inner_text("#serving")
-    page.keyboard.press("6")
+    page.keyboard.press("8")
     page.wait_for_selector("svg .bar")
     page.select_option("#dataset", "toollens")
     assert page.locator("svg .bar").count() >= 5 and page.locator("svg .whisker").count() >= 5
 
 
 def test_a_promotion_is_rolled_back_and_another_made_with_the_keyboard_alone(visit: Open, learned: Program) -> None:
-    page = visit("#/learning", at=learned)
+    page = visit("#/models", at=learned)
     page.wait_for_selector("#rollback")
     assert "neighbours" in page.inner_text("#serving")
     assert "is better than scout" in page.inner_text("#reason")
     assert page.get_by_role("region", name="Candidate against champion").locator("tbody tr").count() == 4
-    assert page.locator("svg .whisker").count() == 4
+    assert page.locator("#comparison circle.champion").count() == page.locator("#comparison circle.bar").count() == 4
     page.locator("#rollback").focus()
     page.keyboard.press("Enter")
     page.wait_for_selector("dialog[open]")
@@ -310,7 +338,7 @@ def test_a_promotion_is_rolled_back_and_another_made_with_the_keyboard_alone(vis
 
 def test_a_promotion_that_somebody_else_made_meanwhile_stays(visit: Open, learned: Program) -> None:
     learned.ask("POST", "/v1/promote", {"model": "former"})
-    page = visit("#/learning", at=learned)
+    page = visit("#/models", at=learned)
     page.wait_for_selector("#rollback")
     _, shelf = learned.ask("GET", "/v1/models")
     other = next(each["name"] for each in shelf["models"] if each["name"] != "former")
@@ -333,53 +361,162 @@ def test_tools_that_cannot_be_found_are_named_and_why_is_one_step_away(visit: Op
     try:
         page = visit(at=shop)
         page.locator("nav a").first.focus()
-        page.keyboard.press("3")
+        page.keyboard.press("7")
         page.get_by_role("button", name="Check").click()
         page.wait_for_selector("#lint-summary")
         assert "13 tools checked" in page.inner_text("#lint-summary")
-        hidden = page.get_by_role("region", name="Hard to find")
+        hidden = page.get_by_role("region", name="Hard to find", exact=True)
         assert "almost the same description" in hidden.inner_text() and "remove one of them" in hidden.inner_text()
-        assert page.get_by_role("region", name="Confused pairs").locator("tbody tr").count() > 1
-        assert "s/mute" in page.get_by_role("region", name="No description").inner_text()
+        assert page.get_by_role("region", name="Confused pairs", exact=True).locator("tbody tr").count() > 1
+        assert "s/mute" in page.get_by_role("region", name="No description", exact=True).inner_text()
         assert axe(page) == []
         tool = hidden.locator("tbody tr a").first.inner_text()
         hidden.get_by_role("link", name="Why not?").first.click()
         page.wait_for_selector("#why-where")
-        assert f"{tool} is not in the answer" in page.inner_text("#why-where")
+        assert page.inner_text("#why-answer .id") == tool and "not in the answer" in page.inner_text("#why-where")
     finally:
         shop.process.kill()
         shop.process.communicate()
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.full)])
-def test_axe_finds_nothing_serious_on_any_view(visit: Open, program: Program, learned: Program, scheme: str) -> None:
+FULL = pytest.mark.full
+SIZES = [
+    (390, "light"),
+    pytest.param(390, "dark", marks=FULL),
+    pytest.param(1440, "light", marks=FULL),
+    pytest.param(1440, "dark", marks=FULL),
+]
+VIEWS = {
+    "home": "#next li",
+    "catalogue?tool=toy/book_flight": "#tool-name",
+    "sources?add=1": "#waiting .added",
+    "journal": "#events tbody tr",
+    "quality?most=20": "#lint-summary",
+    "models": "#serving",
+    "evaluation": "svg .bar",
+}
+
+
+@pytest.mark.parametrize(("width", "scheme"), SIZES)
+def test_no_view_has_a_fault_at_any_size(
+    visit: Open, program: Program, learned: Program, width: int, scheme: str
+) -> None:
     program.ask("POST", "/v1/search", {"query": "rain"})
-    page = visit("#/search?q=send+a+message", scheme=scheme)
+    page = visit("#/search?q=send+a+message+and+then+book+a+flight+to+Oslo", scheme=scheme, width=width)
     page.wait_for_selector("ol.hits li")
     page.get_by_role("button", name="Why is it here?").first.click()
     page.wait_for_selector("#why-where")
-    found = [f"search: {each}" for each in axe(page)]
-    for address, ready in {
-        "catalogue?tool=toy/book_flight": "#tool-name",
-        "journal": "#events tbody tr",
-        "findability?most=20": "#lint-summary",
-        "learning": "#serving",
-        "evaluation": "svg .bar",
-    }.items():
+    brightness = page.evaluate("() => Number(getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0])")
+    assert (brightness > 200) is (scheme == "light")
+    found = [f"search: {each}" for each in faults(page)]
+    for address, ready in VIEWS.items():
         page.goto(f"http://127.0.0.1:{program.port}/#/{address}")
         page.wait_for_selector(ready)
-        found += [f"{address}: {each}" for each in axe(page)]
-    page.goto(f"http://127.0.0.1:{learned.port}/#/learning")
-    page.wait_for_selector("svg circle.bar")
-    found += [f"learned: {each}" for each in axe(page)]
+        found += [f"{address}: {each}" for each in faults(page)]
+    page.goto(f"http://127.0.0.1:{learned.port}/#/models")
+    page.wait_for_selector("#comparison circle.bar")
+    found += [f"learned: {each}" for each in faults(page)]
     page.locator("[data-promote], #rollback").first.click()
-    page.wait_for_selector("dialog[open]")
-    found += [f"question: {each}" for each in axe(page)]
+    for name, key in {"question": None, "keys": "?", "palette": "Control+k"}.items():
+        if key:
+            page.keyboard.press(key)
+        page.wait_for_selector("dialog[open]")
+        found += [f"{name}: {each}" for each in faults(page)]
+        page.keyboard.press("Escape")
+        page.wait_for_selector("dialog[open]", state="detached")
+    assert not found, "\n".join(found)
+
+
+def test_a_source_is_added_searched_disabled_and_brought_back(visit: Open, program: Program) -> None:
+    page = visit("#/sources?add=1")
+    page.fill("#add-tools", '{"name": "ring_bell", "description": "Rings the bell of the tower."}')
+    page.fill("#add-name", "tower")
+    page.locator("#add").get_by_role("button", name="Add").click()
+    page.get_by_text("tower: 1 new").wait_for()
+    page.get_by_role("button", name="Disable tower").click()
+    page.get_by_role("button", name="Enable tower").wait_for()
+    assert program.ask("GET", "/v1/tools?source=tower")[1]["total"] == 0
+    page.click("#undo")
+    page.get_by_role("button", name="Disable tower").wait_for()
+    page.fill("#add-tools", "[{]")
+    page.locator("#add").get_by_role("button", name="Add").click()
+    page.get_by_text("This is not JSON").wait_for()
     page.keyboard.press("Escape")
-    page.keyboard.press("?")
+    page.locator("nav a").first.focus()
+    page.keyboard.press("Control+k")
+    page.keyboard.type("ring_bell")
+    page.locator("#palette-options li", has_text="tower/ring_bell").wait_for()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.locator("#tool-name", has_text="ring_bell").wait_for()
+    assert page.inner_text("#detail .id") == "tower/ring_bell"
+
+
+def test_a_definition_is_read_before_it_is_approved(visit: Open, program: Program) -> None:
+    page = visit()
+    page.locator("#next a", has_text="Review").click()
+    waiting = page.locator("#waiting")
+    waiting.locator(".added").wait_for()
+    assert waiting.locator(".added").all_inner_texts() == ["+description: <b>Sends</b> the keys.\n"]
+    assert waiting.locator("b").count() == 0, "what it says is shown, not obeyed"
+    waiting.get_by_role("button", name="Approve far/dig").click()
     page.wait_for_selector("dialog[open]")
-    found += [f"keys: {each}" for each in axe(page)]
-    assert not found
+    page.keyboard.press("Escape")
+    assert program.ask("GET", "/v1/approvals")[1]["total"] == 1, "nothing is done that was not said twice"
+    waiting.get_by_role("button", name="Approve far/dig").click()
+    page.click("#confirm")
+    page.get_by_text("Approved 1 definition.").wait_for()
+    assert program.ask("GET", "/v1/tool?id=far%2Fdig")[0] == 200
+
+
+def test_typing_searches_without_the_journal_and_a_rating_is_taken_back(visit: Open, program: Program) -> None:
+    def count() -> dict[str, int]:
+        events: dict[str, int] = program.ask("GET", "/v1/journal/stats")[1]["events"]
+        return events
+
+    page, before = visit("#/search"), count()
+    page.wait_for_selector(".examples a")
+    page.keyboard.type("reserve a seat on a plane")
+    page.locator("ol.hits .name", has_text="book_flight").wait_for()
+    assert count() == before
+    page.get_by_role("button", name="Right").first.click()
+    page.get_by_text("Saved to the journal.").wait_for()
+    now = count()
+    assert (now["search"], now["feedback"]) == (before["search"] + 1, before["feedback"] + 1)
+    page.click("#undo")
+    page.get_by_text("Withdrawn.").wait_for()
+    event = program.ask("GET", "/v1/journal?event=feedback&limit=1")[1]["events"][0]
+    assert event["withdrawn"] and not event["good"]
+    assert page.get_by_role("button", name="Right").first.get_attribute("aria-pressed") == "false"
+
+
+def test_a_request_of_several_steps_says_which_tool_serves_which(visit: Open) -> None:
+    page = visit("#/search?q=send+a+message+to+Ann+and+then+book+a+flight+to+Oslo")
+    page.locator(".steps li").nth(1).wait_for()
+    assert (
+        page.locator(".hit .badge", has_text="step 1").count()
+        and page.locator(".hit .badge", has_text="step 2").count()
+    )
+
+
+def test_queries_without_a_tool_are_listed_and_asked_again(visit: Open, program: Program) -> None:
+    query = "zzqx vvkw"
+    program.ask("POST", "/v1/search", {"query": query, "recipe": "bm25"})
+    page = visit("#/journal?without=1")
+    page.get_by_role("region", name="Nothing found").get_by_role("link", name=query).or_(
+        page.get_by_role("region", name="Abstained").get_by_role("link", name=query)
+    ).click()
+    page.wait_for_selector("#summary")
+    assert page.input_value("#query") == query
+
+
+def test_checks_are_run_and_leave_a_trend(visit: Open) -> None:
+    page = visit("#/quality")
+    page.fill("#selftest-most", "10")
+    page.get_by_role("region", name="Selftest").get_by_role("button", name="Run").click()
+    page.wait_for_selector("#selftest-summary")
+    assert page.get_by_role("region", name="Selftest").locator("svg circle").count() >= 4
+    assert page.locator("#drift-state").inner_text()
 
 
 def test_a_service_with_callers_asks_for_a_key_and_shows_what_that_caller_may_see(
@@ -402,7 +539,7 @@ def test_a_service_with_callers_asks_for_a_key_and_shows_what_that_caller_may_se
         page.fill("#key", "tsk_of_bob")
         page.keyboard.press("Enter")
         page.wait_for_selector("nav a")
-        assert page.locator("nav a").all_inner_texts() == ["Search", "Catalogue"]
+        assert page.locator("nav a").all_inner_texts() == ["Home", "Search", "Catalogue"]
         assert page.inner_text("#who") == "bob · 3 tools"
     finally:
         context.close()
@@ -478,35 +615,10 @@ def walk(visit: Open, tmp_path: Path, count: int) -> dict[str, float]:
         page.wait_for_selector("ol.hits li")
         work.note("search")
         assert page.locator("ol.hits .name").first.inner_text() == "tool_1234"
-        page.goto(f"http://127.0.0.1:{many.port}/#/findability?most=50")
+        page.goto(f"http://127.0.0.1:{many.port}/#/quality?most=50")
         page.locator("#lint-summary", has_text="50 tools checked").wait_for()
         work.note("findability")
         return work.steps
     finally:
         many.process.kill()
         many.process.communicate()
-
-
-def test_the_page_is_readable_in_light_and_dark(visit: Open) -> None:
-    page = visit("#/search?q=send+a+message+to+a+friend")
-    page.wait_for_selector("ol.hits li")
-    page.get_by_role("button", name="Why is it here?").first.click()
-    page.wait_for_selector("#why-where")
-    for scheme in ("dark", "light"):
-        page.emulate_media(color_scheme=scheme)
-        back = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
-        brightness = sum(int(part) for part in back[4:-1].split(",")) / 3
-        assert (brightness > 200) is (scheme == "light")
-        assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
-    assert "false" not in page.inner_text("#why-answer")
-    for view in (
-        "search",
-        "catalogue?tool=toy/book_flight",
-        "findability?most=20",
-        "journal",
-        "learning",
-        "evaluation",
-    ):
-        page.goto(f"{page.url.partition('#')[0]}#/{view}")
-        page.wait_for_selector("#main :nth-child(2)")
-        assert not {"false", "undefined", "null", "NaN", "[object Object]"} & set(page.inner_text("#main").split())

@@ -8,7 +8,7 @@ import pytest
 
 from toolscout.catalogue.store import Catalogue
 from toolscout.scout import Scout
-from toolscout.server.view import View, encode_key
+from toolscout.server.view import RowFilter, View, encode_key
 from toolscout.testing import TOY_TOOLS
 from toolscout.types import Tool
 
@@ -54,7 +54,7 @@ def test_names_with_slashes_and_other_signs_have_keys_of_their_own() -> None:
 
     for number, tool in enumerate(tools):
         key = encode_key((tool.source, *tool.path))
-        rows, _ = view.page_tools(LOCAL, key, None, 0, 10)
+        rows, _ = view.page_tools(LOCAL, RowFilter(key), 0, 10)
         assert [row.name for row in rows] == [str(number)] if number else True
     assert len({encode_key(place) for place in places}) == len(places)
 

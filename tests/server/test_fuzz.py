@@ -31,6 +31,8 @@ FULL = os.environ.get("TOOLSCOUT_FULL") == "1"
 EXAMPLES = 300 if FULL else int(os.environ.get("TOOLSCOUT_FUZZ", "8"))
 CALLERS = {**KEYS, "pat": "tsk_of_pat"}
 PAT = f'[[caller]]\nname = "pat"\nkey = "{hashed_key(CALLERS["pat"])}"\nallow = ["mail/**"]\noperator = true\n'
+# what an operator from whom the policy hides tools may not do
+FOR_MANAGERS = {"/v1/sources/add", "/v1/sources/sync", "/v1/sources/enable", "/v1/approvals", "/v1/selftest"}
 AIMS = ("right", "mixed", "random", "random")  # the simplest is tried first
 # where an answer may repeat what it was asked, in words too; events repeat what others asked
 ECHOED = ("query", "error", "reason", "missing", "causes")
@@ -65,6 +67,14 @@ class World:
             "good": st.lists(ids, max_size=3),
             "bad": st.lists(ids, max_size=3),
             "within": st.sampled_from(sorted({tool.source for tool in tools})),
+            "source": st.sampled_from(sorted({tool.source for tool in tools})),
+            "sources": st.lists(st.sampled_from(sorted({tool.source for tool in tools})), max_size=2),
+            "enabled": st.just(True),  # what is asked later should find something
+            "withdrawn": st.lists(ids, max_size=3),
+            "most": st.just(10),
+            "locator": st.just(""),
+            "tools": st.just([{"name": "bell", "description": "Rings."}]),
+            "name": st.just("tower"),
             "text": queries,
             "query": queries,
             "queries": st.lists(queries, min_size=1, max_size=4),
@@ -84,7 +94,12 @@ class World:
             values = self.values(how == "right")
             if lines:
                 return values[JSON_LINES]
-            named = {field.encode_name: field.required for field in fields if field.encode_name in values}
+            together = ("locator", "tools", "name")  # one source to add
+            named = {
+                field.encode_name: field.required or field.encode_name in together
+                for field in fields
+                if field.encode_name in values
+            }
             return st.fixed_dictionaries(
                 {name: values[name] for name, required in named.items() if required},
                 optional={name: values[name] for name, required in named.items() if not required},
@@ -175,8 +190,9 @@ def fuzz(operation: Any, mode: Any, caller: str, world: World) -> set[int]:
 def without_queries(told: dict[str, Any]) -> dict[str, Any]:
     """Events without what was asked: these are words of people, not of tools."""
     plain = {name: value for name, value in told.items() if name != "query"}
-    if isinstance(events := plain.get("events"), list):
-        plain["events"] = [without_queries(each) for each in events]
+    for key in ("events", "queries"):
+        if isinstance(entries := plain.get(key), list) and all(isinstance(each, dict) for each in entries):
+            plain[key] = [without_queries(each) for each in entries]
     return plain
 
 
@@ -231,10 +247,15 @@ def test_fuzzing_finds_no_fault_and_no_leak(world: Any, taught: Scout, caller: s
         champion.promote(taught.settings.home, there.model, "again, whatever was asked before")
         for mode in GenerationMode.POSITIVE, GenerationMode.NEGATIVE:
             seen.setdefault(operation.path, set()).update(fuzz(operation, mode, caller, there))
-    operator = client.get("/v1/me", headers=as_key(caller)).json()["operator"]
+    me = client.get("/v1/me", headers=as_key(caller)).json()
     assert set(seen) == {route.path for route in ROUTES} and seen["/v1/search"] >= {200, 422}
     unanswered = [route.path for route in ROUTES if 200 not in seen[route.path]]
-    assert unanswered == [route.path for route in ROUTES if route.operators_only and not operator]
+    forbidden = [
+        route.path
+        for route in ROUTES
+        if (route.operators_only and not me["operator"]) or (route.path in FOR_MANAGERS and not me["manages"])
+    ]
+    assert unanswered == forbidden
     assert all(seen[path] & {403} for path in unanswered)
 
 

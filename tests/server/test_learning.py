@@ -136,7 +136,7 @@ def test_a_promotion_does_not_wait_for_a_lint(taught: Scout, start: Any, monkeyp
         assert gate.wait(20)
         raise NotFound("expected something, found nothing")
 
-    monkeypatch.setattr("toolscout.server.catalogue.lint", slow)
+    monkeypatch.setattr("toolscout.server.quality.lint", slow)
     client = start(scout=taught)
     [name] = [each.model for each in champion.history(taught.settings.home)]
     with ThreadPoolExecutor(1) as pool:
@@ -188,3 +188,13 @@ def test_lint_tells_an_operator_of_visible_tools_alone(start: Any, toy: Scout, t
         tool.id.startswith("mail/") for tool in toy_tools()
     )
     assert "weather/" not in answer.text and "travel/" not in answer.text
+
+
+def test_a_change_of_the_traffic_is_told_to_operators_and_counted_in_the_metrics(taught: Scout, start: Any) -> None:
+    client = start(scout=taught)
+    assert client.get("/v1/drift").json()["state"] == "quiet"
+    texts = [f"translate contract number {number} into french" for number in range(60)]
+    traffic.replay(taught, [(text, "office/mail/send") for text in texts], ["c1", "c2"])
+    told = client.get("/v1/drift").json()
+    assert told["state"] == "raised" and "learn" in told["advice"] and told["topics"][0]["examples"]
+    assert 'toolscout_drift_alarms{what="requests"} 1.0' in client.get("/metrics").text

@@ -183,7 +183,8 @@ def _set_sequence(database: Database, writer: Connection, table: str, last: int)
     """Let the next row id of a table be above `last`, even if the rows up to it were removed."""
     if database.dialect is not SQLITE:
         if last:
-            writer.execute(f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), ?)", (last,))
+            sequence = f"pg_get_serial_sequence('{table}', 'id')"  # all tenants share it, so it never goes back
+            writer.execute(f"SELECT setval({sequence}, greatest(?::bigint, nextval({sequence})))", (last,))
     elif table == "events":  # SQLite remembers it for tables with AUTOINCREMENT alone
         writer.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
         writer.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", (table, last))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,10 @@ import msgspec
 from toolscout.access.policy import hashed_key, new_key
 from toolscout.access.policy_file import find_policy, put_policy
 from toolscout.access.profiles import PROFILE_FILE, put_profiles
+from toolscout.catalogue.definition_diff import describe_change
 from toolscout.catalogue.screening import scan, spelled_out
 from toolscout.catalogue.store import Waiting
-from toolscout.cli.output import count_things, echo, escape_line, json_option, print_json, with_scout
+from toolscout.cli.output import choose_home, count_things, echo, escape_line, json_option, print_json, with_scout
 from toolscout.config import SETTINGS_FILE_NAME, load_settings, needing_trust, read_settings_file
 from toolscout.database import now
 from toolscout.database.documents import read_document
@@ -49,7 +48,7 @@ def policy_command(ctx: click.Context, file: Path | None, home: str | None) -> N
 
     `serve` and `gateway` read it when they start.
     """
-    place = load_settings(home=home or (ctx.obj or {}).get("home")).place
+    place = load_settings(**choose_home(ctx, home)).place
     if file is not None:
         put_policy(place, file.expanduser())
         echo(f"{describe_home(place)} has this policy now. Start serve and gateway again to use it.")
@@ -139,7 +138,7 @@ def trust_command(
     """
     if listing == (folder is not None) or (listing and remove):
         raise click.UsageError("expected a folder DIR (with or without --remove), or --list")
-    catalogue_home = load_settings(home=home or (ctx.obj or {}).get("home"), report=False).home
+    catalogue_home = load_settings(**choose_home(ctx, home), report=False).home
     if folder is None:
         _print_trusted_folders(catalogue_home, as_json)
     elif remove:
@@ -224,31 +223,11 @@ def show_waiting(waiting: Waiting) -> None:
     """Print a definition that waits for approval, as a diff from the approved one if there is one."""
     since = waiting.since[:16].replace("T", " ")
     echo(f"{spelled_out(escape_line(waiting.id))} waits for approval since {since}: {waiting.why}")
-    before = list(_format_definition(waiting.approved)) if waiting.approved else []
-    for line in difflib.unified_diff(
-        before, list(_format_definition(waiting.tool)), "approved", "now", n=1, lineterm=""
-    ):
+    for line in describe_change(waiting):
         colour = {"+": "green", "-": "red"}.get(line[:1])
         echo(f"  {line}", fg=colour)
     show_findings([waiting.tool])
     echo()
-
-
-def _format_definition(tool: Tool) -> Iterator[str]:
-    """Yield the lines of a definition, one for each sentence of the description. Hidden characters are spelled out."""
-    yield f"name: {spelled_out(escape_line(tool.name))}"
-    if "server" in tool.meta:
-        yield f"sent to: {spelled_out(escape_line(str(tool.meta['server'])))}"
-        for name, scheme in tool.meta.get("security_schemes", {}).items():
-            parts = " ".join(str(scheme[key]) for key in ("type", "scheme", "in", "name") if key in scheme)
-            yield f"with the credential: {spelled_out(escape_line(name))} ({spelled_out(escape_line(parts))})"
-    for sentence in re.split(r"(?<=[.!?])\s+|\n+", tool.description):
-        yield f"description: {spelled_out(sentence)}"
-    rest = msgspec.to_builtins(tool)
-    for field in ("path", "hints", "tags", "parameters", "returns", "meta"):
-        if field in rest:
-            text = msgspec.json.format(msgspec.json.encode(rest[field], order="deterministic"), indent=2).decode()
-            yield from (f"{field}: {spelled_out(line)}" for line in text.split("\n"))
 
 
 def list_findings(tools: Iterable[Tool]) -> list[dict[str, str]]:

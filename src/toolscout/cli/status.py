@@ -1,11 +1,18 @@
-"""The command `status`: shows the gateways that run on this home, and the servers behind them."""
+"""The command `status`: shows the gateways of this home, the servers behind them, and whether the traffic changed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import click
 
-from toolscout.cli.output import echo, json_option, print_json, print_table, with_scout
+from toolscout.cli.output import count_things, echo, escape_line, json_option, print_json, print_table, with_scout
 from toolscout.scout import Scout
+
+if TYPE_CHECKING:
+    from toolscout.gateway.health import GatewayState
+    from toolscout.learn.drift_report import DriftReport
 
 
 @click.command("status")
@@ -14,14 +21,21 @@ from toolscout.scout import Scout
 def status_command(scout: Scout, as_json: bool) -> None:
     """Show the gateways that run on this home, and the state of each server behind them.
 
-    A server is idle (it starts at its first call), starting, ok or in error. Nothing is asked of the servers.
+    A server is idle (it starts at its first call), starting, ok or in error. Nothing is asked of the servers. Then it
+    says whether the traffic is still that of the champion's time, and if not, what changed and what to do.
     """
     from toolscout.gateway.health import read_states
+    from toolscout.learn.drift import DriftWatch
 
-    gateways = list(read_states(scout.settings.home))
+    gateways, drift = list(read_states(scout.settings.home)), DriftWatch(scout).check()
     if as_json:
-        print_json({"gateways": gateways})
+        print_json({"gateways": gateways, "drift": drift})
         return
+    _print_gateways(gateways)
+    _print_drift(drift)
+
+
+def _print_gateways(gateways: Sequence[GatewayState]) -> None:
     if not gateways:
         echo("No gateway is running on this home. Start one with  toolscout gateway")
         return
@@ -32,3 +46,16 @@ def status_command(scout: Scout, as_json: bool) -> None:
             for server in gateway.servers
         ]
         print_table(columns, rows, title=f"process {gateway.pid}: {gateway.processes} of {gateway.max_processes} slots")
+
+
+def _print_drift(drift: DriftReport) -> None:
+    if drift.state == "waiting":
+        echo("The journal holds too few searches to notice changes of the traffic.")
+        return
+    if drift.state == "quiet":
+        echo(f"The traffic is that of the time of {drift.champion} ({drift.watched:,} searches since).")
+        return
+    echo(drift.message, fg="yellow")
+    for topic in drift.topics:
+        examples = "; ".join(f'"{escape_line(example)}"' for example in topic.examples)
+        echo(f"  new topic, {topic.size:,} requests of {count_things(topic.callers, 'caller')}: {examples}")

@@ -20,6 +20,7 @@ from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import LOCAL, Caller, Policies, Rules
 from toolscout.access.profiles import Profiles, profile_of
 from toolscout.access.rate_limit import Buckets
+from toolscout.access.telemetry import record_searches
 from toolscout.errors import Denied, NotFound, ToolscoutError, Unavailable, UserError, require
 from toolscout.gateway import text as show
 from toolscout.gateway.answers import Answers, make_result, refuse
@@ -95,7 +96,7 @@ class Gateway:
         self._threads = ThreadPoolExecutor(GATEWAY_THREADS, thread_name_prefix="toolscout")
         self.upstreams = Upstreams(scout, self._threads, say)
         self.calls = Calls(self.upstreams, allow_python=options.allow_python, timeout=options.call_timeout)
-        self.results = Results(self.upstreams.spills.folder, options.result_budget)
+        self.results = Results(self.upstreams.spills.folder, options.result_budget, scout.settings.place)
         self.buckets = Buckets(scout.settings.gateway_rate or None)
         self.lookup = Lookup(scout, self._collect_notes)
         self.answers = Answers(self.lookup, self.calls, self._collect_notes, options.budget)
@@ -348,6 +349,7 @@ class Gateway:
             visible=keep_kind(options.get("kind"), caller.visible),
             caller=caller.name,
         )
+        record_searches(searches)
         detail = options.get("detail", "compact")
         answer, text = await self.upstreams.run_in_thread(self.answers.build_search, exchange, searches, detail)
         return make_result(answer, text)

@@ -19,7 +19,7 @@ EVENTS: Final[dict[str, dict[str, type]]] = {
     "feedback": {"search_id": str},
 }
 """Kind of event → its required fields and their types."""
-ID_FIELDS: Final = {"search": ("shown",), "feedback": ("good", "bad")}  # fields that list ids of tools
+ID_FIELDS: Final = {"search": ("shown",), "feedback": ("good", "bad", "withdrawn")}  # fields that list ids of tools
 
 
 def build_line(uid: str, at: str, event: str, caller: str, body: str) -> dict[str, Any]:

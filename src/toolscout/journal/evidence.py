@@ -5,7 +5,8 @@ An example is a search together with the tools that its caller then used success
 * A tool that was shown further down was less likely read, so a call of it says more. It weighs 1 / p(rank) with
   p(r) = r^-η, the propensity of Joachims et al. (arXiv:1608.04468, section 5.1). η is 0.5, because an agent reads
   everything that it is shown. A tool that was called without being shown weighs 1.
-* Failed calls say nothing. Neither do calls by another caller than the one who searched. Feedback adds and removes.
+* Failed calls say nothing. Neither do calls by another caller than the one who searched. Feedback adds and removes,
+  until its caller withdraws it.
 * No caller may dominate. Only the newest examples of a caller are taken, up to a share of all (`limit_per_caller`).
 """
 
@@ -112,18 +113,27 @@ def read_example(trail: Trail) -> Example | None:
     shown = search["shown"] if isinstance(search["shown"], list) else ()
     ranks = {tool: rank for rank, tool in reversed([*enumerate(shown, 1)]) if isinstance(tool, str)}
     weights: dict[str, float] = {}
-    for event in trail.events:
-        if event["caller"] != search["caller"]:
-            continue
-        if event["event"] == "call" and event["ok"]:
-            weights[event["tool"]] = weigh_rank(ranks.get(event["tool"]))
-        elif event["event"] == "feedback":
-            weights.update((tool, weigh_rank(ranks.get(tool))) for tool in _read_ids(event.get("good")))
-            for tool in _read_ids(event.get("bad")):
-                weights.pop(tool, None)
+    for tool, is_right in _list_judgements(event for event in trail.events if event["caller"] == search["caller"]):
+        weights.pop(tool, None)
+        if is_right:
+            weights[tool] = weigh_rank(ranks.get(tool))
     if not weights:
         return None
     return Example(row=trail.row, at=search["at"], caller=search["caller"], query=search["query"], tools=weights)
+
+
+def _list_judgements(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, bool]]:
+    """List (tool, whether it was right) from successful calls and feedback that was not withdrawn, in order."""
+    judgements: list[tuple[str, bool, bool]] = []  # and whether it is feedback
+    for event in events:
+        if event["event"] == "call" and event["ok"]:
+            judgements.append((event["tool"], True, False))
+        elif event["event"] == "feedback":
+            judgements += [(tool, True, True) for tool in _read_ids(event.get("good"))]
+            judgements += [(tool, False, True) for tool in _read_ids(event.get("bad"))]
+            withdrawn = set(_read_ids(event.get("withdrawn")))
+            judgements = [entry for entry in judgements if not (entry[2] and entry[0] in withdrawn)]
+    return [(tool, is_right) for tool, is_right, _ in judgements]
 
 
 def _read_ids(value: Any) -> list[str]:

@@ -20,13 +20,27 @@ from toolscout.indexes.words import tokenize
 from toolscout.search.pipeline import Stage
 from toolscout.types import Explanation, Search, Tool, render
 
-__all__ = ["Why", "explain", "find"]
+__all__ = ["Trial", "Why", "explain", "find", "try_words"]
 
 MIN_TWIN_OVERLAP = 0.8  # overlap of words from which two tools are called near-duplicates
 MAX_LIFTING_WORDS = 3  # missing words that are added to a description together
 REQUEST_WORDS = frozenset(  # words of any request, which say nothing about a tool
     ("want", "need", "help", "please", "like", "much", "find", "know", "give", "tell", "get", "show", "could", "would")
 )
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """What words would do, if the description of the tool had them.
+
+    Attributes:
+        words: the words that were added.
+        rank: the rank that the tool then has, from 1; None: no stage ranks it.
+        shown: whether that rank is high enough for the answer.
+    """
+
+    words: tuple[str, ...]
+    rank: int | None
+    shown: bool
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +57,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
         ahead: (id, score) of the tools that are returned instead.
         causes: sentences, the most important first.
         fixes: sentences; those that add words were tested.
+        trial: what words would do that the caller chose; None: none were chosen.
     """
 
     query: str
@@ -56,6 +71,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
     ahead: tuple[tuple[str, float], ...]
     causes: tuple[str, ...]
     fixes: tuple[str, ...]
+    trial: Trial | None = None
 
 
 def find(catalogue: Catalogue, name: str) -> str:
@@ -275,18 +291,31 @@ def _lift(
     """
     if not missing:
         return None
-    all_tools = catalogue.tools()
-    tried = _sort_by_rarity(missing, all_tools)
+    tried = _sort_by_rarity(missing, catalogue.tools())
     for count in range(1, min(MAX_LIFTING_WORDS, len(tried)) + 1):
-        added = " ".join(tried[:count])
-        changed = _replace_description(tool, f"{tool.description} {added}".strip())
-        trial = Catalogue.of(changed if other.id == tool.id else other for other in all_tools)
-        explanation = rebuild(trial).explain(search, tool.id)
-        if explanation and explanation.rank is not None and explanation.rank <= search.k:
-            return (
-                f"with {_list(tried[:count])} in its description it would stand at rank {explanation.rank} (tried out)"
-            )
+        rank = _rank_with_words(catalogue, rebuild, search, tool, tried[:count])
+        if rank is not None and rank <= search.k:
+            return f"with {_list(tried[:count])} in its description it would stand at rank {rank} (tried out)"
     return None
+
+
+def try_words(
+    catalogue: Catalogue, rebuild: Callable[[Catalogue], Stage], search: Search, tool_id: str, words: Sequence[str]
+) -> Trial:
+    """Say where a tool would stand if its description had these words too."""
+    [tool] = catalogue.tools([tool_id])
+    rank = _rank_with_words(catalogue, rebuild, search, tool, words)
+    return Trial(words=tuple(words), rank=rank, shown=rank is not None and rank <= search.k)
+
+
+def _rank_with_words(
+    catalogue: Catalogue, rebuild: Callable[[Catalogue], Stage], search: Search, tool: Tool, words: Sequence[str]
+) -> int | None:
+    """Return the rank that the tool would have with more words in its description; None: no stage ranks it."""
+    changed = _replace_description(tool, f"{tool.description} {' '.join(words)}".strip())
+    trial = Catalogue.of(changed if other.id == tool.id else other for other in catalogue.tools())
+    explanation = rebuild(trial).explain(search, tool.id)
+    return None if explanation is None else explanation.rank
 
 
 def _sort_by_rarity(words: Sequence[str], tools: Sequence[Tool]) -> list[str]:

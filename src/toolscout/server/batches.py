@@ -26,6 +26,7 @@ class _Job(NamedTuple):
     recipe: str | None
     caller: Caller
     tool_kind: Kind | None
+    preview: bool
     deadline: float | None
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[list[Search]]
@@ -33,7 +34,7 @@ class _Job(NamedTuple):
     @property
     def kind(self) -> tuple[Any, ...]:
         """Jobs of one kind can be searched together."""
-        return self.caller, self.k, self.recipe, self.tool_kind, self.deadline
+        return self.caller, self.k, self.recipe, self.tool_kind, self.preview, self.deadline
 
 
 class Batches:
@@ -68,23 +69,19 @@ class Batches:
         recipe: str | None,
         caller: Caller,
         kind: Kind | None = None,
+        *,
+        preview: bool = False,
         deadline: float | None = None,
     ) -> list[Search]:
-        """Run `Scout.search_many` for a caller, together with other waiting requests.
+        """Run `Scout.search_many`, or `preview_many`, for a caller, together with other waiting requests.
 
-        Args:
-            queries: what to search.
-            k: as in `Scout.search`.
-            recipe: as in `Scout.search`.
-            caller: who asks.
-            kind: the kind of tools; None for all.
-            deadline: on the clock of `time.monotonic`. Stages that can be cut short end then.
+        Stages that can be cut short end at the deadline, which is on the clock of `time.monotonic`.
 
         Raises:
             TimeoutError: if the searches before it took so long that there is no answer soon after the deadline.
         """
         loop = asyncio.get_running_loop()
-        job = _Job(queries, k, recipe, caller, kind, deadline, loop, loop.create_future())
+        job = _Job(queries, k, recipe, caller, kind, preview, deadline, loop, loop.create_future())
         with self._lock:
             self._jobs.append(job)
             self._waiting += len(queries)
@@ -121,14 +118,18 @@ class Batches:
         first = jobs[0]
         queries = [query for job in jobs for query in job.queries]
         try:
-            searches = self.scout.search_many(
-                queries,
-                first.k,
-                recipe=first.recipe,
-                visible=keep_kind(first.tool_kind, first.caller.visible),
-                caller=first.caller.name,
-                deadline=first.deadline,
-            )
+            visible = keep_kind(first.tool_kind, first.caller.visible)
+            if first.preview:
+                searches = self.scout.preview_many(queries, first.k, recipe=first.recipe, visible=visible)
+            else:
+                searches = self.scout.search_many(
+                    queries,
+                    first.k,
+                    recipe=first.recipe,
+                    visible=visible,
+                    caller=first.caller.name,
+                    deadline=first.deadline,
+                )
         except Exception as error:
             if len(jobs) == 1:
                 first.loop.call_soon_threadsafe(_fail, first.answer, error)

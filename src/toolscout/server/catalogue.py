@@ -1,19 +1,21 @@
-"""Catalogue routes: sources, the tree of paths, lists of tools, one tool, findability."""
+"""Catalogue routes: sources, the tree of paths, lists and facets of tools, one tool."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import msgspec
 
 from toolscout.access.policy import Caller
-from toolscout.catalogue.store import allows
-from toolscout.checks.lint import Lint, lint
 from toolscout.errors import NotFound
 from toolscout.server.service import ApiRequest, Service
 from toolscout.server.shapes import (
-    LintRequest,
+    Facet,
+    FacetsAnswer,
+    FacetsRequest,
     Nothing,
+    Row,
     SourceRow,
     SourcesAnswer,
     ToolRequest,
@@ -22,9 +24,11 @@ from toolscout.server.shapes import (
     TreeAnswer,
     TreeRequest,
 )
+from toolscout.server.sources import may_manage
+from toolscout.server.view import MAX_ROW_DESCRIPTION_CHARS, RowFilter, View
 from toolscout.types import Tool
 
-__all__ = ["check_findability", "list_sources", "list_tools", "read_tool", "read_tree", "require_visible"]
+__all__ = ["count_facets", "list_sources", "list_tools", "read_tool", "read_tree", "require_visible"]
 
 
 def require_visible(service: Service, caller: Caller, *ids: str) -> None:
@@ -47,7 +51,7 @@ async def list_sources(request: ApiRequest[Nothing]) -> SourcesAnswer:
 
 def _list_sources(service: Service, caller: Caller) -> SourcesAnswer:
     view = service.views.current(caller)
-    if caller.rules is None:
+    if caller.rules is None or may_manage(caller):
         rows = [
             SourceRow(
                 source.name,
@@ -87,22 +91,6 @@ def _read_tree(service: Service, caller: Caller, parameters: TreeRequest) -> Tre
     return TreeAnswer(list(place), tools, nodes, total, view.generation)
 
 
-async def check_findability(request: ApiRequest[LintRequest]) -> Lint:
-    """Find tools that a search misses or confuses, with advice."""
-    async with request.service.slow_work:
-        return await request.service.run_in_thread(
-            _check_findability, request.service, request.caller, request.parameters.most
-        )
-
-
-def _check_findability(service: Service, caller: Caller, max_tools: int) -> Lint:
-    service.scout.pipeline()  # opening it may take long, and a snapshot should be held only for a short time
-    with service.scout.store.reading():  # tools and searches see the same state
-        catalogue, pipeline = service.scout.pipeline()
-        visible = [tool for tool in catalogue.tools() if caller.visible is None or allows(caller.visible, tool)]
-        return lint(visible, pipeline, max_tools=max_tools, visible=caller.visible)
-
-
 async def list_tools(request: ApiRequest[ToolsRequest]) -> ToolsAnswer:
     """List a page of the tools below a node, or of the tools that contain some words."""
     return await request.service.run_in_thread(_list_tools, request.service, request.caller, request.parameters)
@@ -110,8 +98,77 @@ async def list_tools(request: ApiRequest[ToolsRequest]) -> ToolsAnswer:
 
 def _list_tools(service: Service, caller: Caller, parameters: ToolsRequest) -> ToolsAnswer:
     view = service.views.current(caller)
-    rows, total = view.page_tools(caller, parameters.within, parameters.text, parameters.offset, parameters.limit)
+    if parameters.state == "searched":
+        only = RowFilter(parameters.within, parameters.text, parameters.source, parameters.kind, parameters.parent)
+        rows, total = view.page_tools(caller, only, parameters.offset, parameters.limit)
+    else:
+        rows = _list_unsearched(service, caller, parameters)
+        total, rows = len(rows), rows[parameters.offset : parameters.offset + parameters.limit]
     return ToolsAnswer(rows, total, parameters.offset, view.generation)
+
+
+def _list_unsearched(service: Service, caller: Caller, parameters: ToolsRequest | FacetsRequest) -> list[Row]:
+    """List the tools that are not searched, in one state, for a caller who sees everything; for others none."""
+    if not may_manage(caller):
+        return []
+    words = (parameters.text or "").casefold().split()
+    return [
+        row
+        for row in _read_unsearched(service, parameters.state)
+        if parameters.source in (None, row.id.partition("/")[0])
+        and parameters.kind in (None, row.kind)
+        and all(word in f"{row.id} {row.description}".casefold() for word in words)
+    ]
+
+
+def _read_unsearched(service: Service, state: str) -> list[Row]:
+    store = service.scout.store
+    if state == "hidden":
+        return [Row(id, id.partition("/")[2], [], "") for id in store.hidden()]
+    if state == "waiting":
+        return [_make_row(definition.tool) for definition in store.waiting()]
+    names = [source.name for source in store.sources() if not source.enabled]
+    ids = [id for name in names for id, _ in store.page(name, limit=None)]
+    return [_make_row(tool) for tool in store.tools(ids)]
+
+
+def _make_row(tool: Tool) -> Row:
+    return Row(tool.id, tool.name, list(tool.path), tool.description[:MAX_ROW_DESCRIPTION_CHARS], tool.kind)
+
+
+async def count_facets(request: ApiRequest[FacetsRequest]) -> FacetsAnswer:
+    """Count the tools of each source, kind, parent and state."""
+    return await request.service.run_in_thread(_count_facets, request.service, request.caller, request.parameters)
+
+
+def _count_facets(service: Service, caller: Caller, parameters: FacetsRequest) -> FacetsAnswer:
+    view = service.views.current(caller)
+    if parameters.state == "searched":
+        only = RowFilter(None, parameters.text, parameters.source, parameters.kind, parameters.parent)
+        counts = view.count_facets(caller, only, parameters.limit)
+    else:
+        rows = _list_unsearched(service, caller, parameters)
+        sources, kinds = Counter(row.id.partition("/")[0] for row in rows), Counter(row.kind for row in rows)
+        counts = {
+            "sources": [Facet(name, name, count) for name, count in sorted(sources.items())[: parameters.limit]],
+            "kinds": [Facet(name, name, count) for name, count in sorted(kinds.items())],
+            "parents": [],
+        }
+    return FacetsAnswer(**counts, states=_count_states(service, view, caller))
+
+
+def _count_states(service: Service, view: View, caller: Caller) -> list[Facet]:
+    """Count the tools in each state, without the other filters."""
+    if not may_manage(caller):
+        return []
+    sources = service.scout.sources()
+    counts = {
+        "searched": len(view.rows),
+        "waiting": sum(source.waiting for source in sources),
+        "disabled": sum(source.tools for source in sources if not source.enabled),
+        "hidden": len(service.scout.store.hidden()),
+    }
+    return [Facet(name, name, count) for name, count in counts.items() if count or name == "searched"]
 
 
 async def read_tool(request: ApiRequest[ToolRequest]) -> dict[str, Any]:

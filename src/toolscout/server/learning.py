@@ -9,6 +9,7 @@ from typing import Final
 from toolscout.access.policy import Caller
 from toolscout.errors import Changed
 from toolscout.learn import loop
+from toolscout.learn.drift_report import DriftReport
 from toolscout.models import champion
 from toolscout.models.model_store import Manifest
 from toolscout.server.service import ApiRequest, RequestRefused, Service
@@ -25,7 +26,7 @@ from toolscout.server.shapes import (
     Serving,
 )
 
-__all__ = ["list_models", "promote", "read_learning", "read_results", "rollback"]
+__all__ = ["list_models", "promote", "read_drift", "read_learning", "read_results", "rollback"]
 
 _log: Final = logging.getLogger("toolscout.server")
 
@@ -70,6 +71,11 @@ def _read_learning(service: Service) -> LearningAnswer:
     scout = service.scout
     home, overruled = scout.settings.place, not scout.selector.is_unnamed(None, None)
     return LearningAnswer(champion.history(home), overruled, loop.last(home))
+
+
+async def read_drift(request: ApiRequest[Nothing]) -> DriftReport:
+    """Read whether the traffic is still that of the champion's time, what changed, and what to do."""
+    return await request.service.run_in_thread(request.service.check_drift)
 
 
 async def promote(request: ApiRequest[PromoteRequest]) -> Serving:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from toolscout.errors import require
+from toolscout.learn.drift_report import DRIFT_KINDS, DriftReport
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -56,6 +57,22 @@ class Metrics:
         )
         self._searches = Counter("toolscout_searches", "Answers of searches.", ["answer"], registry=self.registry)
         self._events = Counter("toolscout_events", "Calls and feedback written.", ["event"], registry=self.registry)
+
+        self._drift_alarms = Gauge(
+            "toolscout_drift_alarms",
+            "Changes of the traffic since the champion's time.",
+            ["what"],
+            registry=self.registry,
+        )
+        self._drift_searches = Gauge(
+            "toolscout_drift_watched_searches", "Searches since the champion's time.", registry=self.registry
+        )
+
+    def show_drift(self, report: DriftReport) -> None:
+        """Show how many changes of each kind the drift watch has found; 0 for kinds without one."""
+        for what in DRIFT_KINDS:
+            self._drift_alarms.labels(what).set(sum(alarm.what == what and not alarm.over for alarm in report.alarms))
+        self._drift_searches.set(report.watched)
 
     def count_request(self, method: str, path: str, status: int, seconds: float) -> None:
         """Count an answered request. `path` is the path of a route, or `other`."""

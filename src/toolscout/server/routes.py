@@ -7,7 +7,20 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from toolscout.checks.lint import Lint
-from toolscout.server import catalogue, learning, search, shapes, state, usage
+from toolscout.checks.selftest import Selftest
+from toolscout.learn.drift_report import DriftReport
+from toolscout.server import (
+    catalogue,
+    examples,
+    learning,
+    quality,
+    search,
+    shapes,
+    sources,
+    state,
+    usage,
+)
+from toolscout.server import operator_shapes as operations
 
 __all__ = ["JSON", "JSON_LINES", "ROUTES", "Route"]
 
@@ -52,10 +65,18 @@ def _cost_of_batch(parameters: shapes.BatchRequest) -> float:
 
 
 def _cost_of_why(parameters: shapes.WhyRequest) -> float:
-    return 50.0 if parameters.cures else 5.0
+    return 50.0 if parameters.cures or parameters.words else 5.0
 
 
 def _cost_of_lint(parameters: shapes.LintRequest) -> float:
+    return 3.0 * parameters.most
+
+
+def _cost_of_selftest(parameters: operations.SelftestRequest) -> float:
+    return 4.0 * parameters.most
+
+
+def _cost_of_examples(parameters: shapes.ExamplesRequest) -> float:
     return 3.0 * parameters.most
 
 
@@ -74,7 +95,62 @@ ROUTES: Final = (
     Route("GET", "/v1/sources", catalogue.list_sources, shapes.Nothing, shapes.SourcesAnswer, "catalogue"),
     Route("GET", "/v1/tree", catalogue.read_tree, shapes.TreeRequest, shapes.TreeAnswer, "catalogue"),
     Route("GET", "/v1/tools", catalogue.list_tools, shapes.ToolsRequest, shapes.ToolsAnswer, "catalogue"),
+    Route("GET", "/v1/facets", catalogue.count_facets, shapes.FacetsRequest, shapes.FacetsAnswer, "catalogue"),
+    Route(
+        "GET",
+        "/v1/examples",
+        examples.list_examples,
+        shapes.ExamplesRequest,
+        shapes.ExamplesAnswer,
+        "search",
+        cost=_cost_of_examples,
+    ),
     Route("GET", "/v1/tool", catalogue.read_tool, shapes.ToolRequest, shapes.ToolAnswer, "catalogue"),
+    Route(
+        "POST",
+        "/v1/sources/add",
+        sources.add_source,
+        operations.AddRequest,
+        operations.ChangesAnswer,
+        "catalogue",
+        operators_only=True,
+    ),
+    Route(
+        "POST",
+        "/v1/sources/sync",
+        sources.sync_sources,
+        operations.SyncRequest,
+        operations.ChangesAnswer,
+        "catalogue",
+        operators_only=True,
+    ),
+    Route(
+        "POST",
+        "/v1/sources/enable",
+        sources.enable_source,
+        operations.EnableRequest,
+        operations.Enabled,
+        "catalogue",
+        operators_only=True,
+    ),
+    Route(
+        "GET",
+        "/v1/approvals",
+        sources.list_approvals,
+        operations.ApprovalsRequest,
+        operations.ApprovalsAnswer,
+        "catalogue",
+        operators_only=True,
+    ),
+    Route(
+        "POST",
+        "/v1/approvals",
+        sources.approve,
+        operations.ApproveRequest,
+        operations.Approved,
+        "catalogue",
+        operators_only=True,
+    ),
     Route("POST", "/v1/calls", usage.report_call, shapes.CallRequest, shapes.Done, "usage"),
     Route("POST", "/v1/feedback", usage.report_feedback, shapes.FeedbackRequest, shapes.Done, "usage"),
     Route(
@@ -87,6 +163,24 @@ ROUTES: Final = (
         operators_only=True,
     ),
     Route("GET", "/v1/journal/stats", usage.read_stats, shapes.Nothing, shapes.Stats, "usage", operators_only=True),
+    Route(
+        "GET",
+        "/v1/journal/trends",
+        usage.read_trends,
+        operations.TrendsRequest,
+        operations.TrendsAnswer,
+        "usage",
+        operators_only=True,
+    ),
+    Route(
+        "GET",
+        "/v1/journal/unanswered",
+        usage.list_unanswered_queries,
+        operations.UnansweredRequest,
+        operations.UnansweredAnswer,
+        "usage",
+        operators_only=True,
+    ),
     Route(
         "GET",
         "/v1/journal/export",
@@ -110,12 +204,31 @@ ROUTES: Final = (
     Route(
         "GET",
         "/v1/lint",
-        catalogue.check_findability,
+        quality.check_findability,
         shapes.LintRequest,
         Lint,
         "catalogue",
         operators_only=True,
         cost=_cost_of_lint,
+    ),
+    Route(
+        "POST",
+        "/v1/selftest",
+        quality.run_selftest_now,
+        operations.SelftestRequest,
+        Selftest,
+        "catalogue",
+        operators_only=True,
+        cost=_cost_of_selftest,
+    ),
+    Route(
+        "GET",
+        "/v1/checks",
+        quality.read_check_history,
+        shapes.Nothing,
+        operations.HistoryAnswer,
+        "catalogue",
+        operators_only=True,
     ),
     Route(
         "GET", "/v1/models", learning.list_models, shapes.Nothing, shapes.ModelsAnswer, "learning", operators_only=True
@@ -129,6 +242,7 @@ ROUTES: Final = (
         "learning",
         operators_only=True,
     ),
+    Route("GET", "/v1/drift", learning.read_drift, shapes.Nothing, DriftReport, "learning", operators_only=True),
     Route(
         "POST", "/v1/promote", learning.promote, shapes.PromoteRequest, shapes.Serving, "learning", operators_only=True
     ),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
 
 from toolscout.access.policy import Caller
+from toolscout.access.telemetry import record_searches
 from toolscout.errors import NotFound, StoreError
+from toolscout.indexes.words import tokenize
 from toolscout.search.why import Why
 from toolscout.server.catalogue import require_visible
 from toolscout.server.service import ApiRequest, RequestRefused, Service
@@ -18,11 +22,26 @@ from toolscout.types import Search, as_json
 
 __all__ = ["explain_missing", "search", "search_batch"]
 
+MAX_MARKED_CHARS: Final = 2_000  # of name and description in which matched words are looked for
+_NAME_WORD: Final = re.compile(r"[^\W_]+")
+
 
 async def search(request: ApiRequest[SearchRequest]) -> dict[str, Any]:
     """Find the tools for one request, best first, or say why there are none."""
-    [result] = await _run_searches(request.service, request.caller, [request.parameters.query], request.parameters)
-    return _to_json(result, request.parameters.trace)
+    parameters = request.parameters
+    [result] = await _run_searches(request.service, request.caller, [parameters.query], parameters)
+    answer = _to_json(result, parameters.trace)
+    if parameters.matched:
+        terms = set(tokenize(parameters.query))
+        for hit in answer["hits"]:
+            hit["matched"] = _list_matched_words(terms, f"{hit['name']} {hit['description']}"[:MAX_MARKED_CHARS])
+    return answer
+
+
+def _list_matched_words(terms: AbstractSet[str], text: str) -> list[str]:
+    """List the words of a text that share an index term with the query, as the text spells them."""
+    words = dict.fromkeys(_NAME_WORD.findall(text))
+    return [word for word in words if not terms.isdisjoint(tokenize(word))]
 
 
 async def search_batch(request: ApiRequest[BatchRequest]) -> dict[str, Any]:
@@ -45,6 +64,7 @@ async def explain_missing(request: ApiRequest[WhyRequest]) -> Why:
                 recipe=parameters.recipe,
                 visible=request.caller.visible,
                 cures=parameters.cures,
+                words=parameters.words,
             )
 
 
@@ -55,17 +75,19 @@ async def _run_searches(
         raise RequestRefused(
             503, "The service has too many waiting queries. Try again in a second.", {"Retry-After": "1"}
         )
+    preview = isinstance(parameters, SearchRequest) and parameters.preview
     deadline = None if parameters.deadline is None else time.monotonic() + parameters.deadline
     try:
         with _report_missing_model():
             searches = await service.batches.search(
-                queries, parameters.k, parameters.recipe, caller, parameters.kind, deadline
+                queries, parameters.k, parameters.recipe, caller, parameters.kind, preview=preview, deadline=deadline
             )
     except (TimeoutError, asyncio.TimeoutError):
         raise RequestRefused(
             503, "The searches before this one took until its deadline. Try again.", {"Retry-After": "1"}
         ) from None
     service.not_ready_reason = None
+    record_searches(searches)
     for search in searches:
         service.metrics.count_search(search.answer)
     return searches

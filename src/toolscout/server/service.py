@@ -16,8 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
+from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import Caller, Policies
 from toolscout.errors import ToolscoutError, Unavailable
+from toolscout.learn.drift import DriftWatch
+from toolscout.learn.drift_report import DriftReport
 from toolscout.scout import Scout
 from toolscout.server.batches import Batches
 from toolscout.server.limits import Buckets, Limits
@@ -28,6 +31,8 @@ from toolscout.types import Search
 __all__ = ["ApiRequest", "RequestRefused", "Service"]
 
 SERVICE_THREADS: Final = 4  # beside the search thread; a fixed number keeps the SQLite connections few
+DATABASE_ANSWER_S: Final = 2.0
+DRIFT_INTERVAL_S: Final = 60.0  # between looks at whether the traffic changed
 REOPEN_INTERVAL_S: Final = 3.0  # between attempts to open the index
 T = TypeVar("T")
 Parameters = TypeVar("Parameters")
@@ -48,7 +53,7 @@ class Service:
     def __init__(
         self,
         scout: Scout,
-        policies: Policies | None = None,
+        policies: Policies | LivePolicies | None = None,
         *,
         limits: Limits | None = None,
         results: Path | None = None,
@@ -70,10 +75,14 @@ class Service:
         self._search_thread = ThreadPoolExecutor(1, thread_name_prefix="toolscout-search")
         self.batches = Batches(scout, self._search_thread, self.metrics.count_batch)
         self.slow_work = asyncio.Semaphore(1)  # requests that keep a core busy for seconds run one at a time
+        self.change_lock = asyncio.Semaphore(1)  # requests that change the catalogue run one at a time
         self.model_lock = asyncio.Semaphore(1)  # requests that read or move models run one at a time
         self.not_ready_reason: str | None = "the index is being opened"
+        self.is_stopping = False
+        self._answering: asyncio.Future[Any] | None = None
         self._opening: asyncio.Future[None] | None = None
         self._opened_at = -math.inf
+        self._drift = DriftWatch(scout)
 
     def _count_tools(self) -> int:
         return len(self.views.current().rows)
@@ -123,13 +132,57 @@ class Service:
         finally:
             self._opened_at = time.monotonic()
 
+    async def find_problem(self) -> str | None:
+        """Say why searches would wait or fail now; None: they would not. The database gets a moment to answer.
+
+        Only one such question is open at a time, so that a database that hangs takes one thread.
+        """
+        if self.is_stopping:
+            return "the service is stopping"
+        if self.not_ready_reason is not None or self.scout.settings.database is None:
+            return self.not_ready_reason
+        if self._answering is None or self._answering.done():
+            self._answering = asyncio.ensure_future(self.run_in_thread(self._ask_database))
+        try:
+            await asyncio.wait_for(asyncio.shield(self._answering), DATABASE_ANSWER_S)
+        except (ToolscoutError, asyncio.TimeoutError):
+            return "the database does not answer"
+        return None
+
+    def _ask_database(self) -> None:
+        with self.scout.store.reading() as connection:
+            connection.execute("SELECT 1").fetchone()
+
+    def begin_stop(self) -> None:
+        """Let `/ready` say that the service stops, so that a balancer sends no more requests."""
+        self.is_stopping = True
+
+    def check_drift(self) -> DriftReport:
+        """Look whether the traffic changed since the champion's time, and show it in the metrics."""
+        report = self._drift.check()
+        self.metrics.show_drift(report)
+        return report
+
+    async def _watch_drift(self) -> None:
+        """Look at the traffic from time to time. A failure is logged, and the next look tries again."""
+        while True:
+            await asyncio.sleep(DRIFT_INTERVAL_S)
+            try:
+                await self.run_in_thread(self.check_drift)
+            except ToolscoutError as error:
+                _log.warning("changes of the traffic are not noticed: %s", error)
+
     @contextlib.asynccontextmanager
     async def running(self, *_: object) -> AsyncIterator[None]:
-        """Open the index in the background. At the end wait until the threads have finished their work."""
+        """Open the index and watch the traffic in the background. At the end wait until the threads have finished."""
         self.reopen()
+        watch = asyncio.create_task(self._watch_drift())
         try:
             yield
         finally:
+            watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watch
             if self._opening is not None:
                 await self._opening
             await asyncio.get_running_loop().run_in_executor(None, self.close)

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from toolscout.learn.loop import Report
 from toolscout.models.champion import Promotion
+from toolscout.search.why import Trial
 from toolscout.types import Answer, Explanation, Hints, Kind, Role
 
 __all__ = ["MAX_QUERIES_PER_BATCH", "REQUEST_RECIPES"]
@@ -24,6 +25,7 @@ Count = Annotated[
 Id = Annotated[str, Meta(min_length=1, max_length=1_000)]
 SearchId = Annotated[str, Meta(min_length=1, max_length=200, description="From the answer of a search.")]
 Text = Annotated[str, Meta(max_length=200)]
+SourceText = Annotated[str, Meta(max_length=200, description="The name of a source.")]
 Instant = Annotated[str, Meta(max_length=40, description="ISO 8601, UTC; a prefix such as 2026-05 is enough.")]
 Page = Annotated[int, Meta(ge=1, le=500, description="Number of entries.")]
 Deadline = Annotated[float, Meta(gt=0, le=600, description="Seconds until the answer is wanted.")] | None
@@ -49,6 +51,8 @@ class SearchRequest(Struct, forbid_unknown_fields=True):
     trace: bool = False
     kind: Kind | None = None
     deadline: Deadline = None
+    preview: Annotated[bool, Meta(description="Not written to the journal: for a person who is still typing.")] = False
+    matched: Annotated[bool, Meta(description="Also list the words of each tool that match the query.")] = False
 
 
 class BatchRequest(Struct, forbid_unknown_fields=True):
@@ -70,6 +74,10 @@ class WhyRequest(Struct, forbid_unknown_fields=True):
     k: Count | None = None
     recipe: Recipe = None
     cures: bool = False
+    words: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=80)]],
+        Meta(max_length=10, description="Words to try out in the description of the tool, instead of `cures`."),
+    ] = []
 
 
 class CallRequest(Struct, forbid_unknown_fields=True):
@@ -87,17 +95,49 @@ class FeedbackRequest(Struct, forbid_unknown_fields=True):
     search_id: SearchId
     good: Annotated[list[Id], Meta(max_length=100)] = []
     bad: Annotated[list[Id], Meta(max_length=100)] = []
+    withdrawn: Annotated[
+        list[Id], Meta(max_length=100, description="Tools whose earlier feedback on this search no longer counts.")
+    ] = []
+
+
+NodeKey = Annotated[str, Meta(max_length=4_000, description="The `key` of a node of the tree.")]
+FilterWords = Annotated[str, Meta(max_length=200, description="Words that the id or the description contains.")]
+ToolState = Annotated[
+    Literal["searched", "waiting", "disabled", "hidden"],
+    Meta(
+        description="Whether tools are searched, or why not. All but `searched` are for operators who see everything."
+    ),
+]
 
 
 class ToolsRequest(Struct, forbid_unknown_fields=True):
     """A page of the catalogue."""
 
-    within: Annotated[str, Meta(max_length=4_000, description="The `key` of a node of the tree.")] | None = None
-    text: Annotated[str, Meta(max_length=200, description="Words that the id or the description contains.")] | None = (
-        None
-    )
+    within: NodeKey | None = None
+    text: FilterWords | None = None
+    source: SourceText | None = None
+    kind: Kind | None = None
+    parent: NodeKey | None = None
+    state: ToolState = "searched"
     offset: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
     limit: Page = 100
+
+
+class FacetsRequest(Struct, forbid_unknown_fields=True):
+    """The filters of a list of tools, for which the values of each facet are counted."""
+
+    text: FilterWords | None = None
+    source: SourceText | None = None
+    kind: Kind | None = None
+    parent: NodeKey | None = None
+    state: ToolState = "searched"
+    limit: Page = 200
+
+
+class ExamplesRequest(Struct, forbid_unknown_fields=True):
+    """The number of examples."""
+
+    most: Annotated[int, Meta(ge=1, le=12)] = 5
 
 
 class TreeRequest(Struct, forbid_unknown_fields=True):
@@ -181,6 +221,7 @@ class FoundTool(Struct):
     role: Role = "match"
     similar: list[str] = []
     kind: Kind = "tool"
+    matched: list[str] = []
 
 
 class Step(Struct):
@@ -228,6 +269,7 @@ class WhyAnswer(Struct):
     ahead: list[tuple[str, float]]
     causes: list[str]
     fixes: list[str]
+    trial: Trial | None = None
 
 
 class Row(Struct):
@@ -237,6 +279,30 @@ class Row(Struct):
     name: str
     path: list[str]
     description: str
+    kind: Kind = "tool"
+
+
+class Facet(Struct):
+    """One value of a facet: what to show, what to filter by, and the number of tools."""
+
+    name: str
+    key: str
+    tools: int
+
+
+class FacetsAnswer(Struct):
+    """The values of each facet, the most frequent first. `states` is empty for callers who do not see everything."""
+
+    sources: list[Facet]
+    kinds: list[Facet]
+    parents: list[Facet]
+    states: list[Facet]
+
+
+class ExamplesAnswer(Struct):
+    """Queries made from the catalogue's own descriptions. Each finds its tools."""
+
+    queries: list[str]
 
 
 class ToolsAnswer(Struct):
@@ -410,6 +476,7 @@ class Me(Struct):
     k: int
     journal: bool
     results: bool
+    manages: bool
 
 
 class Health(Struct):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncIterator, Iterable
+from datetime import datetime, timedelta, timezone
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -12,7 +13,9 @@ import msgspec
 from toolscout.access.policy import Caller
 from toolscout.errors import NotFound
 from toolscout.journal.journal import MAX_SEARCH_EVENTS, Imported, JournalFilter
+from toolscout.journal.trends import count_days, list_unanswered
 from toolscout.server.catalogue import require_visible
+from toolscout.server.operator_shapes import TrendsAnswer, TrendsRequest, UnansweredAnswer, UnansweredRequest
 from toolscout.server.service import ApiRequest, RequestRefused, Service
 from toolscout.server.shapes import (
     CallRequest,
@@ -28,7 +31,16 @@ from toolscout.server.shapes import (
 if TYPE_CHECKING:
     from starlette.responses import Response
 
-__all__ = ["export_lines", "import_lines", "read_journal", "read_stats", "report_call", "report_feedback"]
+__all__ = [
+    "export_lines",
+    "import_lines",
+    "list_unanswered_queries",
+    "read_journal",
+    "read_stats",
+    "read_trends",
+    "report_call",
+    "report_feedback",
+]
 
 IMPORT_MEMORY_BYTES: Final = 4 << 20  # a longer import is kept on disk
 EXPORT_BATCH_EVENTS: Final = 500  # events in one chunk of an export
@@ -65,7 +77,7 @@ def _report_call(service: Service, caller: Caller, parameters: CallRequest) -> N
 
 
 async def report_feedback(request: ApiRequest[FeedbackRequest]) -> Done:
-    """Record which tools were right and which were wrong. It is in the journal before the answer."""
+    """Record which tools were right or wrong, or withdraw that. It is in the journal before the answer."""
     await request.service.run_in_thread(_report_feedback, request.service, request.caller, request.parameters)
     request.service.metrics.count_event("feedback")
     return Done(True)
@@ -73,8 +85,14 @@ async def report_feedback(request: ApiRequest[FeedbackRequest]) -> Done:
 
 def _report_feedback(service: Service, caller: Caller, parameters: FeedbackRequest) -> None:
     _require_own_search(service, caller, parameters.search_id)
-    require_visible(service, caller, *parameters.good, *parameters.bad)
-    service.scout.feedback(parameters.search_id, good=parameters.good, bad=parameters.bad, caller=caller.name)
+    require_visible(service, caller, *parameters.good, *parameters.bad, *parameters.withdrawn)
+    service.scout.feedback(
+        parameters.search_id,
+        good=parameters.good,
+        bad=parameters.bad,
+        withdrawn=parameters.withdrawn,
+        caller=caller.name,
+    )
 
 
 async def read_journal(request: ApiRequest[JournalRequest]) -> JournalAnswer:
@@ -102,7 +120,7 @@ def _hide_tools(service: Service, caller: Caller, event: dict[str, Any]) -> dict
         return event
     view = service.views.current(caller)
     redacted = dict(event)
-    for key in ("shown", "good", "bad"):
+    for key in ("shown", "good", "bad", "withdrawn"):
         if isinstance(ids := event.get(key), list):
             redacted[key] = [id for id in ids if isinstance(id, str) and view.sees(caller, id)]
     if event["event"] == "call" and not view.sees(caller, event["tool"]):
@@ -113,6 +131,31 @@ def _hide_tools(service: Service, caller: Caller, event: dict[str, Any]) -> dict
 async def read_stats(request: ApiRequest[Nothing]) -> dict[str, Any]:
     """Count events and callers, with the first and last instant."""
     return await request.service.run_in_thread(request.service.scout.journal.stats)
+
+
+async def read_trends(request: ApiRequest[TrendsRequest]) -> TrendsAnswer:
+    """Count the events of each day."""
+    since = _find_day(request.parameters.days)
+    days = await request.service.run_in_thread(count_days, request.service.scout.journal, since)
+    return TrendsAnswer(since, days)
+
+
+async def list_unanswered_queries(request: ApiRequest[UnansweredRequest]) -> UnansweredAnswer:
+    """List the queries that got no tool, the most frequent first."""
+    parameters = request.parameters
+    queries = await request.service.run_in_thread(
+        list_unanswered,
+        request.service.scout.journal,
+        _find_day(parameters.days),
+        abstained=parameters.abstained,
+        limit=parameters.limit,
+    )
+    return UnansweredAnswer(queries)
+
+
+def _find_day(days: int) -> str:
+    """Return the first day of a span that ends today, in UTC."""
+    return (datetime.now(timezone.utc) - timedelta(days=days - 1)).date().isoformat()
 
 
 async def export_lines(request: ApiRequest[Nothing]) -> Response:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import Final
+from collections import Counter
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -12,10 +13,10 @@ import numpy.typing as npt
 from toolscout.access.policy import LOCAL, Caller
 from toolscout.catalogue.store import Catalogue, Store
 from toolscout.errors import NotFound, find_nearest
-from toolscout.server.shapes import Node, Row
+from toolscout.server.shapes import Facet, Node, Row
 from toolscout.types import Tool
 
-__all__ = ["View", "Views", "encode_key"]
+__all__ = ["RowFilter", "View", "Views", "encode_key"]
 
 Place = tuple[str, ...]
 Places = npt.NDArray[np.intp]
@@ -37,6 +38,24 @@ def _decode_key(key: str | None) -> Place:
     return tuple(unquote(part) for part in key.split("/")) if key else ()
 
 
+class RowFilter(NamedTuple):
+    """Which rows of the catalogue a list shows: those that meet every condition. None: no condition.
+
+    Attributes:
+        within: key of a node of the tree.
+        text: words, all of which the id or the description contains.
+        source: name of a source.
+        kind: tool, skill or agent.
+        parent: key of the node that is directly above the tool.
+    """
+
+    within: str | None = None
+    text: str | None = None
+    source: str | None = None
+    kind: str | None = None
+    parent: str | None = None
+
+
 class View:
     """One generation of the catalogue, for lists and the tree. Immutable."""
 
@@ -47,6 +66,8 @@ class View:
         self.rows: list[Row] = []
         self._texts: list[str] = []
         self._numbers = {id: number for number, id in enumerate(catalogue.ids)}
+        self._kinds: list[str] = []
+        self._places: list[Place] = []
         below: dict[Place, list[int]] = {(): []}
         children: dict[Place, set[str]] = {}
         for number, tool in enumerate(catalogue.tools()):
@@ -55,9 +76,11 @@ class View:
                 if len(tool.description) <= MAX_ROW_DESCRIPTION_CHARS
                 else tool.description[: MAX_ROW_DESCRIPTION_CHARS - 1] + "…"
             )
-            self.rows.append(Row(tool.id, tool.name, list(tool.path), short))
+            self.rows.append(Row(tool.id, tool.name, list(tool.path), short, tool.kind))
+            self._kinds.append(tool.kind)
             self._texts.append(f"{tool.id} {tool.description}".casefold())
             place = find_place(tool)
+            self._places.append(place)
             for depth in range(len(place) + 1):
                 below.setdefault(place[:depth], []).append(number)
                 if depth:
@@ -100,16 +123,46 @@ class View:
             raise NotFound(f"expected a node of the tree that you may see, found {key!r:.200}")
         return place, numbers
 
-    def page_tools(
-        self, caller: Caller, key: str | None, text: str | None, offset: int, limit: int
-    ) -> tuple[list[Row], int]:
-        """Page the tools below a node that contain every word of `text`. Also returns their total number."""
-        _, numbers = self._find_node(caller, key)
-        words = (text or "").casefold().split()
-        matches: list[int] = numbers.tolist()
-        if words:
-            matches = [number for number in matches if all(word in self._texts[number] for word in words)]
+    def page_tools(self, caller: Caller, only: RowFilter, offset: int, limit: int) -> tuple[list[Row], int]:
+        """Page the tools that a filter lets through. Also returns their total number."""
+        matches = self._filter_numbers(caller, only)
         return [self.rows[number] for number in matches[offset : offset + limit]], len(matches)
+
+    def _filter_numbers(self, caller: Caller, only: RowFilter) -> list[int]:
+        _, numbers = self._find_node(caller, only.within)
+        matches: list[int] = numbers.tolist()
+        parent = _decode_key(only.parent)
+        if parent:
+            matches = [number for number in matches if self._places[number] == parent]
+        if only.source:
+            matches = [number for number in matches if self._places[number][0] == only.source]
+        if only.kind:
+            matches = [number for number in matches if self._kinds[number] == only.kind]
+        if words := (only.text or "").casefold().split():
+            matches = [number for number in matches if all(word in self._texts[number] for word in words)]
+        return matches
+
+    def count_facets(self, caller: Caller, only: RowFilter, limit: int) -> dict[str, list[Facet]]:
+        """Count the tools of each source, kind and parent. Each count leaves out the condition on its own facet.
+
+        Args:
+            caller: only what they may see is counted.
+            only: the conditions.
+            limit: most values of one facet, the most frequent.
+        """
+        places, kinds = self._places, self._kinds
+        sources = Counter(places[number][0] for number in self._filter_numbers(caller, only._replace(source=None)))
+        found_kinds = Counter(kinds[number] for number in self._filter_numbers(caller, only._replace(kind=None)))
+        parents = Counter(places[number] for number in self._filter_numbers(caller, only._replace(parent=None)))
+        return {
+            "sources": [Facet(name, name, count) for name, count in _rank(sources, limit)],
+            "kinds": [Facet(name, name, count) for name, count in _rank(found_kinds, limit)],
+            "parents": [
+                Facet(" › ".join(place[1:]) or place[0], encode_key(place), count)
+                for place, count in _rank(parents, limit)
+                if len(place) > 1
+            ],
+        }
 
     def page_nodes(
         self, caller: Caller, key: str | None, offset: int, limit: int
@@ -124,6 +177,11 @@ class View:
             Node(name, encode_key(inner), count, inner not in self._children) for inner, name, count in counts if count
         ]
         return place, len(numbers), nodes[offset : offset + limit], len(nodes)
+
+
+def _rank(counts: Counter[Any], limit: int) -> list[tuple[Any, int]]:
+    """Return the most frequent values with their counts; ties by value."""
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
 
 
 class Views:

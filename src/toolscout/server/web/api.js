@@ -17,7 +17,9 @@ export const key = {
 async function ask(path, options = {}) {
   const headers = { ...options.headers };
   if (key.get()) headers["X-API-Key"] = key.get();
-  const answer = await fetch(path, { ...options, headers, credentials: "omit", redirect: "error" });
+  const answer = await fetch(path, { ...options, headers, credentials: "omit", redirect: "error" }).catch((error) => {
+    throw error.name === "AbortError" ? error : new Error("The service does not answer. Is it running?");
+  });
   if (answer.ok) return answer;
   let text = `The service answered with status ${answer.status}.`;
   try {

@@ -1,45 +1,52 @@
-// The frame of the page: tabs, hash routes, keyboard shortcuts, and the form for an API key.
+// The frame of the page: views, hash routes, keys, and the form for an API key.
 
 import * as catalogue from "./catalogue.js";
 import * as evaluation from "./evaluation.js";
-import * as findability from "./findability.js";
+import * as home from "./home.js";
 import * as journal from "./journal.js";
-import * as learning from "./learning.js";
+import * as models from "./models.js";
+import * as quality from "./quality.js";
 import * as search from "./search.js";
+import * as sources from "./sources.js";
 import { get, key } from "./api.js";
-import { h, say, show } from "./dom.js";
+import { count, h, say, show } from "./dom.js";
 import { SIGN_IN, report } from "./frame.js";
+import { openPalette } from "./palette.js";
 
 const VIEWS = [
+  { name: "home", title: "Home", view: home, there: () => true },
   { name: "search", title: "Search", view: search, there: () => true },
   { name: "catalogue", title: "Catalogue", view: catalogue, there: () => true },
-  { name: "findability", title: "Quality", view: findability, there: (me) => me.operator },
-  { name: "journal", title: "Journal", view: journal, there: (me) => me.operator },
-  { name: "learning", title: "Models", view: learning, there: (me) => me.operator },
-  { name: "evaluation", title: "Evaluation", view: evaluation, there: (me) => me.operator && me.results },
+  { name: "sources", title: "Sources", view: sources, there: (caller) => caller.manages },
+  { name: "journal", title: "Journal", view: journal, there: (caller) => caller.operator },
+  { name: "models", title: "Models", view: models, there: (caller) => caller.operator },
+  { name: "quality", title: "Quality", view: quality, there: (caller) => caller.operator },
+  { name: "evaluation", title: "Evaluation", view: evaluation, there: (caller) => caller.operator && caller.results },
 ];
+const FORMER_NAMES = { learning: "models", findability: "quality" };
 const main = document.getElementById("main");
 let me = null;
 
-const views = () => VIEWS.filter((each) => each.there(me));
+const views = () => VIEWS.filter((view) => view.there(me));
 
 function address() {
   const [name, query] = location.hash.replace(/^#\/?/, "").split("?");
-  return { name, parameters: new URLSearchParams(query ?? "") };
+  return { name: FORMER_NAMES[name] ?? name, parameters: new URLSearchParams(query ?? "") };
 }
 
 // Each view draws into its own element, which is removed when the view is left. A late answer then changes nothing that
 // is visible. Code that changes anything outside the element checks first that it is still connected.
 async function route() {
   const { name, parameters } = address();
-  const chosen = views().find((each) => each.name === name) ?? views()[0];
+  const chosen = views().find((view) => view.name === name) ?? views()[0];
   for (const link of document.querySelectorAll("nav a")) {
     if (link.dataset.name === chosen.name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   document.title = `${chosen.title} – toolscout`;
-  const place = h("div");
+  const place = h("div", { id: `view-${chosen.name}` });
   show(main, h("h1", {}, chosen.title), place);
+  scrollTo(0, 0);
   try {
     await chosen.view.open(place, parameters, me);
   } catch (error) {
@@ -70,20 +77,20 @@ async function begin() {
     report(error);
     return;
   }
-  document.getElementById("who").textContent = `${me.caller} · ${me.tools.toLocaleString("en")} tools`;
+  document.getElementById("who").textContent = `${me.caller} · ${count(me.tools, "tool")}`;
   show(document.getElementById("tabs"),
-    views().map((each, at) => h("a", { href: `#/${each.name}`, "data-name": each.name, "aria-keyshortcuts": at + 1 }, each.title)));
+    views().map((view, at) => h("a", { href: `#/${view.name}`, "data-name": view.name, "aria-keyshortcuts": at + 1 }, view.title)));
   await route();
 }
 
 document.addEventListener(SIGN_IN, askForKey);
 
 const KEYS = [
+  ["Ctrl K", "open the command palette"],
   ["/", "focus the search field"],
-  ["1 … 6", "switch the view"],
+  ["1 … 8", "switch the view"],
   ["j, k", "next, previous tool or model"],
   ["Enter", "open the tool"],
-  ["← → ↑ ↓", "move in the tree"],
   ["?", "show this list"],
 ];
 
@@ -97,14 +104,26 @@ function help() {
 }
 
 function step(forward) {
-  const stops = [...main.querySelectorAll("[data-stop]")];
+  const stops = [...main.querySelectorAll("[data-stop]")].filter((stop) => stop.checkVisibility?.() ?? true);
   const at = stops.indexOf(document.activeElement);
   const next = stops[Math.max(0, Math.min(stops.length - 1, at + (forward ? 1 : -1)))];
   next?.focus();
   next?.scrollIntoView({ block: "nearest" });
 }
 
+const commands = () => [
+  ...views().map((view) => ({ title: view.title, about: "view", href: `#/${view.name}` })),
+  ...(me.manages ? [{ title: "Add a source", about: "command", href: "#/sources?add=1" }, { title: "Approve definitions", about: "command", href: "#/sources?waiting=1" }] : []),
+  ...(me.operator ? [{ title: "Queries without a tool", about: "command", href: "#/journal?without=1" }, { title: "Check the quality", about: "command", href: "#/quality?most=300" }] : []),
+  { title: "Keys", about: "command", work: help },
+];
+
 document.addEventListener("keydown", (event) => {
+  if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k" && me) {
+    event.preventDefault();
+    openPalette(commands());
+    return;
+  }
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, dialog")) return;
   if (event.key === "/") main.querySelector("input[type=search]")?.focus();
   else if (event.key === "?") help();
@@ -114,5 +133,6 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 document.getElementById("help").addEventListener("click", help);
+document.getElementById("palette-open").addEventListener("click", () => me && openPalette(commands()));
 addEventListener("hashchange", () => me && route());
 begin();

@@ -1,22 +1,25 @@
-// The catalogue: the tree of paths, the tools below a node, and one tool in full. Only visible rows are in the page.
+// The catalogue: tools by facets and words, and one tool in full. Only visible rows are in the page.
 
 import { get } from "./api.js";
-import { chips, debounce, h, number, show } from "./dom.js";
+import { chips, copyable, count, debounce, h, isNarrow, linkTo, marked, number, show } from "./dom.js";
 import { remember, report } from "./frame.js";
 
-const HEIGHT = 58; // of a row
-const BLOCK = 100; // rows of one request
+const ROW_PX = 58;
+const ROWS_PER_REQUEST = 100;
+const FACETS = [["source", "Source", "sources"], ["kind", "Kind", "kinds"], ["parent", "Parent", "parents"], ["state", "State", "states"]];
+const MAX_FACET_VALUES = 300;
 
 export async function open(place, parameters) {
-  const state = { within: parameters.get("within") ?? "", text: parameters.get("text") ?? "", tool: parameters.get("tool") ?? "" };
+  const state = Object.fromEntries(["text", "source", "kind", "parent", "state", "tool"].map((name) => [name, parameters.get(name) ?? ""]));
   const filter = h("input", { type: "search", id: "filter", value: state.text, autocomplete: "off", "aria-keyshortcuts": "/" });
-  const count = h("p", { id: "count", class: "quiet", role: "status" });
+  const total = h("p", { id: "count", class: "quiet", role: "status" });
   const list = h("div", { class: "pane card", id: "tools", role: "group", "aria-label": "Tools" });
   const detail = h("section", { class: "pane card", id: "detail", "aria-label": "Tool", tabindex: "0" }, h("p", { class: "quiet" }, "Choose a tool."));
-  const branch = h("ul", { role: "tree", "aria-label": "Sources and paths" });
-  const fresh = () => {
+  const selects = Object.fromEntries(FACETS.map(([name]) => [name, h("select", { id: `facet-${name}` })]));
+  const panes = h("div", { class: "panes" }, list, detail);
+  const refresh = () => {
     remember(place, "catalogue", state);
-    return rows(list, count, state, pick).catch((error) => report(error, place));
+    return Promise.all([showRows(list, total, state, pick), showFacets(selects, state)]).catch((error) => report(error, place));
   };
   const pick = async (id) => {
     state.tool = id;
@@ -24,57 +27,83 @@ export async function open(place, parameters) {
     try {
       const tool = await get("/v1/tool", { id });
       if (state.tool !== id) return; // another tool was chosen in the meantime
-      show(detail, draw(tool));
+      show(detail, drawBack(panes, list), drawTool(tool, state.text));
+      panes.classList.add("chosen");
       detail.scrollTop = 0;
+      if (isNarrow()) detail.scrollIntoView({ block: "start" });
     } catch (error) {
       report(error, place);
     }
   };
-  filter.addEventListener("input", debounce(() => { state.text = filter.value; fresh(); }, 60));
+  filter.addEventListener("input", debounce(() => { state.text = filter.value; refresh(); }, 60));
+  for (const [name] of FACETS) selects[name].addEventListener("change", () => { state[name] = selects[name].value; refresh(); });
   place.append(
-    h("div", { class: "row" }, h("label", { class: "wide", for: "filter" }, "Filter by name or description", filter), count),
-    h("div", { class: "three" }, h("div", { class: "pane card" }, branch), list, detail));
-  const chosen = (key) => { state.within = key; fresh(); };
-  const started = fresh();
-  await tree(branch, chosen, state.within);
-  await started;
+    h("div", { class: "row filters" }, h("label", { class: "wide", for: "filter" }, "Name or description", filter),
+      FACETS.map(([name, title]) => h("label", { for: `facet-${name}` }, title, selects[name])),
+      h("button", { type: "button", id: "clear", onclick: () => {
+        for (const name of ["text", "source", "kind", "parent", "state"]) state[name] = "";
+        filter.value = "";
+        refresh();
+      } }, "Clear")),
+    total, panes);
+  await refresh();
   if (state.tool) await pick(state.tool);
+}
+
+const filters = ({ text, source, kind, parent, state }) => ({ text, source, kind, parent, state });
+
+// --- facets ------------------------------------------------------------------------------------------------------------
+
+async function showFacets(selects, state) {
+  const token = (selects.token = {}); // an older answer does not draw over a newer one
+  const facets = await get("/v1/facets", { ...filters(state), limit: MAX_FACET_VALUES });
+  if (selects.token !== token) return;
+  for (const [name, , field] of FACETS) {
+    const values = facets[field];
+    const options = values.map((value) => h("option", { value: name === "state" && value.key === "searched" ? "" : value.key }, `${value.name} (${number(value.tools)})`));
+    if (name !== "state") options.unshift(h("option", { value: "" }, "all"));
+    if (state[name] && !values.some((value) => value.key === state[name])) options.push(h("option", { value: state[name] }, `${decodeURIComponent(state[name])} (0)`));
+    show(selects[name], options);
+    selects[name].value = state[name];
+    selects[name].parentElement.hidden = name === "state" ? values.length < 2 && !state.state : values.length < 1;
+  }
 }
 
 // --- the list ----------------------------------------------------------------------------------------------------------
 
-async function rows(list, count, state, pick) {
-  const asked = { within: state.within, text: state.text };
-  const token = (list.token = {}); // an older answer does not draw over a newer one
+async function showRows(list, place, state, pick) {
+  const token = (list.token = {});
+  const wanted = filters(state);
   const blocks = new Map();
-  const block = (at) => {
-    if (!blocks.has(at)) blocks.set(at, get("/v1/tools", { ...asked, offset: at * BLOCK, limit: BLOCK }));
+  const readBlock = (at) => {
+    if (!blocks.has(at)) blocks.set(at, get("/v1/tools", { ...wanted, offset: at * ROWS_PER_REQUEST, limit: ROWS_PER_REQUEST }));
     return blocks.get(at);
   };
-  const { total } = await block(0);
+  const { total } = await readBlock(0);
   if (list.token !== token) return;
-  count.textContent = `${number(total)} ${total === 1 ? "tool" : "tools"}${asked.within ? ` in ${decodeURIComponent(asked.within).replaceAll("/", " › ")}` : ""}`;
+  place.textContent = count(total, "tool") + (state.source ? ` in ${state.source}` : "");
   const canvas = h("div", { class: "virtual" });
-  canvas.style.height = `${total * HEIGHT}px`;
-  show(list, canvas);
+  canvas.style.height = `${total * ROW_PX}px`;
+  list.classList.toggle("empty", total === 0);
+  show(list, total ? canvas : h("p", { class: "quiet" }, "No tool matches these filters."));
   list.scrollTop = 0;
   const drawn = new Map();
   const draw = async () => {
-    const first = Math.max(0, Math.floor(list.scrollTop / HEIGHT) - 4);
-    const last = Math.min(total - 1, Math.ceil((list.scrollTop + (list.clientHeight || 600)) / HEIGHT) + 4);
+    const first = Math.max(0, Math.floor(list.scrollTop / ROW_PX) - 4);
+    const last = Math.min(total - 1, Math.ceil((list.scrollTop + (list.clientHeight || 600)) / ROW_PX) + 4);
     for (const [at, row] of drawn) {
       if ((at < first || at > last) && !row.contains(document.activeElement)) { row.remove(); drawn.delete(at); }
     }
-    for (let at = Math.floor(first / BLOCK); at <= Math.floor(last / BLOCK); at += 1) {
-      const page = await block(at);
+    for (let at = Math.floor(first / ROWS_PER_REQUEST); at <= Math.floor(last / ROWS_PER_REQUEST); at += 1) {
+      const page = await readBlock(at);
       if (list.token !== token) return;
       page.tools.forEach((tool, inner) => {
-        const place = at * BLOCK + inner;
-        if (place < first || place > last || drawn.has(place)) return;
-        const row = line(tool, state, pick, list);
-        row.style.top = `${place * HEIGHT}px`;
-        drawn.set(place, row);
-        const after = [...drawn.keys()].filter((each) => each > place).sort((a, b) => a - b)[0];
+        const number = at * ROWS_PER_REQUEST + inner;
+        if (number < first || number > last || drawn.has(number)) return;
+        const row = drawRow(tool, state, pick, list);
+        row.style.top = `${number * ROW_PX}px`;
+        drawn.set(number, row);
+        const after = [...drawn.keys()].filter((other) => other > number).sort((a, b) => a - b)[0];
         canvas.insertBefore(row, after === undefined ? null : drawn.get(after)); // so that Tab goes down the list
       });
     }
@@ -83,109 +112,48 @@ async function rows(list, count, state, pick) {
   await draw();
 }
 
-function line(tool, state, pick, list) {
-  const chosen = () => {
+function drawRow(tool, state, pick, list) {
+  const choose = () => {
     for (const other of list.querySelectorAll("[aria-pressed=true]")) other.setAttribute("aria-pressed", "false");
     button.setAttribute("aria-pressed", "true");
     pick(tool.id);
   };
-  const button = h("button", { type: "button", "data-stop": true, "data-id": tool.id, "aria-pressed": String(tool.id === state.tool), onclick: chosen },
-    h("strong", {}, tool.name), h("span", {}, tool.description || tool.id));
+  const words = state.text.split(/\s+/).filter(Boolean);
+  const button = h("button", { type: "button", "data-stop": true, "data-id": tool.id, "aria-pressed": String(tool.id === state.tool), onclick: choose },
+    h("strong", {}, marked(tool.name, words), tool.kind !== "tool" && h("span", { class: "badge" }, tool.kind)), h("span", {}, marked(tool.description || tool.id, words)));
   return h("div", {}, button);
-}
-
-// --- the tree: roles and keys as the ARIA practices have them ---------------------------------------------------------
-
-async function tree(root, chosen, selected) {
-  const failed = (error) => report(error, root);
-  const item = (node, level) => {
-    const mark = h("span", { class: "mark", "aria-hidden": "true" }, node.leaf ? "" : "▸");
-    const self = h("li", { role: "treeitem", tabindex: "-1", "aria-level": level, "aria-selected": String(node.key === selected),
-      "aria-expanded": node.leaf ? null : "false", "data-key": node.key },
-      h("div", { class: "label" }, mark, h("span", { class: "text" }, node.name), h("span", { class: "quiet" }, number(node.tools))));
-    self.toggle = async (opened) => {
-      if (node.leaf || opened === (self.getAttribute("aria-expanded") === "true")) return;
-      self.setAttribute("aria-expanded", String(opened));
-      mark.textContent = opened ? "▾" : "▸";
-      self.querySelector(":scope > [role=group]")?.remove();
-      if (opened) {
-        const group = h("ul", { role: "group" });
-        self.append(group);
-        await page(group, node.key, level + 1, 0);
-      }
-    };
-    self.choose = () => {
-      for (const other of root.querySelectorAll("[aria-selected=true]")) other.setAttribute("aria-selected", "false");
-      self.setAttribute("aria-selected", "true");
-      focus(self);
-      chosen(node.key);
-    };
-    self.firstChild.addEventListener("click", (event) => {
-      event.stopPropagation();
-      self.choose();
-      self.toggle(self.getAttribute("aria-expanded") !== "true").catch(failed);
-    });
-    return self;
-  };
-  const page = async (group, key, level, offset) => {
-    const found = await get("/v1/tree", { within: key, offset, limit: 200 });
-    group.append(...found.nodes.map((node) => item(node, level)));
-    const left = found.total - offset - found.nodes.length;
-    if (left <= 0 || !found.nodes.length) return;
-    const more = h("li", { role: "treeitem", tabindex: "-1", "aria-level": level, "aria-selected": "false" },
-      h("div", { class: "label" }, h("span", { class: "mark" }), h("span", { class: "text" }, `${number(left)} more`)));
-    more.choose = async () => { more.remove(); await page(group, key, level, offset + found.nodes.length); };
-    more.toggle = async () => {};
-    more.firstChild.addEventListener("click", (event) => { event.stopPropagation(); more.choose().catch(failed); });
-    group.append(more);
-  };
-  const focus = (self) => {
-    for (const other of root.querySelectorAll("[tabindex='0']")) other.setAttribute("tabindex", "-1");
-    self.setAttribute("tabindex", "0");
-    self.focus({ preventScroll: false });
-  };
-  root.addEventListener("keydown", async (event) => {
-    const self = event.target.closest("[role=treeitem]");
-    const all = [...root.querySelectorAll("[role=treeitem]")];
-    const at = all.indexOf(self);
-    const opened = self?.getAttribute("aria-expanded");
-    const moves = {
-      ArrowDown: () => all[at + 1] && focus(all[at + 1]),
-      ArrowUp: () => all[at - 1] && focus(all[at - 1]),
-      Home: () => focus(all[0]),
-      End: () => focus(all.at(-1)),
-      ArrowRight: () => (opened === "false" ? self.toggle(true) : opened === "true" && all[at + 1] && focus(all[at + 1])),
-      ArrowLeft: () => (opened === "true" ? self.toggle(false) : self.parentElement.closest("[role=treeitem]") && focus(self.parentElement.closest("[role=treeitem]"))),
-      Enter: () => self.choose(),
-      " ": () => self.choose(),
-    };
-    if (at < 0 || !moves[event.key]) return;
-    event.preventDefault();
-    try {
-      await moves[event.key]();
-    } catch (error) {
-      failed(error);
-    }
-  });
-  show(root);
-  await page(root, "", 1, 0);
-  const items = [...root.children];
-  items[0]?.setAttribute("tabindex", "0");
-  if (items.length === 1) await items[0].toggle(true);
 }
 
 // --- one tool ----------------------------------------------------------------------------------------------------------
 
-function draw(tool) {
+function drawBack(panes, list) {
+  return h("button", { type: "button", class: "back", onclick: () => {
+    panes.classList.remove("chosen");
+    list.querySelector("[aria-pressed=true]")?.focus();
+  } }, "Back to the list");
+}
+
+function drawTool(tool, text) {
   const hints = Object.entries(tool.hints).filter(([, value]) => value !== null).map(([name, value]) => `${value ? "" : "not "}${name.replace("_", " ")}`);
   const json = (title, value) => value !== null && value !== undefined && Object.keys(value).length > 0 &&
-    [h("h3", {}, title), h("pre", { tabindex: "0", "aria-label": title }, typeof value === "string" ? value : JSON.stringify(value, null, 2))];
+    h("details", {}, h("summary", {}, title), h("pre", { tabindex: "0", "aria-label": title }, typeof value === "string" ? value : JSON.stringify(value, null, 2)));
   return [
     h("h2", { id: "tool-name" }, tool.name),
-    h("dl", {}, [["id", tool.id], ["path", tool.path.join(" › ")], ["callable", tool.callable ? "yes" : "no"], ["fingerprint", tool.fingerprint]]
-      .map(([name, value]) => [h("dt", {}, name), h("dd", {}, value || "—")])),
+    h("dl", {}, [["id", copyable(tool.id)], ["source", h("a", { href: linkTo("catalogue", { source: tool.source }) }, tool.source)], ["kind", tool.kind], ["path", tool.path.join(" › ")],
+      ["callable", tool.callable ? "yes" : "no"], ["needs", (tool.requires ?? []).join(", ")], ["fingerprint", h("code", {}, tool.fingerprint)]]
+      .filter(([, value]) => value).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
     hints.length > 0 && chips(hints), tool.tags.length > 0 && chips(tool.tags),
-    h("h3", {}, "Description"), h("pre", { tabindex: "0", "aria-label": "Description" }, tool.description || "none"),
-    json("Parameters", tool.parameters), json("Returns", tool.returns), json("Metadata", tool.meta),
+    h("h3", {}, "Description"), h("p", { class: "text" }, marked(tool.description || "none", text.split(/\s+/).filter(Boolean))),
+    drawParameters(tool.parameters), json("Parameters as JSON Schema", tool.parameters), json("Returns", tool.returns), json("Metadata", tool.meta),
   ];
+}
+
+function drawParameters(schema) {
+  const properties = Object.entries(schema?.properties ?? {}).filter(([, inner]) => inner && typeof inner === "object");
+  if (!properties.length) return null;
+  const required = new Set(Array.isArray(schema.required) ? schema.required : []);
+  return [h("h3", {}, "Parameters"), h("ul", { class: "plain" }, properties.slice(0, 20).map(([name, inner]) => h("li", {},
+    h("code", {}, name), h("span", { class: "quiet" }, ` ${[inner.type].flat().filter(Boolean).join(" or ")}${required.has(name) ? ", required" : ""}`),
+    typeof inner.description === "string" && h("div", {}, inner.description)))),
+  properties.length > 20 && h("p", { class: "quiet" }, `And ${number(properties.length - 20)} more, in the schema below.`)];
 }

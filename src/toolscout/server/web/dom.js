@@ -35,11 +35,18 @@ export function show(target, ...children) {
   target.replaceChildren(...kept(children));
 }
 
-export function say(text) {
+let statusTimer;
+
+// Shows a sentence at the bottom for a while. With `undo` it has a button that takes the change back.
+export function say(text, undo = null) {
   const status = document.getElementById("status");
-  status.textContent = text;
-  clearTimeout(say.timer);
-  if (text) say.timer = setTimeout(() => (status.textContent = ""), 6000);
+  const button = undo && h("button", { type: "button", id: "undo", onclick: async () => {
+    show(status);
+    await undo();
+  } }, "Undo");
+  show(status, text && h("span", {}, text), button);
+  clearTimeout(statusTimer);
+  if (text) statusTimer = setTimeout(() => show(status), undo ? 15000 : 6000);
 }
 
 export function gauge(share) {
@@ -52,12 +59,56 @@ export function chips(words, kind = "") {
   return h("ul", { class: `chips ${kind}` }, words.map((word) => h("li", {}, String(word))));
 }
 
-export function table(columns, rows, caption) {
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    h("table", {},
-      h("thead", {}, h("tr", {}, columns.map(([name, kind]) => h("th", { scope: "col", class: kind }, name)))),
-      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, at) => h("td", { class: columns[at][1] }, cell)))))));
+export const isNarrow = () => matchMedia("(max-width: 40rem)").matches;
+
+// A table whose rows become cards on a narrow screen. Long ones begin with some rows; a button shows the others.
+export function table(columns, rows, caption, { id = null, first = isNarrow() ? 6 : 25 } = {}) {
+  const draw = (row) => h("tr", { role: "row" }, row.map((cell, at) =>
+    h("td", { role: "cell", class: columns[at][1], "data-label": columns[at][0] || null }, h("div", {}, cell))));
+  const body = h("tbody", { role: "rowgroup" }, rows.slice(0, first).map(draw));
+  const more = rows.length > first && h("button", { type: "button", class: "more", onclick: () => {
+    body.append(...rows.slice(first).map(draw));
+    more.remove();
+    region.focus();
+  } }, `Show all ${number(rows.length)}`);
+  const region = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption, id },
+    h("table", { role: "table" },
+      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, columns.map(([name, kind]) => h("th", { scope: "col", role: "columnheader", class: kind }, name)))),
+      body), more);
+  return region;
 }
+
+// A text with the given words marked. Words are compared as they are spelled, without their case.
+export function marked(text, words) {
+  const wanted = new Set(words.map((word) => word.toLowerCase()));
+  if (!wanted.size) return [text];
+  return text.split(/([\p{L}\p{N}\p{M}]+)/u).map((part) => (wanted.has(part.toLowerCase()) ? h("mark", {}, part) : part));
+}
+
+// The full id of a tool with a button that copies it.
+export function copyable(id) {
+  const text = h("code", { class: "id" }, id);
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(id);
+      say("Copied.");
+    } catch { // pages over plain HTTP may not write to the clipboard
+      getSelection().selectAllChildren(text);
+      say("Selected. Press Ctrl-C to copy.");
+    }
+  };
+  return h("span", { class: "copyable" }, text,
+    h("button", { type: "button", class: "copy", "aria-label": `Copy ${id}`, onclick: copy }, "Copy"));
+}
+
+export const count = (amount, one, many = `${one}s`) => `${number(amount)} ${amount === 1 ? one : many}`;
+
+export const when = (at) => String(at ?? "").slice(0, 16).replace("T", " ");
+
+export const linkTo = (view, parameters = {}) => {
+  const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value)).toString();
+  return `#/${view}${query ? `?${query}` : ""}`;
+};
 
 // Asks for confirmation; true if the user confirmed.
 export function confirmed(question, consequence) {

@@ -1,0 +1,445 @@
+"""Watches whether the traffic is still that of the champion's time, and says what changed.
+
+The champion's time is what `learn` last compared the champion on: the journal up to the last event of that run. Before
+the first run it is the first `FIRST_REFERENCE` searches. What is watched since:
+
+* requests: the distance of each request to the nearest of the champion's time, by the bundled encoder;
+* score features: how well words and meanings of the best tools fit the request (`toolscout.abstain.score_features`);
+* the share of searches without a tool, and the shares of failed calls, of all tools and of each server, group and tool.
+
+Each is a test by betting (`toolscout.learn.betting`). All tests together raise a false alarm since the champion's time
+with a probability of at most `FALSE_ALARMS`, however long they watch: the level is shared over the tests, and over the
+segments of `SEGMENT_SEARCHES` searches, after which they start again. This holds if requests of the same traffic are
+exchangeable, and if the shares of failures of the champion's time are within their bounds (`REFERENCE_ERROR`). A caller
+who repeats one request all day is a change.
+
+::
+
+    <home>/learn/drift.json     where the present segment starts, and what was raised before it
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from toolscout.abstain.score_features import ScoreFeatures
+from toolscout.arrays import Vectors
+from toolscout.database import now
+from toolscout.database.documents import read_document, write_document
+from toolscout.encoders.static import load_static
+from toolscout.errors import UserError
+from toolscout.journal.evidence import HASHED_QUERY_PREFIX
+from toolscout.journal.reader import read_rows
+from toolscout.learn.betting import ConformalTest, ShareTest, bound_share, draw_uniform
+from toolscout.learn.drift_report import FAILING, Alarm, DriftReport, Topic, advise
+from toolscout.learn.report import last
+from toolscout.scout import Scout
+from toolscout.workspace import index_words
+
+__all__ = ["DRIFT_FILE", "DriftWatch", "read_report"]
+
+DRIFT_FILE: Final = "learn/drift.json"
+DRIFT_FORMAT: Final = "toolscout-drift/1"
+FALSE_ALARMS: Final = 0.01  # bound on the probability of any false alarm since the champion's time
+FIRST_REFERENCE: Final = 500  # searches that are compared with before the first run of learn
+MIN_REFERENCE: Final = 100
+MAX_REFERENCE: Final = 1_000
+MIN_CALLS: Final = 20  # calls of a server in the champion's time; with fewer, it is compared with all servers
+REFERENCE_ERROR: Final = 0.01  # of the upper bound on the share of failures in the champion's time
+MIN_FAILURE_SHARE: Final = 0.05  # fewer failures are never an alarm
+NEW_FAILURE_SHARE: Final = 0.2  # the same for a server that was hardly called in the champion's time
+RECOVERED_CALLS: Final = 20  # newest calls that must succeed as before, for a failure to be over
+SEGMENT_SEARCHES: Final = 5_000
+MAX_BACKLOG_SEARCHES: Final = 20_000  # of more, a first check reads the newest
+MAX_BACKLOG_CALLS: Final = 4 * MAX_BACKLOG_SEARCHES
+MAX_FEATURE_TOOLS: Final = 20_000  # with more, the score features take too long to watch
+MAX_STRANGE: Final = 500  # strange requests that topics are made of
+STRANGE_QUANTILE: Final = 0.95  # of the distances in the champion's time; requests beyond it are strange
+MIN_TOPIC_COSINE: Final = 0.3
+MAX_TOPICS: Final = 3
+MAX_TOPIC_EXAMPLES: Final = 3
+MAX_TOPIC_QUERY_CHARS: Final = 160
+SHARES: Final = 8  # equal shares of the level: five tests of all traffic, and three families
+OUTCOMES: Final = (*FAILING, "success")
+Rows = Sequence[tuple[int, dict[str, Any]]]
+
+
+class _State(msgspec.Struct, kw_only=True):
+    """The file: the champion's time, where the present segment starts, and what was raised.
+
+    Attributes:
+        champion: name of the model, or of the recipe.
+        until: last row of the champion's time.
+        segment: number of the present segment, from 1.
+        start: last row before it.
+        watched: searches of the former segments.
+        alarms: of all segments.
+        topics: found when the alarm was raised, without queries.
+        report: of the last check, without queries.
+    """
+
+    champion: str
+    until: int
+    segment: int = 1
+    start: int = 0
+    watched: int = 0
+    alarms: list[Alarm] = []
+    topics: list[Topic] = []
+    report: DriftReport | None = None
+    format: str = DRIFT_FORMAT
+
+
+class _Watched:
+    """One test, with what the message about it needs."""
+
+    def __init__(self, test: ConformalTest | ShareTest, before: float, level: float) -> None:
+        self.test, self.before, self.limit = test, before, math.log(1 / level)
+        self.values: list[float] = []
+        self.instants: list[str] = []
+
+    def observe(self, value: float, at: str, tie: float) -> bool:
+        """Add an observation. Returns whether the test rejects."""
+        self.values.append(value)
+        self.instants.append(at)
+        if isinstance(self.test, ShareTest):
+            self.test.observe(value)
+        else:
+            self.test.observe(value, tie)
+        return self.test.high >= self.limit
+
+    def make_alarm(self, what: str, name: str) -> Alarm:
+        since = self.test.since
+        return Alarm(
+            what=what,
+            name=name,
+            since=self.instants[since],
+            at=self.instants[-1],
+            before=self.before,
+            after=float(np.mean(self.values[since:])),
+            count=len(self.values) - since,
+        )
+
+    def has_recovered(self) -> bool:
+        newest = self.values[-RECOVERED_CALLS:]
+        return len(newest) == RECOVERED_CALLS and float(np.mean(newest)) <= max(self.before, MIN_FAILURE_SHARE)
+
+
+class _Strange(msgspec.Struct, frozen=True):
+    row: int
+    caller: str
+    vector: Any
+
+
+class DriftWatch:
+    """Compares the traffic of a home with that of the champion's time. Thread-safe.
+
+    `check` reads only what is new since its last call. A new process reads the present segment again.
+    """
+
+    def __init__(self, scout: Scout) -> None:
+        """Watch the journal of a Scout."""
+        self._scout, self._home = scout, scout.settings.place
+        self._lock = threading.Lock()
+        self._state: _State | None = None
+
+    def check(self) -> DriftReport:
+        """Read what is new, and return what changed since the champion's time."""
+        with self._lock:
+            newest = self._scout.journal.last()
+            selection = self._scout.serving()[0]
+            champion = selection.model.name if selection.model else selection.recipe
+            manifest = selection.manifest
+            until = self._find_end(manifest.values if manifest else {}, champion, newest)
+            if until is None:
+                return DriftReport(state="waiting", champion=champion, at=now())
+            if self._state is None or (self._state.champion, self._state.until) != (champion, until):
+                self._begin(champion, until, newest)
+            state = self._state
+            assert state is not None
+            if len(self._reference) < MIN_REFERENCE:
+                return DriftReport(state="waiting", champion=champion, reference=len(self._reference), at=now())
+            self._read_new(state, newest)
+            return self._report(state, has_model=selection.promoted, newest=newest)
+
+    def _find_end(self, values: dict[str, Any], champion: str, newest: int) -> int | None:
+        """Return the last row of the champion's time. None: there are too few searches yet."""
+        rows = values.get("journal")
+        until = int(rows.get("until", 0)) if isinstance(rows, dict) else 0
+        report = last(self._home)
+        if report is not None and report.verdict is not None and not report.outcome.startswith("would"):
+            until = max(until, int(report.evidence.get("until", 0)))
+        if until:
+            return until
+        saved = _read_state(self._home)
+        if saved is not None and saved.champion == champion and saved.until <= newest:
+            return saved.until
+        first = read_rows(self._scout.journal, "search", until=newest, limit=FIRST_REFERENCE)
+        return first[-1][0] if len(first) == FIRST_REFERENCE else None
+
+    # --- the champion's time
+
+    def _begin(self, champion: str, until: int, newest: int) -> None:
+        """Read the champion's time, and start the tests of the present segment."""
+        saved, journal = _read_state(self._home), self._scout.journal
+        if saved is None or (saved.champion, saved.until) != (champion, until):
+            saved = _State(champion=champion, until=until, start=until)
+            backlog = read_rows(journal, "search", after=until, until=newest, limit=MAX_BACKLOG_SEARCHES, newest=True)
+            if len(backlog) == MAX_BACKLOG_SEARCHES:
+                saved.start = backlog[0][0]
+        self._state = saved
+        self._reference = read_rows(journal, "search", until=until, limit=MAX_REFERENCE, newest=True)
+        self._calls = read_rows(journal, "call", until=until, limit=4 * MAX_REFERENCE, newest=True)
+        self._known_tools = {call["tool"] for _, call in self._calls}
+        self._encoder = load_static()
+        self._features = self._open_features()
+        readable = [(row, search) for row, search in self._reference if _is_readable(search["query"])]
+        self._anchors = self._encode(readable[::2])
+        self._measured = self._measure(readable[1::2])
+        distances = self._measured.get("requests", ())
+        self._usual_distance = float(np.quantile(distances, STRANGE_QUANTILE)) if len(distances) else 0.0
+        self._start_segment()
+
+    def _start_segment(self) -> None:
+        """Start all tests anew."""
+        assert self._state is not None
+        level = FALSE_ALARMS / SHARES * 6 / (math.pi * self._state.segment) ** 2
+        self._level, self._row = level, self._state.start
+        self._tests: dict[tuple[str, str], _Watched] = {}
+        self._strange: list[_Strange] = []
+        self._new_tools: Counter[str] = Counter()
+        self._late: Counter[str] = Counter()
+        self._searches = 0
+        for what, values in self._measured.items():
+            if len(values) >= MIN_REFERENCE // 2:
+                test = ConformalTest(values, both=what != "requests")
+                self._tests[what, ""] = _Watched(test, float(np.mean(values)), level)
+        abstained = [float(not search["shown"]) for _, search in self._reference]
+        self._tests["abstention", ""] = _Watched(ConformalTest(abstained, both=True), float(np.mean(abstained)), level)
+        self._outcomes = [float(not call["ok"]) for _, call in self._calls]
+        if len(self._outcomes) >= MIN_CALLS:
+            self._tests["success", ""] = self._make_failure_test(self._outcomes, level)
+        self._outcomes_by_name: dict[tuple[str, str], list[float]] = {}
+        paths = self._read_paths({call["tool"] for _, call in self._calls})
+        for (_, call), outcome in zip(self._calls, self._outcomes, strict=True):
+            for key in _list_names(call["tool"], paths.get(call["tool"], ())):
+                self._outcomes_by_name.setdefault(key, []).append(outcome)
+        self._known = Counter(what for what, _ in self._outcomes_by_name)
+
+    def _open_failure_test(self, what: str, name: str) -> _Watched | None:
+        """Return the test of a server, a group or a tool.
+
+        Those of the champion's time share a half of their level evenly. Later ones share the rest, the first one most.
+        """
+        if (what, name) in self._tests:
+            return self._tests[what, name]
+        if len(self._outcomes) < MIN_CALLS:
+            return None
+        own = self._outcomes_by_name.get((what, name), [])
+        if own:
+            level = self._level / 2 / self._known[what]
+        else:
+            self._late[what] += 1
+            level = self._level / 2 * 6 / (math.pi * self._late[what]) ** 2
+        self._tests[what, name] = self._make_failure_test(own, level)
+        return self._tests[what, name]
+
+    def _make_failure_test(self, outcomes: Sequence[float], level: float) -> _Watched:
+        """Make a test of failures that compares with outcomes, or with all outcomes if they are too few."""
+        known = len(outcomes) >= MIN_CALLS
+        compared = outcomes if known else self._outcomes
+        bound = bound_share(sum(compared), len(compared), REFERENCE_ERROR)
+        bound = max(bound, MIN_FAILURE_SHARE if known else NEW_FAILURE_SHARE)
+        return _Watched(ShareTest(min(bound, 1 - MIN_FAILURE_SHARE)), float(np.mean(compared)), level)
+
+    def _open_features(self) -> ScoreFeatures | None:
+        """Open the score features over the present catalogue, or nothing if it is empty or too large."""
+        catalogue = self._scout.store.catalogue()
+        if not 0 < len(catalogue) <= MAX_FEATURE_TOOLS:
+            return None
+        try:
+            workspace = self._scout.workspace(self._scout.selector.default())
+            return ScoreFeatures(index_words(catalogue), {"static": workspace.index_tools(catalogue, self._encoder)})
+        except UserError:
+            return None
+
+    def _encode(self, searches: Rows) -> Vectors:
+        return self._encoder.encode([search["query"] for _, search in searches], "query")
+
+    def _measure(self, searches: Rows) -> dict[str, Sequence[float]]:
+        """Return name of the test → a number for each search, for searches with a readable query."""
+        if not searches or not len(self._anchors):
+            return {}
+        vectors = self._encode(searches)
+        measured: dict[str, Sequence[float]] = {"requests": _find_distances(vectors, self._anchors)}
+        if self._features is not None:
+            rows = self._features.rows([search["query"] for _, search in searches], [vectors])
+            for what, column in (("words", "words.top"), ("meanings", "static.top")):
+                measured[what] = rows[:, self._features.names.index(column)].tolist()
+        return measured
+
+    def _read_paths(self, tools: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        return {tool.id: tool.path for tool in self._scout.store.tools(sorted(set(tools)))}
+
+    # --- what is new
+
+    def _read_new(self, state: _State, newest: int) -> None:
+        """Read the events after the last check."""
+        journal = self._scout.journal
+        searches = read_rows(journal, "search", after=self._row, until=newest, limit=MAX_BACKLOG_SEARCHES)
+        calls = read_rows(journal, "call", after=self._row, until=newest, limit=MAX_BACKLOG_CALLS)
+        while searches or calls:
+            room = SEGMENT_SEARCHES - self._searches
+            end = searches[room - 1][0] if len(searches) >= room else newest
+            self._read_segment(searches[:room], [entry for entry in calls if entry[0] <= end])
+            self._row, searches = end, searches[room:]
+            calls = [entry for entry in calls if entry[0] > end]
+            if self._searches >= SEGMENT_SEARCHES:
+                state.segment, state.start = state.segment + 1, end
+                state.watched += self._searches
+                self._save(state)
+                self._start_segment()
+        self._row = max(self._row, newest)
+
+    def _read_segment(self, searches: Rows, calls: Rows) -> None:
+        readable = [(row, search) for row, search in searches if _is_readable(search["query"])]
+        vectors = self._encode(readable) if readable else np.zeros((0, 1), dtype=np.float32)
+        measured = self._measure(readable)
+        number_of = {row: number for number, (row, _) in enumerate(readable)}
+        paths = self._read_paths(call["tool"] for _, call in calls)
+        for row, event in sorted([*searches, *calls], key=lambda entry: entry[0]):
+            if event["event"] == "call":
+                self._observe_call(event, paths.get(event["tool"], ()))
+                continue
+            self._searches += 1
+            self._observe("abstention", "", float(not event["shown"]), event)
+            if row not in number_of:
+                continue
+            number = number_of[row]
+            for what, values in measured.items():
+                self._observe(what, "", values[number], event)
+                if what == "requests" and values[number] > self._usual_distance:
+                    self._strange = [*self._strange[-MAX_STRANGE:], _Strange(row, event["caller"], vectors[number])]
+
+    def _observe_call(self, call: dict[str, Any], path: tuple[str, ...]) -> None:
+        failed = float(not call["ok"])
+        self._new_tools[call["tool"]] += call["tool"] not in self._known_tools
+        self._observe("success", "", failed, call)
+        for what, name in _list_names(call["tool"], path):
+            self._observe(what, name, failed, call)
+
+    def _observe(self, what: str, name: str, value: float, event: dict[str, Any]) -> None:
+        """Add an observation to a test, and raise its alarm if it rejects."""
+        assert self._state is not None
+        test = self._open_failure_test(what, name) if what in FAILING else self._tests.get((what, name))
+        if test is None:
+            return
+        rejects = test.observe(value, event["at"], draw_uniform(what, name, event["uid"]))
+        alarms = self._state.alarms
+        if rejects and not any((alarm.what, alarm.name) == (what, name) for alarm in alarms):
+            alarms.append(test.make_alarm(what, name))
+
+    # --- the report
+
+    def _report(self, state: _State, *, has_model: bool, newest: int) -> DriftReport:
+        state.alarms = [self._update_alarm(alarm) for alarm in state.alarms]
+        if any(alarm.what == "requests" for alarm in state.alarms) and self._strange:
+            state.topics = _find_topics(self._strange)
+        new_tools = dict(Counter({tool: count for tool, count in self._new_tools.items() if count}).most_common())
+        advice, message = advise(state.alarms, has_model=has_model, new_tools=list(new_tools))
+        report = DriftReport(
+            state="raised" if advice else "quiet",
+            champion=state.champion,
+            reference=len(self._reference),
+            watched=state.watched + self._searches,
+            alarms=tuple(state.alarms),
+            topics=tuple(state.topics),
+            new_tools=new_tools,
+            advice=advice,
+            message=message,
+            at=now(),
+        )
+        if state.report is None or state.report != msgspec.structs.replace(report, at=state.report.at):
+            state.report = report
+            self._save(state)
+        topics = tuple(self._add_examples(topic, newest) for topic in report.topics)
+        return msgspec.structs.replace(report, topics=topics)
+
+    def _update_alarm(self, alarm: Alarm) -> Alarm:
+        """Return an alarm with its newest numbers."""
+        test = self._tests.get((alarm.what, alarm.name))
+        if test is None or not test.values:
+            return alarm
+        if test.test.high >= test.limit:
+            alarm = msgspec.structs.replace(test.make_alarm(alarm.what, alarm.name), at=alarm.at)
+        return msgspec.structs.replace(alarm, over=alarm.what in OUTCOMES and test.has_recovered())
+
+    def _add_examples(self, topic: Topic, newest: int) -> Topic:
+        """Read the queries of a topic from the journal, as far as it still holds them."""
+        trails = self._scout.journal.trails_at(topic.rows, until=newest)
+        queries = (event["query"] for trail in trails for event in trail.events if event["event"] == "search")
+        examples = tuple(query[:MAX_TOPIC_QUERY_CHARS] for query in queries)
+        return msgspec.structs.replace(topic, examples=examples)
+
+    def _save(self, state: _State) -> None:
+        if not self._scout.journal.read_only:
+            write_document(self._home, DRIFT_FILE, msgspec.json.format(msgspec.json.encode(state), indent=1) + b"\n")
+
+
+def read_report(scout: Scout) -> DriftReport | None:
+    """Return the report of the last check, without queries; None if there was none."""
+    state = _read_state(scout.settings.place)
+    return state.report if state is not None else None
+
+
+def _read_state(home: Any) -> _State | None:
+    """Read the file; None if there is none, or it cannot be read: the watch then starts again."""
+    try:
+        state = msgspec.json.decode(read_document(home, DRIFT_FILE), type=_State)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return state if state.format == DRIFT_FORMAT else None
+
+
+def _is_readable(query: str) -> bool:
+    return bool(query.strip()) and not query.startswith(HASHED_QUERY_PREFIX)
+
+
+def _find_distances(vectors: Vectors, anchors: Vectors) -> list[float]:
+    """Return the distance of each vector to the nearest anchor; 1 for a vector of zeros, which has no meaning."""
+    return np.clip(1.0 - (vectors @ anchors.T).max(axis=1), 0.0, 2.0).tolist()  # type: ignore[no-any-return]
+
+
+def _list_names(tool: str, path: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return the server, the group and the tool of a call. A server that has no groups is named once."""
+    source = tool.partition("/")[0]
+    inner = path[1:] if path[:1] == (source,) else path
+    names = [("server", source), ("tool", tool)]
+    return [*names, ("group", "/".join((source, *inner)))] if inner else names
+
+
+def _find_topics(strange: Sequence[_Strange]) -> list[Topic]:
+    """Group strange requests: each joins the first group whose first request is close, or begins one."""
+    groups: list[list[_Strange]] = []
+    for request in strange:
+        near = (group for group in groups if float(group[0].vector @ request.vector) >= MIN_TOPIC_COSINE)
+        group = next(near, None)
+        if group is None:
+            groups.append([request])
+        else:
+            group.append(request)
+    groups.sort(key=lambda group: (-len(group), group[0].row))
+    return [
+        Topic(
+            size=len(group),
+            callers=len({request.caller for request in group}),
+            rows=tuple(request.row for request in group[:MAX_TOPIC_EXAMPLES]),
+        )
+        for group in groups[:MAX_TOPICS]
+    ]

@@ -1,0 +1,153 @@
+"""What the drift watch says: alarms, new topics, new tools, and what to do about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+__all__ = ["DRIFT_KINDS", "FAILING", "Alarm", "DriftReport", "Topic", "advise", "describe_alarm"]
+
+FAILING: Final = ("server", "group", "tool")
+TRAFFIC_CHANGES: Final = {
+    "requests": "The requests are unlike those of the champion's time",
+    "words": "The requests share more or fewer words with the tools than in the champion's time",
+    "meanings": "The tools fit the meaning of the requests better or worse than in the champion's time",
+    "abstention": "More or fewer requests are answered without a tool than in the champion's time",
+    "success": "Fewer calls succeed than in the champion's time",
+}
+DRIFT_KINDS: Final = (*TRAFFIC_CHANGES, *FAILING)
+MAX_NAMES: Final = 3  # of new tools in the message
+
+
+class Alarm(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that changed.
+
+    Attributes:
+        what: one of `DRIFT_KINDS`.
+        name: of the server, the group of tools or the tool that fails; empty otherwise.
+        since: instant at which the change seems to have begun.
+        at: instant of the event at which the alarm was raised.
+        before: mean in the champion's time: of the distance, the score, or the share of failures or abstentions.
+        after: mean since the change.
+        count: number of observations since the change.
+        over: whether calls that failed succeed again.
+    """
+
+    what: str
+    name: str = ""
+    since: str
+    at: str
+    before: float
+    after: float
+    count: int
+    over: bool = False
+
+
+class Topic(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that are close to each other and far from those of the champion's time.
+
+    Attributes:
+        size: number of requests.
+        callers: number of their callers.
+        rows: journal rows of some of them.
+        examples: their queries. Empty in the file of a home, because the journal may forget them.
+    """
+
+    size: int
+    callers: int
+    rows: tuple[int, ...]
+    examples: tuple[str, ...] = ()
+
+
+class DriftReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the watch has seen since the champion's time.
+
+    Attributes:
+        state: `raised`, `quiet`, or `waiting` while there is too little to compare with.
+        champion: name of the model, or of the recipe without one.
+        reference: number of searches of the champion's time that are compared with.
+        watched: number of searches since.
+        alarms: what changed; those that are over too.
+        topics: new topics, the largest first.
+        new_tools: tool id → number of calls, for tools that nobody called in the champion's time.
+        advice: what to do: `repair`, `learn`, `rollback`.
+        message: the same in sentences; empty if nothing changed.
+        at: when it was checked.
+    """
+
+    state: str
+    champion: str
+    reference: int = 0
+    watched: int = 0
+    alarms: tuple[Alarm, ...] = ()
+    topics: tuple[Topic, ...] = ()
+    new_tools: dict[str, int] = {}
+    advice: tuple[str, ...] = ()
+    message: str = ""
+    at: str = ""
+
+
+def advise(alarms: Sequence[Alarm], *, has_model: bool, new_tools: Sequence[str] = ()) -> tuple[tuple[str, ...], str]:
+    """Return what to do about alarms, and sentences that say what changed and what to do.
+
+    Args:
+        alarms: all of them.
+        has_model: whether a fitted model serves, so that a rollback is possible.
+        new_tools: ids of tools that are new in the calls, the most called first.
+    """
+    open_alarms = [alarm for alarm in alarms if not alarm.over]
+    if not open_alarms:
+        return (), ""
+    advice: list[str] = []
+    sentences = [describe_alarm(alarm) for alarm in _name_each_failure_once(open_alarms)]
+    kinds = {alarm.what for alarm in open_alarms}
+    if kinds & set(FAILING):
+        advice.append("repair")
+        sentences.append("Look at what fails with `toolscout status`.")
+    if kinds & {"requests", "words", "meanings"}:
+        advice.append("learn")
+        if new_tools:
+            names = ", ".join(new_tools[:MAX_NAMES])
+            sentences.append(f"Tools are called that nobody called before: {names}.")
+        sentences.append("Run `toolscout learn`, which fits and tests a model on the new requests.")
+    elif kinds & {"abstention", "success"} and not kinds & set(FAILING):
+        advice.append("rollback" if has_model else "learn")
+        sentences.append(
+            "The requests are the same, so the champion may be worse. Take it back with `toolscout rollback`."
+            if has_model
+            else "Run `toolscout learn`, which fits and tests a model on the newest requests."
+        )
+    return tuple(advice), " ".join(sentences)
+
+
+def _name_each_failure_once(alarms: Sequence[Alarm]) -> list[Alarm]:
+    """Leave out groups and tools of a failing server, tools of a failing group, and the total that they explain."""
+    servers = {alarm.name for alarm in alarms if alarm.what == "server"}
+    groups = tuple(f"{alarm.name}/" for alarm in alarms if alarm.what == "group")
+    failing = any(alarm.what in FAILING for alarm in alarms)
+    return [
+        alarm
+        for alarm in alarms
+        if not (alarm.what in ("group", "tool") and alarm.name.partition("/")[0] in servers)
+        and not (alarm.what == "tool" and groups and alarm.name.startswith(groups))
+        and not (alarm.what == "success" and failing)
+    ]
+
+
+def describe_alarm(alarm: Alarm) -> str:
+    """Say in a sentence what changed."""
+    numbers: dict[str, Any] = {"since": alarm.since[:16], "after": alarm.after, "before": alarm.before}
+    if alarm.what in FAILING:
+        return (
+            f"The {alarm.what} {alarm.name} fails: {alarm.after:.0%} of {alarm.count:,} calls since {alarm.since[:16]} "
+            f"failed, {alarm.before:.0%} before."
+        )
+    form = ".0%" if alarm.what in ("abstention", "success") else ".2f"
+    noun = {"requests": "mean distance", "abstention": "share", "success": "share of failures"}.get(
+        alarm.what, "mean score"
+    )
+    return "{}, since {since}: {} {after:{form}}, {before:{form}} before.".format(
+        TRAFFIC_CHANGES[alarm.what], noun, form=form, **numbers
+    )
