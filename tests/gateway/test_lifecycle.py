@@ -327,6 +327,23 @@ def test_a_server_that_hangs_is_left_alone_after_some_calls_and_tried_again(star
     run(start, body, {"bad": busy(), "good": busy()}, call_timeout=0.3)
 
 
+def test_a_search_ends_with_the_time_limit_of_a_call(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[float] = []
+
+    async def body(agent: Agent) -> None:
+        search = agent.gateway.scout.search_many
+
+        def note_deadline(*arguments: Any, deadline: float, **options: Any) -> Any:
+            left.append(deadline - time.monotonic())
+            return search(*arguments, deadline=deadline, **options)
+
+        monkeypatch.setattr(agent.gateway.scout, "search_many", note_deadline)
+        assert (await agent.search("give back text"))["results"]
+
+    run(start, body, {"a": busy()}, call_timeout=7)
+    assert len(left) == 1 and left[0] <= 7
+
+
 def test_a_breaker_lets_one_trial_through_after_each_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr("toolscout.gateway.lifecycle.time.monotonic", lambda: clock[0])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from toolscout.errors import Unavailable
 from toolscout.scout import Scout
 from toolscout.server import Limits
-from toolscout.testing import TOY_TOOLS
+from toolscout.testing import TOY_TOOLS, ScriptedServer
 from toolscout.types import as_json
 
 
@@ -39,6 +41,50 @@ def test_a_trace_comes_when_it_is_asked_for(client: Any) -> None:
     assert "trace" not in search(client, "rain")
     steps = search(client, "rain", trace=True)["trace"]
     assert steps[0]["stage"] == "bm25" and all(step["ms"] >= 0 for step in steps)
+
+
+@pytest.fixture
+def slow_scout(tmp_path: Path) -> Iterator[Scout]:
+    """A catalogue whose recipe asks a language model that does not finish its answer."""
+    options: dict[str, Any] = {"recipe": "feedback", "recipe_options": ("base=bm25",), "llm_timeout": 600}
+    with ScriptedServer(drips=100_000) as server, Scout(tmp_path / "slow", llm=server.place, **options) as scout:
+        scout.add([{"name": "get_forecast", "description": "Will it rain: the forecast of a city."}], name="weather")
+        yield scout
+
+
+@pytest.mark.net
+def test_a_deadline_ends_a_search_that_waits_for_a_language_model(
+    slow_scout: Scout, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolscout.server.batches.DEADLINE_GRACE_S", 30)
+    found = search(start(scout=slow_scout), "will it rain", deadline=0.3)
+    assert [hit["name"] for hit in found["hits"]] == ["get_forecast"]
+    assert found["degraded"].startswith("feedback: "), "it says that the language model did not help"
+
+
+def test_a_search_behind_a_slow_one_is_refused_after_its_deadline(
+    client: Any, toy: Scout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
+    run = toy.search_many
+
+    def search_slowly(queries: Any, *arguments: Any, **options: Any) -> Any:
+        if queries == ["slow"]:
+            began.set()
+            assert go_on.wait(60)
+        return run(queries, *arguments, **options)
+
+    monkeypatch.setattr(toy, "search_many", search_slowly)
+    monkeypatch.setattr("toolscout.server.batches.DEADLINE_GRACE_S", 0.01)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(search, client, "slow")
+        assert began.wait(60)
+        refused = client.post("/v1/search", json={"query": "rain", "deadline": 0.05})
+        go_on.set()
+        assert first.result()["query"] == "slow"
+    assert refused.status_code == 503 and "took until its deadline" in refused.text
+    assert search(client, "rain", deadline=30)["hits"]
+    assert client.post("/v1/search", json={"query": "rain", "deadline": 0}).status_code == 422
 
 
 def test_a_query_that_no_tool_serves_gets_a_reason(client: Any) -> None:

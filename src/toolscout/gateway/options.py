@@ -21,7 +21,7 @@ class Options:
         configs: mcpServers files to read into the catalogue.
         pins: ids of tools that are listed beside the meta-tools.
         allow_python: whether Python functions of the catalogue may be called.
-        call_timeout: seconds for one call. A server's own `timeout` takes precedence.
+        call_timeout: seconds for one call, and for a search. In a call, a server's own `timeout` takes precedence.
         budget: approximate number of tokens for an answer of search_tools or describe_tools.
         result_budget: approximate number of tokens for the result of a call.
         profile: name of the profile that the caller on stdio uses. Empty: none.

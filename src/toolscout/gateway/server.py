@@ -339,11 +339,11 @@ class Gateway:
     async def _answer_search(
         self, exchange: Exchange, queries: Sequence[str], limit: int | None, options: dict[str, Any]
     ) -> CallToolResult:
+        caller, ends = exchange.caller, time.monotonic() + self.options.call_timeout
         await self.upstreams.wait_listed()
-        caller = exchange.caller
         is_one = len(queries) == 1  # several: the agent has split the request itself
         searches = await self.upstreams.run_in_thread(
-            functools.partial(self.scout.search_many, split=is_one),
+            functools.partial(self.scout.search_many, split=is_one, deadline=ends),
             queries,
             limit,
             visible=keep_kind(options.get("kind"), caller.visible),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -15,6 +16,7 @@ from toolscout.types import Count, Kind, Search, keep_kind
 
 __all__ = ["Batches"]
 
+DEADLINE_GRACE_S: Final = 1.0  # to put together what there is at the deadline
 MAX_BATCH_QUERIES: Final = 64  # of several requests together; a single request may have more
 
 
@@ -25,13 +27,14 @@ class _Job(NamedTuple):
     caller: Caller
     tool_kind: Kind | None
     preview: bool
+    deadline: float | None
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[list[Search]]
 
     @property
     def kind(self) -> tuple[Any, ...]:
         """Jobs of one kind can be searched together."""
-        return self.caller, self.k, self.recipe, self.tool_kind, self.preview
+        return self.caller, self.k, self.recipe, self.tool_kind, self.preview, self.deadline
 
 
 class Batches:
@@ -68,17 +71,25 @@ class Batches:
         kind: Kind | None = None,
         *,
         preview: bool = False,
+        deadline: float | None = None,
     ) -> list[Search]:
-        """Run `Scout.search_many`, or `preview_many`, for a caller, together with other waiting requests."""
+        """Run `Scout.search_many`, or `preview_many`, for a caller, together with other waiting requests.
+
+        Stages that can be cut short end at the deadline, which is on the clock of `time.monotonic`.
+
+        Raises:
+            TimeoutError: if the searches before it took so long that there is no answer soon after the deadline.
+        """
         loop = asyncio.get_running_loop()
-        job = _Job(queries, k, recipe, caller, kind, preview, loop, loop.create_future())
+        job = _Job(queries, k, recipe, caller, kind, preview, deadline, loop, loop.create_future())
         with self._lock:
             self._jobs.append(job)
             self._waiting += len(queries)
             begin, self._busy = not self._busy, True
         if begin:
             self.pool.submit(self._run_jobs)
-        return await job.answer
+        wait = None if deadline is None else max(0.0, deadline - time.monotonic()) + DEADLINE_GRACE_S
+        return await asyncio.wait_for(job.answer, wait)
 
     def _run_jobs(self) -> None:
         while jobs := self._take_batch():
@@ -112,7 +123,12 @@ class Batches:
                 searches = self.scout.preview_many(queries, first.k, recipe=first.recipe, visible=visible)
             else:
                 searches = self.scout.search_many(
-                    queries, first.k, recipe=first.recipe, visible=visible, caller=first.caller.name
+                    queries,
+                    first.k,
+                    recipe=first.recipe,
+                    visible=visible,
+                    caller=first.caller.name,
+                    deadline=first.deadline,
                 )
         except Exception as error:
             if len(jobs) == 1:

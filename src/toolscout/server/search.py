@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
+import time
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
@@ -73,11 +75,17 @@ async def _run_searches(
         raise RequestRefused(
             503, "The service has too many waiting queries. Try again in a second.", {"Retry-After": "1"}
         )
-    with _report_missing_model():
-        preview = isinstance(parameters, SearchRequest) and parameters.preview
-        searches = await service.batches.search(
-            queries, parameters.k, parameters.recipe, caller, parameters.kind, preview=preview
-        )
+    preview = isinstance(parameters, SearchRequest) and parameters.preview
+    deadline = None if parameters.deadline is None else time.monotonic() + parameters.deadline
+    try:
+        with _report_missing_model():
+            searches = await service.batches.search(
+                queries, parameters.k, parameters.recipe, caller, parameters.kind, preview=preview, deadline=deadline
+            )
+    except (TimeoutError, asyncio.TimeoutError):
+        raise RequestRefused(
+            503, "The searches before this one took until its deadline. Try again.", {"Retry-After": "1"}
+        ) from None
     service.not_ready_reason = None
     record_searches(searches)
     for search in searches:

@@ -98,8 +98,9 @@ class Service:
         try:
             self.scout.embed()
             _, pipeline = self.scout.pipeline()
+            deadline = time.monotonic() if self.scout.settings.llm else None  # a language model is not asked
             with contextlib.suppress(Unavailable):  # searches then leave it out and say so
-                pipeline([Search(query="warm up")])  # loads the state of the model
+                pipeline([Search(query="warm up", deadline=deadline)])  # loads the state of the model
             self.views.current()
         except ToolscoutError as error:
             self.not_ready_reason = str(error)

@@ -28,6 +28,7 @@ Text = Annotated[str, Meta(max_length=200)]
 SourceText = Annotated[str, Meta(max_length=200, description="The name of a source.")]
 Instant = Annotated[str, Meta(max_length=40, description="ISO 8601, UTC; a prefix such as 2026-05 is enough.")]
 Page = Annotated[int, Meta(ge=1, le=500, description="Number of entries.")]
+Deadline = Annotated[float, Meta(gt=0, le=600, description="Seconds until the answer is wanted.")] | None
 Recipe = Annotated[
     Literal["bm25", "dense", "hybrid", "scout"] | None,
     Meta(description="By default the recipe of the model, or the setting `recipe`."),
@@ -49,6 +50,7 @@ class SearchRequest(Struct, forbid_unknown_fields=True):
     recipe: Recipe = None
     trace: bool = False
     kind: Kind | None = None
+    deadline: Deadline = None
     preview: Annotated[bool, Meta(description="Not written to the journal: for a person who is still typing.")] = False
     matched: Annotated[bool, Meta(description="Also list the words of each tool that match the query.")] = False
 
@@ -61,6 +63,7 @@ class BatchRequest(Struct, forbid_unknown_fields=True):
     recipe: Recipe = None
     trace: bool = False
     kind: Kind | None = None
+    deadline: Deadline = None
 
 
 class WhyRequest(Struct, forbid_unknown_fields=True):
