@@ -59,7 +59,10 @@ class Metrics:
         self._events = Counter("toolscout_events", "Calls and feedback written.", ["event"], registry=self.registry)
 
         self._drift_alarms = Gauge(
-            "toolscout_drift_alarms", "Changes of the traffic since the champion's time.", ["what"], registry=self.registry
+            "toolscout_drift_alarms",
+            "Changes of the traffic since the champion's time.",
+            ["what"],
+            registry=self.registry,
         )
         self._drift_searches = Gauge(
             "toolscout_drift_watched_searches", "Searches since the champion's time.", registry=self.registry

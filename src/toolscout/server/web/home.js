@@ -25,12 +25,14 @@ export async function open(place, parameters, me) {
       h("label", { class: "wide", for: "home-query" }, "What do you want to do?", field), h("button", { class: "main" }, "Search")),
     examples, state, h("div", { class: "halves" }, next, trend), rest);
   field.focus();
-  const [facts] = await Promise.all([readFacts(me), showExamples(examples)]);
+  const shown = showExamples(examples);
+  const facts = await readFacts(me);
   show(state, drawState(facts, me));
   show(next, drawNext(facts, me));
   trend.hidden = sum(facts.days, "searches") === 0;
   if (!trend.hidden) show(trend, h("h2", {}, "Searches by day"), drawTrend(facts.days, facts.since));
   show(rest, drawSources(facts, me), me.operator && drawSearches(facts));
+  await shown;
 }
 
 async function readFacts(me) {

@@ -8,7 +8,7 @@ import { drawWhy } from "./why.js";
 const RECIPES = [["", "default"], ["scout", "scout"], ["hybrid", "hybrid"], ["bm25", "bm25"], ["dense", "dense"]];
 const KINDS = [["", "all"], ["tool", "tools"], ["skill", "skills"], ["agent", "agents"]];
 const LOW_CONFIDENCE = 0.5; // coverage below which an answer is called doubtful
-const TYPING_PAUSE_MS = 60;
+const TYPING_PAUSE_MS = 30;
 const SHOWN_PARAMETERS = 12;
 
 let running = null; // the request whose answer is awaited
