@@ -227,7 +227,7 @@ def main() -> int:
         rows = [row for seed in range(options.replays) for row in run_replay(home, seed, options, data)]
     result = {
         **provenance(),
-        "command": " ".join(["python", *sys.argv]),
+        "command": f"python benchmarks/drift.py --replays {options.replays}",
         "false_alarm_level": FALSE_ALARMS,
         "learned": learned,
         "summary": summarise(rows),

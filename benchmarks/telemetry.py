@@ -121,7 +121,7 @@ def main() -> int:
     spans, _ = collector.communicate()
     result = {
         **provenance(),
-        "command": " ".join(["python", *sys.argv]),
+        "command": f"python benchmarks/telemetry.py --set {options.set} --pairs {options.pairs}",
         "tools": tools,
         "spans": int(spans.split()[-1]),
         **measured,

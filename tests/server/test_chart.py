@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,7 +23,15 @@ from toolscout.server import Limits
 from toolscout.server.metrics import Metrics
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-HELM = os.environ.get("TOOLSCOUT_HELM") or shutil.which("helm") or shutil.which("helm", path=DEPLOY.parent / ".helm")
+
+
+def find_helm() -> str | None:
+    """The program that `scripts/get_helm.py` wrote, beside the sources or into the environment."""
+    places = DEPLOY.parent / ".helm", Path(sys.executable).parent
+    return next((found for place in places if (found := shutil.which("helm", path=str(place)))), None)
+
+
+HELM = os.environ.get("TOOLSCOUT_HELM") or shutil.which("helm") or find_helm()
 needs_helm = pytest.mark.skipif(HELM is None, reason="needs helm: python scripts/get_helm.py .helm")
 CASES = {
     "the defaults": {"policy": "x"},
