@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["FAILING", "DRIFT_KINDS", "Alarm", "DriftReport", "Topic", "advise", "describe_alarm"]
+__all__ = ["DRIFT_KINDS", "FAILING", "Alarm", "DriftReport", "Topic", "advise", "describe_alarm"]
 
 FAILING: Final = ("server", "group", "tool")
 TRAFFIC_CHANGES: Final = {
