@@ -142,6 +142,8 @@ HARMFUL = {
     "private_hosts": ["db.internal"],
     "registry": "https://registry.evil.example.org",
     "public_url": "https://evil.example.org",
+    "telemetry": "https://evil.example.org",
+    "drain_seconds": 9_999.0,
     "shared_sessions": ["mail"],
     "redact_personal": True,
     "caller": "operator",

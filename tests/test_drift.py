@@ -12,7 +12,7 @@ import pytest
 import traffic
 from tests_cli import run
 from toolscout.learn import drift
-from toolscout.learn.betting import ConformalTest, draw_uniform
+from toolscout.learn.betting import ConformalTest, ShareTest, bound_share, draw_uniform
 from toolscout.learn.drift import DriftWatch, read_report
 from toolscout.scout import Scout
 
@@ -137,6 +137,26 @@ def test_the_test_keeps_its_bound_on_false_alarms_over_many_streams() -> None:
             test.observe(rng.random(), draw_uniform(str(stream), str(number)))
         raised += test.high >= math.log(1 / 0.05)
     assert raised <= 20  # at most 10 expected; 20 or more have a probability below 0.003
+
+
+def test_the_test_of_shares_keeps_its_bound_and_notices_a_failing_server_in_few_calls() -> None:
+    raised = 0
+    for stream in range(200):
+        rng, test = random.Random(stream), ShareTest(0.1)
+        for _ in range(200):
+            test.observe(float(rng.random() < 0.1))
+        raised += test.high >= math.log(1 / 0.05)
+    assert raised <= 20
+    test = ShareTest(0.1)
+    for _ in range(10):
+        test.observe(1.0)
+    assert test.high > math.log(1e6)
+
+
+def test_the_bound_of_a_share_holds_the_share_and_narrows() -> None:
+    assert bound_share(0, 25, 0.01) == pytest.approx(1 - 0.01 ** (1 / 25), abs=1e-4)
+    assert bound_share(5, 100, 0.01) > bound_share(50, 1_000, 0.01) > 0.05
+    assert bound_share(0, 0, 0.01) == 1.0
 
 
 def test_the_test_notices_a_late_change_and_says_where_it_began() -> None:

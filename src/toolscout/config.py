@@ -51,6 +51,7 @@ MAX_FALSE_REJECTS: Final = 0.2
 KEY_PLACES: Final = {
     "llm": "TOOLSCOUT_LLM_KEY, or a file that TOOLSCOUT_LLM_KEY_FILE names",
     "encoder": "TOOLSCOUT_EMBEDDINGS_KEY",
+    "telemetry": "OTEL_EXPORTER_OTLP_HEADERS",
 }
 
 
@@ -129,6 +130,9 @@ FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "llm_price_out": False,
     "learn_trust": False,  # decides which callers learning trusts
     "false_rejects": False,  # decides how many requests are turned away
+    "telemetry": False,  # an address gets the names of tools, servers and the times of calls
+    "log_format": True,
+    "drain_seconds": False,  # delays the end of a service
 }
 
 
@@ -197,6 +201,9 @@ class Settings:
     llm_price_out: float = 0.0
     learn_trust: tuple[str, ...] = ()
     false_rejects: float = 0.02
+    telemetry: str = ""
+    log_format: str = "text"
+    drain_seconds: float = 0.0
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
     ignored: tuple[str, ...] = dataclasses.field(default=(), compare=False)
     database: Address | None = None
@@ -212,6 +219,7 @@ class Settings:
                 f"journal_queries: expected full, hash or none, found {self.journal_queries!r} "
                 f"({self.origins.get('journal_queries', 'argument')})"
             )
+        _check_watching(self)
         if self.trust not in ("pin", "off"):
             raise ConfigError(
                 f"trust: expected pin or off, found {self.trust!r} ({self.origins.get('trust', 'argument')})"
@@ -239,7 +247,7 @@ class Settings:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number above 0, found {getattr(self, name)} ({origin})")
         amounts = "llm_rpm", "llm_price_in", "llm_price_out", "journal_keep_days", "gateway_rate", "gateway_idle"
-        for name in (*amounts, "prerequisites"):
+        for name in (*amounts, "prerequisites", "drain_seconds"):
             if not getattr(self, name) >= 0:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number of at least 0, found {getattr(self, name)} ({origin})")
@@ -266,6 +274,26 @@ class Settings:
             for name, value in values.items()
             if name not in RECORD_FIELDS
         ]
+
+
+def _check_watching(settings: Settings) -> None:
+    """Refuse an unknown form of log lines, and an address of a collector that is none.
+
+    Raises:
+        ConfigError: naming it.
+    """
+    if settings.log_format not in ("text", "json"):
+        raise ConfigError(
+            f"log_format: expected text or json, found {settings.log_format!r} "
+            f"({settings.origins.get('log_format', 'argument')})"
+        )
+    origin = settings.origins.get("telemetry", "argument")
+    refuse_user(settings.telemetry, origin, name="telemetry")
+    if settings.telemetry and not settings.telemetry.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"telemetry: expected the address of an OTLP collector, like http://127.0.0.1:4318, found "
+            f"{settings.telemetry!r} ({origin})"
+        )
 
 
 def _check_dependencies(pairs: Sequence[str], origin: str) -> None:

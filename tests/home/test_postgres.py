@@ -178,6 +178,38 @@ def test_no_journal_event_is_lost_or_doubled_while_the_server_is_away(
     assert sum("are kept on this machine" in record.message for record in caplog.records) == 1
 
 
+def test_a_process_that_ends_in_order_writes_what_it_kept(own_server: PostgresServer) -> None:
+    address = own_server.new_home()
+    with Scout(describe(address), recipe="bm25") as scout:
+        fill(scout)
+        scout.search("rain tomorrow")
+        own_server.stop()
+        scout.called("weather/get_forecast", ok=True)
+        own_server.start()
+    with contextlib.closing(Spool(address.folder)) as spool:
+        assert spool.is_empty()
+    with Scout(describe(address), recipe="bm25") as scout:
+        assert [event["event"] for event in scout.journal.read()] == ["search", "call"]
+
+
+def test_ready_says_that_the_database_does_not_answer(own_server: PostgresServer) -> None:
+    from starlette.testclient import TestClient
+
+    from toolscout.server import Service, app
+
+    with Scout(describe(own_server.new_home()), recipe="bm25") as scout:
+        fill(scout)
+        service = Service(scout)
+        with TestClient(app(service, ["localhost"]), base_url="http://localhost") as client:
+            wait_for(lambda: client.get("/ready").status_code == 200)
+            own_server.stop()
+            answer = client.get("/ready")
+            assert answer.status_code == 503 and answer.json()["reason"] == "the database does not answer"
+            assert client.get("/health").status_code == 200
+            own_server.start()
+            wait_for(lambda: client.get("/ready").status_code == 200)
+
+
 def test_a_full_spool_says_so_and_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolscout.journal.spool.MAX_SPOOLED_EVENTS", 2)
     with contextlib.closing(Spool(tmp_path)) as spool:

@@ -52,6 +52,17 @@ def test_a_policy_in_the_home_is_in_force(home: Path) -> None:
         assert program.end(signal.SIGTERM) == 0
 
 
+def test_while_it_drains_it_answers_but_says_that_it_is_not_ready(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLSCOUT_DRAIN_SECONDS", "3600")
+    program = Program(home)
+    program.process.send_signal(signal.SIGTERM)
+    while program.ask("GET", "/ready") == (200, {"ready": True, "reason": None}):
+        time.sleep(0.01)
+    assert program.ask("GET", "/ready") == (503, {"ready": False, "reason": "the service is stopping"})
+    assert program.ask("POST", "/v1/search", {"query": "task number 17", "k": 1})[0] == 200
+    assert program.end(signal.SIGTERM) == 0  # a second signal ends the drain
+
+
 def test_without_a_policy_it_listens_to_this_machine_alone(home: Path) -> None:
     done = run("--home", str(home), "serve", "--host", "0.0.0.0", "--port", "0")
     assert done.exit_code == 1 and "expected a policy file for 0.0.0.0" in done.stderr

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import signal
 import socket
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import LOCAL, Policies
+from toolscout.access.telemetry import trace_app
 from toolscout.errors import ConfigError, require
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ __all__ = [
     "CHALLENGE",
     "MARK",
     "RESOURCE_PATH",
+    "Ending",
     "build_challenge",
     "credential_of",
     "find_metadata_url",
@@ -35,6 +38,20 @@ __all__ = [
 MARK: Final = "x-toolscout-gateway"  # header of every request that a gateway sends; such requests are refused
 RESOURCE_PATH: Final = "/.well-known/oauth-protected-resource"  # RFC 9728
 CHALLENGE: Final = 'Bearer realm="toolscout"'  # WWW-Authenticate of a refusal (RFC 6750)
+
+
+class Ending(NamedTuple):
+    """How a service ends after a signal.
+
+    Attributes:
+        patience: seconds for open requests after the service takes no more.
+        drain: seconds in which it still takes requests, so that a balancer can notice the end.
+        begin: called at the signal.
+    """
+
+    patience: int
+    drain: float = 0.0
+    begin: Callable[[], None] = lambda: None
 
 
 def find_metadata_url(policies: Policies | LivePolicies, base: str = "") -> str:
@@ -93,7 +110,7 @@ async def serve(
     port: int,
     *,
     extra: str,
-    patience: int,
+    ending: Ending,
     lifespan: bool = False,
     ready: Callable[[int], None] | None = None,
 ) -> None:
@@ -105,7 +122,7 @@ async def serve(
         host: the address to listen at.
         port: the port. With 0 a free one is chosen.
         extra: name of the extra that installs the packages for this service.
-        patience: seconds for open requests when the service stops.
+        ending: how it ends after a signal. A second signal skips the drain.
         lifespan: whether the application handles events for its start and end.
         ready: called with the port as soon as connections are accepted.
 
@@ -143,24 +160,37 @@ async def serve(
         if ready is not None:
             ready(listener.getsockname()[1])
         config = uvicorn.Config(
-            app,
+            trace_app(app),
             log_level="warning",
             access_log=False,
             server_header=False,
             ws="none",
             lifespan="on" if lifespan else "auto",
-            timeout_graceful_shutdown=patience,
+            timeout_graceful_shutdown=ending.patience,
+            log_config=None if logging.getLogger().handlers else uvicorn.config.LOGGING_CONFIG,
         )
         service = _Service(config)
         async with anyio.create_task_group() as group:
-            group.start_soon(_stop_at_signal, service)
+            group.start_soon(_stop_at_signal, service, ending)
             await service.serve(sockets=[listener])
             group.cancel_scope.cancel()
 
 
-async def _stop_at_signal(service: uvicorn.Server) -> None:
+async def _stop_at_signal(service: uvicorn.Server, ending: Ending) -> None:
+    """Begin the end at a signal, and take no more requests after the drain, or at a second signal."""
     import anyio
 
+    async def drain() -> None:
+        ending.begin()
+        await anyio.sleep(ending.drain)
+        service.should_exit = True
+
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for _ in signals:
-            service.should_exit = True
+        async with anyio.create_task_group() as group:
+            is_draining = False
+            async for _ in signals:
+                if is_draining:
+                    service.should_exit = True
+                else:
+                    group.start_soon(drain)
+                is_draining = True

@@ -79,6 +79,7 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     if options["print_config"]:
         echo(render_entry(options["print_config"], scout.settings, configs, {**options, "discover": discover}))
         return
+    from toolscout.access import log_lines, telemetry
     from toolscout.gateway import Gateway, choose_options
 
     if discover:
@@ -92,11 +93,14 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
         policies=policies,
         profiles=profiles,
         credential=os.environ.get(KEY_VARIABLE),
-        say=lambda text: echo(escape_line(f"toolscout: {text}"), err=True),
+        say=log_lines.start_logs(
+            scout.settings.log_format, lambda text: echo(escape_line(f"toolscout: {text}"), err=True)
+        ),
     )
     if options["policy"]:
         gateway.say(f"the policy file {options['policy']} says who may see and call what")
-    _run(gateway, options)
+    with telemetry.start(scout.settings.telemetry, "toolscout-gateway"):
+        _run(gateway, options)
 
 
 def _run(gateway: Any, options: dict[str, Any]) -> None:
@@ -181,8 +185,11 @@ async def _stop_at_signal(gateway: Any) -> None:
     """
     import anyio
 
+    from toolscout.access import telemetry
+
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
             await gateway.stop()
+            telemetry.stop()
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

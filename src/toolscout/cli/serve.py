@@ -53,7 +53,8 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
         require(package, "server")
     import anyio
 
-    from toolscout.access.http import names_of, serve
+    from toolscout.access import log_lines, telemetry
+    from toolscout.access.http import Ending, names_of, serve
     from toolscout.access.policy import Policies
     from toolscout.server import Limits, Service, app
 
@@ -65,8 +66,8 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
     rate = options["rate"] if options["rate"] is not None else (DEFAULT_QUERIES_PER_S if policy else 0.0)
     service = Service(scout, policies, limits=Limits(rate=rate or None), results=results)
 
-    def say(text: str) -> None:
-        click.echo(f"toolscout: {text}", err=True)
+    settings = scout.settings
+    say = log_lines.start_logs(settings.log_format, lambda text: click.echo(f"toolscout: {text}", err=True))
 
     def ready(port: int) -> None:
         shown = f"[{host}]" if ":" in host else host
@@ -79,7 +80,9 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
             "there is no policy file, so everybody on this machine may see everything, and other machines "
             "have no access"
         )
-    run = functools.partial(serve, extra="server", patience=service.limits.patience, lifespan=True, ready=ready)
+    ending = Ending(service.limits.patience, settings.drain_seconds, service.begin_stop)
+    run = functools.partial(serve, extra="server", ending=ending, lifespan=True, ready=ready)
     has_uvloop = importlib.util.find_spec("uvloop") is not None
     application = app(service, names_of(host, names))
-    anyio.run(run, application, policies, host, port, backend_options={"use_uvloop": has_uvloop})
+    with telemetry.start(settings.telemetry, "toolscout"):
+        anyio.run(run, application, policies, host, port, backend_options={"use_uvloop": has_uvloop})

@@ -62,6 +62,9 @@ SETTING_MEANINGS: Final[Mapping[str, str]] = {
     "llm_price_out": "dollars for a million tokens received",
     "learn_trust": "callers whose usage may promote a model alone",
     "false_rejects": "share of answerable requests that may be turned away",
+    "telemetry": "address of an OTLP collector for traces and metrics",
+    "log_format": "text or json: the form of log lines of serve and gateway",
+    "drain_seconds": "seconds between a signal to stop and the end of taking requests",
 }
 
 

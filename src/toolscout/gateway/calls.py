@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from toolscout.access import telemetry
 from toolscout.errors import BadEntry, Unavailable, UserError
 from toolscout.gateway import openapi
 from toolscout.gateway.relay import is_question
@@ -97,7 +98,9 @@ class Calls:
 
         cover = self.cover(exchange)
         try:
-            result = await self._dispatch(tool, arguments, exchange, session)
+            with telemetry.record_call(tool.source, tool.id) as outcome:
+                result = await self._dispatch(tool, arguments, exchange, session)
+                outcome.ok = is_question(result) or not result.is_error
         except MCPError as error:
             raise MCPError(error.code, cover.text(error.message), cover.value(error.data)) from None
         except UserError as error:

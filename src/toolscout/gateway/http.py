@@ -152,4 +152,4 @@ async def serve(
         name = f"[{shown_host}]" if ":" in shown_host else shown_host
         identities.sign_ins.base = f"http://{name}:{port}"
     application = app(server, policies, names_of(host, extra_names), health, profiles, identities)
-    await http.serve(application, policies, host, port, extra="mcp", patience=GATEWAY_CLOSE_S)
+    await http.serve(application, policies, host, port, extra="mcp", ending=http.Ending(GATEWAY_CLOSE_S))

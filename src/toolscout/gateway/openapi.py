@@ -18,6 +18,7 @@ from urllib.parse import quote, urljoin, urlsplit
 import msgspec
 
 from toolscout.access.http import MARK
+from toolscout.access.telemetry import make_headers
 from toolscout.errors import Unavailable, UserError
 from toolscout.privacy.credentials import CREDENTIAL_PREFIX
 from toolscout.sources.wire_limits import LimitedBody, UnsupportedEncoding, is_header_name, is_reserved_header
@@ -251,7 +252,7 @@ async def call(client: httpx.AsyncClient, tool: Tool, arguments: Mapping[str, An
     outgoing = build_request(tool, arguments)
     headers = {**outgoing.pop("headers", {})}
     cookies = outgoing.pop("cookies", {})
-    headers[MARK] = "1"
+    headers |= make_headers() | {MARK: "1"}
     if cookies:
         headers["cookie"] = "; ".join(f"{key}={value}" for key, value in cookies.items())
     url = outgoing["url"]

@@ -20,6 +20,7 @@ from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import LOCAL, Caller, Policies, Rules
 from toolscout.access.profiles import PROFILE_FILE, Profiles, profile_of
 from toolscout.access.rate_limit import Buckets
+from toolscout.access.telemetry import record_searches
 from toolscout.errors import Denied, NotFound, ToolscoutError, Unavailable, UserError, require
 from toolscout.gateway import text as show
 from toolscout.gateway.answers import Answers, make_result, refuse
@@ -347,6 +348,7 @@ class Gateway:
             visible=keep_kind(options.get("kind"), caller.visible),
             caller=caller.name,
         )
+        record_searches(searches)
         detail = options.get("detail", "compact")
         answer, text = await self.upstreams.run_in_thread(self.answers.build_search, exchange, searches, detail)
         return make_result(answer, text)

@@ -100,7 +100,13 @@ class SharedWriter:
         return True
 
     def close(self) -> None:
-        """Close the spool. What it holds is written by the next process."""
+        """Write what the spool holds if the database answers, and close it. Otherwise the next process writes it."""
+        with self._lock:
+            if self._is_away:
+                try:
+                    self.replay()
+                except StoreError as error:
+                    self._note_absence(error)
         self.spool.close()
 
 

@@ -7,6 +7,10 @@ nothing on average: the capital is a nonnegative martingale. By Ville's inequali
 probability of at most α, however long one watches. Vovk et al. 2021 ("Retrain or not retrain: conformal test
 martingales for change-point detection", arXiv:2102.10439) decide by such a martingale when to train a model again.
 
+Of failures, a bet is on their share instead. While it is at most q, the factors 1 + λ (failed - q) gain nothing on
+average, whatever else is true of them (Waudby-Smith & Ramdas 2024, "Estimating means of bounded random variables by
+betting", arXiv:2010.09686). This notices a failing server after fewer calls than ranks do.
+
 A change may come late, when the capital of one bettor is lost. So a new bettor starts after every `block` observations,
 with the share 6 / (π² k²) of the money for number k. All shares add up to 1, so the sum is a martingale too.
 """
@@ -23,9 +27,10 @@ import numpy as np
 
 from toolscout.arrays import Floats
 
-__all__ = ["ConformalTest", "draw_uniform"]
+__all__ = ["ConformalTest", "ShareTest", "bound_share", "draw_uniform"]
 
 POWERS: Final = (0.2, 0.4, 0.7)  # κ of the bets κ p^(κ-1) of Vovk et al. 2003; small ones win on very strange p-values
+SHARES_AT_RISK: Final = (0.2, 0.5, 0.9)  # of a bettor's money, lost at a success
 MIN_P: Final = 1e-9
 
 
@@ -35,14 +40,76 @@ def draw_uniform(*parts: str) -> float:
     return (int.from_bytes(digest, "big") + 1) / 2**64
 
 
-class ConformalTest:
-    """Watches one number: a distance, a score, or 1 for a failure and 0 for a success.
+def bound_share(failures: float, count: int, error: float) -> float:
+    """Bound a share from above, from a sample (Chernoff): it is higher with a probability of at most `error`.
+
+    Args:
+        failures: number of failures in the sample.
+        count: size of the sample.
+        error: above 0.
+    """
+    low = share = failures / count if count else 1.0
+    high = 1.0
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        gap = (share * math.log(share / middle) if share else 0.0) + (
+            (1 - share) * math.log((1 - share) / (1 - middle)) if share < 1 else 0.0
+        )
+        low, high = (middle, high) if count * gap <= math.log(1 / error) else (low, middle)
+    return high
+
+
+class _Bettors:
+    """The money of all bettors of a test.
 
     Attributes:
         seen: number of observations.
         high: natural logarithm of the highest capital so far. The test rejects when it reaches log(1/α).
         since: number of the observation, from 0, where the bettor started that won most.
     """
+
+    def __init__(self, block: int) -> None:
+        self._block = block
+        self._gains: Floats = np.zeros((0, 0))  # log capital by bettor and bet
+        self.seen, self.high, self.since = 0, 0.0, 0
+
+    def _place_bets(self, logarithms: list[float]) -> None:
+        """Multiply the money of every bettor by the outcomes of the bets, given as logarithms."""
+        if self.seen % self._block == 0:
+            self._gains = np.vstack([self._gains.reshape(-1, len(logarithms)), np.zeros((1, len(logarithms)))])
+        self._gains += np.array(logarithms)
+        self.seen += 1
+        numbers = np.arange(1, len(self._gains) + 1)
+        shares = np.log(6.0) - 2 * np.log(np.pi * numbers)
+        money = shares + np.logaddexp.reduce(self._gains, axis=1) - math.log(self._gains.shape[1])
+        unspent = max(MIN_P, 1.0 - float(np.exp(shares).sum()))
+        total = float(np.logaddexp(np.logaddexp.reduce(money), math.log(unspent)))
+        if total > self.high:
+            self.high, self.since = total, int(np.argmax(money)) * self._block
+
+
+class ShareTest(_Bettors):
+    """Watches whether the share of failures stays at most a bound. Attributes as in `_Bettors`."""
+
+    def __init__(self, bound: float, *, block: int = 10) -> None:
+        """Start with a capital of 1.
+
+        Args:
+            bound: the share, above 0 and below 1.
+            block: number of observations after which the next bettor starts.
+        """
+        super().__init__(block)
+        self._failure, self._success = (
+            [math.log1p(risk / bound * (failed - bound)) for risk in SHARES_AT_RISK] for failed in (1.0, 0.0)
+        )
+
+    def observe(self, failed: float) -> None:
+        """Bet on one more call: 1 if it failed, else 0."""
+        self._place_bets(self._failure if failed else self._success)
+
+
+class ConformalTest(_Bettors):
+    """Watches one number: a distance, a score, or 1 for an event and 0 otherwise. Attributes as in `_Bettors`."""
 
     def __init__(self, reference: Iterable[float], *, both: bool = False, block: int = 50) -> None:
         """Start with a capital of 1.
@@ -52,10 +119,8 @@ class ConformalTest:
             both: whether low values count as strange too; otherwise only high ones do.
             block: number of observations after which the next bettor starts.
         """
-        self._values = sorted(reference)
-        self._both, self._block = both, block
-        self._gains: Floats = np.zeros((0, len(POWERS) * (2 if both else 1)))  # log capital by bettor and bet
-        self.seen, self.high, self.since = 0, 0.0, 0
+        super().__init__(block)
+        self._values, self._both = sorted(reference), both
 
     def rank(self, value: float, tie: float) -> float:
         """Return the p-value of a number among those so far: small if it is high.
@@ -77,20 +142,6 @@ class ConformalTest:
         """
         p = self.rank(value, tie)
         bisect.insort(self._values, value)
-        if self.seen % self._block == 0:
-            self._gains = np.vstack([self._gains, np.zeros((1, self._gains.shape[1]))])
         sides = (p, max(MIN_P, 1.0 - p)) if self._both else (p,)
-        bets = [math.log(power) + (power - 1.0) * math.log(side) for side in sides for power in POWERS]
-        self._gains += np.array(bets)
-        self.seen += 1
-        self._count_money()
+        self._place_bets([math.log(power) + (power - 1.0) * math.log(side) for side in sides for power in POWERS])
         return p
-
-    def _count_money(self) -> None:
-        numbers = np.arange(1, len(self._gains) + 1)
-        shares = np.log(6.0) - 2 * np.log(np.pi * numbers)
-        money = shares + np.logaddexp.reduce(self._gains, axis=1) - math.log(self._gains.shape[1])
-        unspent = max(MIN_P, 1.0 - float(np.exp(shares).sum()))
-        total = float(np.logaddexp(np.logaddexp.reduce(money), math.log(unspent)))
-        if total > self.high:
-            self.high, self.since = total, int(np.argmax(money)) * self._block

@@ -10,7 +10,8 @@ the first run it is the first `FIRST_REFERENCE` searches. What is watched since:
 Each is a test by betting (`toolscout.learn.betting`). All tests together raise a false alarm since the champion's time
 with a probability of at most `FALSE_ALARMS`, however long they watch: the level is shared over the tests, and over the
 segments of `SEGMENT_SEARCHES` searches, after which they start again. This holds if requests of the same traffic are
-exchangeable. A caller who repeats one request all day is a change.
+exchangeable, and if the shares of failures of the champion's time are within their bounds (`REFERENCE_ERROR`). A caller
+who repeats one request all day is a change.
 
 ::
 
@@ -19,7 +20,6 @@ exchangeable. A caller who repeats one request all day is a change.
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 from collections import Counter
@@ -37,7 +37,7 @@ from toolscout.encoders.static import load_static
 from toolscout.errors import UserError
 from toolscout.journal.evidence import HASHED_QUERY_PREFIX
 from toolscout.journal.reader import read_rows
-from toolscout.learn.betting import ConformalTest, draw_uniform
+from toolscout.learn.betting import ConformalTest, ShareTest, bound_share, draw_uniform
 from toolscout.learn.drift_report import FAILING, Alarm, DriftReport, Topic, advise
 from toolscout.learn.report import last
 from toolscout.scout import Scout
@@ -51,8 +51,10 @@ FALSE_ALARMS: Final = 0.01  # bound on the probability of any false alarm since 
 FIRST_REFERENCE: Final = 500  # searches that are compared with before the first run of learn
 MIN_REFERENCE: Final = 100
 MAX_REFERENCE: Final = 1_000
-MIN_CALLS: Final = 20  # calls of a server in the champion's time; with fewer, all calls are compared with
-MIN_FAILURE_SHARE: Final = 0.05  # failures are compared with at least this share of them, so that hiccups raise nothing
+MIN_CALLS: Final = 20  # calls of a server in the champion's time; with fewer, it is compared with all servers
+REFERENCE_ERROR: Final = 0.01  # of the upper bound on the share of failures in the champion's time
+MIN_FAILURE_SHARE: Final = 0.05  # fewer failures are never an alarm
+NEW_FAILURE_SHARE: Final = 0.2  # the same for a server that was hardly called in the champion's time
 RECOVERED_CALLS: Final = 20  # newest calls that must succeed as before, for a failure to be over
 SEGMENT_SEARCHES: Final = 5_000
 MAX_BACKLOG_SEARCHES: Final = 20_000  # of more, a first check reads the newest
@@ -62,9 +64,8 @@ MAX_STRANGE: Final = 500  # strange requests that topics are made of
 STRANGE_QUANTILE: Final = 0.95  # of the distances in the champion's time; requests beyond it are strange
 MIN_TOPIC_COSINE: Final = 0.3
 MAX_TOPICS: Final = 3
-MAX_EXAMPLES: Final = 3
-MAX_EXAMPLE_CHARS: Final = 160
-CALLS_PER_BETTOR: Final = 10
+MAX_TOPIC_EXAMPLES: Final = 3
+MAX_TOPIC_QUERY_CHARS: Final = 160
 SHARES: Final = 8  # equal shares of the level: five tests of all traffic, and three families
 OUTCOMES: Final = (*FAILING, "success")
 Rows = Sequence[tuple[int, dict[str, Any]]]
@@ -98,9 +99,8 @@ class _State(msgspec.Struct, kw_only=True):
 class _Watched:
     """One test, with what the message about it needs."""
 
-    def __init__(self, reference: Sequence[float], level: float, *, both: bool = False, block: int = 50) -> None:
-        self.test = ConformalTest(reference, both=both, block=block)
-        self.before, self.limit = float(np.mean(reference)), math.log(1 / level)
+    def __init__(self, test: ConformalTest | ShareTest, before: float, level: float) -> None:
+        self.test, self.before, self.limit = test, before, math.log(1 / level)
         self.values: list[float] = []
         self.instants: list[str] = []
 
@@ -108,7 +108,10 @@ class _Watched:
         """Add an observation. Returns whether the test rejects."""
         self.values.append(value)
         self.instants.append(at)
-        self.test.observe(value, tie)
+        if isinstance(self.test, ShareTest):
+            self.test.observe(value)
+        else:
+            self.test.observe(value, tie)
         return self.test.high >= self.limit
 
     def make_alarm(self, what: str, name: str) -> Alarm:
@@ -211,35 +214,49 @@ class DriftWatch:
         self._tests: dict[tuple[str, str], _Watched] = {}
         self._strange: list[_Strange] = []
         self._new_tools: Counter[str] = Counter()
-        self._numbers: Counter[str] = Counter()
+        self._late: Counter[str] = Counter()
         self._searches = 0
         for what, values in self._measured.items():
             if len(values) >= MIN_REFERENCE // 2:
-                self._tests[what, ""] = _Watched(values, level, both=what != "requests")
+                test = ConformalTest(values, both=what != "requests")
+                self._tests[what, ""] = _Watched(test, float(np.mean(values)), level)
         abstained = [float(not search["shown"]) for _, search in self._reference]
-        self._tests["abstention", ""] = _Watched(abstained or [0.0], level, both=True)
+        self._tests["abstention", ""] = _Watched(ConformalTest(abstained, both=True), float(np.mean(abstained)), level)
         self._outcomes = [float(not call["ok"]) for _, call in self._calls]
         if len(self._outcomes) >= MIN_CALLS:
-            self._tests["success", ""] = _Watched(_soften(self._outcomes), level)
+            self._tests["success", ""] = self._make_failure_test(self._outcomes, level)
         self._outcomes_by_name: dict[tuple[str, str], list[float]] = {}
         paths = self._read_paths({call["tool"] for _, call in self._calls})
         for (_, call), outcome in zip(self._calls, self._outcomes, strict=True):
             for key in _list_names(call["tool"], paths.get(call["tool"], ())):
                 self._outcomes_by_name.setdefault(key, []).append(outcome)
-        for what, name in sorted(self._outcomes_by_name, key=lambda key: (-len(self._outcomes_by_name[key]), key)):
-            self._open_failure_test(what, name)
+        self._known = Counter(what for what, _ in self._outcomes_by_name)
 
     def _open_failure_test(self, what: str, name: str) -> _Watched | None:
-        """Return the test of a server, a group or a tool; the first one gets the greatest share of the level."""
-        if (what, name) not in self._tests:
-            own = self._outcomes_by_name.get((what, name), ())
-            reference = own if len(own) >= MIN_CALLS else self._outcomes
-            if len(reference) < MIN_CALLS:
-                return None
-            self._numbers[what] += 1
-            level = self._level * 6 / (math.pi * self._numbers[what]) ** 2
-            self._tests[what, name] = _Watched(_soften(reference), level, block=CALLS_PER_BETTOR)
+        """Return the test of a server, a group or a tool.
+
+        Those of the champion's time share a half of their level evenly. Later ones share the rest, the first one most.
+        """
+        if (what, name) in self._tests:
+            return self._tests[what, name]
+        if len(self._outcomes) < MIN_CALLS:
+            return None
+        own = self._outcomes_by_name.get((what, name), [])
+        if own:
+            level = self._level / 2 / self._known[what]
+        else:
+            self._late[what] += 1
+            level = self._level / 2 * 6 / (math.pi * self._late[what]) ** 2
+        self._tests[what, name] = self._make_failure_test(own, level)
         return self._tests[what, name]
+
+    def _make_failure_test(self, outcomes: Sequence[float], level: float) -> _Watched:
+        """Make a test of failures that compares with outcomes, or with all outcomes if they are too few."""
+        known = len(outcomes) >= MIN_CALLS
+        compared = outcomes if known else self._outcomes
+        bound = bound_share(sum(compared), len(compared), REFERENCE_ERROR)
+        bound = max(bound, MIN_FAILURE_SHARE if known else NEW_FAILURE_SHARE)
+        return _Watched(ShareTest(min(bound, 1 - MIN_FAILURE_SHARE)), float(np.mean(compared)), level)
 
     def _open_features(self) -> ScoreFeatures | None:
         """Open the score features over the present catalogue, or nothing if it is empty or too large."""
@@ -367,7 +384,7 @@ class DriftWatch:
         """Read the queries of a topic from the journal, as far as it still holds them."""
         trails = self._scout.journal.trails_at(topic.rows, until=newest)
         queries = (event["query"] for trail in trails for event in trail.events if event["event"] == "search")
-        examples = tuple(query[:MAX_EXAMPLE_CHARS] for query in queries)
+        examples = tuple(query[:MAX_TOPIC_QUERY_CHARS] for query in queries)
         return msgspec.structs.replace(topic, examples=examples)
 
     def _save(self, state: _State) -> None:
@@ -392,12 +409,6 @@ def _read_state(home: Any) -> _State | None:
 
 def _is_readable(query: str) -> bool:
     return bool(query.strip()) and not query.startswith(HASHED_QUERY_PREFIX)
-
-
-def _soften(outcomes: Sequence[float]) -> list[float]:
-    """Add failures up to `MIN_FAILURE_SHARE`. They make p-values greater, which keeps the bound on false alarms."""
-    missing = math.ceil(MIN_FAILURE_SHARE * len(outcomes) - sum(outcomes))
-    return [*outcomes, *itertools.repeat(1.0, max(0, missing))]
 
 
 def _find_distances(vectors: Vectors, anchors: Vectors) -> list[float]:
@@ -428,7 +439,7 @@ def _find_topics(strange: Sequence[_Strange]) -> list[Topic]:
         Topic(
             size=len(group),
             callers=len({request.caller for request in group}),
-            rows=tuple(request.row for request in group[:MAX_EXAMPLES]),
+            rows=tuple(request.row for request in group[:MAX_TOPIC_EXAMPLES]),
         )
         for group in groups[:MAX_TOPICS]
     ]

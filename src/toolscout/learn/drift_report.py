@@ -7,17 +7,17 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["FAILING", "KINDS", "Alarm", "DriftReport", "Topic", "advise", "describe_alarm"]
+__all__ = ["DRIFT_KINDS", "FAILING", "Alarm", "DriftReport", "Topic", "advise", "describe_alarm"]
 
 FAILING: Final = ("server", "group", "tool")
-CHANGES: Final = {
+TRAFFIC_CHANGES: Final = {
     "requests": "The requests are unlike those of the champion's time",
     "words": "The requests share more or fewer words with the tools than in the champion's time",
     "meanings": "The tools fit the meaning of the requests better or worse than in the champion's time",
     "abstention": "More or fewer requests are answered without a tool than in the champion's time",
     "success": "Fewer calls succeed than in the champion's time",
 }
-KINDS: Final = (*CHANGES, *FAILING)
+DRIFT_KINDS: Final = (*TRAFFIC_CHANGES, *FAILING)
 MAX_NAMES: Final = 3  # of new tools in the message
 
 
@@ -25,7 +25,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that changed.
 
     Attributes:
-        what: one of `KINDS`.
+        what: one of `DRIFT_KINDS`.
         name: of the server, the group of tools or the tool that fails; empty otherwise.
         since: instant at which the change seems to have begun.
         at: instant of the event at which the alarm was raised.
@@ -149,5 +149,5 @@ def describe_alarm(alarm: Alarm) -> str:
         alarm.what, "mean score"
     )
     return "{}, since {since}: {} {after:{form}}, {before:{form}} before.".format(
-        CHANGES[alarm.what], noun, form=form, **numbers
+        TRAFFIC_CHANGES[alarm.what], noun, form=form, **numbers
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from toolscout.errors import require
-from toolscout.learn.drift_report import KINDS, DriftReport
+from toolscout.learn.drift_report import DRIFT_KINDS, DriftReport
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -70,7 +70,7 @@ class Metrics:
 
     def show_drift(self, report: DriftReport) -> None:
         """Show how many changes of each kind the drift watch has found; 0 for kinds without one."""
-        for what in KINDS:
+        for what in DRIFT_KINDS:
             self._drift_alarms.labels(what).set(sum(alarm.what == what and not alarm.over for alarm in report.alarms))
         self._drift_searches.set(report.watched)
 

@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from toolscout.access.policy import Caller
+from toolscout.access.telemetry import record_searches
 from toolscout.errors import NotFound, StoreError
 from toolscout.indexes.words import tokenize
 from toolscout.search.why import Why
@@ -78,6 +79,7 @@ async def _run_searches(
             queries, parameters.k, parameters.recipe, caller, parameters.kind, preview=preview
         )
     service.not_ready_reason = None
+    record_searches(searches)
     for search in searches:
         service.metrics.count_search(search.answer)
     return searches

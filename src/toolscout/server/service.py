@@ -31,6 +31,7 @@ from toolscout.types import Search
 __all__ = ["ApiRequest", "RequestRefused", "Service"]
 
 SERVICE_THREADS: Final = 4  # beside the search thread; a fixed number keeps the SQLite connections few
+DATABASE_ANSWER_S: Final = 2.0
 DRIFT_INTERVAL_S: Final = 60.0  # between looks at whether the traffic changed
 REOPEN_INTERVAL_S: Final = 3.0  # between attempts to open the index
 T = TypeVar("T")
@@ -78,6 +79,8 @@ class Service:
         self.model_lock = asyncio.Semaphore(1)  # requests that read or move models run one at a time
         self.examples: dict[Hashable, ExamplesAnswer] = {}  # of each generation and set of rules
         self.not_ready_reason: str | None = "the index is being opened"
+        self.is_stopping = False
+        self._answering: asyncio.Future[Any] | None = None
         self._opening: asyncio.Future[None] | None = None
         self._opened_at = -math.inf
         self._drift = DriftWatch(scout)
@@ -128,6 +131,31 @@ class Service:
             self.open_index()
         finally:
             self._opened_at = time.monotonic()
+
+    async def find_problem(self) -> str | None:
+        """Say why searches would wait or fail now; None: they would not. The database gets a moment to answer.
+
+        Only one such question is open at a time, so that a database that hangs takes one thread.
+        """
+        if self.is_stopping:
+            return "the service is stopping"
+        if self.not_ready_reason is not None or self.scout.settings.database is None:
+            return self.not_ready_reason
+        if self._answering is None or self._answering.done():
+            self._answering = asyncio.ensure_future(self.run_in_thread(self._ask_database))
+        try:
+            await asyncio.wait_for(asyncio.shield(self._answering), DATABASE_ANSWER_S)
+        except (ToolscoutError, asyncio.TimeoutError):
+            return "the database does not answer"
+        return None
+
+    def _ask_database(self) -> None:
+        with self.scout.store.reading() as connection:
+            connection.execute("SELECT 1").fetchone()
+
+    def begin_stop(self) -> None:
+        """Let `/ready` say that the service stops, so that a balancer sends no more requests."""
+        self.is_stopping = True
 
     def check_drift(self) -> DriftReport:
         """Look whether the traffic changed since the champion's time, and show it in the metrics."""

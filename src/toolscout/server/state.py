@@ -44,14 +44,15 @@ async def check_health(request: ApiRequest[Nothing]) -> Health:
 
 
 async def check_ready(request: ApiRequest[Nothing]) -> Response:
-    """Check that the index is open. Status 503 if it is not; opening is then tried again."""
+    """Check that the index is open and the database answers. Status 503 if not; opening is then tried again."""
     import msgspec
     from starlette.responses import Response
 
     request.service.reopen()
-    state = Ready(
-        request.service.not_ready_reason is None, request.service.not_ready_reason and "the index is not open yet"
-    )
+    problem = await request.service.find_problem()
+    if problem is not None and problem == request.service.not_ready_reason:
+        problem = "the index is not open yet"  # the reason may name files
+    state = Ready(problem is None, problem)
     return Response(msgspec.json.encode(state), 200 if state.ready else 503, media_type="application/json")
 
 

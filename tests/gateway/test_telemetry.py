@@ -1,0 +1,110 @@
+"""What a collector sees of the gateway and the service, and what it never sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import traffic
+from collector import Collector, open_collector
+from server.program import Program
+from toolscout.access import telemetry
+from toolscout.errors import ConfigError
+from toolscout.scout import Scout
+
+pytest.importorskip("opentelemetry.sdk", reason="needs the extra `otel`")
+pytestmark = [pytest.mark.net]
+SERVER = Path(__file__).parents[1] / "servers" / "traced.py"
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+QUERY = "tell the trace context of my zebra"
+
+
+def run_gateway(folder: Path, collector: Collector) -> list[Any]:
+    """Search and call through a gateway in a process of its own. Returns the answers."""
+    from mcp import Client, StdioServerParameters
+
+    config = folder / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": {"traced": {"command": sys.executable, "args": [str(SERVER)]}}}))
+    words = ["-m", "toolscout", "--home", str(folder / "home"), "gateway", "--config", str(config)]
+    environment = {**os.environ, "TOOLSCOUT_TELEMETRY": collector.address}
+
+    async def use() -> list[Any]:
+        parameters = StdioServerParameters(command=sys.executable, args=words, env=environment)
+        meta: Any = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
+        async with Client(parameters) as client:
+            found = await client.call_tool("search_tools", {"queries": [QUERY]}, meta=meta)
+            call = {"id": "traced/trace", "arguments": {}}
+            return [found, await client.call_tool("call_tool", call, meta=meta)]
+
+    return anyio.run(use)
+
+
+def test_one_call_shows_every_stage_and_the_upstream_span_below_the_caller_s_trace(tmp_path: Path) -> None:
+    with open_collector() as collector:
+        _, called = run_gateway(tmp_path, collector)
+    assert {span.trace_id.hex() for span in collector.spans if span.parent_span_id} >= {TRACE}
+    searched, answered = collector.find("tools/call search_tools"), collector.find("tools/call call_tool")
+    assert searched.parent_span_id.hex() == answered.parent_span_id.hex() == SPAN
+    [search] = collector.below(searched)
+    stages = [span.name for span in collector.below(search)]
+    with Scout(tmp_path / "home", journal=False) as scout:
+        told = [f"stage {step.stage}" for step in scout.search(QUERY).trace]
+    assert search.name == "search" and len(stages) > 3 and sorted(stages) == sorted(told)
+    [call] = [span for span in collector.below(answered) if span.name == "call tool"]
+    assert call.trace_id.hex() == TRACE
+    [upstream] = [span for span in collector.below(call) if span.name == "MCP send tools/call trace"]
+    assert called.content[0].text.endswith(f"{TRACE}-{upstream.span_id.hex()}-01")
+    assert collector.services == {"toolscout-gateway"}
+    assert {"toolscout.searches", "toolscout.stage.duration", "toolscout.call.duration"} <= collector.metrics
+    assert b"zebra" not in collector.bodies
+
+
+def test_the_service_joins_the_trace_of_its_request_and_sends_its_spans_when_it_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Scout(tmp_path / "home") as scout:
+        traffic.catalogue(scout)
+    with open_collector() as collector:
+        monkeypatch.setenv("TOOLSCOUT_TELEMETRY", collector.address)
+        monkeypatch.setenv("TOOLSCOUT_LOG_FORMAT", "json")
+        program = Program(tmp_path / "home")
+        program.ask("POST", "/v1/search", {"query": "send a zebra by mail"}, traceparent=f"00-{TRACE}-{SPAN}-01")
+        assert program.end(signal.SIGTERM) == 0
+    request = next(span for span in collector.spans if span.trace_id.hex() == TRACE and span.name == "HTTP POST")
+    assert request.parent_span_id.hex() == SPAN
+    assert [span.name for span in collector.below(request)] == ["search"]
+    assert b"zebra" not in collector.bodies
+    for text in program.said.splitlines():
+        assert json.loads(text)["message"]
+
+
+def test_without_the_setting_nothing_of_opentelemetry_is_imported() -> None:
+    check = (
+        "import sys; from toolscout.access import telemetry\n"
+        "with telemetry.start('', 'x'), telemetry.span('y') as span, telemetry.record_call('a', 'a/b') as outcome:\n"
+        "    telemetry.record_searches([]); outcome.ok = True\n"
+        "    assert span is None and telemetry.make_headers() == {} and telemetry.current_trace() is None\n"
+        "assert not any(name.startswith('opentelemetry') for name in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True)
+
+
+@pytest.mark.parametrize("value", ["collector:4318", "https://me:secret@collector:4318"])
+def test_an_address_that_is_none_is_refused_without_showing_a_password(value: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="telemetry: expected") as refused:
+        Scout(tmp_path, telemetry=value)
+    assert "secret" not in str(refused.value)
+
+
+def test_an_application_is_not_wrapped_while_telemetry_is_off() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None: ...
+
+    assert telemetry.trace_app(app) is app
