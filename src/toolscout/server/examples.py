@@ -14,6 +14,7 @@ from toolscout.types import Search, Tool, render
 
 __all__ = ["list_examples"]
 
+NO_VERBS: Final = frozenset(("this", "these", "it", "its", "the", "a", "an", "is", "has", "as"))
 EXAMPLE_WORD_RANGE: Final = (3, 11)
 MAX_CACHED_EXAMPLES: Final = 64
 SAMPLE_PER_EXAMPLE: Final = 6  # tools that are looked at for each example
@@ -76,6 +77,8 @@ def _write_query(tool: Tool) -> str:
     words = sentence.split()
     low, high = EXAMPLE_WORD_RANGE
     if not low <= len(words) <= high or not _PLAIN.fullmatch(sentence):
+        return ""
+    if words[0].lower() in NO_VERBS:
         return ""
     first = _make_imperative(words[0])
     return " ".join([first[:1].upper() + first[1:], *words[1:]])

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { columns } from "./charts.js";
-import { count, h, linkTo, number, show, when } from "./dom.js";
+import { clip, count, h, linkTo, number, show, when } from "./dom.js";
 import { remember } from "./frame.js";
 import { drawExamples } from "./search.js";
 
@@ -126,6 +126,6 @@ function drawSearches({ searches }) {
   return h("section", { class: "card", "aria-label": "Last searches" }, h("h2", {}, "Last searches"),
     searches.length === 0 && h("p", { class: "quiet" }, "There are none yet."),
     h("ul", { class: "plain" }, searches.map((event) => h("li", {},
-      event.query ? h("a", { href: linkTo("search", { q: event.query }), "data-stop": true }, event.query) : "a query that was not recorded",
+      event.query ? h("a", { href: linkTo("search", { q: event.query }), "data-stop": true }, clip(event.query)) : "a query that was not recorded",
       h("span", { class: "quiet" }, ` ${event.caller}, ${when(event.at)}, ${event.shown.length ? count(event.shown.length, "tool") : "no tool"}`)))));
 }
