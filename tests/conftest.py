@@ -67,6 +67,8 @@ def _place(item: pytest.Item) -> int:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_place)
+    if TEST_HOME == "postgres":
+        items[:] = [item for item in items if item.get_closest_marker("folder_only") is None]
     for item in items:
         for marker, (programs, what) in NEEDS.items():
             if item.get_closest_marker(marker) and not any(map(shutil.which, programs)):

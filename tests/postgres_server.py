@@ -19,6 +19,7 @@ import psycopg
 from toolscout.home import Address
 
 START_S = 60.0
+ROLE = "toolscout"
 INITDB_OPTIONS = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync", "--no-instructions"]
 SERVER_OPTIONS = ["-h", "", "-F", "-c", "shared_buffers=16MB", "-c", "max_connections=100"]
 
@@ -57,6 +58,9 @@ class PostgresServer:
                 **self._options,
             )
             self.start()
+            with psycopg.connect(self.url(user="postgres"), autocommit=True) as connection:
+                connection.execute(f"CREATE ROLE {ROLE} LOGIN")  # without SUPERUSER and BYPASSRLS
+                connection.execute(f"GRANT CREATE ON DATABASE postgres TO {ROLE}")
         except BaseException:
             self.__exit__()
             raise
@@ -90,7 +94,7 @@ class PostgresServer:
         deadline = time.monotonic() + START_S
         while True:
             try:
-                psycopg.connect(self.url()).close()
+                psycopg.connect(self.url(user="postgres")).close()
                 return
             except psycopg.OperationalError:
                 if time.monotonic() > deadline or self.process.poll() is not None:
@@ -104,10 +108,10 @@ class PostgresServer:
             self.process.wait()
             self.process = None
 
-    def url(self, **parameters: str) -> str:
-        """The address of its database `postgres`."""
+    def url(self, user: str = ROLE, **parameters: str) -> str:
+        """The address of its database `postgres`, for the role of the application unless another one is named."""
         query = "&".join(f"{name}={value}" for name, value in {"host": str(self.folder), **parameters}.items())
-        return f"postgresql://postgres@/postgres?{query}"
+        return f"postgresql://{user}@/postgres?{query}"
 
     def new_home(self) -> Address:
         """The address of an empty home."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
 import unicodedata
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from postgres_server import describe
 from toolscout.access.policy import Rules
 from toolscout.catalogue.store import Origin
+from toolscout.database.tenants import add_tenant
+from toolscout.home import Address, Home
 from toolscout.scout import Scout
 from toolscout.types import Hints, Tool
 
@@ -29,38 +30,62 @@ NAMES = [
     "a/b",
     "copy",
 ]
+Crowd = tuple[Scout, list[Tool]]
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 
 
-@pytest.fixture(scope="module")
-def crowded() -> Iterator[tuple[Scout, list[Tool]]]:
-    """Sources that are served, disabled and partly in quarantine, with names that resemble each other."""
+OURS = "money, letters, folders"
+THEIRS = "their-secret"  # in every text of the other tenant
+
+
+@pytest.fixture(scope="module", params=["folder", "postgres"])
+def crowded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
+    """Sources that are served, disabled and partly in quarantine, with names that resemble each other.
+
+    They belong to one tenant of a home. Another one has tools of the same ids, and more.
+    """
+    root: Home = tmp_path_factory.mktemp("crowded")
+    if request.param == "postgres":
+        root = request.getfixturevalue("postgres_server").new_home()
+    for tenant in ("ours", "theirs"):
+        add_tenant(root, tenant)
+    where = describe(root) if isinstance(root, Address) else root
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Scout(where, tenant="theirs", recipe="bm25", journal=False) as other,
+        Scout(where, tenant="ours", recipe="bm25", journal=False) as scout,
+    ):
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        _fill(other, [*SOURCES, THEIRS], THEIRS)
+        yield scout, _fill(scout, SOURCES, OURS)
+
+
+def _fill(scout: Scout, sources: list[str], text: str) -> list[Tool]:
     everything: list[Tool] = []
-    with tempfile.TemporaryDirectory() as folder, Scout(Path(folder), recipe="bm25", journal=False) as scout:
-        for number, source in enumerate(SOURCES):
-            tools = [
-                Tool(
-                    id=f"{source}/{name}",
-                    name=name,
-                    path=("team", f"t{place % 3}"),
-                    description=f"{name} for {source}: money, letters, folders",
-                    hints=Hints(read_only=(None, True, False)[place % 3]),
-                )
-                for place, name in enumerate(NAMES)
-            ]
-            everything += tools
-            origin = Origin(source, "mcp")
-            scout.store.put_source(origin, source, kind="mcp", tools=tools)
-            if number == 1:
-                scout.store.set_enabled(source, False)
-            if number == 2:
-                scout.store.put_source(
-                    origin, source, kind="mcp", state="disabled", message=f"{source} is off in /etc/x.json"
-                )
-            if number == 3:
-                changed = [Tool(id=each.id, name=each.name, path=each.path, description="new") for each in tools]
-                scout.store.put_source(origin, source, kind="mcp", tools=changed)
-        yield scout, everything
+    for number, source in enumerate(sources):
+        tools = [
+            Tool(
+                id=f"{source}/{name}",
+                name=name,
+                path=("team", f"t{place % 3}"),
+                description=f"{name} for {source}: {text}",
+                hints=Hints(read_only=(None, True, False)[place % 3]),
+            )
+            for place, name in enumerate(NAMES)
+        ]
+        everything += tools
+        origin = Origin(source, "mcp")
+        scout.store.put_source(origin, source, kind="mcp", tools=tools)
+        if number == 1:
+            scout.store.set_enabled(source, False)
+        if number == 2:
+            scout.store.put_source(
+                origin, source, kind="mcp", state="disabled", message=f"{source} is off in /etc/x.json"
+            )
+        if number == 3:
+            changed = [Tool(id=each.id, name=each.name, path=each.path, description="new") for each in tools]
+            scout.store.put_source(origin, source, kind="mcp", tools=changed)
+    return everything
 
 
 segments = st.sampled_from(["*", "**", "team", "t0", "t1", "send", "delete_*", "get*", "a", "b", *NAMES[:3]])
@@ -80,11 +105,11 @@ policies = st.builds(
 
 
 @st.composite
-def queries(draw: st.DrawFn) -> str:
+def queries(draw: st.DrawFn, *more: str) -> str:
     """A query that tries to reach some tool by name, in some spelling and some form."""
     asked = []
     for _ in range(draw(st.integers(1, 3))):
-        source, name = draw(st.sampled_from(SOURCES)), draw(st.sampled_from(NAMES))
+        source, name = draw(st.sampled_from([*more] or SOURCES)), draw(st.sampled_from(NAMES))
         text = draw(st.sampled_from([name, f"{source}/{name}", source, f"{source} {name}", f"{source}/team/t0/{name}"]))
         text = unicodedata.normalize(draw(st.sampled_from(FORMS)), text)
         asked.append(draw(st.sampled_from([str.upper, str.lower, str.casefold, str.swapcase, str]))(text))
@@ -94,9 +119,7 @@ def queries(draw: st.DrawFn) -> str:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rules=policies, query=queries(), k=st.integers(1, 50))
-def test_nobody_finds_or_hears_of_what_the_policy_hides(
-    crowded: tuple[Scout, list[Tool]], rules: Rules, query: str, k: int
-) -> None:
+def test_nobody_finds_or_hears_of_what_the_policy_hides(crowded: Crowd, rules: Rules, query: str, k: int) -> None:
     scout, everything = crowded
     found = scout.search(query, k, visible=rules)
     hidden = [tool for tool in everything if not rules(tool)]
@@ -110,13 +133,34 @@ def test_nobody_finds_or_hears_of_what_the_policy_hides(
         if all(tool in hidden for tool in everything if tool.source == source):
             assert source not in said or (source.casefold() in echoed and "is called" in said)
     assert "/etc/x.json" not in said
+    assert all(THEIRS not in hit.tool.description for hit in found.hits if hit.tool)
+    assert THEIRS not in said
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scout]:
+    """A home that holds the same sources, and has no other tenant."""
+    with Scout(tmp_path_factory.mktemp("alone"), recipe="bm25", journal=False) as scout:
+        _fill(scout, SOURCES, OURS)
+        yield scout
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rules=st.none() | policies, query=queries(THEIRS, *SOURCES), k=st.integers(1, 50))
+def test_what_another_tenant_has_changes_nothing_that_one_gets(
+    crowded: Crowd, alone: Scout, rules: Rules | None, query: str, k: int
+) -> None:
+    answers = [scout.search(query, k, visible=rules) for scout in (crowded[0], alone)]
+    contents = [
+        ([(hit.tool, hit.score) for hit in found.hits], found.reason, [step.note for step in found.trace])
+        for found in answers
+    ]
+    assert contents[0] == contents[1]
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rules=policies, query=queries())
-def test_what_one_may_not_see_changes_nothing_that_is_said(
-    crowded: tuple[Scout, list[Tool]], rules: Rules, query: str
-) -> None:
+def test_what_one_may_not_see_changes_nothing_that_is_said(crowded: Crowd, rules: Rules, query: str) -> None:
     """Asking for a hidden tool and for one that does not exist gives the same answer, but for the echoed name."""
     scout, everything = crowded
     target = next((tool for tool in everything if not rules(tool)), None)
@@ -128,7 +172,7 @@ def test_what_one_may_not_see_changes_nothing_that_is_said(
     assert (there.reason or "").replace(target.id, "X") == (absent.reason or "").replace("nobody/nothing", "X")
 
 
-def test_a_policy_that_lets_something_through_lets_the_search_find_it(crowded: tuple[Scout, list[Tool]]) -> None:
+def test_a_policy_that_lets_something_through_lets_the_search_find_it(crowded: Crowd) -> None:
     scout, _ = crowded
     rules = Rules(frozenset({"mail/*"}), frozenset({"mail/delete_file"}))
     found = scout.search("money", 50, visible=rules)

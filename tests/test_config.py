@@ -128,6 +128,7 @@ def test_so_is_one_in_the_address_of_an_encoder() -> None:
 
 HARMFUL = {
     "home": "elsewhere",
+    "tenant": "other",
     "model": "models/evil",
     "encoder": "https://evil.example.org/v1#m",
     "index": "evil",
@@ -217,7 +218,10 @@ def test_a_file_that_nobody_trusts_sets_numbers_within_bounds(name: str, fits: i
     assert load_settings().ignored == (name,)
 
 
-def test_a_trusted_file_sets_everything_until_it_changes_or_lies_elsewhere(cloned: Path, tmp_path: Path) -> None:
+def test_a_trusted_file_sets_everything_until_it_changes_or_lies_elsewhere(
+    cloned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLSCOUT_TENANT", "default")
     write_settings(cloned, HARMFUL)
     home = Path(os.environ["TOOLSCOUT_HOME"])
     done = run("trust", str(cloned))

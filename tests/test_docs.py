@@ -141,6 +141,8 @@ def test_a_shell_snippet_names_real_commands_and_options(name: str, code: str) -
         assert words[1] in (COMMANDS if group is program else LAB_COMMANDS), f"{name}: {line}"
         command = group.get_command(click.Context(group), words[1])
         assert command is not None
+        if isinstance(command, click.Group) and len(words) > 2 and words[2] in command.commands:
+            command = command.commands[words[2]]
         known = {option for parameter in command.params for option in parameter.opts}
         assert {word for word in words[2:] if word.startswith("-") and word != "-"} <= known, f"{name}: {line}"
 

@@ -110,3 +110,48 @@ def test_the_setting_shows_every_tool(tmp_path: Path) -> None:
             found = scout.search("create a task with a due date")
             assert len(found.hits) == count
             assert [len(hit.similar) for hit in found.hits] == ([1] if fold else [0, 0])
+
+
+def group(*tools: Tool) -> list[tuple[str, ...]]:
+    return list(find_duplicates(Catalogue.of(tools)).groups.values())
+
+
+def test_tools_that_need_no_account_are_the_same_from_any_two_sources() -> None:
+    assert group(
+        tool("adspower/navigate", "Navigate to the url", "url"),
+        tool("pentest/browser_navigate", "Navigate to a URL", "url", "timeout"),
+        tool("spectra/playwright_navigate", "Navigate to a URL"),
+    ) == [("adspower/navigate", "pentest/browser_navigate", "spectra/playwright_navigate")]
+
+
+def test_tools_of_accounts_are_never_the_same_for_their_words_alone() -> None:
+    assert not group(
+        tool("hubspot/get_meeting", "Get details of a specific meeting", "id"),
+        tool("holaspirit/get_meeting", "Get details of a specific meeting", "id"),
+    )
+
+
+def require(some: Tool) -> Tool:
+    schema = {**some.parameters, "required": list(some.parameters["properties"])}
+    return Tool(id=some.id, name=some.name, description=some.description, parameters=schema)
+
+
+def test_public_tools_that_require_other_values_are_not_the_same() -> None:
+    city = require(tool("one/get_weather", "Get the current weather.", "city"))
+    place = require(tool("two/get_weather", "Get the current weather.", "location"))
+    point = require(tool("three/get_weather", "Get the current weather.", "lat", "lon"))
+    assert group(city, place, point) == [("one/get_weather", "two/get_weather")]
+
+
+def test_public_tools_of_services_that_their_texts_name_are_not_the_same() -> None:
+    assert not group(
+        tool("sami_tusclases/screenshot", "Take a screenshot of the current tusclases page."),
+        tool("browser/screenshot", "Take a screenshot of the current page."),
+    )
+
+
+def test_two_ways_to_write_one_service_are_one_service() -> None:
+    labels = "Modify the labels of an email (archive, trash, read)."
+    assert group(tool("a_gsuite/modify_email", labels), tool("google_box/modify_email", labels)) == [
+        ("a_gsuite/modify_email", "google_box/modify_email")
+    ]

@@ -15,11 +15,15 @@ from pathlib import Path
 import pytest
 
 import traffic
+from postgres_server import describe
 from tests_cli import run
 from toolscout import metrics
+from toolscout.catalogue.migrate import migrate_home
 from toolscout.checks.synthetic_queries import CHAT_QUERIES
+from toolscout.database.documents import read_document
 from toolscout.dataset import Dataset
 from toolscout.errors import Changed, ConfigError, NotFound, StoreError
+from toolscout.home import Address, Home, describe_home, is_address
 from toolscout.journal.evidence import LiveEvidence, collect_evidence
 from toolscout.learn.loop import last, learn
 from toolscout.models import champion, model_store
@@ -30,9 +34,22 @@ CALLERS = [f"c{number}" for number in range(10)]
 CLEAN = traffic.requests(400, 1)
 
 
+def name_home(home: Home) -> str:
+    """A home as a user names it."""
+    return describe(home) if isinstance(home, Address) else str(home)
+
+
+def has_unfinished_run(home: Home) -> bool:
+    try:
+        read_document(home, "learn/run.json")
+    except FileNotFoundError:
+        return False
+    return True
+
+
 @pytest.fixture
-def office(tmp_path: Path) -> Iterator[Scout]:
-    with Scout(tmp_path / "home", journal=False) as scout:
+def office(empty_home: str) -> Iterator[Scout]:
+    with Scout(empty_home, journal=False) as scout:
         traffic.catalogue(scout)
         yield scout
 
@@ -49,9 +66,12 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def taught(learned: Path, tmp_path: Path) -> Iterator[Scout]:
-    shutil.copytree(learned, tmp_path / "home")
-    with Scout(tmp_path / "home", journal=False) as scout:
+def taught(learned: Path, empty_home: str) -> Iterator[Scout]:
+    if is_address(empty_home):
+        migrate_home(learned, Address.parse(empty_home))
+    else:
+        shutil.copytree(learned, empty_home)
+    with Scout(empty_home, journal=False) as scout:
         yield scout
 
 
@@ -67,11 +87,12 @@ def test_what_callers_used_is_learned_and_serves_every_search_that_names_nothing
     assert (report.champion, report.splits) == ("scout", {"train": 274, "dev": 39, "test": 78})
     assert traffic.right(office, seed=9) >= 0.9 > 0.7 > before
     assert traffic.right(office, seed=9, recipe="hybrid") == before
-    assert last(office.settings.home) == report
-    [entry] = champion.history(office.settings.home)
+    assert last(office.settings.place) == report
+    [entry] = champion.history(office.settings.place)
     assert entry.model == report.candidate and "is better than scout" in entry.why
 
 
+@pytest.mark.folder_only
 def test_the_dataset_folder_that_it_learned_from_can_be_read(taught: Scout) -> None:
     dataset = Dataset.load(taught.settings.home / "learn" / "dataset")
     assert {split: len(qrels) for split, qrels in dataset.qrels.items()} == {"train": 274, "dev": 39, "test": 78}
@@ -80,12 +101,12 @@ def test_the_dataset_folder_that_it_learned_from_can_be_read(taught: Scout) -> N
 
 
 def test_nothing_new_promotes_nothing(taught: Scout) -> None:
-    before = champion.history(taught.settings.home)
+    before = champion.history(taught.settings.place)
     report = learn(taught)
     assert (report.outcome, report.reason) == ("refused", "there is nothing new since the champion was fitted")
     traffic.replay(taught, traffic.requests(10, 2), CALLERS)
     assert learn(taught).outcome == "refused"
-    assert champion.history(taught.settings.home) == before
+    assert champion.history(taught.settings.place) == before
 
 
 def test_a_candidate_that_is_not_better_is_refused_with_the_figures(taught: Scout) -> None:
@@ -94,15 +115,15 @@ def test_a_candidate_that_is_not_better_is_refused_with_the_figures(taught: Scou
     assert report.outcome == "refused" and report.verdict is not None
     assert "it is not better: ndcg@5" in report.reason and "95 % interval" in report.reason
     assert report.candidate is not None  # it stays, so that it can be promoted by hand
-    assert model_store.verify(champion.find_model(taught.settings.home, report.candidate)).recipe
+    assert model_store.verify(champion.find_model(taught.settings.place, report.candidate)).recipe
 
 
 def test_every_look_at_a_champions_place_takes_more_and_a_restart_forgets_none(taught: Scout) -> None:
-    home, looks = taught.settings.home, []
+    home, looks = taught.settings.place, []
     for seed, runs in ((3, (True, False)), (4, (False,))):  # a dry run and the real one are the same look
         traffic.replay(taught, traffic.requests(200, seed), CALLERS)
         for dry_run in runs:
-            with Scout(home, journal=False) as scout:
+            with Scout(name_home(home), journal=False) as scout:
                 report = learn(scout, recipes=["neighbours"], dry_run=dry_run)
             assert report.verdict is not None and report.outcome in ("refused", "would-refuse")
             assert f"comparison {report.verdict.look} with this champion" in report.reason
@@ -111,7 +132,7 @@ def test_every_look_at_a_champions_place_takes_more_and_a_restart_forgets_none(t
     assert report.candidate is not None
     champion.promote(home, report.candidate, "by hand")
     traffic.replay(taught, traffic.requests(200, 5), CALLERS)
-    shown = run("--home", str(home), "learn", "--recipe", "neighbours", "--nice", "0").stdout
+    shown = run("--home", name_home(home), "learn", "--recipe", "neighbours", "--nice", "0").stdout
     assert f"comparison 1 with {report.candidate}: a better candidate needs p < 0.03" in shown
 
 
@@ -122,8 +143,8 @@ def test_the_gate_asks_only_for_requests_that_the_champion_was_not_fitted_on(tau
     assert before.verdict is not None and before.verdict.n == before.splits["test"]
     newest = collect_evidence(taught.journal, until=10**9).examples[-before.splits["test"] :]
     known = newest[len(newest) // 2]
-    [entry] = champion.history(taught.settings.home)
-    folder = champion.find_model(taught.settings.home, entry.model)
+    [entry] = champion.history(taught.settings.place)
+    folder = champion.find_model(taught.settings.place, entry.model)
     noted = model_store.read_manifest(folder).values["journal"]
     model_store.note(folder, journal={**noted, "through": known.row})
     after = learn(taught, recipes=["neighbours"], dry_run=True)
@@ -134,9 +155,9 @@ def test_the_gate_asks_only_for_requests_that_the_champion_was_not_fitted_on(tau
 def test_a_dry_run_says_what_would_happen_and_changes_nothing(office: Scout) -> None:
     traffic.replay(office, CLEAN, CALLERS)
     report = learn(office, recipes=["neighbours"], dry_run=True)
-    assert report.outcome == "would-promote" and champion.history(office.settings.home) == []
+    assert report.outcome == "would-promote" and champion.history(office.settings.place) == []
     assert learn(office, recipes=["neighbours"]).candidate == report.candidate
-    assert len(champion.history(office.settings.home)) == 1
+    assert len(champion.history(office.settings.place)) == 1
 
 
 def test_what_was_used_since_is_looked_for_among_the_newest_events_alone(
@@ -203,11 +224,11 @@ def flood(scout: Scout, count: int, tool: str = "office/music/play") -> None:
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(20_000, marks=pytest.mark.full)])
 def test_one_callers_flood_of_false_calls_promotes_nothing(taught: Scout, count: int) -> None:
-    before, answers = champion.history(taught.settings.home), traffic.right(taught, seed=9)
+    before, answers = champion.history(taught.settings.place), traffic.right(taught, seed=9)
     flood(taught, count)
     report = learn(taught)
     assert report.outcome == "refused", report.reason
-    assert champion.history(taught.settings.home) == before
+    assert champion.history(taught.settings.place) == before
     assert report.evidence["capped"] > count / 2
     assert traffic.right(taught, seed=9) >= answers - 0.05
 
@@ -264,7 +285,7 @@ def test_random_labels_never_promote_what_is_worse(taught: Scout, seed: int) -> 
     before = values()
     traffic.replay(taught, traffic.requests(400, 100 + seed, noise=0.3), CALLERS)
     report = learn(taught)
-    assert (report.outcome == "promoted") == (len(champion.history(taught.settings.home)) == 2)
+    assert (report.outcome == "promoted") == (len(champion.history(taught.settings.place)) == 2)
     test = metrics.paired_test(values(), before)
     assert report.outcome == "refused" or test.difference >= 0 or test.p >= 0.05
     assert test.difference >= -0.02
@@ -279,8 +300,8 @@ def test_a_champion_does_not_turn_away_what_it_is_sure_of(office: Scout, recipe:
     """
     traffic.replay(office, CLEAN, CALLERS)
     assert learn(office, recipes=[recipe]).outcome == "promoted"
-    [entry] = champion.history(office.settings.home)
-    folder = champion.find_model(office.settings.home, entry.model)
+    [entry] = champion.history(office.settings.place)
+    folder = champion.find_model(office.settings.place, entry.model)
     sure = model_store.read_manifest(folder).values["sure"]
     texts = [f"could you please: {text}" for text, _ in traffic.requests(100, 77)]
 
@@ -297,6 +318,7 @@ def test_a_champion_does_not_turn_away_what_it_is_sure_of(office: Scout, recipe:
     assert not kept(texts)
 
 
+@pytest.mark.folder_only
 @pytest.mark.parametrize(
     ("few", "first", "seeds", "least"),
     [
@@ -318,7 +340,7 @@ def test_random_labels_promote_over_a_weak_champion_only_what_is_not_worse(
     traffic.replay(office, traffic.requests(few, first, noise=0.3), CALLERS)
     weak = learn(office, recipes=["mlc-light"], dry_run=True).candidate
     assert weak is not None
-    champion.promote(office.settings.home, weak, "by hand")
+    champion.promote(office.settings.place, weak, "by hand")
     promoted = []
     for seed in seeds:
         shutil.copytree(office.settings.home, tmp_path / str(seed))
@@ -340,12 +362,13 @@ def test_random_labels_promote_over_a_weak_champion_only_what_is_not_worse(
     assert len(promoted) >= least
 
 
+@pytest.mark.folder_only
 def test_floors_are_of_no_use_once_the_catalogue_is_another_one(office: Scout) -> None:
     traffic.replay(office, CLEAN, CALLERS)
     assert learn(office, recipes=["neighbours"]).outcome == "promoted"
-    [entry] = champion.history(office.settings.home)
+    [entry] = champion.history(office.settings.place)
     always = {"budgets": [0.0, 0.02], "need": [1.1, 1.1], "fit": [1.1, 1.1]}
-    model_store.note(champion.find_model(office.settings.home, entry.model), floors=always, sure=None)
+    model_store.note(champion.find_model(office.settings.place, entry.model), floors=always, sure=None)
     assert office.search("what about an umbrella or raincoat today").answer != "tools"
     more = [{"name": f"tool_{number}", "description": f"Does task {number}."} for number in range(7)]
     office.add(more[:6], name="few")  # twelve where there were six
@@ -363,7 +386,7 @@ def test_rollback_restores_the_former_answers_exactly(taught: Scout) -> None:
     def answers() -> list[tuple[tuple[str, float], ...]]:
         return [tuple((hit.id, hit.score) for hit in each.hits) for each in taught.search_many(asked)]
 
-    first, home = answers(), taught.settings.home
+    first, home = answers(), taught.settings.place
     report = learn(taught, recipes=["tool2vec"], dry_run=True)
     assert report.candidate is None  # nothing new
     traffic.replay(taught, traffic.requests(200, 3), CALLERS)
@@ -385,7 +408,7 @@ def test_rollback_restores_the_former_answers_exactly(taught: Scout) -> None:
 
 
 def test_a_rollback_takes_back_the_one_it_names_or_nothing(taught: Scout) -> None:
-    home = taught.settings.home
+    home = taught.settings.place
     [entry] = champion.history(home)
     with pytest.raises(Changed, match=f"The champion is now {entry.model}, not 'another'"):
         champion.rollback(home, of="another")
@@ -395,6 +418,7 @@ def test_a_rollback_takes_back_the_one_it_names_or_nothing(taught: Scout) -> Non
         champion.rollback(home, of=entry.model)
 
 
+@pytest.mark.folder_only
 def test_another_process_takes_a_new_champion_at_its_next_search(office: Scout, learned: Path) -> None:
     assert office.search("drizzle parasol please", 1).ids != ("office/weather/forecast",)
     shutil.copytree(learned / "models", office.settings.home / "models")
@@ -404,19 +428,20 @@ def test_another_process_takes_a_new_champion_at_its_next_search(office: Scout, 
 
 
 def test_a_named_recipe_or_model_comes_before_the_champion(taught: Scout, tmp_path: Path) -> None:
-    name = model_store.read_manifest(champion.current(taught.settings.home) or tmp_path).recipe
-    with Scout(taught.settings.home) as scout:
+    name = model_store.read_manifest(champion.current(taught.settings.place) or tmp_path).recipe
+    with Scout(name_home(taught.settings.place)) as scout:
         for how, recipe in (({}, name), ({"recipe": "bm25"}, "bm25"), ({"recipe": name}, name)):
             scout.search("umbrella", **how)
             event = list(scout.journal.read(event="search"))[-1]
             assert (event["recipe"], event["model"] is not None) == (recipe, recipe == name)
-    with Scout(taught.settings.home, recipe="bm25") as scout:
+    with Scout(name_home(taught.settings.place), recipe="bm25") as scout:
         assert scout.selector.find(None, None).recipe == "bm25"
 
 
+@pytest.mark.folder_only  # in a database a damaged copy is fetched again
 @pytest.mark.parametrize("harm", ["gone", "damaged", "foreign catalogue", "pointer"])
 def test_a_champion_that_cannot_serve_is_passed_over_and_that_is_said(taught: Scout, harm: str) -> None:
-    folder = champion.current(taught.settings.home)
+    folder = champion.current(taught.settings.place)
     assert folder is not None
     if harm == "gone":
         shutil.rmtree(folder)
@@ -430,14 +455,15 @@ def test_a_champion_that_cannot_serve_is_passed_over_and_that_is_said(taught: Sc
     found = taught.search("deliver a letter or order an umbrella stand")
     assert found.hits and "searched with scout instead of the promoted model" in (found.reason or "")
     assert taught.search("deliver a letter or order an umbrella stand", recipe="hybrid").reason is None
-    assert str(taught.settings.home) in (taught.search("letter").reason or "") or harm == "foreign catalogue"
+    assert describe_home(taught.settings.place) in (taught.search("letter").reason or "") or harm == "foreign catalogue"
 
 
+@pytest.mark.folder_only  # in a database a damaged copy is fetched again
 @pytest.mark.parametrize("harm", ["damaged", "pointer"])
 def test_who_may_not_see_everything_hears_no_path_of_a_champion_that_cannot_serve(
     taught: Scout, harm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = champion.current(taught.settings.home)
+    folder = champion.current(taught.settings.place)
     assert folder is not None
     file = folder / model_store.ARRAYS if harm == "damaged" else folder.parent / "champion.json"
     file.write_bytes(b"{")
@@ -453,10 +479,10 @@ def everything(tool: Tool) -> bool:
 
 def test_what_is_used_counts_at_once_and_after_a_restart(office: Scout) -> None:
     traffic.replay(office, CLEAN, CALLERS)
-    for recipe in ("neighbours", "tool2vec"):
+    for recipe in ("neighbours", "tool2vec", "scout-light"):
         report = learn(office, recipes=[recipe], dry_run=True)
         assert report.candidate
-        champion.promote(office.settings.home, report.candidate, "by hand")
+        champion.promote(office.settings.place, report.candidate, "by hand")
         office.add([{"name": f"stand_{recipe}", "description": "Holds things upright."}], name=f"shop-{recipe}")
         tool, asked = f"shop-{recipe}/stand_{recipe}", f"zebra crossing {recipe}"
         assert tool not in office.search(asked, 1).ids
@@ -465,7 +491,7 @@ def test_what_is_used_counts_at_once_and_after_a_restart(office: Scout) -> None:
             office.journal.append("search", search_id=search, query=f"{asked} {number}", shown=[])
             office.journal.append("call", search_id=search, tool=tool, ok=True)
         assert office.search(asked, 1).ids == (tool,)
-        with Scout(office.settings.home, journal=False) as again:
+        with Scout(name_home(office.settings.place), journal=False) as again:
             assert again.search(asked, 1).ids == (tool,)
             assert "by usage" in again.why(asked, tool).stages[0].note
 
@@ -475,22 +501,24 @@ def test_what_is_used_counts_at_once_and_after_a_restart(office: Scout) -> None:
 
 def test_a_killed_run_goes_on_with_the_same_requests_and_keeps_what_was_fitted(office: Scout, tmp_path: Path) -> None:
     traffic.replay(office, traffic.requests(1_000, 1), CALLERS)
-    home = str(office.settings.home)
-    shelf = champion.shelf(office.settings.home)
-    started = subprocess.Popen([sys.executable, "-m", "toolscout", "--home", home, "learn"], stderr=subprocess.DEVNULL)
+    home = name_home(office.settings.place)
+    shelf = champion.shelf(office.settings.place)
+    recipes = ["neighbours", "tool2vec"]
+    command = [sys.executable, "-m", "toolscout", "--home", home, "learn", *(f"--recipe={name}" for name in recipes)]
+    started = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     while not list(shelf.glob("neighbours-*/manifest.json")) and started.poll() is None:
         time.sleep(0.01)
     started.kill()
     started.wait()
     fitted = {path: path.stat().st_mtime_ns for path in shelf.glob("neighbours-*/manifest.json")}
-    assert fitted and (office.settings.home / "learn" / "run.json").exists()
+    assert fitted and has_unfinished_run(office.settings.place)
     traffic.replay(office, traffic.requests(200, 2), CALLERS)
     said: list[str] = []
-    report = learn(office, say=said.append)
+    report = learn(office, recipes=recipes, say=said.append)
     assert report.outcome == "promoted" and sum(report.splits.values()) <= 1_000
     assert any("continuing the interrupted run of" in line for line in said)
     assert any("neighbours: " in line and "already finished" in line for line in said)
-    assert not (office.settings.home / "learn" / "run.json").exists()
+    assert not has_unfinished_run(office.settings.place)
 
 
 def test_two_runs_at_once_are_refused(office: Scout) -> None:
@@ -504,7 +532,7 @@ def test_two_runs_at_once_are_refused(office: Scout) -> None:
 
 
 def test_former_champions_stay_and_other_candidates_go(taught: Scout) -> None:
-    home = taught.settings.home
+    home = taught.settings.place
     first = champion.history(home)[-1].model
     assert [path.name for path, _ in model_store.list_models(champion.shelf(home))] == [first]
     traffic.replay(taught, traffic.requests(200, 3), CALLERS)
@@ -513,17 +541,17 @@ def test_former_champions_stay_and_other_candidates_go(taught: Scout) -> None:
 
 
 def test_a_model_that_a_setting_names_stays(taught: Scout) -> None:
-    home = taught.settings.home
+    home = taught.settings.place
     pinned = champion.current(home)
     assert pinned is not None and champion.rollback(home) is None
-    with Scout(home, journal=False, model=pinned) as scout:
+    with Scout(name_home(home), journal=False, model=pinned) as scout:
         traffic.replay(scout, traffic.requests(200, 3), CALLERS)
         assert learn(scout, recipes=["tool2vec"]).candidate is not None
         assert scout.search("drizzle parasol please", 1).ids == ("office/weather/forecast",)
 
 
 def test_a_rollback_passes_over_those_whose_models_are_gone(taught: Scout) -> None:
-    home = taught.settings.home
+    home = taught.settings.place
     first = champion.history(home)[-1].model
     for number in range(7):
         shutil.copytree(champion.find_model(home, first), champion.shelf(home) / f"later-{number}")
@@ -538,7 +566,7 @@ def test_a_rollback_passes_over_those_whose_models_are_gone(taught: Scout) -> No
 
 
 def test_a_champion_that_changed_meanwhile_is_not_overruled(taught: Scout) -> None:
-    home = taught.settings.home
+    home = taught.settings.place
     champion.rollback(home)
     traffic.replay(taught, traffic.requests(200, 3), CALLERS)
     [(other, _)] = model_store.list_models(champion.shelf(home))
@@ -556,18 +584,20 @@ def test_a_champion_that_changed_meanwhile_is_not_overruled(taught: Scout) -> No
 HOLD = """
 import sys
 from pathlib import Path
+from toolscout.home import Address, is_address
 from toolscout.models import champion
-with champion.changing(Path(sys.argv[1])):
+home = sys.argv[1]
+with champion.changing(Address.parse(home) if is_address(home) else Path(home)):
     print("held", flush=True)
     sys.stdin.read()
 """
 
 
 def test_whoever_promotes_waits_for_others_but_not_for_the_dead(taught: Scout) -> None:
-    home = taught.settings.home
+    home = taught.settings.place
     before = champion.history(home)
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(home)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLD, name_home(home)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with holder, ThreadPoolExecutor() as pool:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
@@ -582,7 +612,7 @@ def test_whoever_promotes_waits_for_others_but_not_for_the_dead(taught: Scout) -
 
 
 def test_the_command_line_learns_lists_promotes_and_rolls_back(office: Scout) -> None:
-    home = ("--home", str(office.settings.home))
+    home = ("--home", name_home(office.settings.place))
     assert "refused: there is too little" in run(*home, "learn", "--nice", "0").stdout
     traffic.replay(office, CLEAN, CALLERS)
     dry = json.loads(run(*home, "learn", "--dry-run", "--json", "--nice", "0").stdout)
@@ -612,5 +642,5 @@ def test_it_stands_back_behind_those_who_search(
         return held[0]
 
     monkeypatch.setattr(os, "nice", nice)
-    run("--home", str(office.settings.home), "learn", *given)
+    run("--home", name_home(office.settings.place), "learn", *given)
     assert held == [expected]

@@ -233,6 +233,27 @@ def test_an_empty_list_of_tools_is_no_error_and_said(here: Path) -> None:
     assert run("remove", "list").exit_code == 0
 
 
+def test_a_source_that_failed_is_named_once_with_the_reason(here: Path, tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"clock": {"command": "no-such-program"}}}))
+    result = run("--home", str(tmp_path / "home"), "add", str(tmp_path / "mcp.json"))
+    assert result.stdout.splitlines() == ["clock: error", "the catalogue holds 0 tools"]
+    [reason] = [line for line in result.stderr.splitlines() if line.startswith("toolscout:")]
+    assert reason.startswith("toolscout: clock: ") and reason.count("clock") == 1 and "no-such-program" in reason
+    checked = run("--home", str(tmp_path / "home"), "doctor").stdout
+    assert "  source clock: error: expected a command" in checked
+
+
+def test_a_document_keeps_the_name_that_its_source_got_first(here: Path, tmp_path: Path) -> None:
+    file = tmp_path / "api.json"
+    content = {"openapi": "3.0.0", "info": {"title": "Shop API"}, "paths": {"/a": {"get": {"operationId": "buy"}}}}
+    file.write_text(json.dumps(content))
+    home = ("--home", str(tmp_path / "home"))
+    assert "shop: 1 new\n" in run(*home, "add", str(file)).stdout
+    file.write_text(json.dumps({**content, "info": {"title": "Market API"}}))
+    assert run(*home, "sync").exit_code == 0
+    assert [tool["id"] for tool in json.loads(run(*home, "list", "--tools", "--json").stdout)] == ["shop/buy"]
+
+
 def test_one_thing_is_written_in_the_singular(here: Path, tmp_path: Path) -> None:
     home = ("--home", str(tmp_path / "one"))
     added = run(*home, "add", "tools.json")

@@ -190,7 +190,9 @@ def test_names_that_nobody_brings_are_refused_with_those_that_exist(scout: Scout
     scout.add([{"name": "rain"}], name="weather")
     with (
         Scout(scout.settings.home, recipe="dense", index="nothing") as other,
-        pytest.raises(ConfigError, match="index: expected the name of an index of exact, found 'nothing'"),
+        pytest.raises(
+            ConfigError, match="index: expected the name of an index of exact, pgvector, milvus, found 'nothing'"
+        ),
     ):
         other.search("rain")
 

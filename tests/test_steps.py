@@ -275,3 +275,28 @@ def test_auto_ends_the_answer_at_the_coverage_that_is_asked_for(tmp_path: Path) 
         assert scout.search(query, "auto", recipe="hybrid").ids == scout.search(query, 10, recipe="hybrid").ids
     with Scout(tmp_path, false_rejects=0.0, coverage_aim=1.0) as scout:
         assert scout.search(query, "auto").ids == every.ids
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        "Write a mail to the team: the demo went well, and book nothing for Friday.",
+        "Set an alarm for six, and make it loud.",
+        "Sort the table by date, then by name.",
+        "Search for a flat with a balcony; three rooms; no ground floor.",
+        "Could you, if it's no trouble, look up the opening hours of the library?",
+        "When you get a chance, pull up the contract with Meyer.",
+        "Could you check, when you have a minute, if the invoice for May was paid?",
+    ],
+)
+def test_messages_qualities_and_polite_openings_belong_to_their_step(request_text: str) -> None:
+    assert load_splitter().split(request_text) == (request_text,)
+
+
+def test_thanks_are_no_step() -> None:
+    steps = load_splitter().split("Find flights to Rome, then email the plan to Anna. Thanks!")
+    assert len(steps) == 2 and not any(step.startswith("Thanks") for step in steps)
+
+
+def test_a_list_keeps_its_lines_whatever_they_begin_with() -> None:
+    assert len(load_splitter().split("Send a mail to:\n- find flights to Rome\n- check the weather in Oslo")) >= 2

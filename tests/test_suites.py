@@ -131,12 +131,12 @@ def test_joined_dev_has_gold_among_other_servers_than_languages_dev() -> None:
     assert {tool.split("/")[0] for tool in tools}.isdisjoint(tool.split("/")[0] for tool in read_tools())
 
 
-def test_one_need_dev_has_sixty_requests_that_no_other_list_has() -> None:
+def test_one_need_dev_has_ninety_requests_that_no_other_list_has() -> None:
     lines = read_lines(SUITES / "one_need_dev.jsonl")
-    assert Counter(line["language"] == "en" for line in lines) == {True: 48, False: 12}
+    assert Counter(line["language"] == "en" for line in lines) == {True: 76, False: 14}
     assert {frozenset(line) for line in lines} == {frozenset({"_id", "text", "language", "split"})}
     others = {line["text"] for line in read_lines(SUITES / "one_need.jsonl")}
-    assert len({line["text"] for line in lines} - others) == len({line["_id"] for line in lines}) == 60
+    assert len({line["text"] for line in lines} - others) == len({line["_id"] for line in lines}) == 90
 
 
 def test_everyday_has_26_single_and_14_compound_requests_with_a_rubric() -> None:

@@ -185,3 +185,17 @@ def test_a_result_counts_as_current_only_if_the_code_of_head_made_it(tmp_path: P
     ):
         file.write_text(json.dumps({"commit": commit, "dirty": dirty}))
         assert headline.is_current(file) is current
+
+
+def test_the_pictures_of_the_method_pages_show_the_results_that_lie_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawer = load("scripts/draw_methods.py")
+    monkeypatch.setattr(sys, "argv", ["draw_methods.py", "--check"])
+    with pytest.raises(SystemExit) as done:
+        drawer.main()
+    assert done.value.code == 0, done.value.code
+
+
+def test_each_method_page_has_a_picture() -> None:
+    pages = [page for page in (ROOT / "docs/methods").glob("*.md") if page.name != "README.md"]
+    assert len(pages) > 9
+    assert [page.name for page in pages if "](../images/" not in page.read_text()] == []

@@ -72,3 +72,63 @@ def test_a_tool_that_is_not_there_is_said_and_so_is_a_name_that_several_have(sho
 def test_why_is_not_journaled(shop: Scout) -> None:
     shop.why("x", "mute", recipe="bm25")
     assert list(shop.journal.read()) == []
+
+
+@pytest.fixture
+def trip(scout: Scout) -> Scout:
+    tools = [
+        {"name": "search_flights", "description": "Search flights between two cities."},
+        {"name": "cheap_flights", "description": "Find cheap flights to a city."},
+        {"name": "book_flights", "description": "Book flights to a city."},
+        {"name": "send_mail", "description": "Send a mail to a person."},
+        {"name": "weather", "description": "Forecast for a place."},
+    ]
+    scout.add(tools, name="trip")
+    return scout
+
+
+def test_a_tool_of_another_part_is_advised_to_be_asked_by_itself(trip: Scout) -> None:
+    told = trip.why("search cheap flights, flights to book, mail Anna", "send_mail", 3, recipe="bm25")
+    assert (told.shown, told.step, told.step_rank) == (False, "mail Anna", 1)
+    assert told.causes[0] == "it belongs to “mail Anna”, where it stands at rank 1; the other parts take its place"
+    assert told.fixes[0] == "ask this step by itself: “mail Anna”, where it stands at rank 1 (tried out)"
+    assert not any("in its description" in fix for fix in told.fixes)
+    assert trip.search("mail Anna", 3, recipe="bm25").ids[0] == "trip/send_mail"
+
+
+def test_advice_never_takes_up_fillers_names_or_words_of_another_part(trip: Scout) -> None:
+    told = trip.why(
+        "book cheap flights, and please tell me if I need an umbrella in Oslo", "weather", 1, recipe="scout"
+    )
+    advised = " ".join(fix for fix in told.fixes if "description" in fix) + " ".join(told.causes)
+    for word in ("need", "tell", "Oslo", "cheap", "book"):
+        assert f"“{word}”" not in advised
+    assert "umbrella" in advised
+
+
+def test_the_same_tool_that_stands_for_it_is_the_only_cause(scout: Scout) -> None:
+    page = {"description": "Navigate to a URL in the page.", "name": "navigate"}
+    scout.add([page], name="adspower")
+    scout.add([page], name="spectra")
+    scout.add([{"name": "mail", "description": "Send a mail."}], name="mail")
+    answer = scout.search("navigate to the page", 2)
+    [standing, other] = answer.hits[0].id, answer.hits[0].similar[0]
+    told = scout.why("navigate to the page", other, 2)
+    assert (told.shown, told.stands_for_it) == (False, standing)
+    assert told.causes == (f"{standing} stands for it: it does the same",)
+    assert told.fixes == (f"call it by its id, {other}, or prefer its source: preferred_sources",)
+
+
+def test_the_refusal_is_the_first_cause_whatever_the_rank(trip: Scout) -> None:
+    query = "hello, how are you?"
+    answer = trip.search(query, 1)
+    assert not answer.hits and answer.reason
+    told = trip.why(query, "weather", 1)
+    assert told.causes[0] == f"the whole request is turned away: {answer.reason}"
+
+
+def test_a_far_rank_is_no_advice(scout: Scout) -> None:
+    scout.add([{"name": f"boots_{n:02}", "description": "Find boots and boots."} for n in range(30)], name="shop")
+    scout.add([{"name": "zz", "description": "Find all kinds of leather boots for the whole family."}], name="last")
+    told = scout.why("boots", "last/zz", 5, recipe="bm25")
+    assert told.rank == 31 and not any("-k" in fix for fix in told.fixes)

@@ -13,6 +13,7 @@ import difflib
 import importlib.util
 import logging
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ import msgspec
 import platformdirs
 
 from toolscout.errors import ConfigError
-from toolscout.home import Address, Home, is_address, local_folder
+from toolscout.home import DEFAULT_TENANT, Address, Home, is_address, local_folder, place_tenant, require_folder
 from toolscout.privacy import trusted_folders
 
 if sys.version_info >= (3, 11):
@@ -83,6 +84,7 @@ class Between:
 #: within a range. A setting that is missing here counts as False; a test holds that none is missing.
 FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "home": False,  # moves the catalogue, its approvals and the list of trusted folders
+    "tenant": False,  # the same
     "recipe": True,  # the name of a built-in recipe, which sends queries only to `llm` and `encoder`
     "recipe_options": False,  # how often a search asks `llm`
     "model": False,  # its files decide every answer
@@ -148,12 +150,14 @@ class Settings:
     The environment variable of a setting is `TOOLSCOUT_` and its name in capitals. In `toolscout.toml` it has its own
     name. `origins` says for each setting which of the four places its value came from. `ignored` names the settings of
     a file in the working directory that were not applied, because the user does not trust its folder. If `home` was the
-    address of a PostgreSQL database, `database` is that address, and `home` the folder of this machine beside it.
+    address of a PostgreSQL database, `database` is that address, and `home` the folder of this machine beside it. Both
+    are those of the tenant.
     """
 
     home: Path = dataclasses.field(
         default_factory=lambda: Path(platformdirs.user_data_dir("toolscout", appauthor=False))
     )
+    tenant: str = DEFAULT_TENANT
     recipe: str = "scout"
     recipe_options: tuple[str, ...] = ()
     model: Path | None = None
@@ -251,6 +255,7 @@ class Settings:
             if not getattr(self, name) >= 0:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number of at least 0, found {getattr(self, name)} ({origin})")
+        _check_index(self.index, self.origins.get("index", "argument"))
         _check_dependencies(self.dependencies, self.origins.get("dependencies", "argument"))
         refuse_user(self.llm, self.origins.get("llm", "argument"))
         if self.encoder.startswith(("http://", "https://")):
@@ -308,6 +313,20 @@ def _check_dependencies(pairs: Sequence[str], origin: str) -> None:
             raise ConfigError(f"dependencies: expected TOOL=PREREQUISITE, two ids, found {pair!r} ({origin})")
 
 
+def _check_index(index: str, origin: str) -> None:
+    """Refuse the address of an engine with a password, because settings are shown.
+
+    Raises:
+        ConfigError: without the address.
+    """
+    _, _, address = index.partition(":")
+    if re.search(r"//[^/@?]*:[^/@?]*@|[?&]\w*password=", address) or ("@" in address and "postgres" not in address):
+        raise ConfigError(
+            f"index: expected an address without a password ({origin}). Use PGPASSWORD or ~/.pgpass for PostgreSQL, "
+            "and MILVUS_TOKEN for Milvus"
+        )
+
+
 def load_settings(
     *,
     file: Path | None = None,
@@ -340,7 +359,7 @@ def load_settings(
     near = _convert_all(from_environment, kinds, "environment") | _convert_all(passed, kinds, "argument")
     ignored: tuple[str, ...] = ()
     if file is None and (harmful := needing_trust(from_file)):
-        home = local_folder(near.get("home", Settings().home))
+        home = local_folder(_choose_home(near)["home"])
         if not trusted_folders.is_trusted(home, path.absolute().parent, content):
             from_file = {name: value for name, value in from_file.items() if name not in harmful}
             ignored = tuple(harmful)
@@ -349,9 +368,21 @@ def load_settings(
     origins = dict.fromkeys(from_file, str(path)) | dict.fromkeys(from_environment, "environment")
     origins |= dict.fromkeys(passed, "argument")
     values = {**from_file, **near}
-    if isinstance(database := values.get("home"), Address):
-        values |= {"home": database.folder, "database": database}
-    return Settings(**values, origins=origins, ignored=ignored)
+    return Settings(**values | _choose_home(values), origins=origins, ignored=ignored)
+
+
+def _choose_home(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings `home`, `tenant` and `database` for the home and the tenant among `values`.
+
+    Raises:
+        NotFound: if a home that is a folder has no such tenant.
+    """
+    root = values.get("home", Settings().home)
+    tenant = values.get("tenant") or (root.tenant if isinstance(root, Address) else DEFAULT_TENANT)
+    place = place_tenant(root, tenant)
+    require_folder(root, tenant)
+    database = place if isinstance(place, Address) else None
+    return {"home": local_folder(place), "tenant": tenant, "database": database}
 
 
 def read_settings_file(path: Path) -> tuple[bytes, dict[str, Any]]:

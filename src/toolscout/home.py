@@ -11,14 +11,31 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import platformdirs
 
-from toolscout.errors import ConfigError
+from toolscout.errors import ConfigError, NotFound
 
-__all__ = ["Address", "Home", "describe_home", "is_address", "local_folder"]
+__all__ = [
+    "DEFAULT_TENANT",
+    "TENANTS_FOLDER",
+    "TENANT_FILE",
+    "Address",
+    "Home",
+    "check_tenant_name",
+    "describe_home",
+    "find_root",
+    "is_address",
+    "local_folder",
+    "place_tenant",
+    "require_folder",
+]
 
 SCHEMES: Final = ("postgresql", "postgres")
 DEFAULT_SCHEMA: Final = "toolscout"
+DEFAULT_TENANT: Final = "default"  # of a home without tenants, and of one that was made before there were any
+TENANTS_FOLDER: Final = "tenants"  # in a home that is a folder: holds the homes of the other tenants
+TENANT_FILE: Final = "tenant.json"  # in the folder of a tenant; a folder without it is none
 EXAMPLE: Final = "postgresql://user@host/database"
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
+_TENANT: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _DATABASE_SCHEME: Final = re.compile(rf"({'|'.join(SCHEMES)}):", re.IGNORECASE)
 
 
@@ -30,17 +47,19 @@ class Address:
         conninfo: what libpq connects with. It may contain a password, so it is never shown.
         schema: the schema that holds the tables of this home. Several homes may share a database.
         label: the address without a password, for people.
+        tenant: whose catalogue it is. The database hides the rows of all others.
     """
 
     conninfo: str = dataclasses.field(repr=False)
     schema: str
     label: str
+    tenant: str = DEFAULT_TENANT
 
     @classmethod
     def parse(cls, text: str) -> Address:
         """Parse an address such as `postgresql://user@host/database?schema=team_a`.
 
-        All parameters of libpq may follow the question mark. `schema` is our own.
+        All parameters of libpq may follow the question mark. `schema` and `tenant` are our own.
 
         Raises:
             ConfigError: if it cannot be an address. The message does not repeat it, because it may hold a password.
@@ -60,17 +79,19 @@ class Address:
                 "home: expected a schema of small letters, digits and underscores, at most 48, "
                 f"found {schema!r:.80}. Name it in the address: {EXAMPLE}?schema=team_a"
             )
-        libpq = [(name, value) for name, value in options if name != "schema"]
-        shown = [(name, value) for name, value in options if not name.endswith("password")]
+        tenant = check_tenant_name(dict(options).get("tenant", DEFAULT_TENANT))
+        libpq = [(name, value) for name, value in options if name not in ("schema", "tenant")]
+        shown = [(name, value) for name, value in options if name != "tenant" and not name.endswith("password")]
         host, user = parts.netloc.rpartition("@")[2], parts.netloc.rpartition("@")[0].partition(":")[0]
         shown_netloc = f"{user}@{host}" if user else host
-        return cls(_join(parts.netloc, parts.path, libpq), schema, _join(shown_netloc, parts.path, shown))
+        return cls(_join(parts.netloc, parts.path, libpq), schema, _join(shown_netloc, parts.path, shown), tenant)
 
     @property
     def folder(self) -> Path:
         """The folder of this machine for the home: caches, unpacked models, and journal lines that wait."""
         mark = hashlib.blake2b(f"{self.label} {self.schema}".encode(), digest_size=8).hexdigest()
-        return Path(platformdirs.user_data_dir("toolscout", appauthor=False)) / "databases" / mark
+        folder = Path(platformdirs.user_data_dir("toolscout", appauthor=False)) / "databases" / mark
+        return folder if self.tenant == DEFAULT_TENANT else folder / TENANTS_FOLDER / self.tenant
 
     def __str__(self) -> str:
         return self.label
@@ -91,7 +112,58 @@ def local_folder(home: Home) -> Path:
 
 def describe_home(home: Home) -> str:
     """Return the home as a person would type it, without a password."""
-    return home.label if isinstance(home, Address) else str(home)
+    if not isinstance(home, Address):
+        return str(home)
+    mark = "&" if "?" in home.label else "?"
+    return home.label if home.tenant == DEFAULT_TENANT else f"{home.label}{mark}tenant={home.tenant}"
+
+
+def check_tenant_name(name: str) -> str:
+    """Return the name of a tenant.
+
+    Raises:
+        ConfigError: if it cannot be one.
+    """
+    if not _TENANT.fullmatch(name):
+        raise ConfigError(
+            f"tenant: expected small letters, digits, hyphens and underscores, at most 48, found {name!r:.80}. Choose "
+            "another name."
+        )
+    return name
+
+
+def place_tenant(root: Home, tenant: str) -> Home:
+    """Return the home of a tenant: the same address with another tenant, or a folder below that of the root.
+
+    Args:
+        root: the home of the tenant `default`, or an address with any tenant.
+        tenant: a name.
+    """
+    check_tenant_name(tenant)
+    if isinstance(root, Address):
+        return dataclasses.replace(root, tenant=tenant)
+    return root if tenant == DEFAULT_TENANT else root / TENANTS_FOLDER / tenant
+
+
+def find_root(home: Home, tenant: str) -> Home:
+    """Return the home of the tenant `default`, of which `home` is the part of `tenant`."""
+    if isinstance(home, Address):
+        return dataclasses.replace(home, tenant=DEFAULT_TENANT)
+    return home if tenant == DEFAULT_TENANT else home.parent.parent
+
+
+def require_folder(root: Home, tenant: str) -> None:
+    """Check that a home that is a folder has a tenant. A database checks it when it is opened.
+
+    Raises:
+        NotFound: if it has none of this name.
+    """
+    if (
+        isinstance(root, Path)
+        and tenant != DEFAULT_TENANT
+        and not (root / TENANTS_FOLDER / tenant / TENANT_FILE).exists()
+    ):
+        raise NotFound(f"{root} has no tenant {tenant!r}. Add it with  toolscout tenant add {tenant}")
 
 
 def _join(netloc: str, path: str, options: list[tuple[str, str]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,9 +15,10 @@ import msgspec
 from toolscout.catalogue.store import Catalogue, Changes, Origin, Source, Store, Waiting
 from toolscout.catalogue.sync import CatalogueManager
 from toolscout.catalogue.vector_cache import VectorStore
-from toolscout.config import load_settings
+from toolscout.config import Settings, load_settings
 from toolscout.database.documents import close_documents
 from toolscout.errors import NotFound, OverBudget, StoreError
+from toolscout.home import Address, find_root, local_folder, place_tenant, require_folder
 from toolscout.journal.journal import MAX_SEARCH_EVENTS, Journal, new_id
 from toolscout.recipes.engine import SearchEngine
 from toolscout.recipes.select import Selection, Selector
@@ -62,11 +64,28 @@ class Scout:
         Raises:
             ConfigError, StoreError
         """
-        self.settings = load_settings(home=home, **settings)
+        self._open(load_settings(home=home, **settings))
+
+    def _open(self, settings: Settings) -> None:
+        self.settings = settings
         self.catalogue = CatalogueManager(self.settings)
         self.engine = SearchEngine(self.settings, self.catalogue.store, lambda: self.journal)
         self._logged = ""
         self._unwritten = ""  # why the journal could not be written last time
+
+    def open_tenant(self, name: str) -> Scout:
+        """Open the catalogue of another tenant of this home, with the same settings.
+
+        Raises:
+            NotFound: if the home has no such tenant.
+        """
+        root = find_root(self.settings.place, self.settings.tenant)
+        require_folder(root, name)
+        place = place_tenant(root, name)
+        database = place if isinstance(place, Address) else None
+        other = Scout.__new__(type(self))
+        other._open(dataclasses.replace(self.settings, home=local_folder(place), tenant=name, database=database))
+        return other
 
     @property
     def store(self) -> Store:
@@ -314,7 +333,7 @@ class Scout:
         return selection, answers, generation
 
     def _hide_notice(self, notice: str, selection: Selection) -> str:
-        """Log a notice once, and return what a caller may know of it who may not see every tool."""
+        """Log a notice once, and return the part of it that is fit for callers with limited rights."""
         if notice != self._logged:
             self._logged = notice
             _log.warning("%s", notice)

@@ -7,6 +7,7 @@ import datetime
 import hashlib
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Literal
 
@@ -92,6 +93,17 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
     def __post_init__(self) -> None:
         if self.parent is None:
             msgspec.structs.force_setattr(self, "parent", self.path)
+        if sys.version_info < (3, 11):  # `tuple(iterator)` may give an empty tuple that is not `()`
+            self._unify_empty_tuples()
+
+    def _unify_empty_tuples(self) -> None:
+        """Make every empty tuple the default one, which is left out of the JSON by its identity.
+
+        Otherwise the fingerprint of a new tool would differ from that of the same tool read back.
+        """
+        for name in ("path", "tags", "requires"):
+            if getattr(self, name) == ():
+                msgspec.structs.force_setattr(self, name, ())
 
     @property
     def source(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -17,6 +18,10 @@ from toolscout.encoders import Encoder
 from toolscout.encoders.pair_cache import PairCache
 from toolscout.errors import ConfigError, StoreError
 from toolscout.indexes import VectorIndex, new_index, pack, unpack
+from toolscout.indexes.engines.contract import is_engine, searches_words
+from toolscout.indexes.engines.reflect import Snapshot, open_index
+from toolscout.indexes.engines.search import EngineIndex
+from toolscout.indexes.engines.words import EngineWords, number_terms
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25, CODE_SETTINGS, BM25Settings
 from toolscout.journal.evidence import Example
@@ -25,7 +30,7 @@ from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Stage
 from toolscout.types import Tool, digest
 
-__all__ = ["BASE_FOLDER", "BuildRecipe", "LiveEvidence", "Workspace", "index_words"]
+__all__ = ["BASE_FOLDER", "BuildRecipe", "LiveEvidence", "Workspace", "index_words", "name_space"]
 
 BASE_FOLDER: Final = "base"  # folder inside a model that holds the model of its base
 MAX_TEXTS_EMBEDDED_BY_SEARCH: Final = 256  # more must be embedded by add or sync, where people expect to wait
@@ -130,7 +135,7 @@ class Workspace:
             index.upsert(catalogue.ids, self.encode_tools(encoder, catalogue.tools(), style))
             return pack(index.arrays(), index.meta)
 
-        key = f"exact/{digest('dense/3', [encoder.fingerprint, style])}"
+        key = f"exact/{name_space(encoder, style)}"
         return catalogue.share(key, lambda: Exact.from_arrays(*unpack(catalogue.load_or_build(key, make))))
 
     def index_nearest(self, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> VectorIndex:
@@ -142,6 +147,15 @@ class Workspace:
             ConfigError: if there is no such index, or it does not hold what was put in.
         """
         exact, name = self.index_tools(catalogue, encoder, style), self.settings.index
+        space = name_space(encoder, style)
+        if is_engine(name):
+            if catalogue.fingerprints is None:
+                return exact
+            snapshot = Snapshot(catalogue.generation, catalogue.ids, catalogue.fingerprints)
+            make_terms = functools.partial(_weigh_terms, catalogue) if searches_words(name) else None
+            return catalogue.share(
+                f"{name}/{space}", lambda: open_index(self.settings, space, snapshot, exact, make_terms)
+            )
         if name == "exact" or not exact.ids:
             return exact
 
@@ -152,7 +166,17 @@ class Workspace:
                 raise ConfigError(f"index {name}: it does not hold the ids of the tools in ascending order")
             return index
 
-        return catalogue.share(f"{name}/{digest('dense/3', [encoder.fingerprint, style])}", make)
+        return catalogue.share(f"{name}/{space}", make)
+
+    def index_nearest_words(
+        self, catalogue: Catalogue, encoder: Encoder, style: str = "named", settings: BM25Settings = CODE_SETTINGS
+    ) -> BM25 | EngineWords:
+        """Return the BM25 index, or the engine that holds its weights beside the vectors of an encoder."""
+        words = index_words(catalogue, settings)
+        nearest = self.index_nearest(catalogue, encoder, style)
+        if isinstance(nearest, EngineIndex) and searches_words(self.settings.index) and settings == CODE_SETTINGS:
+            return EngineWords(nearest, words)
+        return words
 
     def build_base(self, catalogue: Catalogue, model: Model) -> Stage:
         """Build the base of a fitted model. If the base is fitted, its model is inside the model's folder."""
@@ -184,6 +208,17 @@ class Workspace:
                 f"{len(missing):,} of {len(texts):,} tools have no vector of {encoder.name} yet "
                 f"(there are vectors of: {cached}). Run  toolscout sync {option}"
             )
+
+
+def _weigh_terms(catalogue: Catalogue, ids: Sequence[str]) -> list[dict[int, float]]:
+    """Return the weights of the terms of some tools, as an engine stores them."""
+    words = index_words(catalogue)
+    return [number_terms(words.weigh_tool(tool)) for tool in catalogue.tools(ids)]
+
+
+def name_space(encoder: Encoder, style: str = "named") -> str:
+    """Return the digest that tells vectors apart: of the encoder's fingerprint and how a tool becomes text."""
+    return digest("dense/3", [encoder.fingerprint, style])
 
 
 class BuildRecipe(Protocol):

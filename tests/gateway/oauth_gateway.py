@@ -5,25 +5,59 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx2
+import pytest
 import uvicorn
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitResult
 
-from servers.oauth import Browser, Port, QuietServer
+from servers.oauth import Bank, Browser, Issuer, Port, QuietServer
 from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import hashed_key
 from toolscout.gateway import Gateway, Options
 from toolscout.gateway.http import app
+from toolscout.privacy.sealing import SEALING_VARIABLE, make_sealing_key
 from toolscout.scout import Scout
 
 KEYS = {"ann": "tsk_of_ann_0123456789", "bob": "tsk_of_bob_0123456789"}
+
+
+@pytest.fixture(autouse=True)
+def sealing_key(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The key of the vault, for every test of a module that imports this fixture."""
+    key = make_sealing_key()
+    monkeypatch.setenv(SEALING_VARIABLE, key)
+    return key
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Bank]:
+    """A server with OAuth and its issuer, for all tests of a module."""
+    with Issuer(exchanges=True).running() as issuer, Bank(issuer).running() as bank:
+        yield bank
+
+
+@pytest.fixture
+def issuer(running: Bank) -> Issuer:
+    """The issuer, as if it were new."""
+    issuer = running.issuer
+    issuer.issued.clear()
+    issuer.documents.clear()
+    issuer.registrations = issuer.refreshed = issuer.exchanged = 0
+    return issuer
+
+
+@pytest.fixture
+def bank(running: Bank, issuer: Issuer) -> Bank:
+    """The server, as if it and its issuer were new."""
+    running.seen.clear()
+    return running
 
 
 def write_policy(folder: Path, more: str = "") -> Path:

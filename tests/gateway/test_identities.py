@@ -5,53 +5,26 @@ from __future__ import annotations
 import logging
 import re
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from mcp.shared.auth import OAuthToken
 
-from gateway.oauth_gateway import KEYS, Caller, Site, open_site
+from gateway.oauth_gateway import KEYS, Caller, Site, bank, issuer, open_site, running, sealing_key
 from servers.oauth import Bank, Browser, Issuer
 from toolscout.access.vault import Vault
 from toolscout.errors import ConfigError, Denied, StoreError
 from toolscout.privacy.sealing import SEALING_VARIABLE, Sealer, make_sealing_key
 
+__all__ = ["bank", "issuer", "running", "sealing_key"]  # the fixtures
 pytestmark = [
     pytest.mark.net,
     pytest.mark.slow,
     pytest.mark.timeout(180),
 ]
 CALLS = 500
-
-
-@pytest.fixture(autouse=True)
-def sealing_key(monkeypatch: pytest.MonkeyPatch) -> str:
-    key = make_sealing_key()
-    monkeypatch.setenv(SEALING_VARIABLE, key)
-    return key
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Bank]:
-    with Issuer(exchanges=True).running() as issuer, Bank(issuer).running() as bank:
-        yield bank
-
-
-@pytest.fixture
-def bank(running: Bank) -> Bank:
-    running.seen.clear()
-    return running
-
-
-@pytest.fixture
-def issuer(bank: Bank) -> Issuer:
-    issuer = bank.issuer
-    issuer.issued.clear()
-    issuer.documents.clear()
-    issuer.registrations = issuer.refreshed = issuer.exchanged = 0
-    return issuer
 
 
 def find_link(text: str) -> str:
@@ -315,6 +288,34 @@ def test_a_policy_that_appears_ends_the_session_of_the_owner(issuer: Issuer, ban
             assert "Signed in" in done.text  # over a port of this machine, as the gateway serves no HTTP
             assert await agent.text("bank/whoami") == "ann@upstream "
         assert [person for person, _ in bank.seen] == ["owner@upstream", "ann@upstream"]
+
+    anyio.run(body)
+
+
+def test_forgetting_a_caller_ends_their_session_and_no_other(
+    issuer: Issuer, bank: Bank, tmp_path: Path, home: Any
+) -> None:
+    async def body() -> None:
+        async with open_site(tmp_path, {"bank": {"url": bank.url}}, home=home) as site:
+            async with (
+                site.client(KEYS["ann"], Browser("ann@upstream")) as ann,
+                site.client(KEYS["bob"], Browser("bob@upstream")) as bob,
+            ):
+                assert await use(ann) == "ann@upstream " and await use(bob) == "bob@upstream "
+                sessions = site.gateway.upstreams.servers["bank"].own_sessions
+                forgotten, kept = sessions["ann"], sessions["bob"]
+                vault = site.gateway.identities.vault
+                await anyio.to_thread.run_sync(vault.forget, "ann", bank.url)
+                with anyio.fail_after(30):
+                    while "ann" in sessions:
+                        await anyio.sleep(0.05)
+                await forgotten.identity._storage.set_tokens(  # type: ignore[attr-defined]
+                    OAuthToken(access_token="late")
+                )
+                assert not await anyio.to_thread.run_sync(vault.holds, "ann", bank.url), "a late answer changes nothing"
+                assert sessions == {"bob": kept} and await bob.text("bank/whoami") == "bob@upstream "
+            async with site.client(KEYS["ann"]) as ann:
+                assert "wants you to sign in" in await ann.text("bank/whoami")
 
     anyio.run(body)
 

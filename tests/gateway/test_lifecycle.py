@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from contextlib import suppress
@@ -346,6 +347,29 @@ def test_a_breaker_lets_one_trial_through_after_each_pause(monkeypatch: pytest.M
     assert breaker.check() == 0
     breaker.note_success()
     assert breaker.check() == 0 and breaker.failures == 0
+
+
+def test_refusals_of_one_server_are_told_one_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, waits = [100.0], list[float]()
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr("toolscout.gateway.lifecycle.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(anyio, "sleep", sleep)
+
+    async def refuse(breaker: Breaker, at: float) -> None:
+        clock[0] = at
+        await breaker.slow_down()
+
+    async def refuse_all() -> None:
+        one, other = Breaker(), Breaker()
+        for at in (100.0, 100.0, 100.5, 100.5, 110.0):
+            await refuse(one, at)
+        await refuse(other, 110.0)
+
+    asyncio.run(refuse_all())
+    assert waits == [0.0, 1.0, 1.5, 2.0, 0.0, 0.0]
 
 
 def test_status_shows_the_servers_of_a_running_gateway(start: Start, tmp_path: Path) -> None:

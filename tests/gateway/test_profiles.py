@@ -19,6 +19,8 @@ from test_access_properties import crowded, policies
 from tests_cli import run as run_program
 from toolscout.access.policy import Caller, Rules
 from toolscout.access.profiles import PROFILE_FILE, Profile, Profiles
+from toolscout.config import load_settings
+from toolscout.database.documents import delete_document, write_document
 from toolscout.errors import ConfigError, NotFound
 from toolscout.gateway.text import INSTRUCTIONS, META_TOOLS, count_tokens
 from toolscout.scout import Scout
@@ -205,16 +207,41 @@ def test_over_http_each_profile_has_an_address(tmp_path: Path) -> None:
 def test_a_file_with_an_error_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(ConfigError, match=message) as error:
-        Profiles(path)
+        Profiles(tmp_path)
     assert str(path) in str(error.value)
 
 
 def test_a_misspelt_name_is_answered_with_the_nearest(tmp_path: Path) -> None:
-    known = Profiles(write(tmp_path))
+    write(tmp_path)
+    known = Profiles(tmp_path)
     with pytest.raises(NotFound, match="Did you mean 'mirror'"):
         known.require("miror")
     with pytest.raises(NotFound, match="holds none"):
         Profiles(tmp_path / "none").require("x")
+
+
+def test_profiles_live_in_the_home_and_are_read_again_while_they_are_used(home: str, tmp_path: Path) -> None:
+    place, said = load_settings(home=home).place, list[str]()
+    file = write(tmp_path / "mine")
+    assert "has no profiles" in run_program("--home", home, "profiles").output
+    profiles = Profiles(place)
+    assert profiles.all == () and not profiles.has_file
+    assert "2 profiles" in run_program("--home", home, "profiles", str(file)).output
+    profiles.refresh(said.append)
+    assert [profile.name for profile in profiles.all] == ["mirror", "all"] and "in force now" in said[-1]
+    assert run_program("--home", home, "profiles").output.strip() == PROFILES.strip()
+    write(tmp_path / "mine", "x = 1")
+    refused = run_program("--home", home, "profiles", str(file))
+    assert refused.exit_code == 1 and str(file) in refused.output
+    write_document(place, PROFILE_FILE, b"x = 1")  # by an older version, or by hand
+    profiles.refresh(said.append)
+    assert len(profiles.all) == 2 and "the old profiles stay in force" in said[-1]
+    with pytest.raises(ConfigError, match="expected profiles"):
+        Profiles(place)
+    delete_document(place, PROFILE_FILE)
+    profiles.refresh(said.append)
+    profiles.refresh(said.append)
+    assert len(profiles.all) == 2 and len(said) == 3 and "is gone" in said[-1]
 
 
 def test_the_printed_entry_carries_the_profile(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,14 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from gateway.oauth_gateway import KEYS, open_site, write_policy
+from gateway.oauth_gateway import KEYS, bank, issuer, open_site, running, sealing_key, write_policy
 from servers.oauth import Bank, Browser, Issuer
 from tests_cli import run
 from toolscout.access.vault import Vault
-from toolscout.privacy.sealing import SEALING_VARIABLE, Sealer, make_sealing_key
+from toolscout.privacy.sealing import Sealer
 from toolscout.scout import Scout
 
+__all__ = ["bank", "issuer", "running", "sealing_key"]  # the fixtures
 pytestmark = [pytest.mark.net, pytest.mark.slow, pytest.mark.timeout(180)]
 AUDIENCE = "https://tools.example.com/mcp"
 HELLO = {
@@ -30,28 +30,6 @@ HELLO = {
     "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
 }
 HEADERS = {"accept": "application/json, text/event-stream"}
-
-
-@pytest.fixture(autouse=True)
-def sealing_key(monkeypatch: pytest.MonkeyPatch) -> str:
-    key = make_sealing_key()
-    monkeypatch.setenv(SEALING_VARIABLE, key)
-    return key
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Bank]:
-    with Issuer(exchanges=True).running() as issuer, Bank(issuer).running() as bank:
-        yield bank
-
-
-@pytest.fixture
-def bank(running: Bank) -> Bank:
-    running.seen.clear()
-    running.issuer.issued.clear()
-    running.issuer.documents.clear()
-    running.issuer.registrations = running.issuer.exchanged = 0
-    return running
 
 
 def write_token_policy(folder: Path, issuer: Issuer, more: str = "") -> Path:

@@ -24,6 +24,7 @@ from toolscout.models import champion
 from toolscout.scout import Scout
 from toolscout.types import Tool
 
+PROFILES = '[[profile]]\nname = "all"\nallow = ["**"]\n'
 POLICY = '[[caller]]\nname = "ann"\nallow = ["**"]\n'
 
 
@@ -43,6 +44,7 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Path:
         scout.journal.append("call", at="2020-01-01T00:00:00Z", tool="x/y", ok=True)
         scout.journal.prune(30)  # the last row id belongs to an event that is gone
     (home / "policy.toml").write_text(POLICY)
+    (home / "profiles.toml").write_text(PROFILES)
     return home
 
 
@@ -72,8 +74,9 @@ def test_a_home_moves_to_a_database_and_back_unchanged(office: Path, postgres: A
     content = describe_content(office)
     assert content["waiting"] and content["hidden"] and content["serving"] is not None
     assert describe_content(postgres) == content == describe_content(tmp_path / "back")
-    assert (back.models, back.documents) == (1, 4)
+    assert (back.models, back.documents) == (1, 5)
     assert (tmp_path / "back" / "policy.toml").read_text() == POLICY
+    assert (tmp_path / "back" / "profiles.toml").read_text() == PROFILES
     for home in (postgres, tmp_path / "back"):
         with contextlib.closing(Journal(home)) as journal, contextlib.closing(Store(home)) as store:
             last = journal.last()

@@ -1,4 +1,4 @@
-"""tool2vec, neighbours, mlc-light: what holds for each of them, and small cases by hand."""
+"""tool2vec, neighbours, mlc-light, scout-light: what holds for each of them, and small cases by hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from toolscout.testing import HashEncoder, check_stage
 from toolscout.types import Search, Tool
 from toolscout.workspace import Workspace
 
-LIGHT = ("tool2vec", "neighbours", "mlc-light")
+LIGHT = ("tool2vec", "neighbours", "mlc-light", "scout-light")
 light = pytest.mark.parametrize("name", LIGHT)
 
 

@@ -49,5 +49,5 @@ class Program:
 
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
-        self.process.communicate(timeout=60)
+        self.said += self.process.communicate(timeout=60)[1] or ""
         return self.process.returncode

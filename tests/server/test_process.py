@@ -50,6 +50,7 @@ def test_a_policy_in_the_home_is_in_force(home: Path) -> None:
         assert f"the policy file {home / 'policy.toml'}" in program.said
     finally:
         assert program.end(signal.SIGTERM) == 0
+    assert program.said.endswith("toolscout: stopped serving.\n")
 
 
 def test_while_it_drains_it_answers_but_says_that_it_is_not_ready(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def test_what_followed_a_search_already_is_not_read_again(client: Any, toy: Scou
     monkeypatch.setattr(journal, "build_line", lambda *row, line=journal.build_line: read.append(row[2]) or line(*row))
     assert client.post("/v1/feedback", json=given).status_code == 200
     assert client.post("/v1/calls", json={"tool": "mail/search", "ok": True, "search_id": search_id}).status_code == 200
-    assert set(read) == {"search"} and len(read) <= 4
+    assert set(read) <= {"search"} and len(read) <= 4  # from a database not even that: it is in memory
 
 
 def test_the_journal_is_read_by_pages_newest_first(client: Any) -> None:

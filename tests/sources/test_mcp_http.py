@@ -84,7 +84,7 @@ def test_headers_are_sent_and_never_shown(serve: Serve, tmp_path: Path, monkeypa
 def test_an_address_where_nobody_listens_is_an_error(tmp_path: Path) -> None:
     reading = read(tmp_path, "http://127.0.0.1:9/mcp")
     assert reading.state == "error"
-    assert "expected an MCP server at http://127.0.0.1:9/mcp, found" in reading.message
+    assert "http://127.0.0.1:9/mcp cannot be reached" in reading.message and "Check the address" in reading.message
 
 
 class Scripted(BaseHTTPRequestHandler):

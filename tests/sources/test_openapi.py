@@ -17,12 +17,12 @@ from toolscout.types import Hints, Tool
 
 DATA = Path(os.environ.get("TOOLSCOUT_DATA", "")) / "openapi" / "specs"
 SPECS = {
-    "tmdb_oas": ("api", 54),
-    "spotify_oas": ("spotify-web-api", 40),
-    "petstore3": ("swagger-petstore---openapi-3.0", 19),
+    "tmdb_oas": ("tmdb", 54),
+    "spotify_oas": ("spotify", 40),
+    "petstore3": ("petstore", 19),
     "github_subset": ("github-rest-api-subset", 58),
     "k8s_core_v1": ("kubernetes", 248),
-    "ecommerce": ("e-commerce-platform-api", 46),
+    "ecommerce": ("e-commerce-platform", 46),
 }
 SETTINGS = Settings(http_timeout=5.0)
 OK = {"200": {"description": "fine"}}
@@ -109,6 +109,24 @@ def test_without_a_title_the_source_is_called_after_the_file(read: Callable[...,
     reading = read({"openapi": "3.1.0", "paths": document()["paths"]}, file="Inventory.json")
     assert reading.source == "inventory"
     assert only(reading).path == ("Inventory",)
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    {
+        "Swagger Petstore - OpenAPI 3.0": "petstore",
+        "GitHub v3 REST API": "github",
+        "Spotify Web API": "spotify",
+        "The Shop": "shop",
+        "Web": "web",
+        "API": "inventory",
+        "Öl API v2.1": "öl",
+        "3scale": "3scale",
+    }.items(),
+)
+def test_a_source_gets_the_name_that_people_would_choose(read: Callable[..., Reading], title: str, name: str) -> None:
+    content = {"openapi": "3.1.0", "info": {"title": title}, "paths": document()["paths"]}
+    assert read(content, file="Inventory.json").source == name
 
 
 def test_missing_and_repeated_operation_ids_give_ids_of_method_and_path(read: Callable[..., Reading]) -> None:

@@ -154,5 +154,5 @@ def test_an_address_that_gives_no_document_is_said(
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/openapi.json", "http://[/openapi.json", "http:///openapi.json"])
 def test_an_address_that_cannot_be_reached_is_said(url: str) -> None:
-    with pytest.raises(SourceError, match="expected a readable document"):
+    with pytest.raises(SourceError, match=r"cannot be reached .*Check the address|expected a readable document"):
         read_url(url)

@@ -111,7 +111,7 @@ async def serve(
     *,
     extra: str,
     ending: Ending,
-    lifespan: bool = False,
+    lifespan: bool | None = None,
     ready: Callable[[int], None] | None = None,
 ) -> None:
     """Serve until stopped by a signal. Open requests still get their answer.
@@ -123,7 +123,7 @@ async def serve(
         port: the port. With 0 a free one is chosen.
         extra: name of the extra that installs the packages for this service.
         ending: how it ends after a signal. A second signal skips the drain.
-        lifespan: whether the application handles events for its start and end.
+        lifespan: whether the application handles events for its start and end. None: it is tried out.
         ready: called with the port as soon as connections are accepted.
 
     Raises:
@@ -165,7 +165,7 @@ async def serve(
             access_log=False,
             server_header=False,
             ws="none",
-            lifespan="on" if lifespan else "auto",
+            lifespan="auto" if lifespan is None else "on" if lifespan else "off",
             timeout_graceful_shutdown=ending.patience,
             log_config=None if logging.getLogger().handlers else uvicorn.config.LOGGING_CONFIG,
         )

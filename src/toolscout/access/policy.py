@@ -39,6 +39,7 @@ __all__ = ["LOCAL", "Caller", "Policies", "Rules", "ScopeMissing", "check_patter
 KEY_PREFIX: Final = "tsk_"
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 MAX_CREDENTIAL_CHARS: Final = 16_384
+UNKNOWN_CREDENTIAL: Final = "expected a valid key or token, found none: ask whoever runs this service for one"
 CLOCK_LEEWAY_S: Final = 30.0  # clocks may differ by this
 _KEY: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _log: Final = logging.getLogger("toolscout.access.policy")
@@ -349,7 +350,7 @@ class Policies:
                 return matches[0]
             if self._tokens is not None and (caller := self._tokens.caller(credential)):
                 return caller
-        raise Denied("expected a valid key or token, found none: ask whoever runs this service for one")
+        raise Denied(UNKNOWN_CREDENTIAL)
 
 
 def _make_anonymous(caller: Caller | None) -> Caller | None:

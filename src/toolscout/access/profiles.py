@@ -15,10 +15,11 @@ from typing import Final
 
 import msgspec
 
-from toolscout.access.live_policy import stamp_file
 from toolscout.access.policy import Caller, Rules, check_patterns
 from toolscout.config import MIN_BUDGET, MIN_RESULT_BUDGET
-from toolscout.errors import ConfigError, NotFound
+from toolscout.database.documents import read_document, stamp_document, write_document
+from toolscout.errors import ConfigError, NotFound, StoreError
+from toolscout.home import Home
 from toolscout.types import Tool
 
 if sys.version_info >= (3, 11):
@@ -26,9 +27,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["PROFILE_FILE", "Profile", "ProfileRules", "Profiles", "profile_of"]
+__all__ = ["PROFILE_FILE", "Profile", "ProfileRules", "Profiles", "profile_of", "put_profiles"]
 
-PROFILE_FILE: Final = "profiles.toml"  # in the home
+PROFILE_FILE: Final = "profiles.toml"  # in the home, which may be a database
 MAX_INSTRUCTIONS_CHARS: Final = 4_000
 _PROFILE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")  # it is a part of an address
 _EVERYTHING: Final = frozenset({"**"})
@@ -96,36 +97,54 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Profiles:
-    """The profiles of a file, read again when it changes.
+    """The profiles of a home, read again when they change.
 
     An invalid file changes nothing, and so does a file that disappears. A sentence says so.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Read the file. Without one there are no profiles.
+    def __init__(self, home: Home) -> None:
+        """Read the profiles of a home. Without a file there are none.
 
         Raises:
-            ConfigError: if it is invalid.
+            ConfigError: if the file is invalid.
+            StoreError: if the database does not answer.
         """
-        self.path = path
-        self._stamp = stamp_file(path)
-        self._profiles = _read_profiles(path) if self._stamp is not None else {}
+        self._home = home
+        self._label = str(home / PROFILE_FILE) if isinstance(home, Path) else f"{PROFILE_FILE} of {home.label}"
+        self._stamp = stamp_document(home, PROFILE_FILE)
+        self._profiles = self._read() if self._stamp is not None else {}
+
+    @property
+    def has_file(self) -> bool:
+        """Whether the home had profiles when it was looked at last."""
+        return self._stamp is not None
+
+    def _read(self) -> dict[str, Profile]:
+        try:
+            content = read_document(self._home, PROFILE_FILE)
+        except OSError as error:
+            raise ConfigError(f"{self._label} cannot be read: {error.strerror}") from None
+        return parse_profiles(self._label, content)
 
     def refresh(self, say: Callable[[str], None]) -> None:
         """Read the file again if it changed. `say` receives a sentence about what happened."""
-        stamp = stamp_file(self.path)
-        if stamp == self._stamp:
+        try:
+            stamp = stamp_document(self._home, PROFILE_FILE)
+            if stamp == self._stamp:
+                return
+            profiles = {} if stamp is None else self._read()
+        except StoreError:
+            return  # the database is away: the profiles stay, and the next look finds what changed
+        except ConfigError as error:
+            self._stamp = stamp
+            say(f"the old profiles stay in force, because the new ones are not valid: {error}")
             return
         self._stamp = stamp
         if stamp is None:
-            say(f"{self.path} is gone; its profiles stay until the gateway is restarted")
+            say(f"{self._label} is gone; its profiles stay until the gateway is restarted")
             return
-        try:
-            self._profiles = _read_profiles(self.path)
-        except ConfigError as error:
-            say(f"the old profiles stay in force, because the new ones are not valid: {error}")
-            return
-        say(f"the profiles in {self.path} changed; they are in force now")
+        self._profiles = profiles
+        say(f"the profiles in {self._label} changed; they are in force now")
 
     @property
     def all(self) -> tuple[Profile, ...]:
@@ -145,22 +164,39 @@ class Profiles:
         if name in self._profiles:
             return self._profiles[name]
         if not self._profiles:
-            raise NotFound(f"There is no profile {name!r}, because {self.path} holds none. See docs/use/profiles.md.")
+            raise NotFound(f"There is no profile {name!r}, because {self._label} holds none. See docs/use/profiles.md.")
         near = difflib.get_close_matches(name, self._profiles, n=1)
         hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(self._profiles)}."
-        raise NotFound(f"There is no profile {name!r} in {self.path}. {hint}")
+        raise NotFound(f"There is no profile {name!r} in {self._label}. {hint}")
 
 
-def _read_profiles(path: Path) -> dict[str, Profile]:
+def put_profiles(home: Home, file: Path) -> int:
+    """Check a file of profiles, and make it that of a home. Returns the number of profiles.
+
+    Raises:
+        ConfigError: if it holds something else.
+    """
+    content = file.read_bytes()
+    profiles = parse_profiles(str(file), content)
+    write_document(home, PROFILE_FILE, content)
+    return len(profiles)
+
+
+def parse_profiles(label: str, content: bytes) -> dict[str, Profile]:
+    """Parse the content of a file of profiles. Returns name → profile, in the order of the file.
+
+    Raises:
+        ConfigError: if it holds something else. The message names the file by its label.
+    """
     try:
-        file = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError, msgspec.ValidationError) as error:
+        file = msgspec.convert(tomllib.loads(content.decode("utf-8")), _File)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError, msgspec.ValidationError) as error:
         raise ConfigError(
-            f"{path}: expected profiles, found something else: {error}: see docs/use/profiles.md"
+            f"{label}: expected profiles, found something else: {error}: see docs/use/profiles.md"
         ) from None
     profiles: dict[str, Profile] = {}
     for profile in file.profile:
-        where = f"{path}: profile {profile.name!r}"
+        where = f"{label}: profile {profile.name!r}"
         if not _PROFILE_NAME.fullmatch(profile.name):
             raise ConfigError(
                 f"{where}: expected a name of small letters, digits, - and _, because it is a part of an address"

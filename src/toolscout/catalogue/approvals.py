@@ -31,6 +31,7 @@ __all__ = [
     "Waiting",
     "first_seen",
     "hold_back",
+    "list_waiting_ids",
     "needs_approval",
     "pin",
     "read_source_ages",
@@ -221,7 +222,7 @@ def _read_approved_tools(connection: Connection, between: tuple[str, str]) -> di
 
 
 def _list_destinations(tool: Tool) -> frozenset[tuple[str, ...]]:
-    """Return the host of an operation's calls, and each credential that is sent there with its place."""
+    """List where calls of an operation go: the host, and every credential with the host that receives it."""
     if "server" not in tool.meta:
         return frozenset()
     host = _origin(tool.meta["server"])
@@ -316,6 +317,12 @@ def read_source_ages(connection: Connection) -> dict[str, str]:
 def _order_instant(at: str, number: int) -> str:
     """Return a text that sorts by an instant, and then by a number."""
     return f"{at} {number:09d}"
+
+
+def list_waiting_ids(connection: Connection, source: str) -> list[tuple[str, str]]:
+    """Return (id, fingerprint) of the definitions of a source in quarantine, by id."""
+    query = "SELECT id, fingerprint FROM quarantine WHERE source = ? ORDER BY id"
+    return connection.execute(query, (source,)).fetchall()
 
 
 def waiting(connection: Connection) -> list[Waiting]:

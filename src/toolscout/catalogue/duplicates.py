@@ -3,8 +3,9 @@
 Two tools of different sources are the same if their definitions and their texts agree: the names of the sources share
 a word, both descriptions have nearly the same words, and the parameters are the same; with the same name a smaller
 overlap is enough. Sources without a common word may be different services ("add a reaction" in two chat programs, the
-same query of two databases) and are never folded. A word of a tool's name, and its service if the description names it,
-must not be missing in the other tool.
+same query of two databases) and are folded in two cases only: forks of one server, and tools with a *public subject*,
+which the world or the machine answers and no account: the weather, the time, a page in a browser. A word of a tool's
+name, and its service if the description names it, must not be missing in the other tool.
 
 A preferred source stands for the others, or else the source that was added first: a copy that arrives later never
 stands for the tool that it copies.
@@ -37,7 +38,41 @@ MAX_SERVICE_SHARE: Final = 0.08  # a word in the names of more sources than this
 MIN_COMMON_SOURCES: Final = 8
 GENERIC_WORDS: Final = frozenset(("mcp", "server", "servers", "api", "tool", "tools", "client", "local", "the", "ai"))
 MAX_COMPARED_CHARS: Final = 4_000
-DUPLICATES_FORMAT: Final = "duplicates/2"  # raise it whenever the result for an unchanged catalogue changes
+BROWSER_PREFIXES: Final = frozenset(("browser", "playwright", "puppeteer"))  # stand in the names of some tools
+SAME_SERVICES: Final = {
+    "gsuite": "google",
+    "gcal": "google calendar",
+    "gchat": "google chat",
+    "gdrive": "google drive",
+    "azdo": "azuredevops",
+    "ms365": "m365",
+    "postgresql": "postgres",
+}
+SAME_PARAMETERS: Final = {
+    **dict.fromkeys(("city", "location", "place", "cityname", "locationname"), "place"),
+    **dict.fromkeys(("lat", "latitude"), "latitude"),
+    **dict.fromkeys(("lon", "lng", "long", "longitude"), "longitude"),
+    **dict.fromkeys(("symbol", "ticker", "stocksymbol", "stock"), "symbol"),
+    **dict.fromkeys(("domain", "domainname"), "domain"),
+    **dict.fromkeys(("tz", "timezone"), "timezone"),
+    **dict.fromkeys(("url", "link", "targeturl", "pageurl"), "url"),
+    **dict.fromkeys(("command", "cmd"), "command"),
+    **dict.fromkeys(("expression", "expr"), "expression"),
+}
+PLAIN_VERBS: Final = frozenset(("get", "fetch", "retrieve", "show", "lookup", "find", "go", "navigate"))
+# Words of a tool's name and description that say together that no account or service stands behind the answer.
+PUBLIC_SUBJECTS: Final = (
+    *("weather", "forecast weather", "current time", "convert time timezone", "exchange rate", "convert currency"),
+    *("stock price", "crypto price", "domain availability", "domain whois", "domain dns", "ip address location"),
+    *("navigate url", "navigate page", "page forward", "page back", "page screenshot", "page pdf save"),
+    *("click element page", "hover element page", "fill input field", "scrape url", "scrape page", "fetch url"),
+    *("reflective thoughts", "execute command shell", "run command shell", "play audio file"),
+    *("calculate expression", "evaluate expression", "add two numbers", "multiply two numbers", "divide two numbers"),
+    *("subtract two numbers", "random number generate", "uuid generate"),
+)
+DUPLICATES_FORMAT: Final = "duplicates/3"  # raise it whenever the result for an unchanged catalogue changes
+
+_SAME_SERVICE: Final = re.compile(rf"(?<![a-z])({'|'.join(SAME_SERVICES)})(?![a-z])", re.IGNORECASE)
 
 
 class Duplicates(msgspec.Struct, frozen=True):
@@ -98,7 +133,8 @@ class _Readings:
         texts = [name_patterns[tool.source].sub(" ", tool.description[:MAX_COMPARED_CHARS]) for tool in tools]
         self.words = [frozenset(tokenize(text)) for text in texts]
         self.names = [frozenset(tokenize(split_identifiers(tool.name))) for tool in tools]
-        self.parameters = [frozenset(name.casefold() for name in parameter_names(tool.parameters, 1)) for tool in tools]
+        self.parameters = [_name_parameters(parameter_names(tool.parameters, 1)) for tool in tools]
+        self.required = [_name_parameters(_list_required(tool)) for tool in tools]
         self.services = _find_services(self.sources)
 
     def are_same(self, one: int, other: int, least_of_namesakes: float = MIN_SAME_TEXT_OF_NAMESAKES) -> bool:
@@ -113,12 +149,45 @@ class _Readings:
         agree = ours <= there | names[other] | words[other] and theirs <= here | names[one] | words[one]
         return agree and _overlap(self.parameters[one], self.parameters[other]) >= MIN_SAME_PARAMETERS
 
+    def are_same_in_public(self, one: int, other: int) -> bool:
+        """Tell whether two tools with the same public subject are the same, whatever their sources are."""
+        words, names = self.words, self.names
+        if word_overlap(words[one], words[other]) < MIN_SAME_TEXT_OF_NAMESAKES:
+            return False
+        ours, theirs = (self.services[self.sources[tool]] & words[tool] for tool in (one, other))
+        agree = ours <= names[other] | words[other] and theirs <= names[one] | words[one]
+        required = self.required[one], self.required[other]
+        return agree and (required[0] == required[1] or not all(required))
+
 
 def _find_same(tools: Sequence[Tool]) -> list[tuple[int, int]]:
     """Return the pairs of positions of tools that are the same, the smaller position first."""
     readings = _Readings(tools)
     pairs = _list_candidates(readings.sources, readings.services)
-    return sorted({pair for pair in pairs if readings.are_same(*pair)} | _find_forked(readings))
+    same = {pair for pair in pairs if readings.are_same(*pair)}
+    return sorted(same | _find_forked(readings) | _find_public(readings))
+
+
+def _find_public(readings: _Readings) -> set[tuple[int, int]]:
+    """Return the same tools among those with a public subject, from any two sources."""
+    subjects = [frozenset(tokenize(subject)) for subject in PUBLIC_SUBJECTS]
+    verbs, prefixes = (frozenset(tokenize(" ".join(sorted(some)))) for some in (PLAIN_VERBS, BROWSER_PREFIXES))
+    namesakes: dict[frozenset[str], list[int]] = defaultdict(list)
+    pairs: set[tuple[int, int]] = set()
+    for number, name in enumerate(readings.names):
+        subject = frozenset().union(*(some for some in subjects if some <= name | readings.words[number]))
+        if not subject:
+            continue
+        name -= prefixes | readings.services[readings.sources[number]] - subject
+        key = name - verbs or name
+        pairs |= {
+            (other, number)
+            for other in namesakes[key]
+            if readings.sources[other] != readings.sources[number] and readings.are_same_in_public(other, number)
+        }
+        if len(namesakes[key]) < MAX_HOLDERS:
+            namesakes[key].append(number)
+    return pairs
 
 
 def _find_forked(readings: _Readings) -> set[tuple[int, int]]:
@@ -156,13 +225,29 @@ def _list_candidates(sources: Sequence[str], services: Mapping[str, frozenset[st
                 holders[service].append(number)
 
 
+def _name_parameters(names: Iterable[str]) -> frozenset[str]:
+    """Return the names of parameters, each by the word that tools mostly use for the same value."""
+    plain = (re.sub(r"[\W_]+", "", str(name)).casefold() for name in names)
+    return frozenset(SAME_PARAMETERS.get(name, name) for name in plain)
+
+
+def _list_required(tool: Tool) -> Sequence[str]:
+    """Return the names of the parameters that a tool requires."""
+    required = (tool.parameters or {}).get("required")
+    return required if isinstance(required, list) else ()
+
+
 def _find_services(sources: Iterable[str]) -> dict[str, frozenset[str]]:
     """Return for each source the words of its name that say which service it is."""
-    words = {source: frozenset(tokenize(source)) for source in set(sources)}
+    words = {source: frozenset(tokenize(_SAME_SERVICE.sub(_rename_service, source))) for source in set(sources)}
     counts = Counter(word for some in words.values() for word in some)
     max_sources = max(MIN_COMMON_SOURCES, MAX_SERVICE_SHARE * len(words))
     common = GENERIC_WORDS | {word for word, count in counts.items() if count > max_sources}
     return {source: frozenset(word for word in some - common if not word.isdigit()) for source, some in words.items()}
+
+
+def _rename_service(match: re.Match[str]) -> str:
+    return SAME_SERVICES[match[0].casefold()]
 
 
 def _overlap(one: frozenset[str], other: frozenset[str]) -> float:

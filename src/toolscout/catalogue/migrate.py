@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from toolscout.access.policy_file import POLICY_FILE
+from toolscout.access.profiles import PROFILE_FILE
 from toolscout.access.vault import list_entry_names
 from toolscout.catalogue.store import Store
 from toolscout.database import Connection, Database, now
@@ -43,7 +44,14 @@ CATALOGUE_TABLES: Final = {
     "meta": ("key", "value"),
 }
 EVENT_TABLE: Final = ("id", "uid", "at", "event", "caller", "search_id", "body")
-DOCUMENTS: Final = ("learn/looks.json", "learn/last.json", "learn/run.json", POLICY_FILE, champion.CHAMPION_FILE)
+DOCUMENTS: Final = (
+    "learn/looks.json",
+    "learn/last.json",
+    "learn/run.json",
+    POLICY_FILE,
+    PROFILE_FILE,
+    champion.CHAMPION_FILE,
+)
 MARK_FILE: Final = "migration.json"
 COPY_BATCH_ROWS: Final = 1000
 
@@ -175,7 +183,8 @@ def _set_sequence(database: Database, writer: Connection, table: str, last: int)
     """Let the next row id of a table be above `last`, even if the rows up to it were removed."""
     if database.dialect is not SQLITE:
         if last:
-            writer.execute(f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), ?)", (last,))
+            sequence = f"pg_get_serial_sequence('{table}', 'id')"  # all tenants share it, so it never goes back
+            writer.execute(f"SELECT setval({sequence}, greatest(?::bigint, nextval({sequence})))", (last,))
     elif table == "events":  # SQLite remembers it for tables with AUTOINCREMENT alone
         writer.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
         writer.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", (table, last))

@@ -151,12 +151,12 @@ def _note_copy(
 
 
 def _find_ages(catalogue: Catalogue, tools: Sequence[Tool]) -> dict[str, str]:
-    """Return id → when the tool was first approved, or else when its source was added."""
+    """Return id → when the tool was first approved, or else when its source was added, as `TIME` or `TIME more`."""
     return {tool.id: catalogue.first_seen.get(tool.id) or catalogue.added.get(tool.source, "") for tool in tools}
 
 
 def _hours_between(older: str, younger: str) -> float:
-    """Return the hours between two ages. An age starts with an instant; without one the result is 0."""
+    """Return the hours between the times at which two tools arrived; see `_find_ages`. 0 if one has no time."""
     try:
         start, end = (datetime.fromisoformat(age.partition(" ")[0].replace("Z", "+00:00")) for age in (older, younger))
     except ValueError:
@@ -224,7 +224,7 @@ def _find_scattered(catalogue: Catalogue, rows: Rows, oldest: str) -> frozenset[
 
 
 def _coherence(rows: Rows) -> float:
-    """Return the mean cosine between different rows."""
-    count = len(rows)
+    """Return the mean cosine between different rows, which have length 1."""
+    count = len(rows)  # each row's cosine with itself is 1, so these cosines sum to `count`
     total = float(np.square(rows.sum(axis=0, dtype=np.float64)).sum())
     return (total - count) / (count * (count - 1))

@@ -13,7 +13,7 @@ import numpy as np
 from toolscout.catalogue.approvals import Waiting
 from toolscout.types import Tool
 
-__all__ = ["Catalogue", "allows"]
+__all__ = ["Catalogue", "allows", "index_by_name"]
 
 MAX_MASKS: Final = 256  # predicates whose masks a snapshot remembers
 Shared = TypeVar("Shared")
@@ -30,6 +30,8 @@ class Catalogue:
         waiting: casefolded name or id → the definitions of that name that wait for approval.
         added: source → when its origin was added: ISO 8601, and a number that orders origins of the same instant.
         first_seen: tool id → when the tool was first approved, in the same form; only where approval is needed.
+        fingerprints: () → tool id → fingerprint of its definition. None: the tools are not those of a store, so nothing
+            outside of this process may be changed to reflect them.
         pending: cache key → value built for this snapshot and not yet stored.
     """
 
@@ -68,6 +70,7 @@ class Catalogue:
                 self.waiting.setdefault(key, []).append(definition)
         self.added: Mapping[str, str] = added or {}
         self.first_seen: Mapping[str, str] = first_seen or {}
+        self.fingerprints: Callable[[], Mapping[str, str]] | None = None
         self.pending: dict[str, bytes] = {}
         self._load, self._cache = load, cache
         self._shared: dict[str, Any] = {}
@@ -132,3 +135,11 @@ def allows(visible: Callable[[Tool], bool], tool: Tool) -> bool:
         return bool(visible(tool))
     except Exception:
         return False
+
+
+def index_by_name(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Map each casefolded name and id to the id, for `Catalogue.disabled`. Rows are (name, id)."""
+    ids: dict[str, str] = {}
+    for name, tool_id in rows:
+        ids[name.casefold()] = ids[tool_id.casefold()] = tool_id
+    return ids

@@ -8,7 +8,7 @@ never sees half of a change that another process makes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -16,7 +16,7 @@ import msgspec
 from toolscout.catalogue import approvals, hidden
 from toolscout.catalogue.approvals import Vet, Waiting
 from toolscout.catalogue.schema import CATALOGUE_MIGRATIONS
-from toolscout.catalogue.snapshot import Catalogue, allows
+from toolscout.catalogue.snapshot import Catalogue, allows, index_by_name
 from toolscout.database import Connection, Database, now
 from toolscout.database.listener import GenerationListener
 from toolscout.errors import BadEntry, NotFound, StoreError
@@ -87,7 +87,12 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Store(Database):
-    """The catalogue of a home."""
+    """The catalogue of a home.
+
+    Attributes:
+        follower: called with the connection at the end of each transaction that raises the generation, to change in the
+            same transaction what must stay in step with the tools. None: nothing must.
+    """
 
     def __init__(self, home: Home, *, pin: bool = True, vet: Vet | None = None) -> None:
         """Open or create the catalogue.
@@ -99,6 +104,7 @@ class Store(Database):
         """
         super().__init__(home, "catalogue", CATALOGUE_MIGRATIONS)
         self.pin, self.vet = pin, vet
+        self.follower: Callable[[Connection], None] | None = None
         self._listener = GenerationListener(home) if isinstance(home, Address) else None
 
     # --- reading
@@ -111,7 +117,7 @@ class Store(Database):
         if self._listener and not self.in_transaction and (heard := self._listener.hear()) is not None:
             return heard
         with self.reading() as connection:
-            generation = int(connection.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
+            generation = _read_generation(connection)
         if self._listener:
             self._listener.learn(generation)
         return generation
@@ -121,7 +127,10 @@ class Store(Database):
         """Open a write transaction; see `Database.writing`."""
         try:
             with super().writing(wait=wait) as connection:
+                before = self.follower and _read_generation(connection)
                 yield connection
+                if self.follower and _read_generation(connection) != before:
+                    self.follower(connection)
         finally:
             if self._listener:
                 self._listener.doubt()
@@ -142,7 +151,7 @@ class Store(Database):
             ):
                 why = message.removeprefix(f"{source} is ") if state == "disabled" and message else "disabled"
                 names = connection.execute("SELECT name, id FROM tools WHERE source = ?", (source,))
-                disabled[source] = (why if enabled else "disabled", _index_by_name(names))
+                disabled[source] = (why if enabled else "disabled", index_by_name(names))
             rows = connection.execute(
                 "SELECT tools.id, tools.name FROM sources JOIN tools ON tools.source = sources.name "
                 "WHERE enabled AND state != 'disabled'"
@@ -160,6 +169,10 @@ class Store(Database):
                 row = connection.execute(query, (key, generation)).fetchone()
                 return row and bytes(row[0])
 
+        def load_fingerprints() -> Mapping[str, str]:
+            with self.reading() as connection:
+                return dict(connection.execute("SELECT id, fingerprint FROM tools").fetchall())
+
         snapshot = Catalogue(
             generation,
             rows,
@@ -170,6 +183,7 @@ class Store(Database):
             added=source_ages,
             first_seen=first_seen,
         )
+        snapshot.fingerprints = load_fingerprints
         return snapshot
 
     def tools(self, ids: Sequence[str]) -> list[Tool]:
@@ -289,7 +303,7 @@ class Store(Database):
             changes = Changes(
                 source=name, kind=kind, state=state, message=message, same=len(fingerprints), problems=problems
             )
-            before_waiting = _waiting_ids(connection, name)
+            before_waiting = approvals.list_waiting_ids(connection, name)
             if state == "ok":
                 held_back: Mapping[str, bool] = {}  # id → whether the definition waits since this reading
                 if self.pin and approvals.needs_approval(kind, origin.locator):
@@ -297,7 +311,7 @@ class Store(Database):
                 else:
                     connection.execute("DELETE FROM quarantine WHERE source = ?", (name,))
                 changes = _replace_tools(connection, changes, bodies, held_back, fingerprints)
-            waiting_changed = before_waiting != _waiting_ids(connection, name)
+            waiting_changed = before_waiting != approvals.list_waiting_ids(connection, name)
             if changes.any or waiting_changed or before is None or (before[1] == "disabled") != (state == "disabled"):
                 _raise_generation(connection)
         return changes
@@ -415,14 +429,6 @@ class Store(Database):
 _DECODER: Final = msgspec.json.Decoder(Tool)
 
 
-def _index_by_name(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Map each casefolded name and id to the id."""
-    ids: dict[str, str] = {}
-    for name, tool_id in rows:
-        ids[name.casefold()] = ids[tool_id.casefold()] = tool_id
-    return ids
-
-
 def _put_origin(connection: Connection, origin: Origin) -> int:
     """Return the row id of an origin, and insert the row if it is new."""
     connection.execute(
@@ -470,12 +476,6 @@ def _replace_tools(
     )
 
 
-def _waiting_ids(connection: Connection, source: str) -> list[tuple[str, str]]:
-    return connection.execute(
-        "SELECT id, fingerprint FROM quarantine WHERE source = ? ORDER BY id", (source,)
-    ).fetchall()
-
-
 def _make_storable(tool: Tool) -> Tool:
     """Return the tool as the store will return it: `tool` itself, unless it holds values that JSON cannot express."""
     try:
@@ -487,6 +487,10 @@ def _make_storable(tool: Tool) -> Tool:
 
 def _row(source: str, tool: Tool, fingerprint: str) -> tuple[str, str, str, str, bytes]:
     return tool.id, source, tool.name, fingerprint, msgspec.json.encode(tool)
+
+
+def _read_generation(connection: Connection) -> int:
+    return int(connection.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
 
 
 def _raise_generation(connection: Connection) -> None:

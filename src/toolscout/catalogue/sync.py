@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from toolscout import sources
-from toolscout.catalogue.approvals import needs_approval
 from toolscout.catalogue.screening import vet
 from toolscout.catalogue.store import Changes, Origin, Source, Store, Waiting
 from toolscout.config import Settings
@@ -74,11 +73,11 @@ class CatalogueManager:
     def _name_of(self, origin: Origin) -> str | None:
         """Return the name under which an origin is read.
 
-        A remote document and a single MCP server keep the name that they got first. Approvals and credentials belong
-        to the name of a source, so a new title, or a new way to name commands, must not change it.
+        An OpenAPI document and a single MCP server keep the name that they got first. Approvals, credentials and the
+        journal belong to the name of a source, so a new title, or a new way to choose names, must not change it.
         """
         brings_one = origin.kind == "openapi" or (origin.kind == "mcp" and not os.path.isfile(origin.locator))
-        if origin.name is None and brings_one and needs_approval(origin.kind, origin.locator):
+        if origin.name is None and brings_one:
             return next((source.name for source in self.brought_by(origin)), None)
         return origin.name
 

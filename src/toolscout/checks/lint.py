@@ -1,7 +1,7 @@
 """Finds tools that a search misses or confuses, and advises what to change in their descriptions.
 
-Each tool gets a few synthetic queries (`toolscout.checks.synthetic_queries`). A tool that its own queries rarely find
-is hidden. Two tools are confused if one often stands first for queries of the other. The advice names facts that anyone
+Each tool gets a few phrases that people say (`toolscout.checks.phrases`). A tool that its own phrases rarely find is
+hidden. Two tools are confused if one often stands first for phrases of the other. The advice names facts that anyone
 can check: a missing or short description, a near-duplicate, words that occur only in the parameters.
 """
 
@@ -14,19 +14,23 @@ from typing import Final
 
 import msgspec
 
-from toolscout.checks.synthetic_queries import QueryGenerator, SyntheticQuery, sample_tools
+from toolscout.checks.phrases import write_phrases
+from toolscout.checks.synthetic_queries import sample_tools
 from toolscout.indexes.words import tokenize
 from toolscout.search.pipeline import Decide, Pipeline, Stage
-from toolscout.types import Search, Tool, parameter_names
+from toolscout.types import Hit, Search, Tool, parameter_names, render
 
 __all__ = ["Confused", "Finding", "Lint", "lint"]
 
-QUERIES_PER_TOOL: Final = 3
 LINT_DEPTH: Final = 5
+SEARCH_BATCH: Final = 256
 MIN_FOUND_SHARE: Final = 0.5
 """A tool is hidden if a smaller share of its queries finds it."""
 DUPLICATE_OVERLAP: Final = 0.8
 """Jaccard overlap of words from which two descriptions are near-duplicates."""
+FIT_SHARE: Final = 0.8
+"""Share of a phrase's words that another tool has if the phrase could mean it too."""
+PHRASE_FILLERS: Final = frozenset(("want", "need"))
 MIN_DESCRIPTION_WORDS: Final = 4
 MAX_NAMED_RIVALS: Final = 3
 
@@ -104,14 +108,8 @@ def lint(
     """
     if isinstance(stage, Pipeline):
         stage = Pipeline(part for part in stage.stages if not isinstance(part, Decide))
-    tally = _Tally()
-    generator = QueryGenerator(tools, sample_tools(tools, max_tools, seed), unions=False)
-    for round_number in range(QUERIES_PER_TOOL):
-        queries = generator.generate(seed + round_number)
-        answers = stage([Search(query=query.text, k=LINT_DEPTH, visible=visible) for query in queries])
-        for query, answer in zip(queries, answers, strict=True):
-            tally.count(query, answer.ids[:LINT_DEPTH])
     by_id = {tool.id: tool for tool in tools}
+    tally = _ask_for_tools(by_id, sample_tools(tools, max_tools, seed), stage, seed, visible)
     hidden = [_explain_hidden(by_id, tool_id, tally) for tool_id in tally.tries if tally.is_hidden(tool_id)]
     swaps = [(by_id[one], by_id[other], times) for (one, other), times in tally.swaps.most_common() if times > 1]
     return Lint(
@@ -120,6 +118,25 @@ def lint(
         hidden=tuple(sorted(hidden, key=lambda finding: (finding.found, finding.tool))),
         confused=tuple(_describe_confusion(one, other, times) for one, other, times in swaps),
     )
+
+
+def _ask_for_tools(
+    by_id: Mapping[str, Tool],
+    sample: Sequence[Tool],
+    stage: Stage,
+    seed: int,
+    visible: Callable[[Tool], bool] | None,
+) -> _Tally:
+    """Search with the phrases of each tool of a sample, and count what they find."""
+    tally = _Tally()
+    asked = [(tool.id, phrase) for tool in sample for phrase in write_phrases(tool, seed)]
+    for start in range(0, len(asked), SEARCH_BATCH):
+        batch = asked[start : start + SEARCH_BATCH]
+        answers = stage([Search(query=text, k=LINT_DEPTH, visible=visible, split=False) for _, text in batch])
+        for (tool_id, text), answer in zip(batch, answers, strict=True):
+            first = by_id.get(answer.ids[0]) if answer.hits else None
+            tally.count(tool_id, text, answer.hits[:LINT_DEPTH], fits=first is not None and _fits(first, text))
+    return tally
 
 
 @dataclasses.dataclass
@@ -140,16 +157,23 @@ class _Tally:
     missed: dict[str, str] = dataclasses.field(default_factory=dict)
     swaps: Counter[tuple[str, str]] = dataclasses.field(default_factory=Counter)
 
-    def count(self, query: SyntheticQuery, ids: Sequence[str]) -> None:
-        """Count one query. `ids` are the tools that were returned, the best first."""
-        [gold] = query.tools
+    def count(self, gold: str, text: str, hits: Sequence[Hit], *, fits: bool) -> None:
+        """Count one phrase of a tool. A hit that stands for the tool too, as the same of another source, finds it.
+
+        Args:
+            gold: id of the tool.
+            text: the phrase.
+            hits: the answer.
+            fits: whether the phrase could mean the first hit.
+        """
+        found = [gold == hit.id or gold in hit.similar for hit in hits]
         self.tries[gold] += 1
-        self.hits[gold] += gold in ids
-        if gold not in ids:
-            self.instead[gold].update(ids)
-            self.missed.setdefault(gold, query.text)
-        if ids and ids[0] != gold:
-            self.swaps[min(gold, ids[0]), max(gold, ids[0])] += 1
+        self.hits[gold] += any(found)
+        if not any(found):
+            self.instead[gold].update(hit.id for hit in hits)
+            self.missed.setdefault(gold, text)
+        if hits and not found[0] and fits:
+            self.swaps[min(gold, hits[0].id), max(gold, hits[0].id)] += 1
 
     def found_share(self, tool_id: str) -> float:
         """Return the share of a tool's queries that found it."""
@@ -189,6 +213,12 @@ def _explain_hidden(tools: Mapping[str, Tool], tool_id: str, tally: _Tally) -> F
         causes=tuple(causes),
         fixes=tuple(fixes),
     )
+
+
+def _fits(tool: Tool, text: str) -> bool:
+    """Tell whether a tool's name and texts hold nearly all words of a phrase."""
+    words = set(tokenize(text)) - PHRASE_FILLERS
+    return bool(words) and len(words & set(tokenize(render(tool)))) >= FIT_SHARE * len(words)
 
 
 def _describe_confusion(one: Tool, other: Tool, times: int) -> Confused:

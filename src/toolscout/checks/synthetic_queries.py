@@ -234,7 +234,7 @@ class QueryGenerator:
         candidates = [word for word in dict.fromkeys(content) if word.casefold() not in name_parts] or content
         candidates = candidates or _find_words(tool.description)
         count = min(len(candidates), rng.randint(*SITUATION_WORD_RANGE))
-        replaceable = [word for word in candidates if word.casefold() in _load_synonyms()]
+        replaceable = [word for word in candidates if word.casefold() in load_synonyms()]
         chosen = rng.sample(replaceable, min(count, len(replaceable)))
         rest = [word for word in candidates if word not in chosen]
         chosen += rng.sample(rest, min(max(1, MIN_LITERAL_WORDS - len(chosen)), len(rest)))
@@ -248,7 +248,7 @@ class QueryGenerator:
         """
         paraphrased, remaining = [], len(words)
         for word in words:
-            synonyms = _load_synonyms().get(word.casefold(), ())
+            synonyms = load_synonyms().get(word.casefold(), ())
             if synonyms and rng.random() < SYNONYM_RATE[kind]:
                 paraphrased.append(rng.choice(synonyms))
             elif remaining <= 2 or rng.random() >= self.omission_rate(word, kind):
@@ -310,7 +310,7 @@ def _find_words(text: str) -> list[str]:
 
 
 @functools.cache
-def _load_synonyms() -> dict[str, tuple[str, ...]]:
+def load_synonyms() -> dict[str, tuple[str, ...]]:
     """Read the synonyms: word → words that people use in its place."""
     lines = files("toolscout").joinpath("checks/data/synonyms.txt").read_text(encoding="utf-8").splitlines()
     groups = (line.split() for line in lines if line and not line.startswith("#"))

@@ -1,4 +1,4 @@
-"""The commands `key`, `policy`, `approve` and `trust`; prints findings and definitions that wait for approval."""
+"""The commands `key`, `policy`, `profiles`, `approve` and `trust`; prints findings and waiting definitions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import msgspec
 
 from toolscout.access.policy import hashed_key, new_key
 from toolscout.access.policy_file import find_policy, put_policy
+from toolscout.access.profiles import PROFILE_FILE, put_profiles
 from toolscout.catalogue.definition_diff import describe_change
 from toolscout.catalogue.screening import scan, spelled_out
 from toolscout.catalogue.store import Waiting
-from toolscout.cli.output import count_things, echo, escape_line, json_option, print_json, with_scout
+from toolscout.cli.output import choose_home, count_things, echo, escape_line, json_option, print_json, with_scout
 from toolscout.config import SETTINGS_FILE_NAME, load_settings, needing_trust, read_settings_file
 from toolscout.database import now
+from toolscout.database.documents import read_document
 from toolscout.errors import NotFound
 from toolscout.home import describe_home
 from toolscout.privacy import trusted_folders
@@ -46,7 +48,7 @@ def policy_command(ctx: click.Context, file: Path | None, home: str | None) -> N
 
     `serve` and `gateway` read it when they start.
     """
-    place = load_settings(home=home or (ctx.obj or {}).get("home")).place
+    place = load_settings(**choose_home(ctx, home)).place
     if file is not None:
         put_policy(place, file.expanduser())
         echo(f"{describe_home(place)} has this policy now. Start serve and gateway again to use it.")
@@ -55,6 +57,30 @@ def policy_command(ctx: click.Context, file: Path | None, home: str | None) -> N
     if policy is None:
         raise NotFound(f"{describe_home(place)} has no policy. Set one with  toolscout policy FILE")
     echo(policy.read_text(encoding="utf-8").rstrip("\n"))
+
+
+@click.command("profiles")
+@click.argument("file", required=False, metavar="[FILE]", type=click.Path(path_type=Path))
+@click.option("--home", metavar="DIR", help="Folder of the home, or the address of its database.")
+@click.pass_context
+def profiles_command(ctx: click.Context, file: Path | None, home: str | None) -> None:
+    """Check FILE and make it the profiles of the home. Without FILE, print the profiles.
+
+    A gateway that runs applies them within two seconds.
+    """
+    place = load_settings(home=home or (ctx.obj or {}).get("home")).place
+    if file is not None:
+        try:
+            count = put_profiles(place, file.expanduser())
+        except OSError as error:
+            raise NotFound(f"{file} cannot be read: {error.strerror}. Check the path.") from None
+        echo(f"{describe_home(place)} has {count_things(count, 'profile')} now.")
+        return
+    try:
+        content = read_document(place, PROFILE_FILE)
+    except OSError:
+        raise NotFound(f"{describe_home(place)} has no profiles. Set them with  toolscout profiles FILE") from None
+    echo(content.decode("utf-8", "replace").rstrip("\n"))
 
 
 @click.command("approve")
@@ -112,7 +138,7 @@ def trust_command(
     """
     if listing == (folder is not None) or (listing and remove):
         raise click.UsageError("expected a folder DIR (with or without --remove), or --list")
-    catalogue_home = load_settings(home=home or (ctx.obj or {}).get("home"), report=False).home
+    catalogue_home = load_settings(**choose_home(ctx, home), report=False).home
     if folder is None:
         _print_trusted_folders(catalogue_home, as_json)
     elif remove:

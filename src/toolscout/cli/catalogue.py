@@ -28,6 +28,7 @@ from toolscout.cli.output import (
     with_scout,
 )
 from toolscout.errors import NotFound, SourceError, name_nearest
+from toolscout.indexes.engines.contract import EngineInUse
 from toolscout.privacy import trusted_folders
 from toolscout.privacy.redaction import redact
 from toolscout.scout import Scout
@@ -107,14 +108,18 @@ def _index_and_report(scout: Scout, changes: list[Changes], as_json: bool, say: 
     """Index the tools that changed, and print the changes. Returns the exit code."""
     if any(change.any for change in changes):
         say("indexing")
-    scout.embed(progress=lambda done, total: say(f"embedding {done:,} of {total:,} texts"))
+    notes: list[str] = []
+    try:
+        scout.embed(progress=lambda done, total: say(f"embedding {done:,} of {total:,} texts"))
+    except EngineInUse as error:
+        notes.append(f"{error} It takes over these changes with its next search.")
     if as_json:
         print_json({"sources": changes, "generation": scout.store.generation()})
     else:
         for change in changes:
             echo(format_changes(change))
         echo(f"the catalogue holds {count_things(sum(source.tools for source in scout.sources()), 'tool')}")
-        for sentence in scout.advice():
+        for sentence in [*notes, *scout.advice()]:
             echo(f"note: {sentence}")
         for change in changes:
             if change.any:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 
 from toolscout.config import Settings
+from toolscout.home import describe_home
 
 __all__ = ["CLIENTS", "KEY_VARIABLE", "render_entry"]
 
@@ -100,7 +101,7 @@ def _build_stdio(
 
 def _list_options(settings: Settings, configs: tuple[Path, ...], options: Mapping[str, Any]) -> list[str]:
     """List the options of the gateway that the entry starts."""
-    words = ["--home", settings.database.label if settings.database else str(settings.home.absolute())]
+    words = ["--home", describe_home(settings.database) if settings.database else str(settings.home.absolute())]
     words += [word for path in configs for word in ("--config", str(path.expanduser().absolute()))]
     words += ["--discover"] * options["discover"] + ["--allow-python"] * options["allow_python"]
     words += ["--run-code"] * options["run_code"]

@@ -15,6 +15,7 @@ from toolscout.cli.output import count_things, format_changes, progress, report_
 from toolscout.cli.search import print_search
 from toolscout.config import load_settings
 from toolscout.errors import SourceError
+from toolscout.home import DEFAULT_TENANT
 from toolscout.scout import Scout
 
 DEMO_LIBRARIES = ("numpy", "pandas", "httpx")
@@ -43,7 +44,7 @@ def demo_command(ctx: click.Context, home: str | None, questions: tuple[str, ...
     """
     home = home or (ctx.obj or {}).get("home")
     folder = Path(home) if home else load_settings().home / "demo"
-    with Scout(folder) as scout:
+    with Scout(folder, tenant=DEFAULT_TENANT) as scout:
         click.echo(f"This demo fills a catalogue of its own in {folder}. Every tool is real.\n")
         started = time.perf_counter()
         with as_file(files("toolscout") / "data" / "everyday.jsonl") as bundled:

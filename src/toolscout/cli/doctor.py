@@ -20,8 +20,9 @@ from toolscout.catalogue.vector_cache import VECTORS_FILE_NAME as VECTORS_FILE
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.cli.access import list_findings
 from toolscout.cli.encoder_report import describe_configured_encoder, print_encoder
+from toolscout.cli.engine_report import check_engine, describe_engine, print_engine
 from toolscout.cli.llm_report import describe_llm, print_llm
-from toolscout.cli.output import count_things, echo, escape_line, json_option, print_json
+from toolscout.cli.output import choose_home, count_things, echo, escape_line, json_option, print_json
 from toolscout.cli.plugin_report import describe_plugins, print_plugins
 from toolscout.config import Settings, load_settings
 from toolscout.database import CacheDatabase
@@ -48,17 +49,18 @@ CACHE_FILES: Final[dict[str, Callable[..., CacheDatabase]]] = {
 @json_option
 @click.pass_context
 def doctor_command(ctx: click.Context, home: str | None, repair: bool, as_json: bool) -> int:
-    """Check the installation, the settings, the encoder, the language model, the plug-ins and the store.
+    """Check the installation, the settings, the encoder, the language model, the plug-ins, the index and the store.
 
     If a language model is set, it gets one short request.
 
-    --repair sets damaged caches aside and creates new ones. The catalogue and the journal are never deleted.
+    --repair sets damaged caches aside and creates new ones, and brings the index in step with the catalogue. The
+    catalogue and the journal are never deleted.
     """
-    home_folder = home or (ctx.obj or {}).get("home")
-    settings = load_settings(home=home_folder)
+    chosen = choose_home(ctx, home)
+    settings = load_settings(**chosen)
     done: list[str] = []
     try:
-        scout = Scout(home_folder)
+        scout = Scout(**chosen)
     except StoreError as error:
         findings = [f"catalogue: {error}", *_advise_restore(settings, "catalogue")]
         report = _build_report(settings, None, findings, _repair_files(settings.home) if repair else [])
@@ -99,7 +101,7 @@ def _check_store(scout: Scout) -> list[str]:
         problems += [*(f"journal: {line}" for line in journal), *_advise_restore(scout.settings, "journal")]
     for path in _list_caches(scout.settings.home):
         problems += [f"{path.relative_to(scout.settings.home)}: {line}" for line in _check_cache(path)]
-    return [*problems, *_check_sandboxes(scout.settings.home)]
+    return [*problems, *check_engine(scout), *_check_sandboxes(scout.settings.home)]
 
 
 def _check_sandboxes(home: Path) -> list[str]:
@@ -159,13 +161,14 @@ def _repair_files(home: Path) -> list[str]:
 
 def _repair_catalogue(scout: Scout) -> list[str]:
     """Repair the catalogue, and compute missing vectors."""
+    differences = check_engine(scout)
     try:
         done = scout.store.repair()
-        if len(scout.store.catalogue()):
+        if differences or len(scout.store.catalogue()):
             scout.embed()
     except UserError as error:
         return [f"the repair could not finish: {error}"]
-    return done
+    return [*done, *(f"{line}: brought in step" for line in differences)]
 
 
 def _describe_exposed(home: Path) -> list[str]:
@@ -200,6 +203,7 @@ def _build_report(settings: Settings, scout: Scout | None, findings: list[str], 
             "sources": len(sources),
             "tools": sum(source.tools for source in sources),
         },
+        "engine": describe_engine(readable),
         **_describe_untrusted(readable),
         "sources": _list_unserved_sources(sources),
     }
@@ -250,12 +254,14 @@ def _print_report(report: dict[str, Any]) -> None:
     print_encoder(report["encoder"])
     print_llm(report["llm"])
     print_plugins(report["plugins"])
+    print_engine(report["engine"])
     store = report["store"]
     tools, sources = count_things(store["tools"], "tool"), count_things(store["sources"], "source")
     echo(f"\n{tools} in {sources}, generation {store['generation']}")
     echo(f"  {store['catalogue']}\n  {store['journal']}")
     for source in report["sources"]:
-        echo(escape_line(f"  source {source['name']}: {source['state']}: {source['message']}"))
+        message = source["message"].removeprefix(f"{source['name']}: ")
+        echo(escape_line(f"  source {source['name']}: {source['state']}: {message}"))
     if report["waiting"]:
         waiting = count_things(len(report["waiting"]), "definition waits", "definitions wait")
         echo(f"  {waiting} for approval: see  toolscout approve")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +14,18 @@ import click
 from toolscout.access.policy_file import POLICY_FILE
 from toolscout.cli.client_entries import CLIENTS, KEY_VARIABLE, render_entry
 from toolscout.cli.output import echo, encoder_option, escape_line, with_scout
+from toolscout.cli.tenant import find_tenant_keys
 from toolscout.config import MIN_BUDGET, MIN_RESULT_BUDGET
 from toolscout.errors import SourceError, UserError
-from toolscout.home import local_folder
+from toolscout.home import DEFAULT_TENANT, Address, local_folder
 from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
 
 if TYPE_CHECKING:
     from toolscout.access.live_policy import LivePolicies
     from toolscout.access.profiles import Profiles
+    from toolscout.access.tenants import TenantKeys
+    from toolscout.gateway.options import Options
 
 
 @click.command("gateway")
@@ -75,11 +78,17 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     for path in configs:
         if not path.expanduser().is_file():
             raise SourceError(f"expected an mcpServers JSON file, found none at {path}")
+
+    from toolscout.access import log_lines, telemetry
+
+    say = log_lines.start_logs(
+        scout.settings.log_format, lambda text: echo(escape_line(f"toolscout: {text}"), err=True)
+    )
+    keys = find_tenant_keys(scout, options["policy"], say) if options["http"] and not options["print_config"] else None
     policies, profiles = _load_policies(scout, options), _load_profiles(scout, options)
     if options["print_config"]:
         echo(render_entry(options["print_config"], scout.settings, configs, {**options, "discover": discover}))
         return
-    from toolscout.access import log_lines, telemetry
     from toolscout.gateway import Gateway, choose_options
 
     if discover:
@@ -87,28 +96,25 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
 
         trusted = functools.partial(trusted_folders.is_configuration_trusted, scout.settings.home)
         configs = (*configs, *find_configurations(trusted=trusted))
-    gateway = Gateway(
-        scout,
-        choose_options(scout.settings, configs, options),
-        policies=policies,
-        profiles=profiles,
-        credential=os.environ.get(KEY_VARIABLE),
-        say=log_lines.start_logs(
-            scout.settings.log_format, lambda text: echo(escape_line(f"toolscout: {text}"), err=True)
-        ),
-    )
+    chosen = choose_options(scout.settings, configs, options)
+    if keys is not None:
+        with telemetry.start(scout.settings.telemetry, "toolscout-gateway"):
+            _run(_serve_tenants, scout, keys, chosen, options)
+        return
+    credential = os.environ.get(KEY_VARIABLE)
+    gateway = Gateway(scout, chosen, policies=policies, profiles=profiles, credential=credential, say=say)
     if options["policy"]:
         gateway.say(f"the policy file {options['policy']} says who may see and call what")
     with telemetry.start(scout.settings.telemetry, "toolscout-gateway"):
-        _run(gateway, options)
+        _run(_serve, gateway, options)
 
 
-def _run(gateway: Any, options: dict[str, Any]) -> None:
+def _run(serve: Callable[..., Awaitable[None]], *arguments: Any) -> None:
     """Serve until the end. A user's error is raised as it is, not inside a group of errors."""
     import anyio
 
     try:
-        anyio.run(_serve, gateway, options)
+        anyio.run(serve, *arguments)
     except Exception as error:
         if isinstance(cause := _find_single_cause(error), UserError):
             raise cause from None
@@ -147,10 +153,37 @@ def _load_profiles(scout: Scout, options: dict[str, Any]) -> Profiles:
 
     if options["profile"] and options["http"] and not options["print_config"]:
         raise click.UsageError("--profile is for standard input. Over HTTP each client chooses: /mcp/p/NAME.")
-    profiles = Profiles(scout.settings.home / PROFILE_FILE)
+    place = scout.settings.place
+    profiles = Profiles(place)
+    left_behind = local_folder(place) / PROFILE_FILE
+    if isinstance(place, Address) and not profiles.has_file and left_behind.exists():
+        echo(f"{left_behind} is not read: store it in the database with  toolscout profiles {left_behind}", err=True)
     if options["profile"]:
         profiles.require(options["profile"])
     return profiles
+
+
+async def _serve_tenants(scout: Scout, keys: TenantKeys, chosen: Options, options: dict[str, Any]) -> None:
+    """Serve the gateways of all tenants over HTTP."""
+    from toolscout.access.http import Ending, names_of, serve
+    from toolscout.gateway.http import GATEWAY_CLOSE_S, build_base
+    from toolscout.gateway.http_scope import PATH
+    from toolscout.gateway.tenants import serve_tenants
+
+    host, port = options["host"], options["port"]
+    application = serve_tenants(scout, keys, chosen, names_of(host, options["names"]), build_base(host, port))
+    async with application.running():
+        policies = keys.policies[DEFAULT_TENANT]
+        keys.say(f"serving {len(keys.policies)} tenants at http://{host}:{port}{PATH}, each for its own keys")
+        await serve(
+            application,
+            policies,
+            host,
+            port,
+            extra="mcp",
+            ending=Ending(GATEWAY_CLOSE_S, scout.settings.drain_seconds),
+            lifespan=False,
+        )
 
 
 async def _serve(gateway: Any, options: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from toolscout.access.vault import Vault
-from toolscout.cli.output import count_things, echo, escape_line, json_option, print_json, print_table
+from toolscout.cli.output import choose_home, count_things, echo, escape_line, json_option, print_json, print_table
 from toolscout.config import load_settings
 from toolscout.errors import NotFound
 from toolscout.home import describe_home
@@ -68,7 +68,7 @@ def list_command(ctx: click.Context, home: str | None, as_json: bool) -> None:
 def forget_command(ctx: click.Context, caller: str, server: str | None, home: str | None) -> None:
     """Remove the tokens of CALLER, at all servers or at the one with this URL.
 
-    A gateway that runs keeps the tokens of open sessions until it is restarted.
+    A gateway that runs ends their sessions within a second. Calls that are under way finish.
     """
     vault = _open_vault(ctx, home)
     count = 0
@@ -83,5 +83,5 @@ def forget_command(ctx: click.Context, caller: str, server: str | None, home: st
 
 
 def _open_vault(ctx: click.Context, home: str | None) -> Vault:
-    settings = load_settings(home=home or (ctx.obj or {}).get("home"))
+    settings = load_settings(**choose_home(ctx, home))
     return Vault(settings.place)

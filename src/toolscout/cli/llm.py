@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from toolscout.cli.output import choose_home
 from toolscout.config import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def spending_options(command: F) -> F:
 
 def load_llm_settings(ctx: click.Context, llm_address: str | None) -> Settings:
     """Load the settings, with the endpoint of the command line."""
-    return load_settings(home=(ctx.find_root().obj or {}).get("home"), llm=llm_address)
+    return load_settings(**choose_home(ctx), llm=llm_address)
 
 
 @contextlib.contextmanager

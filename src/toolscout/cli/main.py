@@ -42,6 +42,7 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
         "status": ("status", "Show the gateways that run, and the servers behind them."),
         "key": ("access", "Create an API key for a caller."),
         "policy": ("access", "Set or print the policy of the home."),
+        "profiles": ("access", "Set or print the profiles of the home."),
         "identity": ("identity", "Manage the sign-ins of callers at servers behind the gateway."),
     },
     "Learn": {
@@ -56,6 +57,7 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
         "selftest": ("selftest", "Measure how well your own tools are found, and recommend a recipe."),
         "lint": ("lint", "List tools that are hard to find or easily confused, with advice."),
         "migrate": ("migrate", "Copy a home to a database, or back to a folder."),
+        "tenant": ("tenant", "List, add and remove the tenants of a home."),
         "doctor": ("doctor", "Check the installation and the home folder."),
         "settings": ("settings", "List all settings, with meaning and origin."),
         "trust": ("access", "Trust the settings and MCP configurations in a folder."),
@@ -149,11 +151,12 @@ class LazyGroup(click.Group):
 @click.option(
     "--home", metavar="DIR", help="Folder of the catalogue and the journal, or postgresql://… Also TOOLSCOUT_HOME."
 )
+@click.option("--tenant", metavar="NAME", help="Tenant of the home. Also TOOLSCOUT_TENANT.")
 @click.version_option(toolscout.__version__, prog_name="toolscout")
 @click.pass_context
-def program(ctx: click.Context, home: str | None) -> None:
+def program(ctx: click.Context, home: str | None, tenant: str | None) -> None:
     """Find the tools that a request needs, among thousands."""
-    ctx.obj = {"home": home}
+    ctx.obj = {"home": home, "tenant": tenant}
 
 
 program.add_command(

@@ -19,8 +19,8 @@ def migrate_command(source: str, target: str, as_json: bool) -> None:
     """Copy the home FROM to the empty home TO, and verify the copy.
 
     Both are folders, or addresses such as postgresql://user@host/database. Catalogue, approvals,
-    journal, models, champion, policy and sign-ins are copied. Run it again after an interruption: it continues. Stop
-    everything that writes to FROM first.
+    journal, models, champion, policy, profiles and sign-ins are copied. Run it again after an interruption: it
+    continues. Stop everything that writes to FROM first.
     """
     new_home = _parse_home(target)
     migrated = migrate_home(_parse_home(source), new_home, lambda text: echo(text, err=True))

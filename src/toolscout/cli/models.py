@@ -1,39 +1,148 @@
-"""The command `models`: lists fitted models and checks their files."""
+"""The command `models`: lists fitted models and checks their files, pushes and pulls them."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from toolscout.cli.output import json_option, print_json, print_table
+from toolscout.cli.output import choose_home, count_things, json_option, print_json, print_table, progress
 from toolscout.config import load_settings
-from toolscout.errors import NotFound
+from toolscout.errors import ConfigError, NotFound, find_nearest, require
 from toolscout.home import Home
 from toolscout.models import model_store
-from toolscout.models.champion import history
+from toolscout.models.champion import find_model, history
 from toolscout.models.champion import list_models as list_home_models
 from toolscout.models.champion import shelf as champion_shelf
+from toolscout.models.exchange import check_package, install_package, pack_zip, suggest_name, unpack_zip
+from toolscout.models.hub import HUB_PREFIX, HubAddress, pull_from_hub, push_to_hub
 from toolscout.models.model_store import Manifest
+from toolscout.models.sharing import publish_model
 
 Entries = Sequence[tuple[Path, Manifest | str]]
 """Folder of a model → its manifest, or what is wrong with it."""
 
 
-@click.command("models")
+class _DefaultGroup(click.Group):
+    """A group that lists models if its first argument is none of its commands: `toolscout models DIR`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or take the folder for an argument of `list`."""
+        if args[0] in self.commands:
+            return super().resolve_command(ctx, args)
+        nearest = find_nearest(args[0], self.commands)
+        if nearest is not None and not Path(args[0]).exists():
+            ctx.fail(f"There is no command {args[0]!r}. Did you mean {nearest!r}?")
+        return "list", self.commands["list"], args
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse; without a command, `list` is meant."""
+        if not any(word in ctx.help_option_names for word in args[:1]) and (not args or args[0].startswith("-")):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("models", cls=_DefaultGroup)
+def models_command() -> None:
+    """List fitted models and check their files; push, pull and pack them.
+
+    Without a command, `list` is meant: `toolscout models`, `toolscout models DIR`.
+    """
+
+
+@models_command.command("push")
+@click.argument("model")
+@click.argument("target")
+@click.option("--public", is_flag=True, help="Make a new repository public. By default it is private.")
+@click.pass_context
+def push_command(ctx: click.Context, model: str, target: str, public: bool) -> None:
+    """Push MODEL to TARGET: hf://OWNER/NAME[@BRANCH] on the Hugging Face hub, or a FILE.zip.
+
+    MODEL is the name of a model of the home, or the folder of a model or ONNX encoder. Its files are checked first. A
+    model holds the ids and names of the tools that it was fitted on, and what the card says.
+    """
+    home = load_settings(home=_find_home(ctx)).place
+    folder = Path(model) if Path(model).is_dir() else find_model(home, model)
+    if not target.startswith(HUB_PREFIX):
+        file = _check_zip_name(target)
+        package = pack_zip(folder, file)
+        click.echo(f"{file}: the {package.kind} {package.label}, {file.stat().st_size / 1e6:.1f} MB")
+    else:
+        address = HubAddress.parse(target)
+        require("huggingface_hub", "hub")
+        with progress(f"pushing to {target}"):
+            commit = push_to_hub(folder, address, public=public)
+        package = check_package(folder)
+        click.echo(f"pushed: {commit}")
+    if package.n_tools:
+        click.echo(f"It holds ids and names of {count_things(package.n_tools, 'tool')}.")
+
+
+@models_command.command("pull")
+@click.argument("source")
+@click.option("--name", help="Name of the model in the home. Default: that of the repository or file.")
+@click.pass_context
+def pull_command(ctx: click.Context, source: str, name: str | None) -> None:
+    """Pull a model or encoder from SOURCE: hf://OWNER/NAME[@REVISION], or a FILE.zip.
+
+    Every file is checked: pickles and programs are refused, and each digest must be that of the manifest. A pulled
+    model serves no search before it is promoted.
+    """
+    settings = load_settings(home=_find_home(ctx))
+    address = HubAddress.parse(source) if source.startswith(HUB_PREFIX) else None
+    file = None if address else _check_zip_name(source)
+    name = suggest_name(name or (address.name if address else Path(source).stem))
+    folder = champion_shelf(settings.place) / name
+    with progress(f"pulling {source}"):
+        if address:
+            require("huggingface_hub", "hub")
+            package = install_package(folder, lambda aside: _note_commit(address, aside))
+        else:
+            assert file is not None
+            package = install_package(folder, functools.partial(unpack_zip, file))
+    if package.kind == "encoder":
+        click.echo(f"{folder}: the encoder {package.label}. Use it with  --encoder onnx:{folder}")
+        return
+    publish_model(settings.place, folder)
+    click.echo(f"{name}: a model of {package.label}, fitted on {count_things(package.n_tools, 'tool')}.")
+    click.echo(f"Try it with  toolscout search QUERY --model {folder}  or serve it with  toolscout promote {name}")
+
+
+def _note_commit(address: HubAddress, aside: Path) -> None:
+    commit = pull_from_hub(address, aside)
+    click.echo(f"{HUB_PREFIX}{address.repository} at {commit}", err=True)
+
+
+def _check_zip_name(text: str) -> Path:
+    path = Path(text).expanduser()
+    if path.suffix.lower() != ".zip":
+        raise ConfigError(f"expected hf://owner/name or a file that ends with .zip, found {text!r:.200}.")
+    return path
+
+
+def _find_home(ctx: click.Context) -> str | None:
+    """Return the home that the command line names before or in the command."""
+    home: str | None = (ctx.obj or {}).get("home")
+    return home
+
+
+@models_command.command("list")
 @click.argument("folder", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
 @json_option
 @click.pass_context
-def models_command(ctx: click.Context, folder: Path | None, as_json: bool) -> int:
+def list_command(ctx: click.Context, folder: Path | None, as_json: bool) -> int:
     """List the fitted models in DIR. By default this is the folder `models` of the home.
 
     Every file is compared with its digest, and damaged models are reported.
     """
     if folder is not None and not folder.is_dir():
         raise NotFound(f"expected a folder of models, found none at {folder}")
-    home = load_settings(home=(ctx.obj or {}).get("home")).place
+    home = load_settings(**choose_home(ctx)).place
     shelf = folder or champion_shelf(home)
     entries = model_store.list_models(shelf) if folder else list_home_models(home)
     readable, problems = _split_entries(entries)

@@ -16,6 +16,7 @@ from toolscout.errors import NotFound, find_nearest
 from toolscout.scout import Scout
 
 __all__ = [
+    "choose_home",
     "clip",
     "count_things",
     "echo",
@@ -70,21 +71,34 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True, fg: str | None =
     click.secho(escape_text(text), err=err, nl=nl, fg=fg)
 
 
+def choose_home(ctx: click.Context, home: str | None = None, tenant: str | None = None) -> dict[str, Any]:
+    """Return the settings `home` and `tenant` of a command line. None: not given.
+
+    Args:
+        ctx: of the command.
+        home: the option of the command itself, which comes before that of the program.
+        tenant: the same.
+    """
+    program = ctx.find_root().obj or {}
+    return {"home": home or program.get("home"), "tenant": tenant or program.get("tenant")}
+
+
 def with_scout(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--home` to a command, and pass it the open Scout as first argument.
+    """Add `--home` and `--tenant` to a command, and pass it the open Scout as first argument.
 
     The Scout has the values of the shared options. In a dry run it writes no journal.
     """
 
     @click.option("--home", metavar="DIR", help="Folder of the catalogue and the journal.")
+    @click.option("--tenant", metavar="NAME", help="Tenant of the home.")
     @click.pass_context
     @functools.wraps(command)
-    def run(ctx: click.Context, /, home: str | None, **options: Any) -> Any:
+    def run(ctx: click.Context, /, home: str | None, tenant: str | None, **options: Any) -> Any:
         settings = {name: options.pop(name, None) for name in ("encoder", "recipe", "model", "llm_budget")}
         settings["llm"] = options.pop("llm_address", None)
         settings["recipe_options"] = options.pop("pairs", None) or None
         settings["journal"] = False if options.get("dry_run") else None
-        with Scout(home or (ctx.obj or {}).get("home"), **settings) as scout:
+        with Scout(**choose_home(ctx, home, tenant), **settings) as scout:
             return command(scout, **options)
 
     return run
@@ -217,8 +231,8 @@ def format_changes(change: Any) -> str:
         parts.append(f"{change.quarantined:,} {waits} for approval: see  toolscout approve")
     if change.problems:
         parts.append(count_things(len(change.problems), "bad entry", "bad entries"))
-    line = f"{change.source}: {'; '.join(parts)}" + (f" — {change.message}" if change.message else "")
-    return escape_line(line)
+    shows_message = change.message and change.state != "error"  # `report_failures` prints why a source was not read
+    return escape_line(f"{change.source}: {'; '.join(parts)}" + (f" — {change.message}" if shows_message else ""))
 
 
 def report_failures(changes: Sequence[Any], limit: int = 20) -> int:
@@ -231,7 +245,8 @@ def report_failures(changes: Sequence[Any], limit: int = 20) -> int:
             echo(f"  {change.source}: and {rest:,} more: see  toolscout show {change.source}", err=True)
     failed = [change for change in changes if change.state == "error"]
     for change in failed:
-        echo(escape_line(f"toolscout: {change.source}: {change.message}"), err=True)
+        message = change.message.removeprefix(f"{change.source}: ")
+        echo(escape_line(f"toolscout: {change.source}: {message}"), err=True)
     if changes and len(failed) == len(changes):
         return 1
     return 3 if failed or any(change.problems for change in changes) else 0

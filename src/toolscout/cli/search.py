@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -24,6 +25,7 @@ from toolscout.cli.output import (
     suggest_names,
     with_scout,
 )
+from toolscout.errors import Unavailable
 from toolscout.scout import Scout
 from toolscout.search.why import Why
 from toolscout.types import KINDS, Count, Hit, Kind, Search, keep_kind
@@ -72,7 +74,8 @@ def search_command(
 ) -> None:
     """Find the tools that QUERY needs."""
     scout.engine.llm.rehearse = dry_run
-    scout.pipeline()  # opening the index does not count as search time
+    with contextlib.suppress(Unavailable):  # the search then says what does not answer
+        scout.pipeline()  # opening the index does not count as search time
     deadline = None if deadline is None else time.monotonic() + deadline
     answer = scout.search(query, k, deadline=deadline, visible=keep_kind(kind))
     llm = scout.engine.llm

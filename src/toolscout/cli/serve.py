@@ -9,9 +9,12 @@ from typing import Any
 
 import click
 
+from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy_file import find_policy
 from toolscout.cli.output import encoder_option, model_option, recipe_option, with_scout
+from toolscout.cli.tenant import find_tenant_keys
 from toolscout.errors import NotFound, require
+from toolscout.home import DEFAULT_TENANT
 from toolscout.scout import Scout
 
 DEFAULT_QUERIES_PER_S = 200.0  # for each caller, if there is a policy file
@@ -61,28 +64,54 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
     results: Path | None = options["results"]
     if results is not None and not results.is_dir():
         raise NotFound(f"--results: expected a folder, found none at {results}")
-    policy = options["policy"] or find_policy(scout.settings.place)
-    policies = Policies.load(policy)
-    rate = options["rate"] if options["rate"] is not None else (DEFAULT_QUERIES_PER_S if policy else 0.0)
-    service = Service(scout, policies, limits=Limits(rate=rate or None), results=results)
 
     settings = scout.settings
     say = log_lines.start_logs(settings.log_format, lambda text: click.echo(f"toolscout: {text}", err=True))
+
+    keys = find_tenant_keys(scout, options["policy"], say)
+    policy = options["policy"] or find_policy(scout.settings.place)
+    policies: Policies | LivePolicies = keys.policies[DEFAULT_TENANT] if keys else Policies.load(policy)
+    rate = options["rate"]
+
+    services: list[Service] = []
+
+    def make_service(scout: Scout, policies: Policies | LivePolicies) -> Service:
+        usual = DEFAULT_QUERIES_PER_S if policy or keys else 0.0
+        limits = Limits(rate=(usual if rate is None else rate) or None)
+        services.append(Service(scout, policies, limits=limits, results=results))
+        return services[-1]
+
+    def begin_stop() -> None:
+        for service in services:
+            service.begin_stop()
 
     def ready(port: int) -> None:
         shown = f"[{host}]" if ":" in host else host
         say(f"serving the page and the API at http://{shown}:{port}/ (described at /openapi.json)")
 
-    if policy:
+    if keys:
+        say(f"the key of a request says to which of {len(keys.policies)} tenants it goes")
+    elif policy:
         say(f"the policy file {policy} says who may use the service and see what")
     else:
         say(
             "there is no policy file, so everybody on this machine may see everything, and other machines "
             "have no access"
         )
-    ending = Ending(service.limits.patience, settings.drain_seconds, service.begin_stop)
-    run = functools.partial(serve, extra="server", ending=ending, lifespan=True, ready=ready)
+    ending = Ending(Limits().patience, settings.drain_seconds, begin_stop)
+    run = functools.partial(serve, extra="server", ending=ending, lifespan=keys is None, ready=ready)
     has_uvloop = importlib.util.find_spec("uvloop") is not None
-    application = app(service, names_of(host, names))
+
+    async def run_service() -> None:
+        if keys is None:
+            await run(app(make_service(scout, policies), names_of(host, names)), policies, host, port)
+            return
+        from toolscout.server.tenants import serve_tenants
+
+        application = serve_tenants(scout, keys, make_service, names_of(host, names))
+        async with application.running():
+            await run(application, policies, host, port)
+
     with telemetry.start(settings.telemetry, "toolscout"):
-        anyio.run(run, application, policies, host, port, backend_options={"use_uvloop": has_uvloop})
+        anyio.run(run_service, backend_options={"use_uvloop": has_uvloop})
+    say("stopped serving.")

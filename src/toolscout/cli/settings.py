@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from toolscout.cli.output import echo, escape_line, json_option, print_json, print_table
+from toolscout.cli.output import choose_home, echo, escape_line, json_option, print_json, print_table
 from toolscout.config import Settings, load_settings
 from toolscout.errors import NotFound, name_nearest
 
@@ -15,6 +15,7 @@ __all__ = ["SETTING_MEANINGS"]
 
 SETTING_MEANINGS: Final[Mapping[str, str]] = {
     "home": "folder of catalogue, journal and models, or a database",
+    "tenant": "whose catalogue of the home it is",
     "recipe": "the recipe of searches that name none",
     "recipe_options": "options of that recipe, as name=value",
     "model": "the fitted model of searches that name none",
@@ -78,7 +79,7 @@ def settings_command(ctx: click.Context, names: tuple[str, ...], home: str | Non
 
     Set one in the environment, as TOOLSCOUT_ and the name in capitals, or in toolscout.toml in the working directory.
     """
-    settings = load_settings(home=home or (ctx.obj or {}).get("home"))
+    settings = load_settings(**choose_home(ctx, home))
     rows = _describe_settings(settings)
     setting_names = [row["name"] for row in rows]
     for name in names:

@@ -11,7 +11,7 @@ import click
 
 from toolscout.cli.data import find_folder, parse_settings, set_option
 from toolscout.cli.llm import describe_cost, load_llm_settings, print_cost, share_llm, spending_options
-from toolscout.cli.output import encoder_option, json_option, print_json
+from toolscout.cli.output import choose_home, encoder_option, json_option, print_json
 from toolscout.config import load_settings
 from toolscout.errors import ConfigError, NotFound
 
@@ -147,7 +147,7 @@ def _tune_encoder(
     from toolscout.methods.shared.tuning import require_tunable
 
     options = parse_options(parse_settings(pairs), EncoderOptions)
-    encoder = require_tunable(encoders.load(start, load_settings(home=(ctx.obj or {}).get("home"))))
+    encoder = require_tunable(encoders.load(start, load_settings(**choose_home(ctx))))
     root = Path(os.environ.get("TOOLSCOUT_DATA") or ".")
     made = build_training_set(DataPlan(root, datasets, corpus=None, test_sets=datasets, seed=seed))
     record = train_encoder(

@@ -54,15 +54,21 @@ class Connection(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Migration:
-    """A step of a schema that the two engines write differently.
+    """A step of a schema that the two engines write differently, or that an older program can live with.
 
     Attributes:
         sqlite: statements, separated by semicolons.
         postgres: a script, in which functions may contain semicolons.
+        expands: whether a program without this step can go on using the home in PostgreSQL, because the step only adds
+            what that program need not know. Otherwise such a program is refused from then on.
+        first_rows: statement for PostgreSQL that inserts what every tenant begins with. It must do nothing the second
+            time.
     """
 
     sqlite: str
     postgres: str
+    expands: bool = False
+    first_rows: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,11 +118,12 @@ _TYPES: Final = (
 @functools.lru_cache(maxsize=512)
 def translate(sql: str) -> str:
     """Translate a statement with parameters for psycopg."""
-    return sql.replace("%", "%%").replace("?", "%s").replace("IN ()", "IN (NULL)").replace(" LIKE ", " ILIKE ")
+    sql = sql.replace("%", "%%").replace("?", "%s").replace("IN ()", "IN (NULL)").replace(" LIKE ", " ILIKE ")
+    return sql.replace("ON CONFLICT (", "ON CONFLICT (tenant, ")  # every key begins with the tenant
 
 
 def translate_schema(script: str) -> str:
-    """Translate statements that make or change tables."""
+    """Translate statements that make or change tables from SQLite to PostgreSQL."""
     for pattern, replacement in _TYPES:
         script = pattern.sub(replacement, script)
     return script

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from toolscout.database.dialect import Migration
+from toolscout.database.tenant_schema import separate_tables
 from toolscout.home import Address, Home
 from toolscout.privacy.private_files import make_private_folder, open_private, replace_file
 
@@ -32,6 +34,16 @@ __all__ = [
     "write_tree",
 ]
 
+#: What handles name; see `toolscout.database.handles`. A version without them keeps results on its own machine.
+_HANDLES: Final = """
+    CREATE TABLE results (handle TEXT NOT NULL, at DOUBLE PRECISION NOT NULL, about BLOB NOT NULL);
+    CREATE TABLE result_pieces (handle TEXT NOT NULL, piece INTEGER NOT NULL, body BLOB NOT NULL);
+    CREATE TABLE questions (
+        handle TEXT NOT NULL, caller TEXT NOT NULL, renewed_at DOUBLE PRECISION NOT NULL, answer BLOB, outcome BLOB);
+    """ + separate_tables(
+    {"results": "handle", "result_pieces": "handle, piece", "questions": "handle"},
+    references=(("result_pieces", "handle", "results"),),
+)
 FILE_MIGRATIONS: Final = (
     """
     CREATE TABLE documents (name TEXT PRIMARY KEY, version INTEGER NOT NULL, body BLOB NOT NULL);
@@ -40,6 +52,12 @@ FILE_MIGRATIONS: Final = (
         model TEXT NOT NULL REFERENCES models ON DELETE CASCADE, path TEXT NOT NULL, piece INTEGER NOT NULL,
         body BLOB NOT NULL, PRIMARY KEY (model, path, piece));
     """,
+    separate_tables(
+        {"documents": "name", "models": "name", "model_files": "model, path, piece"},
+        references=(("model_files", "model", "models"),),
+        constraints=("documents documents_pkey", "models models_pkey", "model_files model_files_pkey"),
+    ),
+    Migration("", _HANDLES, expands=True),
 )
 MODEL_PIECE_BYTES: Final = 4_000_000
 APPEND: Final = os.O_WRONLY | os.O_APPEND

@@ -8,12 +8,13 @@ never a wrong answer.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import threading
 from typing import Final
 
 from toolscout.database.postgres import connect
-from toolscout.home import Address
+from toolscout.home import DEFAULT_TENANT, Address
 
 __all__ = ["LISTEN_AFTER_QUESTIONS", "GenerationListener"]
 
@@ -73,7 +74,7 @@ class GenerationListener:
         while not self._stopped.is_set():
             try:
                 with contextlib.closing(connect(self._address)) as raw:
-                    raw.execute(f'LISTEN "toolscout_{self._address.schema}"'.encode())
+                    raw.execute(f'LISTEN "{_name_channel(self._address)}"'.encode())
                     while not self._stopped.is_set():
                         row = raw.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()
                         self._generation, self._is_connected = int(row[0]) if row else 0, True
@@ -84,3 +85,11 @@ class GenerationListener:
             finally:
                 self._is_connected = False
             self._stopped.wait(LISTEN_POLL_S)
+
+
+def _name_channel(address: Address) -> str:
+    """Return the channel on which the tenant of an address hears of its generations."""
+    if address.tenant == DEFAULT_TENANT:
+        return f"toolscout_{address.schema}"
+    mark = hashlib.md5(f"{address.schema}/{address.tenant}".encode(), usedforsecurity=False).hexdigest()
+    return f"toolscout_{mark}"

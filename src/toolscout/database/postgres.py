@@ -1,5 +1,8 @@
 """PostgreSQL for the catalogue, the journal and the models of a home that several machines share.
 
+A home may hold several tenants. A connection belongs to one, and the database hides the rows of all others
+(`toolscout.database.tenant_schema`).
+
 Every part of a home has one writer at a time, as an SQLite file has: a write transaction takes an advisory lock first.
 What reads and then writes is therefore as safe as in SQLite, and the rows of the journal become visible in the order of
 their ids. Readers never wait. They see one state of the database (`REPEATABLE READ`).
@@ -20,14 +23,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolscout.database.dialect import POSTGRES, Migration, translate, translate_schema
 from toolscout.database.sqlite import BUSY_SECONDS
-from toolscout.errors import StoreError, require
-from toolscout.home import Address
+from toolscout.database.tenant_schema import ALL_TENANTS, BYPASS_GUARD, TENANT_MIGRATIONS, TENANT_SETTING
+from toolscout.errors import NotFound, StoreError, require
+from toolscout.home import DEFAULT_TENANT, Address, place_tenant
 
 if TYPE_CHECKING:
     import psycopg
     import psycopg_pool
 
-__all__ = ["PostgresConnection", "PostgresDatabase", "connect", "hold_lock", "is_away"]
+__all__ = ["PostgresConnection", "PostgresDatabase", "binds_role", "connect", "hold_lock", "is_away", "open_tenants"]
 
 CONNECT_S: Final = 5  # time to establish one connection
 RECONNECT_S: Final = 2.0  # time that a transaction waits for a server that does not answer, before it begins
@@ -35,6 +39,18 @@ MAX_CONNECTIONS: Final = 10  # of one part of a home in one process
 LOCK_POLL_S: Final = 0.1
 BEGIN_READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 BEGIN_WRITE: Final = f"BEGIN; SET LOCAL lock_timeout = '{int(BUSY_SECONDS)}s'"
+VERSIONS_TABLE: Final = """
+    CREATE TABLE IF NOT EXISTS versions (part TEXT PRIMARY KEY, version INTEGER NOT NULL);
+    ALTER TABLE versions ADD COLUMN IF NOT EXISTS oldest INTEGER;
+    """
+READ_VERSION: Final = (  # the table has no column `oldest` in a home that only older versions have used
+    "SELECT version, coalesce((to_jsonb(versions) ->> 'oldest')::bigint, version) FROM versions WHERE part = ?"
+)
+READ_BYPASS: Final = "SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user"
+PUT_VERSION: Final = (
+    "INSERT INTO versions (part, version, oldest) VALUES (%s, %s, %s) ON CONFLICT (part) DO UPDATE SET "
+    "version = excluded.version, oldest = excluded.oldest"
+)
 logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
 
@@ -79,21 +95,21 @@ class PostgresDatabase:
         Raises:
             MissingExtra: if psycopg is not installed.
             StoreError: if the server does not answer, refuses, or holds a home of a newer version.
+            NotFound: if the home has no such tenant.
         """
         require("psycopg", "postgres")
         pool = require("psycopg_pool", "postgres")
         self.label, self._address, self._part = address.label, address, part
         self._writer_key = _number_lock(address, part)
         self._local = threading.local()  # per thread: `connection`, while it is in use
-        scripts = [step.postgres if isinstance(step, Migration) else step for step in migrations]
-        with _describe_errors(self.label), contextlib.closing(connect(address)) as raw:
-            _migrate(PostgresConnection(raw), address, part, scripts)
+        with _describe_errors(self.label):
+            self._guard = _prepare_home(address, part, migrations)
         self._pool: psycopg_pool.ConnectionPool[Any] = pool.ConnectionPool(
             address.conninfo,
             min_size=0,
             max_size=MAX_CONNECTIONS,
             kwargs={"autocommit": True, "connect_timeout": CONNECT_S, "application_name": f"toolscout {part}"},
-            configure=lambda raw: _choose_schema(raw, address.schema),
+            configure=lambda raw: _choose_tenant(raw, address),
             reconnect_timeout=CONNECT_S,
             num_workers=2,
             open=True,
@@ -168,7 +184,7 @@ class PostgresDatabase:
         connection: PostgresConnection | None = getattr(self._local, "connection", None)
         if connection is not None:
             with self.errors():
-                connection.raw.execute(begin.encode())
+                connection.raw.execute((begin + self._guard).encode())
                 yield connection
             return
         with self.errors():
@@ -188,7 +204,7 @@ class PostgresDatabase:
         while True:
             raw = self._pool.getconn(timeout=max(0.05, deadline - time.monotonic()))
             try:
-                raw.execute(begin.encode())
+                raw.execute((begin + self._guard).encode())
                 return PostgresConnection(raw)
             except BaseException as error:
                 self._pool.putconn(raw)  # the pool drops it if it is broken
@@ -217,7 +233,7 @@ class PostgresDatabase:
 
 
 def connect(address: Address) -> psycopg.Connection[Any]:
-    """Open one connection outside of any pool, in the schema of the home.
+    """Open one connection outside of any pool, in the schema of the home and for its tenant.
 
     Raises:
         psycopg.OperationalError: if the server does not answer or refuses.
@@ -226,8 +242,30 @@ def connect(address: Address) -> psycopg.Connection[Any]:
     raw: psycopg.Connection[Any] = driver.connect(
         address.conninfo, autocommit=True, connect_timeout=CONNECT_S, application_name="toolscout"
     )
-    _choose_schema(raw, address.schema)
+    _choose_tenant(raw, address)
     return raw
+
+
+@contextlib.contextmanager
+def open_tenants(address: Address) -> Iterator[PostgresConnection]:
+    """Open a write transaction that sees the list of tenants, and no row of any tenant.
+
+    Raises:
+        StoreError: if the server does not answer, or the role is bound by no policy, so that it separates nothing.
+    """
+    with _describe_errors(address.label), contextlib.closing(connect(address)) as raw:
+        connection = PostgresConnection(raw)
+        _migrate(connection, address, "tenants", TENANT_MIGRATIONS)
+        raw.execute(BEGIN_WRITE.encode())
+        raw.execute("SELECT set_config(%s, %s, true)", (TENANT_SETTING, ALL_TENANTS))
+        yield connection
+        raw.execute(b"COMMIT")
+
+
+def binds_role(connection: PostgresConnection) -> bool:
+    """Return whether row-level security binds the role of a connection."""
+    row = connection.execute(READ_BYPASS).fetchone()
+    return row is not None and not row[0]
 
 
 @contextlib.contextmanager
@@ -267,44 +305,102 @@ def _describe_errors(label: str) -> Iterator[None]:
         raise StoreError(f"The database {label} refused: {reason}. Check the role and its rights.") from error
 
 
-def _migrate(connection: PostgresConnection, address: Address, part: str, scripts: Sequence[str]) -> None:
-    """Run the migrations that the part has not seen, all in one transaction. Others wait meanwhile."""
-    if _read_version(connection, part) == len(scripts):
+def _prepare_home(address: Address, part: str, migrations: Sequence[str | Migration]) -> str:
+    """Bring a part of a home up to date for its tenant.
+
+    Returns:
+        The statement that must follow the begin of each transaction; empty: the role is bound by row-level security.
+
+    Raises:
+        NotFound: if the home has no such tenant.
+        StoreError: if a newer version has changed the part so that this one cannot use it.
+    """
+    root = place_tenant(address, DEFAULT_TENANT)
+    assert isinstance(root, Address)
+    with contextlib.closing(connect(root)) as raw:  # what a home held before it had tenants belongs to `default`
+        connection = PostgresConnection(raw)
+        _migrate(connection, address, "tenants", TENANT_MIGRATIONS)
+        _migrate(connection, address, part, migrations)
+        is_bound = binds_role(connection)
+        if address.tenant != DEFAULT_TENANT:
+            _choose_tenant(raw, address)
+            if connection.execute("SELECT 1 FROM tenants WHERE name = ?", (address.tenant,)).fetchone() is None:
+                raise NotFound(
+                    f"{address.label} has no tenant {address.tenant!r}. Add it with  toolscout tenant add "
+                    f"{address.tenant}"
+                )
+            for step in migrations:
+                if isinstance(step, Migration) and step.first_rows:
+                    connection.execute(step.first_rows)
+    return "" if is_bound else f"; {BYPASS_GUARD}"
+
+
+def _migrate(
+    connection: PostgresConnection, address: Address, part: str, migrations: Sequence[str | Migration]
+) -> None:
+    """Run the migrations that the part has not seen, all in one transaction. Others wait meanwhile.
+
+    Raises:
+        StoreError: if a newer version has changed the part so that this one cannot use it.
+    """
+    if _is_current(connection, address, part, len(migrations)):
         return
     connection.raw.execute(BEGIN_WRITE.encode())
-    connection.execute("SELECT pg_advisory_xact_lock(?)", (_number_lock(address, "migrations"),))
+    connection.execute("SELECT pg_advisory_xact_lock(?)", (_number_lock(address, "migrations", is_shared=True),))
     if not connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = ?", (address.schema,)).fetchone():
         _run_script(connection, f'CREATE SCHEMA "{address.schema}"')
-    _run_script(connection, "CREATE TABLE IF NOT EXISTS versions (part TEXT PRIMARY KEY, version INTEGER NOT NULL)")
-    version = _read_version(connection, part)
-    if version > len(scripts):
+    _run_script(connection, VERSIONS_TABLE)
+    if not _is_current(connection, address, part, len(migrations)):
+        version, _ = _read_version(connection, part)
+        for step in migrations[version:]:
+            script = step.postgres if isinstance(step, Migration) else step
+            if script.strip():
+                _run_script(connection, script)
+        connection.raw.execute(PUT_VERSION, (part, len(migrations), _find_oldest(migrations)))
+    connection.execute("COMMIT")
+
+
+def _find_oldest(migrations: Sequence[str | Migration]) -> int:
+    """Return how many of the migrations a program must know to use a home that has all of them."""
+    known = len(migrations)
+    while known and isinstance(step := migrations[known - 1], Migration) and step.expands:
+        known -= 1
+    return known
+
+
+def _is_current(connection: PostgresConnection, address: Address, part: str, version: int) -> bool:
+    """Return whether this version can use the part as it is.
+
+    Raises:
+        StoreError: if a newer version has changed it so that this one cannot use it.
+    """
+    actual, oldest = _read_version(connection, part)
+    if oldest > version:
         raise StoreError(
-            f"{address.label}: expected a {part} of version {len(scripts)} or older, found version {version}: it was "
+            f"{address.label}: expected a {part} of version {version} or older, found version {actual}: it was "
             "written by a newer toolscout; upgrade this one"
         )
-    for script in scripts[version:]:
-        if script.strip():
-            _run_script(connection, script)
-    connection.execute(
-        "INSERT INTO versions VALUES (?, ?) ON CONFLICT (part) DO UPDATE SET version = excluded.version",
-        (part, len(scripts)),
-    )
-    connection.execute("COMMIT")
+    return actual >= version
 
 
 def _run_script(connection: PostgresConnection, script: str) -> None:
     connection.raw.execute(translate_schema(script).encode())
 
 
-def _read_version(connection: PostgresConnection, part: str) -> int:
+def _read_version(connection: PostgresConnection, part: str) -> tuple[int, int]:
+    """Return the version of a part, and the oldest version that can use it."""
     if connection.execute("SELECT to_regclass('versions')").fetchone() == (None,):
-        return 0
-    row = connection.execute("SELECT version FROM versions WHERE part = ?", (part,)).fetchone()
-    return int(row[0]) if row else 0
+        return 0, 0
+    row = connection.execute(READ_VERSION, (part,)).fetchone()
+    return (int(row[0]), int(row[1])) if row else (0, 0)
 
 
-def _choose_schema(raw: psycopg.Connection[Any], schema: str) -> None:
-    raw.execute("SELECT set_config('search_path', %s, false)", (f'"{schema}"',))
+def _choose_tenant(raw: psycopg.Connection[Any], address: Address) -> None:
+    """Set the schema and the tenant of a connection."""
+    raw.execute(
+        "SELECT set_config('search_path', %s, false), set_config(%s, %s, false)",
+        (f'"{address.schema}"', TENANT_SETTING, address.tenant),
+    )
 
 
 def _roll_back(connection: PostgresConnection) -> None:
@@ -315,9 +411,10 @@ def _roll_back(connection: PostgresConnection) -> None:
         connection.raw.execute(b"ROLLBACK")
 
 
-def _number_lock(address: Address, name: str) -> int:
-    """Return the number of an advisory lock: 64 bits with a sign."""
-    digest = hashlib.blake2b(f"toolscout {address.schema} {name}".encode(), digest_size=8).digest()
+def _number_lock(address: Address, name: str, *, is_shared: bool = False) -> int:
+    """Return the number of an advisory lock: 64 bits with a sign. Each tenant has locks of its own, unless shared."""
+    owner = "" if is_shared or address.tenant == DEFAULT_TENANT else f" {address.tenant}/"
+    digest = hashlib.blake2b(f"toolscout {address.schema}{owner} {name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 

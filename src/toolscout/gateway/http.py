@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from toolscout.gateway.identities import Identities
 
-__all__ = ["app", "serve"]
+__all__ = ["app", "build_base", "serve"]
 
 GATEWAY_CLOSE_S: Final = 3  # seconds that open streams get when the service stops
 
@@ -132,6 +132,12 @@ def app(
     return OAuthRoutes(checked, identities.sign_ins, policies.describe_resource)
 
 
+def build_base(host: str, port: int) -> str:
+    """Return the address that browsers reach, for a gateway without the setting `public_url`."""
+    shown_host = "127.0.0.1" if is_loopback(host) or host in ("0.0.0.0", "::", "") else host
+    return f"http://{f'[{shown_host}]' if ':' in shown_host else shown_host}:{port}"
+
+
 async def serve(
     server: Server[Any],
     policies: Policies | LivePolicies,
@@ -148,8 +154,6 @@ async def serve(
         ConfigError: if callers from other machines could use it without a key, or the port is taken.
     """
     if identities is not None and not identities.sign_ins.base:
-        shown_host = "127.0.0.1" if is_loopback(host) or host in ("0.0.0.0", "::", "") else host
-        name = f"[{shown_host}]" if ":" in shown_host else shown_host
-        identities.sign_ins.base = f"http://{name}:{port}"
+        identities.sign_ins.base = build_base(host, port)
     application = app(server, policies, names_of(host, extra_names), health, profiles, identities)
     await http.serve(application, policies, host, port, extra="mcp", ending=http.Ending(GATEWAY_CLOSE_S))

@@ -16,8 +16,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequestURLParams, ElicitResult
 
 from toolscout.access.policy import LOCAL, Caller
-from toolscout.access.vault import Vault
-from toolscout.errors import Denied, Unavailable
+from toolscout.access.vault import Vault, list_entry_names, name_entry
+from toolscout.errors import Denied, StoreError, Unavailable
 from toolscout.gateway.answers import make_result
 from toolscout.gateway.caller_sessions import CallerSession
 from toolscout.gateway.exchange import Exchange, ServerSession
@@ -39,6 +39,7 @@ __all__ = ["Identities"]
 
 MAX_SIGN_IN_ROUNDS: Final = 4  # of one call: without identity, to sign in, for further rights, and once more
 MAX_CALLER_SESSIONS: Final = 1_000  # of one server
+VAULT_POLL_S: Final = 0.5
 SIGN_IN_TOOL: Final = "sign_in"  # what a caller calls at a server whose tools are not known yet
 T = TypeVar("T")
 
@@ -140,6 +141,28 @@ class Identities:
             free = [(own.last_used, person) for person, own in upstream.own_sessions.items() if own.in_flight == 0]
             upstream.own_sessions.pop(min(free)[1]).retire()
 
+    async def follow_vault(self) -> None:
+        """End the sessions of persons whose tokens were removed from the vault, until cancelled."""
+        while True:
+            await anyio.sleep(VAULT_POLL_S)
+            with contextlib.suppress(StoreError, OSError):  # the home may be away for a while
+                await self._end_forgotten()
+
+    async def _end_forgotten(self) -> None:
+        """End the sessions whose tokens were removed. Calls that are under way finish."""
+        stored = [
+            (upstream, person, session)
+            for upstream in self.upstreams.servers.values()
+            for person, session in upstream.own_sessions.items()
+            if isinstance(session, CallerSession) and session.identity.is_stored
+        ]
+        names = set(await self.upstreams.run_in_thread(list_entry_names, self.vault.home)) if stored else set()
+        for upstream, person, session in stored:
+            identity = session.identity
+            if name_entry(person, identity.server.url) not in names and upstream.own_sessions.get(person) is session:
+                identity.forget()
+                upstream.own_sessions.pop(person).retire()
+
     def _read_token(self, exchange: Exchange) -> str:
         """Return the token with which the caller came. Empty if they came with a key."""
         if not exchange.caller.subject or exchange.context is None:
@@ -172,7 +195,7 @@ class Identities:
                 return await work()
             chosen = exchange.upstream = await self.choose(upstream, exchange)
             try:
-                with chosen.use():
+                async with chosen.use():
                     return await work()
             except (MCPError, Unavailable):
                 if not self._wants_person(chosen):

@@ -11,18 +11,25 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from toolscout.errors import Unavailable
 from toolscout.privacy.private_files import make_private_folder, replace_file
 
 if TYPE_CHECKING:
     from toolscout.sources.mcp import Server
 
-__all__ = ["GATEWAY_NAME", "Breaker", "ListedServers", "ProcessSlots", "runs_gateway"]
+__all__ = ["GATEWAY_NAME", "Breaker", "ListedServers", "ProcessSlots", "Refused", "runs_gateway"]
 
 GATEWAY_NAME: Final = "toolscout"  # the name that a gateway reports, by which another one recognises it
 MAX_FAILED_CALLS: Final = 3  # in a row; then calls are refused for a while
 FIRST_PAUSE_S: Final = 1.0  # doubled each time that the trial call fails too
 MAX_PAUSE_S: Final = 60.0
+REFUSAL_PAUSE_S: Final = 1.0  # between two refusals of one server, the first of which is told at once
+MAX_REFUSAL_WAIT_S: Final = 2.0  # of one refusal
 LISTED_FILE: Final = "gateway-servers.json"  # in the home
+
+
+class Refused(Unavailable):
+    """A call that was not tried, because its server failed before."""
 
 
 class Breaker:
@@ -37,6 +44,7 @@ class Breaker:
         self._failed_at = float("-inf")
         self._closed_until = float("-inf")
         self._pause = FIRST_PAUSE_S
+        self._next_refusal = float("-inf")
 
     def check(self) -> float:
         """Return the seconds until the next call may try; 0 if it may do so now. A trial makes the others wait."""
@@ -47,6 +55,25 @@ class Breaker:
             return self._closed_until - now
         self._closed_until = now + self._pause
         return 0.0
+
+    def refuse(self, name: str, seconds: float) -> Refused:
+        """Return the error for a call to a server of this name, which is tried again in so many seconds."""
+        return Refused(
+            f"server {name!r} failed {self.failures} times in a row; it is tried again in {seconds:.0f} s. "
+            "Use another tool, or try again then"
+        )
+
+    async def slow_down(self) -> None:
+        """Wait before a refusal is told if there was another one just now.
+
+        A client that calls again and again would otherwise take the time of all callers.
+        """
+        import anyio
+
+        now = time.monotonic()
+        wait = max(0.0, self._next_refusal - now)
+        self._next_refusal = now + min(wait + REFUSAL_PAUSE_S, MAX_REFUSAL_WAIT_S)
+        await anyio.sleep(wait)
 
     def note_success(self) -> None:
         """A call was answered."""

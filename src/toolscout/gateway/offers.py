@@ -163,7 +163,7 @@ class Offers:
         from mcp.shared.exceptions import MCPError
 
         try:
-            with upstream.use():
+            async with upstream.use():
                 result: Any = await self._send_in_time(upstream, exchange, request, result_type)
         except MCPError as error:
             cover = upstream.cover

@@ -5,7 +5,6 @@ Sampling and roots are not built, because protocol 2026-07-28 deprecates them. T
 
 from __future__ import annotations
 
-import secrets
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -38,6 +37,7 @@ from toolscout.access.policy import Caller
 from toolscout.access.profiles import profile_of
 from toolscout.gateway import text as show
 from toolscout.gateway.exchange import ANSWER_TIMEOUT_S, LOG_LEVEL, ServerSession
+from toolscout.gateway.handover import read_state_key
 from toolscout.gateway.lifecycle import GATEWAY_NAME
 from toolscout.gateway.offers import Offers, refuse
 from toolscout.gateway.prompts import Prompts
@@ -110,7 +110,7 @@ class Protocol:
         server.add_request_handler("logging/setLevel", SetLevelRequestParams, self._set_level)
         server.add_notification_handler("notifications/initialized", NotificationParams, self._admit)
         security = RequestStateSecurity(
-            keys=[secrets.token_bytes(32)],
+            keys=[read_state_key(self.upstreams.scout.settings.place)],
             ttl=2 * ANSWER_TIMEOUT_S,
             bind_principal=lambda context: self.gateway.get_caller(context).person,
         )

@@ -12,12 +12,13 @@ import secrets
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from toolscout.access.policy import Caller
 from toolscout.errors import Unavailable, UserError
 from toolscout.gateway.exchange import ANSWER_TIMEOUT_S, Exchange, name_asker, wants_level
+from toolscout.gateway.handover import CLOSED, Handover
 
 if TYPE_CHECKING:
     import anyio.abc
@@ -32,10 +33,11 @@ if TYPE_CHECKING:
         InputResponses,
         LoggingMessageNotificationParams,
     )
+    from pydantic import TypeAdapter
 
     from toolscout.sources.mcp import Connection
 
-__all__ = ["Relay", "ask_to_open", "is_question"]
+__all__ = ["Relay", "allow_questions", "ask_to_open", "is_question"]
 
 MAX_ROUNDS: Final = 10  # of questions in one request, as the SDK's client
 MAX_OPEN_REQUESTS: Final = 256  # requests that wait for the answer of a user
@@ -63,7 +65,8 @@ class _Work:
 class Relay:
     """Knows the requests under way at each server, the requests that wait for a user, and the clients' connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, handover: Handover | None = None) -> None:
+        self.handover = handover  # None: no other gateway shares the home
         self.group: anyio.abc.TaskGroup | None = None  # for requests that outlive their first answer
         self.clients: dict[ClientConnection, str] = {}  # open connections with a session, and their person
         self._under_way: defaultdict[str, list[Exchange]] = defaultdict(list)
@@ -201,6 +204,9 @@ class Relay:
         exchange.context = None
         assert self.group is not None
         self.group.start_soon(self._expire, handle, running)
+        if self.handover is not None:
+            is_open, go_on = partial(self._open.__contains__, handle), partial(self._go_on, handle, None)
+            self.group.start_soon(self.handover.wait, handle, exchange.caller, is_open, go_on)
         question = ElicitRequest(params=exchange.question.params)
         return InputRequiredResult(input_requests={QUESTION_KEY: question}, request_state=OPEN + handle)
 
@@ -217,21 +223,32 @@ class Relay:
             running.scope.cancel()
 
     async def _resume(self, exchange: Exchange, handle: str) -> Any:
-        """Go on with a request that waited for an answer."""
-        import anyio
+        """Go on with a request that waited for an answer, here or in another gateway of the home."""
         from mcp_types import ElicitResult
 
+        answer = (exchange.responses or {}).get(QUESTION_KEY)
+        answer = answer if isinstance(answer, ElicitResult) else ElicitResult(action="cancel")
         running = self._open.get(handle)
+        if running is None and self.handover is not None:
+            return await self.handover.pass_on(handle, exchange.caller, answer)
         if running is None or not _is_same(running.exchange.caller, exchange.caller):
-            raise Unavailable("this question is no longer open: call the tool again")
-        del self._open[handle]
+            raise Unavailable(CLOSED)
+        return await self._go_on(handle, exchange.context, answer)
+
+    async def _go_on(self, handle: str, context: ServerRequestContext[Any, Any] | None, answer: ElicitResult) -> Any:
+        """Go on with an open request. `context`: the request that waits for its outcome, if that came here."""
+        import anyio
+
+        running = self._open.pop(handle, None)
+        if running is None:
+            raise Unavailable(CLOSED)
         waiting = running.exchange
-        answer, question = (exchange.responses or {}).get(QUESTION_KEY), waiting.question
+        question = waiting.question
         assert question is not None
-        waiting.context, waiting.question = exchange.context, None
+        waiting.context, waiting.question = context, None
         if not running.ended:
             waiting.changed = anyio.Event()
-        question.answer = answer if isinstance(answer, ElicitResult) else ElicitResult(action="cancel")
+        question.answer = answer
         question.answered.set()
         return await self._await_work(running)
 
@@ -301,6 +318,15 @@ def _is_same(caller: Caller, other: Caller) -> bool:
 def is_question(result: object) -> bool:
     """Return whether a result is a question, which ends a round and not the request."""
     return getattr(result, "result_type", None) == "input_required"
+
+
+@cache
+def allow_questions(result_type: Any) -> TypeAdapter[Any]:
+    """Return the type of a result or of a question in its place."""
+    from mcp_types import InputRequiredResult
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(result_type | InputRequiredResult)
 
 
 def ask_to_open(error: MCPError, exchange: Exchange) -> InputRequiredResult | None:

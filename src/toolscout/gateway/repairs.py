@@ -240,19 +240,19 @@ class _Repairer:
         return same[0]
 
     def _convert(self, value: Any, schema: Mapping[str, Any], where: str) -> list[Any]:
-        """Return the readings of a value that has the wrong type, the best one first."""
+        """List what a value of the wrong type may have meant in the type that is wanted, the likeliest first."""
         types, items = _types(schema), _resolve(schema.get("items"), schema)
         if isinstance(value, str):
-            readings = self._read_text(value, types)
-            readings += self._split_text(value, items, where) if "array" in types else []
-        elif isinstance(value, list):
-            readings = [*value] if len(value) == 1 and not isinstance(value[0], (list, type(None))) else []
+            candidates = self._read_text(value, types)
+            candidates += self._split_text(value, items, where) if "array" in types else []
+        elif isinstance(value, list):  # a list of one value where the value itself is wanted
+            candidates = [*value] if len(value) == 1 and not isinstance(value[0], (list, type(None))) else []
         else:
-            readings = self._read_scalar(value, types)
-        if "array" in types and not isinstance(value, (list, str, type(None))):
-            one = self._silence()._repair(value, items or {}, where, 1)
-            readings += [[one]] if items is None or _accepts(items, one) else []
-        return readings
+            candidates = self._read_scalar(value, types)
+        if "array" in types and not isinstance(value, (list, str, type(None))):  # one value where a list is wanted
+            item = self._silence()._repair(value, items or {}, where, 1)
+            candidates += [[item]] if items is None or _accepts(items, item) else []
+        return candidates
 
     def _read_scalar(self, value: Any, types: frozenset[str]) -> list[Any]:
         """Read a number, a boolean or null as a value of another type."""
@@ -319,7 +319,10 @@ def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _resolve(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return a schema, or the one branch beside `null` of a choice. None for anything else, as for references."""
+    """Return the schema that a value must match. None if it is a reference, or not one kind of value.
+
+    A choice (`anyOf`) between one kind and `null` becomes that kind with `null` allowed.
+    """
     if not isinstance(schema, Mapping):
         return None
     for key in ("anyOf", "oneOf"):

@@ -235,7 +235,7 @@ class Subscriptions:
 
 
 def _shield() -> contextlib.AbstractContextManager[Any]:
-    """Let the end of a stream be told to its server although the stream was cancelled, for five seconds."""
+    """Shield the goodbye to a server from the cancellation of its stream, for at most five seconds."""
     import anyio
 
     return anyio.move_on_after(5, shield=True)

@@ -6,6 +6,7 @@ The answer says what was left out. Only the caller who made the call can read it
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import re
 import secrets
@@ -17,11 +18,13 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from toolscout.errors import NotFound, Unavailable
+from toolscout.database.handles import fetch_result, put_result
+from toolscout.errors import NotFound, StoreError, Unavailable
 from toolscout.gateway.result_cut import NOTE_TOKENS, BlockCutter, prune_value
 from toolscout.gateway.text import BYTES_PER_TOKEN, count_tokens
+from toolscout.home import Address, Home
 from toolscout.privacy.credentials import Cover
-from toolscout.privacy.private_files import make_private_folder, open_private, tighten
+from toolscout.privacy.private_files import make_private_folder, open_private, replace_file, tighten
 from toolscout.sources.json_stream import JsonPath
 from toolscout.sources.mcp_limits import SPLIT_BYTES
 from toolscout.sources.mcp_spill import PARTIAL, SPILL, Spill, SpilledPart
@@ -42,6 +45,7 @@ MAX_LISTED_PARTS: Final = 50
 DETAIL: Final = "toolscout/detail"  # key in `_meta` of a call; `full` asks for the entire result
 HANDLE: Final = "toolscout/result"  # key in `_meta` of a result that was cut
 LEFT_OUT: Final = "toolscout_left_out"  # key in structured content that was cut
+_log: Final = logging.getLogger("toolscout.gateway.results")
 _HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{16}")
 
 
@@ -90,8 +94,9 @@ class Results:
         budget: tokens of an answer. Its content and its structured content each keep to it.
     """
 
-    def __init__(self, folder: Path, budget: int) -> None:
+    def __init__(self, folder: Path, budget: int, home: Home | None = None) -> None:
         self.folder, self.budget = folder, budget
+        self._shared = home if isinstance(home, Address) else None  # where other replicas find the results too
         self._purged_at = float("-inf")
 
     def within(self, budget: int | None) -> Results:
@@ -140,6 +145,7 @@ class Results:
                     entire = _fill_in(result, stored, data)
                     self._remove(handle)
                     return entire
+                self._share(handle)
                 return self._cut(result, handle, stored, data, everything)
         except OSError as error:
             raise Unavailable(
@@ -157,6 +163,7 @@ class Results:
             NotFound: for every other handle. The message reveals nothing.
         """
         if _HANDLE.fullmatch(handle):
+            self._fetch(handle)
             with suppress(OSError, msgspec.MsgspecError):
                 stored = msgspec.json.decode((self.folder / f"{handle}.json").read_bytes(), type=StoredResult)
                 if stored.caller == caller and time.time() - stored.at < KEEP_RESULTS_S:
@@ -165,6 +172,33 @@ class Results:
             "You have no result under this handle. A result is kept for a day, for the caller who made the call: "
             "call the tool again"
         )
+
+    def _share(self, handle: str) -> None:
+        """Store a result in the home, so that every replica can read it. Without the database this one alone can."""
+        if self._shared is None:
+            return
+        about = (self.folder / f"{handle}.json").read_bytes()
+        try:
+            put_result(self._shared, handle, about, self.folder / f"{handle}.data", KEEP_RESULTS_S)
+        except StoreError as error:
+            _log.warning("A result can be read from this machine only: %s", error)
+
+    def _fetch(self, handle: str) -> None:
+        """Bring a result of another replica to this machine.
+
+        Raises:
+            StoreError: if the database does not answer.
+        """
+        if self._shared is None or (self.folder / f"{handle}.json").exists():
+            return
+        partial = self.folder / f"{secrets.token_urlsafe(12)}{PARTIAL}"
+        try:
+            about = fetch_result(self._shared, handle, partial)
+            if about is not None:
+                partial.replace(self.folder / f"{handle}.data")
+                replace_file(self.folder / f"{handle}.json", about)
+        finally:
+            partial.unlink(missing_ok=True)
 
     def open(self, handle: str) -> IO[bytes]:
         """Open the bytes of a stored result."""

@@ -18,7 +18,7 @@ import msgspec
 
 from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import LOCAL, Caller, Policies, Rules
-from toolscout.access.profiles import PROFILE_FILE, Profiles, profile_of
+from toolscout.access.profiles import Profiles, profile_of
 from toolscout.access.rate_limit import Buckets
 from toolscout.access.telemetry import record_searches
 from toolscout.errors import Denied, NotFound, ToolscoutError, Unavailable, UserError, require
@@ -91,12 +91,12 @@ class Gateway:
         self.scout, self.say = scout, say
         self.options = options = options or Options()
         self.policies = policies or Policies.load(None)
-        self.profiles = profiles or Profiles(scout.settings.home / PROFILE_FILE)
+        self.profiles = profiles or Profiles(scout.settings.place)
         self.credential = credential
         self._threads = ThreadPoolExecutor(GATEWAY_THREADS, thread_name_prefix="toolscout")
         self.upstreams = Upstreams(scout, self._threads, say)
         self.calls = Calls(self.upstreams, allow_python=options.allow_python, timeout=options.call_timeout)
-        self.results = Results(self.upstreams.spills.folder, options.result_budget)
+        self.results = Results(self.upstreams.spills.folder, options.result_budget, scout.settings.place)
         self.buckets = Buckets(scout.settings.gateway_rate or None)
         self.lookup = Lookup(scout, self._collect_notes)
         self.answers = Answers(self.lookup, self.calls, self._collect_notes, options.budget)
@@ -149,6 +149,7 @@ class Gateway:
                         self._look_after,
                     )
                     group.start_soon(self._sync_other_sources)
+                    group.start_soon(self.identities.follow_vault)
                     if self.programs is not None:
                         group.start_soon(self.programs.keep_ready)
         finally:
@@ -435,7 +436,7 @@ class Gateway:
                     session = await upstream.check_definitions()
             except Unavailable as error:
                 why = upstream.message if caller.rules is None else ""  # it may name files of the operator
-                raise Unavailable(f"{error}{': ' if why else ''}{why}") from None
+                raise type(error)(f"{error}{': ' if why else ''}{why}") from None
             if session is None:
                 state = "starting" if upstream.state == "starting" else "silent"
                 raise Unavailable(f"server {tool.source!r} is still {state} after {seconds:g} s: try again later")

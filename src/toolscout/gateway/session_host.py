@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolscout.catalogue.store import Changes, Origin
+from toolscout.gateway.handover import make_handover
 from toolscout.gateway.lifecycle import ListedServers, ProcessSlots
 from toolscout.gateway.relay import Relay
 from toolscout.sources import Reading
@@ -48,7 +49,7 @@ class SessionHost:
         self.listed = ListedServers(scout.settings.home)
         self.spills = Spills(scout.settings.home / RESULTS_FOLDER)
         self.slots: ProcessSlots
-        self.relay = Relay()
+        self.relay = Relay(make_handover(scout.settings.place, self.run_in_thread))
         self.followed: Counter[str] = Counter()
         self.on_notification: Callable[[str, object], Awaitable[None]] | None = None
         self.on_session: Callable[[ServerSession, Connection], Coroutine[Any, Any, None]] | None = None

@@ -170,11 +170,13 @@ class _Storage:
         self.provider: OAuthClientProvider | None = None
         self.values: dict[str, Any] = {}
         self.client: dict[str, Any] = {}
+        self.is_stored = self.is_forgotten = False  # whether the vault has tokens; whether they were removed from it
 
     async def load(self) -> None:
         """Read the entry of the person and the registration again."""
         self.values = await anyio.to_thread.run_sync(self.vault.read, self.person, self.url)
         self.client = await anyio.to_thread.run_sync(self.vault.read, GATEWAY_ITSELF, self.url)
+        self.is_stored = bool(self.values.get("tokens"))
 
     async def get_tokens(self) -> OAuthToken | None:
         await self.load()
@@ -193,7 +195,10 @@ class _Storage:
             "expires": None if tokens.expires_in is None else time.time() + tokens.expires_in,
             "metadata": metadata.model_dump(mode="json") if metadata else None,
         }
+        if self.is_forgotten:
+            return
         await anyio.to_thread.run_sync(self.vault.write, self.person, self.url, self.values)
+        self.is_stored = True
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         """Return the gateway's registration. One for another address of the gateway does not count."""
@@ -255,6 +260,15 @@ class Identity(OAuthClientProvider):
             client_metadata_url=document if is_valid_client_metadata_url(document) else None,
         )
         self._storage.provider = self
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the vault has the person's tokens, as far as this session knows."""
+        return self._storage.is_stored
+
+    def forget(self) -> None:
+        """Write no tokens to the vault any more, because they were removed from it."""
+        self._storage.is_forgotten = True
 
     def secrets(self) -> frozenset[str]:
         """Return the tokens and the client secret, which must not appear in anything that the server sends."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from toolscout.catalogue.store import Origin
 from toolscout.errors import SourceError, Unavailable
-from toolscout.gateway.lifecycle import GATEWAY_NAME, Breaker
+from toolscout.gateway.lifecycle import GATEWAY_NAME, Breaker, Refused
+from toolscout.gateway.relay import allow_questions
 from toolscout.privacy.credentials import Cover, find_environment_credentials
 from toolscout.sources import mcp
 from toolscout.sources.mcp import Connection, Server, SignInRequired, connect
@@ -167,29 +168,29 @@ class Upstream:
         for session in self.own_sessions.values():
             session.retire()
 
-    @contextmanager
-    def use(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[None]:
         """Count a call, and keep the session open during it.
 
         Raises:
-            Unavailable: if the server failed several times in a row and is left alone for a while.
+            Refused: if the server failed several times in a row and is left alone for a while.
         """
-        if self.state != "error" and (seconds := self.breaker.check()):  # after an error it has a pause of its own
-            raise Unavailable(
-                f"server {self.name!r} failed {self.breaker.failures} times in a row; it is tried again in "
-                f"{seconds:.0f} s. Use another tool, or try again then"
-            )
         from mcp.shared.exceptions import MCPError
 
+        if self.state != "error" and (seconds := self.breaker.check()):  # after an error it has a pause of its own
+            await self.breaker.slow_down()
+            raise self.breaker.refuse(self.name, seconds)
         began = time.monotonic()
         self.calls += 1
         try:
             with self.hold():
                 yield
-        except Unavailable:
+        except Unavailable as error:
             self.failed_calls += 1
             if self.state not in ("error", "sign-in"):
                 self.breaker.note_failure(began)
+            if isinstance(error, Refused):
+                await self.breaker.slow_down()
             raise
         except MCPError:  # it answered
             self.breaker.note_success()
@@ -386,7 +387,7 @@ class Upstream:
         if self._connection is None:
             seconds = max(0.0, self._retry_at - time.monotonic())
             when = f"in {seconds:.0f} s" if seconds else "just now"
-            raise Unavailable(f"server {self.name!r} is down; it is tried again {when}")
+            raise Refused(f"server {self.name!r} is down; it is tried again {when}")
         return self._connection
 
     async def check_definitions(self) -> Connection:
@@ -450,7 +451,7 @@ class Upstream:
         from pydantic import ValidationError
 
         accepted: Any = result_type
-        send = functools.partial(self._send_round, connection, exchange, request, _allow_questions(accepted))
+        send = functools.partial(self._send_round, connection, exchange, request, allow_questions(accepted))
         try:
             with self._host.relay.follow(self.key, exchange):
                 result = await self._host.relay.drive(self.name, connection, exchange, send)
@@ -488,12 +489,3 @@ class Upstream:
             params = params.model_copy(update={"input_responses": responses, "request_state": state})
             request = request.model_copy(update={"params": params})
         return await connection.client.session.send_request(request, result_type, progress_callback=tell)
-
-
-@functools.cache
-def _allow_questions(result_type: Any) -> TypeAdapter[Any]:
-    """Return the type of a result or of a question in its place."""
-    from mcp_types import InputRequiredResult
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(result_type | InputRequiredResult)

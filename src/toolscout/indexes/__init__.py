@@ -11,7 +11,8 @@ Every index holds the ids of its tools in `ids`, an ascending tuple. The *positi
 * Equal scores are ordered by tool id, also at the cut, so the same query always gets the same answer.
 * `explain(query, tool_id, visible=None)` returns the exact rank and score of one tool as an `Explanation`.
 
-The setting `index` names the index over vectors: `exact`, or `NAME` or `NAME:ARGUMENT` of a plug-in.
+The setting `index` names the index over vectors: `exact`, an engine (`pgvector`, `milvus:PLACE`), or `NAME` or
+`NAME:ARGUMENT` of a plug-in.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ import numpy.typing as npt
 from toolscout import plugins
 from toolscout.config import Settings
 from toolscout.errors import ConfigError, StoreError, UserError
+from toolscout.indexes.engines.contract import ENGINE_NAMES
 from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, place, rank, spread, top_k
 from toolscout.types import Explanation
 
 __all__ = [
+    "ENGINE_NAMES",
     "Mask",
     "Spread",
     "VectorIndex",
@@ -86,9 +89,13 @@ def new_index(name: str, dim: int, settings: Settings) -> VectorIndex:
 
         return Exact(dim)
     plugin_name, _, argument = name.partition(":")
+    if plugin_name in ENGINE_NAMES:
+        from toolscout.indexes.engines.reflect import open_empty
+
+        return open_empty(name, dim, settings)
     plugin = plugins.find_plugin(plugins.INDEX_PLUGINS, plugin_name)
     if plugin is None:
-        names = ["exact", *(plugin.name for plugin in plugins.list_plugins(plugins.INDEX_PLUGINS))]
+        names = ["exact", *ENGINE_NAMES, *(plugin.name for plugin in plugins.list_plugins(plugins.INDEX_PLUGINS))]
         raise ConfigError(f"index: expected the name of an index of {', '.join(names)}, found {name!r}")
     make_index = plugins.load_function(plugin)
     try:

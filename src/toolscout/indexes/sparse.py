@@ -287,6 +287,32 @@ class BM25:
         place = start + int(np.searchsorted(self._indices[start:end], position))
         return float(self._data[place]) if place < end and self._indices[place] == position else 0.0
 
+    def weigh_tool(self, tool: Tool) -> dict[str, float]:
+        """Return the weight of each term of a tool of the index, apart from how rare the term is.
+
+        The score of a query is the sum of the products of these weights and those of `weigh_query`: another engine can
+        compute it. They change with the mean length of the tools, but not with the tools that have the same terms.
+        """
+        position = place(self.ids, tool.id)
+        text = render if self.settings.tokenizer == "code" else _render_plain
+        terms = {
+            kind.mark + word
+            for kind in self._token_kinds
+            for field in self.settings.fields
+            for word in kind.tokens(text(tool, field))
+        }
+        return {term: self._score_term(term, position) / self._measure_rarity(term) for term in terms}
+
+    def weigh_query(self, query: str) -> dict[str, float]:
+        """Return the weight of each term of a query that occurs in some tool: how rare it is, times its count."""
+        counts = self._count_terms(query).items()
+        return {term: n * self._measure_rarity(term) for term, n in counts if self._vocabulary.get(term) is not None}
+
+    def _measure_rarity(self, term: str) -> float:
+        number = self._vocabulary.get(term)
+        frequency = 0 if number is None else int(self._indptr[number + 1] - self._indptr[number])
+        return math.log(1 + (len(self.ids) - frequency + 0.5) / (frequency + 0.5))
+
     def _count_terms(self, query: str) -> Counter[str]:
         """Count each term of a query, once or as often as it occurs, depending on the settings."""
         terms = [kind.mark + word for kind in self._token_kinds for word in kind.tokens(query)]

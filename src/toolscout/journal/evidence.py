@@ -261,7 +261,10 @@ class LiveEvidence:
             return self._version, tuple(self._examples.values())
 
     def _update(self, last: int) -> None:
-        """Read the events up to row id `last`: the changed searches alone if few changed, else all within the bound."""
+        """Bring the examples up to the event with row id `last`.
+
+        If few searches changed, only these are read again. Otherwise the newest `MAX_LIVE_EVENTS` events are.
+        """
         before, after = [*self._examples.values()], max(self._after, last - MAX_LIVE_EVENTS)
         updated = [] if self._last_row < 0 else self._journal.trails_since(self._last_row, until=last)
         if self._last_row < 0 or len(updated) >= MAX_UPDATED_TRAILS:

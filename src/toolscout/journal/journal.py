@@ -461,7 +461,10 @@ class Journal(Database):
 
 @contextlib.contextmanager
 def _open_counter() -> Iterator[Callable[[bytes], int]]:
-    """Open a function that counts equal lines. The counts are in a temporary file, because imports may be long."""
+    """Yield a function that says how often it was given a line so far.
+
+    The counts are kept in a temporary file, because an imported journal may have more lines than fit in memory.
+    """
     with contextlib.closing(sqlite3.connect("", isolation_level=None)) as connection:
         connection.execute("CREATE TABLE copies (line BLOB PRIMARY KEY, n INTEGER) WITHOUT ROWID")
         connection.execute("BEGIN")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from toolscout.database import Migration
+from toolscout.database.tenant_schema import separate_tables
 
 __all__ = ["EVENT_COLUMNS", "IMPORT_TABLE", "JOURNAL_MIGRATIONS", "LAST_ROW", "PUT_EVENT", "TAKE_WAITING"]
 
@@ -36,6 +37,18 @@ _POSTGRES_EVENTS: Final = """
         EXCEPTION WHEN data_exception THEN RETURN NULL;
         END $$;
     """
+_TENANT_JOURNALS: Final = Migration(
+    "",
+    separate_tables({"events": "id", "pruned": ""}, constraints=("events numbered_pkey", "events numbered_uid_key"))
+    + """
+    ALTER TABLE events ADD UNIQUE (tenant, uid);
+    DROP INDEX pruned_by_tenant;
+    CREATE UNIQUE INDEX pruned_by_tenant ON pruned (tenant);
+    DROP INDEX events_by_time;
+    CREATE INDEX events_by_time ON events (tenant, at);
+    """,
+    first_rows="INSERT INTO pruned VALUES (0) ON CONFLICT DO NOTHING",
+)
 JOURNAL_MIGRATIONS: Final = (
     """
     CREATE TABLE events (
@@ -44,6 +57,7 @@ JOURNAL_MIGRATIONS: Final = (
     CREATE INDEX events_by_search ON events (search_id);
     """,
     Migration(_NUMBERED_EVENTS, _NUMBERED_EVENTS + _POSTGRES_EVENTS),
+    _TENANT_JOURNALS,
 )
 EVENT_COLUMNS: Final = "uid, at, event, caller, search_id, body"
 PUT_EVENT: Final = f"INSERT INTO events ({EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"

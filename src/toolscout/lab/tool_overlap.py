@@ -24,7 +24,7 @@ class HeldOutTools:
     """The tools that training must not see, found again by definition, by description, or by nearly the same text."""
 
     def __init__(self, tools: Iterable[Tool], ids: Iterable[str] = ()) -> None:
-        """Take the tools, and ids of further ones."""
+        """Index the tools that are held out. `ids`: further ones, of which only the id is known."""
         self._ids = frozenset(ids)
         self._definitions: set[str] = set()
         self._descriptions: set[str] = set()

@@ -38,8 +38,6 @@ from toolscout.learn.gate import Sample, Verdict, judge
 from toolscout.learn.looks import number_look
 from toolscout.learn.report import LAST_FILE, Candidate, Report, last
 from toolscout.learn.split import Traffic, split_by_time
-from toolscout.methods.shared.ngrams import Ngrams, hash_features
-from toolscout.methods.shared.tool_sets import ToolSets
 from toolscout.metrics import percentiles
 from toolscout.models import champion, model_store
 from toolscout.models.model_store import Manifest
@@ -55,10 +53,10 @@ from toolscout.workspace import Workspace
 
 __all__ = ["BUDGET_MS", "Candidate", "Report", "last", "learn"]
 
-MIN_TRAIN_REQUESTS: Final = {"neighbours": 30, "tool2vec": 30, "mlc-light": 200}  # by light recipe
+DEFAULT_RECIPE: Final = "scout-light"
+MIN_TRAIN_REQUESTS: Final = 30
 MIN_TEST_REQUESTS: Final = 20
 RUN_FILE: Final = "learn/run.json"
-MAX_MLC_CELLS: Final = 150_000_000  # words × (tools and sets of tools) of mlc-light; memory holds four such arrays
 BUDGET_MS: Final = 50.0
 MAX_TIMED_QUERIES: Final = 200
 SEARCH_BATCH: Final = 256
@@ -111,7 +109,7 @@ def learn(
 
     Args:
         scout: gives the journal, the catalogue and the models.
-        recipes: names of recipes to fit; by default the light recipes for which there are enough requests.
+        recipes: names of recipes to fit; by default `scout-light`.
         dry_run: fit and test, but promote nothing.
         budget_ms: bound on the candidate's 95th percentile of search time, milliseconds of processor time.
         seed: seed of the fits and the tests.
@@ -206,7 +204,7 @@ def _check_evidence(run: _Run) -> None:
 
 def _check_amount(run: _Run, splits: Mapping[str, int]) -> None:
     evidence = run.evidence
-    if splits["train"] < min(MIN_TRAIN_REQUESTS.values()) or splits["test"] < MIN_TEST_REQUESTS:
+    if splits["train"] < MIN_TRAIN_REQUESTS or splits["test"] < MIN_TEST_REQUESTS:
         used = sum(splits.values())
         raise _Refused(
             f"there is too little to learn from: {used:,} requests led to a successful call of a tool of the "
@@ -253,14 +251,10 @@ def _check_recipes(names: Sequence[str]) -> list[str]:
 
 
 def _fit_candidates(run: _Run, names: Sequence[str], seed: int) -> None:
-    """Fit the named recipes, or the light ones, and choose the best of them on dev."""
+    """Fit the named recipes, or the default one, and choose the best of them on dev."""
     from threadpoolctl import threadpool_limits
 
-    for name in names or MIN_TRAIN_REQUESTS:
-        problem = "" if names else _explain_misfit(run, name)
-        if problem:
-            run.candidates.append(Candidate(recipe=name, problem=problem))
-            continue
+    for name in names or [DEFAULT_RECIPE]:
         try:
             with threadpool_limits(1):  # leaves the other cores to searches
                 run.candidates.append(_fit(run, name, seed))
@@ -272,21 +266,6 @@ def _fit_candidates(run: _Run, names: Sequence[str], seed: int) -> None:
         why = "; ".join(f"{candidate.recipe}: {candidate.problem}" for candidate in run.candidates)
         raise _Refused(f"no candidate could be fitted: {why}")
     run.chosen = max(fitted, key=lambda candidate: candidate.dev["ndcg@5"] + candidate.dev["comp@5"])
-
-
-def _explain_misfit(run: _Run, name: str) -> str:
-    """Say why a light recipe has too few requests, or needs too much memory; empty if it can be fitted."""
-    lesson = run.traffic.lesson
-    if len(lesson.train) < MIN_TRAIN_REQUESTS[name]:
-        return f"it needs {MIN_TRAIN_REQUESTS[name]:,} requests to train on, and there are {len(lesson.train):,}"
-    if name == "mlc-light":
-        place = {tool.id: number for number, tool in enumerate(lesson.tools)}
-        sets, _ = ToolSets.group([np.array(sorted(place[tool] for tool in gold)) for gold in lesson.train.values()])
-        features = Ngrams.of([hash_features(lesson.texts[query]) for query in lesson.train]).keys.size
-        cells = features * (len(lesson.tools) + len(sets))
-        if cells > MAX_MLC_CELLS:
-            return f"{len(lesson.tools):,} tools and the words of {len(lesson.train):,} requests need too much memory"
-    return ""
 
 
 def _fit(run: _Run, name: str, seed: int) -> Candidate:

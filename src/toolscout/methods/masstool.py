@@ -320,6 +320,7 @@ class _GrowingPool:
         self._latest: tuple[int, int, Pool] = -1, 0, fitted  # version, queries still to encode, pool
 
     def __call__(self) -> Pool:
+        """Return the pool with all queries since the fit that are encoded. Some wait for a later search."""
         if self._live is None:
             return self._fitted
         version, examples = self._live()

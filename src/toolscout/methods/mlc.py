@@ -34,13 +34,12 @@ from toolscout.methods.shared.tuning import (
 )
 from toolscout.methods.shared.usage import (
     DESCRIPTION_ENCODER,
-    FitData,
+    Learned,
     TunedBlend,
     build_usage_stage,
-    choose_best,
-    select_unset,
     softmax,
 )
+from toolscout.methods.shared.usage_fit import FitData, choose_best, select_unset
 from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Stage
 from toolscout.types import digest
@@ -133,14 +132,14 @@ class Mlc:
         done = train_task(workspace, options, task, tower)
         weights = (options.sets,) if options.sets is not None else SET_WEIGHT_GRID if learned else SET_WEIGHT_GRID[:1]
         weight = choose_best(weights, lambda tried: data.quality(usage(tried)))
-        chosen, figures = data.choose_mix(usage(weight))
+        chosen, scores = data.choose_mix(usage(weight))
         return Artifacts(
             {
                 **{name: value.detach().cpu().numpy() for name, value in heads.layers.state_dict().items()},
                 **(sets.arrays() if learned else {}),
                 "uses": data.uses(n),
             },
-            metrics=figures,
+            metrics=data.evaluate(scores),
             encoder=described,
             chosen=select_unset(options, {"sets": weight, **chosen}),
             values=describe_training(done),
@@ -172,6 +171,5 @@ class Mlc:
             shares: Scores = sets.join(tools[None], softmax(logits("sets", row))[None], settings["sets"].value)[0]
             return shares
 
-        return build_usage_stage(
-            workspace, catalogue, model, described, usage, label="mlc", encode_for_usage=tuned.encode
-        )
+        learned = Learned(usage, encode=tuned.encode)
+        return build_usage_stage(workspace, catalogue, model, described, learned, label="mlc")

@@ -9,20 +9,18 @@ both. Training uses AdaGrad: it updates only features that occur in a batch, and
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
-from toolscout.arrays import Scores, Vectors
+from toolscout.arrays import Arrays, Scores, Vectors
 from toolscout.encoders import Encoder
-from toolscout.methods import Artifacts
-from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.ngrams import Bags, Ngrams, hash_features
 from toolscout.methods.shared.tool_sets import SET_WEIGHT_GRID, ToolSets
 from toolscout.methods.shared.tuning import Amount, Count, Positive
-from toolscout.methods.shared.usage import Blend, FitData, Usage, UsageMethod, choose_best, select_unset, softmax
-from toolscout.models.model_store import Model
-from toolscout.workspace import Workspace
+from toolscout.methods.shared.usage import Blend, Learned, Usage, softmax
+from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod, choose_best
 
 __all__ = ["MlcLight", "Options"]
 
@@ -135,13 +133,16 @@ class MlcLight(UsageMethod):
     options_type = Options
     label = "mlc-light"
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
-        """Train on train, choose on dev, then train on both (without `refit`, only on train)."""
-        encoder = workspace.load_encoder()
-        data = FitData(workspace, lesson, options, encoder)
+    def estimate(self, data: FitData) -> Estimate:
+        """Train on train, choose on dev, then train on both (without `refit`, only on train).
+
+        With `refit`, the estimate for other queries is that of the last epoch, since no copy of the best one is kept.
+        """
+        workspace, options = data.workspace, data.options
         training = Training(data, data.n_train)
         bags, rows = training.ngrams.make_bags(data.features[data.n_train :]), data.rows[data.n_train :]
-        quality, logits, epochs, weight, head = -1.0, np.empty(0, np.float32), 0, 0.0, training.head
+        quality, epochs, weight = -1.0, 0, 0.0
+        head, usage_on_dev = training.head, training.head.usage(training.head.logits(bags, rows), 0.0)
         weights = (
             (SET_WEIGHT_GRID if len(training.head.sets) else SET_WEIGHT_GRID[:1])
             if options.sets is None
@@ -155,43 +156,48 @@ class MlcLight(UsageMethod):
             workspace.say(f"epoch {epoch}: loss {loss:.3f}, ndcg@5 and comp@5 on dev {scored[best]:.4f}")
             if not options.epochs and scored[best] < quality + MIN_EPOCH_GAIN:
                 break
-            quality, logits, epochs, weight = scored[best], dev_logits, epoch, best
+            quality, epochs, weight = scored[best], epoch, best
+            usage_on_dev = training.head.usage(dev_logits, best)
             if not options.refit:
                 head = copy.deepcopy(training.head)
-        chosen, figures = data.choose_mix(training.head.usage(logits, weight))
-        if options.refit:
-            workspace.say(f"training on train and dev, {epochs} epochs")
-            training = Training(data, data.n_final)
-            for _ in range(epochs):
-                training.run_epoch()
-            head = training.head
-        return Artifacts(
-            {
-                "keys": training.ngrams.keys,
-                "rarity": training.ngrams.rarity,
-                "sparse": head.sparse,
-                "dense": head.dense,
-                **head.sets.arrays(),
-                "uses": data.uses(data.n_final),
-            },
-            metrics=figures,
-            encoder=encoder,
-            chosen=select_unset(options, {"epochs": epochs, "sets": weight, **chosen}),
-            refit=options.refit,
+
+        def finish() -> Arrays:
+            final, final_head = training, head
+            if options.refit:
+                workspace.say(f"training on train and dev, {epochs} epochs")
+                final = Training(data, data.n_final)
+                for _ in range(epochs):
+                    final.run_epoch()
+                final_head = final.head
+            return {
+                "keys": final.ngrams.keys,
+                "rarity": final.ngrams.rarity,
+                "sparse": final_head.sparse,
+                "dense": final_head.dense,
+                **final_head.sets.arrays(),
+            }
+
+        return Estimate(
+            dev=usage_on_dev,
+            usage=_make_usage(head, training.ngrams, weight),
+            chosen={"epochs": epochs, "sets": weight},
+            finish=finish,
         )
 
-    def load_usage(self, model: Model, encoder: Encoder) -> tuple[Usage, None]:
+    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encoder: Encoder) -> Learned:
         """Load the classifier of a model; it learns new queries only in the next fit."""
-        arrays = model.arrays
-        head = Head(arrays["sparse"], arrays["dense"], ToolSets.from_arrays(arrays), len(model.tools))
-        ngrams = Ngrams(arrays["keys"], arrays["rarity"])
-        weight = model.manifest.settings["sets"].value
+        head = Head(arrays["sparse"], arrays["dense"], ToolSets.from_arrays(arrays), len(arrays["uses"]))
+        return Learned(_make_usage(head, Ngrams(arrays["keys"], arrays["rarity"]), settings["sets"]))
 
-        def usage(text: str, row: Vectors) -> Scores:
-            bags = ngrams.make_bags([hash_features(text)])
-            if not row.any() and not bags.indices.size:
-                return np.zeros(len(model.tools))
-            shares: Scores = head.usage(head.logits(bags, row[None]), weight)[0]
-            return shares
 
-        return usage, None
+def _make_usage(head: Head, ngrams: Ngrams, weight: float) -> Usage:
+    """Return the usage side of a classifier; zeros for a query without a known word or vector."""
+
+    def usage(text: str, row: Vectors) -> Scores:
+        bags = ngrams.make_bags([hash_features(text)])
+        if not row.any() and not bags.indices.size:
+            return np.zeros(head.n_tools)
+        shares: Scores = head.usage(head.logits(bags, row[None]), weight)[0]
+        return shares
+
+    return usage

@@ -7,21 +7,18 @@ queries vote for their tools with weights exp(focus · similarity).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
-from toolscout.arrays import Places, Scores, Vectors
+from toolscout.arrays import Arrays, Places, Scores, Vectors
 from toolscout.encoders import Encoder
 from toolscout.indexes import top_k
-from toolscout.methods import Artifacts
-from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.ngrams import Bags, Ngrams, hash_features
 from toolscout.methods.shared.tuning import Amount, Count
-from toolscout.methods.shared.usage import Blend, FitData, Grow, Usage, UsageMethod, choose_best, select_unset
-from toolscout.models.model_store import Model
-from toolscout.workspace import Workspace
+from toolscout.methods.shared.usage import Blend, Learned, Usage
+from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod, choose_best
 
 __all__ = ["Log", "Neighbours", "Options"]
 
@@ -124,44 +121,41 @@ class Neighbours(UsageMethod):
     options_type = Options
     label = "neighbours"
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+    def estimate(self, data: FitData) -> Estimate:
         """Choose on dev among the neighbours in train. The model holds both, or only train without `refit`."""
-        encoder = workspace.load_encoder()
-        data = FitData(workspace, lesson, options, encoder)
-        log = Log.of(data, data.n_train)
-        workspace.say("looking up the neighbours of the dev queries")
+        options, log = data.options, Log.of(data, data.n_train)
+        data.workspace.say("looking up the neighbours of the dev queries")
         neighbours = [log.nearest(data.texts[i], data.rows[i]) for i in data.dev]
 
-        def usage(pair: tuple[int, float]) -> Scores:
+        def count_votes(pair: tuple[int, float]) -> Scores:
             return np.array([log.votes(*nearest, *pair) for nearest in neighbours])
 
         ks = NEIGHBOUR_GRID if options.k is None else (options.k,)
         focuses = FOCUS_GRID if options.focus is None else (options.focus,)
-        k, focus = choose_best(itertools.product(ks, focuses), lambda pair: data.quality(usage(pair)))
-        chosen, figures = data.choose_mix(usage((k, focus)))
-        final_log = Log.of(data, data.n_final)
-        return Artifacts(
-            {
+        k, focus = choose_best(itertools.product(ks, focuses), lambda pair: data.quality(count_votes(pair)))
+
+        def finish() -> Arrays:
+            final_log = Log.of(data, data.n_final)
+            return {
                 "rows": final_log.rows,
                 "keys": final_log.ngrams.keys,
                 "rarity": final_log.ngrams.rarity,
                 **{f"bags.{name}": array for name, array in final_log.bags._asdict().items()},
                 **{f"gold.{name}": array for name, array in final_log.gold._asdict().items()},
-                "uses": data.uses(data.n_final),
-            },
-            metrics=figures,
-            encoder=encoder,
-            chosen=select_unset(options, {"k": k, "focus": focus, **chosen}),
-            refit=options.refit,
+            }
+
+        return Estimate(
+            dev=count_votes((k, focus)),
+            usage=lambda text, row: log.votes(*log.nearest(text, row), k, focus),
+            chosen={"k": k, "focus": focus},
+            finish=finish,
         )
 
-    def load_usage(self, model: Model, encoder: Encoder) -> tuple[Usage, Grow]:
+    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encoder: Encoder) -> Learned:
         """Load the log of a model; it grows with the queries used since the fit."""
-        arrays, chosen = model.arrays, model.manifest.settings
         bags, gold = (Bags(*(arrays[f"{name}.{field}"] for field in Bags._fields)) for name in ("bags", "gold"))
-        log = Log(arrays["rows"], bags, Ngrams(arrays["keys"], arrays["rarity"]), gold, len(model.tools))
-
-        k, focus = chosen["k"].value, chosen["focus"].value
+        log = Log(arrays["rows"], bags, Ngrams(arrays["keys"], arrays["rarity"]), gold, len(arrays["uses"]))
+        k, focus = settings["k"], settings["focus"]
 
         def usage(text: str, row: Vectors) -> Scores:
             return log.votes(*log.nearest(text, row), k, focus)
@@ -170,4 +164,4 @@ class Neighbours(UsageMethod):
             fresh = log.make_companion(encoder.encode(texts, "query"), texts, new, n_tools)
             return lambda text, row: _vote_together(log, fresh, text, row, k, focus)
 
-        return usage, grow
+        return Learned(usage, grow)

@@ -8,17 +8,18 @@ description.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from toolscout import encoders
-from toolscout.arrays import Mask, Places, Scores, Vectors
+from toolscout.arrays import Arrays, Mask, Places, Scores, Vectors
 from toolscout.catalogue.store import Catalogue
-from toolscout.encoders import unit_rows
+from toolscout.encoders import Encoder, unit_rows
 from toolscout.encoders.transformer import TransformerEncoder
-from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods import Artifacts
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.tuning import (
     ENCODER_FOLDER,
@@ -36,13 +37,19 @@ from toolscout.methods.shared.tuning import (
 from toolscout.methods.shared.usage import (
     DESCRIPTION_ENCODER,
     Blend,
-    FitData,
+    Learned,
     TunedBlend,
     Usage,
     build_usage_stage,
-    choose_best,
-    select_unset,
     softmax,
+)
+from toolscout.methods.shared.usage_fit import (
+    Estimate,
+    FitData,
+    UsageMethod,
+    choose_best,
+    read_settings,
+    select_unset,
 )
 from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Stage
@@ -102,73 +109,44 @@ def _softmax_over_used(cosines: Scores, used: Mask, beta: float) -> Scores:
     return softmax(np.where(used, beta * cosines, -np.inf))
 
 
-class _Means:
-    """Base of both methods: the model holds the means, and the stage compares queries with them."""
+def _make_usage(means: Vectors, used: Mask, beta: float) -> Usage:
+    """Return the usage side by the means of queries, `(tools, dim)`; zeros for a query without a vector."""
 
-    needs_usage = True
-    transfers = False
-    abstains = False
-    base: BaseRule | None = None
+    def usage(text: str, row: Vectors) -> Scores:
+        if not row.any():
+            return np.zeros(len(means))
+        return _softmax_over_used(np.einsum("nd,d->n", means, row), used, beta)
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
-        """Build the pipeline over a catalogue."""
-        tuned = (model.folder / ENCODER_FOLDER).is_dir()
-        encoder = encoders.load(DESCRIPTION_ENCODER, workspace.settings) if tuned else workspace.load_encoder()
-        model.check_encoder(encoder)
-        model.check_catalogue(catalogue.tools())
-        means, used = model.arrays["means"], model.arrays["uses"] > 0
-        beta = model.manifest.settings["beta"].value
+    return usage
 
-        def usage(text: str, row: Vectors) -> Scores:
-            if not row.any():
-                return np.zeros(len(means))
-            return _softmax_over_used(np.einsum("nd,d->n", means, row), used, beta)
 
-        encode_for_usage = TransformerEncoder(str(model.folder / ENCODER_FOLDER)).encode if tuned else None
+class Tool2Vec(UsageMethod):
+    """Represents a tool by the mean vector of the queries that used it."""
+
+    options_type: type[msgspec.Struct] = Options
+    label = "tool2vec"
+
+    def estimate(self, data: FitData) -> Estimate:
+        """Average over train, choose on dev, then average over both (without `refit`, over train)."""
+        return _estimate_means(data, data.rows)
+
+    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encoder: Encoder) -> Learned:
+        """Load the means of a model; they grow with the queries used since the fit, if their lengths are known."""
+        means, used, beta = arrays["means"], arrays["uses"] > 0, settings["beta"]
 
         def grow(texts: Sequence[str], new: Sequence[Places], n_tools: int) -> Usage:
             sums = np.zeros((n_tools, means.shape[1]), dtype=np.float32)
-            sums[: len(means)] = means * model.arrays["lengths"][:, None]
+            sums[: len(means)] = means * arrays["lengths"][:, None]
             for row, gold in zip(encoder.encode(texts, "query"), new, strict=True):
                 sums[gold] += row
-            grown, any_use = unit_rows(sums), np.concatenate([used, np.zeros(n_tools - len(used), dtype=np.bool_)])
+            any_use = np.concatenate([used, np.zeros(n_tools - len(used), dtype=np.bool_)])
             any_use[np.concatenate(new)] = True
+            return _make_usage(unit_rows(sums), any_use, beta)
 
-            def usage(text: str, row: Vectors) -> Scores:
-                return (
-                    _softmax_over_used(np.einsum("nd,d->n", grown, row), any_use, beta)
-                    if row.any()
-                    else np.zeros(n_tools)
-                )
-
-            return usage
-
-        can_grow = encode_for_usage is None and "lengths" in model.arrays  # a tuned encoder is too slow for a search
-        return build_usage_stage(
-            workspace,
-            catalogue,
-            model,
-            encoder,
-            usage,
-            label="tool2vec",
-            encode_for_usage=encode_for_usage,
-            grow=grow if can_grow else None,
-        )
+        return Learned(_make_usage(means, used, beta), grow if "lengths" in arrays else None)
 
 
-class Tool2Vec(_Means):
-    """Represents a tool by the mean vector of the queries that used it."""
-
-    options_type = Options
-
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
-        """Average over train, choose on dev, then average over both (without `refit`, over train)."""
-        encoder = workspace.load_encoder()
-        data = FitData(workspace, lesson, options, encoder)
-        return _fit_means(data, data.rows, encoder=encoder)
-
-
-class Tool2VecTuned(_Means):
+class Tool2VecTuned(Tool2Vec):
     """Tunes the encoder, then represents a tool by the mean vector of the queries that used it."""
 
     options_type = TunedOptions
@@ -199,36 +177,45 @@ class Tool2VecTuned(_Means):
         )
         done = train_task(workspace, options, Triplets(texts, options.margin), tower)
         workspace.say("encoding the queries")
-        return _fit_means(
-            data,
-            tower.vectors(tokens),
+        estimate = _estimate_means(data, tower.vectors(tokens))
+        chosen, scores = data.choose_mix(estimate.dev)
+        return Artifacts(
+            {**estimate.finish(), "uses": data.uses(data.n_final)},
+            metrics=data.evaluate(scores),
             encoder=described,
+            chosen=select_unset(options, {**estimate.chosen, **chosen}),
             values=describe_training(done),
-            seconds_before=done.earlier,
             files=save_encoder(tower.model),
+            refit=options.refit,
+            seconds_before=done.earlier,
         )
 
+    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+        """Build the pipeline over a catalogue. It learns new queries only in the next fit: its encoder is slow."""
+        described = encoders.load(DESCRIPTION_ENCODER, workspace.settings)
+        model.check_encoder(described)
+        model.check_catalogue(catalogue.tools())
+        usage = self.load_usage(model.arrays, read_settings(model), described).usage
+        tuned = TransformerEncoder(str(model.folder / ENCODER_FOLDER))
+        learned = Learned(usage, encode=tuned.encode)
+        return build_usage_stage(workspace, catalogue, model, described, learned, label=self.label)
 
-def _fit_means(data: FitData, rows: Vectors, **artifacts: Any) -> Artifacts:
-    """Compute the means and choose on dev. `rows`: vectors of the queries of the data."""
-    options = data.options
+
+def _estimate_means(data: FitData, rows: Vectors) -> Estimate:
+    """Compute the means, and choose β on dev. `rows`: vectors of the queries of the data."""
     data.workspace.say("taking means and choosing on dev")
     means, used = _compute_means(data, rows, data.n_train)
     cosines = rows[data.n_train :] @ means.T
 
-    def shares(beta: float) -> Scores:
+    def share(beta: float) -> Scores:
         return _softmax_over_used(cosines, used, beta)
 
-    beta = options.beta
+    beta = data.options.beta
     if beta is None:
-        beta = choose_best(BETA_GRID, lambda tried: data.likelihood(shares(tried)))
-    chosen, figures = data.choose_mix(shares(beta))
-    sums = _sum_rows(data, rows, data.n_final)
-    means, lengths = unit_rows(sums), np.sqrt(np.einsum("nd,nd->n", sums, sums))
-    return Artifacts(
-        {"means": means, "lengths": lengths, "uses": data.uses(data.n_final)},
-        metrics=figures,
-        chosen=select_unset(options, {"beta": beta, **chosen}),
-        refit=options.refit,
-        **artifacts,
-    )
+        beta = choose_best(BETA_GRID, lambda tried: data.likelihood(share(tried)))
+
+    def finish() -> Arrays:
+        sums = _sum_rows(data, rows, data.n_final)
+        return {"means": unit_rows(sums), "lengths": np.sqrt(np.einsum("nd,nd->n", sums, sums))}
+
+    return Estimate(dev=share(beta), usage=_make_usage(means, used, beta), chosen={"beta": beta}, finish=finish)

@@ -137,8 +137,9 @@ class Hybrid(_Plain):
         by: Fusion = add_standard_scores
         if get_languages(encoder) != ENGLISH:
             by = functools.partial(add_by_language, is_word=load_static().pieces.is_word)
+        words = workspace.index_nearest_words(catalogue, encoder, options.style, options.index_settings())
         fused = Fuse(
-            search_words(catalogue, options.index_settings()),
+            Retrieve(words, label="bm25", mask=catalogue.mask, depth=DEPTH),
             search_standard_scores(workspace, catalogue, encoder, options.style),
             by=by,
         )

@@ -39,13 +39,14 @@ __all__ = [
     "Model",
     "Setting",
     "catalogue_mark",
+    "check_recipe",
+    "digest_file",
     "keys",
     "list_models",
     "load",
     "nest",
     "places",
     "read_manifest",
-    "refuse_other",
     "save",
     "stamp",
     "verify",
@@ -263,7 +264,7 @@ def save(folder: Path, draft: Draft) -> Model:
         draft.files(aside)
     save_file({name: np.ascontiguousarray(array) for name, array in draft.arrays.items()}, aside / ARRAYS)
     (aside / TOOLS).write_bytes(msgspec.json.encode(keys(draft.tools)))
-    (aside / CARD).write_text(f"# {draft.recipe}\n\n{draft.card}".rstrip() + "\n", encoding="utf-8")
+    (aside / CARD).write_text(_write_card(draft), encoding="utf-8")
     encoder = draft.encoder
     manifest = Manifest(
         recipe=draft.recipe,
@@ -278,7 +279,7 @@ def save(folder: Path, draft: Draft) -> Model:
         values=dict(draft.values),
         fit_seconds=round(draft.fit_seconds, 3),
         version=toolscout.__version__,
-        files={name: _digest(aside / name) for name in _list_files(aside)},
+        files={name: digest_file(aside / name) for name in _list_files(aside)},
     )
     _write(aside / MANIFEST, manifest)
     if not folder.parent.stat().st_mode & private_files.OTHERS:  # a private shelf: a copy of the model stays private
@@ -292,6 +293,12 @@ def save(folder: Path, draft: Draft) -> Model:
     private_files.sync_folder(folder.parent)
     shutil.rmtree(former, ignore_errors=True)
     return load(folder)
+
+
+def _write_card(draft: Draft) -> str:
+    """Write the model card. Its head is what hubs of models read."""
+    head = f"---\nlibrary_name: toolscout\ntags:\n- tool-retrieval\n- {draft.recipe}\n---\n\n"
+    return f"{head}# {draft.recipe}\n\n{draft.card}".rstrip() + "\n"
 
 
 def note(folder: Path, **values: Any) -> None:
@@ -339,7 +346,8 @@ def _list_files(folder: Path) -> list[str]:
     )
 
 
-def _digest(file: Path) -> str:
+def digest_file(file: Path) -> str:
+    """Hash the content of a file: BLAKE2b, 32 hex digits."""
     hashed = hashlib.blake2b(digest_size=16)
     with file.open("rb") as stream:
         while block := stream.read(1 << 20):
@@ -363,7 +371,7 @@ def verify(folder: Path) -> Manifest:
         state = "is missing" if odd in manifest.files else "does not belong to it"
         raise StoreError(f"{folder}: the model is damaged: {odd} {state}. Fit the model again.")
     for name, expected in manifest.files.items():
-        actual = _digest(folder / name)
+        actual = digest_file(folder / name)
         if actual != expected:
             raise StoreError(
                 f"{folder / name}: the file was changed: its digest is {actual}, not {expected}. Fit the model again."
@@ -409,11 +417,11 @@ def stamp(folder: Path | None) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def refuse_other(folder: Path, manifest: Manifest, recipe: str) -> None:
-    """Refuse a model of another recipe.
+def check_recipe(folder: Path, manifest: Manifest, recipe: str) -> None:
+    """Check that a fitted model is of the recipe that is wanted.
 
     Raises:
-        ConfigError: naming both recipes.
+        ConfigError: if it is of another one. The message names both.
     """
     if manifest.recipe != recipe:
         raise ConfigError(
@@ -439,7 +447,7 @@ def load(folder: Path, *, recipe: str | None = None) -> Model:
 
     manifest = verify(folder)
     if recipe is not None:
-        refuse_other(folder, manifest, recipe)
+        check_recipe(folder, manifest, recipe)
     try:
         tools = msgspec.json.decode((folder / TOOLS).read_bytes(), type=tuple[Key, ...])
         arrays = load_file(folder / ARRAYS)

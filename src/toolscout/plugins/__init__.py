@@ -44,7 +44,7 @@ BUILT_IN_NAMES: Final = {
     ),
     ENCODER_PLUGINS: frozenset({"static", "compact", "minilm", "onnx", "http", "https"}),
     METHOD_PLUGINS: frozenset[str](),
-    INDEX_PLUGINS: frozenset({"exact"}),
+    INDEX_PLUGINS: frozenset({"exact", "pgvector", "milvus"}),
 }
 
 

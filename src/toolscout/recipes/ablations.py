@@ -11,6 +11,7 @@ from toolscout.methods.feedback.prf import FeedbackPrf
 from toolscout.methods.feedback.trained import FeedbackDpr
 from toolscout.methods.masstool import MassTool
 from toolscout.methods.mlc import Mlc
+from toolscout.methods.neighbours import Neighbours
 from toolscout.methods.query_rewriting import Mmrr, Qta
 from toolscout.methods.tool2vec import Tool2Vec, Tool2VecTuned
 from toolscout.methods.toolrefiner import ToolRefiner
@@ -123,6 +124,7 @@ ABLATIONS: Final[dict[str, Recipe]] = {
             encoder="minilm-plain",
             fallback="bm25-plain",
         ),
+        Recipe("neighbours", "The nearest logged queries vote for the tools that they used.", Neighbours()),
         Recipe(
             "dpr",
             "An encoder tuned so that queries lie near all their gold tools; all other tools are negatives.",

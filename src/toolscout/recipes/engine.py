@@ -22,8 +22,11 @@ from toolscout.catalogue.duplicates import Duplicates, find_duplicates
 from toolscout.catalogue.store import Catalogue, Store
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
-from toolscout.encoders import Encoder
+from toolscout.database import Connection
+from toolscout.encoders import Encoder, Vectors
 from toolscout.errors import ConfigError, StoreError, Unavailable, UserError
+from toolscout.indexes.engines.connect import close_engine, open_engine
+from toolscout.indexes.engines.contract import identify_home, is_engine
 from toolscout.journal.call_order import CallOrder
 from toolscout.journal.evidence import LiveEvidence
 from toolscout.journal.journal import Journal
@@ -36,12 +39,13 @@ from toolscout.recipes.select import Selection, SelectionKey, Selector
 from toolscout.search.pipeline import Decide, Pipeline, Stage
 from toolscout.search.why import Why, explain, find, try_words
 from toolscout.types import Search, Tool
-from toolscout.workspace import Workspace
+from toolscout.workspace import Workspace, name_space
 
 __all__ = ["SearchEngine"]
 
 MAX_SNAPSHOT_ATTEMPTS: Final = 3
 _log: Final = logging.getLogger("toolscout.recipes")
+WITHOUT_ENGINE: Final = "bm25"  # serves while the engine of the index does not answer
 RETRY_ENCODER_AFTER_S: Final = 30.0  # an encoder that did not answer is not asked again before that
 
 
@@ -75,6 +79,8 @@ class SearchEngine:
         self._live: dict[Path, tuple[str, LiveEvidence]] = {}
         self._champion: SelectionKey | None = None
         self._orders: CallOrder | None = None
+        if settings.index == "pgvector" and settings.database is not None:
+            store.follower = self._follow_catalogue
 
     @functools.cached_property
     def vectors(self) -> VectorStore:
@@ -82,8 +88,9 @@ class SearchEngine:
         return VectorStore(self.settings.home)
 
     def close(self) -> None:
-        """Close the file of the vectors and the language model, if they are open."""
+        """Close the file of the vectors, the engine of the index and the language model, if they are open."""
         self.llm.close()
+        close_engine(self.settings)
         if "vectors" in self.__dict__:
             self.vectors.close()
 
@@ -121,6 +128,8 @@ class SearchEngine:
             return self._run_unless_down(selection, batch)
         except Unavailable as error:
             fallback = registry.recipe(selection.recipe).fallback
+            if is_engine(self.settings.index):
+                fallback = fallback or WITHOUT_ENGINE
             if fallback is None:
                 raise
             notice = f"searched with {fallback} alone: {error}"
@@ -272,6 +281,24 @@ class SearchEngine:
     def _build(self, selection: Selection, catalogue: Catalogue, workspace: Workspace) -> Stage:
         options = self.selector.recipe_options(selection)
         return registry.build(selection.recipe, catalogue, workspace, model=selection.model, settings=options)
+
+    def _follow_catalogue(self, connection: Connection) -> None:
+        """Change the vectors in the home's own database, in the transaction that changes the tools.
+
+        An encoder that takes long does not hold up the transaction: the vectors of new tools then follow it.
+        """
+        from toolscout.database.postgres import PostgresConnection
+        from toolscout.indexes.engines.pgvector import PgvectorEngine
+
+        assert isinstance(connection, PostgresConnection)
+        engine = open_engine(self.settings)
+        assert isinstance(engine, PgvectorEngine)
+        encoder = self._load_encoder(Selection(self.settings.recipe))
+        encoders: dict[str, Callable[[Sequence[Tool]], Vectors]] = {}
+        if not isinstance(encoder, str) and encoder.cheap:
+            encode = functools.partial(Workspace(encoder, self.settings).encode_tools, encoder)
+            encoders[name_space(encoder)] = encode
+        engine.follow(connection.raw, identify_home(self.settings.place), encoders)
 
     def _load_encoder(self, selection: Selection) -> str | Encoder:
         name, is_needed = self.selector.encoder(selection)

@@ -218,7 +218,7 @@ def resolve_with_base(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     resolved = msgspec.structs.asdict(options)
     base = resolved.get("base")
     if base is not None and registry.recipe(base).is_fitted:
-        of_base = resolve_with_base(base, _with_base_settings(base, below))
+        of_base = resolve_with_base(base, _add_base_settings(base, below))
         resolved |= {BASE_PREFIX + name: value for name, value in of_base.items()}
     return resolved
 
@@ -230,7 +230,7 @@ def _split_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
     return own, below
 
 
-def _with_base_settings(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+def _add_base_settings(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Add the settings that hold for a recipe when it is a base."""
     method = registry.recipe(name).method
     fields = method.options_type.__struct_fields__ if method.needs_usage else ()
@@ -258,7 +258,7 @@ def _fit_base(name: str, lesson: Lesson, workspace: Workspace, changes: Mapping[
                 "Leave it out"
             )
         return Base(name, None, registry.build(name, catalogue, workspace), name)
-    all_changes = _with_base_settings(name, changes)
+    all_changes = _add_base_settings(name, changes)
     lesson = dataclasses.replace(lesson, no_tool=None) if lesson.no_tool is not None else lesson
     job = plan_fit(name, lesson, dataclasses.replace(workspace, resume=True), workspace.settings.home, all_changes)
     set_here = dict.fromkeys(set(all_changes) - set(changes), "base")
@@ -279,7 +279,7 @@ def on_shelf(job: FitJob) -> FitJob:
 def rehearse_fit(
     name: str, lesson: Lesson, workspace: Workspace, changes: Mapping[str, Any], queries: Sequence[str] = ()
 ) -> None:
-    """Ask the workspace's language model all that a fit, its bases and searches for `queries` ask at most.
+    """Ask the language model everything that a fit could ask it, with the fits of its bases and searches for `queries`.
 
     Nothing is trained. With a `llm.Rehearsal` this counts the calls of the fit before any is made.
 
@@ -290,7 +290,7 @@ def rehearse_fit(
     options, _ = registry.resolve(name, own)
     base = getattr(options, "base", None)
     if base is not None and registry.recipe(base).is_fitted:
-        rehearse_fit(base, lesson, workspace, _with_base_settings(base, below), queries)
+        rehearse_fit(base, lesson, workspace, _add_base_settings(base, below), queries)
     elif base is not None:
         texts = [lesson.texts[query] for query in (*lesson.train, *lesson.dev)]
         rehearse_searches(registry.build(base, Catalogue.of(lesson.tools), workspace), [*texts, *queries])

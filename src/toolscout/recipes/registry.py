@@ -19,8 +19,8 @@ from toolscout.methods.feedback.loop import Feedback
 from toolscout.methods.hybrid_dpr import HybridDpr
 from toolscout.methods.mlc import Mlc
 from toolscout.methods.mlc_light import MlcLight
-from toolscout.methods.neighbours import Neighbours
 from toolscout.methods.scout import Scout
+from toolscout.methods.scout_light import ScoutLight
 from toolscout.methods.toolrefiner import ToolRefiner
 from toolscout.methods.zero_shot import Bm25, Dense, Hybrid
 from toolscout.models import model_store
@@ -39,6 +39,12 @@ RECIPES: Final[dict[str, Recipe]] = {
             Scout(),
             when="The default. Requests may hold several steps. Needs no usage, no torch and no network.",
             fallback="bm25",
+        ),
+        Recipe(
+            "scout-light",
+            "scout that also learns from requests: which tools similar requests used.",
+            ScoutLight(),
+            when="You have a hundred logged requests or more. `toolscout learn` fits it. Needs no torch.",
         ),
         Recipe(
             "hybrid",
@@ -69,16 +75,10 @@ RECIPES: Final[dict[str, Recipe]] = {
             when="You use your own encoder and want to see what it finds by itself.",
         ),
         Recipe(
-            "neighbours",
-            "The nearest logged queries vote for the tools that they used.",
-            Neighbours(),
-            when="You have a few hundred logged requests. Learns in seconds, and follows new usage without a fit.",
-        ),
-        Recipe(
             "mlc-light",
             "A linear classifier over tools and sets of tools, without a transformer.",
             MlcLight(),
-            when="You have thousands of logged requests. The best recipe without torch.",
+            when="You want one classifier by itself, without the other parts of scout-light.",
         ),
         Recipe(
             "mlc",

@@ -163,7 +163,7 @@ class Selector:
             return Selection(name)
         manifest = self._read_manifest(folder)
         if recipe_lead >= 0:
-            model_store.refuse_other(folder, manifest, name)
+            model_store.check_recipe(folder, manifest, name)
         elif not registry.is_known(manifest.recipe):
             raise ConfigError(
                 f"{folder}: toolscout {manifest.version} fitted this model for the recipe {manifest.recipe!r}, which "

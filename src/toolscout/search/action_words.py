@@ -50,7 +50,7 @@ class ActionCues:
         return self._literal is not None and self._literal.search(words) is not None
 
     def weigh(self, words: str, is_question: bool) -> float:
-        """Return how much speaks for the verb in a request.
+        """Return how strongly a request asks for what the verb does: the sum of the weights of its cues.
 
         Args:
             words: the request, from `tokenize_in_order`, joined by blanks.

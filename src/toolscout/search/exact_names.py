@@ -25,7 +25,7 @@ from toolscout.catalogue.store import Catalogue, allows
 from toolscout.search.pipeline import Stage
 from toolscout.types import Hit, Search, Tool
 
-__all__ = ["EXACT", "Names", "find_named_tools", "named_disabled", "named_waiting", "parse_selection"]
+__all__ = ["EXACT", "Names", "explain_disabled", "explain_waiting", "find_named_tools", "parse_selection"]
 
 EXACT: Final = "exact name"
 _QUOTED_NAME: Final = re.compile(
@@ -91,7 +91,7 @@ class Names(Stage):
     def _prepend(self, search: Search) -> Search:
         """Put the tools that the query names first. `select:` leaves them as the only hits."""
         selection = parse_selection(search.query)
-        reason = named_waiting(self.catalogue, search) or named_disabled(self.catalogue, search)
+        reason = explain_waiting(self.catalogue, search) or explain_disabled(self.catalogue, search)
         if reason:
             search = msgspec.structs.replace(search, reason=reason)
         if selection is not None:
@@ -221,7 +221,7 @@ def _plain(word: str) -> str:
     return word.strip(_EDGES).casefold()
 
 
-def named_disabled(catalogue: Catalogue, search: Search) -> str | None:
+def explain_disabled(catalogue: Catalogue, search: Search) -> str | None:
     """Return one sentence if the query names a tool of a disabled source, visible to the caller; or None."""
     keys = list(_list_keys(search.query)) if catalogue.disabled else []
     for source, (message, names) in catalogue.disabled.items():
@@ -232,7 +232,7 @@ def named_disabled(catalogue: Catalogue, search: Search) -> str | None:
     return None
 
 
-def named_waiting(catalogue: Catalogue, search: Search) -> str | None:
+def explain_waiting(catalogue: Catalogue, search: Search) -> str | None:
     """Return one sentence if the query names a tool that waits for approval, visible to the caller; or None."""
     for key in _list_keys(search.query) if catalogue.waiting else ():
         for definition in catalogue.waiting.get(key, ()):

@@ -28,12 +28,12 @@ class StepSearch(Stage):
 
     writes = frozenset({"hits", "steps", "uncovered"})
 
-    def __init__(self, base: Stage, splitter: Splitter, judge: Judge | None = None) -> None:
+    def __init__(self, base: Stage, splitter: Splitter | None, judge: Judge | None = None) -> None:
         """Search with a base.
 
         Args:
             base: ranks the tools for one text.
-            splitter: splits requests.
+            splitter: splits requests. None: every request is one need.
             judge: tells whether a tool fits a step; see `toolscout.abstain.decision`. None: every step is served.
         """
         self.base, self.splitter, self.judge = base, splitter, judge
@@ -60,7 +60,7 @@ class StepSearch(Stage):
 
     def _split(self, search: Search) -> tuple[str, ...]:
         """Return the steps to search one by one; empty for one need."""
-        if not search.split or search.rewrites or parse_selection(search.query) is not None:
+        if self.splitter is None or not search.split or search.rewrites or parse_selection(search.query) is not None:
             return ()
         steps = self.splitter.split(search.query)
         return steps if len(steps) > 1 else ()

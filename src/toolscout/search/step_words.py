@@ -13,9 +13,12 @@ from typing import Final
 __all__ = [
     "ANAPHORA",
     "CONNECTOR",
+    "CONTINUATION",
+    "MESSAGE",
     "PARTICLES",
     "PLACE_REFERENCES",
     "POLITE",
+    "PRELUDE",
     "PREPOSITIONS",
     "PRONOUNS",
     "QUESTIONS",
@@ -227,4 +230,25 @@ THING_REFERENCES: Final = _words(
 ANAPHORA: Final = _words(
     "it them that this those these there here him her its their his same he she they result results former latter",
     "es dort ihn ihm ihr lo allí eso esto isso lá ali là-bas cela ça lì questo его её их там het daar 它 那里 那儿 这",
+)
+
+# How a piece begins that goes on with the step before it, and asks for nothing of its own.
+CONTINUATION: Final = re.compile(
+    r"(?:make|keep|leave) (?:it|them|that|this) (?:\w+ ){0,2}\w+\W*\Z"  # "and make it loud"
+    r"|by (?:\w+ ){0,2}\w+\b(?!.*\?)"  # "then by name"
+    r"|(?:when|if|whenever|once) (?:you|i) (?:\w+ ){1,4}\w+\W*\Z"  # "when you have a minute"
+    r"|(?:if|whether|that) the (?:[\w'’-]+ ){1,8}(?:is|was|are|were|has|have|had) \w+\W*\Z"  # "if the invoice was paid"
+    r"|(?:no|not|without|preferably|ideally|at least|at most|up to|max|min|any) (?:[\w'’-]+ ?){1,4}\W*\Z"
+    r"|(?:one|two|three|four|five|six|\d+) (?:[\w'’-]+ ?){1,2}\W*\Z"
+    r"|(?:many )?(?:thanks|thank you|cheers|regards|best|see you|talk soon)\b(?:[\s,]+[\w'’-]+){0,4}\W*\Z",
+    re.IGNORECASE,
+)
+PRELUDE: Final = re.compile(  # "when you get a chance, …", "could you, if it's no trouble, …"
+    r"\W*(?:(?:could|can|would|will) you\W+)?"
+    r"(?:(?:when|whenever|if|once|as soon as) (?:you|it|it's|that's|possible)\b(?: [\w'’-]+){0,5})\W*\Z",
+    re.IGNORECASE,
+)
+MESSAGE: Final = re.compile(  # what follows the colon is the text of a message
+    r"\b(?:write|send|tell|text|message|reply|answer|post|tweet|translate|email|mail|say|dictate)\b[^:.?!\n]{0,80}:\s",
+    re.IGNORECASE,
 )

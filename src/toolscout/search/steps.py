@@ -11,6 +11,7 @@ The numbers (`data/steps.json`) were fitted by `benchmarks/fit_steps.py`; the fi
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -67,6 +68,7 @@ _CHARS_PER_UNSPACED_TOKEN: Final = 2
 _TELLING_STARTS: Final = [["i"], ["we"], ["my"], ["our"], ["the"], ["it"], ["this"]]
 _TRY_AND: Final = re.compile(r"\b(?:try|go|come|wait)\s*\Z", re.IGNORECASE)  # "go and get" is one step
 _DUTCH_AND: Final = re.compile(r"(?<!\S)en\s+(\w+)", re.IGNORECASE)  # also Spanish and French for "in"
+_LIST_MARKS: Final = frozenset(("line", "item"))
 _GAP: Final = re.compile(r"[\s,，]*")
 
 
@@ -345,7 +347,8 @@ class Splitter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not cuts:
             return whole
         limit = math.log(self.threshold / (1 - self.threshold))
-        kept = [cut for cut, logit in zip(cuts, self.score_cuts(text, cuts), strict=True) if logit >= limit]
+        scored = zip(cuts, self.score_cuts(text, cuts), strict=True)
+        kept = _drop_continuations(text, cuts, [cut for cut, logit in scored if logit >= limit])
         if not kept or len(kept) >= MAX_STEPS:
             return whole
         starts = [0, *(cut.end for cut in kept)]
@@ -357,6 +360,30 @@ class Splitter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [sum(weights.get(name, 0.0) * value for name, value in row.items()) for row in describe_cuts(text, cuts)]
 
 
+def _drop_continuations(text: str, cuts: Sequence[Cut], kept: Sequence[Cut]) -> list[Cut]:
+    """Return the cuts without those inside a message, and those before a piece that goes on with its step."""
+    ends = {cut.end: later.start for cut, later in itertools.pairwise(cuts)}
+    starts = {later.start: cut.end for cut, later in itertools.pairwise(kept)}
+    message = words.MESSAGE.search(text)
+    place, end = (message.end(), _find_message_end(text, message.end())) if message else (0, 0)
+    return [
+        cut
+        for cut in kept
+        if cut.marks & _LIST_MARKS
+        or not (
+            place < cut.start < end
+            or words.CONTINUATION.match(text[cut.end : ends.get(cut.end, len(text))])
+            or words.PRELUDE.match(text[starts.get(cut.start, 0) : cut.start])
+        )
+    ]
+
+
+def _find_message_end(text: str, start: int) -> int:
+    """Return where the sentence ends that begins at a place, or the line."""
+    end = re.compile(r"[.!?](?=\s+[A-Z])|\n").search(text, start)
+    return end.start() if end else len(text)
+
+
 def _complete_references(steps: Sequence[str]) -> tuple[str, ...]:
     """Append to each step what its words for a place or a thing stand for in the step before."""
     completed: list[str] = []
@@ -364,20 +391,23 @@ def _complete_references(steps: Sequence[str]) -> tuple[str, ...]:
         tokens = {token.lower() for token in _TOKEN.findall(step)}
         added = ""
         if number and tokens & words.PLACE_REFERENCES:
-            added = _find_object(steps[number - 1], last=True)
+            added = _find_object(steps[number - 1], after_preposition=True)
         elif number and len(tokens) <= 8 and tokens & words.THING_REFERENCES:
-            added = _find_object(steps[number - 1], last=False)
+            added = _find_object(steps[number - 1], after_preposition=False)
         completed.append(f"{step} ({added})" if added and added.lower() not in step.lower() else step)
     return tuple(completed)
 
 
-def _find_object(step: str, *, last: bool) -> str:
-    """Return the words after the last preposition of a step, or after its verb; at most `MAX_REFERENCE_TOKENS`."""
+def _find_object(step: str, *, after_preposition: bool) -> str:
+    """Return what a step acts on: the words after its first verb, at most `MAX_REFERENCE_TOKENS`.
+
+    With `after_preposition`, the words after its last preposition, which name the place (`… to the folder Docs`).
+    """
     tokens = _TOKEN.findall(step)
     lowered = [token.lower() for token in tokens]
     places = [n for n, word in enumerate(lowered) if word in words.PREPOSITIONS and n + 1 < len(tokens)]
     verbs = [n for n, word in enumerate(lowered) if word in words.VERBS]
-    start = places[-1] + 1 if last and places else verbs[0] + 1 if verbs else 0
+    start = places[-1] + 1 if after_preposition and places else verbs[0] + 1 if verbs else 0
     empty = words.PRONOUNS | words.PREPOSITIONS | words.ANAPHORA | words.PARTICLES
     kept = [token for token in tokens[start:] if token.lower() not in empty]
     return " ".join(kept[:MAX_REFERENCE_TOKENS])

@@ -11,6 +11,7 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -24,9 +25,40 @@ __all__ = ["Trial", "Why", "explain", "find", "try_words"]
 
 MIN_TWIN_OVERLAP = 0.8  # overlap of words from which two tools are called near-duplicates
 MAX_LIFTING_WORDS = 3  # missing words that are added to a description together
+MAX_PARTS = 6  # parts of a request that are tried by themselves
+MIN_PART_WORDS = 2
+MAX_QUOTED_CHARS = 120  # of a part of a request
+MAX_ADVISED_TOOLS = 20  # more tools than this are no advice
 REQUEST_WORDS = frozenset(  # words of any request, which say nothing about a tool
-    ("want", "need", "help", "please", "like", "much", "find", "know", "give", "tell", "get", "show", "could", "would")
+    (
+        *("want", "need", "help", "please", "like", "much", "find", "know", "give", "tell", "get", "show", "could"),
+        *("would", "let", "make", "use", "using", "able", "trying", "looking", "look", "see", "going", "go", "got"),
+        *("take", "put", "think", "say", "come", "thanks", "thank", "hello", "hi", "hey", "ok", "okay", "sure", "well"),
+        *("something", "anything", "everything", "someone", "thing", "things", "way", "really", "quickly", "also"),
+        *("now", "today", "tomorrow", "yesterday", "tonight", "right", "currently", "recently", "soon", "later"),
+        *("then", "next", "first", "second", "last", "after", "before", "afterwards", "finally", "one", "two", "three"),
+        *(
+            "many",
+            "every",
+            "new",
+            "good",
+            "best",
+            "great",
+            "nice",
+            "big",
+            "interested",
+            "wondering",
+            "maybe",
+            "possible",
+        ),
+        *("amazing", "interesting", "perfect", "heard", "mood", "ones", "kind", "bit", "lot", "certain", "specific"),
+        *("available", "regarding", "related", "wanted", "needed", "asked", "gave", "following", "via"),
+    )
 )
+_PART_END = re.compile(
+    r"[,;:.?!]+(?:\s+|$)|\s+(?:and|then|also|but|und|dann|y|luego|et|puis|e|depois)\s+", re.IGNORECASE
+)
+_NAME = re.compile(r"(?<=[^\s.?!:])\s+([A-Z][\w'’-]*)")  # a capital in mid-sentence
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +87,9 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
         matched: word of the query → its contribution to the BM25 score.
         missing: words of the query that the tool lacks.
         ahead: (id, score) of the tools that are returned instead.
+        step: the part of the request that ranks the tool best, if it has several; None: the whole request does.
+        step_rank: the tool's rank when this part is asked by itself.
+        stands_for_it: id of the tool that is returned in its place because it does the same.
         causes: sentences, the most important first.
         fixes: sentences; those that add words were tested.
         trial: what words would do that the caller chose; None: none were chosen.
@@ -72,6 +107,9 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
     causes: tuple[str, ...]
     fixes: tuple[str, ...]
     trial: Trial | None = None
+    step: str | None = None
+    step_rank: int | None = None
+    stands_for_it: str | None = None
 
 
 def find(catalogue: Catalogue, name: str) -> str:
@@ -123,17 +161,14 @@ def explain(
     shown = tool_id in answer.ids
     hidden = search.visible is not None and not search.visible(tool)
     causes, fixes = _find_role(answer, tool_id), []
+    absence: _Absence | None = None
     if hidden:
         causes.append("the caller may not see it: the policy hides it")
         fixes.append("allow the caller to see it")
     elif not shown:
         rank = explanation.rank if explanation else None
-        demotions = [stage.note for stage in stages if stage.stage == "demote"]
-        absence = _Absence(search, tool, answer, rank, demotions, matched, missing)
-        twins = _find_twins(tool, absence.returned_tools)
-        causes, fixes = _find_causes(absence, twins), _find_fixes(absence, twins)
-        lift = _lift(catalogue, rebuild, search, tool, missing) if rebuild else None
-        fixes = [lift, *fixes] if lift else fixes
+        absence = _note_absence(pipeline, search, tool, answer, rank, stages, matched, missing)
+        causes, fixes = _explain_absence(absence, catalogue, rebuild)
     return Why(
         query=search.query,
         tool=tool_id,
@@ -146,6 +181,95 @@ def explain(
         ahead=tuple((hit.id, hit.score) for hit in answer.hits if hit.id != tool_id),
         causes=tuple(causes),
         fixes=tuple(fixes),
+        **_describe_part(absence),
+    )
+
+
+def _describe_part(absence: _Absence | None) -> dict[str, Any]:
+    """Return the fields of the explanation that name a part of the request, and a tool that stands for the tool."""
+    if absence is None:
+        return {}
+    part = absence.part
+    fields = {"step": part.text, "step_rank": part.rank} if part else {}
+    return {**fields, "stands_for_it": absence.standing}
+
+
+def _note_absence(
+    pipeline: Stage,
+    search: Search,
+    tool: Tool,
+    answer: Search,
+    rank: int | None,
+    stages: Sequence[Explanation],
+    matched: Mapping[str, float],
+    missing: Sequence[str],
+) -> _Absence:
+    """Return the facts about a tool that a search did not return."""
+    standing = next((hit.id for hit in answer.hits if tool.id in hit.similar), None)
+    part = None if standing else _find_part(pipeline, search, answer, tool.id, rank)
+    demotions = [stage.note for stage in stages if stage.stage == "demote"]
+    advisable = _keep_advisable(missing, search.query, part)
+    return _Absence(search, tool, answer, rank, demotions, matched, advisable, part, standing)
+
+
+def _explain_absence(
+    absence: _Absence, catalogue: Catalogue, rebuild: Callable[[Catalogue], Stage] | None
+) -> tuple[list[str], list[str]]:
+    """Return the causes of the absence, and what would lift it."""
+    twins = _find_twins(absence.tool, absence.returned_tools)
+    causes, fixes = _find_causes(absence, twins), _find_fixes(absence, twins)
+    if rebuild and not absence.standing and not absence.is_found_by_part:
+        lift = _lift(catalogue, rebuild, absence.search, absence.tool, absence.missing)
+        fixes = [lift, *fixes] if lift else fixes
+    return causes, fixes
+
+
+class _Part(NamedTuple):
+    """A part of a request, and the rank of the tool when it is asked by itself."""
+
+    text: str
+    rank: int
+    is_step: bool
+
+
+def _find_part(pipeline: Stage, search: Search, answer: Search, tool_id: str, rank: int | None) -> _Part | None:
+    """Return the part of a request that ranks the tool best; None: the whole request ranks it as well.
+
+    The parts are the steps of the answer, or else the clauses of the request.
+    """
+    parts = answer.steps or _cut_clauses(search.query)
+    alone = [msgspec.structs.replace(search, query=part, split=False) for part in parts[:MAX_PARTS]]
+    ranked = [
+        _Part(one.query, explanation.rank, bool(answer.steps))
+        for one in alone
+        if (explanation := pipeline.explain(one, tool_id)) is not None and explanation.rank is not None
+    ]
+    best = min(ranked, key=lambda part: part.rank, default=None)
+    return best if best is not None and (rank is None or best.rank < rank or best.is_step) else None
+
+
+def _cut_clauses(query: str) -> tuple[str, ...]:
+    """Cut a request at marks and conjunctions; empty if it has one clause."""
+    clauses = tuple(
+        clause.strip() for clause in _PART_END.split(query) if len(re.findall(r"\w+", clause)) >= MIN_PART_WORDS
+    )
+    return clauses if len(clauses) > 1 else ()
+
+
+def _keep_advisable(words: Sequence[str], query: str, part: _Part | None) -> tuple[str, ...]:
+    """Return the words that a description could take up.
+
+    Left out are words of any request, values (numbers, and names, which are written with a capital), and words of
+    another part of the request.
+    """
+    names = {word.casefold() for word in _NAME.findall(query)}
+    own = set(re.findall(r"\w+", part.text.casefold())) if part else None
+    return tuple(
+        word
+        for word in words
+        if word.casefold() not in REQUEST_WORDS | names
+        and not any(letter.isdigit() for letter in word)
+        and (own is None or word.casefold() in own)
     )
 
 
@@ -192,7 +316,9 @@ class _Absence:
         rank: the tool's rank before the hits are cut, from 1; None: no stage ranks it.
         demotions: notes of the stages that put it behind all others.
         matched: word of the query → its contribution to the BM25 score.
-        missing: words of the query that the tool lacks.
+        missing: words of the query that the tool lacks and that its description could take up.
+        part: the part of the request that ranks it best; None: the whole request does.
+        standing: id of a returned tool that does the same.
     """
 
     search: Search
@@ -202,6 +328,8 @@ class _Absence:
     demotions: Sequence[str]
     matched: Mapping[str, float]
     missing: Sequence[str]
+    part: _Part | None
+    standing: str | None
 
     @property
     def returned_tools(self) -> list[Tool]:
@@ -209,9 +337,13 @@ class _Absence:
 
     @property
     def is_turned_away(self) -> bool:
-        """Whether the search abstained although it ranks the tool high enough."""
-        is_high = self.rank is not None and self.rank <= self.search.k
-        return is_high and not self.answer.hits and bool(self.answer.reason)
+        """Whether the search abstained."""
+        return not self.answer.hits and self.answer.answer not in (None, "tools")
+
+    @property
+    def is_found_by_part(self) -> bool:
+        """Whether the tool is returned when a part of the request is asked by itself."""
+        return self.part is not None and self.part.rank <= self.search.k
 
     @property
     def is_cut(self) -> bool:
@@ -224,29 +356,54 @@ def _find_causes(absence: _Absence, twins: Sequence[str]) -> list[str]:
     causes = []
     if absence.is_turned_away:
         causes.append(f"the whole request is turned away: {absence.answer.reason}")
+    if absence.standing:
+        return [*causes, f"{absence.standing} stands for it: it does the same"]
     causes += [f"all other tools stand before it: {note}" for note in absence.demotions]
+    causes += _find_part_causes(absence)
     causes += _find_text_causes(absence)
     if twins:
         causes.append(f"{_list(twins)} says almost the same and stands before it")
-    prerequisites = sum(hit.role == "prerequisite" for hit in absence.answer.hits)
-    if absence.is_cut and prerequisites:
-        causes.append(f"{prerequisites} of the {absence.search.k} returned tools are prerequisites of others")
+    return causes + _find_rank_causes(absence)
+
+
+def _find_rank_causes(absence: _Absence) -> list[str]:
+    """Return the causes that lie in the tool's rank."""
     if absence.is_cut:
-        causes.append(f"it stands at rank {absence.rank}, and {absence.search.k} tools are asked for")
-    elif absence.rank is None and not absence.demotions:
-        causes.append("no stage ranks it among its candidates")
-    return causes
+        count = sum(hit.role == "prerequisite" for hit in absence.answer.hits)
+        causes = [f"{count} of the {absence.search.k} returned tools are prerequisites of others"] if count else []
+        return [*causes, f"it stands at rank {absence.rank}, and {absence.search.k} tools are asked for"]
+    is_unranked = absence.rank is None and absence.part is None and not absence.demotions
+    return ["no stage ranks it among its candidates"] if is_unranked else []
 
 
 def _find_fixes(absence: _Absence, twins: Sequence[str]) -> list[str]:
+    if absence.standing:
+        return [f"call it by its id, {absence.tool.id}, or prefer its source: preferred_sources"]
     fixes = []
+    if absence.is_found_by_part and absence.part:
+        step = absence.part
+        fixes.append(f"ask this step by itself: {_quote(step.text)}, where it stands at rank {step.rank} (tried out)")
     if twins:
         fixes.append(f"say in its description what it does that {twins[0]} does not")
-    if absence.is_turned_away:
+    if absence.is_turned_away and absence.rank is not None and absence.rank <= absence.search.k:
         fixes.append(f"ask for it by its name, {absence.tool.name}, or set false_rejects to 0")
-    if absence.is_cut:
+    if absence.is_cut and absence.rank is not None and absence.rank <= MAX_ADVISED_TOOLS:
         fixes.append(f"ask for {absence.rank} tools: -k {absence.rank}")
     return fixes
+
+
+def _find_part_causes(absence: _Absence) -> list[str]:
+    """Return the causes that lie in the other parts of the request."""
+    part = absence.part
+    if part is None:
+        return []
+    if part.text in absence.answer.uncovered:
+        return [f"no tool is taken to fit its step, {_quote(part.text)}"]
+    if absence.is_found_by_part:
+        return [
+            f"it belongs to {_quote(part.text)}, where it stands at rank {part.rank}; the other parts take its place"
+        ]
+    return [f"it belongs to {_quote(part.text)}, and stands only at rank {part.rank} there"] if part.is_step else []
 
 
 def _find_text_causes(absence: _Absence) -> list[str]:
@@ -331,6 +488,11 @@ def _sort_by_rarity(words: Sequence[str], tools: Sequence[Tool]) -> list[str]:
 def _replace_description(tool: Tool, description: str) -> Tool:
     meta = {**tool.meta, "text": f"{tool.meta['text']} {description}"} if "text" in tool.meta else tool.meta
     return msgspec.structs.replace(tool, description=description, meta=meta)
+
+
+def _quote(text: str) -> str:
+    """Return a text in quotation marks, cut if it is long."""
+    return f"“{text}”" if len(text) <= MAX_QUOTED_CHARS else f"“{text[: MAX_QUOTED_CHARS - 1].rstrip()}…”"
 
 
 def _list(words: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 
 from toolscout.access.http import CHALLENGE, MARK, credential_of, origins_of
+from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import Caller, Policies
 from toolscout.errors import Denied
 from toolscout.server.service import RequestRefused
@@ -19,7 +20,7 @@ __all__ = ["Door"]
 class Door:
     """Refuses requests for other hosts and from other pages (DNS rebinding), and authenticates callers."""
 
-    def __init__(self, policies: Policies, names: Iterable[str]) -> None:
+    def __init__(self, policies: Policies | LivePolicies, names: Iterable[str]) -> None:
         """Check requests against the policies and the host names of the service."""
         self.policies = policies
         self._hosts = frozenset(host.casefold() for host in origins_of(names)[0])

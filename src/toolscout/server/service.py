@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
+from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import Caller, Policies
 from toolscout.errors import ToolscoutError, Unavailable
 from toolscout.learn.drift import DriftWatch
@@ -53,7 +54,7 @@ class Service:
     def __init__(
         self,
         scout: Scout,
-        policies: Policies | None = None,
+        policies: Policies | LivePolicies | None = None,
         *,
         limits: Limits | None = None,
         results: Path | None = None,

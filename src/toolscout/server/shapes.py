@@ -267,6 +267,9 @@ class WhyAnswer(Struct):
     causes: list[str]
     fixes: list[str]
     trial: Trial | None = None
+    step: str | None = None
+    step_rank: int | None = None
+    stands_for_it: str | None = None
 
 
 class Row(Struct):

@@ -229,6 +229,10 @@ class _Filler:
         return option if isinstance(option, Mapping) else None
 
     def _fill(self, match: re.Match[str]) -> str:
+        """Return what stands for one `${name}` of the manifest.
+
+        A value that the user must choose becomes an environment variable, with the manifest's default if it has one.
+        """
         name = match[1]
         if name in self._values:
             return self._values[name]

@@ -136,6 +136,11 @@ class Library:
                 f"{where}: expected an answer within {self._timeout:g} s, and all documents within "
                 f"{TOTAL_TIMEOUTS * self._timeout:g} s, found none"
             ) from None
+        except httpx.ConnectError as error:
+            reason = str(error)[:120] or "no answer"
+            raise SourceError(
+                f"{where}: it cannot be reached ({reason}). Check the address, and that the server runs."
+            ) from None
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             reason = str(error) or type(error).__name__
             raise SourceError(f"{where}: expected a readable document, found: {reason[:200]}") from None

@@ -338,7 +338,8 @@ class _Watch:
             return self._build_error(f"expected to sign in, found: {words}")
         if isinstance(error, RequestError):
             where = show_url(self.server.url)
-            return self._build_error(f"expected an MCP server at {where}, found: {words}", "is it running?")
+            advice = "Check the address, and that the server runs."
+            return self._build_error(f"{where} cannot be reached ({words}). {advice}")
         if isinstance(error, (OSError, ValueError)) and uses_stdio:
             return self._build_error(f"expected a command that starts, found {self.server.command!r}: {words}")
         return self._build_error(f"expected {self.awaited}, found {type(error).__name__}: {words}")

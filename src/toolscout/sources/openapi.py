@@ -55,6 +55,11 @@ _HINTS: Final = {
     "delete": Hints(destructive=True, idempotent=True),
 }
 
+#: Words at the ends of a title that say only that a document describes an interface, and versions.
+_GENERIC_TITLE_WORD: Final = re.compile(
+    r"the|apis?|rest(ful)?|open-?api|swagger|oas|spec(ification)?|definition|version|v?\d+(\.\w+)*"
+)
+
 
 def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
     """Read one OpenAPI 3.x or Swagger 2.0 document, JSON or YAML.
@@ -71,7 +76,8 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
     Args:
         locator: a file of at most 50 MB, or an http(s) URL. Redirects of a URL are followed. Requests go only to
             public addresses, to the URL's own host if the user typed a local one, and to the setting `private_hosts`.
-        name: the source's name. By default the document's title in lower case, or the file's stem.
+        name: the source's name. By default the document's title in lower case, without words such as API, or the file's
+            stem.
         settings: `http_timeout` in seconds, `max_tools` (the largest number of operations), and `private_hosts`.
 
     Raises:
@@ -85,8 +91,27 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
         if not isinstance(version, (str, int, float)) or not re.match(r"3(\.|$)|2(\.0)?$", str(version)):
             raise SourceError(f"{where}: expected OpenAPI 3.x or Swagger 2.0, found version {describe_value(version)}")
         info = document.get("info")
-        title = (clean_text(info.get("title")) if isinstance(info, Mapping) else "") or Path(where).stem
-        return [_Api(library, document, title, settings.max_tools).build_reading(name or source_name(title.lower()))]
+        stem = Path(where).stem
+        title = (clean_text(info.get("title")) if isinstance(info, Mapping) else "") or stem
+        source = name or _name_document(title, stem)
+        return [_Api(library, document, title, settings.max_tools).build_reading(source)]
+
+
+def _name_document(*titles: str) -> str:
+    """Name a document by its title as people would: `petstore` for `Swagger Petstore - OpenAPI 3.0`.
+
+    Words such as API and versions are dropped from both ends. A title of such words alone gives way to the next.
+    """
+    for title in titles:
+        words = [word for word in re.split(r"[\s\-_/:|()]+", title.lower()) if word]
+        while words and _GENERIC_TITLE_WORD.fullmatch(words[-1]):
+            if words.pop() == "api" and words and words[-1] == "web":
+                words.pop()
+        while words and _GENERIC_TITLE_WORD.fullmatch(words[0]):
+            del words[0]
+        if words:
+            return source_name("-".join(words))
+    return source_name(titles[0].lower())
 
 
 class _Operation(NamedTuple):

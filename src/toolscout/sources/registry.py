@@ -224,10 +224,10 @@ def _build_package(package: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def _pin_package(package: Mapping[str, Any]) -> str:
-    """Return how the launcher names exactly the version of a package that was published.
+    """Return the package with its version, as its launcher writes it: `name@1.2.3`, `name==1.2.3`, `image:1.2.3`.
 
     Raises:
-        SourceError: if the version is not exact, or the name is none.
+        SourceError: if the version is not an exact one, or the name cannot be a package's.
     """
     identifier, version = str(package.get("identifier") or ""), str(package.get("version") or "")
     if package["registryType"] == "oci":

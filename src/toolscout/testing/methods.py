@@ -198,7 +198,7 @@ def _is_refused(values: Mapping[str, Any], options_type: type[msgspec.Struct]) -
 
 
 def _is_number(hint: Any) -> bool:
-    """Tell whether a type, or one of a union, is a number."""
-    arguments = typing.get_args(hint)
-    return hint in (int, float) or any(_is_number(argument) for argument in arguments if isinstance(argument, type)
-                                       or typing.get_args(argument))  # fmt: skip
+    """Tell whether a type is a number, or has one among its arguments, as `int | None` has."""
+    if hint in (int, float):
+        return True
+    return any(_is_number(argument) for argument in typing.get_args(hint))

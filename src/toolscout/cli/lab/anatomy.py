@@ -11,7 +11,7 @@ import click
 
 from toolscout.cli.data import data_option, find_root
 from toolscout.cli.lab.bench import out_option
-from toolscout.cli.output import encoder_option, json_option, print_json, print_table, progress
+from toolscout.cli.output import choose_home, encoder_option, json_option, print_json, print_table, progress
 from toolscout.config import load_settings
 
 COSINE_KINDS = ("positive", "negative")
@@ -56,7 +56,7 @@ def anatomy_command(
     from toolscout.lab.machine import provenance
     from toolscout.sources.folder import read_tools
 
-    settings = load_settings(home=(ctx.obj or {}).get("home"))
+    settings = load_settings(**choose_home(ctx))
     dataset = load_dataset(name, find_root(data))
     tools = read_tools(dataset.folder, "d").tools
     model_encoder = None

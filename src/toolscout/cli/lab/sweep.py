@@ -13,7 +13,7 @@ import msgspec
 
 from toolscout.cli.data import data_option, find_folder, find_root, parse_settings, set_option
 from toolscout.cli.llm import print_cost, share_llm
-from toolscout.cli.output import encoder_option, json_option, print_json, print_table, progress
+from toolscout.cli.output import choose_home, encoder_option, json_option, print_json, print_table, progress
 from toolscout.config import load_settings
 from toolscout.errors import ConfigError
 
@@ -68,7 +68,7 @@ def sweep_command(
     from toolscout.lab.sweep import Sweep, describe_settings, sweep
 
     root = find_root(data)
-    settings = load_settings(home=(ctx.obj or {}).get("home"))
+    settings = load_settings(**choose_home(ctx))
     job = Sweep(
         load_dataset(name, root),
         recipe,

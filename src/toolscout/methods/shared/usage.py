@@ -14,27 +14,25 @@ seldom need a tool that no request has needed before. With λ above 0, a tool wi
 
 from __future__ import annotations
 
-import functools
-import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 
-from toolscout.arrays import Checksums, Mask, Places, Scores, Vectors
+from toolscout.arrays import Mask, Places, Scores, Vectors
 from toolscout.catalogue.store import Catalogue
-from toolscout.encoders import Encoder
+from toolscout.encoders import ENGLISH, Encoder, get_languages
+from toolscout.encoders.languages import is_foreign
+from toolscout.encoders.static import load_static
 from toolscout.indexes import place, rank, top_k
 from toolscout.indexes.exact import Exact
-from toolscout.indexes.sparse import BM25, CODE_SETTINGS
+from toolscout.indexes.sparse import BM25
+from toolscout.indexes.standard import MIN_COSINE_DEVIATION
 from toolscout.journal.evidence import Example
-from toolscout.methods import BaseRule
-from toolscout.methods.lesson import Lesson
-from toolscout.methods.shared.ngrams import hash_features
 from toolscout.methods.shared.tuning import Amount, Positive, Tuning
 from toolscout.models.model_store import Model
-from toolscout.search.fusion import DEPTH, WEIGHT
+from toolscout.search.fusion import DEPTH, FOREIGN_WEIGHT, STANDARD_WEIGHT, WEIGHT
 from toolscout.search.pipeline import Retrieve, Stage
 from toolscout.types import Explanation, Tool
 from toolscout.workspace import LiveEvidence, Workspace, index_words
@@ -43,16 +41,15 @@ __all__ = [
     "DESCRIPTION_ENCODER",
     "Blend",
     "DescriptionScorer",
-    "FitData",
     "Grow",
+    "HybridScorer",
+    "Learned",
+    "Mix",
     "TunedBlend",
     "UsageIndex",
-    "UsageMethod",
     "UsageSide",
     "build_usage_stage",
-    "choose_best",
     "mix_usage",
-    "select_unset",
     "softmax",
     "weigh_usage",
 ]
@@ -67,12 +64,8 @@ The tools of the model come first, then those that only new queries used.
 """
 
 DESCRIPTION_ENCODER: Final = "static"  # encodes descriptions where the method's own encoder knows queries only
-SHARPNESS_GRID: Final = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
-KAPPA_GRID: Final = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
-AGREEMENT_GRID: Final = (0.0, 0.25, 0.5, 1.0)
 MIN_SHARE: Final = 1e-12
-QUALITY_CUTOFF: Final = 5
-Choice = TypeVar("Choice")
+Scorer = TypeVar("Scorer", bound="DescriptionScorer")
 
 
 class Blend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -136,14 +129,14 @@ def mix_usage(usage: Scores, described: Scores, weight: Scores, agreement: float
 class DescriptionScorer:
     """Scores every tool of a catalogue by its description, with the formula of `hybrid`."""
 
-    def __init__(self, words: BM25, meaning: Exact) -> None:
-        """Score with both indexes, which hold the same tools."""
-        self.words, self.meaning = words, meaning
+    def __init__(self, words: BM25, meaning: Exact, encoder: Encoder) -> None:
+        """Score with both indexes, which hold the same tools; `encoder` made the vectors."""
+        self.words, self.meaning, self.encoder = words, meaning, encoder
 
     @classmethod
-    def of(cls, workspace: Workspace, catalogue: Catalogue, encoder: Encoder) -> DescriptionScorer:
+    def of(cls: type[Scorer], workspace: Workspace, catalogue: Catalogue, encoder: Encoder) -> Scorer:
         """Index a catalogue."""
-        return cls(index_words(catalogue), workspace.index_tools(catalogue, encoder))
+        return cls(index_words(catalogue), workspace.index_tools(catalogue, encoder), encoder)
 
     def scores(self, text: str, row: Vectors) -> Scores:
         """Return BM25 + 5 · cosine, `(tools,)`; cosines are scaled to 0 to 1, from the 100th best to the best."""
@@ -154,6 +147,55 @@ class DescriptionScorer:
         if row.any() and highest > lowest:
             scores += WEIGHT * np.clip((cosines - lowest) / (highest - lowest), 0, None)
         return scores
+
+
+class HybridScorer(DescriptionScorer):
+    """Scores as `hybrid` does today, with standard scores; `DescriptionScorer` has the formula of its first edition."""
+
+    def scores(self, text: str, row: Vectors) -> Scores:
+        """Return BM25 + standard score, `(tools,)`; see `search.fusion.add_by_language`."""
+        scores = np.asarray(self.words.scores(text), dtype=np.float64)
+        mean, deviation = self.meaning.describe_cosines(row)
+        if row.any() and deviation >= MIN_COSINE_DEVIATION:
+            cosines = np.einsum("nd,d->n", self.meaning.vectors, row)
+            scores += self._weigh_meaning(text) * np.clip((cosines - mean) / deviation, 0, None)
+        return scores
+
+    def _weigh_meaning(self, text: str) -> float:
+        """Return the weight of the encoder, which is higher in a language that only the encoder understands."""
+        if get_languages(self.encoder) == ENGLISH or not is_foreign(text, load_static().pieces.is_word):
+            return STANDARD_WEIGHT
+        return FOREIGN_WEIGHT
+
+
+class Mix(NamedTuple):
+    """How usage and description are joined; see `Blend` and `UsageIndex.scores`.
+
+    Attributes:
+        sharpness: factor of description scores before the softmax.
+        agreement: λ of `mix_usage`.
+        novelty: ν of `mix_usage`.
+        in_points: whether scores are given in the points of the description side.
+    """
+
+    sharpness: float
+    agreement: float
+    novelty: float
+    in_points: bool = False
+
+
+class Learned(NamedTuple):
+    """The usage side of a fitted model.
+
+    Attributes:
+        usage: see `Usage`; over the tools of the model.
+        grow: see `Grow`, for methods that learn new queries without training; None: new queries wait for the next fit.
+        encode: queries → rows for `usage`; None: those of the description side.
+    """
+
+    usage: Usage
+    grow: Grow | None = None
+    encode: Encode | None = None
 
 
 class UsageSide(NamedTuple):
@@ -196,9 +238,7 @@ class UsageIndex:
         encode_for_usage: Encode | None,
         load_usage: Callable[[], UsageSide],
         described: DescriptionScorer,
-        sharpness: float,
-        agreement: float,
-        novelty: float,
+        mix: Mix,
     ) -> None:
         """Join both sides of the ranking.
 
@@ -208,21 +248,27 @@ class UsageIndex:
             encode_for_usage: queries → rows for the usage side; None: the same rows.
             load_usage: returns the present usage side.
             described: the description side.
-            sharpness: factor of description scores before the softmax.
-            agreement: see `mix_usage`.
-            novelty: see `mix_usage`.
+            mix: how both are joined.
         """
         self.ids = tuple(ids)
         self._encode, self._encode_for_usage, self._load_usage = encode, encode_for_usage, load_usage
         self._described = described
-        self._sharpness, self._agreement, self._novelty = sharpness, agreement, novelty
+        self._mix = mix
 
     def scores(self, text: str, row: Vectors, usage_row: Vectors, side: UsageSide) -> Scores:
-        """Score every tool, `(tools,)`, from the rows of both sides; -inf if neither side knows the query."""
+        """Score every tool, `(tools,)`, from the rows of both sides; -inf if neither side knows the query.
+
+        In points, a tool of which usage says nothing has the score of its description, plus a constant for novelty.
+        The order is the same, but scores of several queries are comparable, as those of `hybrid` are.
+        """
         usage, described = side.shares(text, usage_row), self._described.scores(text, row)
         if not usage.any() and not described.any():
             return np.full(len(self.ids), -np.inf)
-        return mix_usage(usage, softmax(self._sharpness * described), side.weight, self._agreement, self._novelty)
+        mix, logits = self._mix, self._mix.sharpness * described
+        scores = mix_usage(usage, softmax(logits), side.weight, mix.agreement, mix.novelty)
+        if mix.in_points:
+            scores = (scores / (1 + mix.agreement) + np.logaddexp.reduce(logits)) / mix.sharpness
+        return scores
 
     def search(
         self, queries: Sequence[str], k: int, visible: Sequence[Mask | None] | None = None
@@ -264,11 +310,10 @@ def build_usage_stage(
     catalogue: Catalogue,
     model: Model,
     encoder: Encoder,
-    usage: Usage,
+    learned: Learned,
     *,
     label: str,
-    encode_for_usage: Encode | None = None,
-    grow: Grow | None = None,
+    in_points: bool = False,
 ) -> Stage:
     """Build the pipeline of a fitted method: usage and description over the present catalogue.
 
@@ -277,58 +322,25 @@ def build_usage_stage(
         catalogue: the tools to search.
         model: has the array `uses` and the settings `sharpness`, `kappa`, `agreement` and `novelty`.
         encoder: of the description side.
-        usage: of the usage side.
+        learned: the usage side.
         label: name of the stage.
-        encode_for_usage: queries → rows for `usage`; None: those of `encoder`.
-        grow: see `Grow`, for methods that learn new queries without training; None: new queries wait for the next fit.
+        in_points: whether the description side is that of `hybrid`, and scores are in its points.
     """
     settings = model.manifest.settings
     tools = catalogue.tools()
     columns, kappa = model.places(tools), settings["kappa"].value
-    fitted = UsageSide.of(usage, columns, model.arrays["uses"], kappa)
+    fitted = UsageSide.of(learned.usage, columns, model.arrays["uses"], kappa)
     index = UsageIndex(
         catalogue.ids,
         encode=lambda texts: encoder.encode(texts, "query"),
-        encode_for_usage=encode_for_usage,
-        load_usage=_make_growing(fitted, model, tools, grow, workspace.live, kappa)
-        if grow and workspace.live
+        encode_for_usage=learned.encode,
+        load_usage=_make_growing(fitted, model, tools, learned.grow, workspace.live, kappa)
+        if learned.grow and workspace.live
         else lambda: fitted,
-        described=DescriptionScorer.of(workspace, catalogue, encoder),
-        sharpness=settings["sharpness"].value,
-        agreement=settings["agreement"].value,
-        novelty=settings["novelty"].value,
+        described=(HybridScorer if in_points else DescriptionScorer).of(workspace, catalogue, encoder),
+        mix=Mix(settings["sharpness"].value, settings["agreement"].value, settings["novelty"].value, in_points),
     )
     return Retrieve(index, label=label, mask=catalogue.mask, depth=DEPTH)
-
-
-class UsageMethod:
-    """Base of the methods that learn the usage of single tools with the encoder of the workspace.
-
-    Attributes:
-        label: name of the stage.
-    """
-
-    needs_usage = True
-    transfers = False
-    abstains = False
-    base: BaseRule | None = None
-    label: str
-
-    def load_usage(self, model: Model, encoder: Encoder) -> tuple[Usage, Grow | None]:
-        """Return the usage side of a fitted model, and how it grows; see `Usage` and `Grow`."""
-        raise NotImplementedError
-
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
-        """Build the pipeline over a catalogue.
-
-        Raises:
-            ConfigError: if the model was fitted with another encoder, or knows no tool of the catalogue.
-        """
-        encoder = workspace.load_encoder()
-        model.check_encoder(encoder)
-        model.check_catalogue(catalogue.tools())
-        usage, grow = self.load_usage(model, encoder)
-        return build_usage_stage(workspace, catalogue, model, encoder, usage, label=self.label, grow=grow)
 
 
 def _make_growing(
@@ -367,115 +379,3 @@ def _make_growing(
         return UsageSide.of(grow(texts, gold, count), columns, uses, kappa) if texts else fitted
 
     return load_usage
-
-
-# --- fitting ----------------------------------------------------------------------------------------------------------
-
-
-def choose_best(candidates: Iterable[Choice], quality: Callable[[Choice], float]) -> Choice:
-    """Return the first candidate of the highest quality."""
-    return max(candidates, key=quality)
-
-
-class FitData:
-    """The queries of a fit as arrays, and the choices that are made on dev.
-
-    Attributes:
-        ids: ids of the queries: train, then dev.
-        texts: texts of the queries.
-        rows: vectors of the queries, `(n, dim)` float32.
-        gold: positions of the gold tools of each query.
-        n_train: number of training queries.
-        n_final: number of queries that the final model learns from.
-    """
-
-    def __init__(self, workspace: Workspace, lesson: Lesson, options: Any, encoder: Encoder) -> None:
-        position = {tool.id: place for place, tool in enumerate(lesson.tools)}
-        qrels = {**lesson.train, **lesson.dev}
-        self.workspace, self.lesson, self.options = workspace, lesson, options
-        self.ids = list(qrels)
-        self.texts = [lesson.texts[query] for query in self.ids]
-        self.rows = workspace.encode_queries(encoder, self.texts)
-        self.gold = [np.array(sorted(position[tool] for tool in qrels[query])) for query in self.ids]
-        self.n_train = len(lesson.train)
-        self.n_final = len(self.ids) if getattr(options, "refit", False) else self.n_train
-        self._dev_gold = np.zeros((len(lesson.dev), len(lesson.tools)), dtype=np.bool_)
-        for row, gold in zip(self._dev_gold, self.gold[self.n_train :], strict=True):
-            row[gold] = True
-        self._described = self._describe(encoder)
-
-    def _describe(self, encoder: Encoder) -> Scores:
-        """Score the dev queries by description, `(dev, tools)`."""
-        meaning = Exact(encoder.dim)
-        meaning.upsert([tool.id for tool in self.lesson.tools], self.workspace.encode_tools(encoder, self.lesson.tools))
-        described = DescriptionScorer(BM25.build(self.lesson.tools, CODE_SETTINGS), meaning)
-        return np.array([described.scores(self.texts[i], self.rows[i]) for i in self.dev])
-
-    @functools.cached_property
-    def features(self) -> list[Checksums]:
-        """Words and pairs of words of the texts; see `toolscout.methods.shared.ngrams`."""
-        return [hash_features(text) for text in self.texts]
-
-    @property
-    def dev(self) -> range:
-        """Positions of the dev queries."""
-        return range(self.n_train, len(self.ids))
-
-    def uses(self, n: int) -> Scores:
-        """Count how many of the first `n` queries use each tool, `(tools,)`."""
-        return np.bincount(np.concatenate(self.gold[:n]), minlength=len(self.lesson.tools)).astype(np.float32)
-
-    def evaluate(self, scores: Scores) -> dict[str, float]:
-        """Return the dev figures of scores, `(dev, tools)`."""
-        tools = [tool.id for tool in self.lesson.tools]
-        rankings = {
-            self.ids[i]: [tools[place] for place in top_k(row, 20)] for i, row in zip(self.dev, scores, strict=True)
-        }
-        return self.lesson.evaluate(rankings).means()
-
-    def quality(self, scores: Scores) -> float:
-        """Return the mean of ndcg@5 (with equal grades) and comp@5 on dev, which choices maximise."""
-        cut = min(QUALITY_CUTOFF, scores.shape[1])
-        first = np.argpartition(-scores, cut - 1, axis=1)[:, :cut]
-        order = np.argsort(-np.take_along_axis(scores, first, axis=1), axis=1, kind="stable")
-        hits = np.take_along_axis(self._dev_gold, np.take_along_axis(first, order, axis=1), axis=1)
-        discounts = 1 / np.log2(np.arange(cut) + 2)
-        counts = self._dev_gold.sum(axis=1)
-        ndcg = hits @ discounts / np.cumsum(discounts)[np.minimum(counts, cut) - 1]
-        return float((ndcg.mean() + (hits.sum(axis=1) == counts).mean()) / 2)
-
-    def likelihood(self, shares: Scores) -> float:
-        """Return the mean log probability of the gold tools of dev, given probabilities `(dev, tools)`."""
-        return float(
-            np.mean([np.log(row[self.gold[i]] + MIN_SHARE).mean() for i, row in zip(self.dev, shares, strict=True)])
-        )
-
-    def choose_mix(self, usage: Scores) -> tuple[dict[str, Any], dict[str, float]]:
-        """Choose on dev the settings of `mix_usage` that are not set; return them with their figures.
-
-        Args:
-            usage: probability that each dev query needs each tool, `(dev, tools)`, learned from train alone.
-        """
-        options = self.options
-        sharpness = options.sharpness
-        if sharpness is None:
-            sharpness = choose_best(SHARPNESS_GRID, lambda factor: self.likelihood(softmax(factor * self._described)))
-        described, uses = softmax(sharpness * self._described), self.uses(self.n_train)
-
-        names = ("kappa", "agreement")
-        grids = [
-            grid if getattr(options, name) is None else (getattr(options, name),)
-            for name, grid in zip(names, (KAPPA_GRID, AGREEMENT_GRID), strict=True)
-        ]
-
-        def scores(choice: tuple[float, ...]) -> Scores:
-            kappa, agreement = choice
-            return mix_usage(usage, described, weigh_usage(uses, kappa), agreement, options.novelty)
-
-        choice = choose_best(itertools.product(*grids), lambda pair: self.quality(scores(pair)))
-        return {"sharpness": sharpness, **dict(zip(names, choice, strict=True))}, self.evaluate(scores(choice))
-
-
-def select_unset(options: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the entries of `chosen` that the options leave open."""
-    return {name: value for name, value in chosen.items() if getattr(options, name) is None}

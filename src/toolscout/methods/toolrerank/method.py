@@ -37,7 +37,7 @@ from toolscout.methods.crossencoder import (
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.reranking import RankedQueries
 from toolscout.methods.shared.tuning import Count, NonNegative
-from toolscout.methods.shared.usage import select_unset
+from toolscout.methods.shared.usage_fit import select_unset
 from toolscout.methods.toolrerank import query_kind
 from toolscout.methods.toolrerank.settings_search import Grid, ScoredQueries, limits
 from toolscout.methods.toolrerank.stages import FLAT_NOTE, UNUSED_NOTE, Chosen, Families, Hierarchy, Truncate

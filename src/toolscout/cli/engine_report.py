@@ -1,0 +1,88 @@
+"""The part of `doctor` about the engine of the index: its size, its generation, and what differs from the catalogue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolscout.cli.output import count_things, echo, escape_line
+from toolscout.errors import UserError
+from toolscout.indexes.engines.connect import open_engine
+from toolscout.indexes.engines.contract import UNFINISHED, CollectionState, EngineInUse, identify_home, is_engine
+from toolscout.indexes.engines.reflect import Snapshot, compare
+from toolscout.recipes.select import Selection
+from toolscout.scout import Scout
+from toolscout.workspace import name_space
+
+__all__ = ["check_engine", "describe_engine", "print_engine"]
+
+
+def describe_engine(scout: Scout | None) -> dict[str, Any] | None:
+    """Describe the engine and its collections of this home. None: the index is not in an engine."""
+    if scout is None or not is_engine(scout.settings.index):
+        return None
+    try:
+        engine = open_engine(scout.settings)
+        states = engine.list_collections(identify_home(scout.settings.place))
+        current = _name_current(scout)
+    except UserError as error:
+        return {"name": scout.settings.index.partition(":")[0], "place": None, "error": str(error), "collections": []}
+    return {
+        "name": engine.name,
+        "place": engine.label,
+        "error": None,
+        "collections": [_describe_collection(state, current) for state in states],
+    }
+
+
+def _describe_collection(state: CollectionState, current: str) -> dict[str, Any]:
+    return {
+        "tenant": state.key.tenant,
+        "dim": state.key.dim,
+        "tools": state.mark.size,
+        "generation": None if state.mark.generation == UNFINISHED else state.mark.generation,
+        "current_encoder": state.key.space == current,
+    }
+
+
+def _name_current(scout: Scout) -> str:
+    """Return the space of the vectors of the encoder in the settings."""
+    return name_space(scout.workspace(Selection(scout.settings.recipe)).load_encoder())
+
+
+def check_engine(scout: Scout) -> list[str]:
+    """Compare the engine with the catalogue. Returns one line for each problem."""
+    if not is_engine(scout.settings.index):
+        return []
+    try:
+        engine = open_engine(scout.settings)
+        current = _name_current(scout)
+        catalogue = scout.store.catalogue()
+        assert catalogue.fingerprints is not None
+        snapshot = Snapshot(catalogue.generation, catalogue.ids, catalogue.fingerprints)
+        problems = []
+        for state in engine.list_collections(identify_home(scout.settings.place)):
+            if state.key.space != current:
+                continue
+            if differences := str(compare(engine.collection(state.key), snapshot)):
+                problems.append(f"index: {engine.label} differs from the catalogue: tools {differences}")
+            elif state.mark.generation == UNFINISHED:
+                problems.append(f"index: a change of {engine.label} was interrupted")
+    except EngineInUse:
+        return []
+    except UserError as error:
+        return [f"index: {error}"]
+    return problems
+
+
+def print_engine(report: dict[str, Any] | None) -> None:
+    """Print the description of the engine."""
+    if report is None:
+        return
+    echo()
+    echo(escape_line(f"index in {report['name']}: {report['place'] or report['error']}"))
+    for collection in report["collections"]:
+        tools = count_things(collection["tools"], "tool")
+        generation = collection["generation"]
+        state = "a change is not finished" if generation is None else f"generation {generation}"
+        encoder = "" if collection["current_encoder"] else ", of another encoder"
+        echo(escape_line(f"  {tools}, {state}, tenant {collection['tenant']}{encoder}"))

@@ -1,0 +1,87 @@
+"""The command `tenant`: lists, adds and removes the tenants of a home."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from toolscout.access.tenants import TenantKeys
+from toolscout.cli.output import choose_home, echo, json_option, print_json, print_table
+from toolscout.config import load_settings
+from toolscout.database.tenants import add_tenant, list_tenants, remove_tenant
+from toolscout.home import DEFAULT_TENANT, Home, describe_home
+from toolscout.scout import Scout
+
+home_option = click.option("--home", metavar="DIR", help="Folder of the home, or the address of its database.")
+
+
+def find_tenant_keys(scout: Scout, policy: Path | None, say: Callable[[str], None]) -> TenantKeys | None:
+    """Return the keys of all tenants, if a service shall serve all: no tenant is named, and the home has several.
+
+    Raises:
+        UsageError: if a policy is named, which can be that of one tenant only.
+    """
+    settings = scout.settings
+    if settings.tenant != DEFAULT_TENANT or "tenant" in settings.origins or len(list_tenants(settings.place)) == 1:
+        return None
+    if policy is not None:
+        raise click.UsageError(
+            "The home has several tenants, and --policy is that of one. Give --tenant NAME too, or set the policy of "
+            "each with  toolscout --tenant NAME policy FILE"
+        )
+    return TenantKeys(settings.place, say)
+
+
+@click.group("tenant")
+def tenant_command() -> None:
+    """List, add and remove the tenants of a home.
+
+    Each tenant has its own catalogue, approvals, journal, models, policy and sign-ins, and reaches no other. Name it
+    with --tenant NAME or TOOLSCOUT_TENANT. Without a name every command means the tenant `default`.
+    """
+
+
+@tenant_command.command("list")
+@home_option
+@json_option
+@click.pass_context
+def list_command(ctx: click.Context, home: str | None, as_json: bool) -> None:
+    """List the tenants of the home."""
+    tenants = list_tenants(_find_home(ctx, home))
+    if as_json:
+        print_json(tenants)
+        return
+    rows = [(tenant.name, tenant.added_at[:16].replace("T", " ") or "with the home") for tenant in tenants]
+    print_table([("tenant", "id"), ("added", "left")], rows)
+
+
+@tenant_command.command("add")
+@click.argument("name")
+@home_option
+@click.pass_context
+def add_command(ctx: click.Context, name: str, home: str | None) -> None:
+    """Add the tenant NAME with an empty catalogue."""
+    root = _find_home(ctx, home)
+    add_tenant(root, name)
+    echo(f"{describe_home(root)} has the tenant {name} now. Give it tools with  toolscout --tenant {name} add …")
+
+
+@tenant_command.command("remove")
+@click.argument("name")
+@home_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_context
+def remove_command(ctx: click.Context, name: str, home: str | None, yes: bool) -> None:
+    """Remove the tenant NAME with everything that it has. This cannot be undone."""
+    root = _find_home(ctx, home)
+    if not yes:
+        click.confirm(f"Remove the catalogue, the journal, the models and the policy of tenant {name}?", abort=True)
+    remove_tenant(root, name)
+    echo(f"{describe_home(root)} has no tenant {name} any more")
+
+
+def _find_home(ctx: click.Context, home: str | None) -> Home:
+    """Return the home of the tenant `default`, even if another one is set."""
+    return load_settings(**choose_home(ctx, home, DEFAULT_TENANT)).place

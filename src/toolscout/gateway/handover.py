@@ -1,0 +1,156 @@
+"""Hands the answer of a user to the replica that asked, and what came of the request back.
+
+A client sends its answer to whichever replica the balancer chooses. The request itself waits at one replica, with the
+session of the server that asked. The answer and the outcome pass through the home.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from toolscout.access.policy import Caller
+from toolscout.database.handles import SharedQuestions, share_secret
+from toolscout.errors import StoreError, Unavailable, UserError
+from toolscout.home import Address, Home
+
+if TYPE_CHECKING:
+    from mcp_types import ElicitResult
+
+__all__ = ["CLOSED", "Handover", "make_handover", "read_state_key"]
+
+HANDOVER_POLL_S: Final = 0.2
+STATE_KEY: Final = "gateway/state.key"
+RunInThread = Callable[..., Awaitable[Any]]
+CLOSED: Final = "this question is no longer open: call the tool again"
+
+
+class _Outcome(msgspec.Struct, omit_defaults=True):
+    """What came of a request: a result of a kind that `mcp_types` has, or an error."""
+
+    kind: str = ""
+    result: dict[str, Any] = {}
+    refusal: str = ""
+    code: int = 0
+    message: str = ""
+    data: Any = None
+
+
+class Handover:
+    """Shares the questions of this replica with the others."""
+
+    def __init__(self, questions: SharedQuestions, run_in_thread: RunInThread) -> None:
+        self._questions, self._run = questions, run_in_thread
+
+    async def wait(
+        self, handle: str, caller: Caller, is_open: Callable[[], bool], go_on: Callable[[Any], Awaitable[Any]]
+    ) -> None:
+        """Wait until another replica has the answer to a question of this one, and go on with the request.
+
+        Args:
+            handle: of the question.
+            caller: who may answer.
+            is_open: whether the question waits, because nobody has answered it here or given it up.
+            go_on: goes on with the answer, and returns the result of the request or its next question.
+        """
+        import anyio
+
+        with anyio.CancelScope() as waiting:
+            try:
+                await self._run(self._questions.offer, handle, _mark(caller))
+                while is_open():
+                    if (answer := await self._run(self._questions.renew, handle)) is not None:
+                        break
+                    await anyio.sleep(HANDOVER_POLL_S)
+                else:
+                    await self._run(self._questions.withdraw, handle)
+                    return
+            except StoreError:
+                return  # while the database does not answer, the question can be answered here alone
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._keep_renewing, handle)
+                outcome = await _note_outcome(go_on, answer)
+                group.cancel_scope.cancel()
+            await self._run(self._questions.finish, handle, msgspec.json.encode(outcome))
+            waiting.cancel()
+
+    async def _keep_renewing(self, handle: str) -> None:
+        import anyio
+
+        while True:
+            await anyio.sleep(1.0)
+            await self._run(self._questions.renew, handle)
+
+    async def pass_on(self, handle: str, caller: Caller, answer: ElicitResult) -> Any:
+        """Give the answer to the replica that asked. Returns the result of the request, or its next question.
+
+        Raises:
+            Unavailable: if no replica waits for this answer of this caller.
+        """
+        import anyio
+
+        body = answer.model_dump_json(by_alias=True, exclude_none=True).encode()
+        try:
+            if not await self._run(self._questions.answer, handle, _mark(caller), body):
+                raise Unavailable(CLOSED)
+            while True:
+                content, is_alive = await self._run(self._questions.take, handle)
+                if content is not None:
+                    return _read_outcome(msgspec.json.decode(content, type=_Outcome))
+                if not is_alive:
+                    raise Unavailable("the gateway that worked on this request has stopped: call the tool again")
+                await anyio.sleep(HANDOVER_POLL_S)
+        except StoreError as error:
+            raise Unavailable(f"{error} Then call the tool again.") from None
+
+
+def make_handover(home: Home, run_in_thread: RunInThread) -> Handover | None:
+    """Return the handover of a home that replicas share. None: the home is a folder."""
+    return Handover(SharedQuestions(home), run_in_thread) if isinstance(home, Address) else None
+
+
+def read_state_key(home: Home) -> bytes:
+    """Return the key that seals what clients bring back with an answer. All replicas of a home have the same."""
+    return share_secret(home, STATE_KEY) if isinstance(home, Address) else secrets.token_bytes(32)
+
+
+def _mark(caller: Caller) -> str:
+    """Return a mark that is equal for one person with the same rights, on every machine."""
+    content = msgspec.json.encode([caller.person, caller.rules], order="deterministic")
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+async def _note_outcome(go_on: Callable[[Any], Awaitable[Any]], answer: bytes) -> _Outcome:
+    from mcp.shared.exceptions import MCPError
+    from mcp_types import ElicitResult
+
+    try:
+        result = await go_on(ElicitResult.model_validate_json(answer))
+    except MCPError as error:
+        return _Outcome(code=error.code, message=error.message, data=error.data)
+    except UserError as error:
+        return _Outcome(refusal=str(error))
+    dumped = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return _Outcome(kind=type(result).__name__, result=dumped)
+
+
+def _read_outcome(outcome: _Outcome) -> Any:
+    import mcp_types
+    from mcp.shared.exceptions import MCPError
+
+    if outcome.refusal:
+        raise Unavailable(outcome.refusal)
+    if not outcome.kind:
+        raise MCPError(outcome.code, outcome.message, outcome.data)
+    kinds = (
+        mcp_types.CallToolResult,
+        mcp_types.GetPromptResult,
+        mcp_types.InputRequiredResult,
+        mcp_types.ReadResourceResult,
+    )
+    kind = next(kind for kind in kinds if kind.__name__ == outcome.kind)
+    return kind.model_validate(outcome.result)

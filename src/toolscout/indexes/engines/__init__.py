@@ -1,0 +1,1 @@
+"""Engines that keep the vectors of tools outside of the process; see `contract`."""

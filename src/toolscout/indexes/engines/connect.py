@@ -1,0 +1,62 @@
+"""Opens the engine that the setting `index` names, once in a process."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from toolscout.config import Settings
+from toolscout.errors import ConfigError
+from toolscout.home import Address, Home, is_address
+from toolscout.indexes.engines.contract import Engine
+
+__all__ = ["close_engine", "open_engine"]
+
+_engines: dict[tuple[str, Home], Engine] = {}
+_engines_lock: Final = threading.Lock()
+
+
+def open_engine(settings: Settings) -> Engine:
+    """Return the engine that the setting `index` names. A process opens it once for each home.
+
+    Raises:
+        ConfigError: if the setting is incomplete, or the server cannot keep vectors.
+        MissingExtra: if a package is missing.
+    """
+    key = settings.index, settings.place
+    with _engines_lock:
+        if key not in _engines:
+            _engines[key] = _make_engine(settings)
+        return _engines[key]
+
+
+def close_engine(settings: Settings) -> None:
+    """Close the engine of these settings if it is open. The next use opens it again."""
+    with _engines_lock:
+        engine = _engines.pop((settings.index, settings.place), None)
+    if engine is not None:
+        engine.close()
+
+
+def _make_engine(settings: Settings) -> Engine:
+    name, _, argument = settings.index.partition(":")
+    if name == "milvus":
+        from toolscout.indexes.engines.milvus import MilvusEngine
+
+        if not argument:
+            raise ConfigError(
+                'index: Milvus needs a file or an address. Set  index = "milvus:milvus.db"  or  '
+                'index = "milvus:http://localhost:19530"'
+            )
+        return MilvusEngine(argument, settings)
+    from toolscout.indexes.engines.pgvector import PgvectorEngine
+
+    if argument and not is_address(argument):
+        raise ConfigError("index: pgvector needs an address such as  pgvector:postgresql://user@host/database")
+    address = Address.parse(argument) if argument else settings.database
+    if address is None:
+        raise ConfigError(
+            "index: pgvector keeps vectors in the database of the home, but this home is a folder. Set  "
+            'index = "pgvector:postgresql://user@host/database"  or move the home with  toolscout migrate'
+        )
+    return PgvectorEngine(address, shares_home=address == settings.database)

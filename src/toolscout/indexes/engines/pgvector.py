@@ -1,0 +1,463 @@
+"""Vectors in PostgreSQL with pgvector: one table, with an HNSW index of 16-bit numbers for each collection.
+
+The index finds candidates, and their cosines are computed from the vectors as they were written (32 bits). A search
+that may return few tools, or is asked for many, compares all of them instead. Visibility is a bitmap over row numbers:
+a bit for each tool, however a policy chooses. The index is read on until enough visible tools were found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+from toolscout.arrays import Ints, Vectors
+from toolscout.errors import ConfigError, StoreError, Unavailable, require
+from toolscout.home import Address
+from toolscout.indexes.engines.contract import (
+    DEFAULT_TENANT,
+    Candidates,
+    CollectionKey,
+    CollectionState,
+    Mark,
+    Numbers,
+    ToolRows,
+    View,
+    number_sources,
+)
+from toolscout.types import Tool
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from toolscout.database.postgres import PostgresDatabase
+
+__all__ = ["PgvectorEngine"]
+
+MAX_DIM: Final = 4_000  # of an HNSW index over halfvec
+EXACT_ROWS: Final = 4_000  # up to so many tools that may be returned are all compared with the query
+EXACT_SHARE: Final = 4  # so is every tool if a search asks for more than one in so many of them
+HALF_SLACK: Final = 1e-3  # by how much the inner product of two unit rows of 16-bit numbers can be off
+FLOAT_SLACK: Final = 1e-5
+MIN_EF_SEARCH: Final = 200  # hnsw.ef_search
+MAX_EF_SEARCH: Final = 1_000
+MIN_SCAN_TUPLES: Final = 20_000
+MAX_SCAN_TUPLES: Final = 2**31 - 1
+INDEX_MEMORY: Final = "256MB"  # a graph that fits is built several times faster
+MIN_PGVECTOR: Final = (0, 8)
+COPY_HEADER: Final = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
+COPY_TRAILER: Final = struct.pack(">h", -1)
+TOOL: Final = msgspec.json.Decoder(Tool)
+SEARCHED: Final = "sources.enabled AND sources.state != 'disabled'"
+EncodeTools = Callable[[Sequence[Tool]], Vectors]
+
+
+class PgvectorEngine:
+    """A schema of a PostgreSQL database that keeps vectors.
+
+    Attributes:
+        name: `pgvector`.
+        label: the address without a password.
+        shares_home: whether the catalogue lies in the same schema.
+    """
+
+    name = "pgvector"
+
+    def __init__(self, address: Address, *, shares_home: bool) -> None:
+        """Name the schema. The first use connects."""
+        self.label, self.shares_home, self._address = address.label, shares_home, address
+        self._lock = threading.Lock()
+        self._database: PostgresDatabase | None = None
+        self._schema = ""
+
+    @property
+    def database(self) -> PostgresDatabase:
+        """The tables, which the first use creates.
+
+        Raises:
+            ConfigError: if the server has no pgvector, or an old one.
+            Unavailable: if the server does not answer.
+        """
+        with self._lock:
+            if self._database is None:
+                self._schema, self._database = _open_database(self._address)
+            return self._database
+
+    @property
+    def schema(self) -> str:
+        """The schema of the type `vector`, in quotation marks."""
+        return self._schema if self.database else ""
+
+    def collection(self, key: CollectionKey) -> PgvectorCollection:
+        """Return the collection of a key, whether or not it has been written.
+
+        Raises:
+            ConfigError: if its vectors are too long.
+        """
+        if key.dim > MAX_DIM:
+            raise ConfigError(f"index pgvector: expected vectors of at most {MAX_DIM:,} numbers, found {key.dim:,}")
+        return PgvectorCollection(self, key)
+
+    def list_collections(self, home: str) -> list[CollectionState]:
+        """Return the collections of one home."""
+        with _unavailable(), self.database.reading() as connection:
+            rows = connection.execute(
+                "SELECT space, dim, tenant, generation, size FROM vector_collections "
+                "JOIN vector_marks USING (collection) WHERE home = ? ORDER BY space, tenant",
+                (home,),
+            ).fetchall()
+        return [
+            CollectionState(CollectionKey(home, space, dim, tenant), Mark(generation, size))
+            for space, dim, tenant, generation, size in rows
+        ]
+
+    def follow(self, raw: psycopg.Connection[Any], home: str, encoders: dict[str, EncodeTools]) -> None:
+        """Bring vectors in step within the transaction that changes the catalogue, in the same schema.
+
+        Vectors of tools that are gone or changed are removed from all collections of the home. Those of new tools are
+        written where the encoder is at hand, and only these collections get the new mark.
+
+        Args:
+            raw: the connection that writes the catalogue.
+            home: identity of the home.
+            encoders: space → its encoder.
+        """
+        assert self.shares_home and self.database  # opening it creates the tables
+        current = (
+            f"SELECT 1 FROM tools JOIN sources ON sources.name = tools.source WHERE {SEARCHED} "
+            "AND tools.id = v.tool_id AND tools.fingerprint = v.fingerprint"
+        )
+        known = raw.execute("SELECT collection, space, dim FROM vector_collections WHERE home = %s", (home,)).fetchall()
+        (generation,) = raw.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone() or (0,)
+        for number, space, dim in known:
+            raw.execute(
+                f"DELETE FROM tool_vectors v WHERE collection = %s AND tenant = %s AND NOT EXISTS ({current})".encode(),
+                (number, DEFAULT_TENANT),
+            )
+            if (encode := encoders.get(space)) is None:
+                continue
+            rows = raw.execute(
+                "SELECT tools.id, tools.fingerprint, tools.body FROM tools "
+                f"JOIN sources ON sources.name = tools.source WHERE {SEARCHED} AND NOT EXISTS (SELECT 1 FROM "
+                "tool_vectors v WHERE v.collection = %s AND v.tenant = %s AND v.tool_id = tools.id)",
+                (number, DEFAULT_TENANT),
+            ).fetchall()
+            if rows:
+                vectors = encode([TOOL.decode(bytes(body)) for _, _, body in rows])
+                ids, fingerprints = [row[0] for row in rows], [row[1] for row in rows]
+                assert vectors.shape == (len(rows), dim)
+                _copy_rows(raw, number, DEFAULT_TENANT, ToolRows(ids, fingerprints, vectors))
+            _write_mark(raw, number, DEFAULT_TENANT, generation)
+
+    def close(self) -> None:
+        """Close the connections. The next use opens them again."""
+        with self._lock:
+            if self._database is not None:
+                self._database.close()
+                self._database = None
+
+
+class PgvectorCollection:
+    """The rows of one key. `key` and `max_limit`: see `Collection`."""
+
+    max_limit = MAX_SCAN_TUPLES
+
+    def __init__(self, engine: PgvectorEngine, key: CollectionKey) -> None:
+        """Name the rows; nothing is read."""
+        self.key, self._engine = key, engine
+        self._number: int | None = None
+
+    def read_mark(self) -> Mark | None:
+        """Return the mark; None: the collection was never written."""
+        with _unavailable(), self._engine.database.reading() as connection:
+            row = connection.execute(
+                "SELECT collection, generation, size FROM vector_collections JOIN vector_marks USING (collection) "
+                "WHERE home = ? AND space = ? AND tenant = ?",
+                (self.key.home, self.key.space, self.key.tenant),
+            ).fetchone()
+        if row is None:
+            return None
+        self._number = row[0]
+        return Mark(row[1], row[2])
+
+    def list_rows(self) -> dict[str, str]:
+        """Return tool id → fingerprint of every row."""
+        if (number := self._find_number()) is None:
+            return {}
+        with _unavailable(), self._engine.database.reading() as connection:
+            return dict(
+                connection.execute(
+                    "SELECT tool_id, fingerprint FROM tool_vectors WHERE collection = ? AND tenant = ?",
+                    (number, self.key.tenant),
+                ).fetchall()
+            )
+
+    def change(self, rows: ToolRows, gone: Sequence[str], generation: int) -> Mark:
+        """Add or replace rows, remove others, and set the mark, in one transaction."""
+        with _unavailable(), self._engine.database.writing() as connection:
+            raw = connection.raw
+            number = _insert_collection(raw, self.key)
+            raw.execute(
+                "DELETE FROM tool_vectors WHERE collection = %s AND tenant = %s AND tool_id = ANY(%s)",
+                (number, self.key.tenant, [*rows.ids, *gone]),
+            )
+            _copy_rows(raw, number, self.key.tenant, rows)
+            self._build_index(raw, number)
+            mark = _write_mark(raw, number, self.key.tenant, generation)
+        if len(rows.ids) * EXACT_SHARE >= mark.size:
+            with _unavailable(), self._engine.database.writing() as connection:
+                connection.raw.execute("ANALYZE tool_vectors")
+        return mark
+
+    def _build_index(self, raw: psycopg.Connection[Any], number: int) -> None:
+        schema, dim = self._engine.schema, self.key.dim
+        raw.execute(f"SET LOCAL maintenance_work_mem = '{INDEX_MEMORY}'".encode())
+        raw.execute(
+            f"CREATE INDEX IF NOT EXISTS tool_vectors_{number} ON tool_vectors USING hnsw "
+            f"((embedding::{schema}.halfvec({dim})) {schema}.halfvec_ip_ops) WHERE collection = {number}".encode()
+        )
+
+    def number_tools(self, ids: Sequence[str]) -> Numbers:
+        """Return the row numbers of tools; -1 for one without a row."""
+        numbers: dict[str, int] = {}
+        if (number := self._find_number()) is not None:
+            with _unavailable(), self._engine.database.reading() as connection:
+                query = "SELECT tool_id, number FROM tool_vectors WHERE collection = ? AND tenant = ?"
+                numbers = dict(connection.execute(query, (number, self.key.tenant)).fetchall())
+        tools = np.fromiter((numbers.get(tool_id, -1) for tool_id in ids), dtype=np.int64, count=len(ids))
+        return Numbers(tools, number_sources(ids))
+
+    def find(self, queries: Vectors, limit: int, view: View | None) -> list[Candidates]:
+        """Find the nearest tools of each query."""
+        if (number := self._find_number()) is None:
+            nothing = Candidates((), np.empty((0, self.key.dim), dtype=np.float32), True, 0.0)
+            return [nothing] * len(queries)
+        with _unavailable(), self._engine.database.reading() as connection:
+            raw = connection.raw
+            (size,) = raw.execute(
+                "SELECT size FROM vector_marks WHERE collection = %s AND tenant = %s", (number, self.key.tenant)
+            ).fetchone() or (0,)
+            visible = None if view is None else view.numbers.tools[view.mask & (view.numbers.tools >= 0)]
+            n_visible = size if visible is None else len(visible)
+            is_exact = n_visible <= EXACT_ROWS or limit * EXACT_SHARE >= n_visible
+            condition, values = _write_condition(visible)
+            schema, cast = self._engine.schema, "" if is_exact else f"::{self._engine.schema}.halfvec({self.key.dim})"
+            if not is_exact:
+                _set_scan(raw, limit, size / max(n_visible, 1))
+            statement = (
+                f"SELECT tool_id, {schema}.vector_send(embedding) FROM tool_vectors WHERE collection = {number} "
+                f"AND tenant = %s {condition} ORDER BY (embedding{cast}) OPERATOR({schema}.<#>) "
+                f"%s::{schema}.vector{cast} LIMIT {limit}"
+            ).encode()
+            answers = []
+            for query in queries:
+                cursor = raw.cursor(binary=True)
+                cursor.execute(statement, (self.key.tenant, *values, _format_vector(query)))
+                answers.append(self._read_candidates(cursor.fetchall(), limit, is_exact))
+            return answers
+
+    def find_words(
+        self, queries: Sequence[Mapping[int, float]], limit: int, view: View | None
+    ) -> list[list[tuple[str, float]]]:
+        """Refuse: words are searched beside the database."""
+        raise NotImplementedError("pgvector searches no words")
+
+    def _read_candidates(self, rows: list[tuple[str, bytes]], limit: int, is_exact: bool) -> Candidates:
+        vectors = _parse_vectors([vector for _, vector in rows], self.key.dim)
+        slack = FLOAT_SLACK if is_exact else HALF_SLACK
+        return Candidates([tool_id for tool_id, _ in rows], vectors, is_exact and len(rows) < limit, slack)
+
+    def read_vectors(self) -> tuple[list[str], Vectors]:
+        """Return every tool id and its vector."""
+        if (number := self._find_number()) is None:
+            return [], np.empty((0, self.key.dim), dtype=np.float32)
+        with _unavailable(), self._engine.database.reading() as connection:
+            cursor = connection.raw.cursor(binary=True)
+            cursor.execute(
+                f"SELECT tool_id, {self._engine.schema}.vector_send(embedding) FROM tool_vectors "
+                "WHERE collection = %s AND tenant = %s",
+                (number, self.key.tenant),
+            )
+            rows = cursor.fetchall()
+        return [tool_id for tool_id, _ in rows], _parse_vectors([vector for _, vector in rows], self.key.dim)
+
+    def drop(self) -> None:
+        """Delete the rows and the mark, and the index if no other tenant uses it."""
+        if (number := self._find_number()) is None:
+            return
+        with _unavailable(), self._engine.database.writing() as connection:
+            for table in ("tool_vectors", "vector_marks"):
+                connection.execute(
+                    f"DELETE FROM {table} WHERE collection = ? AND tenant = ?", (number, self.key.tenant)
+                )
+            if connection.execute("SELECT 1 FROM vector_marks WHERE collection = ?", (number,)).fetchone() is None:
+                connection.execute("DELETE FROM vector_collections WHERE collection = ?", (number,))
+                connection.raw.execute(f"DROP INDEX IF EXISTS tool_vectors_{number}".encode())
+        self._number = None
+
+    def _find_number(self) -> int | None:
+        """Return the number of the collection; None: it was never written."""
+        if self._number is None:
+            self.read_mark()
+        return self._number
+
+
+def _open_database(address: Address) -> tuple[str, PostgresDatabase]:
+    """Create the extension and the tables where they are missing. Returns the schema of `vector`, and the tables."""
+    require("psycopg", "postgres")
+    from toolscout.database.postgres import PostgresDatabase
+
+    with _unavailable():
+        migrations: list[str] = []
+        database = PostgresDatabase(address, "vector_types", migrations)  # the schema of the home must be there
+        try:
+            with database.session() as connection:
+                schema = _find_extension(connection.raw, address.label)
+        finally:
+            database.close()
+        return schema, PostgresDatabase(address, "vectors", (_TABLES.format(vector=f"{schema}.vector"),))
+
+
+_TABLES: Final = """
+    CREATE TABLE vector_collections (
+        collection BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, home TEXT NOT NULL, space TEXT NOT NULL,
+        dim BIGINT NOT NULL, UNIQUE (home, space));
+    CREATE TABLE vector_marks (
+        collection BIGINT NOT NULL REFERENCES vector_collections ON DELETE CASCADE,
+        tenant TEXT NOT NULL DEFAULT 'default', generation BIGINT NOT NULL, size BIGINT NOT NULL,
+        PRIMARY KEY (collection, tenant));
+    CREATE TABLE tool_vectors (
+        collection BIGINT NOT NULL, tenant TEXT NOT NULL DEFAULT 'default', tool_id TEXT NOT NULL,
+        number BIGINT GENERATED ALWAYS AS IDENTITY, fingerprint TEXT NOT NULL, embedding {vector} NOT NULL,
+        PRIMARY KEY (collection, tenant, tool_id));
+    CREATE UNIQUE INDEX tool_vectors_by_number ON tool_vectors (number);
+    """
+
+
+def _find_extension(raw: psycopg.Connection[Any], label: str) -> str:
+    """Return the schema of pgvector in quotation marks, and create the extension if the database lacks it."""
+    import psycopg
+
+    query = (
+        "SELECT quote_ident(nspname), extversion FROM pg_extension "
+        "JOIN pg_namespace ON pg_namespace.oid = extnamespace WHERE extname = 'vector'"
+    )
+    row = raw.execute(query).fetchone()
+    if row is None:
+        if raw.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'").fetchone() is None:
+            raise ConfigError(
+                f"The PostgreSQL server of {label} has no pgvector. Install it there (on Debian the package "
+                'postgresql-VERSION-pgvector), or set  index = "exact"'
+            )
+        try:
+            raw.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
+        except psycopg.errors.Error:
+            raise ConfigError(
+                f"The role may not add pgvector to {label}. Ask its owner to run  CREATE EXTENSION vector"
+            ) from None
+        row = raw.execute(query).fetchone()
+    assert row is not None
+    if tuple(int(part) for part in row[1].split(".")[:2]) < MIN_PGVECTOR:
+        needed = ".".join(map(str, MIN_PGVECTOR))
+        raise ConfigError(
+            f"{label} has pgvector {row[1]}, but toolscout needs {needed} or later. Update it there and run  "
+            "ALTER EXTENSION vector UPDATE"
+        )
+    return str(row[0])
+
+
+def _insert_collection(raw: psycopg.Connection[Any], key: CollectionKey) -> int:
+    """Return the number of a collection, which is made if it is new."""
+    raw.execute(
+        "INSERT INTO vector_collections (home, space, dim) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
+        (key.home, key.space, key.dim),
+    )
+    row = raw.execute(
+        "SELECT collection FROM vector_collections WHERE home = %s AND space = %s", (key.home, key.space)
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _write_mark(raw: psycopg.Connection[Any], number: int, tenant: str, generation: int) -> Mark:
+    row = raw.execute(
+        "INSERT INTO vector_marks SELECT %(number)s, %(tenant)s, %(generation)s, (SELECT count(*) FROM tool_vectors "
+        "WHERE collection = %(number)s AND tenant = %(tenant)s) ON CONFLICT (collection, tenant) DO UPDATE "
+        "SET generation = excluded.generation, size = excluded.size RETURNING generation, size",
+        {"number": number, "tenant": tenant, "generation": generation},
+    ).fetchone()
+    assert row is not None
+    return Mark(*row)
+
+
+def _copy_rows(raw: psycopg.Connection[Any], number: int, tenant: str, rows: ToolRows) -> None:
+    """Write rows in the binary form of COPY, in which a vector is its numbers."""
+    statement = b"COPY tool_vectors (collection, tenant, tool_id, fingerprint, embedding) FROM STDIN (FORMAT BINARY)"
+    start = _write_fields([struct.pack(">q", number), tenant.encode()])
+    vectors = np.ascontiguousarray(rows.vectors, dtype=">f4")
+    head = struct.pack(">HH", vectors.shape[1], 0)
+    with raw.cursor().copy(statement) as copy:
+        copy.write(COPY_HEADER)
+        for tool_id, fingerprint, vector in zip(rows.ids, rows.fingerprints, vectors, strict=True):
+            fields = _write_fields([tool_id.encode(), fingerprint.encode(), head + vector.tobytes()])
+            copy.write(struct.pack(">h", 5) + start + fields)
+        copy.write(COPY_TRAILER)
+
+
+def _write_fields(fields: Iterable[bytes]) -> bytes:
+    return b"".join(struct.pack(">i", len(field)) + field for field in fields)
+
+
+def _write_condition(visible: Ints | None) -> tuple[str, list[Any]]:
+    """Return the condition on row numbers, and the values of its parameters."""
+    if visible is None:
+        return "", []
+    if len(visible) <= EXACT_ROWS:
+        return "AND number = ANY(%s)", [visible.tolist()]
+    first, last = int(visible.min()), int(visible.max())
+    bits = np.zeros(last - first + 1, dtype=np.bool_)
+    bits[visible - first] = True
+    packed = np.packbits(bits, bitorder="little").tobytes()
+    condition = f"CASE WHEN number BETWEEN {first} AND {last} THEN get_bit(%s, number - {first}) = 1 ELSE false END"
+    return f"AND {condition}", [packed]
+
+
+def _set_scan(raw: psycopg.Connection[Any], limit: int, tools_per_visible: float) -> None:
+    """Choose how far the index is searched, for this transaction."""
+    beam = min(MAX_EF_SEARCH, max(MIN_EF_SEARCH, 2 * limit))
+    tuples = min(MAX_SCAN_TUPLES, max(MIN_SCAN_TUPLES, int(4 * limit * tools_per_visible)))
+    raw.execute(
+        "SELECT set_config('hnsw.ef_search', %s, true), set_config('hnsw.iterative_scan', 'relaxed_order', true), "
+        "set_config('hnsw.max_scan_tuples', %s, true), set_config('jit', 'off', true)",
+        (str(beam), str(tuples)),
+    )
+
+
+def _format_vector(row: Vectors) -> str:
+    return "[" + ",".join(map(repr, row.tolist())) + "]"
+
+
+def _parse_vectors(blocks: Sequence[bytes], dim: int) -> Vectors:
+    """Parse vectors as PostgreSQL sends them: the length, two unused bytes, the numbers; big-endian."""
+    if not blocks:
+        return np.empty((0, dim), dtype=np.float32)
+    numbers = np.frombuffer(b"".join(block[4:] for block in blocks), dtype=">f4")
+    return numbers.astype(np.float32).reshape(len(blocks), dim)
+
+
+@contextlib.contextmanager
+def _unavailable() -> Iterator[None]:
+    """Raise Unavailable where a server does not answer: a search then goes on without the engine, and says so."""
+    from toolscout.database.postgres import is_away
+
+    try:
+        yield
+    except StoreError as error:
+        if is_away(error):
+            raise Unavailable(str(error)) from error
+        raise

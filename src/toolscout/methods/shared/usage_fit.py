@@ -1,0 +1,233 @@
+"""Fits methods that learn from logged queries: the queries as arrays, and the choices that are made on dev."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from toolscout.arrays import Arrays, Checksums, Scores
+from toolscout.catalogue.store import Catalogue
+from toolscout.encoders import Encoder
+from toolscout.indexes import top_k
+from toolscout.indexes.exact import Exact
+from toolscout.indexes.sparse import BM25, CODE_SETTINGS
+from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods.lesson import Lesson
+from toolscout.methods.shared.ngrams import hash_features
+from toolscout.methods.shared.usage import (
+    MIN_SHARE,
+    DescriptionScorer,
+    Learned,
+    Usage,
+    build_usage_stage,
+    mix_usage,
+    softmax,
+    weigh_usage,
+)
+from toolscout.models.model_store import Model
+from toolscout.search.pipeline import Stage
+from toolscout.workspace import Workspace
+
+__all__ = ["Estimate", "FitData", "UsageMethod", "choose_best", "read_settings", "select_unset"]
+
+SHARPNESS_GRID: Final = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+KAPPA_GRID: Final = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
+AGREEMENT_GRID: Final = (0.0, 0.25, 0.5, 1.0)
+QUALITY_CUTOFF: Final = 5
+Choice = TypeVar("Choice")
+
+
+def choose_best(candidates: Iterable[Choice], quality: Callable[[Choice], float]) -> Choice:
+    """Return the first candidate of the highest quality."""
+    return max(candidates, key=quality)
+
+
+class FitData:
+    """The queries of a fit as arrays, and the choices that are made on dev.
+
+    Attributes:
+        ids: ids of the queries: train, then dev.
+        texts: texts of the queries.
+        rows: vectors of the queries, `(n, dim)` float32.
+        gold: positions of the gold tools of each query.
+        n_train: number of training queries.
+        n_final: number of queries that the final model learns from.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        lesson: Lesson,
+        options: Any,
+        encoder: Encoder,
+        scorer: type[DescriptionScorer] = DescriptionScorer,
+    ) -> None:
+        """Read the queries, and score those of dev by description."""
+        position = {tool.id: place for place, tool in enumerate(lesson.tools)}
+        qrels = {**lesson.train, **lesson.dev}
+        self.workspace, self.lesson, self.options = workspace, lesson, options
+        self.ids = list(qrels)
+        self.texts = [lesson.texts[query] for query in self.ids]
+        self.rows = workspace.encode_queries(encoder, self.texts)
+        self.gold = [np.array(sorted(position[tool] for tool in qrels[query])) for query in self.ids]
+        self.n_train = len(lesson.train)
+        self.n_final = len(self.ids) if getattr(options, "refit", False) else self.n_train
+        self._dev_gold = np.zeros((len(lesson.dev), len(lesson.tools)), dtype=np.bool_)
+        for row, gold in zip(self._dev_gold, self.gold[self.n_train :], strict=True):
+            row[gold] = True
+        self._described = self._describe(encoder, scorer)
+
+    def _describe(self, encoder: Encoder, scorer: type[DescriptionScorer]) -> Scores:
+        """Score the dev queries by description, `(dev, tools)`."""
+        meaning = Exact(encoder.dim)
+        meaning.upsert([tool.id for tool in self.lesson.tools], self.workspace.encode_tools(encoder, self.lesson.tools))
+        described = scorer(BM25.build(self.lesson.tools, CODE_SETTINGS), meaning, encoder)
+        return np.array([described.scores(self.texts[i], self.rows[i]) for i in self.dev])
+
+    @functools.cached_property
+    def features(self) -> list[Checksums]:
+        """Words and pairs of words of the texts; see `toolscout.methods.shared.ngrams`."""
+        return [hash_features(text) for text in self.texts]
+
+    @property
+    def dev(self) -> range:
+        """Positions of the dev queries."""
+        return range(self.n_train, len(self.ids))
+
+    def uses(self, n: int) -> Scores:
+        """Count how many of the first `n` queries use each tool, `(tools,)`."""
+        return np.bincount(np.concatenate(self.gold[:n]), minlength=len(self.lesson.tools)).astype(np.float32)
+
+    def evaluate(self, scores: Scores) -> dict[str, float]:
+        """Return the dev figures of scores, `(dev, tools)`."""
+        tools = [tool.id for tool in self.lesson.tools]
+        rankings = {
+            self.ids[i]: [tools[place] for place in top_k(row, 20)] for i, row in zip(self.dev, scores, strict=True)
+        }
+        return self.lesson.evaluate(rankings).means()
+
+    def quality(self, scores: Scores) -> float:
+        """Return the mean of ndcg@5 (with equal grades) and comp@5 on dev, which choices maximise."""
+        cut = min(QUALITY_CUTOFF, scores.shape[1])
+        first = np.argpartition(-scores, cut - 1, axis=1)[:, :cut]
+        order = np.argsort(-np.take_along_axis(scores, first, axis=1), axis=1, kind="stable")
+        hits = np.take_along_axis(self._dev_gold, np.take_along_axis(first, order, axis=1), axis=1)
+        discounts = 1 / np.log2(np.arange(cut) + 2)
+        counts = self._dev_gold.sum(axis=1)
+        ndcg = hits @ discounts / np.cumsum(discounts)[np.minimum(counts, cut) - 1]
+        return float((ndcg.mean() + (hits.sum(axis=1) == counts).mean()) / 2)
+
+    def likelihood(self, shares: Scores) -> float:
+        """Return the mean log probability of the gold tools of dev, given probabilities `(dev, tools)`."""
+        return float(
+            np.mean([np.log(row[self.gold[i]] + MIN_SHARE).mean() for i, row in zip(self.dev, shares, strict=True)])
+        )
+
+    def choose_mix(self, usage: Scores) -> tuple[dict[str, Any], Scores]:
+        """Choose on dev the settings of `mix_usage` that are not set; return them with the scores of dev.
+
+        Args:
+            usage: probability that each dev query needs each tool, `(dev, tools)`, learned from train alone.
+        """
+        options = self.options
+        sharpness = options.sharpness
+        if sharpness is None:
+            sharpness = choose_best(SHARPNESS_GRID, lambda factor: self.likelihood(softmax(factor * self._described)))
+        described, uses = softmax(sharpness * self._described), self.uses(self.n_train)
+
+        names = ("kappa", "agreement")
+        grids = [
+            grid if getattr(options, name) is None else (getattr(options, name),)
+            for name, grid in zip(names, (KAPPA_GRID, AGREEMENT_GRID), strict=True)
+        ]
+
+        def scores(choice: tuple[float, ...]) -> Scores:
+            kappa, agreement = choice
+            return mix_usage(usage, described, weigh_usage(uses, kappa), agreement, options.novelty)
+
+        choice = choose_best(itertools.product(*grids), lambda pair: self.quality(scores(pair)))
+        return {"sharpness": sharpness, **dict(zip(names, choice, strict=True))}, scores(choice)
+
+
+def select_unset(options: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the entries of `chosen` that the options leave open."""
+    return {name: value for name, value in chosen.items() if getattr(options, name) is None}
+
+
+def read_settings(model: Model) -> dict[str, Any]:
+    """Return the settings of a model by name, with those that dev chose."""
+    return {name: setting.value for name, setting in model.manifest.settings.items()}
+
+
+class Estimate(NamedTuple):
+    """How likely queries need each tool, as one method learned it.
+
+    Attributes:
+        dev: probability that each dev query needs each tool, `(dev, tools)`, learned from train alone.
+        usage: the same for any query, learned from train alone.
+        chosen: settings that were chosen on dev.
+        finish: returns the arrays of the model, learned from the queries that the final model may see.
+    """
+
+    dev: Scores
+    usage: Usage
+    chosen: Mapping[str, Any]
+    finish: Callable[[], Arrays]
+
+
+class UsageMethod:
+    """Base of the methods that learn the usage of single tools with the encoder of the workspace.
+
+    Attributes:
+        label: name of the stage.
+    """
+
+    needs_usage = True
+    transfers = False
+    abstains = False
+    base: BaseRule | None = None
+    label: str
+
+    def estimate(self, data: FitData) -> Estimate:
+        """Learn usage from train, with the settings that are best on dev."""
+        raise NotImplementedError
+
+    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encoder: Encoder) -> Learned:
+        """Return the usage side of a model.
+
+        Args:
+            arrays: those of `Estimate.finish`, and `uses`, how many queries used each tool of the model.
+            settings: of the model, by name.
+            encoder: of the queries.
+        """
+        raise NotImplementedError
+
+    def fit(self, workspace: Workspace, lesson: Lesson, options: Any) -> Artifacts:
+        """Learn from train, choose on dev, then learn from both (without `refit`, only from train)."""
+        encoder = workspace.load_encoder()
+        data = FitData(workspace, lesson, options, encoder)
+        estimate = self.estimate(data)
+        chosen, scores = data.choose_mix(estimate.dev)
+        return Artifacts(
+            {**estimate.finish(), "uses": data.uses(data.n_final)},
+            metrics=data.evaluate(scores),
+            encoder=encoder,
+            chosen=select_unset(options, {**estimate.chosen, **chosen}),
+            refit=options.refit,
+        )
+
+    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+        """Build the pipeline over a catalogue.
+
+        Raises:
+            ConfigError: if the model was fitted with another encoder, or knows no tool of the catalogue.
+        """
+        encoder = workspace.load_encoder()
+        model.check_encoder(encoder)
+        model.check_catalogue(catalogue.tools())
+        learned = self.load_usage(model.arrays, read_settings(model), encoder)
+        return build_usage_stage(workspace, catalogue, model, encoder, learned, label=self.label)

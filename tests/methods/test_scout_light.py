@@ -1,0 +1,74 @@
+"""scout-light: scout with usage. What holds for every method with usage stands in test_light.py."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lessons
+from toolscout.catalogue.store import Catalogue
+from toolscout.methods.scout_light import _can_classify, _mix_usages
+from toolscout.methods.shared.usage import HybridScorer
+from toolscout.methods.shared.usage_fit import FitData
+from toolscout.recipes import registry
+from toolscout.recipes.fit import Lesson, fit
+from toolscout.search.step_search import StepSearch
+from toolscout.testing import HashEncoder
+from toolscout.types import Search, Tool
+from toolscout.workspace import Workspace
+
+
+def test_the_shares_count_only_among_the_parts_that_know_a_query() -> None:
+    nothing, half = np.zeros(2), np.array([0.5, 0.5])
+    usage = _mix_usages([(0.25, lambda text, row: nothing), (0.75, lambda text, row: half)])
+    assert usage("", np.zeros(1, np.float32)).tolist() == [0.5, 0.5]
+    both = _mix_usages([(0.25, lambda text, row: np.array([1.0, 0.0])), (0.75, lambda text, row: half)])
+    assert both("", np.zeros(1, np.float32)).tolist() == [0.625, 0.375]
+    assert not _mix_usages([(1.0, lambda text, row: nothing)])("", np.zeros(1, np.float32)).any()
+
+
+def test_a_tool_without_usage_keeps_the_score_of_hybrid(slang: Lesson, tmp_path: Path) -> None:
+    changes = {"steps": False, "sharpness": 0.7, "agreement": 0.25}
+    model = fit(lessons.plan("scout-light", slang, tmp_path / "m", encoder=HashEncoder(), changes=changes))
+    tools = [*slang.tools, *(Tool(id=f"new/t{n}", name=f"t{n}", description=f"Sharpens pencil {n}") for n in range(9))]
+    catalogue, workspace = Catalogue.of(tools), Workspace(HashEncoder())
+    request = Search(query="sharpens pencil 3", k=15)
+    [learned] = registry.build("scout-light", catalogue, workspace, model=model.folder)([request])
+    [plain] = registry.build("hybrid", catalogue, workspace)([request])
+    expected = {hit.id: hit.score for hit in plain.hits}
+    scores = {hit.id: hit.score for hit in learned.hits if hit.id.startswith("new/")}
+    assert len(scores) == 9
+    assert scores == pytest.approx({tool: expected[tool] for tool in scores}, abs=1e-3)
+
+
+def test_each_step_of_a_request_is_served_from_usage(slang: Lesson, tmp_path: Path) -> None:
+    model = fit(lessons.plan("scout-light", slang, tmp_path / "m", encoder=HashEncoder(), changes={"steps": True}))
+    stage = registry.build("scout-light", Catalogue.of(slang.tools), Workspace(HashEncoder()), model=model.folder)
+    assert isinstance(stage, StepSearch) and stage.splitter is not None
+    [found] = stage([Search(query="Book me somewhere to sleep. Then write to auntie.", k=2)])
+    assert found.steps == ("Book me somewhere to sleep", "write to auntie.")
+    assert set(found.ids[:2]) == {"d/travel/hotel", "d/mail/send"}
+
+
+def test_dev_decides_whether_requests_are_split(slang: Lesson, tmp_path: Path) -> None:
+    said: list[str] = []
+    model = fit(lessons.plan("scout-light", slang, tmp_path / "m", encoder=HashEncoder(), say=said.append))
+    line = next(line for line in said if "by steps" in line)
+    whole, split, error = (float(number) for number in re.findall(r"0\.\d+|1\.0+", line))
+    bears_steps = split >= whole - 2 * error
+    assert model.manifest.settings["steps"].value is bears_steps
+    assert model.manifest.settings["steps"].origin == "dev"
+
+
+def test_the_classifier_waits_for_enough_queries(slang: Lesson, tmp_path: Path) -> None:
+    options, _ = registry.resolve("scout-light", {})
+    data = FitData(Workspace(HashEncoder()), slang, options, HashEncoder(), HybridScorer)
+    assert data.n_train < 200 and not _can_classify(data)
+    data.n_train = 200
+    assert _can_classify(data)
+    model = fit(lessons.plan("scout-light", slang, tmp_path / "m", encoder=HashEncoder()))
+    assert not any(name.startswith("mlc-light") for name in model.arrays)
+    assert model.manifest.settings["shares"].value[1] == 0
