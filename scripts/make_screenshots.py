@@ -24,17 +24,25 @@ TRAFFIC = 2_000
 TOOLS = {
     "search": (f"#/search?q={QUERY.replace(' ', '+')}&k=4", "ol.hits li"),
     "catalogue": ("#/catalogue?text=send+email", "#tools button"),
-    "findability": ("#/findability?most=200", "#lint-summary"),
-    "journal": ("#/journal", "#events tbody tr"),
+    "quality": ("#/quality?most=200", "#lint-summary"),
     "evaluation": ("#/evaluation?dataset=toollens", "svg .bar"),
 }
-LEARNED = {"learning": ("#/learning", "svg circle.bar")}
+LEARNED = {
+    "home": ("#/home", "#examples a"),
+    "journal": ("#/journal", "#events tbody tr"),
+    "models": ("#/models", "#comparison circle.bar"),
+}
+PHONE = {
+    "phone-home": ("#/home", "#examples a"),
+    "phone-search": (f"#/search?q={QUERY.replace(' ', '+')}&k=4", "ol.hits li"),
+}
 PROGRAM = [sys.executable, "-m", "toolscout"]
 
 
 def fill_home(home: str, data: Path) -> None:
     """Fill a home with training queries of ToolLens and successful calls of their gold tools, then learn."""
     from toolscout.dataset import Dataset
+    from toolscout.learn.loop import learn
     from toolscout.scout import Scout
 
     dataset = Dataset.load(data / "toollens")
@@ -46,7 +54,7 @@ def fill_home(home: str, data: Path) -> None:
             search = scout.search(dataset.queries[query], caller=caller)
             for tool in tools:
                 scout.called(f"toollens/{tool}", ok=True, search_id=search.search_id, caller=caller)
-        scout.learn()
+        learn(scout)
 
 
 @contextmanager
@@ -63,10 +71,10 @@ def service(home: str, *options: str) -> Iterator[str]:
         running.communicate()
 
 
-def shoot(browser: Any, place: str, addresses: dict[str, tuple[str, str]]) -> None:
+def shoot(browser: Any, place: str, addresses: dict[str, tuple[str, str]], width: int = 1280) -> None:
     """The views at these addresses, in light and dark."""
     for scheme in ("light", "dark"):
-        page = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 800}).new_page()
+        page = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800}).new_page()
         page.set_default_timeout(300_000)
         for name, (address, ready) in addresses.items():
             page.goto(place + address)
@@ -80,8 +88,16 @@ def shoot(browser: Any, place: str, addresses: dict[str, tuple[str, str]]) -> No
             if name == "catalogue":
                 page.locator("#tools button").first.click()
                 page.wait_for_selector("#tool-name")
-                page.locator("[role=treeitem][aria-level='2']").first.wait_for()
-            page.screenshot(path=TARGET / f"{name}-{scheme}.png", full_page=name == "learning")
+            file = TARGET / f"{name}-{scheme}.png"
+            page.screenshot(path=file)
+            shrink(file)
+
+
+def shrink(file: Path) -> None:
+    """Write a screenshot with 128 colours, which shows the same in a third of the bytes."""
+    from PIL import Image
+
+    Image.open(file).convert("RGB").quantize(128).save(file, optimize=True)
 
 
 def main() -> None:
@@ -101,6 +117,7 @@ def main() -> None:
             shoot(browser, place, TOOLS)
         with service(taught) as place:
             shoot(browser, place, LEARNED)
+            shoot(browser, place, PHONE, 390)
         browser.close()
 
 

@@ -306,7 +306,11 @@ def test_models_and_figures_are_shown(visit: Open) -> None:
 
 
 def test_a_promotion_is_rolled_back_and_another_made_with_the_keyboard_alone(visit: Open, learned: Program) -> None:
-    page = visit("#/models", at=learned)
+    page = visit("#/search?q=send+a+message", at=learned)
+    page.wait_for_selector("ol.hits li")
+    widths = page.eval_on_selector_all(".gauge span", "bars => bars.map((bar) => bar.getBoundingClientRect().width)")
+    assert widths and min(widths) > 0, "no bar is empty, whatever a model's scores are"
+    page.goto(f"http://127.0.0.1:{learned.port}/#/models")
     page.wait_for_selector("#rollback")
     assert "neighbours" in page.inner_text("#serving")
     assert "is better than scout" in page.inner_text("#reason")

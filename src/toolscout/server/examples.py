@@ -14,7 +14,9 @@ from toolscout.types import Search, Tool, render
 
 __all__ = ["list_examples"]
 
+NO_VERBS: Final = frozenset(("this", "these", "it", "its", "the", "a", "an", "is", "has", "as"))
 EXAMPLE_WORD_RANGE: Final = (3, 11)
+MAX_CACHED_EXAMPLES: Final = 64
 SAMPLE_PER_EXAMPLE: Final = 6  # tools that are looked at for each example
 _EDGE: Final = re.compile(r"^[^\w]+|[\s.!?:;,]+$")
 _PLAIN: Final = re.compile(r"[\w\s,'’()-]+")
@@ -23,6 +25,16 @@ _OPENING: Final = re.compile(r"(?:this|the) (?:tool|function|api|endpoint) |(?:a
 
 async def list_examples(request: ApiRequest[ExamplesRequest]) -> ExamplesAnswer:
     """List queries to try, made from tools that the caller may see. Each finds its tools; nothing is journaled."""
+    service, caller = request.service, request.caller
+    key = (service.views.current(caller).generation, caller.rules, request.parameters.most)
+    if key not in service.examples:
+        if len(service.examples) >= MAX_CACHED_EXAMPLES:
+            service.examples.clear()
+        service.examples[key] = await _make_examples(request)
+    return service.examples[key]
+
+
+async def _make_examples(request: ApiRequest[ExamplesRequest]) -> ExamplesAnswer:
     service, caller = request.service, request.caller
     candidates = await service.run_in_thread(_collect_candidates, service, caller, request.parameters.most)
     if not candidates:
@@ -65,6 +77,8 @@ def _write_query(tool: Tool) -> str:
     words = sentence.split()
     low, high = EXAMPLE_WORD_RANGE
     if not low <= len(words) <= high or not _PLAIN.fullmatch(sentence):
+        return ""
+    if words[0].lower() in NO_VERBS:
         return ""
     first = _make_imperative(words[0])
     return " ".join([first[:1].upper() + first[1:], *words[1:]])

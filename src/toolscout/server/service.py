@@ -11,7 +11,7 @@ import logging
 import math
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -25,6 +25,7 @@ from toolscout.scout import Scout
 from toolscout.server.batches import Batches
 from toolscout.server.limits import Buckets, Limits
 from toolscout.server.metrics import Metrics
+from toolscout.server.shapes import ExamplesAnswer
 from toolscout.server.view import Views
 from toolscout.types import Search
 
@@ -77,6 +78,7 @@ class Service:
         self.slow_work = asyncio.Semaphore(1)  # requests that keep a core busy for seconds run one at a time
         self.change_lock = asyncio.Semaphore(1)  # requests that change the catalogue run one at a time
         self.model_lock = asyncio.Semaphore(1)  # requests that read or move models run one at a time
+        self.examples: dict[Hashable, ExamplesAnswer] = {}  # of each generation and set of rules
         self.not_ready_reason: str | None = "the index is being opened"
         self.is_stopping = False
         self._answering: asyncio.Future[Any] | None = None

@@ -4,6 +4,7 @@ import { h, number, svg } from "./dom.js";
 
 const [WIDTH, HEIGHT] = [640, 160];
 const [TOP, BOTTOM] = [22, 26]; // room for texts
+const AXIS = 70; // room for the figures of the axis
 
 // One column for each value; `parts` are [name, class, values] that stand on top of each other.
 export function columns(labels, parts, caption) {
@@ -29,8 +30,8 @@ export function columns(labels, parts, caption) {
 
 // One line for each series of [name, class, values], all from 0 to 1.
 export function lines(labels, series, caption) {
-  const x = (at) => (labels.length < 2 ? WIDTH / 2 : 8 + (at / (labels.length - 1)) * (WIDTH - 16));
-  const y = (value) => 8 + (1 - value) * (HEIGHT - 50);
+  const x = (at) => (labels.length < 2 ? WIDTH / 2 : AXIS + (at / (labels.length - 1)) * (WIDTH - AXIS - 8));
+  const y = (value) => TOP + (1 - value) * (HEIGHT - TOP - BOTTOM);
   return h("figure", {},
     svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": caption },
       [0, 0.5, 1].map((value) => [
@@ -51,8 +52,8 @@ export function lines(labels, series, caption) {
 
 // Two dots for each measure, champion and candidate, with the interval of their difference around the candidate.
 export function pairs(rows, caption) {
-  const [left, width, row] = [92, 640, 34];
-  const x = (value) => left + Math.max(0, Math.min(1, value)) * (width - left - 16);
+  const [left, width, row] = [120, 640, 34];
+  const x = (value) => left + Math.max(0, Math.min(1, value)) * (width - left - 40);
   const height = rows.length * row + 22;
   return h("figure", {},
     svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": caption },

@@ -103,6 +103,10 @@ export function copyable(id) {
 
 export const count = (amount, one, many = `${one}s`) => `${number(amount)} ${amount === 1 ? one : many}`;
 
+const MAX_LISTED_CHARS = 140; // of a query in a list
+
+export const clip = (text) => (text.length > MAX_LISTED_CHARS ? `${text.slice(0, MAX_LISTED_CHARS - 1)}…` : text);
+
 export const when = (at) => String(at ?? "").slice(0, 16).replace("T", " ");
 
 export const linkTo = (view, parameters = {}) => {

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { columns } from "./charts.js";
-import { count, h, linkTo, number, show, when } from "./dom.js";
+import { clip, count, h, linkTo, number, show, when } from "./dom.js";
 import { remember } from "./frame.js";
 import { drawExamples } from "./search.js";
 
@@ -25,12 +25,14 @@ export async function open(place, parameters, me) {
       h("label", { class: "wide", for: "home-query" }, "What do you want to do?", field), h("button", { class: "main" }, "Search")),
     examples, state, h("div", { class: "halves" }, next, trend), rest);
   field.focus();
-  const [facts] = await Promise.all([readFacts(me), showExamples(examples)]);
+  const shown = showExamples(examples);
+  const facts = await readFacts(me);
   show(state, drawState(facts, me));
   show(next, drawNext(facts, me));
   trend.hidden = sum(facts.days, "searches") === 0;
   if (!trend.hidden) show(trend, h("h2", {}, "Searches by day"), drawTrend(facts.days, facts.since));
   show(rest, drawSources(facts, me), me.operator && drawSearches(facts));
+  await shown;
 }
 
 async function readFacts(me) {
@@ -124,6 +126,6 @@ function drawSearches({ searches }) {
   return h("section", { class: "card", "aria-label": "Last searches" }, h("h2", {}, "Last searches"),
     searches.length === 0 && h("p", { class: "quiet" }, "There are none yet."),
     h("ul", { class: "plain" }, searches.map((event) => h("li", {},
-      event.query ? h("a", { href: linkTo("search", { q: event.query }), "data-stop": true }, event.query) : "a query that was not recorded",
+      event.query ? h("a", { href: linkTo("search", { q: event.query }), "data-stop": true }, clip(event.query)) : "a query that was not recorded",
       h("span", { class: "quiet" }, ` ${event.caller}, ${when(event.at)}, ${event.shown.length ? count(event.shown.length, "tool") : "no tool"}`)))));
 }

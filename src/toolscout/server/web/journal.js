@@ -1,7 +1,7 @@
 // The journal: trends, queries without a tool, filters, pages of events, import and export.
 
 import { download, get, upload } from "./api.js";
-import { count, h, linkTo, number, say, show, table, when } from "./dom.js";
+import { clip, count, h, linkTo, number, say, show, table, when } from "./dom.js";
 import { drawTrend } from "./home.js";
 import { remember, report } from "./frame.js";
 
@@ -52,7 +52,7 @@ function drawUnanswered(title, about, queries) {
   return h("section", { class: "card", "aria-label": title }, h("h2", {}, title),
     h("p", { class: "quiet" }, queries.length ? about : "None in this span."),
     h("ul", { class: "plain" }, queries.map((row) => h("li", {},
-      row.query ? h("a", { href: linkTo("search", { q: row.query }), "data-stop": true, title: "Ask again" }, row.query) : "a query that was not recorded",
+      row.query ? h("a", { href: linkTo("search", { q: row.query }), "data-stop": true, title: "Ask again" }, clip(row.query)) : "a query that was not recorded",
       h("span", { class: "quiet" }, ` ${count(row.times, "time")}, last ${when(row.last)}${row.answer ? `, ${row.answer.replaceAll("_", " ")}` : ""}`)))));
 }
 
@@ -133,7 +133,7 @@ const list = (ids) => (Array.isArray(ids) ? ids : []).map((id) => h("div", {}, h
 function drawEvent(event) {
   const link = (id) => h("a", { href: linkTo("journal", { search_id: id }) }, "its search");
   const describe = {
-    search: () => [event.query ? h("a", { href: linkTo("search", { q: event.query }), title: "Ask again", "data-stop": true }, event.query) : "—",
+    search: () => [event.query ? h("a", { href: linkTo("search", { q: event.query }), title: "Ask again", "data-stop": true }, clip(event.query)) : "—",
       event.shown?.length ? h("details", {}, h("summary", {}, `${count(event.shown.length, "tool")} shown`), list(event.shown)) : (event.answer ?? "no tool was shown").replaceAll("_", " ")],
     call: () => [h("a", { href: linkTo("catalogue", { tool: event.tool }) }, event.tool),
       [event.ok ? "succeeded" : "failed", event.rank ? `, shown at rank ${event.rank}` : "", event.search_id ? [", after ", link(event.search_id)] : ""]],

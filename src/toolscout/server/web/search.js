@@ -8,7 +8,7 @@ import { drawWhy } from "./why.js";
 const RECIPES = [["", "default"], ["scout", "scout"], ["hybrid", "hybrid"], ["bm25", "bm25"], ["dense", "dense"]];
 const KINDS = [["", "all"], ["tool", "tools"], ["skill", "skills"], ["agent", "agents"]];
 const LOW_CONFIDENCE = 0.5; // coverage below which an answer is called doubtful
-const TYPING_PAUSE_MS = 60;
+const TYPING_PAUSE_MS = 30;
 const SHOWN_PARAMETERS = 12;
 
 let running = null; // the request whose answer is awaited
@@ -82,7 +82,6 @@ export const drawExamples = (queries) => h("ul", { class: "examples" }, queries.
 
 function drawAnswer(result, view, preview) {
   const { hits, steps, uncovered, coverage, need } = result;
-  const best = Math.max(...hits.map((hit) => hit.score), 0);
   const head = hits.length ? count(hits.length, "tool") : "No tool";
   const facts = [`${number(result.ms.total, 1)} ms`, coverage !== null && `${number(100 * coverage)} % likely complete`,
     need !== null && `${number(100 * need)} % likely to need a tool`].filter(Boolean);
@@ -94,7 +93,7 @@ function drawAnswer(result, view, preview) {
     result.reason && h("p", { class: "note" }, result.reason),
     steps.length > 1 && drawSteps(result),
     steps.length < 2 && uncovered.map((step) => h("p", { class: "note" }, `No tool fits “${step}”.`)),
-    hits.length > 0 && h("ol", { class: "hits card" }, hits.map((hit, at) => drawHit(hit, at + 1, best, view))),
+    hits.length > 0 && h("ol", { class: "hits card" }, hits.map((hit, at) => drawHit(hit, at + 1, measureStrength(hit, hits), view))),
     preview && h("p", { class: "quiet" }, "Searches while you type are not written to the journal. Enter writes this one."),
     h("details", { class: "card" }, h("summary", {}, "Stages of this search"),
       table([["stage", ""], ["ms", "number"], ["note", ""]], result.trace.map((step) => [step.stage, number(step.ms, 2), step.note]), "Stages")),
@@ -110,7 +109,15 @@ function drawSteps({ steps, hits, uncovered }) {
     })));
 }
 
-function drawHit(hit, rank, best, view) {
+// The length of a hit's bar: its score against the best. Scores of some models are below zero; those are compared by
+// their distance to the best and the worst.
+function measureStrength(hit, hits) {
+  const scores = hits.map((other) => other.score);
+  const [best, worst] = [Math.max(...scores), Math.min(...scores)];
+  return worst > 0 ? hit.score / best : best > worst ? 0.1 + (0.9 * (hit.score - worst)) / (best - worst) : 1;
+}
+
+function drawHit(hit, rank, strength, view) {
   const names = Object.keys(hit.parameters?.properties ?? {});
   const rest = names.length > SHOWN_PARAMETERS ? " …" : "";
   const step = hit.step ? (view.result.steps ?? []).indexOf(hit.step) + 1 : 0;
@@ -127,7 +134,7 @@ function drawHit(hit, rank, best, view) {
       names.length > 0 && h("p", { class: "quiet parameters" }, `takes ${names.slice(0, SHOWN_PARAMETERS).join(", ")}${rest}`),
       hit.similar.length > 0 && h("details", { class: "quiet" }, h("summary", {}, `${count(hit.similar.length, "other tool")} of the same kind`),
         hit.similar.map((id) => h("div", {}, copyable(id))))),
-    h("div", { class: "strength" }, h("div", { class: "score" }, number(hit.score, 2)), gauge(best > 0 ? hit.score / best : 0),
+    h("div", { class: "strength" }, h("div", { class: "score" }, number(hit.score, 2)), gauge(strength),
       hit.role === "match" && h("div", { class: "quiet score" }, hit.why)),
     h("div", { class: "acts" }, judge("Right", "good", hit, view), judge("Wrong", "bad", hit, view),
       h("button", { type: "button", onclick: () => view.explain(hit.id) }, "Why is it here?")));
