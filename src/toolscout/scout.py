@@ -19,6 +19,7 @@ from toolscout.config import Settings, load_settings
 from toolscout.database.documents import close_documents
 from toolscout.errors import NotFound, OverBudget, StoreError
 from toolscout.home import Address, find_root, local_folder, place_tenant, require_folder
+from toolscout.journal.events import describe_answer
 from toolscout.journal.journal import MAX_SEARCH_EVENTS, Journal, new_id
 from toolscout.recipes.engine import SearchEngine
 from toolscout.recipes.select import Selection, Selector
@@ -399,7 +400,7 @@ class Scout:
                 (
                     "search",
                     caller or self.settings.caller,
-                    {**_describe_answer(search), **common},
+                    {**describe_answer(search), **common},
                 )
                 for search in found
             )
@@ -483,16 +484,7 @@ class Scout:
 
     def _check_room(self, search_id: str) -> None:
         if self.journal.is_full(search_id):
-            raise OverBudget(
-                f"The search {search_id!r:.80} already has {MAX_SEARCH_EVENTS} events, which is the limit. "
-                "Search again."
-            )
-
-
-def _describe_answer(search: Search) -> dict[str, Any]:
-    """Return the fields of a journal event that say what was asked and answered."""
-    fields: dict[str, Any] = {"search_id": search.search_id, "query": search.query, "shown": list(search.ids)}
-    return fields if search.answer is None else {**fields, "answer": search.answer}
+            raise OverBudget(f"The search {search_id!r:.80} has {MAX_SEARCH_EVENTS} events, the limit. Search again.")
 
 
 def _describe_degraded(answer: Search, unwritten: str | None) -> Search:

@@ -467,9 +467,7 @@ class Gateway:
             return refuse(str(error), id=id)
 
     async def _require_tool(self, caller: Caller, id: str, *, waiting: bool = False) -> Tool:
-        """Return the tool if the caller may see it.
-
-        With `waiting`, a definition that waits for approval counts too, because the server may have changed it back.
+        """Return the tool if the caller may see it; with `waiting`, also one whose definition waits for approval.
 
         Raises:
             NotFound: if the caller may not see it.

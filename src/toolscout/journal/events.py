@@ -8,9 +8,9 @@ from typing import Any, Final
 import msgspec
 
 from toolscout.errors import SourceError
-from toolscout.types import clean, digest
+from toolscout.types import Search, clean, digest
 
-__all__ = ["EVENTS", "SCHEMA", "build_line", "encode_fields", "parse_row"]
+__all__ = ["EVENTS", "SCHEMA", "build_line", "describe_answer", "encode_fields", "parse_row"]
 
 SCHEMA: Final = 1
 EVENTS: Final[dict[str, dict[str, type]]] = {
@@ -32,6 +32,12 @@ def build_line(uid: str, at: str, event: str, caller: str, body: str) -> dict[st
         "caller": caller,
         **msgspec.json.decode(body),
     }
+
+
+def describe_answer(search: Search) -> dict[str, Any]:
+    """Return the fields of a journal event that say what was asked and answered."""
+    fields: dict[str, Any] = {"search_id": search.search_id, "query": search.query, "shown": list(search.ids)}
+    return fields if search.answer is None else {**fields, "answer": search.answer}
 
 
 def encode_fields(fields: Mapping[str, Any]) -> str:

@@ -9,7 +9,6 @@ A `toolscout.toml` in the working directory may have come with a cloned reposito
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib.util
 import logging
 import os
@@ -23,8 +22,9 @@ from typing import Any, Final
 import msgspec
 import platformdirs
 
+from toolscout.config.values import convert_values
 from toolscout.errors import ConfigError
-from toolscout.home import DEFAULT_TENANT, Address, Home, is_address, local_folder, place_tenant, require_folder
+from toolscout.home import DEFAULT_TENANT, Address, Home, local_folder, place_tenant, require_folder
 from toolscout.privacy import trusted_folders
 
 if sys.version_info >= (3, 11):
@@ -56,17 +56,6 @@ KEY_PLACES: Final = {
 }
 
 
-BOOLEAN_WORDS: Final = {
-    **dict.fromkeys(("1", "true", "yes", "on"), True),
-    **dict.fromkeys(("0", "false", "no", "off"), False),
-}
-EXPECTED_BY_TYPE: Final[Mapping[type, str]] = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    Path: "a folder",
-    tuple: "a list of names",
-}
 RECORD_FIELDS: Final = ("origins", "ignored", "database")  # fields that describe the settings and are none themselves
 _log: Final = logging.getLogger("toolscout.config")
 _reported: set[tuple[str, str]] = set()  # (path, digest) of files with ignored settings that were reported
@@ -355,8 +344,8 @@ def load_settings(
     content = _read(path, required=file is not None)
     from_environment = {name: environ[_variable(name)] for name in kinds if environ.get(_variable(name))}
     passed = {name: value for name, value in arguments.items() if value is not None}
-    from_file = _convert_all(_parse(path, content), kinds, str(path))
-    near = _convert_all(from_environment, kinds, "environment") | _convert_all(passed, kinds, "argument")
+    from_file = convert_values(_parse(path, content), kinds, str(path))
+    near = convert_values(from_environment, kinds, "environment") | convert_values(passed, kinds, "argument")
     ignored: tuple[str, ...] = ()
     if file is None and (harmful := needing_trust(from_file)):
         home = local_folder(_choose_home(near)["home"])
@@ -474,46 +463,3 @@ def _parse(path: Path, content: bytes) -> dict[str, Any]:
         return tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: this is not valid TOML: {error}") from None
-
-
-def _convert_all(raw: Mapping[str, Any], kinds: Mapping[str, type], origin: str) -> dict[str, Any]:
-    """Convert values to the types of their settings."""
-    values = {}
-    for name, value in raw.items():
-        if name not in kinds:
-            near = difflib.get_close_matches(name, kinds, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"The settings are {', '.join(kinds)}."
-            raise ConfigError(f"{origin}: expected a known setting, found {name!r}. {hint}")
-        values[name] = _convert(name, value, kinds[name], origin)
-    return values
-
-
-def _convert(name: str, value: Any, kind: type, origin: str) -> Any:
-    """Convert one value to the type of its setting. `origin` names its place in the error."""
-    try:
-        if kind is bool:
-            return value if isinstance(value, bool) else BOOLEAN_WORDS[str(value).lower()]
-        if isinstance(value, bool):
-            raise ValueError
-        if kind is tuple:
-            return _split_names(value)
-        if name == "home" and is_address(value):
-            return value if isinstance(value, Address) else Address.parse(str(value))
-        if kind is Path:
-            if not str(value).strip():
-                raise ValueError
-            return Path(value).expanduser()
-        if kind is str and not isinstance(value, str):
-            raise ValueError
-        return kind(value)
-    except (KeyError, TypeError, ValueError):
-        expected = EXPECTED_BY_TYPE.get(kind, "text")
-        raise ConfigError(f"{name} ({origin}): expected {expected}, found {value!r}") from None
-
-
-def _split_names(value: Any) -> tuple[str, ...]:
-    """Return names from a list, or from one text with commas."""
-    names = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise ValueError
-    return tuple(filter(None, names))
