@@ -94,7 +94,7 @@ def tabulate_zero_shot() -> list[str]:
 
 def tabulate_toollens() -> list[str]:
     light, seeds = (
-        read_result("toollens", "mlc-light"),
+        read_result("toollens", "scout-light"),
         [read_result("toollens", f"mlc{s}") for s in ("", "-s1", "-s2")],
     )
     minutes = sorted(seed["fit_seconds"] / 60 for seed in seeds if seed)
@@ -104,7 +104,7 @@ def tabulate_toollens() -> list[str]:
     assert light is not None
     titles = {
         "hybrid": "hybrid, no learning",
-        "mlc-light": f"**`mlc-light`, {light['fit_seconds']:.0f} s of training, no torch**",
+        "scout-light": f"**`scout-light`, {light['fit_seconds']:.0f} s of training, no torch**",
         "mlc": f"**`mlc`, {minutes[0]:.0f} to {minutes[-1]:.0f} minutes of training**",
     }
     rows = []
