@@ -51,7 +51,7 @@ def policy_command(ctx: click.Context, file: Path | None, home: str | None) -> N
     place = load_settings(**choose_home(ctx, home)).place
     if file is not None:
         put_policy(place, file.expanduser())
-        echo(f"{describe_home(place)} has this policy now. Start serve and gateway again to use it.")
+        echo(f"{describe_home(place)} has this policy now. A running gateway follows it; start serve again to use it.")
         return
     policy = find_policy(place)
     if policy is None:
