@@ -55,6 +55,7 @@ from toolscout.access.policy_file import put_policy  # noqa: E402
 from toolscout.catalogue.store import Origin  # noqa: E402
 from toolscout.home import Address  # noqa: E402
 from toolscout.journal.journal import Journal  # noqa: E402
+from toolscout.lab.machine import provenance  # noqa: E402
 from toolscout.learn.loop import learn  # noqa: E402
 from toolscout.models import champion  # noqa: E402
 from toolscout.scout import Scout  # noqa: E402
@@ -476,7 +477,7 @@ def main(arguments: list[str] | None = None) -> int:
     nginx = options.balancer == "nginx" or (options.balancer == "auto" and shutil.which("nginx") is not None)
     with tempfile.TemporaryDirectory(prefix="replicas-") as folder:
         result = measure(Plan(options.seconds, options.clients, options.replicas, nginx=nginx), Path(folder))
-    result["promotion_limit_s"] = PROMOTION_LIMIT_S
+    result |= {"promotion_limit_s": PROMOTION_LIMIT_S, **provenance()}
     sys.stdout.write(json.dumps(result, indent=2) + "\n")
     options.out.write_text(json.dumps(result, indent=2) + "\n")
     faults = list_faults(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import itertools
 import os
@@ -61,6 +62,8 @@ class PostgresServer:
             with psycopg.connect(self.url(user="postgres"), autocommit=True) as connection:
                 connection.execute(f"CREATE ROLE {ROLE} LOGIN")  # without SUPERUSER and BYPASSRLS
                 connection.execute(f"GRANT CREATE ON DATABASE postgres TO {ROLE}")
+                with contextlib.suppress(psycopg.Error):  # a server of the system may lack pgvector
+                    connection.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
         except BaseException:
             self.__exit__()
             raise

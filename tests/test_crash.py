@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -73,8 +74,7 @@ def test_a_kill_at_any_instant_leaves_the_old_or_the_new_state_of_each_source(tm
     for version in range(1, kills + 1):
         before = versions(home)
         if version % 5 == 0:  # from nothing, too
-            for path in home.iterdir():
-                path.unlink()
+            shutil.rmtree(home)
             before = {}
         write(folder, version)
         process = start(home, *(["add", *files] if version % 2 or not before else ["sync"]))

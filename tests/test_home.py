@@ -228,7 +228,8 @@ def test_files_of_an_older_home_are_tightened_and_its_folder_is_reported(tmp_pat
     fill(home)
     home.chmod(0o755)
     for path in home.iterdir():
-        path.chmod(0o644)
+        if path.is_file():
+            path.chmod(0o644)
     (home / "models").mkdir(mode=0o755)
     with Scout(home) as scout:
         scout.search("rain")

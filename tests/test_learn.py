@@ -479,12 +479,17 @@ def everything(tool: Tool) -> bool:
 
 def test_what_is_used_counts_at_once_and_after_a_restart(office: Scout) -> None:
     traffic.replay(office, CLEAN, CALLERS)
-    for recipe in ("neighbours", "tool2vec", "scout-light"):
+    stories = {
+        "neighbours": ("zebra crossing", "Holds things upright."),
+        "tool2vec": ("quantum banjo", "Tunes a string."),
+        "scout-light": ("velvet lighthouse", "Paints a wall."),
+    }
+    for recipe, (asked, work) in stories.items():
         report = learn(office, recipes=[recipe], dry_run=True)
         assert report.candidate
         champion.promote(office.settings.place, report.candidate, "by hand")
-        office.add([{"name": f"stand_{recipe}", "description": "Holds things upright."}], name=f"shop-{recipe}")
-        tool, asked = f"shop-{recipe}/stand_{recipe}", f"zebra crossing {recipe}"
+        office.add([{"name": f"stand_{recipe}", "description": work}], name=f"shop-{recipe}")
+        tool = f"shop-{recipe}/stand_{recipe}"
         assert tool not in office.search(asked, 1).ids
         for number in range(12):
             search = f"{recipe}{number}"

@@ -87,7 +87,7 @@ MISTAKES = {
     "journal prune --older-than 5": "such as 12h, 30d or 2w",
     # names
     "search mail --recipe bm52": "did you mean 'bm25'?",
-    "search mail --recipe nonesuch": "there are scout, hybrid",
+    "search mail --recipe nonesuch": "there are scout, scout-light",
     "search mail --recipe dpr": "Run  toolscout train dpr",
     "search mail --model nowhere": "expected the folder of a fitted model",
     "why mail send_emial": "Did you mean 'mail/send_email'?",

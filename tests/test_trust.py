@@ -155,7 +155,7 @@ def test_a_store_of_an_older_version_pins_what_it_holds(tmp_path: Path) -> None:
         )
     connection.close()
     store = Store(tmp_path)
-    assert len(CATALOGUE_MIGRATIONS) == 5
+    assert len(CATALOGUE_MIGRATIONS) == 6
     assert put(store, tool(description="Second.")).quarantined == 1
     store.close()
 

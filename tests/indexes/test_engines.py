@@ -81,7 +81,7 @@ def make_exact(ids: list[str], rows: Vectors) -> Exact:
 def reopen(index: VectorIndex, settings: Settings) -> VectorIndex:
     """The index as another process finds it."""
     if isinstance(index, Exact):
-        return Exact.from_arrays(index.arrays(), index.meta)
+        return Exact.from_arrays(index.arrays(), index.meta, index.ids)
     close_engine(settings)
     key = index.collection.key  # type: ignore[attr-defined]
     return EngineIndex(open_engine(settings).collection(key), index.ids)

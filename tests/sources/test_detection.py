@@ -10,13 +10,13 @@ from toolscout.errors import BadEntry, SourceError
 from toolscout.sources import (
     RawTool,
     build_tool,
-    check_schema,
     detect,
     load_document,
     parse_document,
     read,
     source_name,
 )
+from toolscout.sources.reading import check_schema
 
 
 @pytest.mark.parametrize(
