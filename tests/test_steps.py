@@ -226,13 +226,36 @@ def judge_steps(searches: Sequence[Search]) -> list[Verdict | None]:
     ]
 
 
-def test_a_step_without_a_fitting_tool_is_named_and_takes_no_place() -> None:
+def test_a_step_without_a_fitting_tool_is_named_and_stands_behind() -> None:
     text = "Send the mail to Anna. Then turn lead into gold."
     [found] = (StepSearch(_Base(), SPLITTER, judge_steps) >> Decide())([Search(query=text)])
     assert found.uncovered == ("turn lead into gold.",)
     assert found.answer == "tools" and found.need == 0.8
-    assert "s/turn" not in found.ids and found.hits
+    assert found.ids == ("s/Send", "s/turn", "s/other")
+    assert {hit.id: hit.step for hit in found.hits}["s/turn"] == "turn lead into gold."
     assert "steps" in {entry.stage for entry in found.trace}
+
+
+@pytest.mark.parametrize(("need", "has_place"), [(0.01, False), (0.1, True)])
+def test_only_what_is_surely_chat_takes_no_place(need: float, has_place: bool) -> None:
+    def call_chat(searches: Sequence[Search]) -> list[Verdict | None]:
+        chat = Verdict(need, 0.1, "no_tool_needed", "This looks like chat.")
+        return [chat if "joke" in found.query else Verdict(0.8, 0.9) for found in searches]
+
+    text = "Send the mail to Anna. Then tell me a joke."
+    [found] = (StepSearch(_Base(), SPLITTER, call_chat) >> Decide())([Search(query=text)])
+    assert found.uncovered == ("tell me a joke.",)
+    assert found.ids == (("s/Send", "s/tell", "s/other") if has_place else ("s/Send", "s/other"))
+
+
+def test_a_doubted_step_leaves_the_first_places_and_the_coverage_to_the_others() -> None:
+    lists, steps = [hits(("s/a", 8), ("s/b", 7)), hits(("t/x", 8), ("t/y", 7))], ["one", "two"]
+    for doubted, first in (("one", "t/x"), ("two", "s/a")):
+        merged = merge_steps((), lists, steps, 5, {doubted})
+        assert merged[0].id == first and len(merged) == 4
+        assert merged[0].coverage == pytest.approx(max(find_chances(lists[0])))
+    neither = merge_steps((), lists, steps, 5, set(steps))
+    assert neither[0].coverage == pytest.approx(0)  # the other step has no tool yet
 
 
 def test_a_request_abstains_only_if_no_step_is_served() -> None:

@@ -219,7 +219,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
             cannot be written.
         split: whether the query may be split into steps.
         steps: the steps of a compound request, with references completed; empty: it is one need.
-        uncovered: steps that no tool fits.
+        uncovered: steps that no tool seems to fit; their nearest tools may still be among the hits.
     """
 
     query: str

@@ -142,7 +142,7 @@ def print_search(answer: Search, *, explain: bool = False) -> None:
     if answer.hits:
         _print_hits(answer.hits, explain=explain, with_steps=bool(answer.steps))
     for step in answer.uncovered:
-        echo(f"no tool fits the step: {escape_line(step)}")
+        echo(f"no tool seems to fit the step: {escape_line(step)}")
     if answer.reason or not answer.hits:
         reason = escape_line(str(answer.reason))
         echo(f"{'note' if answer.hits else (answer.answer or 'nothing').replace('_', ' ')}: {reason}")

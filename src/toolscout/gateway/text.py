@@ -349,7 +349,7 @@ def _render_results(answer: Mapping[str, Any]) -> str:
         lines.append(f"{head}:")
         lines += [_render_tool(rank, tool) for rank, tool in enumerate(result["tools"])]
         for step in result.get("uncovered", ()):
-            lines.append(f"No tool fits the step {quote(step)}.")
+            lines.append(f"No tool seems to fit the step {quote(step)}.")
         if result["reason"]:
             lines.append(f"{(result['answer'] or 'note').replace('_', ' ')}: {result['reason']}")
         if "left_out" in result:

@@ -7,7 +7,7 @@ prefers sources that the request or another step points to.
 
 Places go one by one to the tool that raises the coverage of all lists most, relative to what they have already. So a
 step with one clear tool leaves its places to steps with several likely ones, and the unsplit request competes as one
-more list.
+more list. A step that is doubted, because no tool seems to fit it, counts for less.
 
 `benchmarks/coverage.py` fits the constants of the chances on dev requests with one gold tool. The others were chosen on
 joined dev requests (`benchmarks/joined.py`).
@@ -19,7 +19,7 @@ import bisect
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 from toolscout.types import Hit
@@ -32,6 +32,7 @@ NO_TOOL_LOGIT: Final = 2.4  # of "none of these", in nats
 CANDIDATES: Final = 30  # of each list that have a chance
 COVERED_AT_START: Final = 0.3  # added to each list's coverage: a weak list gains less by its first tool
 SOURCE_POINTS: Final = 6.0  # that the source of the other steps brings a tool of an unclear step
+DOUBTED_SHARE: Final = 0.6  # of what a tool brings to a list, if the list's step is doubted
 MIN_MERGED_HITS: Final = 20  # so many places are given out one by one, or k; the others follow by score
 MAX_RANK_OF_STEP: Final = 10  # a hit of the unsplit request belongs to a step that ranks it among so many
 
@@ -52,8 +53,8 @@ def find_chances(hits: Sequence[Hit]) -> list[float]:
 class _List:
     """The hits of one list that may still get a place, their chances, and how far the list is covered."""
 
-    def __init__(self, hits: Sequence[Hit], step: str | None) -> None:
-        self.hits, self.step, self.place, self.coverage = hits, step, 0, 0.0
+    def __init__(self, hits: Sequence[Hit], step: str | None, share: float = 1.0) -> None:
+        self.hits, self.step, self.share, self.place, self.coverage = hits, step, share, 0, 0.0
         self.chances = {hit.id: chance for hit, chance in zip(hits, find_chances(hits), strict=False)}
 
     def find_next(self, taken: Mapping[str, Hit]) -> Hit | None:
@@ -64,10 +65,12 @@ class _List:
 
     def measure_gain(self, tool_id: str) -> float:
         """Return by how much a tool raises the coverage of the list, relative to what it has."""
-        return self.chances.get(tool_id, 0.0) / (self.coverage + COVERED_AT_START)
+        return self.share * self.chances.get(tool_id, 0.0) / (self.coverage + COVERED_AT_START)
 
 
-def merge_steps(whole: Sequence[Hit], parts: Sequence[Sequence[Hit]], steps: Sequence[str], k: int) -> tuple[Hit, ...]:
+def merge_steps(
+    whole: Sequence[Hit], parts: Sequence[Sequence[Hit]], steps: Sequence[str], k: int, doubted: Container[str] = ()
+) -> tuple[Hit, ...]:
     """Merge the hits of a request and of its steps, so that the first ones most likely hold a right tool of every step.
 
     Args:
@@ -75,13 +78,19 @@ def merge_steps(whole: Sequence[Hit], parts: Sequence[Sequence[Hit]], steps: Seq
         parts: hits of each step, best first.
         steps: the steps.
         k: how many hits are wanted.
+        doubted: steps that no tool seems to fit.
 
     Returns:
         Every tool once, with the step of the list that gave it its place, and scores that never rise. Those that got
-        their place one by one tell the coverage of the answer that ends with them.
+        their place one by one tell the coverage of the answer that ends with them; doubted steps do not count for it,
+        unless all are doubted.
     """
     lists = [_List(whole, None)]
-    lists += [_List(hits, step) for hits, step in zip(_prefer_sources(whole, parts), steps, strict=True)]
+    lists += [
+        _List(hits, step, DOUBTED_SHARE if step in doubted else 1.0)
+        for hits, step in zip(_prefer_sources(whole, parts), steps, strict=True)
+    ]
+    counted = [some for some in lists[1:] if some.share == 1.0] or lists[1:]
     taken: dict[str, Hit] = {}
     given: dict[str, str | None] = {}  # the step that gave a tool its place
     coverages: list[float] = []
@@ -93,7 +102,7 @@ def merge_steps(whole: Sequence[Hit], parts: Sequence[Sequence[Hit]], steps: Seq
         taken[hit.id], given[hit.id] = hit, step
         for some in lists:
             some.coverage += some.chances.get(hit.id, 0.0)
-        coverages.append(math.prod(some.coverage for some in lists[1:]))
+        coverages.append(math.prod(some.coverage for some in counted))
     rest = [(hit, some.step) for some in lists for hit in some.hits if hit.id not in taken]
     for hit, step in sorted(rest, key=lambda pair: (-pair[0].score, pair[0].id)):
         if taken.setdefault(hit.id, hit) is hit:

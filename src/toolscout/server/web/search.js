@@ -104,7 +104,7 @@ function drawSteps({ steps, hits, uncovered }) {
   return h("section", { class: "card", "aria-label": "Steps" }, h("h2", {}, "Steps of this request"),
     h("ol", { class: "steps" }, steps.map((step) => {
       const amount = hits.filter((hit) => hit.step === step && hit.role === "match").length;
-      const outcome = uncovered.includes(step) ? "no tool fits" : amount ? count(amount, "tool") : "served by a tool of another step";
+      const outcome = uncovered.includes(step) ? "no tool seems to fit" : amount ? count(amount, "tool") : "served by a tool of another step";
       return h("li", {}, step, h("span", { class: uncovered.includes(step) ? "badge bad" : "badge" }, outcome));
     })));
 }
