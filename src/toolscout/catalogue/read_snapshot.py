@@ -88,9 +88,9 @@ def _read_disabled(connection: Connection) -> dict[str, tuple[str, dict[str, str
     """Return source → (why it is not searched, {casefolded name or id: id} of its tools)."""
     disabled: dict[str, tuple[str, dict[str, str]]] = {}
     for source, state, message, enabled in connection.execute(
-        "SELECT name, state, message, enabled FROM sources WHERE NOT enabled OR state = 'disabled'"
+        "SELECT name, state, message, enabled FROM sources WHERE NOT enabled OR state = 'disabled' ORDER BY name"
     ):
         why = message.removeprefix(f"{source} is ") if state == "disabled" and message else "disabled"
-        names = connection.execute("SELECT name, id FROM tools WHERE source = ?", (source,))
-        disabled[source] = (why if enabled else "disabled", index_by_name(names))
+        names = connection.execute("SELECT name, id FROM tools WHERE source = ?", (source,)).fetchall()
+        disabled[source] = (why if enabled else "disabled", index_by_name(sorted(names, key=lambda row: row[1])))
     return disabled
