@@ -10,6 +10,7 @@ import pytest
 
 import lessons
 from toolscout.catalogue.store import Catalogue
+from toolscout.errors import ConfigError
 from toolscout.methods.scout_light import _can_classify, _mix_usages
 from toolscout.methods.shared.usage import HybridScorer
 from toolscout.methods.shared.usage_fit import FitData
@@ -69,6 +70,9 @@ def test_the_classifier_waits_for_enough_queries(slang: Lesson, tmp_path: Path) 
     assert data.n_train < 200 and not _can_classify(data)
     data.n_train = 200
     assert _can_classify(data)
+    with pytest.raises(ConfigError, match="expected 0 for mlc-light, which needs 200 training queries"):
+        changes = {"shares": (0.5, 0.5, 0.0)}
+        fit(lessons.plan("scout-light", slang, tmp_path / "none", encoder=HashEncoder(), changes=changes))
     model = fit(lessons.plan("scout-light", slang, tmp_path / "m", encoder=HashEncoder()))
     assert not any(name.startswith("mlc-light") for name in model.arrays)
     assert model.manifest.settings["shares"].value[1] == 0

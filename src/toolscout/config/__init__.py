@@ -54,8 +54,6 @@ KEY_PLACES: Final = {
     "encoder": "TOOLSCOUT_EMBEDDINGS_KEY",
     "telemetry": "OTEL_EXPORTER_OTLP_HEADERS",
 }
-
-
 RECORD_FIELDS: Final = ("origins", "ignored", "database")  # fields that describe the settings and are none themselves
 _log: Final = logging.getLogger("toolscout.config")
 _reported: set[tuple[str, str]] = set()  # (path, digest) of files with ignored settings that were reported

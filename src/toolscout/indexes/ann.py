@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from toolscout.errors import StoreError, require
 from toolscout.indexes.exact import Exact
-from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, top_k
+from toolscout.indexes.ranking import Mask, Spread, check_rows, masks, pad_best, top_k
 
 __all__ = ["Ann", "is_available", "make_codes"]
 
@@ -84,7 +84,7 @@ class Ann(Exact):
         self, queries: npt.NDArray[Any], k: int, visible: Mask | Sequence[Mask | None] | None = None
     ) -> tuple[list[list[str]], list[Vectors]]:
         """Find the nearest tools of each query: `(ids, scores)`, best first; see `Exact.search`."""
-        rows = self._check_rows(queries, len(queries))
+        rows = check_rows(queries, (len(queries), self.dim))
         ids, values = [], []
         for row, mask in zip(rows, masks(visible, len(rows)), strict=True):
             best, scores = self._find_best(row, k if row.any() else 0, mask)
@@ -162,7 +162,7 @@ class Ann(Exact):
 
         Of masked tools, mean and deviation are estimated from some thousand.
         """
-        rows = self._check_rows(queries, len(queries))
+        rows = check_rows(queries, (len(queries), self.dim))
         return [
             self._summarise_scores(row, depth) if mask is None or not row.any() else self._summarise(row, depth, mask)
             for row, mask in zip(rows, masks(visible, len(rows)), strict=True)

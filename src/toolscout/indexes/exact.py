@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout.errors import StoreError
-from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, place, rank, spread, top_k
+from toolscout.indexes.ranking import Mask, Spread, check_rows, masks, pad_best, place, rank, spread, top_k
 from toolscout.types import Explanation
 
 __all__ = ["Exact"]
@@ -46,7 +46,7 @@ class Exact:
     def of(cls, ids: Sequence[str], vectors: Vectors) -> Self:
         """Return an index of vectors that are not copied: `(len(ids), dim)` unit rows, by ascending ids."""
         index = cls(vectors.shape[1])
-        index.ids, index.vectors = ids, index._check_rows(vectors, len(ids))
+        index.ids, index.vectors = ids, check_rows(vectors, (len(ids), index.dim))
         index._slack = index._measure_slack()
         return index
 
@@ -72,7 +72,7 @@ class Exact:
         """
         if len(set(ids)) != len(ids):
             raise ValueError("expected each id once, found one of them again")
-        rows = self._check_rows(vectors, len(ids))
+        rows = check_rows(vectors, (len(ids), self.dim))
         new = set(ids)
         unchanged = [position for position, tool_id in enumerate(self.ids) if tool_id not in new]
         all_ids = [*(self.ids[position] for position in unchanged), *ids]
@@ -101,7 +101,7 @@ class Exact:
         Raises:
             ValueError: for another shape or a value that is not finite.
         """
-        rows = self._check_rows(queries, len(queries))
+        rows = check_rows(queries, (len(queries), self.dim))
         ids, values, limits = [], [], masks(visible, len(rows))
         for start in range(0, len(rows), EXACT_BATCH):
             batch, batch_masks = rows[start : start + EXACT_BATCH], limits[start : start + EXACT_BATCH]
@@ -155,7 +155,7 @@ class Exact:
             depth: number of best scores.
             visible: a mask for each query with at least one tool, or None.
         """
-        rows = self._check_rows(queries, len(queries))
+        rows = check_rows(queries, (len(queries), self.dim))
         limits = masks(visible, len(rows))
         large = len(self.ids) > self.dim
         _, cache = self._nearest_cache
@@ -238,7 +238,7 @@ class Exact:
             NotFound: if the index has no such tool.
         """
         position = place(self.ids, tool_id)
-        [row] = self._check_rows(np.atleast_2d(query), 1)
+        [row] = check_rows(np.atleast_2d(query), (1, self.dim))
         if not row.any():
             return Explanation("exact", None, None, "no word of the query is known to the encoder")
         scores = self._compute_cosines(row)
@@ -266,14 +266,6 @@ class Exact:
             return self.cosines(row)
         scores: Vectors = np.einsum("nd,d->n", self.vectors[positions], row)
         return scores
-
-    def _check_rows(self, vectors: npt.NDArray[Any], n: int) -> Vectors:
-        rows = np.ascontiguousarray(vectors, dtype=np.float32)
-        if rows.shape != (n, self.dim):
-            raise ValueError(f"expected vectors of shape ({n}, {self.dim}), found {rows.shape}")
-        if not np.isfinite(rows).all():
-            raise ValueError("expected finite vectors, found one with a value that is not finite")
-        return rows
 
     @property
     def meta(self) -> dict[str, Any]:

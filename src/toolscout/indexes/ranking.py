@@ -126,3 +126,17 @@ def rank(scores: npt.NDArray[np.floating], position: int, visible: Mask | None =
     visible_scores = scores if visible is None else scores[visible]
     earlier = scores[:position] if visible is None else scores[:position][visible[:position]]
     return 1 + int((visible_scores > scores[position]).sum() + (earlier == scores[position]).sum())
+
+
+def check_rows(vectors: npt.NDArray[Any], shape: tuple[int, int]) -> npt.NDArray[np.float32]:
+    """Return vectors as contiguous float32 rows, `(tools, dim)`.
+
+    Raises:
+        ValueError: if they have another shape, or one is not finite.
+    """
+    rows = np.ascontiguousarray(vectors, dtype=np.float32)
+    if rows.shape != shape:
+        raise ValueError(f"expected vectors of shape {shape}, found {rows.shape}")
+    if not np.isfinite(rows).all():
+        raise ValueError("expected finite vectors, found one with a value that is not finite")
+    return rows

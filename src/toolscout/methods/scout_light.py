@@ -23,6 +23,7 @@ from toolscout.abstain.decision import build_abstainer
 from toolscout.arrays import Arrays, Places, Scores, Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
+from toolscout.errors import ConfigError
 from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.lesson import DEV_METRICS, Lesson
 from toolscout.methods.mlc_light import MlcLight
@@ -73,9 +74,8 @@ MIN_CLASSIFIER_QUERIES: Final = 200
 MAX_CLASSIFIER_CELLS: Final = 150_000_000  # words × (tools and sets of tools); memory holds four such arrays
 RANKING_DEPTH: Final = 20
 MAX_STEP_QUERIES: Final = 1_000  # of dev, on which splitting into steps is judged
-STANDARD_ERRORS: Final = (
-    2.0  # by which whole requests must be better on dev: a log of single needs has no compound ones
-)
+STANDARD_ERRORS: Final = 2.0
+"""By so many, whole requests must be better on dev than steps: a log of single needs has no compound requests."""
 
 
 class Options(Blend, frozen=True, forbid_unknown_fields=True):
@@ -130,9 +130,7 @@ def _mix_usages(parts: Sequence[tuple[float, Usage]]) -> Usage:
 
 def _mix_on_dev(estimates: Mapping[str, Estimate], shares: Sequence[float]) -> Scores:
     """Return the same for the dev queries, `(dev, tools)`."""
-    parts = [
-        (share, estimates[name].dev) for name, share in zip(PARTS, shares, strict=True) if share and name in estimates
-    ]
+    parts = [(share, estimates[name].dev) for name, share in zip(PARTS, shares, strict=True) if share]
     known = np.sum([share * dev.any(axis=1) for share, dev in parts], axis=0)
     total: Scores = np.sum([share * dev for share, dev in parts], axis=0)
     return total / np.where(known, known, 1.0)[:, None]
@@ -173,7 +171,11 @@ class ScoutLight:
     def _choose_shares(
         self, data: FitData, estimates: Mapping[str, Estimate]
     ) -> tuple[tuple[float, ...], dict[str, Any], Scores]:
-        """Choose the shares on dev, with the settings of the mix; return them with the scores of dev."""
+        """Choose the shares on dev, with the settings of the mix; return them with the scores of dev.
+
+        Raises:
+            ConfigError: if the options name the classifier, and it cannot be trained.
+        """
         data.workspace.say("choosing the shares of the parts on dev")
         missing = [number for number, name in enumerate(PARTS) if name not in estimates]
         grid = SHARE_GRID if data.options.shares is None else (data.options.shares,)
@@ -183,6 +185,11 @@ class ScoutLight:
                 continue
             mix, scores = data.choose_mix(_mix_on_dev(estimates, shares))
             tried.append((data.quality(scores), shares, mix, scores))
+        if not tried:
+            raise ConfigError(
+                f"shares: expected 0 for mlc-light, which needs {MIN_CLASSIFIER_QUERIES} training queries and a table "
+                f"of at most {MAX_CLASSIFIER_CELLS:,} numbers, found {data.options.shares}"
+            )
         _, shares, mix, scores = max(tried, key=lambda trial: trial[0])
         return shares, mix, scores
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from toolscout.arrays import Vectors
 from toolscout.indexes.engines.contract import Candidates, Collection, Mark, Mend, Numbers, ToolRows, View
 from toolscout.indexes.exact import Exact
-from toolscout.indexes.ranking import Mask, masks, place, top_k
+from toolscout.indexes.ranking import Mask, check_rows, masks, place, top_k
 from toolscout.types import Explanation, digest
 
 __all__ = ["EngineIndex"]
@@ -75,7 +75,7 @@ class EngineIndex:
         """
         if len(set(ids)) != len(ids):
             raise ValueError("expected each id once, found one of them again")
-        rows = self._check_rows(vectors, len(ids))
+        rows = check_rows(vectors, (len(ids), self.dim))
         marks = [digest("row/1", row.tobytes().hex()) for row in rows]
         self._change(ToolRows(ids, marks, rows), (), {*self.ids, *ids})
 
@@ -94,7 +94,7 @@ class EngineIndex:
         self, queries: npt.NDArray[Any], k: int, visible: Mask | Sequence[Mask | None] | None = None
     ) -> tuple[list[list[str]], list[Vectors]]:
         """Find the nearest tools of each query: `(ids, scores)`, best first; see `Exact.search`."""
-        rows = self._check_rows(queries, len(queries))
+        rows = check_rows(queries, (len(queries), self.dim))
         limits = masks(visible, len(rows))
         self.check_mark()
         ids: list[list[str]] = [[] for _ in rows]
@@ -191,11 +191,3 @@ class EngineIndex:
                 exact.delete(set(ids) - set(self.ids))
                 self._exact = exact
             return self._exact
-
-    def _check_rows(self, vectors: npt.NDArray[Any], n: int) -> Vectors:
-        rows = np.ascontiguousarray(vectors, dtype=np.float32)
-        if rows.shape != (n, self.dim):
-            raise ValueError(f"expected vectors of shape ({n}, {self.dim}), found {rows.shape}")
-        if not np.isfinite(rows).all():
-            raise ValueError("expected finite vectors, found one with a value that is not finite")
-        return rows
