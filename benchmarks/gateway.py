@@ -32,9 +32,9 @@ CALLS = 300
 WARM = 20
 ROUNDS = 10
 SIZES = (8, 40, 200)  # servers of 50 tools each
-SEARCHED_WAREHOUSES = 40  # with 35 tools each
-SEARCHES = 300
+SEARCHES = 240
 SEARCH_BLOCK = 20  # requests in a row
+SEARCH_PAUSE_S = 0.005
 ROOT = Path(__file__).parent.parent
 BUSY = str(ROOT / "tests" / "servers" / "busy.py")
 PROGRAMS = Path(sys.executable).parent
@@ -88,12 +88,12 @@ def load_server_module() -> Any:
     return module
 
 
-def write_warehouse_tools(path: Path) -> list[str]:
-    """Write the tools of many warehouses as function schemas. Returns requests for them, each a different one."""
+def write_warehouse_tools(path: Path, warehouses: int) -> list[str]:
+    """Write 50 tools of each warehouse as function schemas. Returns requests for them, each a different one."""
     server = load_server_module()
-    server.COUNT = 35
+    server.COUNT = 50
     functions = []
-    for number in range(SEARCHED_WAREHOUSES):
+    for number in range(warehouses):
         server.WORD = f"Warehouse{number}"
         for tool in server.tools()[-server.COUNT :]:
             name = f"{server.WORD}_{tool['name']}".lower()
@@ -101,56 +101,61 @@ def write_warehouse_tools(path: Path) -> list[str]:
     path.write_text(json.dumps(functions))
     requests = [
         f"{verb} the {thing} that warehouse {number} has"
-        for number in range(SEARCHED_WAREHOUSES)
+        for number in range(warehouses)
         for verb in server.VERBS
         for thing in server.THINGS[:3]
     ]
     return random.Random(0).sample(requests, SEARCH_BLOCK + SEARCHES)
 
 
-async def measure_search(folder: Path) -> dict[str, Any]:
-    """Measure the same requests as searches of the library and through the gateway, in turn; figures in ms.
+class TimedGateway(Gateway):
+    """A gateway that notes how long each of its answers to a call took, in `spent`."""
 
-    `library` is `Scout.search`. `gateway` is the time that a gateway in this process spends on a request, from the
-    parsed message to the result for the client: limits, search, journal, text of the answer. `stdio` is what a client
-    of a gateway in another process waits. All use one home, with the journal on.
-    """
-    requests = write_warehouse_tools(folder / "tools.json")
-    spent: list[float] = []
+    spent: list[float]
 
-    async def time_request(context: Any, call_next: Any) -> Any:
+    async def call_tool(self, context: Any, params: Any) -> Any:
         started = time.perf_counter()
         try:
-            return await call_next(context)
+            return await super().call_tool(context, params)
         finally:
-            spent.append(time.perf_counter() - started)
+            self.spent.append(time.perf_counter() - started)
 
+
+async def measure_search(folder: Path, warehouses: int) -> dict[str, Any]:
+    """Measure the same requests as searches of the library and through the gateway, in turn; figures in ms.
+
+    `library` is `Scout.asearch`, the search of an asynchronous program, which like the gateway keeps its loop free.
+    `library_blocking` is `Scout.search`. `gateway` is the time inside the gateway's process: from the SDK's call of the
+    handler to its result, with limits, search, journal and the text of the answer. `stdio` is what the client of a
+    gateway in another process waits, with the SDK's part on both sides. All use one home, with the journal on.
+
+    Requests come one by one with a pause before each, as those of an agent do: without it the library alone would work
+    in a tight loop, in which the processor is faster.
+    """
+    requests = write_warehouse_tools(folder / "tools.json", warehouses)
     library, inside = Scout(home=folder / "home"), Scout(home=folder / "home")
-    library.add(str(folder / "tools.json"))
-    gateway = Gateway(inside)
-    gateway.server.middleware.insert(0, time_request)
-    times: dict[str, list[float]] = {"library": [], "gateway": [], "stdio": []}
-    async with (
-        gateway.running(),
-        Client(gateway.server) as near,
-        Client(make_gateway_parameters(folder, {})) as far,
-    ):
-
-        async def ask(client: Client, text: str) -> float:
-            started = time.perf_counter()
-            answer = await client.call_tool("search_tools", {"queries": [text]})
-            assert not answer.is_error and answer.structured_content["results"][0]["tools"], answer.content
-            return time.perf_counter() - started
+    list(library.add(str(folder / "tools.json")))
+    gateway = TimedGateway(inside)
+    gateway.spent = []
+    times: dict[str, list[float]] = {name: [] for name in ("library", "library_blocking", "gateway", "stdio")}
+    words = ["-m", "toolscout", "--home", str(folder / "home"), "gateway"]
+    far = Client(StdioServerParameters(command=sys.executable, args=words))
+    async with gateway.running(), Client(gateway.server) as near, far:
 
         async def search_by(name: str, text: str) -> float:
-            if name != "library":
-                waited = await ask(near if name == "gateway" else far, text)
-                return spent[-1] if name == "gateway" else waited
+            await asyncio.sleep(SEARCH_PAUSE_S)
             started = time.perf_counter()
-            library.search(text)
-            return time.perf_counter() - started
+            if name == "library":
+                await library.asearch(text)
+            elif name == "library_blocking":
+                library.search(text)
+            else:
+                client = near if name == "gateway" else far
+                answer = await client.call_tool("search_tools", {"queries": [text]})
+                assert not answer.is_error and answer.structured_content["results"][0]["tools"], answer.content
+            return gateway.spent[-1] if name == "gateway" else time.perf_counter() - started
 
-        for start in range(0, len(requests), SEARCH_BLOCK):  # each with the processor's caches as its own work left them
+        for start in range(0, len(requests), SEARCH_BLOCK):
             for name in random.Random(start).sample(sorted(times), len(times)):
                 seconds = [await search_by(name, text) for text in requests[start : start + SEARCH_BLOCK]]
                 times[name] += seconds if start else []
@@ -159,7 +164,8 @@ async def measure_search(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {f"{name}_ms": summarise_times(values) for name, values in times.items()}
     for cut in ("p50", "p95"):
         found[f"{cut}_ratio"] = round(found["gateway_ms"][cut] / found["library_ms"][cut], 3)
-    return {"tools": 35 * SEARCHED_WAREHOUSES, "requests": SEARCHES, **found}
+        found[f"{cut}_ratio_blocking"] = round(found["gateway_ms"][cut] / found["library_blocking_ms"][cut], 3)
+    return {"tools": 50 * warehouses, "requests": SEARCHES, **found}
 
 
 def make_token_counter() -> Callable[[Any], int]:
@@ -273,8 +279,10 @@ async def main() -> None:
     if only in (None, "overhead"):
         found["overhead"] = await measure_all_overheads()
     if only in (None, "search"):
-        with tempfile.TemporaryDirectory() as folder:
-            found["search"] = await measure_search(Path(folder))
+        found["search"] = []
+        for size in SIZES:
+            with tempfile.TemporaryDirectory() as folder:
+                found["search"].append(await measure_search(Path(folder), size))
     if only in (None, "faults"):
         with tempfile.TemporaryDirectory() as folder:
             found["others_while_some_fail"] = await measure_beside_faults(Path(folder))

@@ -281,7 +281,7 @@ class Gateway:
         faults: list[str] = []
         if params.name in self.meta_tools:
             arguments, exchange.notes, faults = read_request(params.name, arguments)
-        exchange.wants_everything = wants_everything(params.model_copy(update={"arguments": arguments}))
+        exchange.wants_everything = wants_everything(params, arguments)
         if refusal := self._check_limits(caller, params.name, arguments):
             return refuse(refusal)
         if params.name not in self.meta_tools:
