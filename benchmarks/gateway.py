@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from mcp import Client, StdioServerParameters
 
@@ -84,7 +85,8 @@ def load_server_module() -> Any:
     spec = importlib.util.spec_from_file_location("busy_server", BUSY)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with mock.patch.object(sys, "argv", [BUSY]):
+        spec.loader.exec_module(module)
     return module
 
 

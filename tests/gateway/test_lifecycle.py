@@ -327,6 +327,43 @@ def test_a_server_that_hangs_is_left_alone_after_some_calls_and_tried_again(star
     run(start, body, {"bad": busy(), "good": busy()}, call_timeout=0.3)
 
 
+def test_the_health_of_a_server_is_told_to_people_and_to_prometheus(start: Start) -> None:
+    def read_metrics(agent: Agent) -> dict[tuple[str, ...], float]:
+        families = text_string_to_metric_families(agent.gateway.health.render_metrics().decode())
+        samples = [sample for family in families for sample in family.samples]
+        return {(sample.name.removeprefix("toolscout_"), *sample.labels.values()): sample.value for sample in samples}
+
+    def show(agent: Agent) -> str:
+        agent.gateway.health._written_at = float("-inf")
+        agent.gateway.health.write()
+        done = CliRunner().invoke(main, ["--home", str(agent.gateway.scout.settings.home), "status"])
+        assert done.exit_code == 0, done.output
+        return " ".join(done.output.split())
+
+    async def body(agent: Agent) -> None:
+        began = time.time() - 1
+        assert await agent.text("bad/echo", text="x") == "x"
+        metrics = read_metrics(agent)
+        assert metrics["upstream_circuit", "bad", "closed"] == 1 and metrics["upstream_state", "bad", "ok"] == 1
+        answered = metrics["upstream_answered_at_timestamp_seconds", "bad"]
+        assert answered > began and metrics["upstream_last_error_at_timestamp_seconds", "bad"] == 0
+        for _ in range(MAX_FAILED_CALLS):
+            await agent.text("bad/hang")
+        metrics = read_metrics(agent)
+        assert metrics["upstream_circuit", "bad", "open"] == 1 and metrics["upstream_failed_calls", "bad"] == 3
+        assert metrics["upstream_last_error_at_timestamp_seconds", "bad"] > answered
+        assert ("upstream_circuit", "good", "closed") in metrics and ("upstream_circuit", "bad", "closed") not in metrics
+        said = await anyio.to_thread.run_sync(show, agent)
+        assert "open" in said and "did not answer within" in said and "never" not in said
+        await until(lambda: agent.gateway.health.describe().servers[0].circuit == "trial")
+        assert await agent.text("bad/echo", text="x") == "x"
+        [bad, good] = agent.gateway.health.describe().servers
+        assert (bad.circuit, bad.message) == ("closed", "") and "did not answer within" in bad.last_error
+        assert bad.answered_at > bad.last_error_at > "" and good.last_error_at == good.last_error == ""
+
+    run(start, body, {"bad": busy(), "good": busy()}, call_timeout=0.3)
+
+
 def test_a_search_ends_with_the_time_limit_of_a_call(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[float] = []
 
