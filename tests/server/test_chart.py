@@ -17,7 +17,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from toolscout.gateway.health import Health
+from toolscout.gateway.health import Health, ServerState
 from toolscout.learn.drift_report import DriftReport
 from toolscout.server import Limits
 from toolscout.server.metrics import Metrics
