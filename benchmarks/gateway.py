@@ -272,9 +272,8 @@ async def count_all_tokens() -> list[dict[str, Any]]:
 async def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument(
-        "--only", choices=("overhead", "search", "faults", "tokens"), help="measure this part; the others keep their figures"
-    )
+    parts = ("overhead", "search", "faults", "tokens")
+    parser.add_argument("--only", choices=parts, help="measure this part; the others keep their figures")
     only = parser.parse_args().only
     target = ROOT / "benchmarks" / "results" / "gateway.json"
     found: dict[str, Any] = json.loads(target.read_text()) if only else {"calls": CALLS}

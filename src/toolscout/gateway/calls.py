@@ -255,6 +255,7 @@ def _bind_arguments(function: Any, arguments: Mapping[str, Any]) -> tuple[list[A
 
 # --- arguments --------------------------------------------------------------------------------------------------------
 
+
 class _Validator(NamedTuple):
     """A compiled schema, None if it is not usable, and whether one step of it is quick."""
 

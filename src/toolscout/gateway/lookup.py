@@ -152,10 +152,12 @@ def _contains(ids: Sequence[str], id: str) -> bool:
 def _find_near(id: str, visible: Sequence[str]) -> list[str]:
     """Find the tools with the name in an id, or nearly this name, whatever their source and case."""
     name = id.rpartition("/")[2].casefold()
-    first = [other for other in visible if other.partition("/")[2][:1].casefold() == name[:1]][:MAX_COMPARED_IDS]
-    names = {other: other.partition("/")[2].casefold() for other in first}
-    same = [other for other in first if names[other] == name]
-    if same:
+    names = {other: other.partition("/")[2].casefold() for other in visible}
+    if same := [other for other, its_name in names.items() if its_name == name]:
         return same[:MAX_NEAR_IDS]
-    near = difflib.get_close_matches(name, list(names.values()), n=1, cutoff=0.75)
-    return [other for other in first if names[other] in near][:MAX_NEAR_IDS]
+    alike = [other for other, its_name in names.items() if its_name[:1] == name[:1]]
+    for others in (alike, list(names)):  # a slip in the first letter is rare, and costs more to find
+        compared = {other: names[other] for other in others[:MAX_COMPARED_IDS]}
+        if near := difflib.get_close_matches(name, list(compared.values()), n=1, cutoff=0.75):
+            return [other for other, its_name in compared.items() if its_name in near][:MAX_NEAR_IDS]
+    return []

@@ -151,13 +151,17 @@ class Connection:
         """
         from mcp_types import ListToolsRequest, ListToolsResult, PaginatedRequestParams
 
-        session = self.client.session
+        session, wire = self.client.session, self._watch.wire
         request = ListToolsRequest(params=PaginatedRequestParams(cursor=cursor))
-        result = await session.send_request(request, ListToolsResult)
-        page = self._watch.wire.pages.pop((result.meta or {}).get(PAGE), None)
+        wire.spares_repeats = True
+        try:
+            result = await session.send_request(request, ListToolsResult)
+        finally:
+            wire.spares_repeats = False
+        page = wire.pages.pop((result.meta or {}).get(PAGE), None)
         if page is not None and not page.is_repeated:
             session._absorb_tool_listing(result, complete=cursor is None and not page.cursor)
-            self._watch.wire.validated = page.encoded
+            wire.validated = page.encoded
         return page
 
 

@@ -54,6 +54,8 @@ class Wire:
         pages: number of a page → the page. The page that the SDK sees carries its number under `PAGE` in `_meta`. The
             reader of a page removes it from here.
         validated: the tools, as JSON, that the SDK validated last.
+        spares_repeats: whether the SDK gets no tools of a page that it validated last. Only a reader of raw pages may
+            ask for that; the SDK's own lists must be whole.
         junk: how many messages could not be read. After 1,000 the stream is treated as ended.
         unread_answers: how many of our answers to requests of the server it has not read. After 64 the stream is
             treated as ended.
@@ -62,7 +64,7 @@ class Wire:
     def __init__(self) -> None:
         self.version = ""
         self.pages: dict[Any, Page] = {}
-        self.validated = ""
+        self.validated, self.spares_repeats = "", False
         self.junk = 0
         self.unread_answers = 0
         self._lists: dict[str, None] = {}  # ids of requests for a list, oldest first
@@ -72,7 +74,7 @@ class Wire:
     def keep_page(self, tools: object, cursor: object) -> tuple[int, Page]:
         """Keep a raw page and return it with its number. Old pages that nobody read are dropped."""
         number, encoded = next(self._numbers), _encode_tools(tools)
-        page = self.pages[number] = Page(tools, cursor, encoded, encoded == self.validated)
+        page = self.pages[number] = Page(tools, cursor, encoded, self.spares_repeats and encoded == self.validated)
         self.pages.pop(number - MAX_PENDING_PAGES, None)
         return number, page
 
