@@ -127,7 +127,7 @@ class LineWriter:
         """
         import anyio
 
-        rest = memoryview(text.encode("utf-8"))
+        rest = memoryview(text.encode("utf-8", "replace"))
         while rest:
             if not self._ready.poll(0):
                 await anyio.wait_writable(self._descriptor)
