@@ -29,7 +29,7 @@ from toolscout.methods.scout_light import LIGHT_PARTS, STANDARD_ERRORS, ScoutLig
 from toolscout.methods.scout_light import Options as LightOptions
 from toolscout.methods.shared.mixture import JoinedEncoder, Part, mix_on_dev
 from toolscout.methods.shared.tuning import ENCODER_FOLDER, Amount, Count, Positive
-from toolscout.methods.shared.usage import HybridScorer, Learned, softmax
+from toolscout.methods.shared.usage import Encode, HybridScorer, Learned, softmax
 from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod, choose_best
 from toolscout.models import model_store
 from toolscout.models.model_store import Model
@@ -78,7 +78,7 @@ class _Classified(UsageMethod):
         dev = np.array([usage(data.texts[i], data.rows[i]) for i in data.dev])
         return Estimate(dev=dev, usage=usage, chosen={}, finish=dict)
 
-    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encoder: Encoder) -> Learned:
+    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> Learned:
         """Load the classifier. It learns new queries in the next fit."""
         return Learned(load_classifier(self.model))
 
@@ -107,7 +107,7 @@ class _Nearest(UsageMethod):
             finish=lambda: {"vectors": vectors},
         )
 
-    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encoder: Encoder) -> Learned:
+    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> Learned:
         """Load the vectors of the tools."""
         return Learned(lambda text, row: _share_by_cosine(arrays["vectors"], row, settings["closeness"]))
 

@@ -42,6 +42,21 @@ class JoinedEncoder:
         return rows
 
 
+class _QueryMemory:
+    """Encodes each logged query once, because the mixture grows again with every new one."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._rows: dict[str, Vectors] = {}
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """Encode queries as rows; forget the rows of all others."""
+        missing = [text for text in dict.fromkeys(texts) if text not in self._rows]
+        fresh = dict(zip(missing, self._encoder.encode(missing, "query"), strict=True)) if missing else {}
+        self._rows = {text: fresh[text] if text in fresh else self._rows[text] for text in texts}
+        return np.array([self._rows[text] for text in texts], dtype=np.float32)
+
+
 class Part(NamedTuple):
     """One estimate of the mixture.
 
@@ -70,7 +85,7 @@ class Part(NamedTuple):
     def load(self, arrays: Arrays, settings: Mapping[str, Any]) -> Learned:
         """Return the usage side of a model."""
         own = {**settings, **{name: settings[outer] for name, outer in self.names.items()}}
-        learned = self.method.load_usage(arrays, own, self.encoder)
+        learned = self.method.load_usage(arrays, own, _QueryMemory(self.encoder).encode)
 
         def grow(texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> Usage:
             usage = learned.grow(texts, gold, n_tools) if learned.grow else _widen(learned.usage, n_tools)

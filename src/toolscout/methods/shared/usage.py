@@ -41,6 +41,7 @@ __all__ = [
     "DESCRIPTION_ENCODER",
     "Blend",
     "DescriptionScorer",
+    "Encode",
     "Grow",
     "HybridScorer",
     "Learned",

@@ -22,6 +22,7 @@ from toolscout.methods.shared.ngrams import hash_features
 from toolscout.methods.shared.usage import (
     MIN_SHARE,
     DescriptionScorer,
+    Encode,
     Learned,
     Usage,
     build_usage_stage,
@@ -234,13 +235,13 @@ class UsageMethod:
         """Learn usage from train, with the settings that are best on dev."""
         raise NotImplementedError
 
-    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encoder: Encoder) -> Learned:
+    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> Learned:
         """Return the usage side of a model.
 
         Args:
             arrays: those of `Estimate.finish`, and `uses`, how many queries used each tool of the model.
             settings: of the model, by name.
-            encoder: of the queries.
+            encode: new queries → rows.
         """
         raise NotImplementedError
 
@@ -267,5 +268,5 @@ class UsageMethod:
         encoder = workspace.load_encoder()
         model.check_encoder(encoder)
         model.check_catalogue(catalogue.tools())
-        learned = self.load_usage(model.arrays, read_settings(model), encoder)
+        learned = self.load_usage(model.arrays, read_settings(model), functools.partial(encoder.encode, kind="query"))
         return build_usage_stage(workspace, catalogue, model, encoder, learned, label=self.label)
