@@ -40,8 +40,8 @@ __all__ = ["Options", "ScoutFull"]
 CLOSENESS_GRID: Final = (10.0, 20.0, 40.0, 80.0)
 TUNED_WEIGHT_GRID: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
 MIN_NEW_TOOL_QUERIES: Final = 10
-SHARE_STEPS: Final = (0.1, 0.25, 0.5)
-MIN_SHARE_GAIN: Final = 5e-4
+SHARE_STEPS: Final = (0.1, 0.25, 0.5)  # shares of the whole that a step gives to one part
+MIN_SHARE_GAIN: Final = 5e-4  # of ndcg@5 and comp@5 on dev, which a step must bring
 MAX_SHARE_STEPS: Final = 10
 NEAR_NAMES: Final = {"k": "near_k", "focus": "near_focus"}
 
@@ -140,7 +140,8 @@ def _compute_points(index: Exact, row: Vectors) -> Scores:
     mean, deviation = index.describe_cosines(row)
     if deviation < MIN_COSINE_DEVIATION:
         return np.zeros(len(index.vectors))
-    return np.clip((np.einsum("nd,d->n", index.vectors, row) - mean) / deviation, 0, None).astype(np.float64)
+    points: Scores = (np.einsum("nd,d->n", index.vectors, row) - mean) / deviation
+    return np.clip(points, 0, None)
 
 
 class ScoutFull(ScoutLight):
@@ -204,26 +205,35 @@ class ScoutFull(ScoutLight):
             if any(share and name not in estimates for name, share in shares.items()):
                 raise refuse_shares(data.options.shares)
             return shares, *data.choose_mix(mix_on_dev(estimates, shares))
-        singles = {name: data.choose_mix(estimate.dev) for name, estimate in estimates.items()}
-        quality = {name: data.quality(scores) for name, (_, scores) in singles.items()}
-        best = choose_best(names if len(names) == len(quality) else list(quality), lambda name: quality[name])
-        data.workspace.say(", ".join(f"{name} {value:.4f}" for name, value in quality.items()))
-        shares, reached = dict.fromkeys(names, 0.0) | {best: 1.0}, quality[best]
-        settings = singles[best][0]
-        for _ in range(MAX_SHARE_STEPS):
-            candidates = [
-                {name: (1 - step) * share + step * (name == part) for name, share in shares.items()}
-                for part in estimates
-                for step in SHARE_STEPS
-            ]
-            tried = [data.quality(data.mix(mix_on_dev(estimates, candidate), settings)) for candidate in candidates]
-            place = int(np.argmax(tried))
-            if tried[place] < reached + MIN_SHARE_GAIN:
-                break
-            shares, reached = candidates[place], tried[place]
-        shares = {name: round(share, 4) for name, share in shares.items()}
-        data.workspace.say(f"{reached:.4f} with {shares}")
+        shares = _choose_shares_by_steps(data, estimates, names)
         return shares, *data.choose_mix(mix_on_dev(estimates, shares))
+
+
+def _choose_shares_by_steps(data: FitData, estimates: Mapping[str, Estimate], names: Sequence[str]) -> dict[str, float]:
+    """Begin with the best single part; then move the mixture towards the part that gains most, while one does."""
+    singles = {name: data.choose_mix(estimate.dev) for name, estimate in estimates.items()}
+    quality = {name: data.quality(scores) for name, (_, scores) in singles.items()}
+    data.workspace.say(", ".join(f"{name} {value:.4f}" for name, value in quality.items()))
+    best = choose_best(quality, quality.__getitem__)
+    settings, reached = singles[best][0], quality[best]
+
+    def measure(shares: Mapping[str, float]) -> float:
+        return data.quality(data.mix(mix_on_dev(estimates, shares), settings))
+
+    shares = {name: float(name == best) for name in names}
+    for _ in range(MAX_SHARE_STEPS):
+        moved = [
+            {name: round((1 - step) * share + step * (name == part), 4) for name, share in shares.items()}
+            for part in estimates
+            for step in SHARE_STEPS
+        ]
+        gained = [measure(candidate) for candidate in moved]
+        place = int(np.argmax(gained))
+        if gained[place] < reached + MIN_SHARE_GAIN:
+            break
+        shares, reached = moved[place], gained[place]
+    data.workspace.say(f"{reached:.4f} with " + ", ".join(f"{name} {share}" for name, share in shares.items() if share))
+    return shares
 
 
 def _choose_tuned_weight(data: FitData, points: Scores) -> float:

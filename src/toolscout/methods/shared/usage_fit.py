@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 
 from toolscout.arrays import Arrays, Checksums, Mask, Scores
@@ -222,9 +223,11 @@ class UsageMethod:
     """Base of the methods that learn the usage of single tools with the encoder of the workspace.
 
     Attributes:
+        options_type: all options of the method.
         label: name of the stage.
     """
 
+    options_type: type[msgspec.Struct]
     needs_usage = True
     transfers = False
     abstains = False
