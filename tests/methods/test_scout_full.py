@@ -72,6 +72,8 @@ def test_dev_weighs_the_tuned_parts_beside_those_of_scout_light(slang: Lesson, b
     shares = dict(zip(PARTS, model.manifest.settings["shares"].value, strict=True))
     assert sum(shares.values()) == pytest.approx(1.0, abs=1e-3)
     assert model.manifest.settings["shares"].origin == "dev"
+    tuned = model_store.read_manifest(model.folder / "base"), model_store.read_manifest(model.folder / "base" / "base")
+    assert model.manifest.fit_seconds > sum(manifest.fit_seconds for manifest in tuned) > 0
     saved = {name.partition(".")[0] for name in model.arrays} - {"uses"}
     assert saved == {name for name, share in shares.items() if share and name != "mlc"}
     stage = build(model, bert, slang.tools)

@@ -31,7 +31,7 @@ from toolscout.checks.synthetic_queries import CHAT_QUERIES
 from toolscout.config import Settings
 from toolscout.database import hold_lock, now
 from toolscout.database.documents import delete_document, read_document, write_document
-from toolscout.errors import Changed, ConfigError, UserError
+from toolscout.errors import Changed, ConfigError, NotFound, StoreError, UserError
 from toolscout.home import Home, describe_home
 from toolscout.journal.evidence import Evidence, Example, collect_evidence
 from toolscout.learn.gate import Sample, Verdict, judge
@@ -445,7 +445,7 @@ def _count_splits(traffic: Traffic) -> dict[str, int]:
 def _remove_old_models(run: _Run) -> None:
     """Delete the candidates of this and earlier runs, except the chosen one and the latest champions.
 
-    The model that the setting `model` names stays too. Bases that were fitted for this run go.
+    The model that the setting `model` names stays too.
     """
     if run.chosen is None:
         return
@@ -458,11 +458,18 @@ def _remove_old_models(run: _Run) -> None:
             if learned and folder.name not in names_to_keep and folder.resolve() != pinned:
                 shutil.rmtree(folder)
                 forget_model(home, folder.name)
+    _remove_bases(run)
+
+
+def _remove_bases(run: _Run) -> None:
+    """Delete the bases that were fitted for this run. The models that build on them hold them too."""
     for folder in (run.settings.home / SHELF_FOLDER).glob("*"):
-        if (folder / model_store.MANIFEST).exists():
+        try:
             data = model_store.read_manifest(folder).data
-            if data.fingerprint == run.traffic.lesson.fingerprint:  # a base: the models that build on it hold it too
-                shutil.rmtree(folder)
+        except (NotFound, StoreError):
+            continue
+        if data.fingerprint == run.traffic.lesson.fingerprint:
+            shutil.rmtree(folder)
 
 
 def _load_or_start_state(home: Home, scout: Scout, say: Callable[[str], None]) -> dict[str, Any]:

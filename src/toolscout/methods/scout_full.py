@@ -10,6 +10,7 @@ for such tools, it may add the encoder of `dpr` to the description of every tool
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -21,8 +22,9 @@ from toolscout.encoders import Encoder
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.standard import MIN_COSINE_DEVIATION
-from toolscout.methods import BaseRule
+from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.dpr import TUNED_TEXT_STYLE, load_model_encoder
+from toolscout.methods.lesson import Lesson
 from toolscout.methods.mlc import load_classifier
 from toolscout.methods.neighbours import Neighbours
 from toolscout.methods.scout_light import LIGHT_PARTS, STANDARD_ERRORS, ScoutLight, Sides, refuse_shares
@@ -150,6 +152,14 @@ class ScoutFull(ScoutLight):
     options_type = Options
     base = BaseRule("thinned", "a recipe that tunes a classifier over dpr (mlc-dpr)")
     label = "scout-full"
+
+    def fit(self, workspace: Workspace, lesson: Lesson, options: Any) -> Artifacts:
+        """Fit the mixture over the base; the seconds count those of the base and of its base too."""
+        artifacts = super().fit(workspace, lesson, options)
+        assert lesson.base is not None and lesson.base.model is not None
+        tuned = lesson.base.model
+        models = (tuned.manifest, model_store.read_manifest(tuned.folder / BASE_FOLDER))
+        return dataclasses.replace(artifacts, seconds_before=sum(manifest.fit_seconds for manifest in models))
 
     def open_sides(self, workspace: Workspace, encoder: Encoder, base: Model | None) -> Sides:
         """Return the sides of the ranking; see `ScoutLight.open_sides`."""
