@@ -395,8 +395,16 @@ ORDERS: Final[tuple[Order, ...]] = (
 )
 
 
+# ASCII text, as most is, cannot hold a cue with other letters.
+_ASCII_CUES: Final = sorted({cue for order in ORDERS for cue in order.cues if cue.isascii()})
+
+
 def select_orders(text: str) -> list[Order]:
     """Return the orders with a cue in the text, which may thus contain them."""
+    if text.isascii():
+        lowered = text.lower()
+        present = {cue for cue in _ASCII_CUES if cue in lowered}
+        return [order for order in ORDERS if not present.isdisjoint(order.cues)] if present else []
     lowered = "\n".join(_read_forms(text)).lower()
     return [order for order in ORDERS if any(map(lowered.__contains__, order.cues))]
 
