@@ -9,6 +9,7 @@ many more candidates as the mask hides, and the tools are compared one by one if
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -26,11 +27,12 @@ __all__ = ["Ann", "is_available", "make_codes"]
 LEVELS: Final = 127
 CONNECTIVITY: Final = 16  # neighbours of a tool in the graph; twice as many on its lowest level
 EXPANSION_ADD: Final = 128
-MIN_CANDIDATES: Final = 256  # tools that the graph returns at least, and the least breadth of its search
+MIN_CANDIDATES: Final = 256  # that the graph returns at least, or the root of the number of tools where that is more
 MAX_CANDIDATES: Final = 4_096  # from here on, the tools are compared one by one
 MAX_COMPARED_TOOLS: Final = 20_000  # visible tools that are compared one by one at once
 MASK_MARGIN: Final = 1.5  # candidates in reserve, because a mask need not hide tools evenly
 COMPARED_BATCH: Final = 65_536
+CODED_BATCH: Final = 16_384
 MOMENT_TOOLS: Final = 4_096  # visible tools from which the distribution of their cosines is estimated
 
 Vectors = npt.NDArray[np.float32]
@@ -47,10 +49,13 @@ def is_available() -> bool:
 
 def make_codes(vectors: Vectors) -> Codes:
     """Round rows to whole numbers from -127 to 127, each row with its own scale. The scale does not change a cosine."""
-    largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0.0)
-    codes = np.divide(vectors * LEVELS, largest, out=np.zeros_like(vectors), where=largest > 0)
-    rounded: Codes = np.rint(codes).astype(np.int8)
-    return rounded
+    codes: Codes = np.empty(vectors.shape, dtype=np.int8)
+    for start in range(0, len(vectors), CODED_BATCH):
+        rows = vectors[start : start + CODED_BATCH]
+        largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
+        scaled = np.divide(rows * LEVELS, largest, out=np.zeros_like(rows), where=largest > 0)
+        codes[start : start + CODED_BATCH] = np.rint(scaled)
+    return codes
 
 
 class Ann(Exact):
@@ -109,7 +114,8 @@ class Ann(Exact):
         self._open_graph()
         code = make_codes(row[None])[0]
         wanted = max(MIN_CANDIDATES, 2 * k)
-        if mask is None:
+        if mask is None:  # in a larger graph, a search of the same breadth misses more
+            wanted = max(wanted, math.isqrt(len(self.ids)))
             return self._search_graph(code, wanted) if wanted <= MAX_CANDIDATES else np.arange(len(self.ids))
         n_visible = int(mask.sum())
         share = n_visible / max(1, len(self.ids))
@@ -189,7 +195,8 @@ class Ann(Exact):
 
         with self._lock:
             if self._graph_bytes is None:
-                self._codes, self._graph_bytes = make_codes(self.vectors), build_graph(make_codes(self.vectors))
+                codes = make_codes(self.vectors)
+                self._codes, self._graph_bytes = codes, build_graph(codes)
             graph = Index.restore(self._graph_bytes.data, view=True)
             if graph is None or graph.ndim != self.dim or len(graph) != len(self.ids):
                 raise StoreError("The stored graph of the index is damaged. Run  toolscout doctor --repair")

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
-__all__ = ["Tokenizer", "WordSplitter", "tokenize", "tokenizer_for"]
+__all__ = ["Tokenizer", "WordSplitter", "list_source_words", "tokenize", "tokenizer_for"]
 
 Tokenizer = Literal["code", "plain"]
 
@@ -69,6 +69,12 @@ def tokenize(
         fold: whether to remove accents and normalise compatibility forms (full width, ligatures).
     """
     return tokenizer_for(tokenizer, stem, stopwords, fold)(text)
+
+
+@functools.lru_cache(maxsize=4096)
+def list_source_words(source: str) -> frozenset[str]:
+    """Return the terms of the name of a source. Every search asks for those of its hits."""
+    return frozenset(tokenize(source))
 
 
 class WordSplitter:
