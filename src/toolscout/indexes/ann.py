@@ -22,12 +22,12 @@ from toolscout.errors import StoreError, require
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.ranking import Mask, Spread, check_rows, masks, pad_best, top_k
 
-__all__ = ["Ann", "is_available", "make_codes"]
+__all__ = ["Ann", "count_candidates", "is_available", "make_codes"]
 
 LEVELS: Final = 127
 CONNECTIVITY: Final = 16  # neighbours of a tool in the graph; twice as many on its lowest level
 EXPANSION_ADD: Final = 128
-MIN_CANDIDATES: Final = 256  # that the graph returns at least, or the root of the number of tools where that is more
+MIN_CANDIDATES: Final = 256  # that the graph returns at least
 MAX_CANDIDATES: Final = 4_096  # from here on, the tools are compared one by one
 MAX_COMPARED_TOOLS: Final = 20_000  # visible tools that are compared one by one at once
 MASK_MARGIN: Final = 1.5  # candidates in reserve, because a mask need not hide tools evenly
@@ -45,6 +45,11 @@ def is_available() -> bool:
     from importlib.util import find_spec
 
     return find_spec("usearch") is not None
+
+
+def count_candidates(n_tools: int) -> int:
+    """Return how many candidates a search without a mask takes. In a larger graph, the same number misses more."""
+    return max(MIN_CANDIDATES, math.isqrt(n_tools))
 
 
 def make_codes(vectors: Vectors) -> Codes:
@@ -114,8 +119,8 @@ class Ann(Exact):
         self._open_graph()
         code = make_codes(row[None])[0]
         wanted = max(MIN_CANDIDATES, 2 * k)
-        if mask is None:  # in a larger graph, a search of the same breadth misses more
-            wanted = max(wanted, math.isqrt(len(self.ids)))
+        if mask is None:
+            wanted = max(wanted, count_candidates(len(self.ids)))
             return self._search_graph(code, wanted) if wanted <= MAX_CANDIDATES else np.arange(len(self.ids))
         n_visible = int(mask.sum())
         share = n_visible / max(1, len(self.ids))
