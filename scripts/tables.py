@@ -78,7 +78,9 @@ def write_block(mark: str, kind: str, words: Sequence[str]) -> str:
     """A table between its marks. A mark that is too long is wrapped."""
     if max(map(len, mark.splitlines())) > MAX_LINE_CHARS:
         mark = textwrap.fill(" ".join(mark.split()), MAX_LINE_CHARS, break_long_words=False, break_on_hyphens=False)
-    return "\n".join([mark, *{**KINDS, **PAPER_KINDS, **PEER_KINDS, **SCALE_KINDS}[kind](words), "<!-- end of table -->"])
+    return "\n".join(
+        [mark, *{**KINDS, **PAPER_KINDS, **PEER_KINDS, **SCALE_KINDS}[kind](words), "<!-- end of table -->"]
+    )
 
 
 def refresh(text: str) -> str:

@@ -24,7 +24,9 @@ def test_every_pair_that_shares_enough_words_is_compared_and_few_others() -> Non
     for text in texts:
         builder.add(text)
     ranked = rank_by_rarity(builder.build(), builder.numbers)
-    compared = [pair for part in _find_similar_texts(ranked) for pair in zip(*(row.tolist() for row in part), strict=True)]
+    compared = [
+        pair for part in _find_similar_texts(ranked) for pair in zip(*(row.tolist() for row in part), strict=True)
+    ]
     assert len(near) > 40 and near <= set(compared) and len(compared) == len(set(compared))
     assert len(compared) < 0.25 * len(pairs)
     assert all(MIN_SHARED * len(texts[a]) <= len(texts[b]) <= len(texts[a]) / MIN_SHARED for a, b in compared)

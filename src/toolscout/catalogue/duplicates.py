@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -148,9 +148,7 @@ class _Readings:
                 builders[2].add(_name_parameters(parameter_names(tool.parameters, 1)))
                 builders[3].add(_name_parameters(_list_required(tool)))
         self.words, self.names, self.parameters, self.required = (builder.build() for builder in builders)
-        self.services = {
-            source: self.number_words(words) for source, words in _find_services(self.sources).items()
-        }
+        self.services = {source: self.number_words(words) for source, words in _find_services(self.sources).items()}
         source_numbers = {source: number for number, source in enumerate(self.services)}
         self.source_numbers = np.array([source_numbers[source] for source in self.sources], dtype=np.int64)
 
@@ -162,7 +160,7 @@ class _Readings:
         """Return a function that selects pairs of different sources whose descriptions may overlap so much."""
 
         def select(ones: Places, others: Places) -> npt.NDArray[np.bool_]:
-            differ = self.source_numbers[ones] != self.source_numbers[others]
+            differ: npt.NDArray[np.bool_] = self.source_numbers[ones] != self.source_numbers[others]
             differ[differ] = self.words.may_overlap(ones[differ], others[differ], least)
             return differ
 
@@ -187,9 +185,7 @@ class _Readings:
         if word_overlap(words, other_words) < MIN_SAME_TEXT_OF_NAMESAKES:
             return False
         name, other_name = self.names.read(one), self.names.read(other)
-        ours, theirs = (
-            self.services[self.sources[tool]] & own for tool, own in ((one, words), (other, other_words))
-        )
+        ours, theirs = (self.services[self.sources[tool]] & own for tool, own in ((one, words), (other, other_words)))
         agree = ours <= other_name | other_words and theirs <= name | words
         required = self.required.read(one), self.required.read(other)
         return agree and (required[0] == required[1] or not all(required))

@@ -292,8 +292,9 @@ def _find_similar_names(tools: Sequence[_Compared], texts: WordSets) -> Iterator
     members = np.flatnonzero(is_long[groups]) if len(tools) else groups
 
     def select(ones: Places, others: Places) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        near = disguised[ones] != disguised[others]
+        near: np.ndarray[Any, np.dtype[np.bool_]] = disguised[ones] != disguised[others]
         near |= texts.may_overlap(ones, others, MIN_SHARED_OF_NAMESAKES)
-        return near & (source_of[ones] != source_of[others])
+        near &= source_of[ones] != source_of[others]
+        return near
 
     yield from pair_holders(groups[members], members, limit_holders(len(tools)), select)

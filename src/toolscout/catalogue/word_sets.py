@@ -193,6 +193,6 @@ def _expand(starts: Places, counts: Places) -> Places:
 
 def _count_bits(marks: npt.NDArray[np.uint64]) -> Places:
     """Return the number of bits in each row."""
-    if hasattr(np, "bitwise_count"):
-        return np.bitwise_count(marks).sum(axis=1, dtype=np.int64)
-    return _BIT_COUNTS[marks.view(np.uint8)].sum(axis=1, dtype=np.int64)
+    counts = np.bitwise_count(marks) if hasattr(np, "bitwise_count") else _BIT_COUNTS[marks.view(np.uint8)]
+    n_bits: Places = counts.sum(axis=1, dtype=np.int64)
+    return n_bits

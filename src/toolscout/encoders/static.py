@@ -214,12 +214,14 @@ def _sum_pairwise(rows: Vectors) -> Vectors:
         half -= half % PARTIAL_SUMS
         return _sum_pairwise(rows[:half]) + _sum_pairwise(rows[half:])
     n_even = len(rows) - len(rows) % PARTIAL_SUMS
+    total: Vectors
     if not n_even:
-        return np.add.reduce(rows, axis=0)
+        total = np.add.reduce(rows, axis=0)
+        return total
     sums = np.add.reduce(rows[:n_even].reshape(-1, PARTIAL_SUMS, rows.shape[1]), axis=0)
     sums = sums[0::2] + sums[1::2]
     sums = sums[0::2] + sums[1::2]
-    total: Vectors = sums[0] + sums[1]
+    total = sums[0] + sums[1]
     for row in rows[n_even:]:
         total = total + row
     return total
