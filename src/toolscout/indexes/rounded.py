@@ -20,7 +20,7 @@ LEVELS: Final = 127
 CODED_BATCH: Final = 16_384
 MIN_ROUNDED_TOOLS: Final = 20_000  # below, comparing the vectors themselves is as fast
 MAX_NEAR_SHARE: Final = 0.25  # of the tools that can be among the nearest; with more of them, all are compared
-ROUNDING: Final = 1e-6  # of the bounds themselves
+BOUND_ROUNDING: Final = 1e-6  # of the bounds themselves
 
 Vectors = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.int8]
@@ -102,7 +102,7 @@ class RoundedRows:
         products *= self._scales
         products *= np.float32(scale)
         errors = self._residuals * np.float32(np.linalg.norm(row) + lost)
-        errors += np.float32(lost * longest + ROUNDING)
+        errors += np.float32(lost * longest + BOUND_ROUNDING)
         lower = products - errors
         shown = lower if mask is None else lower[mask]
         if len(shown) <= k:
