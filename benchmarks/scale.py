@@ -216,8 +216,14 @@ def count_vector_bytes(index: Any, rows: Any) -> float:
     """Return the bytes of vectors that one search reads, at the median."""
     import numpy as np
 
+    from toolscout.search.fusion import DEPTH
+
     if type(index).__name__ != "Ann":
-        return float(index.vectors.nbytes)
+        if index._rounded is None:
+            return float(index.vectors.nbytes)
+        near = [index._rounded.find_near(row, DEPTH, None, 1.0) for row in rows]
+        n_near = np.median([len(index.ids) if positions is None else len(positions) for positions in near])
+        return float(index._rounded.codes.nbytes + n_near * 4 * index.dim)
     from toolscout.indexes.ann import count_candidates, make_codes
 
     n_candidates = count_candidates(len(index.ids))
