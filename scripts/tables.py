@@ -42,7 +42,7 @@ characters: a table that is too wide becomes several, each with the first column
                        need a set of tools that train needs too
     peers WHAT         other tool retrievers beside scout (benchmarks/peers.py): quality, cost or sets
     scale WHAT         large catalogues (benchmarks/scale.py): add, search, recall, or what follows on paper
-    speed WHAT         times of everyday, encoders, pairs, service or gateway
+    speed WHAT         times of everyday, encoders, pairs, service, gateway or gateway-searches
 
 With `--check` nothing is written, and the exit code is 1 if a page is out of date. With `--provenance` it counts
 instead, for each label, the results whose commit is an ancestor of HEAD, and those that were made by changed code or by
