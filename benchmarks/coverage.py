@@ -181,7 +181,9 @@ def find_bins(values: np.ndarray, complete: np.ndarray) -> list[tuple[int, float
     """Return count, mean coverage and share of complete answers, of ten bins of equal width that are not empty."""
     places = np.minimum((values * BINS).astype(int), BINS - 1)
     chosen = [places == number for number in range(BINS)]
-    return [(int(some.sum()), float(values[some].mean()), float(complete[some].mean())) for some in chosen if some.any()]
+    return [
+        (int(some.sum()), float(values[some].mean()), float(complete[some].mean())) for some in chosen if some.any()
+    ]
 
 
 def find_error(values: np.ndarray, complete: np.ndarray) -> float:
@@ -220,9 +222,7 @@ def describe(rows: Sequence[Estimated], aim: float) -> dict[str, Any]:
         "comp_auto": round(float(found), 1),
         "comp@10": round(float(by_count[-1]), 1),
         "fixed_k_of_same_comp": same,
-        "bins": [
-            [count, round(mean, 3), round(share, 3)] for count, mean, share in find_bins(values, complete)
-        ],
+        "bins": [[count, round(mean, 3), round(share, 3)] for count, mean, share in find_bins(values, complete)],
     }
 
 
@@ -286,7 +286,9 @@ def fit_chances(root: Path) -> None:
         for label, some in ((name, rows), ("all so far", every)):
             found = minimize(measure_chances, [0.5, 0.5, 2.5], args=(some,), method="Nelder-Mead")
             points, discount, none = np.exp(found.x[0]), found.x[1], found.x[2]
-            click.echo(f"{label}: {points:.2f} points per nat, discount {discount:.2f}, no tool {none:.2f} (n={len(some)})")
+            click.echo(
+                f"{label}: {points:.2f} points per nat, discount {discount:.2f}, no tool {none:.2f} (n={len(some)})"
+            )
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """Estimates how likely an answer holds a right tool for every step of its request.
 
 The merge of the steps (`search.step_merge`) says how likely it is, if the split into steps is right and the chances of
-the tools are. Both err in ways that repeat, so a logistic regression corrects the estimate. It also reads how many tools
-there are, and how many steps the splitter probably missed.
+the tools are. Both err in ways that repeat, so a logistic regression corrects the estimate. It also reads the number
+of tools, and how many steps the splitter probably missed.
 
 The numbers (`data/coverage.json`) were fitted by `benchmarks/coverage.py`; the file names its data.
 """
@@ -10,6 +10,7 @@ The numbers (`data/coverage.json`) were fitted by `benchmarks/coverage.py`; the 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -51,14 +52,30 @@ def rate_split(splitter: Splitter, text: str, steps: Sequence[str]) -> SplitChan
     if not cuts:
         return SplitChances({}, 0.0)
     chances = {
-        cut.end: 1 / (1 + math.exp(-logit))
-        for cut, logit in zip(cuts, splitter.score_cuts(text, cuts), strict=True)
+        cut.end: 1 / (1 + math.exp(-logit)) for cut, logit in zip(cuts, splitter.score_cuts(text, cuts), strict=True)
     }
-    starts = [start for start, _ in splitter.find_spans(text)[1:]] if len(steps) > 1 else []
-    kept = [chances.pop(start) for start in starts]
+    kept = [chances.pop(start) for start in _find_starts(text, [cut.end for cut in cuts], steps)]
     ends = [[*kept[max(0, number - 1) : number], *kept[number : number + 1]] for number in range(len(steps))]
     rated = {step: sum(both) / len(both) for step, both in zip(steps, ends, strict=True) if both}
     return SplitChances(rated, sum(chances.values()))
+
+
+def _find_starts(text: str, places: Sequence[int], steps: Sequence[str]) -> list[int]:
+    """Return the places at which the steps of a request begin, except for the first.
+
+    A second call of the splitter would take as long as a search of a small catalogue.
+
+    Args:
+        text: the request.
+        places: where a step may begin, ascending.
+        steps: as the splitter returns them: parts of the text, some with a reference in brackets behind them.
+    """
+    starts: list[int] = []
+    left = iter(places)
+    for step in steps[1:]:
+        own = step if step in text else step.rpartition(" (")[0]
+        starts += itertools.islice((place for place in left if text[place:].lstrip().startswith(own)), 1)
+    return starts
 
 
 class CoverageModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -32,10 +32,12 @@ CANDIDATES: Final = 30  # of each list that have a chance
 COVERED_AT_START: Final = 0.3  # added to each list's coverage: a weak list gains less by its first tool
 SOURCE_POINTS: Final = 6.0  # that the source of the other steps brings a tool of an unclear step
 WHOLE_POINTS: Final = 4.0  # that the unsplit request brings a tool of an unclear step
+MIN_LIFT_POINTS: Final = 0.01  # fewer points leave a tool as it is
 MIN_GAIN_SHARE: Final = 0.3  # of what the aim lacks to 1: an answer ends where each further tool gains less coverage
 DOUBTED_SHARE: Final = 0.6  # of what a tool brings to a list, if the list's step is doubted
+SURE_STEP: Final = 0.8  # probability of being a step from which one counts wholly; below, in proportion
 MIN_MERGED_HITS: Final = 20  # so many places are given out one by one, or k; the others follow by score
-MAX_MERGED_HITS: Final = 100  # so many hits are returned, or three times k; `explain` asks for all
+MAX_LIST_HITS: Final = 60  # so many hits of each list are merged, or k; `explain` asks for all
 MAX_RANK_OF_STEP: Final = 10  # a hit of the unsplit request belongs to a step that ranks it among so many
 
 Estimate = Callable[[float, int], float]
@@ -60,7 +62,7 @@ class _List:
 
     def __init__(self, hits: Sequence[Hit], step: str | None, sure: float = 1.0, doubted: bool = False) -> None:
         self.hits, self.step, self.sure, self.doubted = hits, step, sure, doubted
-        self.share = sure * (DOUBTED_SHARE if doubted else 1.0)
+        self.share = min(1.0, sure / SURE_STEP) * (DOUBTED_SHARE if doubted else 1.0)
         self.place, self.coverage = 0, 0.0
         self.chances = {hit.id: chance for hit, chance in zip(hits, find_chances(hits), strict=False)}
 
@@ -69,10 +71,6 @@ class _List:
         while self.place < len(self.chances) and self.hits[self.place].id in taken:
             self.place += 1
         return self.hits[self.place] if self.place < len(self.chances) else None
-
-    def measure_gain(self, tool_id: str) -> float:
-        """Return by how much a tool raises the coverage of the list, relative to what it has."""
-        return self.share * self.chances.get(tool_id, 0.0) / (self.coverage + COVERED_AT_START)
 
 
 def merge_steps(
@@ -100,6 +98,9 @@ def merge_steps(
         their place one by one tell the coverage of the answer that ends with them; doubted steps do not count for it,
         unless all are doubted.
     """
+    if k is not None:
+        depth = max(MAX_LIST_HITS, k)
+        whole, parts = whole[:depth], [hits[:depth] for hits in parts]
     lists = [_List(whole, None)]
     lists += [
         _List(hits, step, sure.get(step, 1.0) if sure else 1.0, step in doubted)
@@ -113,7 +114,8 @@ def merge_steps(
         heads = [(hit, some.step) for some in lists if (hit := some.find_next(taken)) is not None]
         if not heads:
             break
-        hit, step = max(heads, key=lambda head: sum(some.measure_gain(head[0].id) for some in lists))
+        gains = [(some.chances, some.share / (some.coverage + COVERED_AT_START)) for some in lists]
+        hit, step = max(heads, key=lambda head: sum([gain * chances.get(head[0].id, 0.0) for chances, gain in gains]))
         taken[hit.id], given[hit.id] = hit, step
         for some in lists:
             some.coverage += some.chances.get(hit.id, 0.0)
@@ -122,15 +124,16 @@ def merge_steps(
     for hit, step in sorted(rest, key=lambda pair: (-pair[0].score, pair[0].id)):
         if taken.setdefault(hit.id, hit) is hit:
             given[hit.id] = step
-    kept = list(taken.values()) if k is None else list(taken.values())[: max(MAX_MERGED_HITS, 3 * k)]
-    return _finish(kept, given, coverages, _find_steps(lists))
+    return _finish(list(taken.values()), given, coverages, _find_steps(lists))
 
 
 def _multiply_coverages(lists: Sequence[_List]) -> float:
     """Return the probability that every list has its tool. Of steps that are not sure to be ones, one surely is."""
     factors = [1 - some.sure * (1 - some.coverage) for some in lists]
-    others = [math.prod([*factors[:number], *factors[number + 1 :]]) for number in range(len(lists))]
-    return max((some.coverage * rest for some, rest in zip(lists, others, strict=True)), default=0.0)
+    product = math.prod(factors)
+    return (
+        max([some.coverage * product / factor for some, factor in zip(lists, factors, strict=True)]) if product else 0.0
+    )
 
 
 def estimate_coverage(hits: Sequence[Hit], estimate: Estimate = lambda merged, places: merged) -> tuple[Hit, ...]:
@@ -185,10 +188,11 @@ def _prefer_others(whole: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> list
         for place, some in enumerate(sources):
             if place != number:
                 lifts.update((source, chance) for source, chance in some.items() if chance > lifts.get(source, 0.0))
-        lifted = []
-        for hit in hits:
+        lifted = list(hits)
+        for rank, hit in enumerate(hits):
             points = SOURCE_POINTS * lifts.get(_source(hit), 0.0) + WHOLE_POINTS * likely.get(hit.id, 0.0)
-            lifted.append(_replace(hit, score=hit.score + unclear * points) if points else hit)
+            if unclear * points >= MIN_LIFT_POINTS:
+                lifted[rank] = _replace(hit, score=hit.score + unclear * points)
         ranked.append(sorted(lifted, key=lambda hit: (-hit.score, hit.id)))
     return ranked
 

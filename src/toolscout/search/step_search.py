@@ -17,8 +17,8 @@ from typing import Final
 
 import msgspec
 
-from toolscout.search.exact_names import parse_selection
 from toolscout.search.coverage import CoverageModel, SplitChances, load_coverage, rate_split
+from toolscout.search.exact_names import parse_selection
 from toolscout.search.pipeline import Stage, Verdict
 from toolscout.search.step_merge import estimate_coverage, merge_steps
 from toolscout.search.steps import Splitter, is_command
@@ -70,7 +70,9 @@ class StepSearch(Stage):
         groups = [(next(ranked), [next(ranked) for _ in steps]) for steps in splits]
         verdicts = iter(self._judge_steps([part for _, parts in groups for part in parts]))
         return [
-            self._merge(search, whole, parts, [next(verdicts) for _ in parts], every) if parts else self._keep_whole(whole)
+            self._merge(search, whole, parts, [next(verdicts) for _ in parts], every)
+            if parts
+            else self._keep_whole(whole)
             for search, (whole, parts) in zip(searches, groups, strict=True)
         ]
 
