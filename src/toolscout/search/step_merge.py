@@ -106,11 +106,27 @@ def merge_steps(
         _List(hits, step, sure.get(step, 1.0) if sure else 1.0, step in doubted)
         for hits, step in zip(_prefer_others(whole, parts), steps, strict=True)
     ]
+    taken, given, coverages = _give_places(lists, max(k or 0, MIN_MERGED_HITS), estimate)
+    rest = [(hit, some.step) for some in lists for hit in some.hits if hit.id not in taken]
+    for hit, step in sorted(rest, key=lambda pair: (-pair[0].score, pair[0].id)):
+        if taken.setdefault(hit.id, hit) is hit:
+            given[hit.id] = step
+    return _finish(list(taken.values()), given, coverages, _find_steps(lists))
+
+
+def _give_places(
+    lists: Sequence[_List], count: int, estimate: Estimate
+) -> tuple[dict[str, Hit], dict[str, str | None], list[float]]:
+    """Give so many places one by one, each to the tool that raises the coverage of all lists most.
+
+    Returns:
+        The tools in their order, by id; the step that gave each its place; the coverage after each.
+    """
     counted = [some for some in lists[1:] if not some.doubted] or lists[1:]
     taken: dict[str, Hit] = {}
-    given: dict[str, str | None] = {}  # the step that gave a tool its place
+    given: dict[str, str | None] = {}
     coverages: list[float] = []
-    while len(taken) < max(k or 0, MIN_MERGED_HITS):
+    while len(taken) < count:
         heads = [(hit, some.step) for some in lists if (hit := some.find_next(taken)) is not None]
         if not heads:
             break
@@ -120,11 +136,7 @@ def merge_steps(
         for some in lists:
             some.coverage += some.chances.get(hit.id, 0.0)
         coverages.append(estimate(_multiply_coverages(counted), len(taken)))
-    rest = [(hit, some.step) for some in lists for hit in some.hits if hit.id not in taken]
-    for hit, step in sorted(rest, key=lambda pair: (-pair[0].score, pair[0].id)):
-        if taken.setdefault(hit.id, hit) is hit:
-            given[hit.id] = step
-    return _finish(list(taken.values()), given, coverages, _find_steps(lists))
+    return taken, given, coverages
 
 
 def _multiply_coverages(lists: Sequence[_List]) -> float:
