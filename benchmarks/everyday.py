@@ -9,6 +9,9 @@ speaks of. Where one of them has a tool without judgement, the request is open: 
 
     python benchmarks/everyday.py --show       prints each answer and what the rule says of it
     python benchmarks/everyday.py              counts, and writes results/everyday.json if no request is open
+
+Four ways are counted: `installed`; `unlimited`, where the setting `false_rejects` is 0 and nothing is turned away; and
+both with the encoder of the package `toolscout-compact`. Each pair differs by what abstention costs.
 """
 
 from __future__ import annotations
@@ -36,6 +39,12 @@ RESULTS: Final = BENCHMARKS / "results" / "everyday.json"
 SPECS: Final = ("github_subset", "k8s_core_v1", "tmdb_oas", "spotify_oas")
 PANDAS: Final = ("py:pandas", "py:pandas:DataFrame")
 MAX_HITS: Final = 10
+WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "installed": {"encoder": "static"},
+    "unlimited": {"encoder": "static", "false_rejects": 0.0},
+    "compact": {"encoder": "compact"},
+    "compact_unlimited": {"encoder": "compact", "false_rejects": 0.0},
+}
 
 
 def write_servers(data: Path, folder: Path) -> list[Path]:
@@ -71,7 +80,7 @@ def read_roles(tool_id: str, judged: Mapping[str, str]) -> set[str]:
 
 def list_open_tools(answer: Search, rule: Mapping[str, Any], judged: Mapping[str, str]) -> list[str]:
     """Return the tools without judgement among the ranks that the rule reads."""
-    if "abstains" in rule:
+    if "answer" in rule:
         return []
     ranks = [rank for name in ("needs", "fills", "outside") for rank in rule.get(name, {}).values()]
     return [tool_id for tool_id in answer.ids[: max(ranks)] if tool_id not in judged]
@@ -85,12 +94,13 @@ def find_faults(answer: Search, rule: Mapping[str, Any], judged: Mapping[str, st
         rule: `needs` (role, first ranks: one of the tools there plays it; `a|b`: either role), `fills` (all of the
             first ranks play it), `outside` (none of the first ranks plays it), `never_above` (pairs of roles: no tool
             of the first stands above the best tool of the second), `or_uncovered` (roles that may be missing if the
-            answer names an uncovered step), `steps_served` (so many steps, none of them uncovered), `abstains`.
+            answer names an uncovered step), `steps_served` (so many steps, none of them uncovered),
+            `answer` (this and no other).
         judged: the roles of the tools.
     """
     roles = [read_roles(tool_id, judged) for tool_id in answer.ids]
-    if rule.get("abstains"):
-        return [] if not answer.hits else ["a list of tools, where none fits"]
+    if wanted := rule.get("answer"):
+        return [] if answer.answer == wanted else [f"{answer.answer} instead of {wanted}"]
     faults = []
     for need, rank in rule.get("needs", {}).items():
         missing = not any(set(need.split("|")) & some for some in roles[:rank])
@@ -145,38 +155,56 @@ def count_right(
     return {"n": len(requests), "right": total, **figures, "wrong": wrong, "open": unjudged}
 
 
+def show_answers(
+    way: str,
+    requests: Sequence[Mapping[str, str]],
+    answers: Sequence[Search],
+    judgements: Mapping[str, Any],
+    *,
+    every: bool,
+) -> None:
+    """Print the answers that a person has to judge, or every answer."""
+    for request, answer in zip(requests, answers, strict=True):
+        entry = judgements[request["_id"]]
+        unjudged = list_open_tools(answer, entry["rule"], entry["tools"])
+        if not unjudged and not every:
+            continue
+        verdict = "open" if unjudged else find_faults(answer, entry["rule"], entry["tools"]) or "right"
+        click.echo(f"\n{way}: {request['_id']} {request['text']}\n  rubric: {request['rubric']}\n  verdict: {verdict}")
+        click.echo("\n".join(describe_answer(answer, entry["tools"])))
+
+
 def main() -> None:
     """Search, count, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=os.environ.get("TOOLSCOUT_DATA"))
     parser.add_argument("--show", action="store_true", help="print every answer for judging, and write nothing")
-    parser.add_argument("--only", nargs="*", help="show these requests alone, such as everyday-07")
     parser.add_argument("--home", type=Path, help="keep the catalogue here [default: a temporary folder]")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=[*WAYS])
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     if options.data is None:
         sys.exit("Name the data folder with --data or TOOLSCOUT_DATA.")
     requests = [json.loads(line) for line in SUITE.read_text(encoding="utf-8").splitlines()]
     judgements = json.loads(JUDGEMENTS.read_text(encoding="utf-8"))
+    figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         home = options.home or Path(folder) / "home"
-        with Scout(home, journal=False, encoder="static") as scout:
-            if not scout.sources():
-                (Path(folder) / "servers").mkdir()
-                fill_catalogue(scout, Path(options.data), Path(folder) / "servers")
-            answers = scout.search_many([request["text"] for request in requests], MAX_HITS)
-            counted = sum(source.tools for source in scout.sources())
-    figures = count_right(requests, answers, judgements)
-    for request, answer in zip(requests, answers, strict=True):
-        name = request["_id"]
-        if name in figures["open"] or (options.show and name in (options.only or [name])):
-            verdict = figures["wrong"].get(name) or ("open" if name in figures["open"] else "right")
-            click.echo(f"\n{name} {request['text']}\n  rubric: {request['rubric']}\n  verdict: {verdict}")
-            click.echo("\n".join(describe_answer(answer, judgements[name]["tools"])))
-    click.echo(json.dumps({key: figures[key] for key in ("right", "n", "single", "compound", "wrong")}, indent=1))
-    click.echo(f"{len(figures['open'])} open; {counted} tools")
-    if not options.show and not figures["open"]:
-        del figures["open"]
+        for way in options.ways:
+            with Scout(home, journal=False, **WAYS[way]) as scout:
+                if not scout.sources():
+                    (Path(folder) / "servers").mkdir()
+                    fill_catalogue(scout, Path(options.data), Path(folder) / "servers")
+                scout.embed()
+                answers = scout.search_many([request["text"] for request in requests], MAX_HITS)
+                counted = sum(source.tools for source in scout.sources())
+            figures[way] = count_right(requests, answers, judgements)
+            show_answers(way, requests, answers, judgements, every=options.show)
+    unjudged = {tool for counts in figures.values() for tools in counts["open"].values() for tool in tools}
+    for way, counts in figures.items():
+        click.echo(f"{way}: {json.dumps({key: counts[key] for key in ('right', 'n', 'single', 'compound', 'wrong')})}")
+    click.echo(f"{len(unjudged)} tools without judgement; {counted} tools")
+    if not options.show and not unjudged:
         command = "python benchmarks/everyday.py"
         write_json(options.out, {"command": command, "tools": counted, **figures, **provenance()})
 

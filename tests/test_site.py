@@ -6,13 +6,13 @@ import json
 import re
 import subprocess
 import sys
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import bm25s
 import pytest
 import yaml
+
+from scripts_loader import load_script
 
 ROOT = Path(__file__).parents[1]
 MAX_RANK = 3
@@ -80,15 +80,7 @@ def test_every_page_of_the_menu_is_there_and_every_task_is_in_the_menu() -> None
 
 
 def test_links_that_leave_the_documentation_become_names(tmp_path: Path) -> None:
-    loader = SourceFileLoader("docs_script", str(ROOT / "scripts" / "docs"))
-    spec = spec_from_loader("docs_script", loader)
-    assert spec is not None
-    script = module_from_spec(spec)
-    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
-    try:
-        loader.exec_module(script)
-    finally:
-        sys.dont_write_bytecode = before
+    script = load_script("scripts/docs")
     docs = tmp_path / "docs"
     (docs / "methods").mkdir(parents=True)
     page = docs / "README.md"
