@@ -1,4 +1,4 @@
-"""benchmarks/everyday.py: rules find the faults that their rubrics name, and every request has a rule and judgements."""
+"""benchmarks/everyday.py: rules find the faults that their rubrics name, and every request has a rule."""
 
 from __future__ import annotations
 
