@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ import numpy.typing as npt
 from toolscout.errors import StoreError, require
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.ranking import Mask, Spread, check_rows, masks, pad_best, top_k
+
+if TYPE_CHECKING:
+    from typing import Self  # new in Python 3.11
 
 __all__ = ["Ann", "is_available", "make_codes"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,9 @@ import numpy.typing as npt
 from toolscout.errors import StoreError
 from toolscout.indexes.ranking import Mask, Spread, check_rows, masks, pad_best, place, rank, spread, top_k
 from toolscout.types import Explanation
+
+if TYPE_CHECKING:
+    from typing import Self  # new in Python 3.11
 
 __all__ = ["Exact"]
 
