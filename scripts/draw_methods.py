@@ -1,4 +1,4 @@
-"""Draws the charts of README and of the method pages from benchmarks/results, into docs/images.
+"""Draws the charts of README, the method pages and large catalogues from benchmarks/results, into docs/images.
 
     python scripts/draw_methods.py [--check]
 
@@ -33,6 +33,7 @@ TRAINED: Final = (
     "numpybank",
 )  # the eight sets with training queries
 
+LEAST: Final = "bytes read / bandwidth"
 Row = list[Any]
 Picture = tuple[str, list[Row], Callable[[str, list[Row]], bytes]]
 
@@ -142,6 +143,24 @@ def compare_peers_time() -> Picture:
     return "Quality, mean of 14 sets, and time of one search among 4,076 tools", rows, draw
 
 
+def compare_sizes(path: Path) -> Picture:
+    """Plan lines of the median time of a search by the number of tools, and of the least that memory allows."""
+    sizes = msgspec.json.decode(path.read_bytes())["sizes"]
+    rows: list[Row] = []
+    for size in sorted(sizes, key=int):
+        searched = sizes[size]["search"]
+        least = 1e3 * sum(searched["bytes_per_search"].values()) / searched["memory_bytes_per_s"]
+        times = {name: searched["recipes"][name]["processor"]["p50_ms"] for name in ("bm25", "dense", "hybrid")}
+        rows.append([f"{int(size):,}", {name: round(value, 3) for name, value in {**times, LEAST: least}.items()}])
+
+    def draw(text: str, figures: list[Row]) -> bytes:
+        ticks = [row[0] for row in figures]
+        series = {name: [row[1][name] for row in figures] for name in figures[0][1]}
+        return charts.lines(text, [charts.Panel("one core, processor time", ticks, series)], "milliseconds")
+
+    return "One search by number of tools, median", rows, draw
+
+
 def plan_pictures(results: Results) -> dict[str, Picture]:
     """Return the pictures of README and of each method page, by the file's name without ending."""
     first_tools = ["hybrid-dpr", "crossencoder-10", "crossencoder-30", "crossencoder-50"]
@@ -193,7 +212,8 @@ def plan_pictures(results: Results) -> dict[str, Picture]:
 
 def main() -> None:
     """Draw what has changed, or check that nothing has."""
-    pictures = plan_pictures(Results(ROOT / "benchmarks" / "results"))
+    folder = ROOT / "benchmarks" / "results"
+    pictures = {**plan_pictures(Results(folder)), "scale": compare_sizes(folder / "scale.json")}
     drawn = msgspec.json.decode(FIGURES.read_bytes()) if FIGURES.exists() else {}
     figures = {name: {"title": title, "rows": rows} for name, (title, rows, _) in pictures.items()}
     stale = [name for name in pictures if drawn.get(name) != figures[name] or not (IMAGES / f"{name}.png").exists()]

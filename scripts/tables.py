@@ -41,7 +41,8 @@ characters: a table that is too wide becomes several, each with the first column
     read WHAT          tools: how many of each set the bundled encoder has read; gold: how many test queries of each set
                        need a set of tools that train needs too
     peers WHAT         other tool retrievers beside scout (benchmarks/peers.py): quality, cost or sets
-    speed WHAT         times of everyday, encoders, pairs, service or gateway
+    scale WHAT         large catalogues (benchmarks/scale.py): add, search, recall, or what follows on paper
+    speed WHAT         times of everyday, encoders, pairs, service, gateway or gateway-searches
 
 With `--check` nothing is written, and the exit code is 1 if a page is out of date. With `--provenance` it counts
 instead, for each label, the results whose commit is an ancestor of HEAD, and those that were made by changed code or by
@@ -63,6 +64,7 @@ from table_kinds import KINDS, write_figure
 from table_layout import MAX_LINE_CHARS, RESULTS, ROOT, lay_out
 from table_papers import PAPER_KINDS
 from table_peers import PEER_KINDS
+from table_scale import SCALE_KINDS
 
 from toolscout.checks.results import SWEEPS_FOLDER, read_results
 
@@ -76,7 +78,9 @@ def write_block(mark: str, kind: str, words: Sequence[str]) -> str:
     """A table between its marks. A mark that is too long is wrapped."""
     if max(map(len, mark.splitlines())) > MAX_LINE_CHARS:
         mark = textwrap.fill(" ".join(mark.split()), MAX_LINE_CHARS, break_long_words=False, break_on_hyphens=False)
-    return "\n".join([mark, *{**KINDS, **PAPER_KINDS, **PEER_KINDS}[kind](words), "<!-- end of table -->"])
+    return "\n".join(
+        [mark, *{**KINDS, **PAPER_KINDS, **PEER_KINDS, **SCALE_KINDS}[kind](words), "<!-- end of table -->"]
+    )
 
 
 def refresh(text: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import traffic
@@ -27,6 +28,7 @@ from toolscout.home import Address, Home, describe_home, is_address
 from toolscout.journal.evidence import LiveEvidence, collect_evidence
 from toolscout.learn.loop import last, learn
 from toolscout.models import champion, model_store
+from toolscout.recipes.fit import SHELF_FOLDER
 from toolscout.scout import Scout
 from toolscout.types import Tool
 
@@ -499,6 +501,36 @@ def test_what_is_used_counts_at_once_and_after_a_restart(office: Scout) -> None:
         with Scout(name_home(office.settings.place), journal=False) as again:
             assert again.search(asked, 1).ids == (tool,)
             assert "by usage" in again.why(asked, tool).stages[0].note
+
+
+def test_bases_that_were_fitted_for_a_run_leave_the_shelf_with_it(office: Scout) -> None:
+    traffic.replay(office, CLEAN, CALLERS)
+    report = learn(office, recipes=["neighbours"], dry_run=True)
+    assert report.candidate
+    fitted, bases = champion.shelf(office.settings.place) / report.candidate, office.settings.home / SHELF_FOLDER
+    shutil.copytree(fitted, bases / "neighbours-of-this-run")
+    for name in ("neighbours-damaged", "neighbours-of-others"):
+        shutil.copytree(fitted, bases / name)
+    manifest = model_store.read_manifest(fitted)
+    other = msgspec.structs.replace(manifest, data=msgspec.structs.replace(manifest.data, fingerprint="another"))
+    (bases / "neighbours-of-others" / model_store.MANIFEST).write_bytes(msgspec.json.encode(other.seal()))
+    (bases / "neighbours-damaged" / model_store.MANIFEST).write_text("{")
+    learn(office, recipes=["neighbours"], dry_run=True)
+    assert sorted(folder.name for folder in bases.iterdir()) == ["neighbours-damaged", "neighbours-of-others"]
+
+
+def test_full_fits_the_recipe_that_tunes_encoders(office: Scout, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sequence[str]] = []
+
+    def refuse(scout: Scout, *, recipes: Sequence[str], **settings: object) -> None:
+        asked.append(recipes)
+        raise ConfigError("enough")
+
+    monkeypatch.setattr("toolscout.cli.learn.learn", refuse)
+    home = name_home(office.settings.place)
+    for options in (["--full"], ["--full", "--recipe", "scout-light"], []):
+        run("--home", home, "learn", "--nice", "0", *options)
+    assert asked == [("scout-full",), ("scout-light", "scout-full"), ()]
 
 
 # --- kills, and others beside it --------------------------------------------------------------------------------------

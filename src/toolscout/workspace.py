@@ -143,7 +143,7 @@ class Workspace:
         def load() -> Exact:
             part = catalogue.load_part(key, make)
             index = kind.from_arrays(part.arrays, part.meta, catalogue.ids)
-            if isinstance(index, Ann) and "vectors" in part.rows:
+            if index.reads_few_rows and "vectors" in part.rows:
                 index.read_rows_with(part.rows["vectors"].read)
             return index
 

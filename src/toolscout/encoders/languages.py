@@ -156,7 +156,10 @@ def _find_words(text: str) -> tuple[list[str], bool]:
 
 def _count_function_words(words: list[str], all_capitals: bool) -> tuple[int, int]:
     """Count the function words of English, and of the other languages."""
-    english_count = sum(word.lower() in ENGLISH_WORDS for word in words)
+    lowered = [word.lower() for word in words]
+    english_count = sum(map(ENGLISH_WORDS.__contains__, lowered))
+    if OTHER_WORDS.isdisjoint(lowered):
+        return english_count, 0
     return english_count, sum(_is_other(place, word, all_capitals) for place, word in enumerate(words))
 
 

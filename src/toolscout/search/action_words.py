@@ -32,18 +32,26 @@ class ActionCues:
     """The cues of one verb, as they stand in a tokenised request."""
 
     def __init__(self, verb: str, cues: frozenset[str]) -> None:
-        """Compile the cues of a verb."""
-        literal = verb.replace("_", " ")
-        self._literal = None if verb in COMMON_VERBS else _compile(literal)
+        """Take the cues of a verb. They are compiled when a request is first compared with them."""
+        self._verb, self._cues = verb, cues
         self.is_answer = QUESTION_MARK in cues
+
+    @functools.cached_property
+    def _literal(self) -> re.Pattern[str] | None:
+        return None if self._verb in COMMON_VERBS else _compile(self._verb.replace("_", " "))
+
+    @functools.cached_property
+    def _patterns(self) -> tuple[tuple[re.Pattern[str], float], ...]:
         weighted = {
-            cue: ENDING_WEIGHT if cue in ENDINGS else float(cue.count(" ") + 1) for cue in cues if cue != QUESTION_MARK
+            cue: ENDING_WEIGHT if cue in ENDINGS else float(cue.count(" ") + 1)
+            for cue in self._cues
+            if cue != QUESTION_MARK
         }
-        weighted[literal] = 1.0 if verb in COMMON_VERBS else LITERAL_WEIGHT
+        weighted[self._verb.replace("_", " ")] = 1.0 if self._verb in COMMON_VERBS else LITERAL_WEIGHT
         patterns: dict[re.Pattern[str], float] = {}  # cues with the same stems count once
         for cue, weight in weighted.items():
             patterns[_compile(cue)] = max(weight, patterns.get(_compile(cue), 0.0))
-        self._patterns = tuple(patterns.items())
+        return tuple(patterns.items())
 
     def stands_in(self, words: str) -> bool:
         """Tell whether the verb itself stands in a request; False for the commonest verbs."""
