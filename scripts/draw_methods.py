@@ -1,4 +1,4 @@
-"""Draws the pictures of the method pages and of large catalogues from benchmarks/results, into docs/images.
+"""Draws the charts of README, the method pages and large catalogues from benchmarks/results, into docs/images.
 
     python scripts/draw_methods.py [--check]
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from table_peers import JOINED, LARGEST, SETS, average, read_peers
 
 from toolscout.checks.results import PUBLISHED, Result, read_results, write_json
 from toolscout.lab import change_chart, charts
@@ -111,6 +112,37 @@ def compare_times(results: Results, title: str, dataset: str, labels: Sequence[s
     return title, rows, draw
 
 
+def compare_peers_joined() -> Picture:
+    """Plan bars of each tool retriever on requests with several needs, the mean over the sets of joined requests."""
+    peers = read_peers()
+    joined = sorted({name for sets in peers.values() for name in sets if name.startswith(JOINED)})
+    rows: list[Row] = []
+    for variant, sets in peers.items():
+        values = [average(sets, joined, measure) for measure in ("ndcg@5", "comp@5")]
+        if None not in values:
+            rows.append([variant, [round(value or 0.0, 1) for value in values]])
+    rows.sort(key=lambda row: -row[1][1])
+
+    def draw(text: str, figures: list[Row]) -> bytes:
+        return charts.bars(text, [charts.Bars(row[0], tuple(row[1])) for row in figures])
+
+    return "Requests with two to four needs: ranking, and whole sets in the first five", rows, draw
+
+
+def compare_peers_time() -> Picture:
+    """Plan points of each tool retriever: mean quality of the fourteen sets over the time on the largest catalogue."""
+    rows: list[Row] = []
+    for variant, sets in read_peers().items():
+        quality, milliseconds = average(sets, SETS, "ndcg@5"), sets.get(LARGEST, {}).get("p50_ms")
+        if quality is not None and milliseconds:
+            rows.append([variant, milliseconds, round(quality, 1)])
+
+    def draw(text: str, figures: list[Row]) -> bytes:
+        return charts.scatter(text, [charts.Point(*row) for row in figures])
+
+    return "Quality, mean of 14 sets, and time of one search among 4,076 tools", rows, draw
+
+
 def compare_sizes(path: Path) -> Picture:
     """Plan lines of the median time of a search by the number of tools, and of the least that memory allows."""
     sizes = msgspec.json.decode(path.read_bytes())["sizes"]
@@ -130,10 +162,12 @@ def compare_sizes(path: Path) -> Picture:
 
 
 def plan_pictures(results: Results) -> dict[str, Picture]:
-    """Return the picture of each method page, by its file's name without ending."""
+    """Return the pictures of README and of each method page, by the file's name without ending."""
     first_tools = ["hybrid-dpr", "crossencoder-10", "crossencoder-30", "crossencoder-50"]
     hierarchies = ["toolrerank-single", "toolrerank-multi", "toolrerank", "toolrerank-published", "toolrerank-oracle"]
     return {
+        "peers-joined": compare_peers_joined(),
+        "peers-time": compare_peers_time(),
         "colt-parts": compare_recipes(
             results,
             "ToolLens, test: what each part of COLT brings",

@@ -17,7 +17,7 @@ from toolscout.encoders.encoder import ENGLISH, split_identifiers
 
 __all__ = ["is_english", "is_foreign", "is_plainly_foreign", "understands"]
 
-MAX_CACHED_TEXTS: Final = 256
+MAX_REMEMBERED_LANGUAGES: Final = 256
 MAX_JUDGED_CHARS: Final = 2_000
 MAX_OTHER_SCRIPT_SHARE: Final = 0.25  # of the letters; above it the text is in another script
 MIN_FOREIGN_LEAD: Final = 2  # function words of other languages, more than of English, that leave no doubt
@@ -140,7 +140,7 @@ def _share_known(words: Sequence[str], is_known: Callable[[str], bool]) -> float
     return sum((word := each.lower()).isascii() and is_known(word) for each in words) / len(words)
 
 
-@functools.lru_cache(maxsize=MAX_CACHED_TEXTS)
+@functools.lru_cache(maxsize=MAX_REMEMBERED_LANGUAGES)
 def _read_words(text: str) -> tuple[list[str], bool, int, int]:
     """Return the words of a text, whether it is in another script, and its function words: English ones and others.
 

@@ -13,7 +13,7 @@ import math
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from toolscout.errors import StoreError, require
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.ranking import Mask, Spread, check_rows, masks, pad_best, top_k
 from toolscout.indexes.rounded import Codes, make_codes
+
+if TYPE_CHECKING:
+    from typing import Self  # new in Python 3.11
 
 __all__ = ["Ann", "count_candidates", "is_available", "make_codes"]
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,9 @@ from toolscout.errors import StoreError
 from toolscout.indexes.ranking import Mask, Spread, check_rows, masks, pad_best, place, rank, spread, top_k
 from toolscout.indexes.rounded import MIN_ROUNDED_TOOLS, RoundedRows, is_available
 from toolscout.types import Explanation
+
+if TYPE_CHECKING:
+    from typing import Self  # new in Python 3.11
 
 __all__ = ["Exact"]
 

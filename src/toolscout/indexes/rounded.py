@@ -7,12 +7,15 @@ allow (Cauchy-Schwarz), so a search of the copies loses no tool: those that are 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from toolscout.indexes.ranking import Mask, find_kth
+
+if TYPE_CHECKING:
+    from typing import Self  # new in Python 3.11
 
 __all__ = ["MIN_ROUNDED_TOOLS", "Codes", "RoundedRows", "is_available", "make_codes"]
 
