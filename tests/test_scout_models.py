@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import lessons
+from homes_in_postgres import name_home
 from tests_cli import run
 from tiny import tiny_bert
 from toolscout import encoders
@@ -104,7 +105,7 @@ def test_new_tools_are_found_and_removed_ones_are_not(name: str, shelf: Path, of
 def test_another_process_finds_the_same_and_sees_each_change(
     name: str, shelf: Path, office: Scout, tmp_path: Path
 ) -> None:
-    program = [sys.executable, "-m", "toolscout", "--home", str(tmp_path / "home")]
+    program = [sys.executable, "-m", "toolscout", "--home", name_home(tmp_path / "home")]
 
     def ids(*more: str) -> list[str]:
         command = [*program, "search", "could you raincoat for me", "--json", "--model", str(shelf / name), *more]

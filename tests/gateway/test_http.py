@@ -19,6 +19,7 @@ import pytest
 from click.testing import Result
 
 from gateway.conftest import busy, raw
+from homes_in_postgres import name_home
 from tests_cli import run
 from toolscout.access.policy import hashed_key
 from toolscout.scout import Scout
@@ -38,7 +39,7 @@ def command(folder: Path, *options: str, **entries: Any) -> list[str]:
     """The command line of a gateway over `entries`."""
     path = folder / "mcp.json"
     path.write_text(json.dumps({"mcpServers": entries or {"a": busy()}}))
-    home = ["--home", str(folder / "home")]
+    home = ["--home", name_home(folder / "home")]
     return [sys.executable, "-m", "toolscout", *home, "gateway", "--config", str(path), *options]
 
 
