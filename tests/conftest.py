@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from homes_in_postgres import name_home, replace_folders
+from homes_in_postgres import name_home, replace_folders, use_server
 from postgres_server import PostgresServer, find_programs
 from toolscout.catalogue.store import Origin
 from toolscout.home import Address, Home
@@ -108,12 +108,17 @@ def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _server_for_homes(request: pytest.FixtureRequest) -> None:
+    if TEST_HOME == "postgres":
+        use_server(request.getfixturevalue("postgres_server"))
+
+
 @pytest.fixture(autouse=True)
-def _homes_in_postgres(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, _own_settings: None) -> None:
+def _homes_in_postgres(monkeypatch: pytest.MonkeyPatch, _server_for_homes: None, _own_settings: None) -> None:
     """With TOOLSCOUT_TEST_HOME=postgres a schema of the database stands for each folder that a test uses as a home."""
     if TEST_HOME == "postgres":
-        server: PostgresServer = request.getfixturevalue("postgres_server")
-        replace_folders(server, monkeypatch)
+        replace_folders(monkeypatch)
         monkeypatch.setenv("TOOLSCOUT_HOME", name_home(Path(os.environ["TOOLSCOUT_HOME"])))
 
 

@@ -25,9 +25,13 @@ _servers: list[PostgresServer] = []  # the server of this run, if the switch is 
 _folders: set[Path] = set()  # homes of fixtures for the whole run: they stay folders, and tests copy them
 
 
-def replace_folders(server: PostgresServer, patch: pytest.MonkeyPatch) -> None:
-    """Let settings, stores and journals use the schema that stands for a folder."""
+def use_server(server: PostgresServer) -> None:
+    """Name the server whose schemas stand for folders."""
     _servers[:] = [server]
+
+
+def replace_folders(patch: pytest.MonkeyPatch) -> None:
+    """Let settings, stores and journals use the schema that stands for a folder."""
     choose_home = config._choose_home
 
     def choose(values: Mapping[str, Any]) -> dict[str, Any]:

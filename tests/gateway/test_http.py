@@ -159,6 +159,7 @@ def refuse(line: list[str]) -> Result:
     return done
 
 
+@pytest.mark.folder_only("a file in the folder")
 def test_a_policy_in_the_home_is_in_force_without_being_named(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     Path(policy(tmp_path)).rename(tmp_path / "home" / "policy.toml")

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import traffic
+from homes_in_postgres import name_home
 from server.conftest import KEYS, POLICY
 from server.program import Program
 from server.test_load import benchmark
@@ -187,8 +188,8 @@ def test_killed_over_a_long_journal_a_service_that_has_learned_is_soon_back(
         scout.embed()
         traffic.replay(scout, traffic.requests(events // 2, 2), callers)
     busy = benchmark().busy_seconds
-    Program(tmp_path / "large").end(signal.SIGKILL)
-    program = Program(tmp_path / "large")
+    Program(name_home(tmp_path / "large")).end(signal.SIGKILL)
+    program = Program(name_home(tmp_path / "large"))
     try:
         ready = busy(program.process.pid)
         status, found = program.ask("POST", "/v1/search", {"query": "umbrella or raincoat today", "k": 1})

@@ -11,7 +11,7 @@ import click
 
 from toolscout.cli.data import find_folder, parse_settings, set_option
 from toolscout.cli.llm import describe_cost, load_llm_settings, print_cost, share_llm, spending_options
-from toolscout.cli.output import choose_home, encoder_option, json_option, print_json
+from toolscout.cli.output import choose_home, encoder_option, json_option, print_json, ray_option
 from toolscout.config import load_settings
 from toolscout.errors import ConfigError, NotFound
 
@@ -30,6 +30,7 @@ DEFAULT_START: Final = "minilm"  # the encoder that `train encoder` starts from
     help="Folder of the dataset, or its path below TOOLSCOUT_DATA. For `encoder`, may be repeated.",
 )
 @encoder_option
+@ray_option
 @click.option("--no-tool", metavar="DIR", help="Queries that need no tool, for recipes that abstain.")
 @click.option("--seed", default=0, show_default=True, help="Seed of all random choices.")
 @set_option
@@ -44,6 +45,7 @@ def train_command(
     recipe: str,
     datasets: tuple[str, ...],
     encoder: str | None,
+    ray: str | None,
     no_tool: str | None,
     seed: int,
     pairs: tuple[str, ...],
@@ -89,7 +91,7 @@ def train_command(
     with share_llm(settings, **limits) as shared:
         workspace = Workspace(
             encoder,
-            shared.settings,
+            dataclasses.replace(shared.settings, ray=ray or shared.settings.ray),
             VectorStore(settings.home / "bench"),
             say=lambda line: click.echo(line, err=True),
             seed=seed,

@@ -11,11 +11,10 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from toolscout.database.dialect import Connection
 from toolscout.database.documents import close_documents
 from toolscout.database.sqlite import BUSY_SECONDS, alone, now
 from toolscout.errors import ConfigError, NotFound, StoreError
@@ -31,6 +30,9 @@ from toolscout.home import (
     place_tenant,
 )
 from toolscout.privacy.private_files import make_private_folder, replace_file
+
+if TYPE_CHECKING:
+    from toolscout.database.postgres import PostgresConnection
 
 __all__ = ["Tenant", "add_tenant", "admit_tenant", "list_tenants", "remove_tenant"]
 
@@ -115,7 +117,7 @@ def admit_tenant(place: Address) -> None:
         connection.execute("INSERT INTO tenants VALUES (?, ?) ON CONFLICT DO NOTHING", (place.tenant, now()))
 
 
-def _require_bound_role(connection: Connection, root: Home) -> None:
+def _require_bound_role(connection: PostgresConnection, root: Home) -> None:
     from toolscout.database.postgres import binds_role
 
     if not binds_role(connection):

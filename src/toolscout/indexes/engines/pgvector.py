@@ -202,8 +202,8 @@ class PgvectorCollection:
         """Return the mark; None: the collection was never written."""
         with _unavailable(), self._engine.database.reading() as connection:
             row = connection.execute(
-                "SELECT collection, generation, size FROM vector_collections JOIN vector_marks USING (tenant, collection) "
-                "WHERE home = ? AND space = ? AND tenant = ?",
+                "SELECT collection, generation, size FROM vector_collections "
+                "JOIN vector_marks USING (tenant, collection) WHERE home = ? AND space = ? AND tenant = ?",
                 (self.key.home, self.key.space, self.key.tenant),
             ).fetchone()
         if row is None:
