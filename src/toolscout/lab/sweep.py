@@ -145,7 +145,7 @@ def _check_job(job: Sweep) -> None:
     recipe = registry.recipe(job.recipe)
     if job.settings.ray and job.settings.llm:
         raise ConfigError(
-            "--ray: the workers would share no budget for the language model. Unset llm, or leave --ray out."
+            "--ray: workers share no budget for the language model. Unset llm, or leave --ray out."
         )
     for name, values in job.over.items():
         _check_values(job, name, values)
