@@ -144,9 +144,7 @@ def _check_job(job: Sweep) -> None:
     """Refuse settings that the recipe does not know, before anything is fitted."""
     recipe = registry.recipe(job.recipe)
     if job.settings.ray and job.settings.llm:
-        raise ConfigError(
-            "--ray: workers share no budget for the language model. Unset llm, or leave --ray out."
-        )
+        raise ConfigError("--ray: workers share no budget for the language model. Unset llm, or leave --ray out.")
     for name, values in job.over.items():
         _check_values(job, name, values)
     if not job.over:
