@@ -121,7 +121,7 @@ def run_script(script: str, *arguments: str) -> None:
 @pytest.mark.timeout(240)
 def test_a_killed_worker_loses_nothing_and_repeats_nothing_that_was_done(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs the extra `ray`")
-    run_script(KILLED, str(tmp_path), shards.LOCAL)
+    run_script(KILLED, str(tmp_path), shards.LOCAL_WORKERS)
     assert (tmp_path / "killed").exists() and (tmp_path / "begun-4").read_text() == "xx"
     assert [(tmp_path / f"done-{number}").read_text() for number in range(9)] == ["x"] * 9
 

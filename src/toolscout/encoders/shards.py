@@ -20,9 +20,9 @@ from toolscout.config import Settings
 from toolscout.encoders.encoder import Encoder, Kind
 from toolscout.errors import ConfigError, Unavailable, require
 
-__all__ = ["LOCAL", "encode_batches", "map_shards"]
+__all__ = ["LOCAL_WORKERS", "encode_batches", "map_shards"]
 
-LOCAL: Final = "local"  # value of the setting `ray` for workers on this machine
+LOCAL_WORKERS: Final = "local"  # value of the setting `ray` for workers on this machine
 MAX_RETRIES: Final = 5  # of a piece whose worker was killed
 PIECES_PER_CORE: Final = 2  # so many pieces are on their way, so that no worker waits and memory is bounded
 T = TypeVar("T")
@@ -35,7 +35,7 @@ def map_shards(work: Callable[[T], R], shards: Sequence[T], ray: str = "") -> It
     Args:
         work: a pure function that can be pickled. Errors that it raises are raised here.
         shards: values that can be pickled.
-        ray: address of a Ray cluster, or `LOCAL`; empty: in this process, one after the other.
+        ray: address of a Ray cluster, or `LOCAL_WORKERS`; empty: in this process, one after the other.
 
     Raises:
         MissingExtra: without Ray.
@@ -77,7 +77,7 @@ def _connect(driver: Any, address: str) -> Iterator[int]:
     is_ours = not driver.is_initialized()
     if is_ours:
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-        if address == LOCAL:
+        if address == LOCAL_WORKERS:
             options |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         try:
             driver.init(address, **options)
