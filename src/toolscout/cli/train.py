@@ -12,7 +12,7 @@ import click
 from toolscout.cli.data import find_folder, parse_settings, set_option
 from toolscout.cli.llm import describe_cost, load_llm_settings, print_cost, share_llm, spending_options
 from toolscout.cli.output import choose_home, encoder_option, json_option, print_json, ray_option
-from toolscout.config import load_settings
+from toolscout.config import Settings, load_settings
 from toolscout.errors import ConfigError, NotFound
 
 TRAIN_ENCODER: Final = "encoder"
@@ -91,7 +91,7 @@ def train_command(
     with share_llm(settings, **limits) as shared:
         workspace = Workspace(
             encoder,
-            dataclasses.replace(shared.settings, ray=ray or shared.settings.ray),
+            _choose_ray(shared.settings, ray),
             VectorStore(settings.home / "bench"),
             say=lambda line: click.echo(line, err=True),
             seed=seed,
@@ -119,6 +119,10 @@ def train_command(
             click.echo(f"{name} = {setting.value} (dev)")
     figures = ", ".join(f"{name} {100 * value:.1f}" for name, value in manifest.metrics.items())
     click.echo(f"{model.folder}: {manifest.recipe}, fitted in {manifest.fit_seconds:.0f} s; on dev {figures}")
+
+
+def _choose_ray(settings: Settings, ray: str | None) -> Settings:
+    return dataclasses.replace(settings, ray=ray or settings.ray)
 
 
 def _refuse_enclosing_folder(out: str) -> None:

@@ -143,8 +143,7 @@ def sweep(
 def _check_job(job: Sweep) -> None:
     """Refuse settings that the recipe does not know, before anything is fitted."""
     recipe = registry.recipe(job.recipe)
-    if job.settings.ray and job.settings.llm:
-        raise ConfigError("--ray: workers share no budget for the language model. Unset llm, or leave --ray out.")
+    _check_ray(job)
     for name, values in job.over.items():
         _check_values(job, name, values)
     if not job.over:
@@ -161,6 +160,11 @@ def _check_job(job: Sweep) -> None:
             changes = {**job.changes, **settings}
             own = [name for name in changes if name != ENCODER and not name.startswith(BASE_PREFIX)]
             registry.resolve(job.recipe, {name: changes[name] for name in own})
+
+
+def _check_ray(job: Sweep) -> None:
+    if job.settings.ray and job.settings.llm:
+        raise ConfigError("--ray: workers share no budget for the language model. Unset llm, or leave --ray out.")
 
 
 def _check_values(job: Sweep, name: str, values: Sequence[Any]) -> None:
