@@ -41,7 +41,7 @@ characters: a table that is too wide becomes several, each with the first column
     read WHAT          tools: how many of each set the bundled encoder has read; gold: how many test queries of each set
                        need a set of tools that train needs too
     peers WHAT         other tool retrievers beside scout (benchmarks/peers.py): quality, cost or sets
-    speed WHAT         times of everyday, encoders, pairs, service or gateway
+    speed WHAT         times of everyday, encoders, pairs, service, gateway or gateway-searches
 
 With `--check` nothing is written, and the exit code is 1 if a page is out of date. With `--provenance` it counts
 instead, for each label, the results whose commit is an ancestor of HEAD, and those that were made by changed code or by

@@ -50,6 +50,11 @@ def test_a_policy_in_the_home_is_in_force(home: str) -> None:
     try:
         assert program.ask("GET", "/v1/me")[0] == 401
         assert program.ask("GET", "/v1/me", authorization=f"Bearer {KEYS['bob']}")[1]["caller"] == "bob"
+        policy.write_text(POLICY.replace('name = "bob"', 'name = "rob"'))
+        until = time.monotonic() + 20
+        while program.ask("GET", "/v1/me", authorization=f"Bearer {KEYS['bob']}")[1]["caller"] != "rob":
+            assert time.monotonic() < until, "the service follows its policy file"
+            time.sleep(0.05)
         assert f"the policy file {policy}" in program.said
     finally:
         assert program.end(signal.SIGTERM) == 0
