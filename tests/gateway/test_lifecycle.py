@@ -434,7 +434,7 @@ def test_status_shows_the_servers_of_a_running_gateway(start: Start, tmp_path: P
 
     async def body(agent: Agent) -> None:
         assert await agent.text("a/echo", text="x") == "x"
-        await until(lambda: any((tmp_path / "home" / "gateways").glob("*.json")))
+        await until(lambda: any((agent.gateway.scout.settings.home / "gateways").glob("*.json")))
 
         def read_status() -> dict[str, Any]:
             shown = run_program("--home", str(tmp_path / "home"), "status", "--json")
