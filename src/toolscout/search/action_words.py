@@ -45,7 +45,7 @@ COMMON_VERBS: Final = frozenset(
 """Verbs and particles that stand in requests of any kind. As literals they have the weight of a cue."""
 CLAUSE_END: Final = "|"
 _CLAUSE: Final = re.compile(r"[.,;:!?]+(?=\s|$)|[，。；：！？]")
-_NEGATION: Final = re.compile(r"(?:\b(?:not?|never|without|[a-z]+n t))(?: \w+){0,2} \Z")
+_NEGATION: Final = re.compile(r"(?:\b(?:not?|never|[a-z]+n t))(?: \w+){0,2} \Z")
 _PAST: Final = re.compile(r"\b(?:was|were|been) \Z")  # "it was switched off" tells, and does not ask
 _NEGATED_CUE: Final = re.compile(r"\b(?:not?|never|without|nobody|nothing|[a-z]+n t|any ?(?:more|longer))\b")
 
