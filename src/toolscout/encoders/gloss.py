@@ -20,7 +20,7 @@ GLOSS_FORMAT: Final = "gloss/1"
 MIN_COSINE: Final = 0.65  # of a piece and the English word that stands for it
 MAX_GLOSSES: Final = 50_000
 MIN_WORD_CHARS: Final = 3
-_WORD: Final = re.compile(r"[^\W\d_]+")
+_LETTERS_OF_WORD: Final = re.compile(r"[^\W\d_]+")
 _OTHER_SCRIPT: Final = re.compile("[\u0370-\u1fff\u2c00-\ud7ff]")
 
 
@@ -39,7 +39,7 @@ class Glossary:
         the bundled encoder knows as a whole.
         """
         keeps_latin = _OTHER_SCRIPT.search(text) is not None
-        return " ".join(_WORD.sub(lambda match: self._replace(match[0], keeps_latin), text).split())
+        return " ".join(_LETTERS_OF_WORD.sub(lambda match: self._replace(match[0], keeps_latin), text).split())
 
     def _replace(self, word: str, keeps_latin: bool) -> str:
         if (keeps_latin and word.isascii()) or self._encoder.pieces.is_word(word.lower()):
