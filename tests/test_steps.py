@@ -395,10 +395,21 @@ def test_auto_ends_the_answer_at_the_coverage_that_is_asked_for(tmp_path: Path) 
         "Could you, if it's no trouble, look up the opening hours of the library?",
         "When you get a chance, pull up the contract with Meyer.",
         "Could you check, when you have a minute, if the invoice for May was paid?",
+        "Show import and export figures of Chile",
+        "How many customers signed up and then cancelled within a month?",
+        "Change my address, please. My user ID is 12345.",
+        "Get me a quote for car insurance. I drive a 2019 Golf.",
+        "I'm writing a paper on whales. Give me recent articles.",
+        "please be so kind and open the garage",
     ],
 )
 def test_messages_qualities_and_polite_openings_belong_to_their_step(request_text: str) -> None:
     assert load_splitter().split(request_text) == (request_text,)
+
+
+def test_what_tells_of_a_wish_is_a_step_of_its_own() -> None:
+    text = "Show me images of the northern lights. I'm in the mood for a podcast. Book a table."
+    assert len(load_splitter().split(text)) == 3
 
 
 def test_thanks_are_no_step() -> None:

@@ -81,6 +81,10 @@ class WordPieces:
         """Whether one piece spells this word, in small letters and without accents, as a whole."""
         return self._ids.get(word, -1) in self._wholes
 
+    def list_words(self) -> dict[str, int]:
+        """Return the ids of the pieces that are entire words."""
+        return {piece: number for piece, number in self._ids.items() if number in self._wholes}
+
     def _split_and_cache(self, word: str) -> tuple[int, ...]:
         pieces = self._split(word) if len(word) <= MAX_PIECED_WORD_CHARS else ()
         if len(self._cache) >= MAX_CACHED_WORD_PIECES:
