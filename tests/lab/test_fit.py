@@ -290,9 +290,11 @@ def test_a_manifest_of_something_else_and_a_file_are_left_alone(root: Path, tmp_
 
 
 def test_models_of_other_rules_are_others(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = lessons.plan("mlc-light", learned(root), tmp_path / "m").identity
-    monkeypatch.setitem(registry.RECIPES, "mlc-light", dataclasses.replace(registry.RECIPES["mlc-light"], revision=2))
-    assert lessons.plan("mlc-light", learned(root), tmp_path / "m").identity != before
+    before = lessons.plan("scout-light", learned(root), tmp_path / "m").identity
+    monkeypatch.setitem(
+        registry.RECIPES, "scout-light", dataclasses.replace(registry.RECIPES["scout-light"], revision=2)
+    )
+    assert lessons.plan("scout-light", learned(root), tmp_path / "m").identity != before
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ SETTING_MEANINGS: Final[Mapping[str, str]] = {
     "telemetry": "address of an OTLP collector for traces and metrics",
     "log_format": "text or json: the form of log lines of serve and gateway",
     "drain_seconds": "seconds between a signal to stop and the end of taking requests",
+    "ray": "address of a Ray cluster for big jobs, or local",
 }
 
 
