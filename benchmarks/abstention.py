@@ -15,6 +15,7 @@ import argparse
 import dataclasses
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,8 +24,10 @@ import numpy as np
 
 from toolscout.abstain.decision import Decision, columns, find_budget_share
 from toolscout.abstain.fit import QueryGroup
+from toolscout.arrays import Array, Mask
 from toolscout.checks.results import write_json
 from toolscout.lab.machine import provenance
+from toolscout.search.pipeline import Floors
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from fit_decision import NAMES, SETS, Groups, collect, fit
@@ -48,11 +51,16 @@ def leave_out(groups: Groups, name: str, texts: set[str]) -> Groups:
 def measure_away(decision: Decision, group: QueryGroup) -> float:
     """Return the share of the queries that the decision turns away."""
     table = columns(NAMES, group.rows, group.vectors | decision.mark_terms(group.texts), decision.wishes)
-    need, fits = decision.estimate(table)
     floors = decision.small_floors if group.is_small and decision.small_floors else decision.floors
-    budgets = [BUDGET * find_budget_share(text) for text in group.texts]
-    need_floors, fit_floors = (np.array([at(budget) for budget in budgets]) for at in (floors.need_at, floors.fit_at))
-    return float(((need < need_floors) | (fits < fit_floors)).mean())
+    return float(mark_away(floors, BUDGET, group.texts, *decision.estimate(table)).mean())
+
+
+def mark_away(floors: Floors, budget: float, texts: Sequence[str], need: Array, fits: Array) -> Mask:
+    """Return which queries are turned away at a budget, of which short ones use a share alone."""
+    budgets = [budget * find_budget_share(text) for text in texts]
+    need_floors, fit_floors = (np.array([at(share) for share in budgets]) for at in (floors.need_at, floors.fit_at))
+    away: Mask = (need < need_floors) | (fits < fit_floors)
+    return away
 
 
 def main() -> None:

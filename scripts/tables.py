@@ -41,6 +41,8 @@ characters: a table that is too wide becomes several, each with the first column
     read WHAT          tools: how many of each set the bundled encoder has read; gold: how many test queries of each set
                        need a set of tools that train needs too
     peers WHAT         other tool retrievers beside scout (benchmarks/peers.py): quality, cost or sets
+    abstention WHAT    requests that are turned away: left-out (benchmarks/abstention.py), need, kinds, fit or shipped
+                       (benchmarks/need.py)
     speed WHAT         times of everyday, encoders, pairs, service or gateway
 
 With `--check` nothing is written, and the exit code is 1 if a page is out of date. With `--provenance` it counts
@@ -61,6 +63,7 @@ from pathlib import Path
 
 from table_kinds import KINDS, write_figure
 from table_layout import MAX_LINE_CHARS, RESULTS, ROOT, lay_out
+from table_need import NEED_KINDS
 from table_papers import PAPER_KINDS
 from table_peers import PEER_KINDS
 
@@ -76,7 +79,8 @@ def write_block(mark: str, kind: str, words: Sequence[str]) -> str:
     """A table between its marks. A mark that is too long is wrapped."""
     if max(map(len, mark.splitlines())) > MAX_LINE_CHARS:
         mark = textwrap.fill(" ".join(mark.split()), MAX_LINE_CHARS, break_long_words=False, break_on_hyphens=False)
-    return "\n".join([mark, *{**KINDS, **PAPER_KINDS, **PEER_KINDS}[kind](words), "<!-- end of table -->"])
+    kinds = {**KINDS, **NEED_KINDS, **PAPER_KINDS, **PEER_KINDS}
+    return "\n".join([mark, *kinds[kind](words), "<!-- end of table -->"])
 
 
 def refresh(text: str) -> str:
