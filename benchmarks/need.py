@@ -44,10 +44,12 @@ from toolscout.abstain import calibration, decision
 from toolscout.abstain.fit import QueryGroup, fit_decision
 from toolscout.abstain.logistic import logistic, sigmoid
 from toolscout.abstain.score_features import ScoreFeatures, names
+from toolscout.arrays import Mask
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
 from toolscout.dataset import NoTool
 from toolscout.encoders import Vectors, encode_tools
+from toolscout.encoders.languages import understands
 from toolscout.encoders.static import StaticEncoder
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25
@@ -214,6 +216,12 @@ def average(sets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         budget: {what: mean([of["budgets"][budget][what] for of in sets]) for what in kinds}
         for budget, kinds in sets[0]["budgets"].items()
     }
+
+
+def mark_judged(asked: Part, static: StaticEncoder) -> Mask:
+    """Return which requests a search judges: those of which the bundled encoder knows a word, and that are English."""
+    english = [understands(encoders.ENGLISH, text, static.pieces.is_word) for text in asked.texts]
+    return np.array(english) & asked.vectors["static"].any(axis=1)
 
 
 def part_of(table: Floats, every: Sequence[str], views: Sequence[str]) -> Floats:
@@ -424,7 +432,8 @@ class Bench:
                 budgets[str(budget)] = told = {}
                 for what, table in tables.items():
                     need, fit = by.estimate(table)
-                    away = mark_away(by.floors, budget, (chat if what == "chat" else test).texts, need, fit)
+                    asked = chat if what == "chat" else test
+                    away = mark_away(by.floors, budget, asked.texts, need, fit) & mark_judged(asked, using.static)
                     needless = away & (decision.wishes(table) < 0) & (need < decision.MAX_CHAT_NEED)
                     told[what] = {"away": round(float(away.mean()), 4), "needless": round(float(needless.mean()), 4)}
                     if what == "chat":

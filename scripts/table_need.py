@@ -97,13 +97,18 @@ def tabulate_shipped() -> list[str]:
     found = read("need.json")["bundled"]
     rows = []
     for name, of in found.items():
-        row = ["**mean**", ""] if name == "mean" else [name + " *" * (not of["fitted_on"]), f"{of['n']:,}"]
+        row = ["**mean**", ""] if name == "mean" else [write_name(name, of), f"{of['n']:,}"]
         for budget in BUDGETS:
             told = of["budgets"][budget]
             row += [percent(told[what]["away"], 1) for what in ("right", "near")]
             row.append(f"{percent(told['chat']['away'])} ({percent(told['chat']['needless'])})")
         rows.append(row)
     return lay_out(("", "queries", "2 %: lost", "near", "no_tool", "5 %: lost", "near", "no_tool"), rows)
+
+
+def write_name(name: str, of: Mapping[str, Any]) -> str:
+    """The last part of a set's name, with a star where nothing was fitted on it."""
+    return name.rpartition("/")[2] + ("" if of["fitted_on"] else " *")
 
 
 def tabulate(which: Sequence[str]) -> list[str]:

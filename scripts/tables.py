@@ -6,7 +6,7 @@ A figure in a sentence is followed by `<!--= WHAT -->`, and is written as WHAT s
 
     SET LABEL MEASURE          of a result, in percent, one decimal
     mean GROUP LABEL MEASURE   the mean over a group of sets: all, trained, untrained, clean or targets (of transfer)
-    FILE.json KEY/KEY FORMAT   a value of a file in benchmarks/results, in Python's format (`,d`, `.1f`)
+    FILE.json KEY/KEY FORMAT   a value of a file in benchmarks/results, in Python's format (`,d`, `.1f`, `.1%`)
 
 In README.md every decimal fraction outside of code must stand in a table that is written here, or before such a mark.
 A page holds, around each table, `<!-- table KIND LABEL… -->` and `<!-- end of table -->`. No line is longer than 120
