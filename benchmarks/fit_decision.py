@@ -1,7 +1,8 @@
 """Fits the bundled abstention decision: does a request need a tool, and does a tool of the catalogue fit?
 
 It reads only datasets with a licence: training queries to learn from, validation queries for calibration, and the
-no-tool queries of Arena-Hard and Self-Instruct, beside prompts that `chat_by_rule` makes. Requests are searched in the
+no-tool queries of Arena-Hard and Self-Instruct, beside prompts that `chat_by_rule` makes. The dev lists of our own
+suites are one more dataset, `spoken`: people talk to an assistant in another way than the requests of the public sets. Requests are searched in the
 whole catalogue of their dataset and in parts of it, down to a single tool, because scores differ between small and
 large catalogues. Names of tools stand for users who type keywords. Requests without their gold tools, and requests of
 other datasets, have no tool that fits. Only the bundled encoder is used, so this takes about three minutes.
@@ -50,6 +51,9 @@ SETS = {
     "numpybank": "MIT",
 }
 CHAT = {"arena_hard_v01", "arena_hard_v2", "self_instruct_user", "self_instruct_seed"}  # Apache-2.0; not tooldet
+SPOKEN = "spoken"
+SUITES = Path(__file__).resolve().parent / "suites"
+CORPUS = "tool_corpora/toucan"
 WHOLE = {"train": 600, "dev": 600, "test": 600}  # queries to the whole catalogue
 MAX_TEST_CHATS = 600
 FITS = {"right": True, "near": False, "foreign": False, "chat": None}
@@ -156,6 +160,43 @@ def put(tools: Sequence[Tool]) -> ScoreFeatures:
     return ScoreFeatures(BM25.build(ordered), {"static": index})
 
 
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read the objects of a JSONL file."""
+    return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
+
+
+def read_spoken(root: Path) -> Split:
+    """Read English requests of the suites' dev lists, over the tools of toucan that the lists name.
+
+    Requests for one of two opposite tools are for training, the requests of `languages_dev` for calibration, and single
+    steps of joined requests for both in turn. Test lines are not read, and there is no test part.
+    """
+    texts, train, dev = {}, {}, {}
+    for name in ("opposites", "opposites_more"):
+        for line in read_lines(SUITES / f"{name}.jsonl"):
+            if line["split"] == "dev" and line.get("dataset", CORPUS) == CORPUS and line.get("language", "en") == "en":
+                texts[line["_id"]], train[line["_id"]] = line["query"], [line["asked"]]
+    for line in read_lines(SUITES / "joined_dev" / "queries.jsonl"):
+        part = dev if int(line["_id"][-1]) % 2 else train
+        for number, step in enumerate(line["steps"] if line["language"] == "en" else ()):
+            texts[f"{line['_id']}-{number}"], part[f"{line['_id']}-{number}"] = step["text"], step["gold"]
+    spoken = {line["_id"]: line["text"] for line in read_lines(SUITES / "languages_dev" / "queries.jsonl")}
+    for line in (SUITES / "languages_dev" / "qrels" / "dev.tsv").read_text(encoding="utf-8").splitlines()[1:]:
+        query, tool, _ = line.split("\t")
+        if query.endswith("-en"):
+            texts[query] = spoken[query]
+            dev.setdefault(query, []).append(tool)
+    chosen = {tool for gold in (*train.values(), *dev.values()) for tool in gold}
+    for name in ("joined_dev", "languages_dev"):
+        chosen |= set((SUITES / name / "tools.txt").read_text(encoding="utf-8").split())
+    tools = [tool for tool in read_tools(root / CORPUS, "d").tools if tool.id.removeprefix("d/") in chosen]
+    golds = {
+        part: {query: [f"d/{tool}" for tool in gold] for query, gold in some.items()}
+        for part, some in (("train", train), ("dev", dev), ("test", {}))
+    }
+    return Split(SPOKEN, texts, tools, golds)
+
+
 def collect(root: Path, parts: Sequence[str] = ("train", "dev")) -> dict[str, Groups]:
     """Return for each part its queries, scored against catalogues, by dataset, extent and kind.
 
@@ -172,6 +213,7 @@ def collect(root: Path, parts: Sequence[str] = ("train", "dev")) -> dict[str, Gr
         test = {query: [f"d/{tool}" for tool in gold] for query, gold in dataset.split("test").items()}
         golds = {"train": lesson.train, "dev": lesson.dev, "test": test}
         sets[name] = Split(name, {**dataset.queries, **lesson.texts}, tools, golds)
+    sets[SPOKEN] = read_spoken(root)
     no_tool = NoTool.load(root / "no_tool")
     chats = {
         part: [each.text for each in found if part == "test" or each.kind in CHAT]
@@ -184,6 +226,8 @@ def collect(root: Path, parts: Sequence[str] = ("train", "dev")) -> dict[str, Gr
     for part, into in asked.items():
         texts = {name: [held.texts[query] for query in held.golds[part]] for name, held in sorted(sets.items())}
         for name, held in sets.items():
+            if not held.golds[part]:
+                continue
             draw = random.Random(f"{SEED} {name} {part} foreign")
             foreign = [
                 text for other, some in texts.items() if other != name for text in draw.sample(some, min(60, len(some)))
