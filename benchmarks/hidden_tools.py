@@ -7,7 +7,7 @@ Queries that need none are compared with the same model over a catalogue without
 The measure is recall@5 of test queries with seeds 0 to 2, and of dev queries for choices. A recipe that is refitted on
 train and dev has seen the dev queries without hidden tools; no recipe has seen the others.
 
-    python benchmarks/hidden_tools.py --recipe mlc-light --recipe neighbours [--data metatool] [--set epochs=3]
+    python benchmarks/hidden_tools.py --recipe scout-light --recipe scout-full [--data metatool] [--set epochs=3]
 """
 
 from __future__ import annotations

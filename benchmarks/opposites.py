@@ -1,11 +1,12 @@
 """Measures whether the asked one of two opposite tools stands first: `add_label` or `remove_label`.
 
-Three lists, each searched over the tools of the pair's server in toucan. `dev` and `test` are the requests that people
-wrote (`suites/opposites.jsonl`); they name the aim in other words than the tool's name. `described` is made by rule: of
-each other pair that `suites/find_opposites.py` finds, each tool's first sentence is the request. `without` is `hybrid`
-as it was before it ordered opposites by their action. `--splits dev` reads only the dev lines.
+Five lists. `dev` and `test` are the requests that people wrote (`suites/opposites.jsonl`); `more_dev` and `more_test`
+are those of `suites/opposites_more.jsonl`, over other sets too and in four languages. They name the aim in other words
+than the tool's name. `described` is made by rule: of each other pair of toucan that `suites/find_opposites.py` finds,
+each tool's first sentence is the request. In toucan the tools of the pair's server are searched, elsewhere all tools of
+the set. `without` is `hybrid` without the order of opposites by their action. `--splits dev` reads only the dev lines.
 
-    python benchmarks/opposites.py [--data DIR] [--splits dev described test] [--out FILE]
+    python benchmarks/opposites.py [--data DIR] [--splits dev test …] [--out FILE]
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -34,8 +35,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "suites"))
 from find_opposites import CRAWLER_TEXT, find_pairs
 
 RESULTS: Final = Path(__file__).resolve().parent / "results" / "opposites.json"
-SUITE: Final = Path(__file__).resolve().parent / "suites" / "opposites.jsonl"
-SPLITS: Final = ("dev", "described", "test")
+SUITES: Final = Path(__file__).resolve().parent / "suites"
+SUITE: Final = SUITES / "opposites.jsonl"
+MORE: Final = SUITES / "opposites_more.jsonl"
+SPLITS: Final = ("dev", "described", "test", "more_dev", "more_test")
+TOUCAN: Final = "tool_corpora/toucan"
 SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s|\n")
 MAX_HITS: Final = 10_000
 
@@ -46,18 +50,27 @@ class Request(NamedTuple):
     text: str
     asked: str
     opposite: str
+    dataset: str = TOUCAN
+    language: str = "en"
+
+    @property
+    def catalogue(self) -> tuple[str, str]:
+        """The dataset, and the server whose tools are searched: empty for all."""
+        return self.dataset, self.asked.partition("/")[0] if self.dataset == TOUCAN else ""
 
 
 def read_suite(split: str) -> Iterator[Request]:
     """Read the requests that people wrote."""
-    for row in SUITE.read_text(encoding="utf-8").splitlines():
+    file = MORE if split.startswith("more_") else SUITE
+    for row in file.read_text(encoding="utf-8").splitlines():
         line = msgspec.json.decode(row)
-        if line["split"] == split:
+        if line["split"] == split.removeprefix("more_"):
             [opposite] = set(line["ids"]) - {line["asked"]}
-            yield Request(line["query"], line["asked"], opposite)
+            dataset, language = line.get("dataset", TOUCAN), line.get("language", "en")
+            yield Request(line["query"], line["asked"], opposite, dataset, language)
 
 
-def make_requests(servers: dict[str, list[Tool]]) -> Iterator[Request]:
+def make_requests(servers: Mapping[str, Sequence[Tool]]) -> Iterator[Request]:
     """Make requests from descriptions: each tool's first sentence, of pairs that the suite lacks."""
     written = {frozenset(msgspec.json.decode(row)["ids"]) for row in SUITE.read_text(encoding="utf-8").splitlines()}
     for server in sorted(servers):
@@ -71,19 +84,33 @@ def make_requests(servers: dict[str, list[Tool]]) -> Iterator[Request]:
             yield Request(sentences[1], other["_id"], one["_id"])
 
 
-def measure(stage_of: dict[str, Stage], requests: Sequence[Request]) -> dict[str, float]:
-    """Return the shares of requests with the asked tool before its opposite, and first of all tools of the server."""
-    before = first = 0
+def measure(stage_of: Mapping[tuple[str, str], Stage], requests: Sequence[Request]) -> dict[str, Any]:
+    """Return the shares of requests with the asked tool before its opposite, and first of all that are searched."""
+    rows: list[tuple[str, bool, bool]] = []
     for request in requests:
-        [search] = stage_of[_server(request.asked)]([Search(query=request.text, k=MAX_HITS)])
+        [search] = stage_of[request.catalogue]([Search(query=request.text, k=MAX_HITS)])
         ranks = {tool_id.partition("/")[2]: rank for rank, tool_id in enumerate(search.ids)}
-        before += ranks.get(request.asked, MAX_HITS) < ranks.get(request.opposite, MAX_HITS)
-        first += ranks.get(request.asked) == 0
-    return {"n": len(requests), "before": round(before / len(requests), 4), "first": round(first / len(requests), 4)}
+        asked = ranks.get(request.asked, MAX_HITS)
+        rows.append((request.language, asked < ranks.get(request.opposite, MAX_HITS), asked == 0))
+    figures: dict[str, Any] = _summarise(rows)
+    languages = sorted({language for language, _, _ in rows})
+    if len(languages) > 1:
+        figures["by_language"] = {name: _summarise([row for row in rows if row[0] == name]) for name in languages}
+    return figures
 
 
-def _server(corpus_id: str) -> str:
-    return corpus_id.partition("/")[0]
+def _summarise(rows: Sequence[tuple[str, bool, bool]]) -> dict[str, float]:
+    before, first = (sum(row[place] for row in rows) / len(rows) for place in (1, 2))
+    return {"n": len(rows), "before": round(before, 4), "first": round(first, 4)}
+
+
+def read_catalogues(root: Path, datasets: Iterable[str]) -> dict[tuple[str, str], list[Tool]]:
+    """Return the tools that are searched, by dataset and server."""
+    catalogues: dict[tuple[str, str], list[Tool]] = defaultdict(list)
+    for dataset in sorted(datasets):
+        for tool in read_tools(root / dataset, "d").tools:
+            catalogues[dataset, tool.id.split("/")[1] if dataset == TOUCAN else ""].append(tool)
+    return catalogues
 
 
 def main() -> None:
@@ -95,15 +122,16 @@ def main() -> None:
     options = parser.parse_args()
     if options.data is None:
         sys.exit("Name the data folder with --data or TOOLSCOUT_DATA.")
-    servers: dict[str, list[Tool]] = defaultdict(list)
-    for tool in read_tools(Path(options.data) / "tool_corpora" / "toucan", "d").tools:
-        servers[_server(tool.id.partition("/")[2])].append(tool)
+    written = {split: list(read_suite(split)) for split in options.splits if split != "described"}
+    datasets = {TOUCAN, *(request.dataset for requests in written.values() for request in requests)}
+    tools = read_catalogues(Path(options.data), datasets)
+    servers = {server: some for (dataset, server), some in tools.items() if dataset == TOUCAN}
     figures: dict[str, Any] = {}
     for split in options.splits:
-        requests = list(make_requests(servers) if split == "described" else read_suite(split))
-        names = {_server(request.asked) for request in requests}
-        hybrid = {name: registry.build("hybrid", Catalogue.of(servers[name]), Workspace()) for name in names}
-        without = {name: stage.stages[0] for name, stage in hybrid.items() if isinstance(stage, Pipeline)}
+        requests = written.get(split) or list(make_requests(servers))
+        keys = {request.catalogue for request in requests}
+        hybrid = {key: registry.build("hybrid", Catalogue.of(tools[key]), Workspace()) for key in keys}
+        without = {key: stage.stages[0] for key, stage in hybrid.items() if isinstance(stage, Pipeline)}
         figures[split] = {"without": measure(without, requests), "hybrid": measure(hybrid, requests)}
         sys.stderr.write(f"{split}: {figures[split]}\n")
     write_json(options.out, {"command": "python benchmarks/opposites.py", **figures, **provenance()})

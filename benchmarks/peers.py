@@ -269,8 +269,11 @@ def main() -> None:
     shutil.rmtree(options.scratch / "corpora", ignore_errors=True)
     gold = write_corpora(Path(options.data), options.scratch, options.sets)
     result: dict[str, Any] = {"max_requests": MAX_REQUESTS, "peers": {}, "runs": {}, **provenance()}
+    if options.only and options.out.exists():  # the other peers keep their figures
+        earlier = json.loads(options.out.read_text(encoding="utf-8"))
+        result |= {"peers": earlier["peers"], "runs": earlier["runs"]}
     for peer in options.only or PEERS:
-        outcome = run_peer(peer, options.scratch)
+        outcome = {**run_peer(peer, options.scratch), "commit": result["commit"]}
         result["runs"][peer] = outcome
         figures = read_runs(options.scratch, peer, gold)
         result["peers"] |= figures

@@ -3,11 +3,12 @@
 The tools vary those of `tool_corpora/toucan`: the first 13,685 are its own, and in each further copy half of the words
 of every name and description are exchanged for other words of the corpus, or now and then for a new word.
 
-    python benchmarks/scale.py [--tools 1000,10000,100000,177000,1000000] [--data DIR] [--work DIR] [--out FILE]
-    python benchmarks/scale.py --chart FILE        draws the chart from the results, and measures nothing
+    python benchmarks/scale.py [--tools 1000,10000,41055,177000,1000000] [--data DIR] [--work DIR] [--out FILE]
+    python scripts/tables.py && python scripts/draw_methods.py       write the tables and the chart of the page
 
 Every size gets a home of its own, filled by one process and searched by a second one on one thread. Processor seconds
-stand beside wall seconds, since other work may run on the machine. A size that was measured before is replaced.
+and the load of the machine stand beside wall seconds, since other work may run on it. Each size is written when it is
+done, so an interrupted run loses one. A size that was measured before is replaced.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "scale.json"
-SIZES = (1_000, 10_000, 100_000, 177_000, 1_000_000)
+SIZES = (1_000, 10_000, 41_055, 177_000, 1_000_000)
+MORE_TOOLS = 10  # that are added to a home that is ready
+MAX_SIZE_WITH_MORE = 177_000  # tools of such a home
+BANDWIDTH_BYTES = 1 << 28  # read to measure the memory
 REQUESTS = ("livemcpbench", "toolbench", "bfcl", "metatool", "hammerbench")
 REQUESTS_OF_EACH = 40
 COMMON = ("list all items", "get user data", "search for files", "create a new project", "send a message to a user")
@@ -103,7 +107,7 @@ def describe_times(seconds: Sequence[float]) -> dict[str, float]:
     return {"p50_ms": float(p50), "p95_ms": float(p95)}
 
 
-# --- the two processes of a size --------------------------------------------------------------------------------------
+# --- the processes of a size ------------------------------------------------------------------------------------------
 
 
 def add_tools(home: Path, folders: Sequence[Path]) -> dict[str, Any]:
@@ -111,10 +115,31 @@ def add_tools(home: Path, folders: Sequence[Path]) -> dict[str, Any]:
     from toolscout.lab.machine import peak_mb
     from toolscout.scout import Scout
 
+    loads = [os.getloadavg()[0]]
     with Scout(home) as scout:
         read = time_call(lambda: [scout.add(folder) for folder in folders])
         build = time_call(scout.embed)
-    return {"read": read, "build": build, "peak_mb": peak_mb()}
+        loads.append(os.getloadavg()[0])
+        report = {"read": read, "build": build, "peak_mb": peak_mb(), "loads": loads}
+        report["snapshot_mb"] = sum(path.stat().st_size for path in (home / "snapshots").glob("*.arrays")) / 1e6
+        report["catalogue_mb"] = sum(path.stat().st_size for path in home.glob("catalogue.db*")) / 1e6
+    return report
+
+
+def add_more_tools(home: Path, folder: Path) -> dict[str, Any]:
+    """Add a few tools to a home that is ready."""
+    from toolscout.scout import Scout
+
+    with Scout(home) as scout:
+        return {"read": time_call(lambda: scout.add(folder)), "build": time_call(scout.embed)}
+
+
+def measure_bandwidth() -> float:
+    """Return how many bytes of memory one thread reads in a second, at best of several times."""
+    import numpy as np
+
+    block = np.ones(BANDWIDTH_BYTES // 8)
+    return BANDWIDTH_BYTES / min(time_call(block.sum)["processor_s"] for _ in range(5))
 
 
 def search_tools(home: Path, requests: Sequence[str]) -> dict[str, Any]:
@@ -135,6 +160,7 @@ def search_tools(home: Path, requests: Sequence[str]) -> dict[str, Any]:
             }
         report["memory"] = read_memory_mb()
         report |= measure_indexes(scout, requests)
+    report |= {"memory_bytes_per_s": measure_bandwidth(), "load": os.getloadavg()[0]}
     return report
 
 
@@ -190,56 +216,53 @@ def count_vector_bytes(index: Any, rows: Any) -> float:
     """Return the bytes of vectors that one search reads, at the median."""
     import numpy as np
 
-    if type(index).__name__ != "Ann":
-        return float(index.vectors.nbytes)
-    from toolscout.indexes.ann import MIN_CANDIDATES, make_codes
+    from toolscout.search.fusion import DEPTH
 
-    compared = [index._graph.search(make_codes(row[None])[0], MIN_CANDIDATES, threads=1).computed_distances
+    if type(index).__name__ != "Ann":
+        if index._rounded is None:
+            return float(index.vectors.nbytes)
+        near = [index._rounded.find_near(row, DEPTH, None, 1.0) for row in rows]
+        n_near = np.median([len(index.ids) if positions is None else len(positions) for positions in near])
+        return float(index._rounded.codes.nbytes + n_near * 4 * index.dim)
+    from toolscout.indexes.ann import count_candidates, make_codes
+
+    n_candidates = count_candidates(len(index.ids))
+    index._graph.expansion_search = n_candidates
+    compared = [index._graph.search(make_codes(row[None])[0], n_candidates, threads=1).computed_distances
                 for row in rows]  # fmt: skip
-    return float(np.median(compared)) * index.dim + MIN_CANDIDATES * 4 * index.dim
+    return float(np.median(compared)) * index.dim + n_candidates * 4 * index.dim
 
 
 # --- all sizes --------------------------------------------------------------------------------------------------------
 
 
 def measure(n_tools: int, data: Path, work: Path) -> dict[str, Any]:
-    """Measure one size in two processes."""
+    """Measure one size in a process for each part."""
     folder = work / f"scale-{n_tools}"
     shutil.rmtree(folder, ignore_errors=True)
-    make_tools(data / "tool_corpora" / "toucan" / "corpus.jsonl", folder / "tools", n_tools)
+    corpus = data / "tool_corpora" / "toucan" / "corpus.jsonl"
+    make_tools(corpus, folder / "tools", n_tools)
+    [more] = make_tools(corpus, folder / "more", MORE_TOOLS)
+    more.rename(folder / "more" / "added")
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     report = {}
-    for part, environment in (("add", {}), ("search", threads)):
+    parts = [("add", {}), ("search", threads), *([("more", {})] if n_tools <= MAX_SIZE_WITH_MORE else [])]
+    for part, environment in parts:
         command = [sys.executable, __file__, "--part", part, "--work", str(folder), "--data", str(data)]
         done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True)
         report[part] = json.loads(done.stdout)
-    snapshots = list((folder / "home" / "snapshots").glob("*.arrays"))
-    report["snapshot_mb"] = sum(path.stat().st_size for path in snapshots) / 1e6
     shutil.rmtree(folder)
     return report
 
 
 def run_part(part: str, folder: Path, data: Path) -> dict[str, Any]:
-    """Do one of the two parts of a size in this process."""
+    """Do one of the parts of a size in this process."""
     home = folder / "home"
     if part == "add":
         return add_tools(home, sorted((folder / "tools").iterdir()))
+    if part == "more":
+        return add_more_tools(home, folder / "more" / "added")
     return search_tools(home, list_requests(data))
-
-
-def draw_chart(results: dict[str, Any]) -> bytes:
-    """Draw the median milliseconds of a search by size and recipe."""
-    from toolscout.lab.charts import Panel, lines
-
-    sizes = sorted(results["sizes"], key=int)
-    panels = []
-    for name, key in (("wall clock", "wall"), ("processor", "processor")):
-        series = {
-            recipe: [results["sizes"][size]["search"]["recipes"][recipe][key]["p50_ms"] for size in sizes]
-            for recipe in ("bm25", "dense", "hybrid")
-        }
-        panels.append(Panel(name, [f"{int(size):,}" for size in sizes], series))
-    return lines("One search by number of tools, median", panels, "milliseconds")
 
 
 def main() -> None:
@@ -248,16 +271,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("TOOLSCOUT_DATA", "data")))
     parser.add_argument("--work", type=Path, help="where homes are made; by default a temporary folder")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--part", choices=("add", "search"), help="of one size, in this process")
-    parser.add_argument("--chart", type=Path, help="draw the chart into this file, and measure nothing")
+    parser.add_argument("--part", choices=("add", "search", "more"), help="of one size, in this process")
     arguments = parser.parse_args()
     if arguments.part:
         sys.stdout.write(json.dumps(run_part(arguments.part, arguments.work, arguments.data)))
         return
     results = json.loads(arguments.out.read_text(encoding="utf-8")) if arguments.out.exists() else {"sizes": {}}
-    if arguments.chart:
-        arguments.chart.write_bytes(draw_chart(results))
-        return
     from toolscout.lab.machine import provenance
 
     with tempfile.TemporaryDirectory(dir=arguments.work) as work:

@@ -1,5 +1,8 @@
 """Measures times that users notice: add, sync, import, --help, and a search compared with bare bm25s retrieval.
 
+`--steps` measures `scout` against `hybrid` alone: requests of one step and of four, and batches. The two recipes take
+turns; a request is never asked twice in one process, because what one recipe caches would serve the other.
+
 Prints JSON and writes it to benchmarks/results/speed.json. Needs TOOLSCOUT_DATA (tool_corpora/toucan and openapi/specs)
 and bm25s. All figures come from one run; compare ratios, not seconds, between machines.
 """
@@ -110,6 +113,87 @@ def measure_hybrid_search(home: str, texts: list[str], **settings: Any) -> dict[
     return found
 
 
+STEPS = """
+import json, statistics, sys, time
+from threadpoolctl import threadpool_limits
+from toolscout import Scout
+given = json.load(sys.stdin)
+with Scout(sys.argv[1]) as scout, threadpool_limits(1):
+    for text in given["warm"]:
+        for recipe in ("hybrid", "scout"):
+            scout.search(text, 5, recipe=recipe)
+    times = []
+    for number, text in enumerate(given["texts"]):
+        recipe = ("hybrid", "scout")[(number + given["turn"]) % 2]
+        wall, cpu = time.perf_counter(), time.thread_time()
+        found = scout.search(text, 5, recipe=recipe)
+        times.append((recipe, (time.perf_counter() - wall) * 1000, (time.thread_time() - cpu) * 1000, len(found.steps)))
+    batches = {}
+    for recipe, texts in zip(("hybrid", "scout")[:: 1 - 2 * given["turn"]], given["batches"]):
+        started = time.perf_counter()
+        scout.search_many(texts, 5, recipe=recipe)
+        batches[recipe] = len(texts) / (time.perf_counter() - started)
+print(json.dumps({"times": times, "batches": batches}))
+"""
+
+
+def read_joined(data: Path) -> list[str]:
+    """Read dev requests of four parts, which the splitter parts into four steps."""
+    from joining import SETS, build_joined
+
+    from toolscout.lab.bench import load_dataset
+    from toolscout.search.steps import load_splitter
+
+    splitter, texts = load_splitter(), []
+    for name in SETS:
+        joined = [some.text for some in build_joined(load_dataset(name, data), "dev", QUERIES) if len(some.parts) == 4]
+        texts += [text for text in joined if len(splitter.split(text)) == 4][: QUERIES // 8]
+    return texts
+
+
+def compare_steps(home: str, data: Path) -> dict[str, Any]:
+    """Return p50 of `hybrid` and `scout` and their ratios, and requests per second in batches; one thread.
+
+    `cpu` is the time on the processor, for machines that others use too. The ratios are medians over requests.
+    """
+    from toolscout.search.steps import load_splitter
+
+    splitter = load_splitter()
+    singles = [text for text in dict.fromkeys(read_queries(data)) if len(splitter.split(text)) == 1]
+    kinds = {"one_step": singles[20:220], "four_steps": read_joined(data)}
+    batches = [singles[220::2], singles[221::2]]
+    result: dict[str, Any] = {}
+    for kind, texts in kinds.items():
+        rows: dict[str, dict[int, tuple[float, float]]] = {"hybrid": {}, "scout": {}}
+        speeds: dict[str, list[float]] = {"hybrid": [], "scout": []}
+        for turn in (0, 1):
+            asked = json.dumps({"warm": singles[:20], "texts": texts, "turn": turn, "batches": batches})
+            command = [sys.executable, "-c", STEPS, home]
+            done = json.loads(subprocess.run(command, input=asked, check=True, capture_output=True, text=True).stdout)
+            for number, (recipe, wall, cpu, _) in enumerate(done["times"]):
+                rows[recipe][number] = (wall, cpu)
+            for recipe, speed in done["batches"].items():
+                speeds[recipe].append(speed)
+        result[kind] = {"requests": len(texts)}
+        for column, unit in enumerate(("", "_cpu")):
+            for recipe, times in rows.items():
+                result[kind][f"{recipe}_p50{unit}_ms"] = statistics.median(row[column] for row in times.values())
+            ratios = [rows["scout"][number][column] / times[column] for number, times in rows["hybrid"].items()]
+            result[kind][f"ratio{unit}"] = statistics.median(ratios)
+        result["batch_requests_per_second"] = {recipe: max(values) for recipe, values in speeds.items()}
+    return result
+
+
+def measure_steps() -> dict[str, Any]:
+    """Add the tools of toucan to a new home, and compare the recipes there."""
+    data = Path(os.environ.get("TOOLSCOUT_DATA") or sys.exit("Set TOOLSCOUT_DATA to the folder of the datasets."))
+    with tempfile.TemporaryDirectory() as home:
+        with Scout(home) as scout:
+            scout.add(str(data / "tool_corpora/toucan"))
+            scout.embed("scout")
+        return compare_steps(home, data) | provenance()
+
+
 def main(minilm: bool = False) -> dict[str, Any]:
     data = Path(os.environ.get("TOOLSCOUT_DATA") or sys.exit("Set TOOLSCOUT_DATA to the folder of the datasets."))
     sources = [str(data / "tool_corpora/toucan"), *map(str, sorted((data / "openapi/specs").glob("*.json")))]
@@ -123,6 +207,7 @@ def main(minilm: bool = False) -> dict[str, Any]:
         with Scout(home) as scout:
             report["tools"] = sum(source.tools for source in scout.sources())
             report["search"] = compare_with_bm25s(scout, read_queries(data))
+        report["steps"] = compare_steps(home, data)
         report["hybrid_search"] = measure_hybrid_search(home, read_queries(data))
         report["hybrid_search_without_judgement"] = measure_hybrid_search(home, read_queries(data), false_rejects=0.0)
         if minilm:
@@ -135,8 +220,11 @@ def main(minilm: bool = False) -> dict[str, Any]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minilm", action="store_true", help="hybrid-minilm too, whose vectors take minutes to make")
+    parser.add_argument("--steps", action="store_true", help="only scout against hybrid; prints, and writes nothing")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "speed.json")
     given = parser.parse_args()
+    if given.steps:
+        sys.exit(sys.stdout.write(json.dumps(measure_steps(), indent=2) + "\n") and None)
     text = json.dumps(main(given.minilm), indent=2)
     given.out.write_text(text + "\n")
     sys.stdout.write(text + "\n")

@@ -1,4 +1,4 @@
-"""Draws the pictures of the method pages from benchmarks/results, into docs/images.
+"""Draws the charts of README, the method pages and large catalogues from benchmarks/results, into docs/images.
 
     python scripts/draw_methods.py [--check]
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from table_peers import JOINED, LARGEST, SETS, average, read_peers
 
 from toolscout.checks.results import PUBLISHED, Result, read_results, write_json
 from toolscout.lab import change_chart, charts
@@ -32,6 +33,7 @@ TRAINED: Final = (
     "numpybank",
 )  # the eight sets with training queries
 
+LEAST: Final = "bytes read / bandwidth"
 Row = list[Any]
 Picture = tuple[str, list[Row], Callable[[str, list[Row]], bytes]]
 
@@ -110,11 +112,62 @@ def compare_times(results: Results, title: str, dataset: str, labels: Sequence[s
     return title, rows, draw
 
 
+def compare_peers_joined() -> Picture:
+    """Plan bars of each tool retriever on requests with several needs, the mean over the sets of joined requests."""
+    peers = read_peers()
+    joined = sorted({name for sets in peers.values() for name in sets if name.startswith(JOINED)})
+    rows: list[Row] = []
+    for variant, sets in peers.items():
+        values = [average(sets, joined, measure) for measure in ("ndcg@5", "comp@5")]
+        if None not in values:
+            rows.append([variant, [round(value or 0.0, 1) for value in values]])
+    rows.sort(key=lambda row: -row[1][1])
+
+    def draw(text: str, figures: list[Row]) -> bytes:
+        return charts.bars(text, [charts.Bars(row[0], tuple(row[1])) for row in figures])
+
+    return "Requests with two to four needs: ranking, and whole sets in the first five", rows, draw
+
+
+def compare_peers_time() -> Picture:
+    """Plan points of each tool retriever: mean quality of the fourteen sets over the time on the largest catalogue."""
+    rows: list[Row] = []
+    for variant, sets in read_peers().items():
+        quality, milliseconds = average(sets, SETS, "ndcg@5"), sets.get(LARGEST, {}).get("p50_ms")
+        if quality is not None and milliseconds:
+            rows.append([variant, milliseconds, round(quality, 1)])
+
+    def draw(text: str, figures: list[Row]) -> bytes:
+        return charts.scatter(text, [charts.Point(*row) for row in figures])
+
+    return "Quality, mean of 14 sets, and time of one search among 4,076 tools", rows, draw
+
+
+def compare_sizes(path: Path) -> Picture:
+    """Plan lines of the median time of a search by the number of tools, and of the least that memory allows."""
+    sizes = msgspec.json.decode(path.read_bytes())["sizes"]
+    rows: list[Row] = []
+    for size in sorted(sizes, key=int):
+        searched = sizes[size]["search"]
+        least = 1e3 * sum(searched["bytes_per_search"].values()) / searched["memory_bytes_per_s"]
+        times = {name: searched["recipes"][name]["processor"]["p50_ms"] for name in ("bm25", "dense", "hybrid")}
+        rows.append([f"{int(size):,}", {name: round(value, 3) for name, value in {**times, LEAST: least}.items()}])
+
+    def draw(text: str, figures: list[Row]) -> bytes:
+        ticks = [row[0] for row in figures]
+        series = {name: [row[1][name] for row in figures] for name in figures[0][1]}
+        return charts.lines(text, [charts.Panel("one core, processor time", ticks, series)], "milliseconds")
+
+    return "One search by number of tools, median", rows, draw
+
+
 def plan_pictures(results: Results) -> dict[str, Picture]:
-    """Return the picture of each method page, by its file's name without ending."""
+    """Return the pictures of README and of each method page, by the file's name without ending."""
     first_tools = ["hybrid-dpr", "crossencoder-10", "crossencoder-30", "crossencoder-50"]
     hierarchies = ["toolrerank-single", "toolrerank-multi", "toolrerank", "toolrerank-published", "toolrerank-oracle"]
     return {
+        "peers-joined": compare_peers_joined(),
+        "peers-time": compare_peers_time(),
         "colt-parts": compare_recipes(
             results,
             "ToolLens, test: what each part of COLT brings",
@@ -159,7 +212,8 @@ def plan_pictures(results: Results) -> dict[str, Picture]:
 
 def main() -> None:
     """Draw what has changed, or check that nothing has."""
-    pictures = plan_pictures(Results(ROOT / "benchmarks" / "results"))
+    folder = ROOT / "benchmarks" / "results"
+    pictures = {**plan_pictures(Results(folder)), "scale": compare_sizes(folder / "scale.json")}
     drawn = msgspec.json.decode(FIGURES.read_bytes()) if FIGURES.exists() else {}
     figures = {name: {"title": title, "rows": rows} for name, (title, rows, _) in pictures.items()}
     stale = [name for name in pictures if drawn.get(name) != figures[name] or not (IMAGES / f"{name}.png").exists()]

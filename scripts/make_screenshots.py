@@ -79,6 +79,7 @@ def shoot(browser: Any, place: str, addresses: dict[str, tuple[str, str]], width
         for name, (address, ready) in addresses.items():
             page.goto(place + address)
             page.wait_for_selector(ready)
+            page.wait_for_load_state("networkidle")
             if name == "search":
                 page.fill("#why-tool", "air quality")
                 page.locator("#why-options [role=option]").first.wait_for()

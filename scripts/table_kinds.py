@@ -414,12 +414,23 @@ def tabulate_gateway() -> list[str]:
     return lay_out(heads, rows)
 
 
+def tabulate_gateway_searches() -> list[str]:
+    rows = []
+    for row in read_value("gateway.json", "search"):
+        times = [f"{row[f'{name}_ms']['p50']:.1f}" for name in ("library", "library_blocking", "gateway", "stdio")]
+        ratios = [f"{row[f'{cut}_ratio']:.2f}" for cut in ("p50", "p95")]
+        rows.append([f"{row['tools']:,}", *times, *ratios])
+    heads = ("tools", "library, `asearch`", "library, `search`", "in the gateway", "a client over stdio")
+    return lay_out((*heads, "gateway / `asearch`", "the same at p95"), rows)
+
+
 SPEED_TABLES: dict[str, Callable[[], list[str]]] = {
     "everyday": tabulate_everyday,
     "encoders": tabulate_encoders,
     "pairs": tabulate_pairs,
     "service": tabulate_service,
     "gateway": tabulate_gateway,
+    "gateway-searches": tabulate_gateway_searches,
 }
 KINDS: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "headline": tabulate_headline,

@@ -43,7 +43,8 @@ characters: a table that is too wide becomes several, each with the first column
     peers WHAT         other tool retrievers beside scout (benchmarks/peers.py): quality, cost or sets
     abstention WHAT    requests that are turned away: left-out (benchmarks/abstention.py), need, kinds, fit or shipped
                        (benchmarks/need.py)
-    speed WHAT         times of everyday, encoders, pairs, service or gateway
+    scale WHAT         large catalogues (benchmarks/scale.py): add, search, recall, or what follows on paper
+    speed WHAT         times of everyday, encoders, pairs, service, gateway or gateway-searches
 
 With `--check` nothing is written, and the exit code is 1 if a page is out of date. With `--provenance` it counts
 instead, for each label, the results whose commit is an ancestor of HEAD, and those that were made by changed code or by
@@ -66,6 +67,7 @@ from table_layout import MAX_LINE_CHARS, RESULTS, ROOT, lay_out
 from table_need import NEED_KINDS
 from table_papers import PAPER_KINDS
 from table_peers import PEER_KINDS
+from table_scale import SCALE_KINDS
 
 from toolscout.checks.results import SWEEPS_FOLDER, read_results
 
@@ -79,7 +81,7 @@ def write_block(mark: str, kind: str, words: Sequence[str]) -> str:
     """A table between its marks. A mark that is too long is wrapped."""
     if max(map(len, mark.splitlines())) > MAX_LINE_CHARS:
         mark = textwrap.fill(" ".join(mark.split()), MAX_LINE_CHARS, break_long_words=False, break_on_hyphens=False)
-    kinds = {**KINDS, **NEED_KINDS, **PAPER_KINDS, **PEER_KINDS}
+    kinds = {**KINDS, **NEED_KINDS, **PAPER_KINDS, **PEER_KINDS, **SCALE_KINDS}
     return "\n".join([mark, *kinds[kind](words), "<!-- end of table -->"])
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from postgres_server import PostgresServer, describe, find_programs
+from homes_in_postgres import name_home, replace_folders, use_server
+from postgres_server import PostgresServer, find_programs
 from toolscout.catalogue.store import Origin
 from toolscout.home import Address, Home
 from toolscout.scout import Scout
@@ -24,7 +25,7 @@ if (
     os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
     os.environ.pop("COVERAGE_PROCESS_START", None)
 NO_SKIP = os.environ.get("TOOLSCOUT_NO_SKIP") == "1"
-TEST_HOME = os.environ.get("TOOLSCOUT_TEST_HOME", "folder")  # scripts/check --full runs a part of the tests on either
+TEST_HOME = os.environ.get("TOOLSCOUT_TEST_HOME", "folder")  # scripts/check --full runs much of the tests on either
 NEEDS = {"node": (("npx",), "Node.js with npx"), "browser": (BROWSERS, "Chromium")}
 
 
@@ -107,6 +108,20 @@ def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _server_for_homes(request: pytest.FixtureRequest) -> None:
+    if TEST_HOME == "postgres":
+        use_server(request.getfixturevalue("postgres_server"))
+
+
+@pytest.fixture(autouse=True)
+def _homes_in_postgres(monkeypatch: pytest.MonkeyPatch, _server_for_homes: None, _own_settings: None) -> None:
+    """With TOOLSCOUT_TEST_HOME=postgres a schema of the database stands for each folder that a test uses as a home."""
+    if TEST_HOME == "postgres":
+        replace_folders(monkeypatch)
+        monkeypatch.setenv("TOOLSCOUT_HOME", name_home(Path(os.environ["TOOLSCOUT_HOME"])))
+
+
 @pytest.fixture(autouse=True)
 def _one_npx_at_a_time(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """It installs into a cache that all of them share; the processes of a test run must not do so at once."""
@@ -164,7 +179,7 @@ def postgres(postgres_server: PostgresServer) -> Address:
     return postgres_server.new_home()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["postgres"] if TEST_HOME == "postgres" else ["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
     """An empty home: a folder, or a schema of a database. The test runs once on either."""
     if request.param == "sqlite":
@@ -174,11 +189,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
 
 
 @pytest.fixture
-def empty_home(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def empty_home(tmp_path: Path) -> str:
     """An empty home as a user names it: a folder, or with TOOLSCOUT_TEST_HOME=postgres a schema of a database."""
-    if TEST_HOME == "postgres":
-        return describe(request.getfixturevalue("postgres"))
-    return str(tmp_path / "home")
+    return name_home(tmp_path / "home")
 
 
 @pytest.fixture

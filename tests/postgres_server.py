@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import itertools
 import os
@@ -119,6 +120,11 @@ class PostgresServer:
     def new_home(self) -> Address:
         """The address of an empty home."""
         return Address.parse(self.url(schema=f"home_{next(self._numbers)}"))
+
+    def stand_for(self, folder: Path) -> Address:
+        """The address of the home that stands for a folder, the same for the same folder."""
+        digest = hashlib.blake2b(str(folder.absolute()).encode(), digest_size=12).hexdigest()
+        return Address.parse(self.url(schema=f"folder_{digest}"))
 
 
 def describe(address: Address) -> str:

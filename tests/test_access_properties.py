@@ -158,6 +158,45 @@ def test_what_another_tenant_has_changes_nothing_that_one_gets(
     assert contents[0] == contents[1]
 
 
+@pytest.fixture(scope="module", params=["pgvector", "milvus"])
+def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Scout, Scout]]:
+    """A tenant whose vectors share an engine with those of another one, and the same tools without an engine."""
+    root: Home = tmp_path_factory.mktemp("engines") / "home"
+    index = "pgvector"
+    if request.param == "pgvector":
+        root = request.getfixturevalue("postgres_server").new_home()
+    else:
+        pytest.importorskip("milvus_lite")
+        index = f"milvus:{tmp_path_factory.mktemp('milvus') / 'vectors.db'}"
+    for tenant in ("ours", "theirs"):
+        add_tenant(root, tenant)
+    where = describe(root) if isinstance(root, Address) else root
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Scout(where, tenant="theirs", index=index, recipe="dense", journal=False) as other,
+        Scout(where, tenant="ours", index=index, recipe="dense", journal=False) as scout,
+        Scout(tmp_path_factory.mktemp("exact"), index="exact", recipe="dense", journal=False) as reference,
+    ):
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        _fill(other, [*SOURCES, THEIRS], THEIRS)
+        for opened in (scout, reference):
+            _fill(opened, SOURCES, OURS)
+        other.search("money")  # it has written its vectors
+        yield scout, reference
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rules=st.none() | policies, query=queries(THEIRS, *SOURCES), k=st.integers(1, 50))
+def test_what_another_tenant_has_in_the_engine_changes_nothing_that_one_gets(
+    engines: tuple[Scout, Scout], rules: Rules | None, query: str, k: int
+) -> None:
+    found, right = [scout.search(query, k, visible=rules) for scout in engines]
+    assert found.ids == right.ids and found.reason == right.reason
+    assert [hit.score for hit in found.hits] == pytest.approx([hit.score for hit in right.hits], abs=1e-5)
+    assert all(rules is None or rules(hit.tool) for hit in found.hits if hit.tool)
+    assert all(THEIRS not in hit.tool.description for hit in found.hits if hit.tool)
+
+
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rules=policies, query=queries())
 def test_what_one_may_not_see_changes_nothing_that_is_said(crowded: Crowd, rules: Rules, query: str) -> None:

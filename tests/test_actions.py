@@ -8,7 +8,7 @@ import pytest
 
 from toolscout.catalogue.store import Catalogue
 from toolscout.recipes import registry
-from toolscout.search.action_words import get_cues, get_opposites
+from toolscout.search.action_words import get_cues, get_effects, get_opposites, get_reversals
 from toolscout.search.actions import OrderActions, is_question
 from toolscout.testing import check_stage
 from toolscout.types import Hit, Search, Tool
@@ -49,6 +49,16 @@ def order_hits(query: str, *ids: str, path_of: str = "") -> list[str]:
         ("stop following her", "chat/unfollowUser"),
         ("what colour does the light have?", "home/get-light"),
         ("make it red from now on", "home/set-light"),
+        ("the label is obsolete", "mail/remove_label"),
+        ("the label was obsolete, put it on again", "mail/add_label"),
+        ("he must not get this label any longer", "mail/remove_label"),
+        ("do not erase the label, it needs another one", "mail/add_label"),
+        ("the label was erased, establish it", "mail/add_label"),
+        ("strip the text off without deleting the label", "mail/remove_label"),
+        ("ich will das Etikett nicht mehr", "mail/remove_label"),
+        ("quita la etiqueta de este correo", "mail/remove_label"),
+        ("给这封邮件新建一个标签", "mail/add_label"),
+        ("我想把报告上传到服务器", "disk/uploadFile"),
     ],
 )
 def test_the_asked_one_of_two_opposites_comes_first_whichever_led(query: str, first: str) -> None:
@@ -100,6 +110,29 @@ def test_an_order_in_the_form_of_a_question_is_none(text: str, asks: bool) -> No
     assert is_question(text) is asks
 
 
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("the others may work on it again", "unlock_page"),
+        ("it is over, the others want to work on it", "unlock_page"),
+        ("nobody should work on it", "lock_page"),
+    ],
+)
+def test_the_verb_that_undoes_another_is_asked_by_what_is_over(query: str, first: str) -> None:
+    catalogue = Catalogue.of(Tool(id=f"wiki/{name}", name=name) for name in ("lock_page", "unlock_page"))
+    for ids in (("wiki/lock_page", "wiki/unlock_page"), ("wiki/unlock_page", "wiki/lock_page")):
+        hits = tuple(Hit(id, 1.0, "words") for id in ids)
+        [result] = OrderActions(catalogue)([Search(query=query, hits=hits)])
+        assert result.ids[0] == f"wiki/{first}"
+
+
+def test_verbs_of_a_pair_have_different_effects_or_none_is_known() -> None:
+    effects, undone = get_effects(), get_reversals()
+    assert set(effects) <= set(get_cues())
+    assert effects["unlock"] == "+" != effects["lock"] and ("unlock", "lock") in undone
+    assert ("close", "reopen") not in undone and ("reopen", "close") not in undone
+
+
 def test_every_verb_of_a_pair_has_cues() -> None:
     verbs = {verb for pair in get_opposites() for verb in pair}
     assert all(len(pair) == 2 for pair in get_opposites())
@@ -115,4 +148,4 @@ def test_hybrid_runs_it_and_explains_the_new_rank() -> None:
     [moved] = [step for step in found.trace if step.stage == "actions"]
     explained = stage.explain(search, "mail/remove_label")
     assert explained is not None and explained.rank == found.ids.index("mail/remove_label") + 1
-    assert moved.note in ("", "2 siblings by their action")
+    assert moved.note.endswith("siblings by their action")

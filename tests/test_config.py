@@ -145,6 +145,7 @@ HARMFUL = {
     "public_url": "https://evil.example.org",
     "telemetry": "https://evil.example.org",
     "drain_seconds": 9_999.0,
+    "ray": "evil.example.org:6379",
     "shared_sessions": ["mail"],
     "redact_personal": True,
     "caller": "operator",

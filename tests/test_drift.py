@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import traffic
+from homes_in_postgres import name_home
 from tests_cli import run
+from toolscout.database.documents import read_document
 from toolscout.learn import drift
 from toolscout.learn.betting import ConformalTest, ShareTest, bound_share, draw_uniform
 from toolscout.learn.drift import DriftWatch, read_report
@@ -70,7 +72,7 @@ def test_a_new_process_sees_the_same_and_the_file_holds_no_query(office: Scout) 
     first = DriftWatch(office).check()
     again = DriftWatch(office).check()
     assert again.alarms == first.alarms and again.topics == first.topics
-    assert "contract" not in (office.settings.home / drift.DRIFT_FILE).read_text()
+    assert b"contract" not in read_document(office.settings.place, drift.DRIFT_FILE)
     stored = read_report(office)
     assert stored is not None and stored.alarms == first.alarms
 
@@ -124,7 +126,7 @@ def test_too_few_searches_are_said_to_be_too_few(tmp_path: Path) -> None:
 
 def test_status_says_what_changed(office: Scout) -> None:
     replay_new_topic(office, 60)
-    done = run("--home", str(office.settings.home), "status")
+    done = run("--home", name_home(office.settings.place), "status")
     assert "requests are unlike" in done.stdout and "toolscout learn" in done.stdout
 
 

@@ -197,6 +197,16 @@ def test_a_model_is_pushed_and_pulled_with_its_card(hub: Hub, home: Path, tmp_pa
 
 
 @pytest.mark.net
+def test_a_hub_without_xet_storage_is_told_from_one_that_cannot_be_reached(
+    hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("hf_xet")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", False)
+    told = command(home, "push", "first", "hf://me/tools")
+    assert "exit 1" in told and "no Xet storage. Set HF_HUB_DISABLE_XET=1" in told, told
+
+
+@pytest.mark.net
 def test_another_push_replaces_the_files_and_leaves_no_old_ones(hub: Hub, home: Path) -> None:
     command(home, "push", "first", "hf://me/tools", "--public")
     hub.repositories["me/tools"]["old.txt"] = b"old"

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
+SOURCES = Path(__file__).parents[1] / "src" / "toolscout"
+NEWER_THAN_3_10 = frozenset(
+    {
+        *("LiteralString", "Never", "NotRequired", "Required", "Self", "TypeAliasType", "TypeIs", "TypeVarTuple"),
+        *("Unpack", "assert_never", "assert_type", "dataclass_transform", "override", "reveal_type"),
+    }
+)  # names of typing that Python 3.10 lacks
 HEAVY = (
     "torch",
     "transformers",
@@ -44,3 +54,25 @@ def test_help_loads_nothing_heavy() -> None:
 def test_a_sparse_search_needs_no_framework(tmp_path: object) -> None:
     found = loaded(f"from toolscout import Scout\nScout({str(tmp_path)!r}).search('rain')")
     assert not found & (set(HEAVY) - {"numpy"})
+
+
+def list_runtime_imports(node: ast.AST) -> Iterator[ast.ImportFrom]:
+    """The imports from modules below a node, without those for the type checker alone."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
+            continue
+        if isinstance(child, ast.ImportFrom):
+            yield child
+        yield from list_runtime_imports(child)
+
+
+def test_no_module_imports_from_typing_what_python_3_10_lacks() -> None:
+    newer = {
+        f"{file.relative_to(SOURCES)}: {alias.name}"
+        for file in SOURCES.rglob("*.py")
+        for line in list_runtime_imports(ast.parse(file.read_text(encoding="utf-8")))
+        if line.module == "typing"
+        for alias in line.names
+        if alias.name in NEWER_THAN_3_10
+    }
+    assert newer == set()

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from homes_in_postgres import name_home
 from tests_cli import run
 from toolscout.home import Home
 from toolscout.journal.journal import JOURNAL_MIGRATIONS, Journal, redact
@@ -178,9 +179,9 @@ def test_stats_count_events_callers_and_searches_that_led_to_a_call(journal: Jou
 
 WRITE = """
 import sys
-from pathlib import Path
+from toolscout.config import load_settings
 from toolscout.journal.journal import Journal
-journal = Journal(Path(sys.argv[1]))
+journal = Journal(load_settings(home=sys.argv[1]).place)
 for step in range(100):
     journal.append("call", caller=f"p{sys.argv[2]}", tool=f"t{step}", ok=True)
 """
@@ -188,7 +189,8 @@ for step in range(100):
 
 @pytest.mark.slow
 def test_eight_processes_writing_at_once_lose_no_line(tmp_path: Path) -> None:
-    workers = [subprocess.Popen([sys.executable, "-c", WRITE, str(tmp_path), str(number)]) for number in range(8)]
+    home = name_home(tmp_path)
+    workers = [subprocess.Popen([sys.executable, "-c", WRITE, home, str(number)]) for number in range(8)]
     assert [worker.wait() for worker in workers] == [0] * 8
     events = list(Journal(tmp_path).read())
     assert {(event["caller"], event["tool"]) for event in events} == {
@@ -214,6 +216,7 @@ def texts_in(home: Path) -> bytes:
     return b"".join(path.read_bytes() for path in home.iterdir() if path.name.startswith("journal.db"))
 
 
+@pytest.mark.folder_only("bytes of the file")
 def test_pruning_removes_old_events_and_every_trace_of_them_in_the_file(tmp_path: Path) -> None:
     with Scout(tmp_path, recipe="bm25") as scout:
         for number in range(500):
@@ -273,6 +276,7 @@ def test_row_ids_are_never_given_twice_so_that_learning_misses_nothing(place: Ho
     journal.close()
 
 
+@pytest.mark.folder_only("bytes of the file")
 def test_the_setting_removes_old_events_when_the_journal_is_opened(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.append("search", at=OLD, search_id="1", query="zebracrossing", shown=[])
@@ -288,6 +292,7 @@ def test_the_setting_removes_old_events_when_the_journal_is_opened(tmp_path: Pat
     assert b"zebracrossing" not in texts_in(tmp_path)
 
 
+@pytest.mark.folder_only("the query plan of SQLite")
 def test_opening_with_the_setting_reads_no_event_that_is_young(tmp_path: Path) -> None:
     Journal(tmp_path).append_all(("call", "x", {"tool": "t", "ok": True}) for _ in range(100))
     with Journal(tmp_path).reading() as connection:
@@ -296,6 +301,7 @@ def test_opening_with_the_setting_reads_no_event_that_is_young(tmp_path: Path) -
     assert "events_by_time" in plan[0][3]
 
 
+@pytest.mark.folder_only("a file of version 0.1")
 def test_a_journal_of_version_0_1_opens_with_all_its_events_and_row_ids(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "journal.db") as connection:
         connection.executescript(JOURNAL_MIGRATIONS[0])

@@ -12,21 +12,23 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import traffic
+from homes_in_postgres import copy_home
 from postgres_server import describe
 from tests_cli import run
 from toolscout import metrics
-from toolscout.catalogue.migrate import migrate_home
 from toolscout.checks.synthetic_queries import CHAT_QUERIES
 from toolscout.database.documents import read_document
 from toolscout.dataset import Dataset
 from toolscout.errors import Changed, ConfigError, NotFound, StoreError
-from toolscout.home import Address, Home, describe_home, is_address
+from toolscout.home import Address, Home, describe_home
 from toolscout.journal.evidence import LiveEvidence, collect_evidence
 from toolscout.learn.loop import last, learn
 from toolscout.models import champion, model_store
+from toolscout.recipes.fit import SHELF_FOLDER
 from toolscout.scout import Scout
 from toolscout.types import Tool
 
@@ -66,12 +68,9 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def taught(learned: Path, empty_home: str) -> Iterator[Scout]:
-    if is_address(empty_home):
-        migrate_home(learned, Address.parse(empty_home))
-    else:
-        shutil.copytree(learned, empty_home)
-    with Scout(empty_home, journal=False) as scout:
+def taught(learned: Path, tmp_path: Path) -> Iterator[Scout]:
+    copy_home(learned, tmp_path / "home")
+    with Scout(tmp_path / "home", journal=False) as scout:
         yield scout
 
 
@@ -92,7 +91,7 @@ def test_what_callers_used_is_learned_and_serves_every_search_that_names_nothing
     assert entry.model == report.candidate and "is better than scout" in entry.why
 
 
-@pytest.mark.folder_only
+@pytest.mark.folder_only("a folder inside the home")
 def test_the_dataset_folder_that_it_learned_from_can_be_read(taught: Scout) -> None:
     dataset = Dataset.load(taught.settings.home / "learn" / "dataset")
     assert {split: len(qrels) for split, qrels in dataset.qrels.items()} == {"train": 274, "dev": 39, "test": 78}
@@ -318,7 +317,7 @@ def test_a_champion_does_not_turn_away_what_it_is_sure_of(office: Scout, recipe:
     assert not kept(texts)
 
 
-@pytest.mark.folder_only
+@pytest.mark.folder_only("copies the folder of a home that is open")
 @pytest.mark.parametrize(
     ("few", "first", "seeds", "least"),
     [
@@ -362,7 +361,7 @@ def test_random_labels_promote_over_a_weak_champion_only_what_is_not_worse(
     assert len(promoted) >= least
 
 
-@pytest.mark.folder_only
+@pytest.mark.folder_only("changes the files of a model by hand")
 def test_floors_are_of_no_use_once_the_catalogue_is_another_one(office: Scout) -> None:
     traffic.replay(office, CLEAN, CALLERS)
     assert learn(office, recipes=["neighbours"]).outcome == "promoted"
@@ -418,7 +417,7 @@ def test_a_rollback_takes_back_the_one_it_names_or_nothing(taught: Scout) -> Non
         champion.rollback(home, of=entry.model)
 
 
-@pytest.mark.folder_only
+@pytest.mark.folder_only("changes the files of a model by hand")
 def test_another_process_takes_a_new_champion_at_its_next_search(office: Scout, learned: Path) -> None:
     assert office.search("drizzle parasol please", 1).ids != ("office/weather/forecast",)
     shutil.copytree(learned / "models", office.settings.home / "models")
@@ -438,7 +437,7 @@ def test_a_named_recipe_or_model_comes_before_the_champion(taught: Scout, tmp_pa
         assert scout.selector.find(None, None).recipe == "bm25"
 
 
-@pytest.mark.folder_only  # in a database a damaged copy is fetched again
+@pytest.mark.folder_only("in a database a damaged copy is fetched again")
 @pytest.mark.parametrize("harm", ["gone", "damaged", "foreign catalogue", "pointer"])
 def test_a_champion_that_cannot_serve_is_passed_over_and_that_is_said(taught: Scout, harm: str) -> None:
     folder = champion.current(taught.settings.place)
@@ -458,7 +457,7 @@ def test_a_champion_that_cannot_serve_is_passed_over_and_that_is_said(taught: Sc
     assert describe_home(taught.settings.place) in (taught.search("letter").reason or "") or harm == "foreign catalogue"
 
 
-@pytest.mark.folder_only  # in a database a damaged copy is fetched again
+@pytest.mark.folder_only("in a database a damaged copy is fetched again")
 @pytest.mark.parametrize("harm", ["damaged", "pointer"])
 def test_who_may_not_see_everything_hears_no_path_of_a_champion_that_cannot_serve(
     taught: Scout, harm: str, caplog: pytest.LogCaptureFixture
@@ -499,6 +498,36 @@ def test_what_is_used_counts_at_once_and_after_a_restart(office: Scout) -> None:
         with Scout(name_home(office.settings.place), journal=False) as again:
             assert again.search(asked, 1).ids == (tool,)
             assert "by usage" in again.why(asked, tool).stages[0].note
+
+
+def test_bases_that_were_fitted_for_a_run_leave_the_shelf_with_it(office: Scout) -> None:
+    traffic.replay(office, CLEAN, CALLERS)
+    report = learn(office, recipes=["neighbours"], dry_run=True)
+    assert report.candidate
+    fitted, bases = champion.shelf(office.settings.place) / report.candidate, office.settings.home / SHELF_FOLDER
+    shutil.copytree(fitted, bases / "neighbours-of-this-run")
+    for name in ("neighbours-damaged", "neighbours-of-others"):
+        shutil.copytree(fitted, bases / name)
+    manifest = model_store.read_manifest(fitted)
+    other = msgspec.structs.replace(manifest, data=msgspec.structs.replace(manifest.data, fingerprint="another"))
+    (bases / "neighbours-of-others" / model_store.MANIFEST).write_bytes(msgspec.json.encode(other.seal()))
+    (bases / "neighbours-damaged" / model_store.MANIFEST).write_text("{")
+    learn(office, recipes=["neighbours"], dry_run=True)
+    assert sorted(folder.name for folder in bases.iterdir()) == ["neighbours-damaged", "neighbours-of-others"]
+
+
+def test_full_fits_the_recipe_that_tunes_encoders(office: Scout, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sequence[str]] = []
+
+    def refuse(scout: Scout, *, recipes: Sequence[str], **settings: object) -> None:
+        asked.append(recipes)
+        raise ConfigError("enough")
+
+    monkeypatch.setattr("toolscout.cli.learn.learn", refuse)
+    home = name_home(office.settings.place)
+    for options in (["--full"], ["--full", "--recipe", "scout-light"], []):
+        run("--home", home, "learn", "--nice", "0", *options)
+    assert asked == [("scout-full",), ("scout-light", "scout-full"), ()]
 
 
 # --- kills, and others beside it --------------------------------------------------------------------------------------

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from scripts_loader import load_script
+
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def mutants() -> ModuleType:
-    loader = SourceFileLoader("mutants", str(ROOT / "scripts" / "mutants"))
-    spec = spec_from_loader("mutants", loader)
-    assert spec is not None
-    module = module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+    return load_script("scripts/mutants")
 
 
 def test_every_mutant_can_be_made_and_names_tests_that_are_there(mutants: ModuleType) -> None:

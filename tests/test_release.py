@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import toolscout
+from scripts_loader import load_script
 
 ROOT = Path(__file__).parents[1]
 CHANGELOG = "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- This.\n\n## [0.1.0] - 2026-01-01\n\n- That.\n"
@@ -21,16 +20,7 @@ CHANGELOG = "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- This.\n\n## [0.1.0
 
 @pytest.fixture(scope="module")
 def release() -> ModuleType:
-    loader = SourceFileLoader("release", str(ROOT / "scripts" / "release"))
-    spec = spec_from_loader("release", loader)
-    assert spec is not None
-    module = module_from_spec(spec)
-    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
-    try:
-        loader.exec_module(module)
-    finally:
-        sys.dont_write_bytecode = before
-    return module
+    return load_script("scripts/release")
 
 
 def git(folder: Path, *words: str) -> str:

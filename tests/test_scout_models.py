@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import lessons
+from homes_in_postgres import name_home
 from tests_cli import run
 from tiny import tiny_bert
 from toolscout import encoders
@@ -104,7 +105,7 @@ def test_new_tools_are_found_and_removed_ones_are_not(name: str, shelf: Path, of
 def test_another_process_finds_the_same_and_sees_each_change(
     name: str, shelf: Path, office: Scout, tmp_path: Path
 ) -> None:
-    program = [sys.executable, "-m", "toolscout", "--home", str(tmp_path / "home")]
+    program = [sys.executable, "-m", "toolscout", "--home", name_home(tmp_path / "home")]
 
     def ids(*more: str) -> list[str]:
         command = [*program, "search", "could you raincoat for me", "--json", "--model", str(shelf / name), *more]
@@ -160,7 +161,9 @@ def test_why_speaks_of_usage_and_tries_its_cures_out(name: str, shelf: Path, off
     unused = office.why("a shelter for terraces", "garden/parasol", 1, model=shelf / name)
     assert "no training query uses it" in unused.stages[0].note
     assert "terraces" in unused.matched and "shelter" in unused.missing
-    shown = run("--home", str(office.settings.home), "why", "please umbrella", RAIN, "--model", str(shelf / name))
+    shown = run(
+        "--home", name_home(office.settings.place), "why", "please umbrella", RAIN, "--model", str(shelf / name)
+    )
     assert shown.exit_code == 0 and "by usage)" in shown.output, shown.output
 
 
@@ -249,7 +252,7 @@ def test_sources_come_in_though_the_set_model_does_not_fit_yet(
 def test_a_missing_foreign_or_damaged_model_is_refused_in_one_sentence(
     shelf: Path, office: Scout, tmp_path: Path
 ) -> None:
-    home = ("--home", str(office.settings.home), "search", "umbrella", "--model")
+    home = ("--home", name_home(office.settings.place), "search", "umbrella", "--model")
     gone, foreign, damaged, stranger = (tmp_path / each for each in ("gone", "foreign", "damaged", "stranger"))
     assert "expected the folder of a fitted model, found no manifest.json" in refuses(*home, str(gone))
     foreign.mkdir()
@@ -339,7 +342,7 @@ def test_the_vectors_of_a_tuned_encoder_are_made_when_the_user_syncs_with_the_mo
     office.add(
         [{"name": f"tool{number}", "description": f"Does thing {number}."} for number in range(300)], name="many"
     )
-    home = ("--home", str(office.settings.home))
+    home = ("--home", name_home(office.settings.place))
     refused = refuses(*home, "search", "umbrella", "--model", str(folder))
     assert refused.endswith(f"Run  toolscout sync --model {folder}")
     assert run(*home, "sync", "--model", str(folder)).exit_code == 0

@@ -6,6 +6,7 @@ import itertools
 import random
 
 from toolscout.catalogue.similar import MIN_DESCRIPTION_WORDS, MIN_SHARED, _find_similar_texts, word_overlap
+from toolscout.catalogue.word_sets import WordSetsBuilder, rank_by_rarity
 
 
 def test_every_pair_that_shares_enough_words_is_compared_and_few_others() -> None:
@@ -19,7 +20,13 @@ def test_every_pair_that_shares_enough_words_is_compared_and_few_others() -> Non
         for a, b in pairs
         if min(len(texts[a]), len(texts[b])) >= MIN_DESCRIPTION_WORDS and word_overlap(texts[a], texts[b]) >= MIN_SHARED
     }
-    compared = list(_find_similar_texts(texts))
+    builder = WordSetsBuilder({})
+    for text in texts:
+        builder.add(text)
+    ranked = rank_by_rarity(builder.build(), builder.numbers)
+    compared = [
+        pair for part in _find_similar_texts(ranked) for pair in zip(*(row.tolist() for row in part), strict=True)
+    ]
     assert len(near) > 40 and near <= set(compared) and len(compared) == len(set(compared))
     assert len(compared) < 0.25 * len(pairs)
     assert all(MIN_SHARED * len(texts[a]) <= len(texts[b]) <= len(texts[a]) / MIN_SHARED for a, b in compared)

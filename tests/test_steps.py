@@ -12,8 +12,9 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.errors import StoreError
 from toolscout.recipes.registry import build
 from toolscout.scout import Scout
+from toolscout.search.coverage import load_coverage, rate_split
 from toolscout.search.pipeline import Decide, Stage, Verdict
-from toolscout.search.step_merge import estimate_coverage, find_chances, merge_steps
+from toolscout.search.step_merge import end_answer, estimate_coverage, find_chances, merge_steps
 from toolscout.search.step_search import StepSearch
 from toolscout.search.steps import find_cuts, load_splitter
 from toolscout.types import Explanation, Hit, Search, Tool, as_json
@@ -150,6 +151,90 @@ def test_coverage_grows_with_the_answer() -> None:
         coverages = [hit.coverage for hit in some]
         assert coverages == sorted(coverages) and 0 <= coverages[0] < coverages[-1] <= 1
     assert both[0].coverage == pytest.approx(0)  # the other step has no tool yet
+
+
+def test_a_step_that_is_hardly_one_leaves_the_first_places_to_the_others() -> None:
+    lists, steps = [hits(("s/a", 8), ("s/b", 7)), hits(("t/x", 9), ("t/y", 8))], ["one", "two"]
+    assert next(hit.id for hit in merge_steps((), lists, steps, 5)) == "t/x"
+    merged = merge_steps((), lists, steps, 5, sure={"two": 0.3})
+    assert merged[0].id == "s/a"
+    assert (merged[0].coverage or 0) > 0.3  # the other step may be none
+    assert (merged[1].coverage or 0) > (merged[0].coverage or 0)
+
+
+def test_an_unclear_step_prefers_what_the_unsplit_request_points_to() -> None:
+    clear, unclear = hits(("t/weather", 20)), hits(("s/cancel_alarm", 5.2), ("s/cancel_rental", 4.9))
+    merged = merge_steps(hits(("s/cancel_rental", 20)), [clear, unclear], ["one", "two"], 5)
+    assert {hit.id for hit in merged[:2]} == {"t/weather", "s/cancel_rental"}
+    by_the_step_alone = find_chances(clear)[0] * find_chances(unclear)[1]
+    assert (merged[1].coverage or 0) > 1.5 * by_the_step_alone
+
+
+def test_few_hits_of_each_list_are_merged_unless_all_are_asked_for() -> None:
+    many = hits(*((f"s/{number:03}", 300.0 - number) for number in range(200)))
+    assert len(merge_steps((), [many, ()], ["one", "two"], 5)) < 100
+    assert len(merge_steps((), [many, ()], ["one", "two"], 90)) >= 90
+    assert len(merge_steps((), [many, ()], ["one", "two"], None)) == 200
+
+
+@pytest.mark.parametrize(
+    ("aim", "count"),
+    [(0.5, 1), (0.55, 2), (0.9, 2), (0.99, 4), (1.0, 5)],
+    ids=["reached at once", "reached", "the rest is not worth it", "worth more to a higher aim", "all"],
+)
+def test_an_answer_ends_at_its_aim_or_where_more_tools_bring_little(aim: float, count: int) -> None:
+    answer = tuple(
+        Hit(f"s/{number}", 1.0, "", coverage=value) for number, value in enumerate((0.5, 0.7, 0.72, 0.74, 0.741))
+    )
+    kept, coverage = end_answer(answer, aim)
+    assert len(kept) == count and coverage == answer[count - 1].coverage
+
+
+def test_an_answer_without_coverage_keeps_all_hits() -> None:
+    answer = hits(("s/a", 3), ("s/b", 2))
+    assert end_answer(answer, 0.9) == (answer, None)
+
+
+def test_the_coverage_grows_with_the_merged_estimate_and_the_tools_and_falls_with_missed_steps() -> None:
+    model = load_coverage()
+    assert model.about["command"] == "python benchmarks/coverage.py --write"
+    assert 0 < model.estimate(0.3, 2) < model.estimate(0.6, 2) < model.estimate(0.6, 5) < 1
+    assert model.estimate(0.6, 5, missed=1.0) < model.estimate(0.6, 5, missed=0.2)
+    assert model.estimate(0.0, 1) == 0.0 and model.estimate(1.0, 1) < 1
+
+
+def test_a_split_is_rated_by_the_probabilities_of_its_cuts() -> None:
+    steps = SPLITTER.split(COMPOUND)
+    rated = rate_split(SPLITTER, COMPOUND, steps)
+    assert rated.steps.keys() == set(steps) and min(rated.steps.values()) >= SPLITTER.threshold
+    unsplit = rate_split(SPLITTER, COMPOUND, ())
+    assert not unsplit.steps and unsplit.missed > rated.missed
+    assert rate_split(SPLITTER, "weather in Oslo", ()) == ({}, 0.0)
+    assert rate_split(SPLITTER, f"{COMPOUND} " * 200, ()) == ({}, 0.0)
+
+
+def test_a_split_is_rated_with_completed_references() -> None:
+    text = "Find flights to Rome, check the weather there and email the plan to Anna."
+    steps = SPLITTER.split(text)
+    assert any("(" in step for step in steps)
+    assert rate_split(SPLITTER, text, steps).steps.keys() == set(steps)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        '{"format": "coverage/0", "about": {}, "constant": 0, "merged": 1, "places": 0, "missed": 0}',
+        '{"format": "coverage/1", "about": {}, "constant": 0, "merged": -1, "places": 0, "missed": 0}',
+        '{"format": "coverage/1", "about": {}, "constant": 0, "merged": 1, "places": -1, "missed": 0}',
+    ],
+    ids=["empty", "another format", "falls with the estimate", "falls with the tools"],
+)
+def test_a_damaged_coverage_model_is_refused(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "coverage.json"
+    file.write_text(content)
+    with pytest.raises(StoreError, match="damaged"):
+        load_coverage.__wrapped__(file)
 
 
 TOOLS = [
@@ -290,10 +375,10 @@ def test_auto_ends_the_answer_at_the_coverage_that_is_asked_for(tmp_path: Path) 
         every = scout.search(query, 10)
         reached = [hit.coverage for hit in every.hits]
         assert every.coverage == reached[-1] and len(every.hits) > 2
-        aim = (reached[0] + reached[1]) / 2  # between the first and the second hit
+        aim = reached[0]
     with Scout(tmp_path, false_rejects=0.0, coverage_aim=aim) as scout:
         short = scout.search(query, "auto")
-        assert short.ids == every.ids[:2] and short.coverage == reached[1]
+        assert short.ids == every.ids[:1] and short.coverage == reached[0]
         assert scout.search(query, 10, recipe="hybrid").coverage is None
         assert scout.search(query, "auto", recipe="hybrid").ids == scout.search(query, 10, recipe="hybrid").ids
     with Scout(tmp_path, false_rejects=0.0, coverage_aim=1.0) as scout:
@@ -310,10 +395,21 @@ def test_auto_ends_the_answer_at_the_coverage_that_is_asked_for(tmp_path: Path) 
         "Could you, if it's no trouble, look up the opening hours of the library?",
         "When you get a chance, pull up the contract with Meyer.",
         "Could you check, when you have a minute, if the invoice for May was paid?",
+        "Show import and export figures of Chile",
+        "How many customers signed up and then cancelled within a month?",
+        "Change my address, please. My user ID is 12345.",
+        "Get me a quote for car insurance. I drive a 2019 Golf.",
+        "I'm writing a paper on whales. Give me recent articles.",
+        "please be so kind and open the garage",
     ],
 )
 def test_messages_qualities_and_polite_openings_belong_to_their_step(request_text: str) -> None:
     assert load_splitter().split(request_text) == (request_text,)
+
+
+def test_what_tells_of_a_wish_is_a_step_of_its_own() -> None:
+    text = "Show me images of the northern lights. I'm in the mood for a podcast. Book a table."
+    assert len(load_splitter().split(text)) == 3
 
 
 def test_thanks_are_no_step() -> None:

@@ -187,6 +187,7 @@ def test_many_policies_do_not_grow_memory_without_bound() -> None:
     assert len(snapshot._masks) <= 256
 
 
+@pytest.mark.folder_only("PRAGMA user_version")
 def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     Store(tmp_path).close()
     with sqlite3.connect(tmp_path / "catalogue.db") as connection:
@@ -196,12 +197,14 @@ def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
         Store(tmp_path)
 
 
+@pytest.mark.folder_only("a damaged file")
 def test_a_file_that_is_no_database_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "catalogue.db").write_bytes(b"this is not a database, really not" * 100)
     with pytest.raises(StoreError, match="expected a healthy store"):
         Store(tmp_path)
 
 
+@pytest.mark.folder_only("a path that is no folder")
 def test_a_home_that_cannot_be_made_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot be written: Not a directory. Choose another folder with --home"):
@@ -262,6 +265,7 @@ def test_damage_is_found_named_and_repaired(store: Store) -> None:
     assert put(store, make("a", "b", "c")).new == 2
 
 
+@pytest.mark.folder_only("a damaged file")
 def test_a_damaged_page_is_found(tmp_path: Path) -> None:
     store = Store(tmp_path)
     put(store, make(*(f"t{number}" for number in range(500)), description="x" * 200))

@@ -20,14 +20,18 @@ MAX_LINES_OF_A_VERB_PAIR = 25
 LINES = {
     "terse.jsonl": {"test": 100},
     "opposites.jsonl": {"dev": 59, "test": 141},
+    "opposites_more.jsonl": {"dev": 103, "test": 103},
     "one_need.jsonl": {"dev": 71, "test": 129},
+    "one_need_more.jsonl": {"dev": 60, "test": 60},
     "joined_by_hand.jsonl": {"dev": 29, "test": 71},
     "everyday.jsonl": {"test": 40},
 }
 FIELDS = {
     "terse.jsonl": {"_id", "text", "language", "kind", "split"},
     "opposites.jsonl": {"_id", "verbs", "ids", "asked", "query", "split"},
+    "opposites_more.jsonl": {"_id", "verbs", "dataset", "ids", "asked", "query", "language", "split"},
     "one_need.jsonl": {"_id", "text", "language", "group", "split"},
+    "one_need_more.jsonl": {"_id", "text", "language", "split"},
     "joined_by_hand.jsonl": {"_id", "text", "language", "form", "steps", "split"},
     "everyday.jsonl": {"_id", "text", "kind", "rubric", "split"},
 }
@@ -63,7 +67,7 @@ def test_no_id_and_no_request_stands_twice_in_any_list() -> None:
     lines = [line for name in LINES for line in read_lines(SUITES / name)] + read_lines(LANGUAGES / "queries.jsonl")
     requests = Counter((line.get("text") or line["query"]).casefold().strip(" .?!") for line in lines)
     assert [text for text, count in requests.items() if count > 1] == []
-    assert len({line["_id"] for line in lines}) == len(lines) == 640 + 120
+    assert len({line["_id"] for line in lines}) == len(lines) == 640 + 120 + 206 + 120
 
 
 def test_languages_has_sixty_requests_in_four_languages_and_in_english() -> None:
@@ -102,6 +106,16 @@ def test_opposites_ask_for_each_side_equally_often() -> None:
     assert len(verbs) == 76
     assert max(verbs.values()) <= MAX_LINES_OF_A_VERB_PAIR
     assert all((line["split"] == "dev") == is_dev("|".join(line["ids"])) for line in lines)
+
+
+def test_further_opposites_share_no_tool_with_the_others_and_no_pair_across_the_split() -> None:
+    lines = read_lines(SUITES / "opposites_more.jsonl")
+    used = {tool for line in read_lines(SUITES / "opposites.jsonl") for tool in line["ids"]}
+    assert not used & {tool for line in lines if line["dataset"] == "tool_corpora/toucan" for tool in line["ids"]}
+    assert all(len(set(line["ids"])) == 2 and line["asked"] in line["ids"] for line in lines)
+    pairs = {split: {tuple(line["ids"]) for line in lines if line["split"] == split} for split in ("dev", "test")}
+    assert not pairs["dev"] & pairs["test"]
+    assert Counter(line["language"] for line in lines) == {"en": 164, "de": 14, "es": 14, "zh": 14}
 
 
 def test_the_same_trap_in_several_languages_stands_on_one_side() -> None:
@@ -178,6 +192,9 @@ def test_the_named_tools_exist(data: Path, tmp_path: Path) -> None:
         pytest.skip("needs tool_corpora/toucan in the data root")
     corpus = {tool["_id"]: tool["text"] for tool in read_lines(data / "tool_corpora" / "toucan" / "corpus.jsonl")}
     assert {tool for line in read_lines(SUITES / "opposites.jsonl") for tool in line["ids"]} <= set(corpus)
+    for line in read_lines(SUITES / "opposites_more.jsonl"):
+        if line["dataset"] == "tool_corpora/toucan":
+            assert set(line["ids"]) <= set(corpus)
     elsewhere = [data / name / "corpus.jsonl" for name in ("livemcpbench", "mcpproxy_golden")]
     texts = {" ".join(tool["text"].split()) for path in elsewhere for tool in read_lines(path)}
     assert not texts & {" ".join(corpus[tool].split()) for tool in read_tools()}

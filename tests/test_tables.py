@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from scripts_loader import load_script
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -187,8 +189,8 @@ def test_a_result_counts_as_current_only_if_the_code_of_head_made_it(tmp_path: P
         assert headline.is_current(file) is current
 
 
-def test_the_pictures_of_the_method_pages_show_the_results_that_lie_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawer = load("scripts/draw_methods.py")
+def test_the_pictures_show_the_results_that_lie_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawer = load_script("scripts/draw_methods.py")
     monkeypatch.setattr(sys, "argv", ["draw_methods.py", "--check"])
     with pytest.raises(SystemExit) as done:
         drawer.main()

@@ -140,6 +140,7 @@ def test_only_a_caller_who_may_see_a_tool_hears_that_it_waits(scout: Scout) -> N
     assert "mail/send" not in (hidden.reason or "") and "mail/send" not in hidden.ids
 
 
+@pytest.mark.folder_only("an older file")
 def test_a_store_of_an_older_version_pins_what_it_holds(tmp_path: Path) -> None:
     import sqlite3
 
@@ -160,6 +161,7 @@ def test_a_store_of_an_older_version_pins_what_it_holds(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.folder_only("an older file")
 def test_a_store_of_an_older_version_pins_what_documents_at_urls_brought(tmp_path: Path) -> None:
     import sqlite3
 

@@ -44,6 +44,7 @@ def ask(home: Path, sources: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.folder_only("caches of a folder")
 def test_two_processes_share_one_index_and_see_only_their_own_tools(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with Scout(home) as scout:

@@ -306,14 +306,14 @@ def clean(value: Any, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return _SURROGATES.sub("\ufffd", str(value))
+        return str(value) if value.isascii() else _SURROGATES.sub("\ufffd", str(value))
     if isinstance(value, (int, float)):
         return _clean_number(value)
     if depth >= MAX_JSON_DEPTH:
         raise BadEntry(f"expected at most {MAX_JSON_DEPTH} levels of nesting, found more: flatten the entry")
     if isinstance(value, msgspec.Struct):
         value = msgspec.structs.asdict(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, (dict, Mapping)):
         return {clean(str(key)): clean(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [clean(item, depth + 1) for item in value]

@@ -19,6 +19,7 @@ from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
 from toolscout.encoders import Encoder
 from toolscout.encoders.pair_cache import PairCache
+from toolscout.encoders.shards import encode_batches
 from toolscout.errors import ConfigError, StoreError
 from toolscout.indexes import BUILT_IN_INDEXES, VectorIndex, choose_index, new_index
 from toolscout.indexes.ann import Ann
@@ -143,7 +144,7 @@ class Workspace:
         def load() -> Exact:
             part = catalogue.load_part(key, make)
             index = kind.from_arrays(part.arrays, part.meta, catalogue.ids)
-            if isinstance(index, Ann) and "vectors" in part.rows:
+            if index.reads_few_rows and "vectors" in part.rows:
                 index.read_rows_with(part.rows["vectors"].read)
             return index
 
@@ -219,7 +220,12 @@ class Workspace:
             return encoder.encode(texts, kind)
         key = encoder.fingerprint if kind == "tool" else f"{encoder.fingerprint}/{kind}"
         return self.vectors.rows(
-            key, texts, lambda missing: encoder.encode(missing, kind), name=encoder.name, progress=self.progress
+            key,
+            texts,
+            lambda missing: encoder.encode(missing, kind),
+            name=encoder.name,
+            progress=self.progress,
+            encode_all=lambda batches: encode_batches(encoder, kind, batches, self.settings),
         )
 
     def _refuse_many(self, vectors: VectorStore, encoder: Encoder, texts: list[str]) -> None:

@@ -273,6 +273,14 @@ def test_compact_reads_other_languages_with_the_bundled_encoder(exported: dict[s
     np.testing.assert_allclose(rows @ compact.encode(tools, "tool").T, expected, atol=1e-5)
 
 
+def test_compact_gives_the_transformer_english_words_for_a_foreign_tool(exported: dict[str, Path]) -> None:
+    compact, static = CompactEncoder(str(exported["int8"])), load_static()
+    split = compact.dim - static.dim
+    [foreign, english] = compact.encode(["weather: 查询城市的天气", "weather: query ciudad weather"], "tool")[:, :split]
+    assert foreign.any()
+    np.testing.assert_allclose(foreign, english, atol=1e-3)
+
+
 def test_compact_meets_the_contract(exported: dict[str, Path]) -> None:
     check_encoder(CompactEncoder(str(exported["int8"])))
 

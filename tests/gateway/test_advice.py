@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from toolscout.gateway import calls
-from toolscout.gateway.calls import explain_faults
+from toolscout.gateway.calls import accepts_at_once, explain_faults
 from toolscout.types import Tool
 
 
@@ -86,3 +86,37 @@ def test_a_long_value_is_not_repeated_in_full() -> None:
 def test_no_more_than_five_faults_are_listed() -> None:
     properties = {f"p{number}": {"type": "string"} for number in range(20)}
     assert len(explain_faults(tool(properties=properties), dict.fromkeys(properties, 1))) == 5
+
+
+# --- at once, without a thread ----------------------------------------------------------------------------------------
+
+
+def check_twice(schema: dict[str, Any], given: dict[str, Any]) -> bool:
+    """Compile the schema as a first call does, and return whether the second accepts the arguments at once."""
+    subject = tool(**schema)
+    calls._validators.pop(subject.fingerprint, None)
+    assert not accepts_at_once(subject, given)  # to compile a schema takes a thread
+    explain_faults(subject, given)
+    return accepts_at_once(subject, given)
+
+
+def test_ordinary_arguments_are_accepted_at_once_and_wrong_ones_never_are() -> None:
+    assert check_twice(CITY, {"city": "Oslo", "days": 2})
+    assert not check_twice(CITY, {"city": 1})
+    assert not check_twice(CITY, {})
+
+
+@pytest.mark.parametrize(
+    ("schema", "given"),
+    [
+        ({"properties": {"x": {"uniqueItems": True}}}, {"x": [1]}),
+        ({"properties": {"x": {"$ref": "#/$defs/y"}}, "$defs": {"y": {}}}, {"x": 1}),
+        ({"unevaluatedProperties": False, "properties": {"x": {}}}, {"x": 1}),
+        ({"properties": {"x": {"enum": [f"value {n}" for n in range(1_000)]}}}, {"x": "value 3"}),
+        ({"properties": {"x": {"type": "string"}}}, {"x": "a" * 3_000}),
+        ({"properties": {"x": {"items": {"type": "integer"}}}}, {"x": [1] * 300}),
+    ],
+)
+def test_a_validation_that_may_take_long_waits_for_a_thread(schema: dict[str, Any], given: dict[str, Any]) -> None:
+    assert not check_twice(schema, given)
+    assert explain_faults(tool(**schema), given) == []

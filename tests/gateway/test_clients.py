@@ -12,8 +12,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from homes_in_postgres import find_place
 from tests_cli import run
+from toolscout.access.profiles import PROFILE_FILE
 from toolscout.cli.client_entries import CLIENTS
+from toolscout.database.documents import write_document
 from toolscout.gateway.text import INSTRUCTIONS, META_TOOLS
 
 if sys.version_info >= (3, 11):
@@ -83,7 +86,7 @@ def write_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "policy é.toml").write_text('default = "ann"\n[[caller]]\nname = "ann"\nallow = ["**"]\n')
     (folder / "home").mkdir()
-    (folder / "home" / "profiles.toml").write_text('[[profile]]\nname = "billing"\nallow = ["**"]\n')
+    write_document(find_place(folder / "home"), PROFILE_FILE, b'[[profile]]\nname = "billing"\nallow = ["**"]\n')
 
 
 OPTIONS = {

@@ -149,7 +149,8 @@ def test_a_call_that_is_given_up_is_cancelled_at_the_server_and_journaled(start:
 
 def test_an_id_that_is_not_there_is_answered_with_the_nearest_one(start: Start) -> None:
     async def body(agent: Agent) -> None:
-        assert "did you mean 'a/echo'?" in await agent.text("a/ecco")
+        for id in ("a/ecco", "ecco", "cho", "b/ECCO"):
+            assert "did you mean 'a/echo'?" in await agent.text(id), id
         for id in ("A/echo", "b/echo", "search_tools", "toolscout/search_tools", ""):
             answer = await agent.call(id)
             assert answer.is_error and "expected the id of a tool" in answer.content[0].text

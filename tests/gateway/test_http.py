@@ -19,6 +19,7 @@ import pytest
 from click.testing import Result
 
 from gateway.conftest import busy, raw
+from homes_in_postgres import name_home
 from tests_cli import run
 from toolscout.access.policy import hashed_key
 from toolscout.scout import Scout
@@ -38,7 +39,7 @@ def command(folder: Path, *options: str, **entries: Any) -> list[str]:
     """The command line of a gateway over `entries`."""
     path = folder / "mcp.json"
     path.write_text(json.dumps({"mcpServers": entries or {"a": busy()}}))
-    home = ["--home", str(folder / "home")]
+    home = ["--home", name_home(folder / "home")]
     return [sys.executable, "-m", "toolscout", *home, "gateway", "--config", str(path), *options]
 
 
@@ -158,6 +159,7 @@ def refuse(line: list[str]) -> Result:
     return done
 
 
+@pytest.mark.folder_only("a file in the folder")
 def test_a_policy_in_the_home_is_in_force_without_being_named(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     Path(policy(tmp_path)).rename(tmp_path / "home" / "policy.toml")

@@ -11,6 +11,8 @@ from typing import Any
 
 import anyio
 import pytest
+from click.testing import CliRunner
+from prometheus_client.parser import text_string_to_metric_families
 
 import toolscout.gateway.upstreams as upstreams
 from gateway.conftest import Agent, Start, busy, raw
@@ -19,7 +21,7 @@ from postgres_server import PostgresServer, describe
 from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import hashed_key
 from toolscout.access.policy_file import POLICY_FILE
-from toolscout.cli.main import COMMANDS
+from toolscout.cli.main import COMMANDS, program
 from toolscout.database.documents import close_documents, write_document
 from toolscout.errors import Denied
 from toolscout.gateway.lifecycle import MAX_FAILED_CALLS, Breaker
@@ -327,6 +329,44 @@ def test_a_server_that_hangs_is_left_alone_after_some_calls_and_tried_again(star
     run(start, body, {"bad": busy(), "good": busy()}, call_timeout=0.3)
 
 
+def test_the_health_of_a_server_is_told_to_people_and_to_prometheus(start: Start) -> None:
+    def read_metrics(agent: Agent) -> dict[tuple[str, ...], float]:
+        families = text_string_to_metric_families(agent.gateway.health.render_metrics().decode())
+        samples = [sample for family in families for sample in family.samples]
+        return {(sample.name.removeprefix("toolscout_"), *sample.labels.values()): sample.value for sample in samples}
+
+    def show(agent: Agent) -> str:
+        agent.gateway.health._written_at = float("-inf")
+        agent.gateway.health.write()
+        done = CliRunner().invoke(program, ["--home", str(agent.gateway.scout.settings.home), "status"])
+        assert done.exit_code == 0, done.output
+        return " ".join(done.output.split())
+
+    async def body(agent: Agent) -> None:
+        began = time.time() - 1
+        assert await agent.text("bad/echo", text="x") == "x"
+        metrics = read_metrics(agent)
+        assert metrics["upstream_circuit", "closed", "bad"] == 1 and metrics["upstream_state", "bad", "ok"] == 1
+        answered = metrics["upstream_answered_at_timestamp_seconds", "bad"]
+        assert answered > began and metrics["upstream_last_error_at_timestamp_seconds", "bad"] == 0
+        for _ in range(MAX_FAILED_CALLS):
+            await agent.text("bad/hang")
+        metrics = read_metrics(agent)
+        assert metrics["upstream_circuit", "open", "bad"] == 1 and metrics["upstream_failed_calls", "bad"] == 3
+        assert metrics["upstream_last_error_at_timestamp_seconds", "bad"] > answered
+        assert metrics["upstream_circuit", "closed", "good"] == 1
+        assert ("upstream_circuit", "closed", "bad") not in metrics
+        said = await anyio.to_thread.run_sync(show, agent)
+        assert "open" in said and "did not answer within" in said and "never" not in said
+        await until(lambda: agent.gateway.health.describe().servers[0].circuit == "trial")
+        assert await agent.text("bad/echo", text="x") == "x"
+        [bad, good] = agent.gateway.health.describe().servers
+        assert (bad.circuit, bad.message) == ("closed", "") and "did not answer within" in bad.last_error
+        assert bad.answered_at > bad.last_error_at > "" and good.last_error_at == good.last_error == ""
+
+    run(start, body, {"bad": busy(), "good": busy()}, call_timeout=0.3)
+
+
 def test_a_search_ends_with_the_time_limit_of_a_call(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[float] = []
 
@@ -394,7 +434,7 @@ def test_status_shows_the_servers_of_a_running_gateway(start: Start, tmp_path: P
 
     async def body(agent: Agent) -> None:
         assert await agent.text("a/echo", text="x") == "x"
-        await until(lambda: any((tmp_path / "home" / "gateways").glob("*.json")))
+        await until(lambda: any((agent.gateway.scout.settings.home / "gateways").glob("*.json")))
 
         def read_status() -> dict[str, Any]:
             shown = run_program("--home", str(tmp_path / "home"), "status", "--json")

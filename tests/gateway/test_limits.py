@@ -117,6 +117,7 @@ def answers(home: Path, visible: list[str], hidden: list[str], ids: list[str]) -
         return list(missing.values())
 
 
+@pytest.mark.folder_only("opens fifty homes")
 @settings(max_examples=25, deadline=None)
 @given(visible=NAMES, hidden=NAMES)
 def test_suggestions_do_not_depend_on_hidden_tools(

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gateway.conftest import Agent, Start, busy
 from gateway.test_gateway import limited, run
 from gateway.test_http import ACCEPT, HELLO, KEY, OTHER, Service, policy
+from homes_in_postgres import find_place
 from test_access_properties import crowded, policies
 from tests_cli import run as run_program
 from toolscout.access.policy import Caller, Rules
@@ -23,6 +24,7 @@ from toolscout.config import load_settings
 from toolscout.database.documents import delete_document, write_document
 from toolscout.errors import ConfigError, NotFound
 from toolscout.gateway.text import INSTRUCTIONS, META_TOOLS, count_tokens
+from toolscout.home import Address
 from toolscout.scout import Scout
 from toolscout.types import Hints, Tool
 
@@ -48,6 +50,8 @@ def write(home: Path | str, text: str = PROFILES) -> Path:
     path = Path(home) / PROFILE_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+    if isinstance(place := find_place(path.parent), Address):
+        write_document(place, PROFILE_FILE, text.encode())
     return path
 
 
@@ -133,7 +137,7 @@ def test_a_tag_selects_tools_and_deny_and_read_only_take_precedence() -> None:
 
 
 def test_a_changed_profile_is_in_force_and_one_that_is_removed_shows_nothing(start: Start, tmp_path: Path) -> None:
-    path = write(tmp_path / "home")
+    write(tmp_path / "home")
 
     async def body(agent: Agent) -> None:
         async def wait_for(refused: bool, id: str) -> None:
@@ -142,14 +146,14 @@ def test_a_changed_profile_is_in_force_and_one_that_is_removed_shows_nothing(sta
                     await anyio.sleep(0.05)
 
         await wait_for(True, "a/pid")
-        path.write_text(PROFILES.replace('deny = ["**/pid"]\n', ""))
+        write(tmp_path / "home", PROFILES.replace('deny = ["**/pid"]\n', ""))
         await wait_for(False, "a/pid")
-        path.write_text("[[profile]]\nname = 5")
+        write(tmp_path / "home", "[[profile]]\nname = 5")
         with anyio.fail_after(20):
             while not any("the old profiles stay in force" in said for said in agent.said):
                 await anyio.sleep(0.05)
         assert not (await agent.call("a/pid")).is_error
-        path.write_text('[[profile]]\nname = "other"\nallow = ["**"]\n')
+        write(tmp_path / "home", '[[profile]]\nname = "other"\nallow = ["**"]\n')
         await wait_for(True, "a/pid")
         assert await list_names(agent) == [*META_TOOLS]
 

@@ -19,6 +19,7 @@ import pytest
 
 from gateway.conftest import Agent, Start
 from gateway.test_gateway import run
+from homes_in_postgres import name_home
 from toolscout.gateway.text import META_TOOLS
 from toolscout.scout import Scout
 
@@ -166,7 +167,16 @@ def test_a_client_of_another_maker_reaches_real_servers(transport: str, tmp_path
                 )
                 assert expected in called.content[0].text
 
-    line = [sys.executable, "-m", "toolscout", "--home", str(tmp_path / "home"), "gateway", "--config", str(config)]
+    line = [
+        sys.executable,
+        "-m",
+        "toolscout",
+        "--home",
+        name_home(tmp_path / "home"),
+        "gateway",
+        "--config",
+        str(config),
+    ]
     if transport == "stdio":
         anyio.run(talk, StdioTransport(line[0], line[1:], env=dict(os.environ), keep_alive=False))
     else:

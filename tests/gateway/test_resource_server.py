@@ -14,6 +14,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from gateway.oauth_gateway import KEYS, bank, issuer, open_site, running, sealing_key, write_policy
+from homes_in_postgres import find_place, name_home
 from servers.oauth import Bank, Browser, Issuer
 from tests_cli import run
 from toolscout.access.vault import Vault
@@ -214,7 +215,7 @@ def test_callers_without_a_key_cannot_sign_in(bank: Bank, tmp_path: Path) -> Non
 
 def test_sign_ins_are_listed_and_removed_on_the_command_line(tmp_path: Path, sealing_key: str) -> None:
     home = tmp_path / "home"
-    vault = Vault(home, Sealer([sealing_key]))
+    vault = Vault(find_place(home), Sealer([sealing_key]))
     vault.write("ann", "https://mcp.example.com", {"issuer": "https://login", "tokens": {"access_token": "at_secret"}})
     vault.write("staff\ncarl", "https://mcp.example.com", {"tokens": {"access_token": "at_other"}})
     listed = run("--home", str(home), "identity", "list", "--json")
@@ -232,7 +233,9 @@ def test_sign_ins_move_with_their_home(tmp_path: Path, sealing_key: str) -> None
     source, target = tmp_path / "home", tmp_path / "other"
     with Scout(source) as scout:
         scout.add([{"name": "pay", "description": "Pays a bill.", "parameters": {}}], name="bank")
-    Vault(source, Sealer([sealing_key])).write("ann", "https://mcp.example.com", {"tokens": {"access_token": "at"}})
-    moved = run("migrate", str(source), str(target))
+    Vault(find_place(source), Sealer([sealing_key])).write(
+        "ann", "https://mcp.example.com", {"tokens": {"access_token": "at"}}
+    )
+    moved = run("migrate", name_home(source), name_home(target))
     assert moved.exit_code == 0, moved.output
-    assert Vault(target, Sealer([sealing_key])).holds("ann", "https://mcp.example.com")
+    assert Vault(find_place(target), Sealer([sealing_key])).holds("ann", "https://mcp.example.com")

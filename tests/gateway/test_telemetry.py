@@ -15,6 +15,7 @@ import pytest
 
 import traffic
 from collector import Collector, open_collector
+from homes_in_postgres import name_home
 from server.program import Program
 from toolscout.access import telemetry
 from toolscout.errors import ConfigError
@@ -33,7 +34,7 @@ def run_gateway(folder: Path, collector: Collector) -> list[Any]:
 
     config = folder / "mcp.json"
     config.write_text(json.dumps({"mcpServers": {"traced": {"command": sys.executable, "args": [str(SERVER)]}}}))
-    words = ["-m", "toolscout", "--home", str(folder / "home"), "gateway", "--config", str(config)]
+    words = ["-m", "toolscout", "--home", name_home(folder / "home"), "gateway", "--config", str(config)]
     environment = {**os.environ, "TOOLSCOUT_TELEMETRY": collector.address}
 
     async def use() -> list[Any]:
@@ -75,7 +76,7 @@ def test_the_service_joins_the_trace_of_its_request_and_sends_its_spans_when_it_
     with open_collector() as collector:
         monkeypatch.setenv("TOOLSCOUT_TELEMETRY", collector.address)
         monkeypatch.setenv("TOOLSCOUT_LOG_FORMAT", "json")
-        program = Program(tmp_path / "home")
+        program = Program(name_home(tmp_path / "home"))
         program.ask("POST", "/v1/search", {"query": "send a zebra by mail"}, traceparent=f"00-{TRACE}-{SPAN}-01")
         assert program.end(signal.SIGTERM) == 0
     request = next(span for span in collector.spans if span.trace_id.hex() == TRACE and span.name == "HTTP POST")

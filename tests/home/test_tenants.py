@@ -22,13 +22,15 @@ from toolscout.access.policy_file import find_policy, put_policy
 from toolscout.access.tenants import TenantKeys
 from toolscout.catalogue import schema
 from toolscout.catalogue.store import Origin, Store
-from toolscout.config import load_settings
+from toolscout.config import Settings, load_settings
 from toolscout.database import hold_lock, postgres
 from toolscout.database.dialect import Migration, translate_schema
 from toolscout.database.documents import read_document, write_document
 from toolscout.database.tenants import add_tenant, list_tenants, remove_tenant
 from toolscout.errors import ConfigError, Denied, NotFound, StoreError
 from toolscout.home import Address, Home, local_folder, place_tenant
+from toolscout.indexes.engines.connect import close_engine, open_engine
+from toolscout.indexes.engines.contract import CollectionState, identify_home
 from toolscout.models import champion
 from toolscout.scout import Scout
 from toolscout.types import Tool
@@ -247,6 +249,70 @@ def test_the_gateway_takes_the_tenant_from_the_key_and_a_session_from_no_other(t
             assert client.get("/status", headers=as_caller("a")).json()["servers"] == []
 
 
+# --- vectors in an engine
+
+
+@pytest.fixture(params=["pgvector", "pgvector elsewhere", "milvus"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Home, str]:
+    """A home, and the setting `index` of an engine that all its tenants share."""
+    if request.param == "pgvector":
+        return request.getfixturevalue("postgres"), "pgvector"
+    home = tmp_path / "home"
+    if request.param == "milvus":
+        pytest.importorskip("milvus_lite")
+        return home, f"milvus:{tmp_path / 'vectors.db'}"
+    return home, f"pgvector:{describe(request.getfixturevalue('postgres_server').new_home())}"
+
+
+def test_each_tenant_has_its_own_vectors_and_a_removed_one_leaves_none(
+    engine: tuple[Home, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, index = engine
+    identities, settings = {}, {}
+    for name in ("a", "b"):
+        add_tenant(root, name)
+        with Scout(name_home(root), tenant=name, index=index, recipe="hybrid") as scout:
+            scout.add([{"name": name, "description": f"Finds the customers of {name}."}], name="crm")
+            scout.embed()
+            assert scout.search("find customers").ids == (f"crm/{name}",)
+            identities[name], settings[name] = identify_home(scout.settings.place), scout.settings
+    keys = {name: [state.key for state in list_vectors(settings[name], identities[name])] for name in ("a", "b")}
+    assert [key.tenant for key in [*keys["a"], *keys["b"]]] == ["a", "b"]
+    if index.startswith("pgvector"):  # row-level security: not even the name of the other one's collection is seen
+        assert list_vectors(settings["b"], identities["a"]) == []
+    monkeypatch.setenv("TOOLSCOUT_INDEX", index)
+    refused = run("--home", name_home(root), "tenant", "remove", "default", "--yes")
+    assert refused.exit_code == 1 and list_vectors(settings["a"], identities["a"])
+    removed = run("--home", name_home(root), "tenant", "remove", "a", "--yes")
+    assert removed.exit_code == 0, removed.output
+    if index != "pgvector":  # there the database itself refuses a tenant that is gone
+        assert list_vectors(settings["a"], identities["a"]) == []
+    else:
+        with contextlib.closing(connect_as_owner(root)) as owner:
+            query = f"SELECT DISTINCT tenant FROM {root.schema}.tool_vectors"
+            assert owner.execute(query).fetchall() == [("b",)]
+            indexes = "SELECT count(*) FROM pg_indexes WHERE schemaname = %s AND indexdef LIKE '%%hnsw%%'"
+            assert owner.execute(indexes, (root.schema,)).fetchone() == (1,)
+    with Scout(name_home(root), tenant="b", recipe="hybrid") as scout:
+        assert scout.search("find customers").ids == ("crm/b",)
+
+
+def list_vectors(settings: Settings, identity: str) -> list[CollectionState]:
+    """The collections that a tenant can list under an identity."""
+    try:
+        return open_engine(settings).list_collections(identity)
+    finally:
+        close_engine(settings)
+
+
+def test_a_tenant_whose_vectors_cannot_be_deleted_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_tenant(tmp_path, "a")
+    monkeypatch.setenv("TOOLSCOUT_INDEX", "pgvector:postgresql://nobody@/tools?host=/nowhere")
+    refused = run("--home", str(tmp_path), "tenant", "remove", "a", "--yes")
+    assert refused.exit_code == 1 and "does not answer" in refused.output
+    assert [tenant.name for tenant in list_tenants(tmp_path)] == ["default", "a"]
+
+
 # --- PostgreSQL itself
 
 
@@ -268,10 +334,11 @@ def list_tables(connection: psycopg.Connection[Any], schema_name: str) -> list[s
 def test_every_table_hides_the_rows_of_other_tenants_from_the_role_of_the_program(postgres: Address) -> None:
     for name in ("a", "b"):
         add_tenant(postgres, name)
-        with Scout(describe(postgres), tenant=name) as scout:
+        with Scout(describe(postgres), tenant=name, index="pgvector") as scout:
             scout.journal.append("call", tool="x/y", ok=True)
             write_document(scout.settings.place, "policy.toml", name.encode())
             fill(scout)
+            scout.embed()
     with contextlib.closing(connect_as_owner(postgres)) as owner:
         tables = list_tables(owner, postgres.schema)
         rights = owner.execute(
@@ -280,7 +347,10 @@ def test_every_table_hides_the_rows_of_other_tenants_from_the_role_of_the_progra
             (postgres.schema,),
         ).fetchall()
         assert {(True, True)} == {tuple(row[1:]) for row in rights}, "a new table belongs to tenants too"
-        assert {"tools", "events", "documents", "model_files"} <= set(tables)
+        assert {"tools", "events", "documents", "model_files", "vector_collections", "vector_marks"} <= set(tables)
+        assert owner.execute(
+            f"SELECT tenant, count(*) FROM {postgres.schema}.tool_vectors GROUP BY tenant ORDER BY tenant"
+        ).fetchall() == [("a", 10), ("b", 10)]
     own = place_tenant(postgres, "a")
     assert isinstance(own, Address)
     with contextlib.closing(postgres_connection(own)) as connection:

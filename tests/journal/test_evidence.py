@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import traffic
+from homes_in_postgres import copy_home
 from toolscout.journal import evidence
 from toolscout.journal.evidence import LiveEvidence, collect_evidence, limit_per_caller, read_example, weigh_rank
 from toolscout.journal.journal import Journal, Trail
@@ -45,7 +45,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def neighbours(learned: Path, tmp_path: Path) -> Iterator[Scout]:
-    shutil.copytree(learned, tmp_path / "home")
+    copy_home(learned, tmp_path / "home")
     with Scout(tmp_path / "home", journal=False) as scout:
         yield scout
 
@@ -99,11 +99,13 @@ def oddities() -> list[dict[str, Any]]:
 # --- odd events -------------------------------------------------------------------------------------------------------
 
 
-def test_oddly_shaped_events_of_every_kind_do_not_keep_anybody_from_searching_or_learning(neighbours: Scout) -> None:
+def test_oddly_shaped_events_of_every_kind_do_not_keep_anybody_from_searching_or_learning(
+    neighbours: Scout, tmp_path: Path
+) -> None:
     before = neighbours.search("guitar and karaoke", 1).ids
     neighbours.journal.import_lines(json.dumps(each).encode() for each in oddities())
     assert neighbours.search("guitar and karaoke", 1).ids == before == (TOOL,)
-    with Scout(neighbours.settings.home, journal=False) as again:
+    with Scout(tmp_path / "home", journal=False) as again:
         assert again.search("guitar and karaoke", 1).ids == before
     assert learn(neighbours).outcome in {"promoted", "refused"}
 

@@ -69,6 +69,33 @@ def test_every_combination_is_fitted_once_and_judged_by_its_figures_on_dev(root:
     assert json.loads(job(root).path.read_text()) == json.loads(json.dumps(found))
 
 
+def test_a_sweep_on_ray_gives_the_same_and_repeats_no_finished_trial(
+    root: Path, fits: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = sweep(job(root))
+    fits.clear()
+    lost = [True]
+
+    def map_here(work: Any, shards: Any, ray: str) -> Any:
+        """Ray's part of the work is done here, the last piece first; the first run is killed after two of them."""
+        for number in reversed(range(len(shards))):
+            if ray and lost[0] and len(fits) == 3:
+                raise KeyboardInterrupt
+            yield number, work(shards[number])
+
+    monkeypatch.setattr(module, "map_shards", map_here)
+    settings = Settings(home=root.parent / "other", ray="local")
+    with pytest.raises(KeyboardInterrupt):
+        sweep(job(root, settings=settings, label="ray"))
+    lost[0] = False
+    spread = sweep(job(root, settings=settings, label="ray"), resume=True)
+    assert len(fits) == 6 and len(set(map(str, fits))) == 6
+    assert [trial["dev"] for trial in spread["trials"]] == [trial["dev"] for trial in alone["trials"]]
+    assert spread["best"]["settings"] == alone["best"]["settings"]
+    with pytest.raises(ConfigError, match="workers share no budget"):
+        sweep(job(root, settings=Settings(home=root.parent / "llm", ray="local", llm="http://localhost#m"), label="x"))
+
+
 def test_what_the_test_queries_need_makes_no_difference(root: Path) -> None:
     first = sweep(job(root))
     file = root / "slang" / "qrels" / "test.tsv"

@@ -11,7 +11,8 @@ import pytest
 import lessons
 from toolscout.catalogue.store import Catalogue
 from toolscout.errors import ConfigError
-from toolscout.methods.scout_light import _can_classify, _mix_usages
+from toolscout.methods.scout_light import _can_classify
+from toolscout.methods.shared.mixture import mix_usages
 from toolscout.methods.shared.usage import HybridScorer
 from toolscout.methods.shared.usage_fit import FitData
 from toolscout.recipes import registry
@@ -24,11 +25,11 @@ from toolscout.workspace import Workspace
 
 def test_the_shares_count_only_among_the_parts_that_know_a_query() -> None:
     nothing, half = np.zeros(2), np.array([0.5, 0.5])
-    usage = _mix_usages([(0.25, lambda text, row: nothing), (0.75, lambda text, row: half)])
+    usage = mix_usages([(0.25, lambda text, row: nothing), (0.75, lambda text, row: half)])
     assert usage("", np.zeros(1, np.float32)).tolist() == [0.5, 0.5]
-    both = _mix_usages([(0.25, lambda text, row: np.array([1.0, 0.0])), (0.75, lambda text, row: half)])
+    both = mix_usages([(0.25, lambda text, row: np.array([1.0, 0.0])), (0.75, lambda text, row: half)])
     assert both("", np.zeros(1, np.float32)).tolist() == [0.625, 0.375]
-    assert not _mix_usages([(1.0, lambda text, row: nothing)])("", np.zeros(1, np.float32)).any()
+    assert not mix_usages([(1.0, lambda text, row: nothing)])("", np.zeros(1, np.float32)).any()
 
 
 def test_a_tool_without_usage_keeps_the_score_of_hybrid(slang: Lesson, tmp_path: Path) -> None:

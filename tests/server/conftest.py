@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 import traffic
+from homes_in_postgres import copy_home, name_home
 from server.program import Program
 from toolscout.access.policy import Policies, hashed_key
 from toolscout.learn.loop import learn
@@ -90,13 +90,13 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def home(listed: Path, tmp_path: Path) -> Path:
-    shutil.copytree(listed, tmp_path / "h")
-    return tmp_path / "h"
+def home(listed: Path, tmp_path: Path) -> str:
+    copy_home(listed, tmp_path / "h")
+    return name_home(tmp_path / "h")
 
 
 @pytest.fixture
-def program(home: Path) -> Iterator[Program]:
+def program(home: str) -> Iterator[Program]:
     running = Program(home)
     yield running
     running.process.kill()
@@ -107,8 +107,8 @@ def program(home: Path) -> Iterator[Program]:
 def shared_program(listed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     """One service for all tests that leave it running."""
     home = tmp_path_factory.mktemp("shared") / "h"
-    shutil.copytree(listed, home)
-    running = Program(home)
+    copy_home(listed, home)
+    running = Program(name_home(home))
     yield running
     running.process.kill()
     running.process.communicate()
@@ -127,6 +127,6 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def taught(learned: Path, tmp_path: Path) -> Iterator[Scout]:
-    shutil.copytree(learned, tmp_path / "taught")
+    copy_home(learned, tmp_path / "taught")
     with Scout(tmp_path / "taught") as scout:
         yield scout

@@ -16,7 +16,7 @@ from typing import Any
 class Program:
     """A running service; made ready before it is given."""
 
-    def __init__(self, home: Path, *options: str) -> None:
+    def __init__(self, home: Path | str, *options: str) -> None:
         started = time.perf_counter()
         self.home = home
         line = [sys.executable, "-m", "toolscout", "--home", str(home), "serve", "--port", "0", *options]

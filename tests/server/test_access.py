@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,11 +13,13 @@ from typing import Any
 import anyio
 import pytest
 
-from server.conftest import KEYS, as_caller
-from toolscout.access.policy import Caller, Policies, Rules
+from server.conftest import KEYS, POLICY, as_caller
+from toolscout.access.live_policy import LivePolicies
+from toolscout.access.policy import Caller, Policies, Rules, hashed_key
 from toolscout.catalogue.store import Catalogue, Origin, Store
 from toolscout.scout import Scout
 from toolscout.server import Limits, Service, app, quality
+from toolscout.server.batches import Batches
 from toolscout.server.limits import Buckets
 from toolscout.server.routes import ROUTES
 from toolscout.server.view import RowFilter, Views
@@ -315,3 +319,39 @@ def test_every_answer_forbids_what_pages_must_not_do(client: Any, path: str) -> 
     assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
     policy = headers["content-security-policy"]
     assert policy.startswith("default-src 'none'") and "frame-ancestors 'none'" in policy and "unsafe" not in policy
+
+
+def test_a_changed_policy_is_in_force_without_a_restart_and_requests_under_way_finish(
+    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, said = tmp_path / "policy.toml", list[str]()
+    path.write_text(POLICY)
+    client = start(policies=LivePolicies(path), follow_policies=said.append)
+    begun, may_end, search = threading.Event(), threading.Event(), Batches.search
+
+    async def search_slowly(self: Batches, *arguments: Any, **named: Any) -> Any:
+        begun.set()
+        await anyio.to_thread.run_sync(may_end.wait)
+        return await search(self, *arguments, **named)
+
+    def status_of(key: str) -> int:
+        return int(client.get("/v1/me", headers={"x-api-key": key}).status_code)
+
+    def wait_for(number: int) -> None:
+        until = time.monotonic() + 20
+        while len(said) < number and time.monotonic() < until:
+            time.sleep(0.02)
+
+    monkeypatch.setattr(Batches, "search", search_slowly)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(client.post, "/v1/search", json={"query": "mail"}, headers=as_caller("bob"))
+        assert begun.wait(20)
+        path.write_text(POLICY.replace(hashed_key(KEYS["bob"]), hashed_key("another key of bob")))
+        wait_for(1)
+        assert status_of(KEYS["bob"]) == 401 and status_of("another key of bob") == 200
+        assert status_of(KEYS["ann"]) == 200
+        path.write_text("callers = 5")
+        wait_for(2)
+        assert "the old rules stay in force" in said[1] and status_of("another key of bob") == 200
+        may_end.set()  # also bob's old key, which the request came with, still counts for it
+        assert waiting.result(20).status_code == 200

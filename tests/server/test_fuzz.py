@@ -218,7 +218,7 @@ def world(start: Any, taught: Scout, tmp_path: Any) -> Any:
             for name in (caller, "eve")
         }
         seen, hidden = ([tool for tool in tools if known.sees(tool) is wanted] for wanted in (True, False))
-        [entry] = champion.history(taught.settings.home)
+        [entry] = champion.history(taught.settings.place)
         return client, World(seen, hidden, searches[caller], searches["eve"], entry.model)
 
     return of
@@ -244,7 +244,7 @@ def test_fuzzing_finds_no_fault_and_no_leak(world: Any, taught: Scout, caller: s
     seen: dict[str, set[int]] = {}
     for result in schema.get_all_operations():
         operation = result.ok()
-        champion.promote(taught.settings.home, there.model, "again, whatever was asked before")
+        champion.promote(taught.settings.place, there.model, "again, whatever was asked before")
         for mode in GenerationMode.POSITIVE, GenerationMode.NEGATIVE:
             seen.setdefault(operation.path, set()).update(fuzz(operation, mode, caller, there))
     me = client.get("/v1/me", headers=as_key(caller)).json()

@@ -34,7 +34,7 @@ def test_before_any_run_there_is_nothing_to_tell(client: Any) -> None:
 
 def test_a_promotion_is_taken_back_and_made_again_and_the_next_search_follows(taught: Scout, start: Any) -> None:
     client, query = start(scout=taught), {"query": traffic.requests(1, 9)[0][0], "k": 3}
-    [name] = [each.model for each in champion.history(taught.settings.home)]
+    [name] = [each.model for each in champion.history(taught.settings.place)]
 
     def answer() -> list[tuple[str, float]]:
         return [(hit["id"], hit["score"]) for hit in client.post("/v1/search", json=query).json()["hits"]]
@@ -45,35 +45,36 @@ def test_a_promotion_is_taken_back_and_made_again_and_the_next_search_follows(ta
     assert answer() != learned and client.get("/v1/models").json()["recipe"] == "scout"
     assert client.post("/v1/promote", json={"model": name}).json()["recipe"] == "neighbours"
     assert answer() == learned
-    assert champion.history(taught.settings.home)[-1].why == "by hand, by local"
+    assert champion.history(taught.settings.place)[-1].why == "by hand, by local"
 
 
 def test_a_rollback_of_another_champion_than_the_present_one_is_refused(taught: Scout, start: Any) -> None:
-    before = champion.history(taught.settings.home)
+    before = champion.history(taught.settings.place)
     answer = start(scout=taught).post("/v1/rollback", json={"champion": "an-older-one"})
     assert answer.status_code == 409 and before[-1].model in answer.json()["error"]
-    assert champion.history(taught.settings.home) == before
+    assert champion.history(taught.settings.place) == before
 
 
 @pytest.mark.parametrize("name", ["nobody", "../home/models/x", "."])
 def test_what_is_not_on_the_shelf_is_not_promoted(client: Any, toy: Scout, name: str) -> None:
     assert client.post("/v1/promote", json={"model": name}).status_code == 404
     assert client.post("/v1/rollback", json={"champion": name}).status_code == 404
-    assert champion.history(toy.settings.home) == []
+    assert champion.history(toy.settings.place) == []
 
 
 def test_a_damaged_model_is_not_promoted(taught: Scout, start: Any) -> None:
-    [entry] = champion.history(taught.settings.home)
-    for file in champion.find_model(taught.settings.home, entry.model).glob("*.safetensors"):
+    [entry] = champion.history(taught.settings.place)
+    for file in champion.find_model(taught.settings.place, entry.model).glob("*.safetensors"):
         file.write_bytes(file.read_bytes()[:-1])
     answer = start(scout=taught).post("/v1/promote", json={"model": entry.model})
     assert answer.status_code == 503 and "was changed" in answer.json()["error"]
-    assert champion.history(taught.settings.home) == [entry]
+    assert champion.history(taught.settings.place) == [entry]
 
 
+@pytest.mark.folder_only("in a database a missing copy is fetched again")
 def test_a_champion_that_is_gone_is_named_and_can_be_taken_back(taught: Scout, start: Any) -> None:
-    [entry] = champion.history(taught.settings.home)
-    shutil.rmtree(champion.find_model(taught.settings.home, entry.model))
+    [entry] = champion.history(taught.settings.place)
+    shutil.rmtree(champion.find_model(taught.settings.place, entry.model))
     client = start(scout=taught)
     assert client.get("/v1/me").json()["recipe"] == "scout"
     told = client.get("/v1/models").json()
@@ -83,11 +84,12 @@ def test_a_champion_that_is_gone_is_named_and_can_be_taken_back(taught: Scout, s
     assert client.get("/v1/models").json()["notice"] is None
 
 
+@pytest.mark.folder_only("in a database a damaged copy is fetched again")
 @pytest.mark.parametrize("harm", ["model", "pointer"])
 def test_a_champion_that_cannot_serve_is_explained_to_operators_alone(
     taught: Scout, start: Any, tmp_path: Path, harm: str
 ) -> None:
-    home = taught.settings.home
+    home = taught.settings.place
     [entry] = champion.history(home)
     file = (
         champion.find_model(home, entry.model) / model_store.ARRAYS
@@ -138,7 +140,7 @@ def test_a_promotion_does_not_wait_for_a_lint(taught: Scout, start: Any, monkeyp
 
     monkeypatch.setattr("toolscout.server.quality.lint", slow)
     client = start(scout=taught)
-    [name] = [each.model for each in champion.history(taught.settings.home)]
+    [name] = [each.model for each in champion.history(taught.settings.place)]
     with ThreadPoolExecutor(1) as pool:
         lint = pool.submit(client.get, "/v1/lint")
         assert begun.wait(20)

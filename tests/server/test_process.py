@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import traffic
+from homes_in_postgres import name_home
 from server.conftest import KEYS, POLICY
 from server.program import Program
 from server.test_load import benchmark
@@ -41,13 +42,20 @@ def test_it_serves_what_the_command_line_added_and_sees_what_it_adds(shared_prog
     assert "no policy file" in program.said
 
 
-def test_a_policy_in_the_home_is_in_force(home: Path) -> None:
-    (home / "policy.toml").write_text(POLICY.replace("mail/", "list/"))
+@pytest.mark.folder_only("a file in the folder")
+def test_a_policy_in_the_home_is_in_force(home: str) -> None:
+    policy = Path(home, "policy.toml")
+    policy.write_text(POLICY.replace("mail/", "list/"))
     program = Program(home)
     try:
         assert program.ask("GET", "/v1/me")[0] == 401
         assert program.ask("GET", "/v1/me", authorization=f"Bearer {KEYS['bob']}")[1]["caller"] == "bob"
-        assert f"the policy file {home / 'policy.toml'}" in program.said
+        policy.write_text(POLICY.replace('name = "bob"', 'name = "rob"'))
+        until = time.monotonic() + 20
+        while program.ask("GET", "/v1/me", authorization=f"Bearer {KEYS['bob']}")[1]["caller"] != "rob":
+            assert time.monotonic() < until, "the service follows its policy file"
+            time.sleep(0.05)
+        assert f"the policy file {policy}" in program.said
     finally:
         assert program.end(signal.SIGTERM) == 0
     assert program.said.endswith("toolscout: stopped serving.\n")
@@ -64,12 +72,12 @@ def test_while_it_drains_it_answers_but_says_that_it_is_not_ready(home: Path, mo
     assert program.end(signal.SIGTERM) == 0  # a second signal ends the drain
 
 
-def test_without_a_policy_it_listens_to_this_machine_alone(home: Path) -> None:
+def test_without_a_policy_it_listens_to_this_machine_alone(home: str) -> None:
     done = run("--home", str(home), "serve", "--host", "0.0.0.0", "--port", "0")
     assert done.exit_code == 1 and "expected a policy file for 0.0.0.0" in done.stderr
 
 
-def test_a_port_that_is_taken_is_one_sentence(shared_program: Program, home: Path) -> None:
+def test_a_port_that_is_taken_is_one_sentence(shared_program: Program, home: str) -> None:
     line = [sys.executable, "-m", "toolscout", "--home", str(home), "serve", "--port", str(shared_program.port)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=50)
     assert done.returncode == 1 and "expected a free port" in done.stderr and "Traceback" not in done.stderr
@@ -140,7 +148,7 @@ def load(program: Program, seed: int, acknowledged: set[tuple[str, str]], stop: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_killed_under_load_it_loses_no_acknowledged_event_and_is_soon_back(home: Path) -> None:
+def test_killed_under_load_it_loses_no_acknowledged_event_and_is_soon_back(home: str) -> None:
     chance = random.Random(20261121)
     acknowledged: set[tuple[str, str]] = set()
     kills = 20 if FULL else 2
@@ -178,15 +186,15 @@ def test_killed_over_a_long_journal_a_service_that_has_learned_is_soon_back(
         report = learn(scout, recipes=["neighbours"])
         assert report.candidate is not None
         if report.outcome != "promoted":
-            champion.promote(scout.settings.home, report.candidate, "to have one that looks at what was used since")
+            champion.promote(scout.settings.place, report.candidate, "to have one that looks at what was used since")
         scout.add(
             [{"name": f"tool_{n}", "description": f"Does task {n} of {n % 97}."} for n in range(tools)], name="many"
         )
         scout.embed()
         traffic.replay(scout, traffic.requests(events // 2, 2), callers)
     busy = benchmark().busy_seconds
-    Program(tmp_path / "large").end(signal.SIGKILL)
-    program = Program(tmp_path / "large")
+    Program(name_home(tmp_path / "large")).end(signal.SIGKILL)
+    program = Program(name_home(tmp_path / "large"))
     try:
         ready = busy(program.process.pid)
         status, found = program.ask("POST", "/v1/search", {"query": "umbrella or raincoat today", "k": 1})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolscout.config import Settings
 from toolscout.errors import SourceError
-from toolscout.sources import mcp_oauth
-from toolscout.sources.mcp_config import Server
+from toolscout.sources import mcp_oauth, mcp_wire
+from toolscout.sources.mcp_config import Server, parse_server
 from toolscout.sources.mcp_guard import Guard, is_private, origin_of
 from toolscout.sources.mcp_limits import LineSplitter, LongLine, find_request_id
 from toolscout.sources.mcp_oauth import TokenFile, approve_origin
+from toolscout.sources.mcp_session import connect
 from toolscout.sources.mcp_wire import MAX_OPEN_QUESTIONS, MAX_UNASKED_AT_ONCE, Wire, tap_transport
+
+BUSY = Path(__file__).parents[1] / "servers" / "busy.py"
 
 
 @given(st.lists(st.binary(max_size=40)), st.integers(1, 20))
@@ -173,4 +178,37 @@ def test_the_guard_refuses_a_request_to_another_origin() -> None:
             with pytest.raises(SourceError, match="nobody has approved"):
                 await guard._check_request(httpx2.Request("GET", address))
 
+    anyio.run(body)
+
+
+# --- lists that repeat ------------------------------------------------------------------------------------------------
+
+
+def test_a_list_that_repeats_is_validated_once_and_a_changed_one_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validated: list[str] = []
+    validate = mcp_wire._Listener._is_valid
+
+    def note(self: Any, page: dict[str, Any]) -> bool:
+        validated.append(page["tools"][0]["name"])
+        return validate(self, page)
+
+    async def body() -> None:
+        busy = parse_server("busy", {"command": sys.executable, "args": [str(BUSY)]}, tmp_path / "mcp.json")
+        async with connect(busy, settings=Settings(home=tmp_path)) as connection:
+            session = connection.client.session
+            first = await connection.list_tools(100)
+            schemas, count = dict(session._tool_output_schemas), len(validated)
+            assert len(first) == len(schemas) == count > 10
+            assert await connection.list_tools(100) == first
+            assert len(validated) == count and session._tool_output_schemas == schemas, "the SDK keeps what it knows"
+            assert len((await connection.client.list_tools()).tools) == count, "its own lists are whole"
+            await connection.client.call_tool("change", {})
+            count = len(validated)
+            changed = await connection.list_tools(100)
+            assert changed != first and len(validated) > count
+            assert set(session._tool_output_schemas) == {tool["name"] for tool in changed}
+
+    monkeypatch.setattr(mcp_wire._Listener, "_is_valid", note)
     anyio.run(body)

@@ -461,6 +461,7 @@ def test_the_standard_library_gives_thousands_of_documented_tools(stdlib: Readin
     assert len(tools) >= 3_000
     assert stdlib.problems == []
     assert re.match(r"imported \d+ modules of Python 3\.", stdlib.message)
+    assert stdlib.message.count(",") < 3  # on Linux a dozen modules of Windows are absent
     assert {"json.dumps", "os.path.join", "math.gcd", "pathlib.Path.glob", "builtins.str.split"} <= set(tools)
     assert tools["math.gcd"].path == ("python", "math")
     assert not {"typing.Text", "antigravity", "posix.getcwd"} & set(tools)

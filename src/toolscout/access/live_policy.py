@@ -10,9 +10,9 @@ from toolscout.access.policy import Caller, Policies
 from toolscout.access.policy_file import POLICY_FILE, find_policy
 from toolscout.database.documents import stamp_document
 from toolscout.errors import ConfigError, StoreError
-from toolscout.home import Address, Home
+from toolscout.home import Address, Home, local_folder
 
-__all__ = ["LivePolicies", "stamp_file"]
+__all__ = ["LivePolicies", "open_policies", "stamp_file"]
 
 
 class LivePolicies:
@@ -61,7 +61,7 @@ class LivePolicies:
             return  # the database is away: its rules stay, and the next look finds what changed
         self._stamp = stamp
         if stamp is None:
-            say(f"{self.path} is gone; its rules stay in force until the gateway is restarted")
+            say(f"{self.path} is gone; its rules stay in force until a restart")
             return
         try:
             self._current = Policies.load(self.path)
@@ -110,6 +110,18 @@ class LivePolicies:
     def caller(self, credential: str | None) -> Caller:
         """Return the caller who has this credential; see `Policies.caller`."""
         return self._current.caller(credential)
+
+
+def open_policies(path: Path | None, home: Home) -> LivePolicies:
+    """Open the policies of a file. None: those of the home, which need not be there yet.
+
+    Raises:
+        ConfigError: if a file that is named is missing, or a file is invalid.
+        StoreError: if the database does not answer.
+    """
+    if path is not None:
+        return LivePolicies(path)
+    return LivePolicies(local_folder(home) / POLICY_FILE, is_required=False, home=home)
 
 
 def stamp_file(path: Path) -> tuple[int, int, int] | None:

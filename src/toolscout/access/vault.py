@@ -47,7 +47,8 @@ class Vault:
         if not self.has_key or self._sealer is None:
             raise Denied(
                 "This gateway has no key with which it could keep tokens. Whoever runs it makes one with  "
-                f"toolscout identity key  and sets {SEALING_VARIABLE}."
+                f"toolscout identity key  (--keyring keeps it in the system's keyring), sets {SEALING_VARIABLE} to it "
+                "unless the keyring has it, and starts the gateway again."
             )
         return self._sealer
 

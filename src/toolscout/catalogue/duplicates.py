@@ -14,14 +14,18 @@ stands for the tool that it copies.
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from toolscout.catalogue.similar import limit_holders, word_overlap
 from toolscout.catalogue.store import Catalogue
+from toolscout.catalogue.word_sets import PairSelector, Places, WordSetsBuilder, pair_holders
 from toolscout.encoders import split_identifiers
 from toolscout.indexes.words import tokenize
 from toolscout.types import Tool, digest, parameter_names
@@ -128,69 +132,83 @@ class _Readings:
     """What is compared of each tool, by its position: words without the name of its own source."""
 
     def __init__(self, catalogue: Catalogue) -> None:
+        self.numbers: dict[str, int] = {}
         self.sources: list[str] = []
-        self.words: list[frozenset[str]] = []
-        self.names: list[frozenset[str]] = []
-        self.parameters: list[frozenset[str]] = []
-        self.required: list[frozenset[str]] = []
-        self._interned: dict[str, str] = {}  # each word is one object, however many tools have it
+        builders = [WordSetsBuilder(self.numbers) for _ in range(4)]
         name_patterns: dict[str, re.Pattern[str]] = {}
         for batch in catalogue.batches():
             for tool in batch:
-                if tool.source not in name_patterns:
-                    name_patterns[tool.source] = _compile_name(tool.source)
-                text = name_patterns[tool.source].sub(" ", tool.description[:MAX_COMPARED_CHARS])
-                self.sources.append(tool.source)
-                self.words.append(self._intern(tokenize(text)))
-                self.names.append(self._intern(tokenize(split_identifiers(tool.name))))
-                self.parameters.append(self._intern(_name_parameters(parameter_names(tool.parameters, 1))))
-                self.required.append(self._intern(_name_parameters(_list_required(tool))))
-        self.services = _find_services(self.sources)
+                source = sys.intern(tool.source)
+                if source not in name_patterns:
+                    name_patterns[source] = _compile_name(source)
+                text = name_patterns[source].sub(" ", tool.description[:MAX_COMPARED_CHARS])
+                self.sources.append(source)
+                builders[0].add(tokenize(text))
+                builders[1].add(tokenize(split_identifiers(tool.name)))
+                builders[2].add(_name_parameters(parameter_names(tool.parameters, 1)))
+                builders[3].add(_name_parameters(_list_required(tool)))
+        self.words, self.names, self.parameters, self.required = (builder.build() for builder in builders)
+        self.services = {source: self.number_words(words) for source, words in _find_services(self.sources).items()}
+        source_numbers = {source: number for number, source in enumerate(self.services)}
+        self.source_numbers = np.array([source_numbers[source] for source in self.sources], dtype=np.int64)
 
-    def _intern(self, words: Iterable[str]) -> frozenset[str]:
-        return frozenset(self._interned.setdefault(word, word) for word in words)
+    def number_words(self, words: Iterable[str]) -> frozenset[int]:
+        """Return the numbers of words, which get one if they have none."""
+        return frozenset(self.numbers.setdefault(word, len(self.numbers)) for word in words)
+
+    def select_near(self, least: float) -> PairSelector:
+        """Return a function that selects pairs of different sources whose descriptions may overlap so much."""
+
+        def select(ones: Places, others: Places) -> npt.NDArray[np.bool_]:
+            differ: npt.NDArray[np.bool_] = self.source_numbers[ones] != self.source_numbers[others]
+            differ[differ] = self.words.may_overlap(ones[differ], others[differ], least)
+            return differ
+
+        return select
 
     def are_same(self, one: int, other: int, least_of_namesakes: float = MIN_SAME_TEXT_OF_NAMESAKES) -> bool:
         """Tell whether two tools are the same, if their sources may be the same service."""
-        words, names = self.words, self.names
         here, there = self.services[self.sources[one]], self.services[self.sources[other]]
-        least = least_of_namesakes if names[one] - here == names[other] - there else MIN_SAME_TEXT
-        if word_overlap(words[one], words[other]) < least:
+        words, other_words = self.words.read(one), self.words.read(other)
+        name, other_name = self.names.read(one), self.names.read(other)
+        least = least_of_namesakes if name - here == other_name - there else MIN_SAME_TEXT
+        if word_overlap(words, other_words) < least:
             return False
         # words that one tool uses for itself: the service it belongs to, and its name
-        ours, theirs = here & words[one] | names[one] - here, there & words[other] | names[other] - there
-        agree = ours <= there | names[other] | words[other] and theirs <= here | names[one] | words[one]
-        return agree and _overlap(self.parameters[one], self.parameters[other]) >= MIN_SAME_PARAMETERS
+        ours, theirs = here & words | name - here, there & other_words | other_name - there
+        agree = ours <= there | other_name | other_words and theirs <= here | name | words
+        return agree and _overlap(self.parameters.read(one), self.parameters.read(other)) >= MIN_SAME_PARAMETERS
 
     def are_same_in_public(self, one: int, other: int) -> bool:
         """Tell whether two tools with the same public subject are the same, whatever their sources are."""
-        words, names = self.words, self.names
-        if word_overlap(words[one], words[other]) < MIN_SAME_TEXT_OF_NAMESAKES:
+        words, other_words = self.words.read(one), self.words.read(other)
+        if word_overlap(words, other_words) < MIN_SAME_TEXT_OF_NAMESAKES:
             return False
-        ours, theirs = (self.services[self.sources[tool]] & words[tool] for tool in (one, other))
-        agree = ours <= names[other] | words[other] and theirs <= names[one] | words[one]
-        required = self.required[one], self.required[other]
+        name, other_name = self.names.read(one), self.names.read(other)
+        ours, theirs = (self.services[self.sources[tool]] & own for tool, own in ((one, words), (other, other_words)))
+        agree = ours <= other_name | other_words and theirs <= name | words
+        required = self.required.read(one), self.required.read(other)
         return agree and (required[0] == required[1] or not all(required))
 
 
 def _find_same(catalogue: Catalogue) -> list[tuple[int, int]]:
     """Return the pairs of positions of tools that are the same, the smaller position first."""
     readings = _Readings(catalogue)
-    pairs = _list_candidates(readings.sources, readings.services)
-    same = {pair for pair in pairs if readings.are_same(*pair)}
+    same = {pair for pair in _list_candidates(readings) if readings.are_same(*pair)}
     return sorted(same | _find_forked(readings) | _find_public(readings))
 
 
 def _find_public(readings: _Readings) -> set[tuple[int, int]]:
     """Return the same tools among those with a public subject, from any two sources."""
-    subjects = [frozenset(tokenize(subject)) for subject in PUBLIC_SUBJECTS]
-    verbs, prefixes = (frozenset(tokenize(" ".join(sorted(some)))) for some in (PLAIN_VERBS, BROWSER_PREFIXES))
-    namesakes: dict[frozenset[str], list[int]] = defaultdict(list)
+    verbs, prefixes = (
+        readings.number_words(tokenize(" ".join(sorted(some)))) for some in (PLAIN_VERBS, BROWSER_PREFIXES)
+    )
+    namesakes: dict[frozenset[int], list[int]] = defaultdict(list)
     pairs: set[tuple[int, int]] = set()
-    for number, name in enumerate(readings.names):
-        subject = frozenset().union(*(some for some in subjects if some <= name | readings.words[number]))
+    for number, subject in _find_subjects(readings):
         if not subject:
             continue
+        name = readings.names.read(number)
         name -= prefixes | readings.services[readings.sources[number]] - subject
         key = name - verbs or name
         pairs |= {
@@ -203,18 +221,30 @@ def _find_public(readings: _Readings) -> set[tuple[int, int]]:
     return pairs
 
 
+def _find_subjects(readings: _Readings) -> Iterator[tuple[int, frozenset[int]]]:
+    """Yield the positions of the tools that may have a public subject, ascending, each with the words of all it has."""
+    subjects = [readings.number_words(tokenize(subject)) for subject in PUBLIC_SUBJECTS]
+    holders = {
+        word: readings.names.find_holders(word) | readings.words.find_holders(word)
+        for word in frozenset().union(*subjects)
+    }
+    having = [np.logical_and.reduce([holders[word] for word in subject]) for subject in subjects]
+    for number in np.flatnonzero(np.logical_or.reduce(having)).tolist():
+        yield number, frozenset().union(*(words for words, has in zip(subjects, having, strict=True) if has[number]))
+
+
 def _find_forked(readings: _Readings) -> set[tuple[int, int]]:
     """Return the same tools of forks: sources that have most of their tools in common, whatever they are called."""
     sources, sizes = readings.sources, Counter(readings.sources)
-    namesakes: dict[frozenset[str], list[int]] = defaultdict(list)
+    groups: dict[frozenset[int], int] = {}
+    group_of = np.array([groups.setdefault(readings.names.read(number), len(groups)) for number in range(len(sources))])
     pairs: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
-    for number, name in enumerate(readings.names):
-        for other in namesakes[name]:
-            if sources[other] != sources[number] and readings.are_same(other, number, MIN_SAME_TEXT):
+    everyone, most = np.arange(len(sources)), limit_holders(len(sources))
+    for others, numbers in pair_holders(group_of, everyone, most, readings.select_near(MIN_SAME_TEXT)):
+        for other, number in zip(others.tolist(), numbers.tolist(), strict=True):
+            if readings.are_same(other, number, MIN_SAME_TEXT):
                 one, two = sorted((sources[other], sources[number]))
                 pairs[one, two].append((other, number))
-        if len(namesakes[name]) < limit_holders(len(sources)):
-            namesakes[name].append(number)
     return {
         pair
         for (one, two), some in pairs.items()
@@ -228,14 +258,15 @@ def _compile_name(source: str) -> re.Pattern[str]:
     return re.compile(r"[\W_]+".join(map(re.escape, re.findall(r"[^\W_]+", source))) or r"(?!)", re.IGNORECASE)
 
 
-def _list_candidates(sources: Sequence[str], services: Mapping[str, frozenset[str]]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of positions of tools whose sources name the same service."""
-    holders: dict[str, list[int]] = defaultdict(list)
-    for number, source in enumerate(sources):
-        for service in sorted(services[source]):
-            yield from ((other, number) for other in holders[service] if sources[other] != source)
-            if len(holders[service]) < limit_holders(len(sources)):
-                holders[service].append(number)
+def _list_candidates(readings: _Readings) -> Iterator[tuple[int, int]]:
+    """Yield pairs of positions of tools whose sources name the same service, and whose descriptions may agree."""
+    services = [sorted(words) for words in readings.services.values()]
+    counts = np.array([len(words) for words in services], dtype=np.int64)[readings.source_numbers]
+    members = np.repeat(np.arange(len(readings.sources), dtype=np.int64), counts)
+    groups = np.array([word for number in readings.source_numbers.tolist() for word in services[number]])
+    select = readings.select_near(MIN_SAME_TEXT_OF_NAMESAKES)
+    for others, numbers in pair_holders(groups, members, limit_holders(len(readings.sources)), select):
+        yield from zip(others.tolist(), numbers.tolist(), strict=True)
 
 
 def _name_parameters(names: Iterable[str]) -> frozenset[str]:
@@ -263,6 +294,6 @@ def _rename_service(match: re.Match[str]) -> str:
     return SAME_SERVICES[match[0].casefold()]
 
 
-def _overlap(one: frozenset[str], other: frozenset[str]) -> float:
+def _overlap(one: frozenset[int], other: frozenset[int]) -> float:
     """Return the Jaccard overlap of two sets of parameters; 1 if a source gives none, as many leave them out."""
     return word_overlap(one, other) if one and other else 1.0

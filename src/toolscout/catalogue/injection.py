@@ -8,6 +8,8 @@ word an order that they miss.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -25,12 +27,21 @@ class Order(NamedTuple):
     Attributes:
         message: what the order does.
         cues: substrings in lower case; a text without any of them cannot match, so the pattern is not tried.
-        pattern: the wordings.
+        wordings: a pattern of the wordings. It is compiled when a text holds a cue, since most processes screen none.
     """
 
     message: str
     cues: tuple[str, ...]
-    pattern: re.Pattern[str]
+    wordings: str
+
+    def search(self, text: str) -> re.Match[str] | None:
+        """Find the order in a text."""
+        return _compile_wordings(self.wordings).search(text)
+
+
+@functools.cache
+def _compile_wordings(wordings: str) -> re.Pattern[str]:
+    return re.compile(wordings, re.IGNORECASE)
 
 
 _UP_TO_SIX: Final = r"(?:\W+\w+){0,6}?\W+"
@@ -383,20 +394,24 @@ def _build_orders(language: _Language) -> Iterator[tuple[str, tuple[str, ...], s
     )
 
 
-def _compile(entries: Sequence[tuple[str, tuple[str, ...], str]]) -> list[Order]:
-    return [Order(message, cues, re.compile(pattern, re.IGNORECASE)) for message, cues, pattern in entries]
-
-
 ORDERS: Final[tuple[Order, ...]] = (
-    *_compile([(message, cues, pattern) for message, (cues, pattern) in _ORDERS.items()]),
-    *_compile(_PARAPHRASES),
-    *_compile([order for language in _LANGUAGES for order in _build_orders(language)]),
-    *_compile(_EAST_ASIAN),
+    *(Order(message, cues, wordings) for message, (cues, wordings) in _ORDERS.items()),
+    *itertools.starmap(Order, _PARAPHRASES),
+    *(Order(*order) for language in _LANGUAGES for order in _build_orders(language)),
+    *itertools.starmap(Order, _EAST_ASIAN),
 )
+
+
+# ASCII text, as most is, cannot hold a cue with other letters.
+_ASCII_CUES: Final = sorted({cue for order in ORDERS for cue in order.cues if cue.isascii()})
 
 
 def select_orders(text: str) -> list[Order]:
     """Return the orders with a cue in the text, which may thus contain them."""
+    if text.isascii():
+        lowered = text.lower()
+        present = {cue for cue in _ASCII_CUES if cue in lowered}
+        return [order for order in ORDERS if not present.isdisjoint(order.cues)] if present else []
     lowered = "\n".join(_read_forms(text)).lower()
     return [order for order in ORDERS if any(map(lowered.__contains__, order.cues))]
 
@@ -407,9 +422,9 @@ def find_orders(text: str, orders: Sequence[Order]) -> Iterator[str]:
         return
     for form in _read_forms(text):
         lowered = form.lower()
-        for message, cues, pattern in orders:
-            if any(map(lowered.__contains__, cues)) and (match := pattern.search(form)):
-                yield f"{message}: “{quote(match[0])}”"
+        for order in orders:
+            if any(map(lowered.__contains__, order.cues)) and (match := order.search(form)):
+                yield f"{order.message}: “{quote(match[0])}”"
 
 
 def _read_forms(text: str) -> list[str]:

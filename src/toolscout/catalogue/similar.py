@@ -12,9 +12,10 @@ A newer tool must not displace an older one, so only tools and sources of differ
 
 from __future__ import annotations
 
-import math
+import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +24,7 @@ import numpy as np
 
 from toolscout.catalogue.confusables import skeleton
 from toolscout.catalogue.store import Catalogue
+from toolscout.catalogue.word_sets import Places, WordSets, WordSetsBuilder, pair_holders, rank_by_rarity
 from toolscout.indexes.words import tokenize
 from toolscout.types import Tool
 
@@ -39,6 +41,7 @@ MAX_HOLDERS: Final = 500  # tools remembered for one word or name while pairs ar
 MAX_REMEMBERED: Final = 10_000_000  # of a large catalogue so few that tools times holders stays below this
 MIN_HOLDERS: Final = 8
 MIN_SCATTERED_TOOLS: Final = 20
+MAX_RELATED_TOOLS: Final = 2_048  # of a source with more than twice as many, every n-th tool is looked at
 MIN_COHERENCE: Final = 0.35  # mean cosine between tools; of 160 published MCP servers with as many tools, 156 are above
 RIVALS_FORMAT: Final = "rivals/4"  # raise it whenever the result for an unchanged catalogue changes
 
@@ -95,22 +98,42 @@ class _Compared(NamedTuple):
 
 def _compare_tools(catalogue: Catalogue, encode: Encode) -> Rivals:
     tools: list[_Compared] = []
-    words: list[frozenset[str]] = []
+    words = WordSetsBuilder({})
     spreads: dict[str, _SourceSpread] = defaultdict(_SourceSpread)
-    interned: dict[str, str] = {}  # each word is one object, however many tools have it
-    oldest = min(catalogue.added.values(), default="")
+    samples = _Samples(catalogue)
     for batch in catalogue.batches():
-        tools += [_Compared(tool.id, tool.source, tool.name) for tool in batch]
+        tools += [_Compared(tool.id, sys.intern(tool.source), tool.name) for tool in batch]
         for tool in batch:
-            words.append(frozenset(interned.setdefault(word, word) for word in _find_compared_words(tool)))
-        young = [tool for tool in batch if catalogue.added.get(tool.source, "") > oldest]
+            words.add(_find_compared_words(tool))
+        young = [tool for tool in batch if samples.take(tool.source)]
         for tool, row in zip(young, encode(young) if young else (), strict=True):
             spreads[tool.source].add(row)
     ages = _find_ages(catalogue, tools)
-    copies, groups = _compare_descriptions(catalogue, tools, words, ages)
-    twins = _compare_names(catalogue, tools, words, ages, copies)
+    texts = rank_by_rarity(words.build(), words.numbers)
+    copies, groups = _compare_descriptions(catalogue, tools, texts, ages)
+    twins = _compare_names(catalogue, tools, texts, ages, copies)
     scattered = frozenset(source for source, spread in spreads.items() if spread.is_scattered)
     return Rivals(dict(catalogue.added), copies, twins, groups, scattered)
+
+
+class _Samples:
+    """Chooses the tools that show how related those of a younger source are: all, or every n-th of a large source."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        oldest = min(catalogue.added.values(), default="")
+        sizes = Counter(tool_id.partition("/")[0] for tool_id in catalogue.ids)
+        self._steps = {
+            source: max(1, size // MAX_RELATED_TOOLS)
+            for source, size in sizes.items()
+            if size >= MIN_SCATTERED_TOOLS and catalogue.added.get(source, "") > oldest
+        }
+        self._seen: Counter[str] = Counter()
+
+    def take(self, source: str) -> bool:
+        """Tell whether the next tool of a source is one of them."""
+        self._seen[source] += 1
+        step = self._steps.get(source)
+        return step is not None and (self._seen[source] - 1) % step == 0
 
 
 class _SourceSpread:
@@ -142,35 +165,44 @@ def _find_compared_words(tool: Tool) -> frozenset[str]:
 
 
 def _compare_descriptions(
-    catalogue: Catalogue, tools: Sequence[_Compared], words: Sequence[frozenset[str]], ages: Mapping[str, str]
+    catalogue: Catalogue, tools: Sequence[_Compared], texts: WordSets, ages: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Find the copies and the groups of tools with nearly the same descriptions."""
     oldest = min(catalogue.added.values(), default="")
     copies: dict[str, str] = {}
     groups: dict[str, str] = {}
-    for a, b in _find_similar_texts(words):
-        one, second, shared = tools[a], tools[b], word_overlap(words[a], words[b])
+    for a, b, shared in _measure_pairs(texts, _find_similar_texts(texts), MIN_SHARED):
+        one, second = tools[a], tools[b]
         if one.source != second.source:
-            if shared >= MIN_SHARED:
-                _note_copy(copies, catalogue, ages, one, second)
+            _note_copy(copies, catalogue, ages, one, second)
         elif shared >= MIN_SHARED_IN_GROUP and catalogue.added.get(one.source, "") > oldest:
             groups.setdefault(second.id, groups.get(one.id, one.id))
             groups.setdefault(one.id, groups[second.id])
     return copies, groups
 
 
+def _measure_pairs(
+    texts: WordSets, pairs: Iterable[tuple[Places, Places]], least: float = 0.0
+) -> Iterator[tuple[int, int, float]]:
+    """Yield the pairs whose words overlap by so much, each with the overlap."""
+    for ones, others in pairs:
+        shared = texts.measure_overlap(ones, others)
+        near = shared >= least
+        yield from zip(ones[near].tolist(), others[near].tolist(), shared[near].tolist(), strict=True)
+
+
 def _compare_names(
     catalogue: Catalogue,
     tools: Sequence[_Compared],
-    words: Sequence[frozenset[str]],
+    texts: WordSets,
     ages: Mapping[str, str],
     copies: dict[str, str],
 ) -> dict[str, str]:
     """Add tools with names that look alike to `copies`, and return the twins."""
     twins: dict[str, str] = {}
-    for a, b in _find_similar_names(tools):
-        one, second, shared = tools[a], tools[b], word_overlap(words[a], words[b])
-        are_long = min(len(words[a]), len(words[b])) >= MIN_DESCRIPTION_WORDS
+    for a, b, shared in _measure_pairs(texts, _find_similar_names(tools, texts)):
+        one, second = tools[a], tools[b]
+        are_long = min(texts.sizes[a], texts.sizes[b]) >= MIN_DESCRIPTION_WORDS
         if _is_disguised(one.name) != _is_disguised(second.name) or (are_long and shared >= MIN_SHARED_OF_NAMESAKES):
             _note_copy(copies, catalogue, ages, one, second)
         elif shared >= MIN_SHARED:
@@ -217,43 +249,52 @@ def limit_holders(n_tools: int) -> int:
     return max(MIN_HOLDERS, min(MAX_HOLDERS, MAX_REMEMBERED // max(1, n_tools)))
 
 
-def word_overlap(one: frozenset[str], other: frozenset[str]) -> float:
+def word_overlap(one: AbstractSet[Hashable], other: AbstractSet[Hashable]) -> float:
     """Return the Jaccard overlap of two sets of words, 0 to 1."""
     count = len(one & other)
     return count / (len(one) + len(other) - count) if count else 0.0
 
 
-def _find_similar_texts(words: Sequence[frozenset[str]]) -> Iterator[tuple[int, int]]:
+def _find_similar_texts(texts: WordSets) -> Iterator[tuple[Places, Places]]:
     """Yield pairs of descriptions that may share `MIN_SHARED` of their words, as positions, the smaller one first.
 
     Two sets that share so many words have a word in common among the rarest of each (prefix filtering), and nearly the
     same size. Only these words are indexed, so that not every pair must be compared.
+
+    Args:
+        texts: with the rarest words first; see `rank_by_rarity`.
     """
-    sizes = [len(terms) for terms in words]
-    frequency = Counter(word for terms in words for word in terms)
-    holders: dict[str, list[int]] = defaultdict(list)
-    most = limit_holders(len(words))
-    for number, terms in enumerate(words):
-        size = sizes[number]
-        if size < MIN_DESCRIPTION_WORDS:
-            continue
-        smallest, largest = MIN_SHARED * size, size / MIN_SHARED
-        rarest = sorted(terms, key=lambda word: (frequency[word], word))
-        prefix = rarest[: size - math.ceil(MIN_SHARED * size) + 1]
-        candidates = {other for word in prefix for other in holders[word] if smallest <= sizes[other] <= largest}
-        yield from ((other, number) for other in sorted(candidates))
-        for word in prefix:
-            if len(holders[word]) < most:
-                holders[word].append(number)
+    sizes, owners = texts.sizes, texts.list_owners()
+    prefixes = sizes - np.ceil(MIN_SHARED * sizes).astype(np.int64) + 1
+    places = np.arange(len(owners)) - texts.ends[owners]
+    chosen = (places < prefixes[owners]) & (sizes[owners] >= MIN_DESCRIPTION_WORDS)
+
+    def select(ones: Places, others: Places) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        smallest, largest = MIN_SHARED * sizes[others], sizes[others] / MIN_SHARED
+        near = (smallest <= sizes[ones]) & (sizes[ones] <= largest)
+        near[near] = texts.may_overlap(ones[near], others[near], MIN_SHARED)
+        return near
+
+    yield from pair_holders(texts.words[chosen], owners[chosen], limit_holders(len(texts)), select)
 
 
-def _find_similar_names(tools: Sequence[_Compared]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of tools of different sources with names that look alike, as positions."""
-    namesakes: dict[str, list[int]] = defaultdict(list)
-    most = limit_holders(len(tools))
-    for number, tool in enumerate(tools):
-        shape = skeleton(tool.name)
-        if len(shape) >= MIN_SKELETON_CHARS:
-            yield from ((other, number) for other in namesakes[shape] if tools[other].source != tool.source)
-            if len(namesakes[shape]) < most:
-                namesakes[shape].append(number)
+def _find_similar_names(tools: Sequence[_Compared], texts: WordSets) -> Iterator[tuple[Places, Places]]:
+    """Yield pairs of tools of different sources with names that look alike, as positions.
+
+    Pairs with too few words in common are left out, unless one of the names is disguised.
+    """
+    shapes: dict[str, int] = {}
+    sources: dict[str, int] = {}
+    groups = np.array([shapes.setdefault(skeleton(tool.name), len(shapes)) for tool in tools], dtype=np.int64)
+    source_of = np.array([sources.setdefault(tool.source, len(sources)) for tool in tools], dtype=np.int64)
+    disguised = np.array([_is_disguised(tool.name) for tool in tools], dtype=np.bool_)
+    is_long = np.array([len(shape) >= MIN_SKELETON_CHARS for shape in shapes], dtype=np.bool_)
+    members = np.flatnonzero(is_long[groups]) if len(tools) else groups
+
+    def select(ones: Places, others: Places) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        near: np.ndarray[Any, np.dtype[np.bool_]] = disguised[ones] != disguised[others]
+        near |= texts.may_overlap(ones, others, MIN_SHARED_OF_NAMESAKES)
+        near &= source_of[ones] != source_of[others]
+        return near
+
+    yield from pair_holders(groups[members], members, limit_holders(len(tools)), select)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import zlib
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,6 +59,7 @@ class VectorStore(CacheDatabase):
         *,
         name: str = "",
         progress: Callable[[int, int], None] | None = None,
+        encode_all: Callable[[Sequence[Sequence[str]]], Iterable[tuple[int, Rows]]] | None = None,
     ) -> Rows:
         """Return the vectors of `texts`, `(n, d)` float32, in order; embed and store the missing ones.
 
@@ -68,17 +69,21 @@ class VectorStore(CacheDatabase):
             encode: texts → rows, called with at most `EMBED_BATCH` texts of similar length.
             name: the encoder's name for people.
             progress: called with (done, all) after each batch.
+            encode_all: batches → (number, rows) of each, in any order, instead of `encode`.
         """
         keys = {_key(text): text for text in texts}
         vectors = self._read(encoder, keys)
         missing_texts = sorted((text for key, text in keys.items() if key not in vectors), key=len)
-        for start in range(0, len(missing_texts), EMBED_BATCH):
-            batch = missing_texts[start : start + EMBED_BATCH]
-            new_rows = np.asarray(encode(batch), dtype="<f4")
+        starts = range(0, len(missing_texts), EMBED_BATCH)
+        batches, n_done = [missing_texts[start : start + EMBED_BATCH] for start in starts], 0
+        encoded = encode_all(batches) if encode_all else enumerate(map(encode, batches))
+        for number, rows in encoded:
+            batch, new_rows = batches[number], np.asarray(rows, dtype="<f4")
             vectors.update(zip(map(_key, batch), new_rows, strict=True))
             self._write_if_possible(encoder, name, batch, new_rows)
+            n_done += len(batch)
             if progress:
-                progress(start + len(batch), len(missing_texts))
+                progress(n_done, len(missing_texts))
         return np.array([vectors[_key(text)] for text in texts], dtype=np.float32)
 
     @rebuild_if_damaged

@@ -23,6 +23,7 @@ from toolscout.cli.output import (
     print_json,
     print_table,
     progress,
+    ray_option,
     report_failures,
     suggest_names,
     with_scout,
@@ -47,6 +48,7 @@ MAX_NAMES_SHOWN = 12
 @click.option("--discover", is_flag=True, help="Look for MCP configurations in the usual places.")
 @model_option
 @encoder_option
+@ray_option
 @json_option
 @with_scout
 def add_command(
@@ -91,6 +93,7 @@ def _discover_configurations(scout: Scout) -> list[str]:
 @click.argument("names", nargs=-1, metavar="[SOURCE]...")
 @model_option
 @encoder_option
+@ray_option
 @json_option
 @with_scout
 def sync_command(scout: Scout, names: tuple[str, ...], as_json: bool) -> int:

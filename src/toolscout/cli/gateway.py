@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolscout.access.policy_file import POLICY_FILE
 from toolscout.cli.client_entries import CLIENTS, KEY_VARIABLE, render_entry
 from toolscout.cli.output import echo, encoder_option, escape_line, with_scout
 from toolscout.cli.tenant import find_tenant_keys
@@ -133,12 +132,9 @@ def _load_policies(scout: Scout, options: dict[str, Any]) -> LivePolicies:
     Raises:
         ConfigError: if a file that is named is missing, or a file is invalid.
     """
-    from toolscout.access.live_policy import LivePolicies
+    from toolscout.access.live_policy import open_policies
 
-    if options["policy"]:
-        return LivePolicies(options["policy"])
-    place = scout.settings.place
-    policies = LivePolicies(local_folder(place) / POLICY_FILE, is_required=False, home=place)
+    policies = open_policies(options["policy"], scout.settings.place)
     options["policy"] = policies.path if policies.has_rules else None
     return policies
 

@@ -28,7 +28,7 @@ def key_command(keyring: bool) -> None:
     key = make_sealing_key()
     if keyring:
         store_in_keyring(key)
-        echo("The keyring of the system holds the key now. The gateway of this user finds it there.")
+        echo("The keyring of the system holds the key now. A gateway that this user starts finds it there.")
         return
     echo(f"{key}\n")
     echo(

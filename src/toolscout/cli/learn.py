@@ -8,7 +8,7 @@ import click
 
 from toolscout.cli.output import json_option, print_json, print_table, progress, with_scout
 from toolscout.learn.gate import Verdict
-from toolscout.learn.loop import BUDGET_MS, Report, learn
+from toolscout.learn.loop import BUDGET_MS, FULL_RECIPE, Report, learn
 from toolscout.models import champion
 from toolscout.scout import Scout
 
@@ -19,8 +19,9 @@ from toolscout.scout import Scout
     "-r",
     "names",
     multiple=True,
-    help="Recipe to fit; may be repeated. Default: the light ones that suit the data.",
+    help="Recipe to fit; may be repeated. Default: scout-light.",
 )
+@click.option("--full", is_flag=True, help="Fit scout-full, which tunes two encoders. Needs the extra `train`.")
 @click.option("--dry-run", is_flag=True, help="Fit and test, but promote nothing.")
 @click.option(
     "--latency-ms",
@@ -41,7 +42,14 @@ from toolscout.scout import Scout
 @json_option
 @with_scout
 def learn_command(
-    scout: Scout, names: tuple[str, ...], dry_run: bool, latency_ms: float, seed: int, niceness: int, as_json: bool
+    scout: Scout,
+    names: tuple[str, ...],
+    full: bool,
+    dry_run: bool,
+    latency_ms: float,
+    seed: int,
+    niceness: int,
+    as_json: bool,
 ) -> None:
     """Learn from the journal: fit recipes on requests with successful calls, and promote a better one.
 
@@ -52,6 +60,8 @@ def learn_command(
     """
     if niceness and hasattr(os, "nice"):
         os.nice(max(0, niceness - os.nice(0)))
+    if full:
+        names = (*names, FULL_RECIPE)
     with progress("learning") as say:
         report = learn(scout, recipes=names, dry_run=dry_run, budget_ms=latency_ms, seed=seed, say=say)
     if as_json:

@@ -29,6 +29,7 @@ __all__ = [
     "print_json",
     "print_table",
     "progress",
+    "ray_option",
     "recipe_option",
     "report_failures",
     "suggest_names",
@@ -94,7 +95,7 @@ def with_scout(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.pass_context
     @functools.wraps(command)
     def run(ctx: click.Context, /, home: str | None, tenant: str | None, **options: Any) -> Any:
-        settings = {name: options.pop(name, None) for name in ("encoder", "recipe", "model", "llm_budget")}
+        settings = {name: options.pop(name, None) for name in ("encoder", "recipe", "model", "llm_budget", "ray")}
         settings["llm"] = options.pop("llm_address", None)
         settings["recipe_options"] = options.pop("pairs", None) or None
         settings["journal"] = False if options.get("dry_run") else None
@@ -109,6 +110,13 @@ def encoder_option(command: F) -> F:
     return click.option("--encoder", help="static, minilm, a model's folder or name, or an endpoint's address.")(
         command
     )
+
+
+def ray_option(command: F) -> F:
+    """Add the option `--ray`."""
+    return click.option(
+        "--ray", metavar="ADDRESS", help="Spread big jobs over this Ray cluster, or over `local` workers."
+    )(command)
 
 
 def recipe_option(command: F) -> F:

@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from toolscout.access.live_policy import LivePolicies
-from toolscout.access.policy_file import find_policy
+from toolscout.access.live_policy import LivePolicies, open_policies
 from toolscout.cli.output import encoder_option, model_option, recipe_option, with_scout
 from toolscout.cli.tenant import find_tenant_keys
 from toolscout.errors import NotFound, require
@@ -58,7 +57,6 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
 
     from toolscout.access import log_lines, telemetry
     from toolscout.access.http import Ending, names_of, serve
-    from toolscout.access.policy import Policies
     from toolscout.server import Limits, Service, app
 
     results: Path | None = options["results"]
@@ -69,16 +67,17 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
     say = log_lines.start_logs(settings.log_format, lambda text: click.echo(f"toolscout: {text}", err=True))
 
     keys = find_tenant_keys(scout, options["policy"], say)
-    policy = options["policy"] or find_policy(scout.settings.place)
-    policies: Policies | LivePolicies = keys.policies[DEFAULT_TENANT] if keys else Policies.load(policy)
+    policies = keys.policies[DEFAULT_TENANT] if keys else open_policies(options["policy"], settings.place)
+    policy = policies.path if policies.has_rules else None
     rate = options["rate"]
 
     services: list[Service] = []
 
-    def make_service(scout: Scout, policies: Policies | LivePolicies) -> Service:
+    def make_service(scout: Scout, policies: LivePolicies) -> Service:
         usual = DEFAULT_QUERIES_PER_S if policy or keys else 0.0
         limits = Limits(rate=(usual if rate is None else rate) or None)
-        services.append(Service(scout, policies, limits=limits, results=results))
+        follow = None if keys else say  # the policies of tenants are followed together
+        services.append(Service(scout, policies, limits=limits, results=results, follow_policies=follow))
         return services[-1]
 
     def begin_stop() -> None:

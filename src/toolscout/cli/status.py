@@ -11,7 +11,7 @@ from toolscout.cli.output import count_things, echo, escape_line, json_option, p
 from toolscout.scout import Scout
 
 if TYPE_CHECKING:
-    from toolscout.gateway.health import GatewayState
+    from toolscout.gateway.health import GatewayState, ServerState
     from toolscout.learn.drift_report import DriftReport
 
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 def status_command(scout: Scout, as_json: bool) -> None:
     """Show the gateways that run on this home, and the state of each server behind them.
 
-    A server is idle (it starts at its first call), starting, ok or in error. Nothing is asked of the servers. Then it
-    says whether the traffic is still that of the champion's time, and if not, what changed and what to do.
+    A server is idle (it starts at its first call), starting, ok or in error. Its circuit is open while calls are
+    refused after several failures. Nothing is asked of the servers. Then it says whether the traffic is still that of
+    the champion's time, and if not, what changed and what to do.
     """
     from toolscout.gateway.health import read_states
     from toolscout.learn.drift import DriftWatch
@@ -39,13 +40,29 @@ def _print_gateways(gateways: Sequence[GatewayState]) -> None:
     if not gateways:
         echo("No gateway is running on this home. Start one with  toolscout gateway")
         return
-    columns = [("server", "left"), ("state", "left"), ("calls", "right"), ("failed", "right"), ("last error", "wrap")]
+    columns = [("server", "left"), ("state", "left"), ("circuit", "left"), ("calls", "right"), ("failed", "right")]
+    columns += [("last answer", "left"), ("last error", "wrap")]
     for gateway in gateways:
         rows = [
-            (server.name, server.state, f"{server.calls:,}", f"{server.failed_calls:,}", server.message)
+            (
+                *(server.name, server.state, server.circuit, f"{server.calls:,}", f"{server.failed_calls:,}"),
+                *(_shorten_instant(server.answered_at), _describe_error(server)),
+            )
             for server in gateway.servers
         ]
         print_table(columns, rows, title=f"process {gateway.pid}: {gateway.processes} of {gateway.max_processes} slots")
+
+
+def _shorten_instant(instant: str) -> str:
+    """Return an instant without the fraction of its second."""
+    return f"{instant[:19]}Z" if instant else "never"
+
+
+def _describe_error(server: ServerState) -> str:
+    """Say what is wrong with a server, or what was wrong last and when."""
+    if server.message or not server.last_error:
+        return server.message
+    return f"{_shorten_instant(server.last_error_at)}: {server.last_error}"
 
 
 def _print_drift(drift: DriftReport) -> None:

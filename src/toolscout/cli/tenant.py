@@ -12,6 +12,7 @@ from toolscout.cli.output import choose_home, echo, json_option, print_json, pri
 from toolscout.config import load_settings
 from toolscout.database.tenants import add_tenant, list_tenants, remove_tenant
 from toolscout.home import DEFAULT_TENANT, Home, describe_home
+from toolscout.indexes.engines.connect import drop_collections
 from toolscout.scout import Scout
 
 home_option = click.option("--home", metavar="DIR", help="Folder of the home, or the address of its database.")
@@ -78,7 +79,10 @@ def remove_command(ctx: click.Context, name: str, home: str | None, yes: bool) -
     root = _find_home(ctx, home)
     if not yes:
         click.confirm(f"Remove the catalogue, the journal, the models and the policy of tenant {name}?", abort=True)
-    remove_tenant(root, name)
+    if name == DEFAULT_TENANT:
+        remove_tenant(root, name)  # it refuses, before any vector is deleted
+    with drop_collections(load_settings(**choose_home(ctx, home, name))):
+        remove_tenant(root, name)
     echo(f"{describe_home(root)} has no tenant {name} any more")
 
 

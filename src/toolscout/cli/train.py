@@ -11,8 +11,8 @@ import click
 
 from toolscout.cli.data import find_folder, parse_settings, set_option
 from toolscout.cli.llm import describe_cost, load_llm_settings, print_cost, share_llm, spending_options
-from toolscout.cli.output import choose_home, encoder_option, json_option, print_json
-from toolscout.config import load_settings
+from toolscout.cli.output import choose_home, encoder_option, json_option, print_json, ray_option
+from toolscout.config import Settings, load_settings
 from toolscout.errors import ConfigError, NotFound
 
 TRAIN_ENCODER: Final = "encoder"
@@ -30,6 +30,7 @@ DEFAULT_START: Final = "minilm"  # the encoder that `train encoder` starts from
     help="Folder of the dataset, or its path below TOOLSCOUT_DATA. For `encoder`, may be repeated.",
 )
 @encoder_option
+@ray_option
 @click.option("--no-tool", metavar="DIR", help="Queries that need no tool, for recipes that abstain.")
 @click.option("--seed", default=0, show_default=True, help="Seed of all random choices.")
 @set_option
@@ -44,6 +45,7 @@ def train_command(
     recipe: str,
     datasets: tuple[str, ...],
     encoder: str | None,
+    ray: str | None,
     no_tool: str | None,
     seed: int,
     pairs: tuple[str, ...],
@@ -89,7 +91,7 @@ def train_command(
     with share_llm(settings, **limits) as shared:
         workspace = Workspace(
             encoder,
-            shared.settings,
+            _choose_ray(shared.settings, ray),
             VectorStore(settings.home / "bench"),
             say=lambda line: click.echo(line, err=True),
             seed=seed,
@@ -117,6 +119,10 @@ def train_command(
             click.echo(f"{name} = {setting.value} (dev)")
     figures = ", ".join(f"{name} {100 * value:.1f}" for name, value in manifest.metrics.items())
     click.echo(f"{model.folder}: {manifest.recipe}, fitted in {manifest.fit_seconds:.0f} s; on dev {figures}")
+
+
+def _choose_ray(settings: Settings, ray: str | None) -> Settings:
+    return dataclasses.replace(settings, ray=ray or settings.ray)
 
 
 def _refuse_enclosing_folder(out: str) -> None:

@@ -121,6 +121,7 @@ FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "false_rejects": False,  # decides how many requests are turned away
     "telemetry": False,  # an address gets the names of tools, servers and the times of calls
     "log_format": True,
+    "ray": False,  # its workers run code, and get every tool text
     "drain_seconds": False,  # delays the end of a service
 }
 
@@ -195,6 +196,7 @@ class Settings:
     telemetry: str = ""
     log_format: str = "text"
     drain_seconds: float = 0.0
+    ray: str = ""
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
     ignored: tuple[str, ...] = dataclasses.field(default=(), compare=False)
     database: Address | None = None

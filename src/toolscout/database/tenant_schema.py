@@ -10,17 +10,26 @@ would else reach the rows of the tenant `default` only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from toolscout.home import DEFAULT_TENANT
 
-__all__ = ["ALL_TENANTS", "BYPASS_GUARD", "TENANT_MIGRATIONS", "TENANT_SETTING", "separate_tables"]
+__all__ = [
+    "ALL_TENANTS",
+    "BYPASS_GUARD",
+    "TENANT_COLUMN",
+    "TENANT_MIGRATIONS",
+    "TENANT_SETTING",
+    "hide_rows",
+    "separate_tables",
+]
 
 TENANT_SETTING: Final = "toolscout.tenant"
 ALL_TENANTS: Final = "*"  # value of the setting under which the list of tenants is seen, and no row of any tenant
 #: Run at the start of each transaction by a role that no policy binds.
 BYPASS_GUARD: Final = "SELECT refuse_bypass()"
+TENANT_COLUMN: Final = f"TEXT NOT NULL DEFAULT current_setting('{TENANT_SETTING}')"
 _CURRENT: Final = f"current_setting('{TENANT_SETTING}', true)"
 
 TENANT_MIGRATIONS: Final = (
@@ -55,10 +64,7 @@ def separate_tables(
     """
     lines = []
     for table in keys:
-        lines.append(
-            f"ALTER TABLE {table} ADD COLUMN tenant TEXT NOT NULL DEFAULT current_setting('{TENANT_SETTING}') "
-            "REFERENCES tenants ON DELETE CASCADE"
-        )
+        lines.append(f"ALTER TABLE {table} ADD COLUMN tenant {TENANT_COLUMN} REFERENCES tenants ON DELETE CASCADE")
     for constraint in constraints:
         table, name = constraint.split()
         lines.append(f"ALTER TABLE {table} DROP CONSTRAINT {name} CASCADE")
@@ -69,7 +75,13 @@ def separate_tables(
             lines.append(f"CREATE INDEX {table}_by_tenant ON {table} (tenant)")
     for table, column, target in references:
         lines.append(f"ALTER TABLE {table} ADD FOREIGN KEY (tenant, {column}) REFERENCES {target} ON DELETE CASCADE")
-    for table in keys:
+    return ";\n".join(lines) + ";\n" + hide_rows(keys)
+
+
+def hide_rows(tables: Iterable[str]) -> str:
+    """Return the script that hides the rows of other tenants in tables that have a column `tenant`."""
+    lines = []
+    for table in tables:
         lines.append(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY")
         lines.append(f"CREATE POLICY one_tenant ON {table} USING (tenant = {_CURRENT})")
     return ";\n".join(lines) + ";\n"

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -31,7 +31,10 @@ from toolscout.home import (
 )
 from toolscout.privacy.private_files import make_private_folder, replace_file
 
-__all__ = ["Tenant", "add_tenant", "list_tenants", "remove_tenant"]
+if TYPE_CHECKING:
+    from toolscout.database.postgres import PostgresConnection
+
+__all__ = ["Tenant", "add_tenant", "admit_tenant", "list_tenants", "remove_tenant"]
 
 REMOVE_S: Final = 10.0  # a service notices within two seconds that a tenant is gone
 LOCK_FILE: Final = ".lock.db"
@@ -75,14 +78,10 @@ def add_tenant(root: Home, name: str) -> None:
     check_tenant_name(name)
     refusal = f"{describe_home(root)} already has a tenant {name!r}. Choose another name."
     if isinstance(root, Address):
-        from toolscout.database.postgres import binds_role, open_tenants
+        from toolscout.database.postgres import open_tenants
 
         with open_tenants(root) as connection:
-            if not binds_role(connection):
-                raise ConfigError(
-                    "This role sees the rows of every tenant. Use a role without SUPERUSER and BYPASSRLS for "
-                    f"{describe_home(root)}."
-                )
+            _require_bound_role(connection, root)
             if connection.execute("SELECT 1 FROM removed_tenants WHERE name = ?", (name,)).fetchone():
                 raise ConfigError(
                     f"A tenant {name!r} was removed from {describe_home(root)}. Machines may still hold copies of its "
@@ -100,6 +99,32 @@ def add_tenant(root: Home, name: str) -> None:
             raise ConfigError(refusal)
         make_private_folder(folder)
         replace_file(folder / TENANT_FILE, msgspec.json.encode(Tenant(name, now())))
+
+
+def admit_tenant(place: Address) -> None:
+    """Make a schema that is not the home's keep rows of a tenant, so that row-level security holds there too.
+
+    Raises:
+        ConfigError: if the role sees the rows of every tenant.
+        StoreError: if the database does not answer.
+    """
+    if place.tenant == DEFAULT_TENANT:
+        return
+    from toolscout.database.postgres import open_tenants
+
+    with open_tenants(place) as connection:
+        _require_bound_role(connection, place_tenant(place, DEFAULT_TENANT))
+        connection.execute("INSERT INTO tenants VALUES (?, ?) ON CONFLICT DO NOTHING", (place.tenant, now()))
+
+
+def _require_bound_role(connection: PostgresConnection, root: Home) -> None:
+    from toolscout.database.postgres import binds_role
+
+    if not binds_role(connection):
+        raise ConfigError(
+            "This role sees the rows of every tenant. Use a role without SUPERUSER and BYPASSRLS for "
+            f"{describe_home(root)}."
+        )
 
 
 def remove_tenant(root: Home, name: str) -> None:

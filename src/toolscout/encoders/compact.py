@@ -3,7 +3,8 @@
 The package `toolscout-compact` brings the transformer as an int8 ONNX folder, which onnxruntime runs. The transformer
 reads English only. So a tool's vector has two parts: the transformer's, and that of the bundled encoder. A query in
 English has the first part alone, and a query in another language the second, from the multilingual table. One index
-serves all languages.
+serves all languages. Of a tool that is described in another language, the transformer reads English words that stand
+for the foreign ones (`toolscout.encoders.gloss`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy.typing as npt
 
 from toolscout.config import COMPACT_PACKAGE
 from toolscout.encoders.encoder import Kind, Vectors, unit_rows
+from toolscout.encoders.gloss import GLOSS_FORMAT, Glossary
 from toolscout.encoders.languages import is_foreign, is_plainly_foreign
 from toolscout.encoders.onnx import OnnxEncoder
 from toolscout.encoders.static import load_static
@@ -27,7 +29,7 @@ __all__ = ["COMPACT_FORMAT", "CompactEncoder", "load_compact"]
 
 
 Places = npt.NDArray[np.intp]
-COMPACT_FORMAT: Final = "compact/1"
+COMPACT_FORMAT: Final = "compact/2"
 STATIC_SHARE: Final = 0.1  # of the squared length of a tool's vector
 
 
@@ -59,21 +61,23 @@ class CompactEncoder:
         self._transformer, self._static = OnnxEncoder(place), load_static()
         self.dim: int = self._transformer.dim + self._static.dim
         self.fingerprint: str = digest(
-            COMPACT_FORMAT, [self._transformer.fingerprint, self._static.fingerprint, STATIC_SHARE]
+            COMPACT_FORMAT, [self._transformer.fingerprint, self._static.fingerprint, STATIC_SHARE, GLOSS_FORMAT]
         )
+        self._glossary = Glossary(self._static)
         self.languages: frozenset[str] | None = self._static.languages
         self.max_tokens: int = self._transformer.max_tokens
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
-        """Encode texts as `(n, dim)` float32 unit rows. The transformer reads English texts only."""
+        """Encode texts as `(n, dim)` float32 unit rows. The transformer reads English only."""
         rows = np.zeros((len(texts), self.dim), dtype=np.float32)
         if kind == "query":
             foreign = np.array([is_foreign(text, self._static.pieces.is_word) for text in texts], dtype=bool)
             self._fill(rows, texts, np.flatnonzero(~foreign), np.flatnonzero(foreign), kind)
             return rows
-        english = np.array([not is_plainly_foreign(text) for text in texts], dtype=bool)
-        self._fill(rows, texts, np.flatnonzero(english), np.arange(len(texts)), kind)
         split = self._transformer.dim
+        english = [self._glossary.translate(text) if is_plainly_foreign(text) else text for text in texts]
+        rows[:, :split] = self._transformer.encode(english, kind)
+        rows[:, split:] = self._static.encode(texts, kind)
         rows[:, :split] *= np.float32(np.sqrt(1 - STATIC_SHARE))
         rows[:, split:] *= np.float32(np.sqrt(STATIC_SHARE))
         return unit_rows(rows)

@@ -16,7 +16,24 @@ __all__ = ["ENGLISH", "Encoder", "Kind", "Vectors", "encode_tools", "get_languag
 Kind: TypeAlias = Literal["query", "tool"]
 Vectors: TypeAlias = npt.NDArray[np.float32]
 ENGLISH: Final = frozenset({"en"})
+MAX_CACHED_TEXT_CHARS: Final = 64
+MAX_CACHED_TEXTS: Final = 50_000
 _JOINT: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+|(?<=[A-Za-z])\.(?=[A-Za-z])")
+
+
+class _SplitWords(dict[str, str]):
+    """Text between two blanks → the same with its identifiers split. Tools share most of their words."""
+
+    def __missing__(self, text: str) -> str:
+        split = _JOINT.sub(" ", text)
+        if len(text) <= MAX_CACHED_TEXT_CHARS:
+            if len(self) >= MAX_CACHED_TEXTS:
+                self.clear()
+            self[text] = split
+        return split
+
+
+_SPLIT_WORDS: Final = _SplitWords()
 
 
 class Encoder(Protocol):
@@ -75,7 +92,7 @@ def encode_tools(rows: Callable[[list[str]], Vectors], tools: Sequence[Tool], st
 
 def split_identifiers(text: str) -> str:
     """Split `getUserById`, `get_user_by_id` and `users.get` into words, because encoders know words only."""
-    return _JOINT.sub(" ", text)
+    return " ".join(map(_SPLIT_WORDS.__getitem__, text.split(" ")))
 
 
 def unit_rows(vectors: npt.NDArray[Any]) -> Vectors:

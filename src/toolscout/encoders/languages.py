@@ -7,6 +7,7 @@ English can be told from other languages here, by three signs: the script, funct
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from toolscout.encoders.encoder import ENGLISH, split_identifiers
 
 __all__ = ["is_english", "is_foreign", "is_plainly_foreign", "understands"]
 
+MAX_REMEMBERED_LANGUAGES: Final = 256
 MAX_JUDGED_CHARS: Final = 2_000
 MAX_OTHER_SCRIPT_SHARE: Final = 0.25  # of the letters; above it the text is in another script
 MIN_FOREIGN_LEAD: Final = 2  # function words of other languages, more than of English, that leave no doubt
@@ -91,12 +93,11 @@ def is_english(text: str, is_known: Callable[[str], bool]) -> bool:
         text: a query; only its beginning counts.
         is_known: as in `understands`.
     """
-    words, is_other_script = _find_words(text)
+    words, is_other_script, english_count, other_count = _read_words(text[:MAX_JUDGED_CHARS])
     if is_other_script:
         return False
     if not words:
         return True
-    english_count, other_count = _count_function_words(words, text.isupper())
     known_share = _share_known(words, is_known)
     if english_count > other_count:
         return bool(known_share >= MIN_KNOWN_SHARE)
@@ -114,10 +115,9 @@ def is_foreign(text: str, is_known: Callable[[str], bool]) -> bool:
         text: a query; only its beginning counts.
         is_known: as in `understands`.
     """
-    words, is_other_script = _find_words(text)
+    words, is_other_script, english_count, other_count = _read_words(text[:MAX_JUDGED_CHARS])
     if is_other_script or not words:
         return is_other_script
-    english_count, other_count = _count_function_words(words, text.isupper())
     if english_count != other_count:
         return other_count > english_count
     return _share_known(words, is_known) < MIN_KNOWN_SHARE
@@ -129,10 +129,9 @@ def is_plainly_foreign(text: str) -> bool:
     Args:
         text: the text of a tool; only its beginning counts.
     """
-    words, is_other_script = _find_words(text)
+    _, is_other_script, english_count, other_count = _read_words(text[:MAX_JUDGED_CHARS])
     if is_other_script:
         return True
-    english_count, other_count = _count_function_words(words, text.isupper())
     return other_count - english_count >= MIN_FOREIGN_LEAD
 
 
@@ -141,9 +140,19 @@ def _share_known(words: Sequence[str], is_known: Callable[[str], bool]) -> float
     return sum((word := each.lower()).isascii() and is_known(word) for each in words) / len(words)
 
 
+@functools.lru_cache(maxsize=MAX_REMEMBERED_LANGUAGES)
+def _read_words(text: str) -> tuple[list[str], bool, int, int]:
+    """Return the words of a text, whether it is in another script, and its function words: English ones and others.
+
+    One search asks several times for each of its steps.
+    """
+    words, is_other_script = _find_words(text)
+    return words, is_other_script, *_count_function_words(words, text.isupper())
+
+
 def _find_words(text: str) -> tuple[list[str], bool]:
-    """Return the words of the beginning of a text in Latin script, and whether too much of it is in another script."""
-    text = unicodedata.normalize("NFC", text[:MAX_JUDGED_CHARS])
+    """Return the words of a text in Latin script, and whether too much of it is in another script."""
+    text = unicodedata.normalize("NFC", text)
     if any(mark in text for mark in ADDRESS_MARKS):
         text = _ADDRESS.sub(" ", text)
     words = _LATIN_WORD.findall(split_identifiers(text))
@@ -156,7 +165,10 @@ def _find_words(text: str) -> tuple[list[str], bool]:
 
 def _count_function_words(words: list[str], all_capitals: bool) -> tuple[int, int]:
     """Count the function words of English, and of the other languages."""
-    english_count = sum(word.lower() in ENGLISH_WORDS for word in words)
+    lowered = [word.lower() for word in words]
+    english_count = sum(map(ENGLISH_WORDS.__contains__, lowered))
+    if OTHER_WORDS.isdisjoint(lowered):
+        return english_count, 0
     return english_count, sum(_is_other(place, word, all_capitals) for place, word in enumerate(words))
 
 

@@ -29,7 +29,8 @@ STATIC_FORMAT: Final = "toolscout-static/1"
 MAX_PIECES: Final = 256
 MAX_PIECED_WORD_CHARS: Final = 64
 MAX_CACHED_WORD_PIECES: Final = 100_000
-STATIC_BATCH: Final = 1024
+PARTIAL_SUMS: Final = 8
+MAX_SUMMED_ROWS: Final = 128
 MAX_CACHED_QUERIES: Final = 64
 # A run of letters and digits, or one character of a script written without spaces.
 _IDEOGRAPHS: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -79,6 +80,10 @@ class WordPieces:
     def is_word(self, word: str) -> bool:
         """Whether one piece spells this word, in small letters and without accents, as a whole."""
         return self._ids.get(word, -1) in self._wholes
+
+    def list_words(self) -> dict[str, int]:
+        """Return the ids of the pieces that are entire words."""
+        return {piece: number for piece, number in self._ids.items() if number in self._wholes}
 
     def _split_and_cache(self, word: str) -> tuple[int, ...]:
         pieces = self._split(word) if len(word) <= MAX_PIECED_WORD_CHARS else ()
@@ -174,13 +179,10 @@ class StaticEncoder:
 
     def _encode_rows(self, texts: Sequence[str], kind: Kind) -> Vectors:
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
-        for start in range(0, len(texts), STATIC_BATCH):
-            bags = [self.pieces(text) for text in texts[start : start + STATIC_BATCH]]
-            nonempty = [i for i, bag in enumerate(bags) if bag and (kind == "tool" or self.pieces.knows(bag))]
-            if nonempty:
-                ids = np.concatenate([bags[i] for i in nonempty])
-                starts = np.cumsum([0, *(len(bags[i]) for i in nonempty[:-1])])
-                vectors[np.add(nonempty, start)] = np.add.reduceat(self.look_up(ids), starts, axis=0)
+        for row, text in zip(vectors, texts, strict=True):
+            bag = self.pieces(text)
+            if bag and (kind == "tool" or self.pieces.knows(bag)):
+                row[:] = _sum_rows(self.look_up(bag))
         if self._has_multilingual:
             foreign = [i for i, text in enumerate(texts) if self._is_foreign(text, kind)]
             if foreign:
@@ -201,6 +203,32 @@ class StaticEncoder:
     def multilingual(self) -> MultilingualTable:
         """The table for other languages, loaded with the first text that needs it."""
         return MultilingualTable(self._multilingual_folder, self.fingerprint)
+
+
+def _sum_rows(rows: Vectors) -> Vectors:
+    """Return the sum of rows, `(d,)`, in the order of additions of `numpy.add.reduceat`, which is slow."""
+    total: Vectors = rows[0] if len(rows) == 1 else rows[0] + _sum_pairwise(rows[1:])
+    return total
+
+
+def _sum_pairwise(rows: Vectors) -> Vectors:
+    """Return the sum of rows, at least one: eight partial sums, their sum, and the rows that are left."""
+    if len(rows) > MAX_SUMMED_ROWS:
+        half = len(rows) // 2
+        half -= half % PARTIAL_SUMS
+        return _sum_pairwise(rows[:half]) + _sum_pairwise(rows[half:])
+    n_even = len(rows) - len(rows) % PARTIAL_SUMS
+    total: Vectors
+    if not n_even:
+        total = np.add.reduce(rows, axis=0)
+        return total
+    sums = np.add.reduce(rows[:n_even].reshape(-1, PARTIAL_SUMS, rows.shape[1]), axis=0)
+    sums = sums[0::2] + sums[1::2]
+    sums = sums[0::2] + sums[1::2]
+    total = sums[0] + sums[1]
+    for row in rows[n_even:]:
+        total = total + row
+    return total
 
 
 @functools.lru_cache(maxsize=1)

@@ -10,7 +10,7 @@ import inspect
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from toolscout.sources.addresses import Reach
     from toolscout.sources.mcp import Connection
 
-__all__ = ["Calls", "explain_faults"]
+__all__ = ["Calls", "accepts_at_once", "explain_faults"]
 
 Result = TypeVar("Result", bound="BaseModel")
 MAX_FAULTS: Final = 5
@@ -44,6 +44,11 @@ REFUSALS_BY_KIND: Final = {
 MAX_CACHED_VALIDATORS: Final = 1024
 MAX_PYTHON_CALLS: Final = 8
 MAX_VALIDATION_STEPS: Final = 20_000  # of one validation: a short schema can take years to evaluate
+MAX_QUICK_STEPS: Final = 200  # of a validation for which all other requests wait
+MAX_QUICK_SCHEMA_CHARS: Final = 4_096
+MAX_QUICK_ARGUMENT_CHARS: Final = 2_048
+#: Keywords whose one step can take long, or can lead to further steps that are not counted.
+SLOW_KEYWORDS: Final = ('"uniqueItems"', '"unevaluated', '"$ref"', '"$dynamicRef"', '"$recursiveRef"')
 
 
 class Calls:
@@ -250,9 +255,35 @@ def _bind_arguments(function: Any, arguments: Mapping[str, Any]) -> tuple[list[A
 
 # --- arguments --------------------------------------------------------------------------------------------------------
 
-_validators: OrderedDict[str, Any] = OrderedDict()
+
+class _Validator(NamedTuple):
+    """A compiled schema, None if it is not usable, and whether one step of it is quick."""
+
+    schema: Any
+    is_quick: bool
+
+
+_validators: OrderedDict[str, _Validator] = OrderedDict()
 _lock: Final = threading.Lock()
 _validation: Final = threading.local()
+
+
+def accepts_at_once(tool: Tool, arguments: Mapping[str, Any]) -> bool:
+    """Return whether a validation of few steps finds no fault. False also means that it would take more.
+
+    It needs no thread. Arguments that it does not accept are checked in one by `explain_faults`.
+    """
+    with _lock:
+        validator = _validators.get(tool.fingerprint)
+    if validator is None or not validator.is_quick or len(_encode_json(arguments)) > MAX_QUICK_ARGUMENT_CHARS:
+        return False
+    if validator.schema is None:
+        return True
+    _validation.left = MAX_QUICK_STEPS
+    try:
+        return next(iter(validator.schema.iter_errors(dict(arguments))), None) is None
+    except Exception:  # an untrusted schema may raise anything, and too many steps do
+        return False
 
 
 def explain_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[str]:
@@ -262,24 +293,27 @@ def explain_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[str]:
     a malicious pattern could run for ever.
     """
     validator = _get_validator(tool)
-    if validator is None:
+    if validator.schema is None:
         return []
     _validation.left = MAX_VALIDATION_STEPS
     try:
-        errors = [error for _, error in zip(range(MAX_FAULTS), validator.iter_errors(dict(arguments)), strict=False)]
+        checks = validator.schema.iter_errors(dict(arguments))
+        errors = [error for _, error in zip(range(MAX_FAULTS), checks, strict=False)]
     except Exception:  # an untrusted schema may raise anything; it must not block the call
         return []
     return list(dict.fromkeys(_explain_fault(error) for error in errors))
 
 
-def _get_validator(tool: Tool) -> Any:
-    """Return the compiled schema of a tool. None if it has no usable schema."""
+def _get_validator(tool: Tool) -> _Validator:
+    """Return the compiled schema of a tool."""
     fingerprint = tool.fingerprint
     with _lock:
         if fingerprint in _validators:
             _validators.move_to_end(fingerprint)
             return _validators[fingerprint]
-    validator = _compile_validator(tool.parameters)
+    encoded = _encode_json(tool.parameters)
+    is_quick = len(encoded) <= MAX_QUICK_SCHEMA_CHARS and not any(word in encoded for word in SLOW_KEYWORDS)
+    validator = _Validator(_compile_validator(tool.parameters), is_quick)
     with _lock:
         _validators[fingerprint] = validator
         while len(_validators) > MAX_CACHED_VALIDATORS:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +14,7 @@ import msgspec
 
 from toolscout.database import now
 from toolscout.gateway.text import clip, make_plain
+from toolscout.gateway.upstream import Upstream
 from toolscout.gateway.upstreams import Upstreams
 from toolscout.privacy.private_files import make_private_folder, open_private
 
@@ -26,6 +28,7 @@ GATEWAYS_FOLDER: Final = "gateways"  # in the home, with a file for each gateway
 STALE_AFTER_S: Final = 10.0  # a gateway writes its file more often
 REWRITE_S: Final = 2.0
 MAX_MESSAGE_CHARS: Final = 300
+CIRCUITS: Final = ("closed", "trial", "open")  # the last of those of all sessions is shown
 
 
 class ServerState(msgspec.Struct, frozen=True):
@@ -34,13 +37,19 @@ class ServerState(msgspec.Struct, frozen=True):
     Attributes:
         name: the source in the catalogue.
         transport: stdio, http or sse.
-        state: idle, starting, ok or error.
-        message: the last error. Empty if there is none.
+        state: idle, starting, ok, error, or sign-in (it wants its callers to sign in).
+        message: what is wrong now. Empty if nothing is.
         calls: calls since the gateway started.
         failed_calls: calls without an answer.
         failures_in_a_row: of the latest calls. After three, calls are refused for a while.
         in_flight: calls that are under way.
         starts: sessions since the gateway started.
+        circuit: closed, open (calls are refused for a while), or trial (the next call is tried).
+        answered_at: when it answered last, ISO 8601. Empty: never.
+        last_error: what was wrong last, also if it works again. Empty: nothing ever was.
+        last_error_at: when that was.
+
+    The figures count the sessions of callers who signed in too.
     """
 
     name: str
@@ -52,6 +61,10 @@ class ServerState(msgspec.Struct, frozen=True):
     failures_in_a_row: int
     in_flight: int
     starts: int
+    circuit: str = CIRCUITS[0]
+    answered_at: str = ""
+    last_error: str = ""
+    last_error_at: str = ""
 
 
 class GatewayState(msgspec.Struct, frozen=True):
@@ -74,22 +87,10 @@ class Health:
 
     def describe(self) -> GatewayState:
         """Return the state of all servers, by name."""
-        servers = [
-            ServerState(
-                name=server.name,
-                transport=server.server.transport,
-                state=server.state,
-                message=server.message[:MAX_MESSAGE_CHARS],
-                calls=server.calls,
-                failed_calls=server.failed_calls,
-                failures_in_a_row=server.breaker.failures,
-                in_flight=server.in_flight,
-                starts=server.starts,
-            )
-            for server in sorted(self._upstreams.servers.values(), key=lambda server: server.name)
-        ]
+        servers = sorted(self._upstreams.servers.values(), key=lambda server: server.name)
         slots = self._upstreams.slots
-        return GatewayState(os.getpid(), now(), len(slots.held), slots.limit, servers)
+        states = [_describe_server(server) for server in servers]
+        return GatewayState(os.getpid(), now(), len(slots.held), slots.limit, states)
 
     def write(self) -> None:
         """Write the state for `toolscout status`, every two seconds. A home that cannot be written is no error."""
@@ -126,11 +127,50 @@ class Health:
                 ("starts", "Sessions since the gateway started."),
             )
         }
+        circuit = Gauge(
+            "toolscout_upstream_circuit", "1 for the circuit of a server.", ["server", "circuit"], registry=registry
+        )
+        instants = {
+            name: Gauge(f"toolscout_upstream_{name}_timestamp_seconds", what, ["server"], registry=registry)
+            for name, what in (
+                ("answered_at", "When a server answered last. 0: never."),
+                ("last_error_at", "When a server failed last. 0: never."),
+            )
+        }
         for server in state.servers:
             up.labels(server.name, server.state).set(1)
+            circuit.labels(server.name, server.circuit).set(1)
+            for name, gauge in instants.items():
+                gauge.labels(server.name).set(_parse_instant(getattr(server, name)))
             for name, gauge in numbers.items():
                 gauge.labels(server.name).set(getattr(server, name))
         return generate_latest(registry)
+
+
+def _describe_server(server: Upstream) -> ServerState:
+    """Describe a server by its shared session and those of callers who signed in."""
+    sessions = [server, *server.own_sessions.values()]
+    failed = max(sessions, key=lambda session: session.contact.error_at)
+    return ServerState(
+        name=server.name,
+        transport=server.server.transport,
+        state=server.state,
+        message=server.message[:MAX_MESSAGE_CHARS],
+        calls=sum(session.calls for session in sessions),
+        failed_calls=sum(session.failed_calls for session in sessions),
+        failures_in_a_row=max(session.breaker.failures for session in sessions),
+        in_flight=sum(session.in_flight for session in sessions),
+        starts=sum(session.starts for session in sessions),
+        circuit=max((session.breaker.circuit for session in sessions), key=CIRCUITS.index),
+        answered_at=max(session.contact.answered_at for session in sessions),
+        last_error=failed.contact.error[:MAX_MESSAGE_CHARS],
+        last_error_at=failed.contact.error_at,
+    )
+
+
+def _parse_instant(text: str) -> float:
+    """Return an instant in seconds since the epoch. 0: there is none."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else 0.0
 
 
 def describe_states(upstreams: Upstreams, syncing: Collection[str], *, is_limited: bool) -> list[str]:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from toolscout.database import now
 from toolscout.errors import Unavailable
 from toolscout.privacy.private_files import make_private_folder, replace_file
 
 if TYPE_CHECKING:
     from toolscout.sources.mcp import Server
 
-__all__ = ["GATEWAY_NAME", "Breaker", "ListedServers", "ProcessSlots", "Refused", "runs_gateway"]
+__all__ = ["GATEWAY_NAME", "Breaker", "Contact", "ListedServers", "ProcessSlots", "Refused", "runs_gateway"]
 
 GATEWAY_NAME: Final = "toolscout"  # the name that a gateway reports, by which another one recognises it
 MAX_FAILED_CALLS: Final = 3  # in a row; then calls are refused for a while
@@ -30,6 +31,27 @@ LISTED_FILE: Final = "gateway-servers.json"  # in the home
 
 class Refused(Unavailable):
     """A call that was not tried, because its server failed before."""
+
+
+class Contact:
+    """When a server was heard of.
+
+    Attributes:
+        answered_at: when it answered last: a call, or a request for its list of tools. Empty: never.
+        error: what was wrong last, also if the server works again.
+        error_at: when that was. Empty: never.
+    """
+
+    def __init__(self) -> None:
+        self.answered_at = self.error = self.error_at = ""
+
+    def note_answer(self) -> None:
+        """The server answered."""
+        self.answered_at = now()
+
+    def note_error(self, error: str) -> None:
+        """The server did not answer, or its session failed."""
+        self.error, self.error_at = error, now()
 
 
 class Breaker:
@@ -46,14 +68,21 @@ class Breaker:
         self._pause = FIRST_PAUSE_S
         self._next_refusal = float("-inf")
 
+    @property
+    def circuit(self) -> str:
+        """`closed`: calls pass; `open`: they are refused; `trial`: the next one is tried."""
+        if self.failures < MAX_FAILED_CALLS:
+            return "closed"
+        return "open" if time.monotonic() < self._closed_until else "trial"
+
     def check(self) -> float:
         """Return the seconds until the next call may try; 0 if it may do so now. A trial makes the others wait."""
         if self.failures < MAX_FAILED_CALLS:
             return 0.0
-        now = time.monotonic()
-        if now < self._closed_until:
-            return self._closed_until - now
-        self._closed_until = now + self._pause
+        clock = time.monotonic()
+        if clock < self._closed_until:
+            return self._closed_until - clock
+        self._closed_until = clock + self._pause
         return 0.0
 
     def refuse(self, name: str, seconds: float) -> Refused:
@@ -70,9 +99,9 @@ class Breaker:
         """
         import anyio
 
-        now = time.monotonic()
-        wait = max(0.0, self._next_refusal - now)
-        self._next_refusal = now + min(wait + REFUSAL_PAUSE_S, MAX_REFUSAL_WAIT_S)
+        clock = time.monotonic()
+        wait = max(0.0, self._next_refusal - clock)
+        self._next_refusal = clock + min(wait + REFUSAL_PAUSE_S, MAX_REFUSAL_WAIT_S)
         await anyio.sleep(wait)
 
     def note_success(self) -> None:

@@ -23,6 +23,7 @@ __all__ = ["Lookup"]
 MAX_COMPARED_IDS: Final = 2_000  # ids of a source that are compared with a misspelt one
 MAX_ID_CHARS: Final = 500
 MAX_NEAR_IDS: Final = 3
+MAX_KEPT_TOOLS: Final = 1_024  # tools that were looked up last
 CLIENT_PREFIXES: Final = ("mcp__", "functions.", "tools.")  # that clients put before the names of tools
 SEPARATORS: Final = ("__", "_", ".", "::", ":", "#", "-")
 
@@ -35,6 +36,7 @@ class Lookup:
         self.scout = scout
         self._collect_notes = collect_notes
         self._catalogue: tuple[Catalogue, frozenset[str]] | None = None
+        self._tools: tuple[int, dict[str, Tool]] = -1, {}  # by id, of this generation
         self._lock = threading.Lock()
 
     def load_catalogue(self) -> tuple[Catalogue, frozenset[str]]:
@@ -71,10 +73,22 @@ class Lookup:
         snapshot = self._catalogue
         if snapshot is None or id not in snapshot[1] or self.scout.settings.database is not None:
             return None
-        if snapshot[0].generation != self.scout.store.generation():
+        catalogue = snapshot[0]
+        if catalogue.generation != self.scout.store.generation():
             return None
-        tool = next(iter(snapshot[0].tools([id])), None)
+        tool = self._load_tool(catalogue, id)
         return tool if tool is not None and caller.sees(tool) else None
+
+    def _load_tool(self, catalogue: Catalogue, id: str) -> Tool | None:
+        """Load a tool, or return it as it was loaded before. The store must have the catalogue's generation now."""
+        if self._tools[0] != catalogue.generation:
+            self._tools = catalogue.generation, {}
+        tools = self._tools[1]
+        if id not in tools:
+            tools.update((tool.id, tool) for tool in catalogue.tools([id]))
+            while len(tools) > MAX_KEPT_TOOLS:
+                del tools[next(iter(tools))]
+        return tools.get(id)
 
     def _explain_missing(self, caller: Caller, catalogue: Catalogue, id: str) -> str:
         """Explain why a caller gets no tool for an id. The sentence uses only what the caller may see."""
@@ -138,10 +152,12 @@ def _contains(ids: Sequence[str], id: str) -> bool:
 def _find_near(id: str, visible: Sequence[str]) -> list[str]:
     """Find the tools with the name in an id, or nearly this name, whatever their source and case."""
     name = id.rpartition("/")[2].casefold()
-    first = [other for other in visible if other.partition("/")[2][:1].casefold() == name[:1]][:MAX_COMPARED_IDS]
-    names = {other: other.partition("/")[2].casefold() for other in first}
-    same = [other for other in first if names[other] == name]
-    if same:
+    names = {other: other.partition("/")[2].casefold() for other in visible}
+    if same := [other for other, its_name in names.items() if its_name == name]:
         return same[:MAX_NEAR_IDS]
-    near = difflib.get_close_matches(name, list(names.values()), n=1, cutoff=0.75)
-    return [other for other in first if names[other] in near][:MAX_NEAR_IDS]
+    alike = [other for other, its_name in names.items() if its_name[:1] == name[:1]]
+    for others in (alike, list(names)):  # a slip in the first letter is rare, and costs more to find
+        compared = {other: names[other] for other in others[:MAX_COMPARED_IDS]}
+        if near := difflib.get_close_matches(name, list(compared.values()), n=1, cutoff=0.75):
+            return [other for other, its_name in compared.items() if its_name in near][:MAX_NEAR_IDS]
+    return []

@@ -22,7 +22,7 @@ from toolscout.gateway.relay import is_question
 from toolscout.gateway.text import META_TOOL_RECORDS, clip, format_signature, make_plain
 from toolscout.types import Tool
 
-__all__ = ["add_notes", "check_arguments", "repair_request"]
+__all__ = ["add_notes", "check_arguments", "read_request", "repair_request"]
 
 MAX_REPAIR_DEPTH: Final = 6
 MAX_ENCODED_CHARS: Final = 1_000_000  # of a JSON text in a string
@@ -48,6 +48,19 @@ ALIASES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "run_code": {"code": ("program", "script", "source", "python"), "search_id": ("searchId",)},
 }
 Arguments = dict[str, Any]
+
+
+def read_request(name: str, given: Arguments) -> tuple[Arguments, list[str], list[str]]:
+    """Check the arguments of a meta-tool, and repair them if they have faults.
+
+    Returns:
+        The arguments, a sentence for each repair, and a sentence for each fault that remains.
+    """
+    faults = explain_faults(META_TOOL_RECORDS[name], given)
+    if not faults:
+        return given, [], []
+    arguments, notes = repair_request(name, given)
+    return arguments, notes, faults if arguments is given else []
 
 
 def repair_request(name: str, given: Arguments) -> tuple[Arguments, list[str]]:

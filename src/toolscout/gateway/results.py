@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -49,10 +49,10 @@ _log: Final = logging.getLogger("toolscout.gateway.results")
 _HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{16}")
 
 
-def wants_everything(params: CallToolRequestParams) -> bool:
+def wants_everything(params: CallToolRequestParams, arguments: Mapping[str, Any]) -> bool:
     """Return whether a call asks for its entire result: by `detail` of call_tool, or in `_meta` for a pinned tool."""
     meta: Any = params.meta or {}
-    detail = (params.arguments or {}).get("detail") if params.name == "call_tool" else None
+    detail = arguments.get("detail") if params.name == "call_tool" else None
     return "full" in (detail, meta.get(DETAIL))
 
 

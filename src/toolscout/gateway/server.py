@@ -24,7 +24,7 @@ from toolscout.access.telemetry import record_searches
 from toolscout.errors import Denied, NotFound, ToolscoutError, Unavailable, UserError, require
 from toolscout.gateway import text as show
 from toolscout.gateway.answers import Answers, make_result, refuse
-from toolscout.gateway.calls import Calls, explain_faults
+from toolscout.gateway.calls import Calls, accepts_at_once
 from toolscout.gateway.exchange import Exchange
 from toolscout.gateway.health import Health, describe_states
 from toolscout.gateway.http_scope import CALLER
@@ -32,13 +32,14 @@ from toolscout.gateway.lookup import Lookup
 from toolscout.gateway.options import Options, list_origins
 from toolscout.gateway.programs import Programs
 from toolscout.gateway.relay import ask_to_open, is_question
-from toolscout.gateway.repairs import add_notes, check_arguments, repair_request
+from toolscout.gateway.repairs import add_notes, check_arguments, read_request
 from toolscout.gateway.result_pages import read_result
 from toolscout.gateway.results import Results, wants_everything
+from toolscout.gateway.stdio import open_standard_streams
 from toolscout.gateway.upstreams import Upstreams
 from toolscout.journal.journal import redact
 from toolscout.scout import Scout
-from toolscout.types import Tool, keep_kind
+from toolscout.types import Search, Tool, keep_kind
 
 if TYPE_CHECKING:
     from mcp.server import Server
@@ -185,9 +186,7 @@ class Gateway:
 
     async def serve_stdio(self) -> None:
         """Serve MCP over standard input and output until the client closes them."""
-        from mcp.server.stdio import stdio_server
-
-        async with stdio_server() as (reading, writing):
+        async with open_standard_streams() as (reading, writing):
             await self.server.run(reading, writing, self.server.create_initialization_options())
 
     # --- the caller and the catalogue
@@ -279,9 +278,10 @@ class Gateway:
         caller = self.get_caller(context)
         exchange = Exchange(caller, context, params)
         arguments: dict[str, Any] = params.arguments or {}
+        faults: list[str] = []
         if params.name in self.meta_tools:
-            arguments, exchange.notes = repair_request(params.name, arguments)
-        exchange.wants_everything = wants_everything(params.model_copy(update={"arguments": arguments}))
+            arguments, exchange.notes, faults = read_request(params.name, arguments)
+        exchange.wants_everything = wants_everything(params, arguments)
         if refusal := self._check_limits(caller, params.name, arguments):
             return refuse(refusal)
         if params.name not in self.meta_tools:
@@ -289,8 +289,8 @@ class Gateway:
             tool = pinned.get(params.name)
             id = tool.id if tool else params.name
             return await self._relay_call(exchange, id, arguments, None)
-        if wrong := explain_faults(show.META_TOOL_RECORDS[params.name], arguments):
-            return refuse("; ".join(wrong))
+        if faults:
+            return refuse("; ".join(faults))
         try:
             if params.name == "search_tools":
                 return await self._answer_search(exchange, arguments["queries"], arguments.get("limit"), arguments)
@@ -342,17 +342,15 @@ class Gateway:
         caller, ends = exchange.caller, time.monotonic() + self.options.call_timeout
         await self.upstreams.wait_listed()
         is_one = len(queries) == 1  # several: the agent has split the request itself
-        searches = await self.upstreams.run_in_thread(
-            functools.partial(self.scout.search_many, split=is_one, deadline=ends),
-            queries,
-            limit,
-            visible=keep_kind(options.get("kind"), caller.visible),
-            caller=caller.name,
-        )
+        common: dict[str, Any] = {"visible": keep_kind(options.get("kind"), caller.visible), "caller": caller.name}
+
+        def search() -> tuple[list[Search], tuple[dict[str, Any], str]]:
+            searches = self.scout.search_many(queries, limit, split=is_one, deadline=ends, **common)
+            return searches, self.answers.build_search(exchange, searches, options.get("detail", "compact"))
+
+        searches, answer = await self.upstreams.run_in_thread(search)
         record_searches(searches)
-        detail = options.get("detail", "compact")
-        answer, text = await self.upstreams.run_in_thread(self.answers.build_search, exchange, searches, detail)
-        return make_result(answer, text)
+        return make_result(*answer)
 
     async def _answer_describe(self, exchange: Exchange, ids: list[str]) -> CallToolResult:
         answer, text = await self.upstreams.run_in_thread(self.answers.build_descriptions, exchange, ids)
@@ -443,7 +441,8 @@ class Gateway:
             tool = await self._require_tool(caller, tool.id)  # as the server defines it now
         if refusal := exchange.explain_refusal(tool):
             return refuse(f"{tool.id} was not called: {refusal}", id=tool.id)
-        arguments = await self.upstreams.run_in_thread(check_arguments, tool, arguments, exchange.notes)
+        if not accepts_at_once(tool, arguments):
+            arguments = await self.upstreams.run_in_thread(check_arguments, tool, arguments, exchange.notes)
         result: CallToolResult | InputRequiredResult = await self.calls.call(tool, arguments, exchange, session)
         self.protocol.offers.remember_links(caller, tool.source, result)
         return result

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from toolscout.catalogue.store import Origin
 from toolscout.errors import SourceError, Unavailable
-from toolscout.gateway.lifecycle import GATEWAY_NAME, Breaker, Refused
+from toolscout.gateway.lifecycle import GATEWAY_NAME, Breaker, Contact, Refused
 from toolscout.gateway.relay import allow_questions
 from toolscout.privacy.credentials import Cover, find_environment_credentials
 from toolscout.sources import mcp
@@ -49,7 +49,8 @@ class Upstream:
         key: names this session among all. Sessions of one caller have a key of their own.
         state: idle (not running; its tools are served from the catalogue), starting, ok, error, or sign-in (it wants
             its callers to sign in).
-        message: the last error.
+        message: what is wrong now.
+        contact: when it answered last, and its last error.
         is_listed: whether the catalogue holds its tools.
         in_flight: calls that are under way.
         last_used: when the last call began or ended, on the monotonic clock.
@@ -68,7 +69,7 @@ class Upstream:
         self.own_sessions: dict[str, Upstream] = {}  # of callers who signed in, by person
         self.wants_identity = self.is_owned = False  # whether callers sign in; whether the session is its adder's
         self.state, self.message = ("idle" if is_listed else "starting"), ""
-        self.is_listed, self.breaker = is_listed, Breaker()
+        self.is_listed, self.breaker, self.contact = is_listed, Breaker(), Contact()
         self.in_flight = self.calls = self.failed_calls = self.starts = 0
         self.last_used = time.monotonic()
         self._demand = anyio.Event()  # set when the server shall start
@@ -113,6 +114,7 @@ class Upstream:
                 message = f"{self.name}: the session failed with {type(error).__name__}: {str(error)[:200]}"
                 message = self.cover.text(message)
             failures = 1 if time.monotonic() - began >= HEALTHY_AFTER_S else failures + 1
+            self.contact.note_error(message)
             self._host.say(message)
             if failures == 1 and self._was_served:  # it worked until now, so calls wait for the restart
                 self.state, self.message = "starting", message
@@ -191,12 +193,18 @@ class Upstream:
                 self.breaker.note_failure(began)
             if isinstance(error, Refused):
                 await self.breaker.slow_down()
+            else:
+                self.contact.note_error(str(error))
             raise
         except MCPError:  # it answered
-            self.breaker.note_success()
+            self._note_answer()
             raise
         else:
-            self.breaker.note_success()
+            self._note_answer()
+
+    def _note_answer(self) -> None:
+        self.breaker.note_success()
+        self.contact.note_answer()
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -298,6 +306,7 @@ class Upstream:
             await self._store_list(connection, await connection.list_tools(self._host.scout.settings.max_tools))
         self._connection, self.state, self.message, self._was_served = connection, "ok", "", True
         self.is_listed = True
+        self.contact.note_answer()
         self._host.listed.add(self.name, self.server)
         if not self._wake.is_set():  # otherwise they changed again, and calls wait for the next list
             self._settled.set()

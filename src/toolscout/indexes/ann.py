@@ -9,10 +9,11 @@ many more candidates as the mask hides, and the tools are compared one by one if
 
 from __future__ import annotations
 
+import math
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Self
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +21,16 @@ import numpy.typing as npt
 from toolscout.errors import StoreError, require
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.ranking import Mask, Spread, check_rows, masks, pad_best, top_k
+from toolscout.indexes.rounded import Codes, make_codes
 
-__all__ = ["Ann", "is_available", "make_codes"]
+if TYPE_CHECKING:
+    from typing import Self  # new in Python 3.11
 
-LEVELS: Final = 127
+__all__ = ["Ann", "count_candidates", "is_available", "make_codes"]
+
 CONNECTIVITY: Final = 16  # neighbours of a tool in the graph; twice as many on its lowest level
 EXPANSION_ADD: Final = 128
-MIN_CANDIDATES: Final = 256  # tools that the graph returns at least, and the least breadth of its search
+MIN_CANDIDATES: Final = 256  # that the graph returns at least
 MAX_CANDIDATES: Final = 4_096  # from here on, the tools are compared one by one
 MAX_COMPARED_TOOLS: Final = 20_000  # visible tools that are compared one by one at once
 MASK_MARGIN: Final = 1.5  # candidates in reserve, because a mask need not hide tools evenly
@@ -34,8 +38,6 @@ COMPARED_BATCH: Final = 65_536
 MOMENT_TOOLS: Final = 4_096  # visible tools from which the distribution of their cosines is estimated
 
 Vectors = npt.NDArray[np.float32]
-Codes = npt.NDArray[np.int8]
-ReadRows = Callable[[npt.NDArray[np.intp]], Vectors]
 
 
 def is_available() -> bool:
@@ -45,12 +47,9 @@ def is_available() -> bool:
     return find_spec("usearch") is not None
 
 
-def make_codes(vectors: Vectors) -> Codes:
-    """Round rows to whole numbers from -127 to 127, each row with its own scale. The scale does not change a cosine."""
-    largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0.0)
-    codes = np.divide(vectors * LEVELS, largest, out=np.zeros_like(vectors), where=largest > 0)
-    rounded: Codes = np.rint(codes).astype(np.int8)
-    return rounded
+def count_candidates(n_tools: int) -> int:
+    """Return how many candidates a search without a mask takes. In a larger graph, the same number misses more."""
+    return max(MIN_CANDIDATES, math.isqrt(n_tools))
 
 
 class Ann(Exact):
@@ -67,7 +66,6 @@ class Ann(Exact):
         self._graph: Any = None
         self._graph_bytes: npt.NDArray[np.uint8] | None = None
         self._codes: Codes = np.empty((0, dim), dtype=np.int8)
-        self._read_rows: ReadRows | None = None
         self._lock = threading.Lock()
 
     def upsert(self, ids: Sequence[str], vectors: npt.NDArray[Any]) -> None:
@@ -110,6 +108,7 @@ class Ann(Exact):
         code = make_codes(row[None])[0]
         wanted = max(MIN_CANDIDATES, 2 * k)
         if mask is None:
+            wanted = max(wanted, count_candidates(len(self.ids)))
             return self._search_graph(code, wanted) if wanted <= MAX_CANDIDATES else np.arange(len(self.ids))
         n_visible = int(mask.sum())
         share = n_visible / max(1, len(self.ids))
@@ -146,15 +145,6 @@ class Ann(Exact):
         scores: Vectors = (1.0 - distances).astype(np.float32)
         return scores
 
-    def _find_nearest(self, row: Vectors, depth: int) -> tuple[npt.NDArray[np.intp], Vectors]:
-        """Return positions and cosines of at least `depth` nearest tools, from the cache if it has them."""
-        vectors, cache = self._nearest_cache
-        nearest = cache.get(row.tobytes()) if vectors is self.vectors else None
-        if nearest is None or len(nearest[0]) < min(depth, len(self.ids)):
-            nearest = self._find_best(row, depth, None)
-            self._cache_nearest(row, *nearest)
-        return nearest
-
     def spreads(
         self, queries: npt.NDArray[Any], depth: int, visible: Sequence[Mask | None] | None = None
     ) -> list[Spread]:
@@ -174,13 +164,6 @@ class Ann(Exact):
         sample = self._score_codes(make_codes(row[None])[0], positions[:: 1 + len(positions) // MOMENT_TOOLS])
         return Spread(pad_best(scores, depth), int(best[0]), float(sample.mean()), float(sample.std()))
 
-    def _compute_cosines(self, row: Vectors, positions: npt.NDArray[np.intp] | None = None) -> Vectors:
-        """Compute the cosines of the tools at some positions, or of all, always summed in the same order."""
-        if positions is None or self._read_rows is None or len(positions) > MAX_CANDIDATES:
-            return super()._compute_cosines(row, positions)
-        scores: Vectors = np.einsum("nd,d->n", self._read_rows(positions), row)
-        return scores
-
     def _open_graph(self) -> None:
         """Open the graph, or build it if the vectors have none."""
         if self._graph is not None:
@@ -189,7 +172,8 @@ class Ann(Exact):
 
         with self._lock:
             if self._graph_bytes is None:
-                self._codes, self._graph_bytes = make_codes(self.vectors), build_graph(make_codes(self.vectors))
+                codes = make_codes(self.vectors)
+                self._codes, self._graph_bytes = codes, build_graph(codes)
             graph = Index.restore(self._graph_bytes.data, view=True)
             if graph is None or graph.ndim != self.dim or len(graph) != len(self.ids):
                 raise StoreError("The stored graph of the index is damaged. Run  toolscout doctor --repair")
@@ -199,6 +183,14 @@ class Ann(Exact):
         """Return the index as arrays, without its ids."""
         codes = make_codes(self.vectors)
         return {**super().arrays(), "codes": codes, "graph": build_graph(codes)}
+
+    @property
+    def reads_few_rows(self) -> bool:
+        """Whether a search reads the vectors of its candidates only."""
+        return True
+
+    def _round(self) -> None:
+        """Make no 8-bit copies besides those of the graph."""
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any], ids: Sequence[str]) -> Self:
@@ -212,13 +204,6 @@ class Ann(Exact):
         if not is_intact:
             raise StoreError("The stored graph of the index is damaged. Build it again.")
         return index
-
-    def read_rows_with(self, read_rows: ReadRows) -> None:
-        """Read the vectors of candidates with a function, rather than from the mapped array.
-
-        Pages of a mapped file count as memory of the process; what a function reads does not.
-        """
-        self._read_rows = read_rows
 
 
 def build_graph(codes: Codes) -> npt.NDArray[np.uint8]:

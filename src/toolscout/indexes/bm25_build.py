@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from toolscout.indexes.bm25_settings import BM25Settings, TokenKind, list_kinds
+from toolscout.indexes.words import MAX_CACHED_WORD_CHARS, MAX_CACHED_WORDS
 from toolscout.types import MAX_RENDERED_CHARS, Tool, parameter_names, render
 
 __all__ = ["BM25Arrays", "build_arrays", "render_plain"]
@@ -35,38 +35,61 @@ def build_arrays(batches: Iterable[Sequence[Tool]], settings: BM25Settings) -> B
         settings: fields, tokenizer, weights.
     """
     kinds = [_KindOfTerms(kind, settings) for kind in list_kinds(settings)]
+    split, render_field = kinds[0].kind.tokens.split, render if settings.tokenizer == "code" else render_plain
     ids: list[str] = []
     for batch in batches:
         ids += [tool.id for tool in batch]
+        words = [split(render_field(tool, field)) for tool in batch for field in settings.fields]
         for kind in kinds:
-            kind.read(batch)
+            kind.read(words)
     parts = [kind.score() for kind in kinds]
     vocabulary = [term for kind in kinds for term in kind.vocabulary]
     return BM25Arrays(ids, vocabulary, *_concatenate(parts))
+
+
+class _TermNumbers(dict[str, tuple[int, ...]]):
+    """Word → the numbers of its terms in a vocabulary, which grows by terms that it lacks."""
+
+    def __init__(self, kind: TokenKind, vocabulary: dict[str, int]) -> None:
+        super().__init__()
+        self._kind, self._vocabulary = kind, vocabulary
+
+    def __missing__(self, word: str) -> tuple[int, ...]:
+        mark, vocabulary = self._kind.mark, self._vocabulary
+        terms = self._kind.tokens.list_terms(word)
+        numbers = tuple([vocabulary.setdefault(mark + term, len(vocabulary)) for term in terms])
+        if len(word) <= MAX_CACHED_WORD_CHARS:
+            if len(self) >= MAX_CACHED_WORDS:
+                self.clear()
+            self[word] = numbers
+        return numbers
 
 
 class _KindOfTerms:
     """Collects the terms of one kind, and how often each tool has them."""
 
     def __init__(self, kind: TokenKind, settings: BM25Settings) -> None:
-        self._kind, self._settings = kind, settings
-        self._render = render if settings.tokenizer == "code" else render_plain
-        self.vocabulary: defaultdict[str, int] = defaultdict()
-        self.vocabulary.default_factory = self.vocabulary.__len__
+        self.kind, self._settings = kind, settings
+        self.vocabulary: dict[str, int] = {}
+        self._numbers = _TermNumbers(kind, self.vocabulary)
         self._lengths: list[npt.NDArray[np.int64]] = []
         self._pairs: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float64]]] = []
         self._n_tools = 0
 
-    def read(self, tools: Sequence[Tool]) -> None:
-        """Count the terms of some tools, which follow those before."""
-        mark, tokens, vocabulary = self._kind.mark, self._kind.tokens, self.vocabulary
-        terms, lengths = array("i"), array("i")
-        for tool in tools:
-            for field in self._settings.fields:
-                words = tokens(self._render(tool, field))
-                terms.extend([vocabulary[mark + word] for word in words])
-                lengths.append(len(words))
-        shape = len(tools), len(self._settings.fields)
+    def read(self, words: Sequence[Sequence[str]]) -> None:
+        """Count the terms of some tools, which follow those before.
+
+        Args:
+            words: of each field of each tool, tool by tool.
+        """
+        number_terms = self._numbers.__getitem__
+        terms, lengths = array("i"), array("q")
+        for row in words:
+            before = len(terms)
+            for word in row:
+                terms.extend(number_terms(word))
+            lengths.append(len(terms) - before)
+        shape = len(words) // len(self._settings.fields), len(self._settings.fields)
         self._add(np.array(terms, dtype=np.int64), np.array(lengths, dtype=np.int64).reshape(shape))
 
     def _add(self, terms: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> None:
@@ -95,18 +118,28 @@ class _KindOfTerms:
         settings, n_tools = self._settings, self._n_tools
         weights = np.array(list(settings.fields.values()))
         lengths = np.concatenate([np.zeros((0, len(weights)), dtype=np.int64), *self._lengths])
-        empty: tuple[Any, ...] = (np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0))
-        term, tool, counts = (np.concatenate(column) for column in zip(empty, *self._pairs, strict=True))
-        self._pairs.clear()
-        frequency = np.bincount(term, minlength=len(self.vocabulary))
+        frequency = np.zeros(len(self.vocabulary), dtype=np.int64)
+        for terms, _, _ in self._pairs:
+            frequency += np.bincount(terms, minlength=len(frequency))
         rarity = np.log(1 + (n_tools - frequency + 0.5) / (frequency + 0.5))
         length = lengths @ weights
         relative = length / (length.sum() / max(n_tools, 1) or 1.0)
         scale = settings.k1 * (1 - settings.b + settings.b * relative)
-        data = (self._kind.share * (rarity[term] * counts / (counts + scale[tool]))).astype(np.float32)
+        term, tool = (np.concatenate([np.zeros(0, np.int32), *column]) for column in self._list_columns())
+        data = np.empty(len(term), dtype=np.float32)
+        start = 0
+        for terms, tools, counts in self._pairs:
+            end = start + len(terms)
+            data[start:end] = self.kind.share * (rarity[terms] * counts / (counts + scale[tools]))
+            start = end
+        self._pairs.clear()
         order = np.argsort(term, kind="stable")  # the batches are runs, which merge fast
         indptr = np.concatenate([[0], np.cumsum(frequency)])
         return data[order], tool[order], indptr.astype(np.int32)
+
+    def _list_columns(self) -> tuple[list[npt.NDArray[np.int32]], list[npt.NDArray[np.int32]]]:
+        """Return the terms and the tools of the pairs, batch by batch."""
+        return [pairs[0] for pairs in self._pairs], [pairs[1] for pairs in self._pairs]
 
 
 _WORD_BOUNDARY: Final = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])")

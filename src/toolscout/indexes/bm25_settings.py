@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from toolscout.errors import ConfigError
-from toolscout.indexes.words import Tokenizer, tokenizer_for
+from toolscout.indexes.words import Tokenizer, WordSplitter, tokenizer_for
 from toolscout.types import STYLES, digest
 
 __all__ = ["BM25_FORMAT", "CODE_SETTINGS", "PLAIN_SETTINGS", "WRITTEN_MARK", "BM25Settings", "TokenKind", "list_kinds"]
@@ -90,7 +89,7 @@ class TokenKind(NamedTuple):
     """One kind of terms: what marks them, how a text is split into them, and their share of the score."""
 
     mark: str
-    tokens: Callable[[str], list[str]]
+    tokens: WordSplitter
     share: float
 
 

@@ -1,23 +1,32 @@
-"""Exact nearest neighbours: compares every vector with the query. `ann` serves larger catalogues."""
+"""Exact nearest neighbours: compares every vector with the query, or 8-bit copies of them first (`rounded`).
+
+`ann` serves larger catalogues.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from toolscout.errors import StoreError
 from toolscout.indexes.ranking import Mask, Spread, check_rows, masks, pad_best, place, rank, spread, top_k
+from toolscout.indexes.rounded import MIN_ROUNDED_TOOLS, RoundedRows, is_available
 from toolscout.types import Explanation
+
+if TYPE_CHECKING:
+    from typing import Self  # new in Python 3.11
 
 __all__ = ["Exact"]
 
 Vectors = npt.NDArray[np.float32]
+ReadRows = Callable[[npt.NDArray[np.intp]], Vectors]
 EXACT_FORMAT: Final = "exact/2"
 MIN_PRODUCT_QUERIES: Final = 4  # below this, one matrix product is as slow as comparing each query with every tool
 EXACT_BATCH: Final = 64  # queries whose products with all tools are in memory at once
+MAX_READ_ROWS: Final = 4_096  # rows that are read one by one; more of them come from the array
 MAX_CACHED_NEAREST: Final = 1024  # queries whose nearest tools are cached
 
 
@@ -40,6 +49,8 @@ class Exact:
         self._slack = 0.0
         self._last: tuple[Vectors, Vectors, Vectors] = (self.vectors[:0], self.vectors[:0], self.vectors[:0])
         self._nearest_cache: tuple[Vectors, dict[bytes, tuple[npt.NDArray[np.intp], Vectors]]] = (self.vectors, {})
+        self._rounded: RoundedRows | None = None
+        self._read_rows: ReadRows | None = None
         self._sums: tuple[Vectors, npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
 
     @classmethod
@@ -53,7 +64,11 @@ class Exact:
     def _measure_slack(self) -> float:
         """Return by how much a cosine can differ between two orders of its sum, twice; see `_find_near`."""
         longest = float(np.sqrt(np.einsum("nd,nd->n", self.vectors, self.vectors)).max(initial=0.0))
-        return 4 * self.dim * float(np.finfo(np.float32).eps) * longest
+        return self._count_slack() * longest
+
+    def _count_slack(self) -> float:
+        """Return the slack for rows of length 1."""
+        return 4 * self.dim * float(np.finfo(np.float32).eps)
 
     @property
     def dim(self) -> int:
@@ -80,6 +95,7 @@ class Exact:
         self.vectors = np.concatenate([self.vectors[unchanged], rows])[order]
         self.ids = tuple(all_ids[position] for position in order)
         self._slack = self._measure_slack()
+        self._rounded = self._read_rows = None
 
     def delete(self, ids: Iterable[str]) -> None:
         """Remove tools; unknown ids are ignored."""
@@ -87,6 +103,7 @@ class Exact:
         remaining = [position for position, tool_id in enumerate(self.ids) if tool_id not in gone]
         self.vectors = self.vectors[remaining]
         self.ids = tuple(self.ids[position] for position in remaining)
+        self._rounded = self._read_rows = None
 
     def search(
         self, queries: npt.NDArray[Any], k: int, visible: Mask | Sequence[Mask | None] | None = None
@@ -112,18 +129,33 @@ class Exact:
             for row, approximate, mask in zip(batch, products, batch_masks, strict=True):
                 limit = k if row.any() else 0
                 if approximate is None:
-                    scores = self._compute_cosines(row)
-                    best = top = top_k(scores, limit, mask)
+                    best, scores = self._find_best(row, limit, mask)
                 else:
                     near = self._find_near(row, approximate, limit, mask)
-                    scores = self._compute_cosines(row, near)
-                    top = top_k(scores, limit)
-                    best = near[top]
-                ids.append([self.ids[position] for position in best])
-                values.append(scores[top])
+                    best, scores = self._choose_best(row, near, limit)
+                ids.append([self.ids[position] for position in best.tolist()])
+                values.append(scores)
                 if mask is None:
                     self._cache_nearest(row, best, values[-1])
         return ids, values
+
+    def _find_best(self, row: Vectors, k: int, mask: Mask | None) -> tuple[npt.NDArray[np.intp], Vectors]:
+        """Return positions and cosines of the nearest tools, best first."""
+        if self._rounded is not None and k > 0:
+            near = self._rounded.find_near(row, k, mask, self._slack / self._count_slack())
+            if near is not None:
+                return self._choose_best(row, near, k)
+        scores = self._compute_cosines(row)
+        best = top_k(scores, k, mask)
+        return best, scores[best]
+
+    def _choose_best(
+        self, row: Vectors, positions: npt.NDArray[np.intp], k: int
+    ) -> tuple[npt.NDArray[np.intp], Vectors]:
+        """Return positions and cosines of the nearest among the tools at some ascending positions, best first."""
+        scores = self._compute_cosines(row, positions)
+        best = top_k(scores, k)
+        return positions[best], scores[best]
 
     def _cache_nearest(self, row: Vectors, best: npt.NDArray[np.intp], scores: Vectors) -> None:
         vectors, cache = self._nearest_cache
@@ -136,9 +168,7 @@ class Exact:
         vectors, cache = self._nearest_cache
         nearest = cache.get(row.tobytes()) if vectors is self.vectors else None
         if nearest is None or len(nearest[0]) < min(depth, len(self.ids)):
-            scores = self._compute_cosines(row)
-            best = top_k(scores, depth)
-            nearest = best, scores[best]
+            nearest = self._find_best(row, depth, None)
             self._cache_nearest(row, *nearest)
         return nearest
 
@@ -264,8 +294,27 @@ class Exact:
         """Compute the cosines of the tools at some positions, or of all, always summed in the same order."""
         if positions is None:
             return self.cosines(row)
-        scores: Vectors = np.einsum("nd,d->n", self.vectors[positions], row)
+        is_read = self._read_rows is not None and len(positions) <= MAX_READ_ROWS
+        rows = self._read_rows(positions) if self._read_rows and is_read else self.vectors[positions]
+        scores: Vectors = np.einsum("nd,d->n", rows, row)
         return scores
+
+    @property
+    def reads_few_rows(self) -> bool:
+        """Whether a search reads the vectors of its candidates only."""
+        return self._rounded is not None
+
+    def read_rows_with(self, read_rows: ReadRows) -> None:
+        """Read the vectors of candidates with a function, rather than from the mapped array.
+
+        Pages of a mapped file count as memory of the process; what a function reads does not.
+        """
+        self._read_rows = read_rows
+
+    def _round(self) -> None:
+        """Make 8-bit copies of the vectors of a large catalogue."""
+        if self._rounded is None and len(self.ids) >= MIN_ROUNDED_TOOLS and is_available():
+            self._rounded = RoundedRows.of(self.vectors)
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -277,7 +326,8 @@ class Exact:
         arrays: dict[str, npt.NDArray[Any]] = {"vectors": self.vectors}
         if len(self.vectors):
             arrays["mean"], arrays["products"] = self._compute_moments()
-        return arrays
+        self._round()
+        return arrays | self._rounded.arrays() if self._rounded is not None else arrays
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any], ids: Sequence[str]) -> Self:
@@ -300,6 +350,7 @@ class Exact:
                 and vectors.shape == (len(ids), index.dim)
             )
             index.ids, index.vectors, index._slack = ids, vectors, float(meta["slack"])
+            index._rounded = RoundedRows.from_arrays(arrays, vectors.shape) if is_available() else None
             if len(ids):
                 index._sums = vectors, arrays["mean"], arrays["products"]
                 is_intact = is_intact and arrays["mean"].shape + arrays["products"].shape == (index.dim, *square)

@@ -55,11 +55,13 @@ def top_k(
     positions = None if visible is None else np.flatnonzero(visible)
     if positions is not None:
         scores = scores[positions]
+    if floor is not None:  # many equal scores, such as those of tools without a word of the query, slow the partition
+        above = np.flatnonzero(scores > floor)
+        scores, positions = scores[above], above if positions is None else positions[above]
     k = min(k, scores.size)
     if k <= 0:
         return np.empty(0, dtype=np.intp)
-    kth = find_kth(scores, k)
-    best = np.flatnonzero(scores >= kth if floor is None or kth > floor else scores > floor)
+    best = np.flatnonzero(scores >= find_kth(scores, k))
     best = best[np.argsort(-scores[best], kind="stable")[:k]]
     return best if positions is None else positions[best]
 

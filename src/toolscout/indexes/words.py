@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
-__all__ = ["Tokenizer", "tokenize", "tokenizer_for"]
+__all__ = ["Tokenizer", "WordSplitter", "list_source_words", "tokenize", "tokenizer_for"]
 
 Tokenizer = Literal["code", "plain"]
 
@@ -71,31 +71,49 @@ def tokenize(
     return tokenizer_for(tokenizer, stem, stopwords, fold)(text)
 
 
-@functools.lru_cache(maxsize=32)
-def tokenizer_for(tokenizer: Tokenizer, stem: bool, stopwords: bool, fold: bool) -> Callable[[str], list[str]]:
-    """Return `tokenize` with fixed settings, faster for many texts. Each combination has one cache of words."""
-    code = tokenizer == "code"
-    find, split = (_CODE_WORD.findall, _index_forms) if code else (_PLAIN_WORD.findall, _keep_word)
-    dropped = (_STOPWORDS if code else _PLAIN_STOPWORDS) if stopwords else frozenset[str]()
-    ending = _make_stemmer() if stem else str
+@functools.lru_cache(maxsize=4096)
+def list_source_words(source: str) -> frozenset[str]:
+    """Return the terms of the name of a source. Every search asks for those of its hits."""
+    return frozenset(tokenize(source))
 
-    class WordCache(dict[str, tuple[str, ...]]):
-        def __missing__(self, word: str) -> tuple[str, ...]:
-            terms = tuple(ending(form) for form in split(word) if form not in dropped)
-            if len(word) <= MAX_CACHED_WORD_CHARS:
-                if len(self) >= MAX_CACHED_WORDS:
-                    self.clear()
-                self[word] = terms
-            return terms
 
-    cache = WordCache()
+class WordSplitter:
+    """Splits texts into words, and words into terms, with fixed settings. Calling it gives the terms of a text."""
 
-    def tokens(text: str) -> list[str]:
-        if fold and not text.isascii():
+    def __init__(self, tokenizer: Tokenizer, stem: bool, stopwords: bool, fold: bool) -> None:
+        """Take settings as `tokenize` has them. The terms of a word are cached."""
+        self._code, self._fold = tokenizer == "code", fold
+        self._find, split = (_CODE_WORD.findall, _index_forms) if self._code else (_PLAIN_WORD.findall, _keep_word)
+        dropped = (_STOPWORDS if self._code else _PLAIN_STOPWORDS) if stopwords else frozenset[str]()
+        ending = _make_stemmer() if stem else str
+
+        class WordCache(dict[str, tuple[str, ...]]):
+            def __missing__(self, word: str) -> tuple[str, ...]:
+                terms = tuple(ending(form) for form in split(word) if form not in dropped)
+                if len(word) <= MAX_CACHED_WORD_CHARS:
+                    if len(self) >= MAX_CACHED_WORDS:
+                        self.clear()
+                    self[word] = terms
+                return terms
+
+        self.list_terms: Callable[[str], tuple[str, ...]] = WordCache().__getitem__
+
+    def split(self, text: str) -> list[str]:
+        """Return the words of a text. They depend on the tokenizer and on `fold` alone."""
+        if self._fold and not text.isascii():
             text = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text)))
-        return list(itertools.chain.from_iterable(map(cache.__getitem__, find(text if code else text.lower()))))
+        words: list[str] = self._find(text if self._code else text.lower())
+        return words
 
-    return tokens
+    def __call__(self, text: str) -> list[str]:
+        """Return the terms of a text, in order, with repetitions."""
+        return list(itertools.chain.from_iterable(map(self.list_terms, self.split(text))))
+
+
+@functools.lru_cache(maxsize=32)
+def tokenizer_for(tokenizer: Tokenizer, stem: bool, stopwords: bool, fold: bool) -> WordSplitter:
+    """Return `tokenize` with fixed settings, faster for many texts. Each combination has one cache of words."""
+    return WordSplitter(tokenizer, stem, stopwords, fold)
 
 
 def _make_stemmer() -> Callable[[str], str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import shutil
 import time
@@ -26,6 +27,7 @@ from toolscout.checks.results import SWEEP, write_json
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool
 from toolscout.encoders.pair_cache import PairCache
+from toolscout.encoders.shards import map_shards
 from toolscout.errors import ConfigError, NotFound, UserError, require
 from toolscout.lab.machine import provenance
 from toolscout.llm import SharedLLM
@@ -141,6 +143,7 @@ def sweep(
 def _check_job(job: Sweep) -> None:
     """Refuse settings that the recipe does not know, before anything is fitted."""
     recipe = registry.recipe(job.recipe)
+    _check_ray(job)
     for name, values in job.over.items():
         _check_values(job, name, values)
     if not job.over:
@@ -157,6 +160,11 @@ def _check_job(job: Sweep) -> None:
             changes = {**job.changes, **settings}
             own = [name for name in changes if name != ENCODER and not name.startswith(BASE_PREFIX)]
             registry.resolve(job.recipe, {name: changes[name] for name in own})
+
+
+def _check_ray(job: Sweep) -> None:
+    if job.settings.ray and job.settings.llm:
+        raise ConfigError("--ray: workers share no budget for the language model. Unset llm, or leave --ray out.")
 
 
 def _check_values(job: Sweep, name: str, values: Sequence[Any]) -> None:
@@ -263,7 +271,9 @@ class _Trials:
     def run_all(self) -> None:
         """Run trials until there are as many as the sweep asks for."""
         samplers, seed = self.optuna.samplers, self.job.seed
-        if self.n_trials == len(self.grid):
+        if self.n_trials == len(self.grid) and self.job.settings.ray:
+            self._run_beside()
+        elif self.n_trials == len(self.grid):
             sampler = samplers.GridSampler(self.choices, seed=seed)
             while not sampler.is_exhausted(self.study):
                 self._run_one(sampler)
@@ -279,6 +289,30 @@ class _Trials:
             if not self.study.get_trials(deepcopy=False, states=waiting):
                 self.study.enqueue_trial(dict(zip(self.job.over, self.find_open()[0], strict=True)))
             self._run_one(samplers.RandomSampler(seed=seed))
+
+    def _run_beside(self) -> None:
+        """Score all combinations that are open on a Ray cluster, and write each to the journal when it is done.
+
+        The first one is scored here, so that a base that all share is fitted once.
+        """
+        create, categorical = self.optuna.trial.create_trial, self.optuna.distributions.CategoricalDistribution
+        work = functools.partial(_try_settings, dataclasses.replace(self.job, llm=None), self.lesson)
+        keys = self.find_open()
+        distributions = {name: categorical(choices) for name, choices in self.choices.items()}
+        for part, ray in ((keys[:1], ""), (keys[1:], self.job.settings.ray)):
+            for number, outcome in map_shards(work, [self.grid[key] for key in part], ray):
+                key = part[number]
+                n_done = len(self.find_finished()) + len(self.failed) + 1
+                self.say(f"trial {n_done} of {self.n_trials}: {describe_settings(self.grid[key])}")
+                if isinstance(outcome, str):
+                    self.failed[key] = outcome
+                    continue
+                params = dict(zip(self.job.over, key, strict=True))
+                trial = create(
+                    params=params, distributions=distributions, value=outcome.value, user_attrs=outcome.describe()
+                )
+                self.study.add_trial(trial)
+        self._remove_worse_models()
 
     def _run_one(self, sampler: Any) -> None:
         self.study.sampler = sampler
@@ -299,21 +333,13 @@ class _Trials:
         settings = self.grid[key]
         number = len(self.find_finished()) + len(self.failed) + 1
         self.say(f"trial {number} of {self.n_trials}: {describe_settings(settings)}")
-        started = time.perf_counter()
-        try:
-            score = _score_on_dev(self.job, self.lesson, settings, self.say)
-        except UserError as error:
-            self.failed[key] = str(error)
-            raise self.optuna.TrialPruned from None
-        value = sum(score.dev[name] for name in OBJECTIVE) / len(OBJECTIVE)
-        for name, attribute in (
-            ("dev", score.dev),
-            ("seconds", round(time.perf_counter() - started, 3)),
-            ("fit_seconds", round(score.fit_seconds, 3)),
-            ("model", score.new_model),
-        ):
+        outcome = _try_settings(self.job, self.lesson, settings, self.say)
+        if isinstance(outcome, str):
+            self.failed[key] = outcome
+            raise self.optuna.TrialPruned
+        for name, attribute in outcome.describe().items():
             trial.set_user_attr(name, attribute)
-        return value
+        return outcome.value
 
     def _remove_worse_models(self) -> None:
         """Delete the models that this sweep put on the shelf, except the best trial's."""
@@ -377,6 +403,29 @@ class _DevScore:
     dev: dict[str, float]
     fit_seconds: float
     new_model: str | None
+    seconds: float = 0.0
+
+    @property
+    def value(self) -> float:
+        """The objective."""
+        return sum(self.dev[name] for name in OBJECTIVE) / len(OBJECTIVE)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the journal keeps of a trial."""
+        seconds = {"seconds": round(self.seconds, 3), "fit_seconds": round(self.fit_seconds, 3)}
+        return {"dev": self.dev, **seconds, "model": self.new_model}
+
+
+def _try_settings(
+    job: Sweep, lesson: Lesson, settings: Mapping[str, Any], say: Callable[[str], None] = lambda text: None
+) -> _DevScore | str:
+    """Score one combination. Returns the error in a sentence if it could not be fitted."""
+    started = time.perf_counter()
+    try:
+        score = _score_on_dev(job, lesson, settings, say)
+    except UserError as error:
+        return str(error)
+    return dataclasses.replace(score, seconds=time.perf_counter() - started)
 
 
 def _score_on_dev(job: Sweep, lesson: Lesson, settings: Mapping[str, Any], say: Callable[[str], None]) -> _DevScore:

@@ -31,7 +31,7 @@ from toolscout.checks.synthetic_queries import CHAT_QUERIES
 from toolscout.config import Settings
 from toolscout.database import hold_lock, now
 from toolscout.database.documents import delete_document, read_document, write_document
-from toolscout.errors import Changed, ConfigError, UserError
+from toolscout.errors import Changed, ConfigError, NotFound, StoreError, UserError
 from toolscout.home import Home, describe_home
 from toolscout.journal.evidence import Evidence, Example, collect_evidence
 from toolscout.learn.gate import Sample, Verdict, judge
@@ -44,16 +44,17 @@ from toolscout.models.model_store import Manifest
 from toolscout.models.sharing import forget_model, publish_model
 from toolscout.privacy.private_files import make_private_folder
 from toolscout.recipes import registry as recipes
-from toolscout.recipes.fit import fit, plan_fit
+from toolscout.recipes.fit import SHELF_FOLDER, fit, plan_fit
 from toolscout.recipes.select import Selection
 from toolscout.scout import Scout
 from toolscout.search.pipeline import Cut, Stage
 from toolscout.types import Hit, Search
 from toolscout.workspace import Workspace
 
-__all__ = ["BUDGET_MS", "Candidate", "Report", "last", "learn"]
+__all__ = ["BUDGET_MS", "FULL_RECIPE", "Candidate", "Report", "last", "learn"]
 
 DEFAULT_RECIPE: Final = "scout-light"
+FULL_RECIPE: Final = "scout-full"
 MIN_TRAIN_REQUESTS: Final = 30
 MIN_TEST_REQUESTS: Final = 20
 RUN_FILE: Final = "learn/run.json"
@@ -109,7 +110,7 @@ def learn(
 
     Args:
         scout: gives the journal, the catalogue and the models.
-        recipes: names of recipes to fit; by default `scout-light`.
+        recipes: names of recipes to fit; by default `scout-light`. `FULL_RECIPE` tunes encoders too.
         dry_run: fit and test, but promote nothing.
         budget_ms: bound on the candidate's 95th percentile of search time, milliseconds of processor time.
         seed: seed of the fits and the tests.
@@ -457,6 +458,18 @@ def _remove_old_models(run: _Run) -> None:
             if learned and folder.name not in names_to_keep and folder.resolve() != pinned:
                 shutil.rmtree(folder)
                 forget_model(home, folder.name)
+    _remove_bases(run)
+
+
+def _remove_bases(run: _Run) -> None:
+    """Delete the bases that were fitted for this run. The models that build on them hold them too."""
+    for folder in (run.settings.home / SHELF_FOLDER).glob("*"):
+        try:
+            data = model_store.read_manifest(folder).data
+        except (NotFound, StoreError):
+            continue
+        if data.fingerprint == run.traffic.lesson.fingerprint:
+            shutil.rmtree(folder)
 
 
 def _load_or_start_state(home: Home, scout: Scout, say: Callable[[str], None]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ paper has the layer over the tools alone, and ranks by it.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
@@ -14,8 +15,10 @@ import numpy as np
 from toolscout import encoders
 from toolscout.arrays import Scores, Vectors
 from toolscout.catalogue.store import Catalogue
+from toolscout.encoders import Encoder
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods.dpr import TUNES_ENCODER
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.tool_sets import SET_WEIGHT_GRID, ToolSets
 from toolscout.methods.shared.tuning import (
@@ -36,6 +39,7 @@ from toolscout.methods.shared.usage import (
     DESCRIPTION_ENCODER,
     Learned,
     TunedBlend,
+    Usage,
     build_usage_stage,
     softmax,
 )
@@ -45,7 +49,7 @@ from toolscout.search.pipeline import Stage
 from toolscout.types import digest
 from toolscout.workspace import Workspace
 
-__all__ = ["Mlc", "Options"]
+__all__ = ["Mlc", "MlcOnBase", "Options", "OptionsOnBase", "load_classifier"]
 
 LOGIT_SCALE: Final = 20.0
 
@@ -76,6 +80,17 @@ class Options(TunedBlend, frozen=True, forbid_unknown_fields=True):
     novelty: Amount = 0.5
 
 
+class OptionsOnBase(Options, frozen=True, forbid_unknown_fields=True):
+    """Settings of `mlc-dpr`.
+
+    Attributes:
+        base: the recipe whose encoder is tuned further.
+    """
+
+    base: str = "dpr"
+    epochs: Count = 4
+
+
 class Mlc:
     """Tunes an encoder under a classifier of tools and of sets of tools."""
 
@@ -94,7 +109,7 @@ class Mlc:
         """
         from toolscout.training.classifiers import Classifier, Heads, Tuning
 
-        encoder = require_tunable(workspace.load_encoder())
+        encoder = require_tunable(self._load_start(workspace, lesson))
         tower = make_tower(encoder, options)
         described = encoders.load(DESCRIPTION_ENCODER, workspace.settings)
         data = FitData(workspace, lesson, options, described)
@@ -133,6 +148,13 @@ class Mlc:
         weights = (options.sets,) if options.sets is not None else SET_WEIGHT_GRID if learned else SET_WEIGHT_GRID[:1]
         weight = choose_best(weights, lambda tried: data.quality(usage(tried)))
         chosen, scores = data.choose_mix(usage(weight))
+        write_encoder = save_encoder(tower.model)
+
+        def write_files(folder: Path) -> None:
+            if lesson.base is not None:
+                lesson.base.save(folder)
+            write_encoder(folder)
+
         return Artifacts(
             {
                 **{name: value.detach().cpu().numpy() for name, value in heads.layers.state_dict().items()},
@@ -144,8 +166,12 @@ class Mlc:
             chosen=select_unset(options, {"sets": weight, **chosen}),
             values=describe_training(done),
             seconds_before=done.earlier,
-            files=save_encoder(tower.model),
+            files=write_files,
         )
+
+    def _load_start(self, workspace: Workspace, lesson: Lesson) -> Encoder:
+        """Load the encoder to tune."""
+        return workspace.load_encoder()
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
         """Build the pipeline over a catalogue."""
@@ -153,23 +179,40 @@ class Mlc:
         model.check_encoder(described)
         model.check_catalogue(catalogue.tools())
         tuned = TransformerEncoder(str(model.folder / ENCODER_FOLDER))
-        arrays, settings = model.arrays, model.manifest.settings
-        sets = ToolSets.from_arrays(arrays) if "sets.indptr" in arrays else None
-
-        def logits(name: str, row: Vectors) -> Scores:
-            products = np.einsum("nd,d->n", arrays[f"{name}.weight"], row) + arrays[f"{name}.bias"]
-            return np.asarray(LOGIT_SCALE * products.astype(np.float64))
-
-        def usage(text: str, row: Vectors) -> Scores:
-            if settings["loss"].value == "softmax":
-                tools = softmax(logits("tools", row))
-            else:
-                tools = 1 / (1 + np.exp(-logits("tools", row)))
-                tools /= tools.sum()
-            if sets is None:
-                return tools
-            shares: Scores = sets.join(tools[None], softmax(logits("sets", row))[None], settings["sets"].value)[0]
-            return shares
-
-        learned = Learned(usage, encode=tuned.encode)
+        learned = Learned(load_classifier(model), encode=tuned.encode)
         return build_usage_stage(workspace, catalogue, model, described, learned, label="mlc")
+
+
+class MlcOnBase(Mlc):
+    """Tunes the encoder of another recipe further, under the same classifier."""
+
+    options_type = OptionsOnBase
+    base: BaseRule | None = TUNES_ENCODER
+
+    def _load_start(self, workspace: Workspace, lesson: Lesson) -> Encoder:
+        """Load the encoder that the base tuned."""
+        assert lesson.base is not None and lesson.base.model is not None
+        return TransformerEncoder(str(lesson.base.model.folder / ENCODER_FOLDER))
+
+
+def load_classifier(model: Model) -> Usage:
+    """Load the classifier of a model: (query, its vector by the encoder of the model) → probability of each tool."""
+    arrays, settings = model.arrays, model.manifest.settings
+    sets = ToolSets.from_arrays(arrays) if "sets.indptr" in arrays else None
+
+    def logits(name: str, row: Vectors) -> Scores:
+        products = np.einsum("nd,d->n", arrays[f"{name}.weight"], row) + arrays[f"{name}.bias"]
+        return np.asarray(LOGIT_SCALE * products.astype(np.float64))
+
+    def usage(text: str, row: Vectors) -> Scores:
+        if settings["loss"].value == "softmax":
+            tools = softmax(logits("tools", row))
+        else:
+            tools = 1 / (1 + np.exp(-logits("tools", row)))
+            tools /= tools.sum()
+        if sets is None:
+            return tools
+        shares: Scores = sets.join(tools[None], softmax(logits("sets", row))[None], settings["sets"].value)[0]
+        return shares
+
+    return usage

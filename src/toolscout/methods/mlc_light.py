@@ -15,11 +15,10 @@ from typing import Any, Final
 import numpy as np
 
 from toolscout.arrays import Arrays, Scores, Vectors
-from toolscout.encoders import Encoder
 from toolscout.methods.shared.ngrams import Bags, Ngrams, hash_features
 from toolscout.methods.shared.tool_sets import SET_WEIGHT_GRID, ToolSets
 from toolscout.methods.shared.tuning import Amount, Count, Positive
-from toolscout.methods.shared.usage import Blend, Learned, Usage, softmax
+from toolscout.methods.shared.usage import Blend, Encode, Learned, Usage, softmax
 from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod, choose_best
 
 __all__ = ["MlcLight", "Options"]
@@ -184,7 +183,7 @@ class MlcLight(UsageMethod):
             finish=finish,
         )
 
-    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encoder: Encoder) -> Learned:
+    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> Learned:
         """Load the classifier of a model; it learns new queries only in the next fit."""
         head = Head(arrays["sparse"], arrays["dense"], ToolSets.from_arrays(arrays), len(arrays["uses"]))
         return Learned(_make_usage(head, Ngrams(arrays["keys"], arrays["rarity"]), settings["sets"]))

@@ -13,11 +13,10 @@ from typing import Any, Final
 import numpy as np
 
 from toolscout.arrays import Arrays, Places, Scores, Vectors
-from toolscout.encoders import Encoder
 from toolscout.indexes import top_k
 from toolscout.methods.shared.ngrams import Bags, Ngrams, hash_features
 from toolscout.methods.shared.tuning import Amount, Count
-from toolscout.methods.shared.usage import Blend, Learned, Usage
+from toolscout.methods.shared.usage import Blend, Encode, Learned, Usage
 from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod, choose_best
 
 __all__ = ["Log", "Neighbours", "Options"]
@@ -151,7 +150,7 @@ class Neighbours(UsageMethod):
             finish=finish,
         )
 
-    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encoder: Encoder) -> Learned:
+    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> Learned:
         """Load the log of a model; it grows with the queries used since the fit."""
         bags, gold = (Bags(*(arrays[f"{name}.{field}"] for field in Bags._fields)) for name in ("bags", "gold"))
         log = Log(arrays["rows"], bags, Ngrams(arrays["keys"], arrays["rarity"]), gold, len(arrays["uses"]))
@@ -161,7 +160,7 @@ class Neighbours(UsageMethod):
             return log.votes(*log.nearest(text, row), k, focus)
 
         def grow(texts: Sequence[str], new: Sequence[Places], n_tools: int) -> Usage:
-            fresh = log.make_companion(encoder.encode(texts, "query"), texts, new, n_tools)
+            fresh = log.make_companion(encode(texts), texts, new, n_tools)
             return lambda text, row: _vote_together(log, fresh, text, row, k, focus)
 
         return Learned(usage, grow)

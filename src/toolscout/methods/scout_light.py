@@ -12,15 +12,15 @@ the parts that can take them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from toolscout import metrics
 from toolscout.abstain.decision import build_abstainer
-from toolscout.arrays import Arrays, Places, Scores, Vectors
+from toolscout.arrays import Scores
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError
@@ -28,15 +28,15 @@ from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.lesson import DEV_METRICS, Lesson
 from toolscout.methods.mlc_light import MlcLight
 from toolscout.methods.neighbours import Neighbours
+from toolscout.methods.shared.mixture import Part, load_mixture, mix_on_dev, mix_usages
 from toolscout.methods.shared.ngrams import Ngrams
 from toolscout.methods.shared.tool_sets import ToolSets
 from toolscout.methods.shared.tuning import Amount, Count, Positive
 from toolscout.methods.shared.usage import (
     Blend,
+    DescriptionScorer,
     HybridScorer,
-    Learned,
     Mix,
-    Usage,
     UsageIndex,
     UsageSide,
     build_usage_stage,
@@ -52,9 +52,9 @@ from toolscout.search.steps import load_splitter
 from toolscout.types import Search
 from toolscout.workspace import Workspace
 
-__all__ = ["Options", "ScoutLight"]
+__all__ = ["LIGHT_PARTS", "STANDARD_ERRORS", "Options", "ScoutLight", "Sides", "refuse_shares"]
 
-PARTS: Final[Mapping[str, UsageMethod]] = {
+LIGHT_PARTS: Final[Mapping[str, UsageMethod]] = {
     "neighbours": Neighbours(),
     "mlc-light": MlcLight(),
     "tool2vec": Tool2Vec(),
@@ -69,7 +69,7 @@ SHARE_GRID: Final = (
     (0.0, 1.0, 0.0),
     (0.0, 0.0, 1.0),
 )
-"""Shares of the parts that are tried on dev, in the order of `PARTS`; the first of the best ones is taken."""
+"""Shares of the parts that are tried on dev, in the order of `LIGHT_PARTS`; the first of the best ones is taken."""
 MIN_CLASSIFIER_QUERIES: Final = 200
 MAX_CLASSIFIER_CELLS: Final = 150_000_000  # words × (tools and sets of tools); memory holds four such arrays
 RANKING_DEPTH: Final = 20
@@ -82,7 +82,7 @@ class Options(Blend, frozen=True, forbid_unknown_fields=True):
     """Settings of `scout-light`; None: the best on dev.
 
     Attributes:
-        shares: of the parts, in the order of `PARTS`; they add up to 1.
+        shares: of the parts, in the order of `LIGHT_PARTS`; they add up to 1.
         steps: whether requests are split into steps.
         k: as in `neighbours`.
         focus: as in `neighbours`.
@@ -116,49 +116,52 @@ def _can_classify(data: FitData) -> bool:
     return bool(words * (len(data.lesson.tools) + len(sets)) <= MAX_CLASSIFIER_CELLS)
 
 
-def _mix_usages(parts: Sequence[tuple[float, Usage]]) -> Usage:
-    """Return the mean of several estimates by their shares. A part that does not know a query leaves it to others."""
+class Sides(NamedTuple):
+    """What a request is ranked by: the parts of usage, and the description.
 
-    def usage(text: str, row: Vectors) -> Scores:
-        estimates = [(share, estimate(text, row)) for share, estimate in parts]
-        known = sum(share for share, shares in estimates if shares.any())
-        total: Scores = np.sum([share * shares for share, shares in estimates], axis=0)
-        return total / known if known else total
+    Attributes:
+        parts: the parts of usage, by name.
+        describe: scores the tools of a catalogue by description, with the settings of the model. It also encodes the
+            queries; each part sees some columns of their rows.
+    """
 
-    return usage
-
-
-def _mix_on_dev(estimates: Mapping[str, Estimate], shares: Sequence[float]) -> Scores:
-    """Return the same for the dev queries, `(dev, tools)`."""
-    parts = [(share, estimates[name].dev) for name, share in zip(PARTS, shares, strict=True) if share]
-    known = np.sum([share * dev.any(axis=1) for share, dev in parts], axis=0)
-    total: Scores = np.sum([share * dev for share, dev in parts], axis=0)
-    return total / np.where(known, known, 1.0)[:, None]
+    parts: Mapping[str, Part]
+    describe: Callable[[Catalogue, Mapping[str, Any]], DescriptionScorer]
 
 
 class ScoutLight:
-    """Serves every step of a request by description and by the usage of similar requests."""
+    """Serves every step of a request by description and by the usage of similar requests.
 
-    options_type = Options
+    Attributes:
+        label: name of the stage.
+    """
+
+    options_type: type[msgspec.Struct] = Options
     needs_usage = True
     transfers = False
     abstains = False
     base: BaseRule | None = None
+    label = "scout-light"
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, workspace: Workspace, lesson: Lesson, options: Any) -> Artifacts:
         """Learn each part from train, choose on dev, then learn from both (without `refit`, only from train)."""
         encoder = workspace.load_encoder()
         data = FitData(workspace, lesson, options, encoder, HybridScorer)
+        sides = self.open_sides(workspace, encoder, lesson.base.model if lesson.base else None)
+        chosen = self.prepare(data, sides)
         estimates = {
-            name: part.estimate(data) for name, part in PARTS.items() if name != "mlc-light" or _can_classify(data)
+            name: part.estimate(data)
+            for name, part in sides.parts.items()
+            if name != "mlc-light" or _can_classify(data)
         }
-        shares, mix, scores = self._choose_shares(data, estimates)
-        chosen = {name: value for estimate in estimates.values() for name, value in estimate.chosen.items()}
-        chosen |= {"shares": shares, **mix}
+        shares, mix, scores = self.choose_shares(data, estimates)
+        chosen |= {name: value for estimate in estimates.values() for name, value in estimate.chosen.items()}
+        chosen |= {"shares": tuple(shares.values()), **mix}
         figures = data.evaluate(scores)
         if options.steps is None:
-            chosen["steps"] = self._choose_steps(data, estimates, {**msgspec.structs.asdict(options), **chosen})
-        used = [name for name, share in zip(PARTS, shares, strict=True) if share]
+            settings = {**msgspec.structs.asdict(options), **chosen}
+            chosen["steps"] = self._choose_steps(data, sides, estimates, shares, settings)
+        used = [name for name, share in shares.items() if share]
         arrays = {f"{name}.{key}": array for name in used for key, array in estimates[name].finish().items()}
         return Artifacts(
             {**arrays, "uses": data.uses(data.n_final)},
@@ -166,49 +169,71 @@ class ScoutLight:
             encoder=encoder,
             chosen=select_unset(options, {name: value for name, value in chosen.items() if hasattr(options, name)}),
             refit=options.refit,
+            files=lesson.base.save if lesson.base else None,
         )
 
-    def _choose_shares(
+    def open_sides(self, workspace: Workspace, encoder: Encoder, base: Model | None) -> Sides:
+        """Return the sides of the ranking.
+
+        Args:
+            workspace: settings and caches.
+            encoder: of the workspace.
+            base: the model that the fit builds on.
+        """
+        return Sides(
+            parts={name: Part(method, encoder) for name, method in LIGHT_PARTS.items()},
+            describe=lambda catalogue, settings: HybridScorer.of(workspace, catalogue, encoder),
+        )
+
+    def prepare(self, data: FitData, sides: Sides) -> dict[str, Any]:
+        """Prepare the data before the parts are learned; return the settings that were chosen on dev."""
+        return {}
+
+    def choose_shares(
         self, data: FitData, estimates: Mapping[str, Estimate]
-    ) -> tuple[tuple[float, ...], dict[str, Any], Scores]:
+    ) -> tuple[dict[str, float], dict[str, Any], Scores]:
         """Choose the shares on dev, with the settings of the mix; return them with the scores of dev.
 
         Raises:
             ConfigError: if the options name the classifier, and it cannot be trained.
         """
         data.workspace.say("choosing the shares of the parts on dev")
-        missing = [number for number, name in enumerate(PARTS) if name not in estimates]
         grid = SHARE_GRID if data.options.shares is None else (data.options.shares,)
         tried = []
-        for shares in grid:
-            if any(shares[number] for number in missing):
+        for numbers in grid:
+            shares = dict(zip(LIGHT_PARTS, numbers, strict=True))
+            if any(share and name not in estimates for name, share in shares.items()):
                 continue
-            mix, scores = data.choose_mix(_mix_on_dev(estimates, shares))
+            mix, scores = data.choose_mix(mix_on_dev(estimates, shares))
             tried.append((data.quality(scores), shares, mix, scores))
         if not tried:
-            raise ConfigError(
-                f"shares: expected 0 for mlc-light, which needs {MIN_CLASSIFIER_QUERIES} training queries and a table "
-                f"of at most {MAX_CLASSIFIER_CELLS:,} numbers, found {data.options.shares}"
-            )
+            raise refuse_shares(data.options.shares)
         _, shares, mix, scores = max(tried, key=lambda trial: trial[0])
         return shares, mix, scores
 
-    def _choose_steps(self, data: FitData, estimates: Mapping[str, Estimate], settings: Mapping[str, Any]) -> bool:
+    def _choose_steps(
+        self,
+        data: FitData,
+        sides: Sides,
+        estimates: Mapping[str, Estimate],
+        shares: Mapping[str, float],
+        settings: Mapping[str, Any],
+    ) -> bool:
         """Tell whether requests are split into steps: unless whole ones are clearly better on dev."""
         catalogue = Catalogue.of(data.lesson.tools)
-        parts = [(share, estimates[name].usage) for name, share in zip(PARTS, settings["shares"], strict=True) if share]
+        parts = [(share, estimates[name].usage) for name, share in shares.items() if share]
         columns = np.arange(len(data.lesson.tools))
-        side = UsageSide.of(_mix_usages(parts), columns, data.uses(data.n_train), settings["kappa"])
-        encoder = data.workspace.load_encoder()
+        side = UsageSide.of(mix_usages(parts), columns, data.uses(data.n_train), settings["kappa"])
+        described = sides.describe(catalogue, settings)
         index = UsageIndex(
             catalogue.ids,
-            encode=lambda texts: encoder.encode(texts, "query"),
+            encode=described.encode,
             encode_for_usage=None,
             load_usage=lambda: side,
-            described=HybridScorer.of(data.workspace, catalogue, encoder),
+            described=described,
             mix=Mix(settings["sharpness"], settings["agreement"], settings["novelty"], in_points=True),
         )
-        base = Retrieve(index, label="scout-light", mask=catalogue.mask, depth=DEPTH) >> OrderActions(catalogue)
+        base = Retrieve(index, label=self.label, mask=catalogue.mask, depth=DEPTH) >> OrderActions(catalogue)
         step = -(-len(data.dev) // MAX_STEP_QUERIES)
         queries = [data.ids[place] for place in data.dev][::step]
         searches = [Search(query=data.lesson.texts[query], k=RANKING_DEPTH) for query in queries]
@@ -237,37 +262,30 @@ class ScoutLight:
         model.check_encoder(encoder)
         model.check_catalogue(catalogue.tools())
         settings = read_settings(model)
-        learned = _load_usage(model.arrays, settings, encoder)
-        usage = build_usage_stage(workspace, catalogue, model, encoder, learned, label="scout-light", in_points=True)
+        sides = self.open_sides(workspace, encoder, self.load_base(model))
+        shares = dict(zip(sides.parts, settings["shares"], strict=True))
+        learned = load_mixture(sides.parts, shares, model.arrays, settings)
+        usage = build_usage_stage(
+            workspace,
+            catalogue,
+            model,
+            encoder,
+            learned,
+            label=self.label,
+            described=sides.describe(catalogue, settings),
+        )
         base = usage >> OrderActions(catalogue)
         splitter = load_splitter() if settings["steps"] else None
         return StepSearch(base, splitter, build_abstainer(workspace, catalogue, base, model.manifest))
 
-
-def _load_usage(arrays: Arrays, settings: Mapping[str, Any], encoder: Encoder) -> Learned:
-    """Return the mixture of the parts of a model."""
-    parts: list[tuple[float, Learned]] = []
-    for (name, part), share in zip(PARTS.items(), settings["shares"], strict=True):
-        if share:
-            own = {key.removeprefix(f"{name}."): array for key, array in arrays.items() if key.startswith(f"{name}.")}
-            parts.append((share, part.load_usage({**own, "uses": arrays["uses"]}, settings, encoder)))
-
-    def grow(texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> Usage:
-        return _mix_usages(
-            [
-                (share, part.grow(texts, gold, n_tools) if part.grow else _widen(part.usage, n_tools))
-                for share, part in parts
-            ]
-        )
-
-    return Learned(_mix_usages([(share, part.usage) for share, part in parts]), grow)
+    def load_base(self, model: Model) -> Model | None:
+        """Load the model that a model builds on."""
+        return None
 
 
-def _widen(usage: Usage, n_tools: int) -> Usage:
-    """Return an estimate over more tools; those that its part does not know are not needed."""
-
-    def widened(text: str, row: Vectors) -> Scores:
-        shares = usage(text, row)
-        return np.pad(shares, (0, n_tools - len(shares)))
-
-    return widened
+def refuse_shares(shares: tuple[float, ...]) -> ConfigError:
+    """Return the error for shares of a classifier that cannot be trained."""
+    return ConfigError(
+        f"shares: expected 0 for mlc-light, which needs {MIN_CLASSIFIER_QUERIES} training queries and a table "
+        f"of at most {MAX_CLASSIFIER_CELLS:,} numbers, found {shares}"
+    )

@@ -17,7 +17,7 @@ import numpy as np
 from toolscout import encoders
 from toolscout.arrays import Arrays, Mask, Places, Scores, Vectors
 from toolscout.catalogue.store import Catalogue
-from toolscout.encoders import Encoder, unit_rows
+from toolscout.encoders import unit_rows
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.methods import Artifacts
 from toolscout.methods.lesson import Lesson
@@ -37,6 +37,7 @@ from toolscout.methods.shared.tuning import (
 from toolscout.methods.shared.usage import (
     DESCRIPTION_ENCODER,
     Blend,
+    Encode,
     Learned,
     TunedBlend,
     Usage,
@@ -130,14 +131,14 @@ class Tool2Vec(UsageMethod):
         """Average over train, choose on dev, then average over both (without `refit`, over train)."""
         return _estimate_means(data, data.rows)
 
-    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encoder: Encoder) -> Learned:
+    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> Learned:
         """Load the means of a model; they grow with the queries used since the fit, if their lengths are known."""
         means, used, beta = arrays["means"], arrays["uses"] > 0, settings["beta"]
 
         def grow(texts: Sequence[str], new: Sequence[Places], n_tools: int) -> Usage:
             sums = np.zeros((n_tools, means.shape[1]), dtype=np.float32)
             sums[: len(means)] = means * arrays["lengths"][:, None]
-            for row, gold in zip(encoder.encode(texts, "query"), new, strict=True):
+            for row, gold in zip(encode(texts), new, strict=True):
                 sums[gold] += row
             any_use = np.concatenate([used, np.zeros(n_tools - len(used), dtype=np.bool_)])
             any_use[np.concatenate(new)] = True
@@ -195,7 +196,7 @@ class Tool2VecTuned(Tool2Vec):
         described = encoders.load(DESCRIPTION_ENCODER, workspace.settings)
         model.check_encoder(described)
         model.check_catalogue(catalogue.tools())
-        usage = self.load_usage(model.arrays, read_settings(model), described).usage
+        usage = self.load_usage(model.arrays, read_settings(model), described.encode).usage
         tuned = TransformerEncoder(str(model.folder / ENCODER_FOLDER))
         learned = Learned(usage, encode=tuned.encode)
         return build_usage_stage(workspace, catalogue, model, described, learned, label=self.label)

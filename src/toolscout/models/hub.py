@@ -131,6 +131,8 @@ def _explain_errors(address: HubAddress) -> Iterator[None]:
             raise Denied(f"{name}: the hub refuses access. Run  hf auth login  with a token that may write.") from None
         raise Unavailable(f"{name}: the hub failed: {' '.join(str(error).split())[:200]}. Try again.") from None
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, OSError, *_list_transport_errors()) as error:
+        if "/xet-" in str(error):  # hf_xet asks every hub for a token of this storage
+            raise Unavailable(f"{name}: the hub has no Xet storage. Set HF_HUB_DISABLE_XET=1 and try again.") from None
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise Unavailable(f"{name}: the hub cannot be reached ({reason}). Check the network and HF_ENDPOINT.") from None
     except RuntimeError as error:  # the library wraps what went wrong with one file

@@ -102,7 +102,7 @@ def find_sealer(environ: Mapping[str, str] | None = None) -> Sealer | None:
 
 
 def store_in_keyring(key: str) -> None:
-    """Keep a key in the keyring of the system.
+    """Keep a key in the keyring of the system. Keys that are there stay behind it, and still open what they sealed.
 
     Raises:
         ConfigError: if the system has no keyring that can be used.
@@ -110,14 +110,19 @@ def store_in_keyring(key: str) -> None:
     """
     keyring = require("keyring", "identity")
     try:
-        keyring.set_password(*KEYRING_ENTRY, key)
+        before = keyring.get_password(*KEYRING_ENTRY)
+        keys = f"{key},{before}" if before else key
+        keyring.set_password(*KEYRING_ENTRY, keys)
+        problem = "" if keyring.get_password(*KEYRING_ENTRY) == keys else "it keeps nothing"
     except Exception as error:  # each backend has errors of its own
+        problem = type(error).__name__
+    if problem:
         raise ConfigError(
-            f"The keyring of this system cannot be used ({type(error).__name__}). "
-            f"Set {SEALING_VARIABLE} in the environment instead."
-        ) from None
+            f"The keyring of this system cannot be used ({problem}). Make a key without --keyring, and set "
+            f"{SEALING_VARIABLE} to it in the environment of the gateway."
+        )
     with _keyring_lock:
-        _keyring_keys[KEYRING_ENTRY] = key
+        _keyring_keys[KEYRING_ENTRY] = keys
 
 
 def _read_keyring() -> str | None:

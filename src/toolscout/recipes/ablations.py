@@ -10,7 +10,8 @@ from toolscout.methods.dpr import Dpr
 from toolscout.methods.feedback.prf import FeedbackPrf
 from toolscout.methods.feedback.trained import FeedbackDpr
 from toolscout.methods.masstool import MassTool
-from toolscout.methods.mlc import Mlc
+from toolscout.methods.mlc import Mlc, MlcOnBase
+from toolscout.methods.mlc_light import MlcLight
 from toolscout.methods.neighbours import Neighbours
 from toolscout.methods.query_rewriting import Mmrr, Qta
 from toolscout.methods.tool2vec import Tool2Vec, Tool2VecTuned
@@ -125,6 +126,7 @@ ABLATIONS: Final[dict[str, Recipe]] = {
             fallback="bm25-plain",
         ),
         Recipe("neighbours", "The nearest logged queries vote for the tools that they used.", Neighbours()),
+        Recipe("mlc-light", "A linear classifier over tools and sets of tools, without a transformer.", MlcLight()),
         Recipe(
             "dpr",
             "An encoder tuned so that queries lie near all their gold tools; all other tools are negatives.",
@@ -165,6 +167,12 @@ ABLATIONS: Final[dict[str, Recipe]] = {
             "mlc with one layer over the tools, binary cross-entropy, and no other source of scores.",
             Mlc(),
             PUBLISHED_MLC,
+            encoder="minilm",
+        ),
+        Recipe(
+            "mlc-dpr",
+            "mlc that goes on from the encoder of dpr; the base of scout-full.",
+            MlcOnBase(),
             encoder="minilm",
         ),
         Recipe(

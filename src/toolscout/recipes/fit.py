@@ -30,6 +30,7 @@ from toolscout.workspace import Workspace
 
 __all__ = [
     "BASE_PREFIX",
+    "SHELF_FOLDER",
     "FitJob",
     "Lesson",
     "fit",

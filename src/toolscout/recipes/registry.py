@@ -18,8 +18,8 @@ from toolscout.methods.crossencoder import CrossEncoderRerank
 from toolscout.methods.feedback.loop import Feedback
 from toolscout.methods.hybrid_dpr import HybridDpr
 from toolscout.methods.mlc import Mlc
-from toolscout.methods.mlc_light import MlcLight
 from toolscout.methods.scout import Scout
+from toolscout.methods.scout_full import ScoutFull
 from toolscout.methods.scout_light import ScoutLight
 from toolscout.methods.toolrefiner import ToolRefiner
 from toolscout.methods.zero_shot import Bm25, Dense, Hybrid
@@ -45,6 +45,13 @@ RECIPES: Final[dict[str, Recipe]] = {
             "scout that also learns from requests: which tools similar requests used.",
             ScoutLight(),
             when="You have a hundred logged requests or more. `toolscout learn` fits it. Needs no torch.",
+        ),
+        Recipe(
+            "scout-full",
+            "scout-light that also tunes two encoders on your requests, each weighed by what held-out requests show.",
+            ScoutFull(),
+            when="You have a thousand logged requests or more, and torch. `toolscout learn --full` fits it.",
+            encoder="minilm",
         ),
         Recipe(
             "hybrid",
@@ -73,12 +80,6 @@ RECIPES: Final[dict[str, Recipe]] = {
             "Vectors only.",
             Dense(),
             when="You use your own encoder and want to see what it finds by itself.",
-        ),
-        Recipe(
-            "mlc-light",
-            "A linear classifier over tools and sets of tools, without a transformer.",
-            MlcLight(),
-            when="You want one classifier by itself, without the other parts of scout-light.",
         ),
         Recipe(
             "mlc",

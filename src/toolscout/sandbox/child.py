@@ -138,13 +138,21 @@ def _leave_file_system() -> None:
     os.close(rules)
 
 
-def _filter_system_calls() -> None:
-    """Allow the system calls of the table. All others fail with EPERM; those of another architecture kill."""
-    column, architecture = list(ARCHITECTURES).index(platform.machine()), ARCHITECTURES[platform.machine()]
+def build_filter(machine: str) -> list[tuple[int, int, int, int]]:
+    """Build the filter of a machine: (operation, steps to skip if equal, else, value) for each of its steps.
+
+    It allows the system calls of the table. All others fail with EPERM; those of another architecture kill.
+    """
+    column, architecture = list(ARCHITECTURES).index(machine), ARCHITECTURES[machine]
     numbers = [number for row in SYSTEM_CALLS.values() if (number := row[column]) is not None]
     steps = [(LOAD, 0, 0, 4), (JUMP_IF_EQUAL, 1, 0, architecture), (RETURN, 0, 0, SECCOMP_KILL), (LOAD, 0, 0, 0)]
     steps += [(JUMP_IF_EQUAL, len(numbers) - place, 0, number) for place, number in enumerate(numbers)]
-    steps += [(RETURN, 0, 0, SECCOMP_REFUSE), (RETURN, 0, 0, SECCOMP_ALLOW)]
+    return [*steps, (RETURN, 0, 0, SECCOMP_REFUSE), (RETURN, 0, 0, SECCOMP_ALLOW)]
+
+
+def _filter_system_calls() -> None:
+    """Allow the system calls of the table, as `build_filter` says."""
+    steps = build_filter(platform.machine())
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
     program = ctypes.create_string_buffer(struct.pack("@HP", len(steps), ctypes.addressof(code)))
     _call_libc("prctl", PR_SET_SECCOMP, SECCOMP_FILTER, ctypes.addressof(program), 0, 0)

@@ -11,14 +11,23 @@ import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Final
 
 import msgspec
 
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import split_identifiers
-from toolscout.search.action_words import LITERAL_WEIGHT, get_cues, get_opposites, tokenize_in_order
+from toolscout.search.action_words import (
+    LITERAL_WEIGHT,
+    UNDO,
+    get_cues,
+    get_effect_cues,
+    get_effects,
+    get_opposites,
+    get_reversals,
+    read_words,
+    tokenize_in_order,
+)
 from toolscout.search.pipeline import Stage
 from toolscout.types import Explanation, Hit, Search, digest
 
@@ -29,6 +38,7 @@ MAX_TERMS: Final = 30  # longer requests have several steps, and a cue may belon
 MAX_VERB_WORDS: Final = 2
 MIN_LEAD: Final = 0.5  # evidence that one sibling must have more than another to stand before it
 MIN_DERIVED_EVIDENCE: Final = 2.0  # for `unfollow` where the request says "follow"
+EFFECT_SHARE: Final = 0.5  # of the weights of cues that hold for all verbs with one effect
 MOVED: Final = "action word"
 ACTIONS_FORMAT: Final = "actions/1"  # raise it whenever the result for an unchanged catalogue and vocabulary changes
 _POLITE_ORDER: Final = re.compile(r"\W*(?:can|could|would|will)\s+you\b(?!\s+(?:tell|see|say))", re.IGNORECASE)
@@ -74,18 +84,15 @@ class OrderActions(Stage):
         if not contested:
             return search
         text = search.query[:MAX_READ_CHARS]
-        terms, asks, cues = tokenize_in_order(text), is_question(text), get_cues()
+        terms = tokenize_in_order(text)
         if len(terms) > MAX_TERMS:
             return search
-        words = " ".join(terms)
+        request = _Request(read_words(text), is_question(text))
         hits = list(search.hits)
         for number, held in contested.items():
             siblings = self._families[number]
             present = [place for place in held if hits[place].id in siblings]
-            verbs = {hits[place].id: siblings[hits[place].id] for place in present}
-            evidence = {verb: cues[verb].weigh(words, asks) for verb in set(verbs.values())}
-            literals = {verb for verb in evidence if cues[verb].stands_in(words)}
-            _swap_opposites(hits, present, verbs, evidence, literals)
+            _swap_opposites(hits, present, {hits[place].id: siblings[hits[place].id] for place in present}, request)
         return msgspec.structs.replace(search, hits=tuple(hits))
 
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
@@ -135,44 +142,60 @@ def is_question(text: str) -> bool:
     return bool(_QUESTION_START.match(text)) or text.rstrip().endswith("?")
 
 
-def _swap_opposites(
-    hits: list[Hit],
-    places: Sequence[int],
-    verbs: Mapping[str, str],
-    evidence: Mapping[str, float],
-    literals: AbstractSet[str],
-) -> None:
+class _Request:
+    """What the words of a request say about actions."""
+
+    def __init__(self, words: str, asks: bool) -> None:
+        """Read the cues of effects; `asks`: whether the request asks for information."""
+        self._words = words
+        self._asks = asks
+        self._effects = {effect: cues.weigh(words, asks) for effect, cues in get_effect_cues().items()}
+
+    def prefers(self, behind: str, front: str) -> bool:
+        """Tell whether the evidence puts a tool that does `behind` before one that does `front`, its opposite.
+
+        A verb that stands in the request yields only if it is negated, or to one that is made from it: "stop following
+        her" means `unfollow`. There the shared stem speaks for neither if enough else speaks for the longer verb.
+        """
+        cues = get_cues()
+        literals = {verb for verb in (front, behind) if cues[verb].stands_in(self._words)}
+        found = {verb: cues[verb].weigh(self._words, self._asks) for verb in (front, behind)}
+        scores = {
+            verb: found[verb].weight + found[other].against + self._weigh_effect(verb, other)
+            for verb, other in ((front, behind), (behind, front))
+        }
+        short, long = sorted((front, behind), key=len)
+        is_derived = long.endswith(short)
+        if is_derived and short in literals and scores[long] >= MIN_DERIVED_EVIDENCE:
+            scores[short] -= LITERAL_WEIGHT
+        if front in literals and not found[front].against and not (is_derived and front == short):
+            return False
+        return scores[behind] - scores[front] >= MIN_LEAD
+
+    def _weigh_effect(self, verb: str, other: str) -> float:
+        """Return how strongly the request asks for the effect of a verb; 0 if its opposite has the same effect."""
+        mine, its = get_effects().get(verb), get_effects().get(other)
+        if mine is None or its is None or mine == its:
+            return 0.0
+        weight = EFFECT_SHARE * (self._effects[mine].weight + self._effects[its].against)
+        return weight + (self._effects[UNDO].weight if (verb, other) in get_reversals() else 0.0)
+
+
+def _swap_opposites(hits: list[Hit], places: Sequence[int], verbs: Mapping[str, str], request: _Request) -> None:
     """Swap opposites at these places where the evidence differs enough. The scores stay at their places.
 
     Args:
         hits: changed in place.
         places: of the siblings, ascending.
         verbs: id → verb.
-        evidence: of each verb.
-        literals: verbs that stand in the request.
+        request: what the request says.
     """
     for left, right in itertools.combinations(places, 2):
         one, other = hits[left], hits[right]
         front, behind = verbs[one.id], verbs[other.id]
-        if frozenset((front, behind)) in get_opposites() and _yields(front, behind, evidence, literals):
+        if frozenset((front, behind)) in get_opposites() and request.prefers(behind, front):
             hits[left] = Hit(other.id, one.score, f"{other.why}, {MOVED}")
             hits[right] = Hit(one.id, other.score, f"{one.why}, {MOVED}")
-
-
-def _yields(front: str, behind: str, evidence: Mapping[str, float], literals: AbstractSet[str]) -> bool:
-    """Tell whether the evidence puts `behind` before `front`.
-
-    A verb that stands in the request yields only to one that is made from it: "stop following her" means `unfollow`.
-    There the shared stem speaks for neither if enough else speaks for the longer verb.
-    """
-    scores = {verb: evidence[verb] for verb in (front, behind)}
-    short, long = sorted((front, behind), key=len)
-    is_derived = long.endswith(short)
-    if is_derived and short in literals and scores[long] >= MIN_DERIVED_EVIDENCE:
-        scores[short] -= LITERAL_WEIGHT
-    if front in literals and not (is_derived and front == short):
-        return False
-    return scores[behind] - scores[front] >= MIN_LEAD
 
 
 def _mark_verbs(name: str) -> Iterator[tuple[str, Rest]]:

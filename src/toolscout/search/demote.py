@@ -20,7 +20,7 @@ import msgspec
 
 from toolscout.catalogue.similar import Rivals
 from toolscout.catalogue.store import Catalogue
-from toolscout.indexes.words import tokenize
+from toolscout.indexes.words import list_source_words, tokenize
 from toolscout.search.exact_names import EXACT, parse_selection
 from toolscout.search.pipeline import Stage
 from toolscout.types import Explanation, Hit, Search
@@ -93,7 +93,7 @@ class Demote(Stage):
         """Return the sources that the query names; their tools are not held back."""
         candidates = {_source(hit.id) for hit in search.hits} if self.rivals else set()
         words = set(tokenize(search.query)) if candidates else set()
-        return frozenset(source for source in candidates if (name := set(tokenize(source))) and name <= words)
+        return frozenset(source for source in candidates if (name := list_source_words(source)) and name <= words)
 
     def _is_demoted(self, search: Search, tool_id: str, sources: AbstractSet[str]) -> bool:
         if tool_id in self.suspicious:

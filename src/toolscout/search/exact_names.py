@@ -142,9 +142,9 @@ def find_named_tools(lookup: _Lookup, query: str) -> list[int]:
 def _find_word(lookup: _Lookup, text: str, words: Sequence[str], place: int) -> list[int]:
     """Return the positions for a word inside a query: an id, or a name that is an identifier there."""
     key = text.casefold()
-    ids, names = lookup.table.find_id(key), lookup.table.find_name(key)
-    if ids or (names and _is_identifier(text, _is_called(words, place))):
-        return [*ids, *names]
+    ids = lookup.table.find_id(key)
+    if ids or _is_identifier(text, _is_called(words, place)):  # most words are none, and need not be looked up
+        return [*ids, *lookup.table.find_name(key)]
     return []
 
 

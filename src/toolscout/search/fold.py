@@ -14,7 +14,7 @@ import msgspec
 
 from toolscout.catalogue.duplicates import Duplicates
 from toolscout.catalogue.store import Catalogue
-from toolscout.indexes.words import tokenize
+from toolscout.indexes.words import list_source_words, tokenize
 from toolscout.search.exact_names import EXACT, parse_selection
 from toolscout.search.pipeline import Stage
 from toolscout.types import Explanation, Hit, Search
@@ -110,5 +110,5 @@ def _has_digit(word: str) -> bool:
 
 def _is_source_named(words: AbstractSet[str], tool_id: str) -> bool:
     """Tell whether the words of the query hold all words of the name of a tool's source."""
-    name = set(tokenize(tool_id.partition("/")[0]))
+    name = list_source_words(tool_id.partition("/")[0])
     return bool(name) and name <= words

@@ -3,23 +3,22 @@
 A candidate's score becomes its *chance*: the probability that it is the right tool of its list. Scores of steps are
 comparable (`indexes.standard`), so one softmax with a discount for lower ranks serves every list, and a list of weak
 scores leaves much of its probability to "none of these". A step that names no tool clearly ("mark the milk as done")
-prefers sources that the request or another step points to.
+prefers sources that the request or another step points to, and tools that the unsplit request points to.
 
 Places go one by one to the tool that raises the coverage of all lists most, relative to what they have already. So a
 step with one clear tool leaves its places to steps with several likely ones, and the unsplit request competes as one
-more list. A step that is doubted, because no tool seems to fit it, counts for less.
+more list. A step counts for less if no tool seems to fit it, or if the splitter is not sure that it is a step.
 
-`benchmarks/coverage.py` fits the constants of the chances on dev requests with one gold tool. The others were chosen on
-joined dev requests (`benchmarks/joined.py`).
+`benchmarks/coverage.py` fits the constants of the chances on dev requests with one gold tool, and the correction of the
+coverage (`search.coverage`). The others were chosen on joined and on single dev requests (`benchmarks/joined.py`).
 """
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final
 
 from toolscout.types import Hit
@@ -32,9 +31,17 @@ NO_TOOL_LOGIT: Final = 2.4  # of "none of these", in nats
 CANDIDATES: Final = 30  # of each list that have a chance
 COVERED_AT_START: Final = 0.3  # added to each list's coverage: a weak list gains less by its first tool
 SOURCE_POINTS: Final = 6.0  # that the source of the other steps brings a tool of an unclear step
+WHOLE_POINTS: Final = 4.0  # that the unsplit request brings a tool of an unclear step
+MIN_LIFT_POINTS: Final = 0.01  # fewer points leave a tool as it is
+MIN_GAIN_SHARE: Final = 0.3  # of what the aim lacks to 1: an answer ends where each further tool gains less coverage
 DOUBTED_SHARE: Final = 0.6  # of what a tool brings to a list, if the list's step is doubted
+SURE_STEP: Final = 0.8  # probability of being a step from which one counts wholly; below, in proportion
 MIN_MERGED_HITS: Final = 20  # so many places are given out one by one, or k; the others follow by score
+MAX_LIST_HITS: Final = 60  # so many hits of each list are merged, or k; `explain` asks for all
 MAX_RANK_OF_STEP: Final = 10  # a hit of the unsplit request belongs to a step that ranks it among so many
+
+Estimate = Callable[[float, int], float]
+"""The probability that every list has its tool, and the number of tools → the coverage."""
 
 
 def find_chances(hits: Sequence[Hit]) -> list[float]:
@@ -53,8 +60,10 @@ def find_chances(hits: Sequence[Hit]) -> list[float]:
 class _List:
     """The hits of one list that may still get a place, their chances, and how far the list is covered."""
 
-    def __init__(self, hits: Sequence[Hit], step: str | None, share: float = 1.0) -> None:
-        self.hits, self.step, self.share, self.place, self.coverage = hits, step, share, 0, 0.0
+    def __init__(self, hits: Sequence[Hit], step: str | None, sure: float = 1.0, doubted: bool = False) -> None:
+        self.hits, self.step, self.sure, self.doubted = hits, step, sure, doubted
+        self.share = min(1.0, sure / SURE_STEP) * (DOUBTED_SHARE if doubted else 1.0)
+        self.place, self.coverage = 0, 0.0
         self.chances = {hit.id: chance for hit, chance in zip(hits, find_chances(hits), strict=False)}
 
     def find_next(self, taken: Mapping[str, Hit]) -> Hit | None:
@@ -63,13 +72,15 @@ class _List:
             self.place += 1
         return self.hits[self.place] if self.place < len(self.chances) else None
 
-    def measure_gain(self, tool_id: str) -> float:
-        """Return by how much a tool raises the coverage of the list, relative to what it has."""
-        return self.share * self.chances.get(tool_id, 0.0) / (self.coverage + COVERED_AT_START)
-
 
 def merge_steps(
-    whole: Sequence[Hit], parts: Sequence[Sequence[Hit]], steps: Sequence[str], k: int, doubted: Container[str] = ()
+    whole: Sequence[Hit],
+    parts: Sequence[Sequence[Hit]],
+    steps: Sequence[str],
+    k: int | None,
+    doubted: Container[str] = (),
+    sure: Mapping[str, float] | None = None,
+    estimate: Estimate = lambda merged, places: merged,
 ) -> tuple[Hit, ...]:
     """Merge the hits of a request and of its steps, so that the first ones most likely hold a right tool of every step.
 
@@ -77,32 +88,25 @@ def merge_steps(
         whole: hits of the unsplit request, best first.
         parts: hits of each step, best first.
         steps: the steps.
-        k: how many hits are wanted.
+        k: how many hits are wanted; None: all.
         doubted: steps that no tool seems to fit.
+        sure: step → probability that it is a step of its own; without one: 1.
+        estimate: corrects the coverage.
 
     Returns:
         Every tool once, with the step of the list that gave it its place, and scores that never rise. Those that got
         their place one by one tell the coverage of the answer that ends with them; doubted steps do not count for it,
         unless all are doubted.
     """
+    if k is not None:
+        depth = max(MAX_LIST_HITS, k)
+        whole, parts = whole[:depth], [hits[:depth] for hits in parts]
     lists = [_List(whole, None)]
     lists += [
-        _List(hits, step, DOUBTED_SHARE if step in doubted else 1.0)
-        for hits, step in zip(_prefer_sources(whole, parts), steps, strict=True)
+        _List(hits, step, sure.get(step, 1.0) if sure else 1.0, step in doubted)
+        for hits, step in zip(_prefer_others(whole, parts), steps, strict=True)
     ]
-    counted = [some for some in lists[1:] if some.share == 1.0] or lists[1:]
-    taken: dict[str, Hit] = {}
-    given: dict[str, str | None] = {}  # the step that gave a tool its place
-    coverages: list[float] = []
-    while len(taken) < max(k, MIN_MERGED_HITS):
-        heads = [(hit, some.step) for some in lists if (hit := some.find_next(taken)) is not None]
-        if not heads:
-            break
-        hit, step = max(heads, key=lambda head: sum(some.measure_gain(head[0].id) for some in lists))
-        taken[hit.id], given[hit.id] = hit, step
-        for some in lists:
-            some.coverage += some.chances.get(hit.id, 0.0)
-        coverages.append(math.prod(some.coverage for some in counted))
+    taken, given, coverages = _give_places(lists, max(k or 0, MIN_MERGED_HITS), estimate)
     rest = [(hit, some.step) for some in lists for hit in some.hits if hit.id not in taken]
     for hit, step in sorted(rest, key=lambda pair: (-pair[0].score, pair[0].id)):
         if taken.setdefault(hit.id, hit) is hit:
@@ -110,44 +114,97 @@ def merge_steps(
     return _finish(list(taken.values()), given, coverages, _find_steps(lists))
 
 
-def estimate_coverage(hits: Sequence[Hit]) -> tuple[Hit, ...]:
+def _give_places(
+    lists: Sequence[_List], count: int, estimate: Estimate
+) -> tuple[dict[str, Hit], dict[str, str | None], list[float]]:
+    """Give so many places one by one, each to the tool that raises the coverage of all lists most.
+
+    Returns:
+        The tools in their order, by id; the step that gave each its place; the coverage after each.
+    """
+    counted = [some for some in lists[1:] if not some.doubted] or lists[1:]
+    taken: dict[str, Hit] = {}
+    given: dict[str, str | None] = {}
+    coverages: list[float] = []
+    while len(taken) < count:
+        heads = [(hit, some.step) for some in lists if (hit := some.find_next(taken)) is not None]
+        if not heads:
+            break
+        gains = [(some.chances, some.share / (some.coverage + COVERED_AT_START)) for some in lists]
+        hit, step = max(heads, key=lambda head: sum([gain * chances.get(head[0].id, 0.0) for chances, gain in gains]))
+        taken[hit.id], given[hit.id] = hit, step
+        for some in lists:
+            some.coverage += some.chances.get(hit.id, 0.0)
+        coverages.append(estimate(_multiply_coverages(counted), len(taken)))
+    return taken, given, coverages
+
+
+def _multiply_coverages(lists: Sequence[_List]) -> float:
+    """Return the probability that every list has its tool. Of steps that are not sure to be ones, one surely is."""
+    factors = [1 - some.sure * (1 - some.coverage) for some in lists]
+    product = math.prod(factors)
+    return (
+        max([some.coverage * product / factor for some, factor in zip(lists, factors, strict=True)]) if product else 0.0
+    )
+
+
+def estimate_coverage(hits: Sequence[Hit], estimate: Estimate = lambda merged, places: merged) -> tuple[Hit, ...]:
     """Return the hits of a request with one need, with the coverage of the answer that ends with each."""
     covered, finished = 0.0, list(hits)
     for place, chance in enumerate(find_chances(hits)):
         covered += chance
-        finished[place] = _replace(hits[place], coverage=covered)
+        finished[place] = _replace(hits[place], coverage=estimate(covered, place + 1))
     return tuple(finished)
 
 
 def end_answer(hits: tuple[Hit, ...], aim: float | None) -> tuple[tuple[Hit, ...], float | None]:
     """Return the hits up to the first that reaches the aim, with its prerequisites, and their coverage.
 
+    The answer also ends where no further tools are worth their places: where they raise the coverage, each on average,
+    by less than `MIN_GAIN_SHARE` of what the aim lacks to 1. So an aim of 1 keeps all hits.
+
     Args:
         hits: all that may be returned.
         aim: the coverage that is enough; None: all hits are wanted.
     """
     reached = list(itertools.accumulate((hit.coverage or 0.0 for hit in hits), max))
-    if aim is not None:
-        end = 1 + bisect.bisect_left(reached, aim)
+    if aim is not None and reached and reached[-1]:
+        end = _find_end(reached, aim)
         end += sum(1 for _ in itertools.takewhile(lambda hit: hit.role == "prerequisite", hits[end:]))
         hits = hits[:end]
     return hits, (reached[len(hits) - 1] or None) if hits else None
 
 
-def _prefer_sources(whole: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
-    """Return the hits of the steps, ranked anew: an unclear step prefers sources that other lists point to."""
+def _find_end(reached: Sequence[float], aim: float) -> int:
+    """Return after how many tools an answer ends whose coverage is known after each; see `end_answer`."""
+    least = MIN_GAIN_SHARE * (1 - aim)
+    for count, value in enumerate(reached, 1):
+        gains = ((later - value) / number for number, later in enumerate(reached[count:], 1))
+        if value >= aim or max(gains, default=-1.0) < least:
+            return count
+    return len(reached)
+
+
+def _prefer_others(whole: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
+    """Return the hits of the steps, ranked anew.
+
+    An unclear step prefers sources that other lists point to, and tools that the unsplit request points to.
+    """
     chances = [find_chances(hits) for hits in (whole, *parts)]
     sources = [_sum_by_source(hits, some) for hits, some in zip((whole, *parts), chances, strict=True)]
+    likely = {hit.id: chance for hit, chance in zip(whole, chances[0], strict=False)}
     ranked = []
     for number, hits in enumerate(parts, 1):
         unclear = 1 - max(chances[number], default=1.0)
-        others = [some for place, some in enumerate(sources) if place != number]
-        lifted = [
-            _replace(
-                hit, score=hit.score + SOURCE_POINTS * unclear * max(some.get(_source(hit), 0.0) for some in others)
-            )
-            for hit in hits
-        ]
+        lifts: dict[str, float] = {}
+        for place, some in enumerate(sources):
+            if place != number:
+                lifts.update((source, chance) for source, chance in some.items() if chance > lifts.get(source, 0.0))
+        lifted = list(hits)
+        for rank, hit in enumerate(hits):
+            points = SOURCE_POINTS * lifts.get(_source(hit), 0.0) + WHOLE_POINTS * likely.get(hit.id, 0.0)
+            if unclear * points >= MIN_LIFT_POINTS:
+                lifted[rank] = _replace(hit, score=hit.score + unclear * points)
         ranked.append(sorted(lifted, key=lambda hit: (-hit.score, hit.id)))
     return ranked
 

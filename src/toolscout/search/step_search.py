@@ -9,6 +9,7 @@ refuses is named and still gets places, fewer and later ones than the others. On
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Container, Sequence
@@ -16,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from toolscout.search.coverage import CoverageModel, SplitChances, load_coverage, rate_split
 from toolscout.search.exact_names import parse_selection
 from toolscout.search.pipeline import Stage, Verdict
 from toolscout.search.step_merge import estimate_coverage, merge_steps
@@ -34,15 +36,19 @@ class StepSearch(Stage):
 
     writes = frozenset({"hits", "steps", "uncovered"})
 
-    def __init__(self, base: Stage, splitter: Splitter | None, judge: Judge | None = None) -> None:
+    def __init__(
+        self, base: Stage, splitter: Splitter | None, judge: Judge | None = None, coverage: CoverageModel | None = None
+    ) -> None:
         """Search with a base.
 
         Args:
             base: ranks the tools for one text.
             splitter: splits requests. None: every request is one need.
             judge: tells whether a tool fits a step; see `toolscout.abstain.decision`. None: every step is served.
+            coverage: estimates the coverage of answers. None: the model that ships with toolscout.
         """
         self.base, self.splitter, self.judge = base, splitter, judge
+        self.coverage = load_coverage() if coverage is None else coverage
         self.asks = base.asks
 
     @property
@@ -52,6 +58,10 @@ class StepSearch(Stage):
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
         """Return the searches with hits; those with several steps also with `steps` and `uncovered`."""
+        return self._answer(searches)
+
+    def _answer(self, searches: Sequence[Search], every: bool = False) -> list[Search]:
+        """Answer the searches; `every`: with every hit of a merge, and not only the first ones."""
         splits = [self._split(search) for search in searches]
         batch: list[Search] = []
         for search, steps in zip(searches, splits, strict=True):
@@ -60,7 +70,9 @@ class StepSearch(Stage):
         groups = [(next(ranked), [next(ranked) for _ in steps]) for steps in splits]
         verdicts = iter(self._judge_steps([part for _, parts in groups for part in parts]))
         return [
-            self._merge(search, whole, parts, [next(verdicts) for _ in parts]) if parts else _keep_whole(whole)
+            self._merge(search, whole, parts, [next(verdicts) for _ in parts], every)
+            if parts
+            else self._keep_whole(whole)
             for search, (whole, parts) in zip(searches, groups, strict=True)
         ]
 
@@ -75,18 +87,18 @@ class StepSearch(Stage):
         return self.judge(parts) if self.judge and parts else [None] * len(parts)
 
     def _merge(
-        self, search: Search, whole: Search, parts: Sequence[Search], verdicts: Sequence[Verdict | None]
+        self, search: Search, whole: Search, parts: Sequence[Search], verdicts: Sequence[Verdict | None], every: bool
     ) -> Search:
         """Return the search with the merged hits. Steps that the judge refuses get fewer and later places."""
         judged = list(zip(parts, verdicts, strict=True))
         doubted = {part.query for part, verdict in judged if _is_refused(verdict)}
         trace = (*search.trace, *_add_traces(search, [whole, *parts]))
-        if not doubted and len({part.ids[:1] for part in parts}) == 1:
-            return msgspec.structs.replace(_keep_whole(whole), trace=trace)
+        if not doubted and len({part.hits[0].id if part.hits else "" for part in parts}) == 1:
+            return msgspec.structs.replace(self._keep_whole(whole), trace=trace)
         kept = [part for part, verdict in judged if not _is_sure_chat(verdict)]
         return msgspec.structs.replace(
             search,
-            hits=_merge_hits(whole, kept, doubted, search.k),
+            hits=self._merge_hits(whole, parts, kept, doubted, None if every else search.k) if kept else whole.hits,
             steps=tuple(part.query for part in parts),
             uncovered=tuple(part.query for part, verdict in judged if _is_uncovered(part.query, verdict)),
             need=max(
@@ -94,6 +106,25 @@ class StepSearch(Stage):
             ),
             trace=trace,
         )
+
+    def _merge_hits(
+        self, whole: Search, parts: Sequence[Search], kept: Sequence[Search], doubted: Container[str], k: int | None
+    ) -> tuple[Hit, ...]:
+        """Return the hits of a request and of those of its steps that get places."""
+        chances = self.rate_split(whole.query, [part.query for part in parts])
+        estimate = functools.partial(self.coverage.estimate, missed=chances.missed)
+        steps, hits = [part.query for part in kept], [part.hits for part in kept]
+        return merge_steps(whole.hits, hits, steps, k, doubted, chances.steps, estimate)
+
+    def _keep_whole(self, whole: Search) -> Search:
+        """Return the answer to a request that is one need."""
+        chances = self.rate_split(whole.query, ())
+        estimate = functools.partial(self.coverage.estimate, missed=chances.missed)
+        return msgspec.structs.replace(whole, hits=estimate_coverage(whole.hits, estimate))
+
+    def rate_split(self, text: str, steps: Sequence[str]) -> SplitChances:
+        """Rate the split of a request; see `search.coverage.rate_split`."""
+        return rate_split(self.splitter, text, steps) if self.splitter else SplitChances({}, 0.0)
 
     def note(self, search: Search) -> str:
         """Return how many steps there are."""
@@ -112,22 +143,10 @@ class StepSearch(Stage):
         if not explained:
             return None
         step, best = min(explained, key=lambda pair: pair[1].rank or math.inf)
-        [merged] = self.run([search])
+        [merged] = self._answer([search], every=True)
         rank = merged.ids.index(tool_id) + 1 if tool_id in merged.ids else None
         score = merged.hits[rank - 1].score if rank else None
         return Explanation(self.name, rank, score, f"for the step “{step}”", parts=(best,))
-
-
-def _merge_hits(whole: Search, parts: Sequence[Search], doubted: Container[str], k: int) -> tuple[Hit, ...]:
-    """Return the hits of a request and of those of its steps that get places."""
-    if not parts:
-        return whole.hits
-    return merge_steps(whole.hits, [part.hits for part in parts], [part.query for part in parts], k, doubted)
-
-
-def _keep_whole(whole: Search) -> Search:
-    """Return the answer to a request that is one need."""
-    return msgspec.structs.replace(whole, hits=estimate_coverage(whole.hits))
 
 
 def _is_uncovered(step: str, verdict: Verdict | None) -> bool:

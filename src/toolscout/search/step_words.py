@@ -235,17 +235,27 @@ ANAPHORA: Final = _words(
 # How a piece begins that goes on with the step before it, and asks for nothing of its own.
 CONTINUATION: Final = re.compile(
     r"(?:make|keep|leave) (?:it|them|that|this) (?:\w+ ){0,2}\w+\W*\Z"  # "and make it loud"
+    r"|(?!embed|shed)\w{3,}(?<!e)ed\b(?!.*\?.)"  # "signed up and then cancelled"
     r"|by (?:\w+ ){0,2}\w+\b(?!.*\?)"  # "then by name"
     r"|(?:when|if|whenever|once) (?:you|i) (?:\w+ ){1,4}\w+\W*\Z"  # "when you have a minute"
     r"|(?:if|whether|that) the (?:[\w'’-]+ ){1,8}(?:is|was|are|were|has|have|had) \w+\W*\Z"  # "if the invoice was paid"
     r"|(?:no|not|without|preferably|ideally|at least|at most|up to|max|min|any) (?:[\w'’-]+ ?){1,4}\W*\Z"
     r"|(?:one|two|three|four|five|six|\d+) (?:[\w'’-]+ ?){1,2}\W*\Z"
+    r"|(?:my|our|the|its) (?:[\w'’-]+ ){1,4}(?:is|are) (?:[#\"'“‘(]?\w*\d|\S+@|[\"“])[^?!]*\Z"  # "my user ID is 12345"
+    r"|(?:i|we) (?:drive|weigh|earn|was born|have had) [^?!]{1,80}\Z|(?:i['’]?m|i am|we are|we['’]re) \d[^?!,]{1,60}\Z"
+    r"|(?:i['’]d like|i would like|i want|i prefer|get me|give me) (?:to (?:get|have|see) )?(?:the ones?|one|those)"
+    r" (?:with|that|which|in|for|from)\b"
+    r"|just (?:take|have) a look\W*\Z"
     r"|(?:many )?(?:thanks|thank you|cheers|regards|best|see you|talk soon)\b(?:[\s,]+[\w'’-]+){0,4}\W*\Z",
     re.IGNORECASE,
 )
 PRELUDE: Final = re.compile(  # "when you get a chance, …", "could you, if it's no trouble, …"
     r"\W*(?:(?:could|can|would|will) you\W+)?"
-    r"(?:(?:when|whenever|if|once|as soon as) (?:you|it|it's|that's|possible)\b(?: [\w'’-]+){0,5})\W*\Z",
+    r"(?:(?:when|whenever|if|once|as soon as) (?:you|it|it's|that's|possible)\b(?: [\w'’-]+){0,5}"
+    r"|(?:please )?be so (?:kind|good|nice)"
+    r"|(?:i['’]?m|i am|we are|we['’]re) (?:currently |now )?(?:at|in|from|near) (?!the mood)[\w '’-]{2,40}"
+    r"|(?:i['’]?m|i am|we are|we['’]re) (?:writing|preparing|planning|learning|building|working on|moving|studying"
+    r"|organi[sz]ing|hosting|cooking|training|travell?ing|visiting|staying|editing|teaching)\b[^.!?\n]{2,80})\W*\Z",
     re.IGNORECASE,
 )
 MESSAGE: Final = re.compile(  # what follows the colon is the text of a message

@@ -371,11 +371,20 @@ def _drop_continuations(text: str, cuts: Sequence[Cut], kept: Sequence[Cut]) -> 
         for cut in kept
         if cut.marks & _LIST_MARKS
         or not (
-            place < cut.start < end
+            _parts_verbs(text, cut)
+            or place < cut.start < end
             or words.CONTINUATION.match(text[cut.end : ends.get(cut.end, len(text))])
             or words.PRELUDE.match(text[starts.get(cut.start, 0) : cut.start])
         )
     ]
+
+
+def _parts_verbs(text: str, cut: Cut) -> bool:
+    """Tell whether "and" parts two verbs with one object: "read and write rights"."""
+    if cut.marks or cut.links != {"joint"}:
+        return False
+    before, after = _TOKEN.findall(text[max(0, cut.start - 40) : cut.start]), _TOKEN.match(text, cut.end)
+    return bool(before) and after is not None and _is_verb(before[-1]) and _is_verb(after[0])
 
 
 def _find_message_end(text: str, start: int) -> int:

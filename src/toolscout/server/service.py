@@ -34,6 +34,7 @@ __all__ = ["ApiRequest", "RequestRefused", "Service"]
 SERVICE_THREADS: Final = 4  # beside the search thread; a fixed number keeps the SQLite connections few
 DATABASE_ANSWER_S: Final = 2.0
 DRIFT_INTERVAL_S: Final = 60.0  # between looks at whether the traffic changed
+POLICY_INTERVAL_S: Final = 0.5  # between looks at the policy file
 REOPEN_INTERVAL_S: Final = 3.0  # between attempts to open the index
 T = TypeVar("T")
 Parameters = TypeVar("Parameters")
@@ -58,6 +59,7 @@ class Service:
         *,
         limits: Limits | None = None,
         results: Path | None = None,
+        follow_policies: Callable[[str], None] | None = None,
     ) -> None:
         """Serve a Scout. The caller keeps it open while the service runs.
 
@@ -66,6 +68,8 @@ class Service:
             policies: who may use the service and see what. By default everybody is the local user.
             limits: sizes, times and rates of requests.
             results: the folder of `toolscout lab bench --out`, shown as charts on the page.
+            follow_policies: has the service apply changes of the policy file, and receives a sentence about each. None:
+                the policies stay as they are, or somebody else refreshes them.
         """
         self.scout, self.policies, self.results = scout, policies or Policies(), results
         self.limits = limits or Limits()
@@ -85,6 +89,7 @@ class Service:
         self._opening: asyncio.Future[None] | None = None
         self._opened_at = -math.inf
         self._drift = DriftWatch(scout)
+        self._follow_policies = follow_policies
 
     def _count_tools(self) -> int:
         return len(self.views.current().rows)
@@ -174,17 +179,28 @@ class Service:
             except ToolscoutError as error:
                 _log.warning("changes of the traffic are not noticed: %s", error)
 
+    async def _watch_policies(self, policies: LivePolicies, say: Callable[[str], None]) -> None:
+        """Apply changes of the policy file. Requests that are under way end with the rights that they began with."""
+        while True:
+            await asyncio.sleep(POLICY_INTERVAL_S)
+            try:
+                await asyncio.to_thread(policies.refresh, say)  # the service's own threads may all be busy
+            except ToolscoutError as error:
+                _log.warning("the policy file is not read: %s", error)
+
     @contextlib.asynccontextmanager
     async def running(self, *_: object) -> AsyncIterator[None]:
         """Open the index and watch the traffic in the background. At the end wait until the threads have finished."""
         self.reopen()
-        watch = asyncio.create_task(self._watch_drift())
+        watches = [asyncio.create_task(self._watch_drift())]
+        if self._follow_policies is not None and isinstance(self.policies, LivePolicies):
+            watches.append(asyncio.create_task(self._watch_policies(self.policies, self._follow_policies)))
         try:
             yield
         finally:
-            watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watch
+            for watch in watches:
+                watch.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
             if self._opening is not None:
                 await self._opening
             await asyncio.get_running_loop().run_in_executor(None, self.close)

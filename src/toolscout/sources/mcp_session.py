@@ -13,8 +13,6 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-import msgspec
-
 from toolscout.config import Settings
 from toolscout.errors import SourceError, UserError, require
 from toolscout.privacy.credentials import Cover, find_environment_credentials
@@ -31,7 +29,7 @@ from toolscout.sources.mcp_oauth import (
     signing_in,
 )
 from toolscout.sources.mcp_stdio import STDERR_KEPT_BYTES, drain_stderr, open_stdio
-from toolscout.sources.mcp_wire import MAX_OPEN_QUESTIONS, PAGE, Wire, tap_transport
+from toolscout.sources.mcp_wire import MAX_OPEN_QUESTIONS, PAGE, Page, Wire, tap_transport
 from toolscout.sources.wire_limits import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
@@ -125,11 +123,10 @@ class Connection:
         cursor: str | None = None
         size = 0
         for _ in range(MAX_LIST_PAGES):
-            page = await self.client.list_tools(cursor=cursor)
-            raw_tools, cursor = self._watch.wire.pages.pop((page.meta or {}).get(PAGE), (None, None))
-            if not isinstance(raw_tools, list):
+            page = await self._read_page(cursor)
+            if page is None or not isinstance(page.tools, list):
                 raise SourceError("expected a list of tools, found something else")
-            encoded = _encode_page(raw_tools)
+            raw_tools, encoded = page.tools, page.encoded
             size += len(encoded)
             if size > MAX_LIST_BYTES:
                 raise SourceError(
@@ -138,19 +135,34 @@ class Connection:
             tools += self.cover.value(raw_tools) if self.cover.finds(encoded) else raw_tools
             if len(tools) > limit:
                 raise SourceError(f"expected at most {limit:,} tools, found more: raise max_tools to read them")
-            if not cursor:
+            if not page.cursor:
                 return tools
-            if not isinstance(cursor, str) or cursor in cursors:
+            cursor = page.cursor if isinstance(page.cursor, str) else ""
+            if not cursor or cursor in cursors:
                 raise SourceError("expected a new nextCursor on each page, found an old one or no text")
             cursors.add(cursor)
         raise SourceError(f"expected a list of tools that ends, found more than {MAX_LIST_PAGES:,} pages")
 
+    async def _read_page(self, cursor: str | None) -> Page | None:
+        """Read one page of the list of tools, as the server sent it. None if the answer is no page.
 
-def _encode_page(tools: list[Any]) -> str:
-    try:
-        return msgspec.json.encode(tools).decode()
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        return repr(tools)  # it holds lone surrogates or numbers beyond 64 bits
+        The SDK derives from each list which arguments of a call become headers. `Client.list_tools` would let a
+        repeated page, of which the SDK sees no tools, remove that; so it is told of new pages only.
+        """
+        from mcp_types import ListToolsRequest, ListToolsResult, PaginatedRequestParams
+
+        session, wire = self.client.session, self._watch.wire
+        request = ListToolsRequest(params=PaginatedRequestParams(cursor=cursor))
+        wire.spares_repeats = True
+        try:
+            result = await session.send_request(request, ListToolsResult)
+        finally:
+            wire.spares_repeats = False
+        page = wire.pages.pop((result.meta or {}).get(PAGE), None)
+        if page is not None and not page.is_repeated:
+            session._absorb_tool_listing(result, complete=cursor is None and not page.cursor)
+            wire.validated = page.encoded
+        return page
 
 
 @asynccontextmanager

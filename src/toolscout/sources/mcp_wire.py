@@ -12,12 +12,14 @@ import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from toolscout.errors import BadEntry
 from toolscout.types import clean
 
-__all__ = ["MAX_OPEN_QUESTIONS", "PAGE", "Wire", "tap_transport"]
+__all__ = ["MAX_OPEN_QUESTIONS", "PAGE", "Page", "Wire", "tap_transport"]
 
 MAX_JUNK: Final = 1000  # messages that cannot be read
 MAX_UNASKED_PER_S: Final = 100.0  # messages that nobody asked for; above that the server has to wait
@@ -28,13 +30,32 @@ MAX_PENDING_PAGES: Final = 8
 PAGE: Final = "toolscout/page"
 
 
+class Page(NamedTuple):
+    """A page of a list of tools, as the server sent it.
+
+    Attributes:
+        tools: what it sent as `tools`.
+        cursor: what it sent as `nextCursor`.
+        encoded: the tools as JSON.
+        is_repeated: whether the SDK has validated the same tools last. Then it gets none of them.
+    """
+
+    tools: object
+    cursor: object
+    encoded: str
+    is_repeated: bool
+
+
 class Wire:
     """The state of the message streams of one session.
 
     Attributes:
         version: the agreed protocol version. Empty until the handshake is done.
-        pages: number of a page → its raw `tools` and `nextCursor`. The page that the SDK sees carries its number under
-            `PAGE` in `_meta`. The reader of a page removes it from here.
+        pages: number of a page → the page. The page that the SDK sees carries its number under `PAGE` in `_meta`. The
+            reader of a page removes it from here.
+        validated: the tools, as JSON, that the SDK validated last.
+        spares_repeats: whether the SDK gets no tools of a page that it validated last. Only a reader of raw pages may
+            ask for that; the SDK's own lists must be whole.
         junk: how many messages could not be read. After 1,000 the stream is treated as ended.
         unread_answers: how many of our answers to requests of the server it has not read. After 64 the stream is
             treated as ended.
@@ -42,19 +63,20 @@ class Wire:
 
     def __init__(self) -> None:
         self.version = ""
-        self.pages: dict[Any, tuple[Any, Any]] = {}
+        self.pages: dict[Any, Page] = {}
+        self.validated, self.spares_repeats = "", False
         self.junk = 0
         self.unread_answers = 0
         self._lists: dict[str, None] = {}  # ids of requests for a list, oldest first
         self._numbers = itertools.count()
         self._allowance, self._since = MAX_UNASKED_AT_ONCE, time.monotonic()
 
-    def keep_page(self, tools: object, cursor: object) -> int:
-        """Keep a raw page and return its number. Old pages are dropped, because the SDK also lists tools by itself."""
-        number = next(self._numbers)
-        self.pages[number] = tools, cursor
+    def keep_page(self, tools: object, cursor: object) -> tuple[int, Page]:
+        """Keep a raw page and return it with its number. Old pages that nobody read are dropped."""
+        number, encoded = next(self._numbers), _encode_tools(tools)
+        page = self.pages[number] = Page(tools, cursor, encoded, self.spares_repeats and encoded == self.validated)
         self.pages.pop(number - MAX_PENDING_PAGES, None)
-        return number
+        return number, page
 
     def expect_list(self, number: object) -> None:
         """Remember that the request with this id asks for a list of tools."""
@@ -169,11 +191,10 @@ class _Listener:
         """Return the result that the SDK gets: of a list of tools, one page with the valid ones."""
         if not (self._wire.version and isinstance(result, dict) and "tools" in result and "content" not in result):
             return result
-        tools = result["tools"]
-        number = self._wire.keep_page(tools, result.get("nextCursor"))
-        page = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", "_meta": {PAGE: number}}
-        tools = tools if isinstance(tools, list) else []
-        return {**page, "tools": [tool for tool in tools if self._is_valid({**page, "tools": [tool]})]}
+        number, page = self._wire.keep_page(result["tools"], result.get("nextCursor"))
+        seen = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", "_meta": {PAGE: number}}
+        tools = page.tools if isinstance(page.tools, list) and not page.is_repeated else []
+        return {**seen, "tools": [tool for tool in tools if self._is_valid({**seen, "tools": [tool]})]}
 
     def _is_valid(self, page: dict[str, Any]) -> bool:
         from mcp_types.methods import validate_server_result
@@ -201,6 +222,13 @@ class _Listener:
             return SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=number, result=result))
         reply = ErrorData(code=PARSE_ERROR, message="a reply that is no JSON-RPC")
         return SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=reply))
+
+
+def _encode_tools(tools: object) -> str:
+    try:
+        return msgspec.json.encode(tools).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return repr(tools)  # it holds lone surrogates or numbers beyond 64 bits
 
 
 def _recover_reply(error: Exception) -> tuple[int | str, Any] | None:

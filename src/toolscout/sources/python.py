@@ -35,6 +35,7 @@ from toolscout.types import Tool
 __all__ = ["describe_callable", "read"]
 
 STDLIB: Final = "stdlib"
+MAX_NAMED_MODULES: Final = 3  # of the standard library that this Python lacks
 #: Submodules that are never imported: tests and programs.
 SKIPPED: Final = frozenset({"conftest", "setup", "test", "tests", "testutils"})
 #: Submodules that packages have for their tests and builds. They are read only if the locator names them.
@@ -109,7 +110,9 @@ def _read_stdlib(source: str) -> Reading:
     documented = [member for member in _remove_aliases([*members, *methods]) if _is_documented(member.value)]
     message = f"imported {len(modules)} modules of Python {platform.python_version()}"
     if absent:
-        message += f"; not in this installation: {', '.join(problem.entry for problem in absent)}"
+        names = [problem.entry for problem in absent]
+        rest = f" and {len(names) - MAX_NAMED_MODULES} more" if len(names) > MAX_NAMED_MODULES else ""
+        message += f"; not in this installation: {', '.join(names[:MAX_NAMED_MODULES])}{rest}"
     return _build_reading(source, documented, problems, message)
 
 

@@ -84,14 +84,13 @@ def build_tool(source: str, raw: RawTool) -> Tool:
     name = _read_text("name", raw.id if raw.name is None else raw.name).strip()
     if not identity or not name:
         raise BadEntry("expected a name, found an empty one")
-    if raw.parameters is not None:
-        check_schema(raw.parameters)
+    parameters = None if raw.parameters is None else check_schema(raw.parameters)
     description = _read_text("description", "" if raw.description is None else raw.description)
     return Tool(
         id=f"{source}/{identity}",
         name=name,
         description=description[:MAX_DESCRIPTION_CHARS].strip(),
-        parameters=clean(raw.parameters),
+        parameters=parameters,
         path=tuple(_read_text("path", part) for part in raw.path),
         parent=None if raw.parent is None else tuple(_read_text("parent", part) for part in raw.parent),
         returns=clean(raw.returns),
@@ -127,8 +126,8 @@ def describe_type(value: object) -> str:
     return "nothing" if value is None else names.get(type(value), f"a {type(value).__name__}")
 
 
-def check_schema(schema: object) -> None:
-    """Refuse a schema that cannot describe the arguments of a tool.
+def check_schema(schema: object) -> dict[str, Any]:
+    """Refuse a schema that cannot describe the arguments of a tool, and return it as `clean` does.
 
     Errors of published tools that do not harm the search are accepted: unknown type names inside properties,
     `"properties": []`, `"required": null` or a boolean.
@@ -141,8 +140,10 @@ def check_schema(schema: object) -> None:
     _check_type(schema.get("type"))
     _check_properties(schema.get("properties"))
     _check_required(schema.get("required"))
-    if len(msgspec.json.encode(clean(schema))) > MAX_SCHEMA_BYTES:
+    cleaned: dict[str, Any] = clean(schema)
+    if len(msgspec.json.encode(cleaned)) > MAX_SCHEMA_BYTES:
         raise BadEntry(f"expected parameters of at most {MAX_SCHEMA_BYTES:,} bytes, found more")
+    return cleaned
 
 
 def _check_type(type_name: object) -> None:

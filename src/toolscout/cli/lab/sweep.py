@@ -13,7 +13,7 @@ import msgspec
 
 from toolscout.cli.data import data_option, find_folder, find_root, parse_settings, set_option
 from toolscout.cli.llm import print_cost, share_llm
-from toolscout.cli.output import choose_home, encoder_option, json_option, print_json, print_table, progress
+from toolscout.cli.output import choose_home, encoder_option, json_option, print_json, print_table, progress, ray_option
 from toolscout.config import load_settings
 from toolscout.errors import ConfigError
 
@@ -30,6 +30,7 @@ from toolscout.errors import ConfigError
 )
 @set_option
 @encoder_option
+@ray_option
 @click.option("--seed", default=0, show_default=True, help="Seed of the fits and of the order of trials.")
 @click.option("--no-tool", metavar="DIR", help="Queries that need no tool, for recipes that abstain.")
 @click.option("--trials", type=click.IntRange(min=1), help="Maximum number of combinations. Default: all.")
@@ -48,6 +49,7 @@ def sweep_command(
     over: tuple[str, ...],
     pairs: tuple[str, ...],
     encoder: str | None,
+    ray: str | None,
     seed: int,
     no_tool: str | None,
     trials: int | None,
@@ -68,7 +70,7 @@ def sweep_command(
     from toolscout.lab.sweep import Sweep, describe_settings, sweep
 
     root = find_root(data)
-    settings = load_settings(**choose_home(ctx))
+    settings = load_settings(**choose_home(ctx), ray=ray)
     job = Sweep(
         load_dataset(name, root),
         recipe,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from toolscout.config import Settings
 from toolscout.errors import ConfigError
-from toolscout.home import Address, Home, is_address
-from toolscout.indexes.engines.contract import Engine
+from toolscout.home import DEFAULT_TENANT, Address, Home, is_address
+from toolscout.indexes.engines.contract import Engine, identify_home, is_engine
 
-__all__ = ["close_engine", "open_engine"]
+__all__ = ["close_engine", "drop_collections", "open_engine"]
 
 _engines: dict[tuple[str, Home], Engine] = {}
 _engines_lock: Final = threading.Lock()
@@ -38,6 +42,35 @@ def close_engine(settings: Settings) -> None:
         engine.close()
 
 
+@contextlib.contextmanager
+def drop_collections(settings: Settings) -> Iterator[None]:
+    """Delete the vectors of a home or of one of its tenants, around the block that removes the rest.
+
+    They go first, so after a crash the tenant is still there and can be removed. They go again after the block, because
+    a service may have written some meanwhile. What lies in the home itself goes with it.
+
+    Raises:
+        UserError: if the engine does not answer; nothing is then removed.
+    """
+    if not is_engine(settings.index):
+        yield
+        return
+    home, engine = identify_home(settings.place), open_engine(settings)
+    try:
+        if not Path(engine.label).is_relative_to(settings.home):
+            _drop_all(engine, home)
+        yield
+        if settings.index != "pgvector" and not Path(engine.label).is_relative_to(settings.home):
+            _drop_all(engine, home)
+    finally:
+        close_engine(settings)
+
+
+def _drop_all(engine: Engine, home: str) -> None:
+    for state in engine.list_collections(home):
+        engine.collection(state.key).drop()
+
+
 def _make_engine(settings: Settings) -> Engine:
     name, _, argument = settings.index.partition(":")
     if name == "milvus":
@@ -54,6 +87,8 @@ def _make_engine(settings: Settings) -> Engine:
     if argument and not is_address(argument):
         raise ConfigError("index: pgvector needs an address such as  pgvector:postgresql://user@host/database")
     address = Address.parse(argument) if argument else settings.database
+    if argument and settings.tenant != DEFAULT_TENANT:
+        address = dataclasses.replace(Address.parse(argument), tenant=settings.tenant)
     if address is None:
         raise ConfigError(
             "index: pgvector keeps vectors in the database of the home, but this home is a folder. Set  "

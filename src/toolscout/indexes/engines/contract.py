@@ -20,10 +20,9 @@ import numpy as np
 from toolscout.arrays import Ints, Mask, Vectors
 from toolscout.database.documents import read_document, write_document
 from toolscout.errors import StoreError, Unavailable
-from toolscout.home import Home
+from toolscout.home import DEFAULT_TENANT, Home
 
 __all__ = [
-    "DEFAULT_TENANT",
     "ENGINE_NAMES",
     "UNFINISHED",
     "Candidates",
@@ -42,7 +41,6 @@ __all__ = [
 ]
 
 ENGINE_NAMES: Final = ("pgvector", "milvus")
-DEFAULT_TENANT: Final = "default"
 UNFINISHED: Final = -1  # generation of a collection while it is being changed
 IDENTITY_FILE: Final = "engine-id"
 
@@ -55,10 +53,10 @@ class CollectionKey(NamedTuple):
     """What a collection holds: the vectors of one encoder for the tools of one tenant of one home.
 
     Attributes:
-        home: identity of the home; see `identify_home`.
+        home: identity of the home, of which each tenant has its own; see `identify_home`.
         space: digest of the encoder's fingerprint and of how a tool becomes text.
         dim: length of a vector.
-        tenant: the tenant.
+        tenant: the tenant. Each has collections of its own, and in pgvector row-level security hides those of others.
     """
 
     home: str

@@ -17,10 +17,11 @@ import msgspec
 import numpy as np
 
 from toolscout.arrays import Ints, Vectors
+from toolscout.database.tenant_schema import TENANT_COLUMN, hide_rows
+from toolscout.database.tenants import admit_tenant
 from toolscout.errors import ConfigError, StoreError, Unavailable, require
 from toolscout.home import Address
 from toolscout.indexes.engines.contract import (
-    DEFAULT_TENANT,
     Candidates,
     CollectionKey,
     CollectionState,
@@ -85,7 +86,7 @@ class PgvectorEngine:
         """
         with self._lock:
             if self._database is None:
-                self._schema, self._database = _open_database(self._address)
+                self._schema, self._database = _open_database(self._address, self.shares_home)
             return self._database
 
     @property
@@ -108,7 +109,7 @@ class PgvectorEngine:
         with _unavailable(), self.database.reading() as connection:
             rows = connection.execute(
                 "SELECT space, dim, tenant, generation, size FROM vector_collections "
-                "JOIN vector_marks USING (collection) WHERE home = ? ORDER BY space, tenant",
+                "JOIN vector_marks USING (tenant, collection) WHERE home = ? ORDER BY space, tenant",
                 (home,),
             ).fetchall()
         return [
@@ -128,6 +129,7 @@ class PgvectorEngine:
             encoders: space → its encoder.
         """
         assert self.shares_home and self.database  # opening it creates the tables
+        tenant = self._address.tenant
         current = (
             f"SELECT 1 FROM tools JOIN sources ON sources.name = tools.source WHERE {SEARCHED} "
             "AND tools.id = v.tool_id AND tools.fingerprint = v.fingerprint"
@@ -137,7 +139,7 @@ class PgvectorEngine:
         for number, space, dim in known:
             raw.execute(
                 f"DELETE FROM tool_vectors v WHERE collection = %s AND tenant = %s AND NOT EXISTS ({current})".encode(),
-                (number, DEFAULT_TENANT),
+                (number, tenant),
             )
             if (encode := encoders.get(space)) is None:
                 continue
@@ -145,14 +147,38 @@ class PgvectorEngine:
                 "SELECT tools.id, tools.fingerprint, tools.body FROM tools "
                 f"JOIN sources ON sources.name = tools.source WHERE {SEARCHED} AND NOT EXISTS (SELECT 1 FROM "
                 "tool_vectors v WHERE v.collection = %s AND v.tenant = %s AND v.tool_id = tools.id)",
-                (number, DEFAULT_TENANT),
+                (number, tenant),
             ).fetchall()
             if rows:
                 vectors = encode([TOOL.decode(bytes(body)) for _, _, body in rows])
                 ids, fingerprints = [row[0] for row in rows], [row[1] for row in rows]
                 assert vectors.shape == (len(rows), dim)
-                _copy_rows(raw, number, DEFAULT_TENANT, ToolRows(ids, fingerprints, vectors))
-            _write_mark(raw, number, DEFAULT_TENANT, generation)
+                self.copy_rows(raw, number, ToolRows(ids, fingerprints, vectors))
+            _write_mark(raw, number, tenant, generation)
+
+    def copy_rows(self, raw: psycopg.Connection[Any], number: int, rows: ToolRows) -> None:
+        """Write rows of a collection in the binary form of COPY, in which a vector is its numbers.
+
+        COPY cannot write to a table with row-level security, so the rows pass through a temporary one.
+        """
+        raw.execute(
+            "CREATE TEMPORARY TABLE IF NOT EXISTS copied_vectors "
+            f"(tool_id TEXT, fingerprint TEXT, embedding {self.schema}.vector) ON COMMIT DELETE ROWS".encode()
+        )
+        vectors = np.ascontiguousarray(rows.vectors, dtype=">f4")
+        head = struct.pack(">HH", vectors.shape[1], 0)
+        with raw.cursor().copy(b"COPY pg_temp.copied_vectors FROM STDIN (FORMAT BINARY)") as copy:
+            copy.write(COPY_HEADER)
+            for tool_id, fingerprint, vector in zip(rows.ids, rows.fingerprints, vectors, strict=True):
+                fields = _write_fields([tool_id.encode(), fingerprint.encode(), head + vector.tobytes()])
+                copy.write(struct.pack(">h", 3) + fields)
+            copy.write(COPY_TRAILER)
+        raw.execute(
+            "INSERT INTO tool_vectors (tenant, collection, tool_id, fingerprint, embedding) "
+            "SELECT %s, %s, tool_id, fingerprint, embedding FROM pg_temp.copied_vectors",
+            (self._address.tenant, number),
+        )
+        raw.execute(b"TRUNCATE pg_temp.copied_vectors")
 
     def close(self) -> None:
         """Close the connections. The next use opens them again."""
@@ -176,8 +202,8 @@ class PgvectorCollection:
         """Return the mark; None: the collection was never written."""
         with _unavailable(), self._engine.database.reading() as connection:
             row = connection.execute(
-                "SELECT collection, generation, size FROM vector_collections JOIN vector_marks USING (collection) "
-                "WHERE home = ? AND space = ? AND tenant = ?",
+                "SELECT collection, generation, size FROM vector_collections "
+                "JOIN vector_marks USING (tenant, collection) WHERE home = ? AND space = ? AND tenant = ?",
                 (self.key.home, self.key.space, self.key.tenant),
             ).fetchone()
         if row is None:
@@ -206,7 +232,7 @@ class PgvectorCollection:
                 "DELETE FROM tool_vectors WHERE collection = %s AND tenant = %s AND tool_id = ANY(%s)",
                 (number, self.key.tenant, [*rows.ids, *gone]),
             )
-            _copy_rows(raw, number, self.key.tenant, rows)
+            self._engine.copy_rows(raw, number, rows)
             self._build_index(raw, number)
             mark = _write_mark(raw, number, self.key.tenant, generation)
         if len(rows.ids) * EXACT_SHARE >= mark.size:
@@ -287,17 +313,12 @@ class PgvectorCollection:
         return [tool_id for tool_id, _ in rows], _parse_vectors([vector for _, vector in rows], self.key.dim)
 
     def drop(self) -> None:
-        """Delete the rows and the mark, and the index if no other tenant uses it."""
+        """Delete the rows, the mark and the index."""
         if (number := self._find_number()) is None:
             return
         with _unavailable(), self._engine.database.writing() as connection:
-            for table in ("tool_vectors", "vector_marks"):
-                connection.execute(
-                    f"DELETE FROM {table} WHERE collection = ? AND tenant = ?", (number, self.key.tenant)
-                )
-            if connection.execute("SELECT 1 FROM vector_marks WHERE collection = ?", (number,)).fetchone() is None:
-                connection.execute("DELETE FROM vector_collections WHERE collection = ?", (number,))
-                connection.raw.execute(f"DROP INDEX IF EXISTS tool_vectors_{number}".encode())
+            connection.execute("DELETE FROM vector_collections WHERE collection = ?", (number,))
+            connection.raw.execute(f"DROP INDEX IF EXISTS tool_vectors_{number}".encode())
         self._number = None
 
     def _find_number(self) -> int | None:
@@ -307,12 +328,14 @@ class PgvectorCollection:
         return self._number
 
 
-def _open_database(address: Address) -> tuple[str, PostgresDatabase]:
+def _open_database(address: Address, shares_home: bool) -> tuple[str, PostgresDatabase]:
     """Create the extension and the tables where they are missing. Returns the schema of `vector`, and the tables."""
     require("psycopg", "postgres")
     from toolscout.database.postgres import PostgresDatabase
 
     with _unavailable():
+        if not shares_home:
+            admit_tenant(address)
         migrations: list[str] = []
         database = PostgresDatabase(address, "vector_types", migrations)  # the schema of the home must be there
         try:
@@ -320,23 +343,29 @@ def _open_database(address: Address) -> tuple[str, PostgresDatabase]:
                 schema = _find_extension(connection.raw, address.label)
         finally:
             database.close()
-        return schema, PostgresDatabase(address, "vectors", (_TABLES.format(vector=f"{schema}.vector"),))
+        tables = _TABLES.format(vector=f"{schema}.vector", tenant=TENANT_COLUMN)
+        former = ""  # the first version did not separate tenants; its rows are written again from the catalogue
+        return schema, PostgresDatabase(address, "vectors", (former, tables + hide_rows(_SEPARATED)))
 
 
 _TABLES: Final = """
+    DROP TABLE IF EXISTS tool_vectors, vector_marks, vector_collections;
     CREATE TABLE vector_collections (
-        collection BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, home TEXT NOT NULL, space TEXT NOT NULL,
-        dim BIGINT NOT NULL, UNIQUE (home, space));
+        tenant {tenant} REFERENCES tenants ON DELETE CASCADE, collection BIGINT GENERATED ALWAYS AS IDENTITY,
+        home TEXT NOT NULL, space TEXT NOT NULL, dim BIGINT NOT NULL,
+        PRIMARY KEY (tenant, collection), UNIQUE (tenant, home, space));
     CREATE TABLE vector_marks (
-        collection BIGINT NOT NULL REFERENCES vector_collections ON DELETE CASCADE,
-        tenant TEXT NOT NULL DEFAULT 'default', generation BIGINT NOT NULL, size BIGINT NOT NULL,
-        PRIMARY KEY (collection, tenant));
+        tenant {tenant}, collection BIGINT NOT NULL, generation BIGINT NOT NULL, size BIGINT NOT NULL,
+        PRIMARY KEY (tenant, collection),
+        FOREIGN KEY (tenant, collection) REFERENCES vector_collections ON DELETE CASCADE);
     CREATE TABLE tool_vectors (
-        collection BIGINT NOT NULL, tenant TEXT NOT NULL DEFAULT 'default', tool_id TEXT NOT NULL,
+        tenant {tenant}, collection BIGINT NOT NULL, tool_id TEXT NOT NULL,
         number BIGINT GENERATED ALWAYS AS IDENTITY, fingerprint TEXT NOT NULL, embedding {vector} NOT NULL,
-        PRIMARY KEY (collection, tenant, tool_id));
+        PRIMARY KEY (tenant, collection, tool_id),
+        FOREIGN KEY (tenant, collection) REFERENCES vector_collections ON DELETE CASCADE);
     CREATE UNIQUE INDEX tool_vectors_by_number ON tool_vectors (number);
     """
+_SEPARATED: Final = ("vector_collections", "vector_marks", "tool_vectors")
 
 
 def _find_extension(raw: psycopg.Connection[Any], label: str) -> str:
@@ -386,27 +415,13 @@ def _insert_collection(raw: psycopg.Connection[Any], key: CollectionKey) -> int:
 
 def _write_mark(raw: psycopg.Connection[Any], number: int, tenant: str, generation: int) -> Mark:
     row = raw.execute(
-        "INSERT INTO vector_marks SELECT %(number)s, %(tenant)s, %(generation)s, (SELECT count(*) FROM tool_vectors "
-        "WHERE collection = %(number)s AND tenant = %(tenant)s) ON CONFLICT (collection, tenant) DO UPDATE "
+        "INSERT INTO vector_marks SELECT %(tenant)s, %(number)s, %(generation)s, (SELECT count(*) FROM tool_vectors "
+        "WHERE collection = %(number)s AND tenant = %(tenant)s) ON CONFLICT (tenant, collection) DO UPDATE "
         "SET generation = excluded.generation, size = excluded.size RETURNING generation, size",
         {"number": number, "tenant": tenant, "generation": generation},
     ).fetchone()
     assert row is not None
     return Mark(*row)
-
-
-def _copy_rows(raw: psycopg.Connection[Any], number: int, tenant: str, rows: ToolRows) -> None:
-    """Write rows in the binary form of COPY, in which a vector is its numbers."""
-    statement = b"COPY tool_vectors (collection, tenant, tool_id, fingerprint, embedding) FROM STDIN (FORMAT BINARY)"
-    start = _write_fields([struct.pack(">q", number), tenant.encode()])
-    vectors = np.ascontiguousarray(rows.vectors, dtype=">f4")
-    head = struct.pack(">HH", vectors.shape[1], 0)
-    with raw.cursor().copy(statement) as copy:
-        copy.write(COPY_HEADER)
-        for tool_id, fingerprint, vector in zip(rows.ids, rows.fingerprints, vectors, strict=True):
-            fields = _write_fields([tool_id.encode(), fingerprint.encode(), head + vector.tobytes()])
-            copy.write(struct.pack(">h", 5) + start + fields)
-        copy.write(COPY_TRAILER)
 
 
 def _write_fields(fields: Iterable[bytes]) -> bytes:

@@ -115,6 +115,10 @@ def _make_rows(
     return ToolRows(ids, marks, vectors()[positions], terms(ids) if terms else None)
 
 
+def _make_key(settings: Settings, space: str, dim: int) -> CollectionKey:
+    return CollectionKey(identify_home(settings.place), space, dim, settings.tenant)
+
+
 def open_empty(name: str, dim: int, settings: Settings) -> EngineIndex:
     """Return an empty index in an engine, for checks: not over the catalogue of a home.
 
@@ -124,7 +128,7 @@ def open_empty(name: str, dim: int, settings: Settings) -> EngineIndex:
         settings: name the home.
     """
     engine = open_engine(dataclasses.replace(settings, index=name))
-    collection = engine.collection(CollectionKey(identify_home(settings.place), digest("empty/1", dim), dim))
+    collection = engine.collection(_make_key(settings, digest("empty/1", dim), dim))
     collection.drop()
     return EngineIndex(collection)
 
@@ -146,7 +150,7 @@ def open_index(
         UserError: if it cannot keep these vectors.
     """
     engine = open_engine(settings)
-    collection = engine.collection(CollectionKey(identify_home(settings.place), space, exact.dim))
+    collection = engine.collection(_make_key(settings, space, exact.dim))
     refusal = f"Another process has been writing to {engine.label} for ten minutes. Try again."
 
     def mend() -> Mark:

@@ -41,6 +41,7 @@ __all__ = [
     "DESCRIPTION_ENCODER",
     "Blend",
     "DescriptionScorer",
+    "Encode",
     "Grow",
     "HybridScorer",
     "Learned",
@@ -137,6 +138,10 @@ class DescriptionScorer:
     def of(cls: type[Scorer], workspace: Workspace, catalogue: Catalogue, encoder: Encoder) -> Scorer:
         """Index a catalogue."""
         return cls(index_words(catalogue), workspace.index_tools(catalogue, encoder), encoder)
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """Encode queries as the rows that `scores` takes."""
+        return self.encoder.encode(texts, "query")
 
     def scores(self, text: str, row: Vectors) -> Scores:
         """Return BM25 + 5 · cosine, `(tools,)`; cosines are scaled to 0 to 1, from the 100th best to the best."""
@@ -313,7 +318,7 @@ def build_usage_stage(
     learned: Learned,
     *,
     label: str,
-    in_points: bool = False,
+    described: DescriptionScorer | None = None,
 ) -> Stage:
     """Build the pipeline of a fitted method: usage and description over the present catalogue.
 
@@ -324,20 +329,22 @@ def build_usage_stage(
         encoder: of the description side.
         learned: the usage side.
         label: name of the stage.
-        in_points: whether the description side is that of `hybrid`, and scores are in its points.
+        described: the description side, in whose points scores are given. None: a `DescriptionScorer`, and scores are
+            log probabilities.
     """
-    settings = model.manifest.settings
+    settings, in_points = model.manifest.settings, described is not None
+    described = described or DescriptionScorer.of(workspace, catalogue, encoder)
     tools = catalogue.tools()
     columns, kappa = model.places(tools), settings["kappa"].value
     fitted = UsageSide.of(learned.usage, columns, model.arrays["uses"], kappa)
     index = UsageIndex(
         catalogue.ids,
-        encode=lambda texts: encoder.encode(texts, "query"),
+        encode=described.encode,
         encode_for_usage=learned.encode,
         load_usage=_make_growing(fitted, model, tools, learned.grow, workspace.live, kappa)
         if learned.grow and workspace.live
         else lambda: fitted,
-        described=(HybridScorer if in_points else DescriptionScorer).of(workspace, catalogue, encoder),
+        described=described,
         mix=Mix(settings["sharpness"].value, settings["agreement"].value, settings["novelty"].value, in_points),
     )
     return Retrieve(index, label=label, mask=catalogue.mask, depth=DEPTH)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 
-from toolscout.arrays import Arrays, Checksums, Scores
+from toolscout.arrays import Arrays, Checksums, Mask, Scores
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
 from toolscout.indexes import top_k
@@ -21,6 +23,7 @@ from toolscout.methods.shared.ngrams import hash_features
 from toolscout.methods.shared.usage import (
     MIN_SHARE,
     DescriptionScorer,
+    Encode,
     Learned,
     Usage,
     build_usage_stage,
@@ -81,6 +84,25 @@ class FitData:
             row[gold] = True
         self._described = self._describe(encoder, scorer)
 
+    def see(self, columns: slice, options: Any) -> FitData:
+        """Return the same data with some columns of the rows, for a part that has options of its own."""
+        seen = copy.copy(self)
+        seen.rows, seen.options = self.rows[:, columns], options
+        return seen
+
+    @property
+    def described(self) -> Scores:
+        """The scores by description of the dev queries, `(dev, tools)`."""
+        return self._described
+
+    def needs_new_tool(self) -> Mask:
+        """Tell which dev queries need a tool that no training query needs, `(dev,)`."""
+        return np.asarray((self._dev_gold & (self.uses(self.n_train) == 0)).any(axis=1))
+
+    def add_described(self, points: Scores) -> None:
+        """Add points to the scores by description of the dev queries, `(dev, tools)`."""
+        self._described = self._described + points
+
     def _describe(self, encoder: Encoder, scorer: type[DescriptionScorer]) -> Scores:
         """Score the dev queries by description, `(dev, tools)`."""
         meaning = Exact(encoder.dim)
@@ -112,6 +134,10 @@ class FitData:
 
     def quality(self, scores: Scores) -> float:
         """Return the mean of ndcg@5 (with equal grades) and comp@5 on dev, which choices maximise."""
+        return float(self.measure(scores).mean())
+
+    def measure(self, scores: Scores) -> Scores:
+        """Return the mean of ndcg@5 (with equal grades) and comp@5 of each dev query, `(dev,)`."""
         cut = min(QUALITY_CUTOFF, scores.shape[1])
         first = np.argpartition(-scores, cut - 1, axis=1)[:, :cut]
         order = np.argsort(-np.take_along_axis(scores, first, axis=1), axis=1, kind="stable")
@@ -119,7 +145,8 @@ class FitData:
         discounts = 1 / np.log2(np.arange(cut) + 2)
         counts = self._dev_gold.sum(axis=1)
         ndcg = hits @ discounts / np.cumsum(discounts)[np.minimum(counts, cut) - 1]
-        return float((ndcg.mean() + (hits.sum(axis=1) == counts).mean()) / 2)
+        measured: Scores = (ndcg + (hits.sum(axis=1) == counts)) / 2
+        return measured
 
     def likelihood(self, shares: Scores) -> float:
         """Return the mean log probability of the gold tools of dev, given probabilities `(dev, tools)`."""
@@ -137,20 +164,33 @@ class FitData:
         sharpness = options.sharpness
         if sharpness is None:
             sharpness = choose_best(SHARPNESS_GRID, lambda factor: self.likelihood(softmax(factor * self._described)))
-        described, uses = softmax(sharpness * self._described), self.uses(self.n_train)
-
         names = ("kappa", "agreement")
         grids = [
             grid if getattr(options, name) is None else (getattr(options, name),)
             for name, grid in zip(names, (KAPPA_GRID, AGREEMENT_GRID), strict=True)
         ]
 
-        def scores(choice: tuple[float, ...]) -> Scores:
-            kappa, agreement = choice
-            return mix_usage(usage, described, weigh_usage(uses, kappa), agreement, options.novelty)
+        def settings(choice: tuple[float, ...]) -> dict[str, Any]:
+            return {"sharpness": sharpness, **dict(zip(names, choice, strict=True))}
 
-        choice = choose_best(itertools.product(*grids), lambda pair: self.quality(scores(pair)))
-        return {"sharpness": sharpness, **dict(zip(names, choice, strict=True))}, scores(choice)
+        described = softmax(sharpness * self._described)
+        choice = choose_best(
+            itertools.product(*grids), lambda pair: self.quality(self.mix(usage, settings(pair), described))
+        )
+        return settings(choice), self.mix(usage, settings(choice), described)
+
+    def mix(self, usage: Scores, settings: Mapping[str, Any], described: Scores | None = None) -> Scores:
+        """Mix usage and description on dev with these settings of `mix_usage`, `(dev, tools)`.
+
+        Args:
+            usage: as in `choose_mix`.
+            settings: `sharpness`, `kappa` and `agreement`.
+            described: the probabilities by description with this sharpness, where they are at hand.
+        """
+        if described is None:
+            described = softmax(settings["sharpness"] * self._described)
+        weight = weigh_usage(self.uses(self.n_train), settings["kappa"])
+        return mix_usage(usage, described, weight, settings["agreement"], self.options.novelty)
 
 
 def select_unset(options: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,9 +223,11 @@ class UsageMethod:
     """Base of the methods that learn the usage of single tools with the encoder of the workspace.
 
     Attributes:
+        options_type: all options of the method.
         label: name of the stage.
     """
 
+    options_type: type[msgspec.Struct]
     needs_usage = True
     transfers = False
     abstains = False
@@ -196,13 +238,13 @@ class UsageMethod:
         """Learn usage from train, with the settings that are best on dev."""
         raise NotImplementedError
 
-    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encoder: Encoder) -> Learned:
+    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> Learned:
         """Return the usage side of a model.
 
         Args:
             arrays: those of `Estimate.finish`, and `uses`, how many queries used each tool of the model.
             settings: of the model, by name.
-            encoder: of the queries.
+            encode: new queries → rows.
         """
         raise NotImplementedError
 
@@ -229,5 +271,5 @@ class UsageMethod:
         encoder = workspace.load_encoder()
         model.check_encoder(encoder)
         model.check_catalogue(catalogue.tools())
-        learned = self.load_usage(model.arrays, read_settings(model), encoder)
+        learned = self.load_usage(model.arrays, read_settings(model), functools.partial(encoder.encode, kind="query"))
         return build_usage_stage(workspace, catalogue, model, encoder, learned, label=self.label)

@@ -1,0 +1,198 @@
+"""Sets of words of many tools in flat arrays, and pairs of tools whose sets may agree.
+
+A set for each tool would take gigabytes in a large catalogue, and comparing one pair after the other hours. Here the
+overlap of many pairs is bounded at once, from 256 bits for each tool, and only the few pairs that are left are compared
+word by word. The result is that of comparing all of them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["PairSelector", "WordSets", "WordSetsBuilder", "pair_holders", "rank_by_rarity"]
+
+Numbers = npt.NDArray[np.int32]
+Places = npt.NDArray[np.int64]
+PairSelector = Callable[[Places, Places], npt.NDArray[np.bool_]]
+MARK_LANES: Final = 4  # of 64 bits, for each set
+PAIRS_BATCH: Final = 1 << 21  # pairs in memory at once
+ROWS_BATCH: Final = 1 << 16
+_BIT_COUNTS: Final = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
+
+
+class WordSetsBuilder:
+    """Collects the sets of words of tools one by one. Several builders may share the numbers of words."""
+
+    def __init__(self, numbers: dict[str, int]) -> None:
+        """Collect sets of words, which get the numbers of this dictionary, and new ones behind them."""
+        self.numbers = numbers
+        self._words, self._ends = array("i"), array("q", [0])
+
+    def add(self, words: Iterable[str]) -> None:
+        """Add the set of the next tool."""
+        numbers = self.numbers
+        self._words.extend({numbers.setdefault(word, len(numbers)) for word in words})
+        self._ends.append(len(self._words))
+
+    def build(self) -> WordSets:
+        """Return the sets."""
+        return WordSets(np.array(self._words, dtype=np.int32), np.array(self._ends, dtype=np.int64))
+
+
+class WordSets:
+    """Sets of words by number; set `i` is `words[ends[i]:ends[i + 1]]`.
+
+    Attributes:
+        words: numbers of words, no number twice in one set.
+        ends: where the sets end, behind a 0.
+        sizes: number of words of each set.
+    """
+
+    def __init__(self, words: Numbers, ends: Places) -> None:
+        """Take the arrays."""
+        self.words, self.ends = words, ends
+        self.sizes: Places = np.diff(ends)
+        self._marks: npt.NDArray[np.uint64] | None = None
+
+    @classmethod
+    def of(cls, sets: Iterable[Iterable[str]]) -> WordSets:
+        """Build the table of some sets."""
+        builder = WordSetsBuilder({})
+        for words in sets:
+            builder.add(words)
+        return builder.build()
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def read(self, place: int) -> frozenset[int]:
+        """Return one set."""
+        return frozenset(self.words[self.ends[place] : self.ends[place + 1]].tolist())
+
+    def list_owners(self) -> Places:
+        """Return for each entry of `words` the place of its set."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), self.sizes)
+
+    def find_holders(self, word: int) -> npt.NDArray[np.bool_]:
+        """Return for each set whether it holds a word."""
+        holds = np.zeros(len(self), dtype=np.bool_)
+        holds[np.searchsorted(self.ends, np.flatnonzero(self.words == word), side="right") - 1] = True
+        return holds
+
+    def may_overlap(self, ones: Places, others: Places, least: float) -> npt.NDArray[np.bool_]:
+        """Tell for each pair whether the sets may share so much. False is certain.
+
+        Each bit in which the marks of two sets differ stands for a word of one of them alone.
+        """
+        marks = self._mark()
+        total = self.sizes[ones] + self.sizes[others]
+        shared = (total - _count_bits(marks[ones] ^ marks[others])) / 2
+        return shared >= least * (total - shared) * (1 - 1e-9) if least > 0 else np.ones(len(ones), dtype=np.bool_)
+
+    def measure_overlap(self, ones: Places, others: Places) -> npt.NDArray[np.float64]:
+        """Return the Jaccard overlap of each pair, 0 to 1."""
+        overlaps = np.empty(len(ones), dtype=np.float64)
+        step = ROWS_BATCH
+        for start in range(0, len(ones), step):
+            pairs = ones[start : start + step], others[start : start + step]
+            (words, first), (second_words, second) = (self._list_words(places) for places in pairs)
+            keys = np.concatenate([(first << 32) + words, (second << 32) + second_words])
+            keys.sort()
+            shared = np.bincount(keys[1:][keys[1:] == keys[:-1]] >> 32, minlength=len(pairs[0]))
+            union = self.sizes[pairs[0]] + self.sizes[pairs[1]] - shared
+            overlaps[start : start + step] = np.divide(shared, union, out=np.zeros(len(union)), where=shared > 0)
+        return overlaps
+
+    def _list_words(self, places: Places) -> tuple[Numbers, Places]:
+        """Return the words of some sets one after the other, and for each the number of its set among them."""
+        sizes = self.sizes[places]
+        owners = np.repeat(np.arange(len(places), dtype=np.int64), sizes)
+        return self.words[_expand(self.ends[places], sizes)], owners
+
+    def _mark(self) -> npt.NDArray[np.uint64]:
+        """Return 256 bits for each set, `(n, MARK_LANES)`: one for each of its words, which words may share."""
+        if self._marks is None:
+            self._marks = np.zeros((len(self), MARK_LANES), dtype=np.uint64)
+            for start in range(0, len(self), ROWS_BATCH):
+                ends = self.ends[start : start + ROWS_BATCH + 1]
+                filled = np.flatnonzero(np.diff(ends))
+                if not len(filled):
+                    continue
+                words = self.words[ends[0] : ends[-1]]
+                bits = np.uint64(1) << (words & 63).astype(np.uint64)
+                for lane in range(MARK_LANES):
+                    of_lane = np.where(words >> 6 & (MARK_LANES - 1) == lane, bits, np.uint64(0))
+                    merged = np.bitwise_or.reduceat(of_lane, ends[filled] - ends[0])
+                    self._marks[start + filled, lane] = merged
+        return self._marks
+
+
+def rank_by_rarity(sets: WordSets, numbers: Mapping[str, int]) -> WordSets:
+    """Return the sets with each word's rank in place of its number, the rarest first; equal ones by the word.
+
+    Args:
+        sets: of these words.
+        numbers: word → number.
+    """
+    frequency = np.bincount(sets.words, minlength=len(numbers)).tolist()
+    ranks = np.empty(len(numbers), dtype=np.int32)
+    ordered = sorted(numbers.items(), key=lambda entry: (frequency[entry[1]], entry[0]))
+    ranks[[number for _, number in ordered]] = np.arange(len(numbers), dtype=np.int32)
+    keys = (sets.list_owners() << 32) + ranks[sets.words]
+    keys.sort()
+    return WordSets((keys & 0xFFFFFFFF).astype(np.int32), sets.ends)
+
+
+def pair_holders(
+    groups: npt.NDArray[Any], members: Places, most: int, select: PairSelector
+) -> Iterator[tuple[Places, Places]]:
+    """Yield the pairs of members of the same group, none twice, ordered by the later and then the earlier member.
+
+    A member is paired with the earliest `most` members of the group that come before it, so that the number of pairs
+    does not grow with the square.
+
+    Args:
+        groups: of each entry; an entry puts one member into one group.
+        members: of each entry, ascending; no member twice in one group.
+        most: see above.
+        select: (earlier, later) → which pairs to yield.
+    """
+    if not len(groups):
+        return
+    order = np.argsort(groups, kind="stable")
+    sorted_groups, holders = groups[order], members[order]
+    begins = np.flatnonzero(np.concatenate([[True], sorted_groups[1:] != sorted_groups[:-1]]))
+    sizes = np.diff(np.append(begins, len(groups)))
+    starts, counts = np.empty(len(groups), dtype=np.int64), np.empty(len(groups), dtype=np.int64)
+    starts[order] = np.repeat(begins, sizes)
+    counts[order] = np.minimum(np.arange(len(groups)) - np.repeat(begins, sizes), most)
+    n_pairs, start = np.cumsum(counts), 0
+    while start < len(groups):
+        done = n_pairs[start - 1] if start else 0
+        end = max(start + 1, int(np.searchsorted(n_pairs, done + PAIRS_BATCH)))
+        end = int(np.searchsorted(members, members[min(end, len(members)) - 1], side="right"))
+        part = slice(start, end)
+        earlier = holders[_expand(starts[part], counts[part])]
+        later = np.repeat(members[part], counts[part])
+        chosen = select(earlier, later)
+        keys = np.unique((later[chosen] << 32) + earlier[chosen])
+        yield keys & 0xFFFFFFFF, keys >> 32
+        start = end
+
+
+def _expand(starts: Places, counts: Places) -> Places:
+    """Return `counts[i]` numbers from `starts[i]` on, for each i."""
+    ends = np.cumsum(counts)
+    return np.repeat(starts - (ends - counts), counts) + np.arange(int(ends[-1]) if len(ends) else 0)
+
+
+def _count_bits(marks: npt.NDArray[np.uint64]) -> Places:
+    """Return the number of bits in each row."""
+    counts = np.bitwise_count(marks) if hasattr(np, "bitwise_count") else _BIT_COUNTS[marks.view(np.uint8)]
+    n_bits: Places = counts.sum(axis=1, dtype=np.int64)
+    return n_bits

@@ -1,0 +1,115 @@
+"""8-bit copies of vectors. Comparing them shows which tools can be among the nearest, at a quarter of the bytes.
+
+Each row has its own scale, and is off by its *residual*. The product of two rows is off by no more than their residuals
+allow (Cauchy-Schwarz), so a search of the copies loses no tool: those that are left are compared exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from toolscout.indexes.ranking import Mask, find_kth
+
+if TYPE_CHECKING:
+    from typing import Self  # new in Python 3.11
+
+__all__ = ["MIN_ROUNDED_TOOLS", "Codes", "RoundedRows", "is_available", "make_codes"]
+
+LEVELS: Final = 127
+CODED_BATCH: Final = 16_384
+MIN_ROUNDED_TOOLS: Final = 20_000  # below, comparing the vectors themselves is as fast
+MAX_NEAR_SHARE: Final = 0.25  # of the tools that can be among the nearest; with more of them, all are compared
+BOUND_ROUNDING: Final = 1e-6  # of the bounds themselves
+
+Vectors = npt.NDArray[np.float32]
+Codes = npt.NDArray[np.int8]
+
+
+def is_available() -> bool:
+    """Tell whether the package that compares such rows is installed. It comes with that of the graphs."""
+    from importlib.util import find_spec
+
+    return find_spec("numkong") is not None
+
+
+def make_codes(vectors: Vectors) -> Codes:
+    """Round rows to whole numbers from -127 to 127, each row with its own scale. The scale does not change a cosine."""
+    codes: Codes = np.empty(vectors.shape, dtype=np.int8)
+    for start in range(0, len(vectors), CODED_BATCH):
+        rows = vectors[start : start + CODED_BATCH]
+        largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
+        scaled = np.divide(rows * LEVELS, largest, out=np.zeros_like(rows), where=largest > 0)
+        codes[start : start + CODED_BATCH] = np.rint(scaled)
+    return codes
+
+
+class RoundedRows:
+    """The rows of an index as 8-bit numbers."""
+
+    def __init__(self, codes: Codes, scales: Vectors, residuals: Vectors) -> None:
+        """Take the arrays of `arrays`: `(n, dim)`, and for each row its scale and the length of what rounding lost."""
+        self.codes, self._scales, self._residuals = codes, scales, residuals
+
+    @classmethod
+    def of(cls, vectors: Vectors) -> Self:
+        """Round rows."""
+        codes = make_codes(vectors)
+        scales = np.abs(vectors).max(axis=1, initial=0.0) / np.float32(LEVELS)
+        residuals = np.empty(len(vectors), dtype=np.float32)
+        for start in range(0, len(vectors), CODED_BATCH):
+            part = slice(start, start + CODED_BATCH)
+            residuals[part] = np.linalg.norm(vectors[part] - codes[part] * scales[part, None], axis=1)
+        return cls(codes, scales, residuals)
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], shape: tuple[int, int]) -> Self | None:
+        """Take the arrays of `arrays` out of others; None if they are not among them.
+
+        Raises:
+            ValueError: if they have another shape.
+        """
+        if "rounded.codes" not in arrays:
+            return None
+        codes, scales, residuals = (arrays[f"rounded.{name}"] for name in ("codes", "scales", "residuals"))
+        if codes.shape != shape or codes.dtype != np.int8 or scales.shape != shape[:1] or residuals.shape != shape[:1]:
+            raise ValueError(f"expected rounded rows of shape {shape}, found {codes.shape}")
+        return cls(codes, scales, residuals)
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the rows as arrays."""
+        return {
+            "rounded.codes": self.codes,
+            "rounded.scales": self._scales,
+            "rounded.residuals": self._residuals,
+        }
+
+    def find_near(self, row: Vectors, k: int, mask: Mask | None, longest: float) -> npt.NDArray[np.intp] | None:
+        """Find positions, ascending, that include the `k` rows with the highest products; None if they are too many.
+
+        Args:
+            row: `(dim,)`, the query.
+            k: number of rows, at least 1.
+            mask: mask over positions; None for all.
+            longest: length of the longest row.
+        """
+        import numkong
+
+        code = make_codes(row[None])
+        scale = float(np.abs(row).max()) / LEVELS
+        lost = float(np.linalg.norm(row - code[0] * np.float32(scale)))
+        products = np.asarray(numkong.cdist(code, self.codes, metric="dot")).ravel().astype(np.float32)
+        products *= self._scales
+        products *= np.float32(scale)
+        errors = self._residuals * np.float32(np.linalg.norm(row) + lost)
+        errors += np.float32(lost * longest + BOUND_ROUNDING)
+        lower = products - errors
+        shown = lower if mask is None else lower[mask]
+        if len(shown) <= k:
+            return np.arange(len(lower)) if mask is None else np.flatnonzero(mask)
+        near = products + errors >= find_kth(shown, k)
+        positions = np.flatnonzero(near if mask is None else near & mask)
+        return positions if len(positions) <= max(k, MAX_NEAR_SHARE * len(lower)) else None

@@ -1,0 +1,131 @@
+"""Estimates how likely an answer holds a right tool for every step of its request.
+
+The merge of the steps (`search.step_merge`) says how likely it is, if the split into steps is right and the chances of
+the tools are. Both err in ways that repeat, so a logistic regression corrects the estimate. It also reads the number
+of tools, and how many steps the splitter probably missed.
+
+The numbers (`data/coverage.json`) were fitted by `benchmarks/coverage.py`; the file names its data.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from toolscout.errors import StoreError
+from toolscout.search.steps import MAX_SPLIT_CHARS, Splitter, find_cuts
+
+__all__ = ["BUNDLED_COVERAGE", "COVERAGE_FORMAT", "CoverageModel", "SplitChances", "load_coverage", "rate_split"]
+
+BUNDLED_COVERAGE: Final = Path(__file__).with_name("data") / "coverage.json"
+COVERAGE_FORMAT: Final = "coverage/1"
+MIN_COVERED: Final = 1e-4  # a merged estimate nearer to 0 or 1 counts as this far from it
+
+
+class SplitChances(NamedTuple):
+    """How sure the split of a request into its steps is.
+
+    Attributes:
+        steps: step → probability that it is a step of its own, the mean over the cuts at both ends.
+        missed: expected number of steps that begin where the request was not split.
+    """
+
+    steps: Mapping[str, float]
+    missed: float
+
+
+def rate_split(splitter: Splitter, text: str, steps: Sequence[str]) -> SplitChances:
+    """Rate a split by the probabilities of the splitter.
+
+    Args:
+        splitter: that split the request.
+        text: the request.
+        steps: its steps; fewer than two: the request was not split.
+    """
+    cuts = find_cuts(text) if len(text) <= MAX_SPLIT_CHARS else []
+    if not cuts:
+        return SplitChances({}, 0.0)
+    chances = {
+        cut.end: 1 / (1 + math.exp(-logit)) for cut, logit in zip(cuts, splitter.score_cuts(text, cuts), strict=True)
+    }
+    kept = [chances.pop(start) for start in _find_starts(text, [cut.end for cut in cuts], steps)]
+    ends = [[*kept[max(0, number - 1) : number], *kept[number : number + 1]] for number in range(len(steps))]
+    rated = {step: sum(both) / len(both) for step, both in zip(steps, ends, strict=True) if both}
+    return SplitChances(rated, sum(chances.values()))
+
+
+def _find_starts(text: str, places: Sequence[int], steps: Sequence[str]) -> list[int]:
+    """Return the places at which the steps of a request begin, except for the first.
+
+    A second call of the splitter would take as long as a search of a small catalogue.
+
+    Args:
+        text: the request.
+        places: where a step may begin, ascending.
+        steps: as the splitter returns them: parts of the text, some with a reference in brackets behind them.
+    """
+    starts: list[int] = []
+    left = iter(places)
+    for step in steps[1:]:
+        own = step if step in text else step.rpartition(" (")[0]
+        starts += itertools.islice((place for place in left if text[place:].lstrip().startswith(own)), 1)
+    return starts
+
+
+class CoverageModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A logistic regression that corrects the coverage of the merge.
+
+    Attributes:
+        format: `COVERAGE_FORMAT`.
+        about: record of the data and the command of the fit; JSON values.
+        constant: the constant.
+        merged: weight of the logit of the merged estimate, above 0.
+        places: weight of the logarithm of the number of tools, at least 0.
+        missed: weight of the expected number of missed steps.
+    """
+
+    format: str
+    about: dict[str, Any]
+    constant: float
+    merged: float
+    places: float
+    missed: float
+
+    def estimate(self, merged: float, places: int, missed: float = 0.0) -> float:
+        """Return the coverage of an answer. It never falls while tools are added.
+
+        Args:
+            merged: the estimate of the merge, 0 to 1.
+            places: how many tools the answer has.
+            missed: as in `SplitChances`.
+        """
+        if merged <= 0.0:
+            return 0.0
+        bounded = min(max(merged, MIN_COVERED), 1 - MIN_COVERED)
+        logit = self.merged * math.log(bounded / (1 - bounded))
+        logit += self.constant + self.places * math.log(places) + self.missed * missed
+        return 1 / (1 + math.exp(-logit))
+
+
+@functools.cache
+def load_coverage(file: Path = BUNDLED_COVERAGE) -> CoverageModel:
+    """Read the model that ships with toolscout, or another.
+
+    Raises:
+        StoreError: if the file is damaged or something else.
+    """
+    try:
+        model = msgspec.json.decode(file.read_bytes(), type=CoverageModel)
+    except (OSError, msgspec.MsgspecError):
+        model = None
+    if model is None or model.format != COVERAGE_FORMAT or model.merged <= 0 or model.places < 0:
+        raise StoreError(
+            f"{file} is damaged, or has another format than {COVERAGE_FORMAT}. Install toolscout again, or fit it anew"
+        )
+    return model
