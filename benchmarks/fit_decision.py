@@ -264,7 +264,7 @@ class Fits:
     """Fits decisions as they ship, with all datasets or with some left out.
 
     A dataset that nothing was fitted on loses more than one that was. So the floors come from the validation requests
-    of each dataset as a fit without this dataset judges them. Only whole catalogues and small ones count.
+    of each dataset as a fit without this dataset judges them.
     """
 
     def __init__(self, asked: Mapping[str, Groups]) -> None:
@@ -273,10 +273,7 @@ class Fits:
 
     def fit(self, about: dict[str, Any], left_out: frozenset[str] = frozenset()) -> Decision:
         """Fit a decision that has seen no request of the datasets `left_out`."""
-        scored = {
-            key: group for key, group in self.asked["dev"].items()
-            if key[0] not in left_out and key[1] != "part" and group.fits
-        }  # fmt: skip
+        scored = {key: group for key, group in self.asked["dev"].items() if key[0] not in left_out and group.fits}
         estimates = [estimate(self._fit_without(left_out | {key[0]}), group) for key, group in scored.items()]
         large, small = set_floors(list(scored.values()), estimates)
         decision = self._fit_without(left_out)
