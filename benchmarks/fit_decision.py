@@ -274,7 +274,8 @@ class Fits:
     def fit(self, about: dict[str, Any], left_out: frozenset[str] = frozenset()) -> Decision:
         """Fit a decision that has seen no request of the datasets `left_out`."""
         scored = {key: group for key, group in self.asked["dev"].items() if key[0] not in left_out and group.fits}
-        estimates = [estimate(self._fit_without(left_out | {key[0]}), group) for key, group in scored.items()]
+        unseen = {key: left_out | ({key[0]} - {SPOKEN}) for key in scored}
+        estimates = [estimate(self._fit_without(unseen[key]), group) for key, group in scored.items()]
         large, small = set_floors(list(scored.values()), estimates)
         decision = self._fit_without(left_out)
         return msgspec.structs.replace(decision, floors=large, small_floors=small, about=about)
