@@ -12,47 +12,41 @@ the same without their gold tools (`near`), of requests of other datasets (`fore
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import numpy as np
 
-from toolscout.abstain.decision import Decision, columns, find_budget_share
+from toolscout.abstain.decision import Decision, find_budget_share
 from toolscout.abstain.fit import QueryGroup
+from toolscout.arrays import Array, Mask
 from toolscout.checks.results import write_json
 from toolscout.lab.machine import provenance
+from toolscout.search.pipeline import Floors
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from fit_decision import NAMES, SETS, Groups, collect, fit
+from fit_decision import SETS, Fits, collect, estimate
 
 RESULTS: Final = Path(__file__).resolve().parent / "results" / "abstention.json"
 BUDGET: Final = 0.02
 
 
-def leave_out(groups: Groups, name: str, texts: set[str]) -> Groups:
-    """Return the groups of the other datasets, without requests of this one that stand in as foreign."""
-    kept = {}
-    for key, group in groups.items():
-        places = [place for place, text in enumerate(group.texts) if text not in texts]
-        if key[0] != name and places:
-            vectors = {view: rows[places] for view, rows in group.vectors.items()}
-            chosen = [group.texts[place] for place in places]
-            kept[key] = dataclasses.replace(group, rows=group.rows[places], vectors=vectors, texts=chosen)
-    return kept
-
-
 def measure_away(decision: Decision, group: QueryGroup) -> float:
     """Return the share of the queries that the decision turns away."""
-    table = columns(NAMES, group.rows, group.vectors | decision.mark_terms(group.texts), decision.wishes)
-    need, fits = decision.estimate(table)
     floors = decision.small_floors if group.is_small and decision.small_floors else decision.floors
-    budgets = [BUDGET * find_budget_share(text) for text in group.texts]
-    need_floors, fit_floors = (np.array([at(budget) for budget in budgets]) for at in (floors.need_at, floors.fit_at))
-    return float(((need < need_floors) | (fits < fit_floors)).mean())
+    return float(mark_away(floors, BUDGET, group.texts, *estimate(decision, group)).mean())
+
+
+def mark_away(floors: Floors, budget: float, texts: Sequence[str], need: Array, fits: Array) -> Mask:
+    """Return which queries are turned away at a budget, of which short ones use a share alone."""
+    budgets = [budget * find_budget_share(text) for text in texts]
+    need_floors, fit_floors = (np.array([at(share) for share in budgets]) for at in (floors.need_at, floors.fit_at))
+    away: Mask = (need < need_floors) | (fits < fit_floors)
+    return away
 
 
 def main() -> None:
@@ -65,13 +59,9 @@ def main() -> None:
     if options.data is None:
         sys.exit("Name the data folder with --data or TOOLSCOUT_DATA.")
     asked = collect(Path(options.data), tuple(dict.fromkeys(("train", "dev", options.part))))
-    figures: dict[str, Any] = {}
+    fits, figures = Fits(asked), dict[str, Any]()
     for name in SETS:
-        texts = {
-            text for part in asked.values() for key, group in part.items() for text in group.texts
-            if key[0] == name and key[2] == "right"
-        }  # fmt: skip
-        decision = fit(leave_out(asked["train"], name, texts), leave_out(asked["dev"], name, texts), {})
+        decision = fits.fit({}, frozenset({name}))
         figures[name] = {
             f"{extent} {kind}": {"n": len(group), "away": round(measure_away(decision, group), 4)}
             for (owner, extent, kind), group in asked[options.part].items()

@@ -1,10 +1,11 @@
 """Fits the bundled abstention decision: does a request need a tool, and does a tool of the catalogue fit?
 
 It reads only datasets with a licence: training queries to learn from, validation queries for calibration, and the
-no-tool queries of Arena-Hard and Self-Instruct, beside prompts that `chat_by_rule` makes. Requests are searched in the
+no-tool queries of Arena-Hard and Self-Instruct, beside prompts that `chat_by_rule` makes. The dev lists of our own
+suites are one more dataset, `spoken`: people talk to an assistant in another way than the requests of the public sets. Requests are searched in the
 whole catalogue of their dataset and in parts of it, down to a single tool, because scores differ between small and
 large catalogues. Names of tools stand for users who type keywords. Requests without their gold tools, and requests of
-other datasets, have no tool that fits. Only the bundled encoder is used, so this takes about two minutes.
+other datasets, have no tool that fits. Only the bundled encoder is used, so this takes about three minutes.
 
     python benchmarks/fit_decision.py [--data DIR] [--out src/toolscout/abstain/data/decision.json]
 """
@@ -12,6 +13,7 @@ other datasets, have no tool that fits. Only the bundled encoder is used, so thi
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import random
 import sys
@@ -23,8 +25,8 @@ import click
 import msgspec
 import numpy as np
 
-from toolscout.abstain.decision import BUNDLED_DECISION, MAX_SMALL_CATALOGUE, Decision
-from toolscout.abstain.fit import QueryGroup, fit_decision
+from toolscout.abstain.decision import BUNDLED_DECISION, MAX_SMALL_CATALOGUE, Decision, columns
+from toolscout.abstain.fit import QueryGroup, fit_decision, set_floors
 from toolscout.abstain.score_features import ScoreFeatures, names
 from toolscout.dataset import NoTool
 from toolscout.encoders import encode_tools, split_identifiers
@@ -49,6 +51,9 @@ SETS = {
     "numpybank": "MIT",
 }
 CHAT = {"arena_hard_v01", "arena_hard_v2", "self_instruct_user", "self_instruct_seed"}  # Apache-2.0; not tooldet
+SPOKEN = "spoken"
+SUITES = Path(__file__).resolve().parent / "suites"
+CORPUS = "tool_corpora/toucan"
 WHOLE = {"train": 600, "dev": 600, "test": 600}  # queries to the whole catalogue
 MAX_TEST_CHATS = 600
 FITS = {"right": True, "near": False, "foreign": False, "chat": None}
@@ -155,6 +160,43 @@ def put(tools: Sequence[Tool]) -> ScoreFeatures:
     return ScoreFeatures(BM25.build(ordered), {"static": index})
 
 
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read the objects of a JSONL file."""
+    return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
+
+
+def read_spoken(root: Path) -> Split:
+    """Read English requests of the suites' dev lists, over the tools of toucan that the lists name.
+
+    Requests for one of two opposite tools are for training, the requests of `languages_dev` for calibration, and single
+    steps of joined requests for both in turn. Test lines are not read, and there is no test part.
+    """
+    texts, train, dev = {}, {}, {}
+    for name in ("opposites", "opposites_more"):
+        for line in read_lines(SUITES / f"{name}.jsonl"):
+            if line["split"] == "dev" and line.get("dataset", CORPUS) == CORPUS and line.get("language", "en") == "en":
+                texts[line["_id"]], train[line["_id"]] = line["query"], [line["asked"]]
+    for line in read_lines(SUITES / "joined_dev" / "queries.jsonl"):
+        part = dev if int(line["_id"][-1]) % 2 else train
+        for number, step in enumerate(line["steps"] if line["language"] == "en" else ()):
+            texts[f"{line['_id']}-{number}"], part[f"{line['_id']}-{number}"] = step["text"], step["gold"]
+    spoken = {line["_id"]: line["text"] for line in read_lines(SUITES / "languages_dev" / "queries.jsonl")}
+    for line in (SUITES / "languages_dev" / "qrels" / "dev.tsv").read_text(encoding="utf-8").splitlines()[1:]:
+        query, tool, _ = line.split("\t")
+        if query.endswith("-en"):
+            texts[query] = spoken[query]
+            dev.setdefault(query, []).append(tool)
+    chosen = {tool for gold in (*train.values(), *dev.values()) for tool in gold}
+    for name in ("joined_dev", "languages_dev"):
+        chosen |= set((SUITES / name / "tools.txt").read_text(encoding="utf-8").split())
+    tools = [tool for tool in read_tools(root / CORPUS, "d").tools if tool.id.removeprefix("d/") in chosen]
+    golds = {
+        part: {query: [f"d/{tool}" for tool in gold] for query, gold in some.items()}
+        for part, some in (("train", train), ("dev", dev), ("test", {}))
+    }
+    return Split(SPOKEN, texts, tools, golds)
+
+
 def collect(root: Path, parts: Sequence[str] = ("train", "dev")) -> dict[str, Groups]:
     """Return for each part its queries, scored against catalogues, by dataset, extent and kind.
 
@@ -171,6 +213,7 @@ def collect(root: Path, parts: Sequence[str] = ("train", "dev")) -> dict[str, Gr
         test = {query: [f"d/{tool}" for tool in gold] for query, gold in dataset.split("test").items()}
         golds = {"train": lesson.train, "dev": lesson.dev, "test": test}
         sets[name] = Split(name, {**dataset.queries, **lesson.texts}, tools, golds)
+    sets[SPOKEN] = read_spoken(root)
     no_tool = NoTool.load(root / "no_tool")
     chats = {
         part: [each.text for each in found if part == "test" or each.kind in CHAT]
@@ -183,6 +226,8 @@ def collect(root: Path, parts: Sequence[str] = ("train", "dev")) -> dict[str, Gr
     for part, into in asked.items():
         texts = {name: [held.texts[query] for query in held.golds[part]] for name, held in sorted(sets.items())}
         for name, held in sets.items():
+            if not held.golds[part]:
+                continue
             draw = random.Random(f"{SEED} {name} {part} foreign")
             foreign = [
                 text for other, some in texts.items() if other != name for text in draw.sample(some, min(60, len(some)))
@@ -197,9 +242,57 @@ def collect(root: Path, parts: Sequence[str] = ("train", "dev")) -> dict[str, Gr
     return asked
 
 
-def fit(train: Groups, dev: Groups, about: dict[str, Any]) -> Decision:
-    """Fit a decision as it ships."""
-    return fit_decision(NAMES, list(train.values()), list(dev.values()), {"static": ENCODER.fingerprint}, about)
+def leave_out(groups: Groups, name: str, texts: set[str]) -> Groups:
+    """Return the groups of the other datasets, without requests of this one that stand in as foreign."""
+    kept = {}
+    for key, group in groups.items():
+        places = [place for place, text in enumerate(group.texts) if text not in texts]
+        if key[0] != name and places:
+            vectors = {view: rows[places] for view, rows in group.vectors.items()}
+            chosen = [group.texts[place] for place in places]
+            kept[key] = dataclasses.replace(group, rows=group.rows[places], vectors=vectors, texts=chosen)
+    return kept
+
+
+def estimate(decision: Decision, group: QueryGroup) -> tuple[np.ndarray, np.ndarray]:
+    """Return need and fit of the queries, (n,) each."""
+    views = group.vectors | decision.mark_terms(group.texts)
+    return decision.estimate(columns(NAMES, group.rows, views, decision.wishes))
+
+
+class Fits:
+    """Fits decisions as they ship, with all datasets or with some left out.
+
+    A dataset that nothing was fitted on loses more than one that was. So the floors come from the validation requests
+    of each dataset as a fit without this dataset judges them.
+    """
+
+    def __init__(self, asked: Mapping[str, Groups]) -> None:
+        self.asked = asked
+        self.kept: dict[frozenset[str], Decision] = {}
+
+    def fit(self, about: dict[str, Any], left_out: frozenset[str] = frozenset()) -> Decision:
+        """Fit a decision that has seen no request of the datasets `left_out`."""
+        scored = {key: group for key, group in self.asked["dev"].items() if key[0] not in left_out and group.fits}
+        unseen = {key: left_out | ({key[0]} - {SPOKEN}) for key in scored}
+        estimates = [estimate(self._fit_without(unseen[key]), group) for key, group in scored.items()]
+        large, small = set_floors(list(scored.values()), estimates)
+        decision = self._fit_without(left_out)
+        return msgspec.structs.replace(decision, floors=large, small_floors=small, about=about)
+
+    def _fit_without(self, left_out: frozenset[str]) -> Decision:
+        if left_out not in self.kept:
+            train, dev = self.asked["train"], self.asked["dev"]
+            for name in sorted(left_out):
+                texts = {
+                    text for groups in self.asked.values() for key, group in groups.items() for text in group.texts
+                    if key[0] == name and key[2] == "right"
+                }  # fmt: skip
+                train, dev = leave_out(train, name, texts), leave_out(dev, name, texts)
+            by = {"static": ENCODER.fingerprint}
+            self.kept[left_out] = fit_decision(NAMES, list(train.values()), list(dev.values()), by, {})
+            click.echo(f"fitted; left out: {', '.join(sorted(left_out)) or 'nothing'}", err=True)
+        return self.kept[left_out]
 
 
 def main() -> None:
@@ -219,7 +312,7 @@ def main() -> None:
         "requests": {part: sum(map(len, some.values())) for part, some in asked.items()},
         "command": "python benchmarks/fit_decision.py",
     }
-    decision = fit(asked["train"], asked["dev"], about)
+    decision = Fits(asked).fit(about)
     options.out.write_bytes(msgspec.json.encode(decision) + b"\n")
     click.echo(f"{options.out}: floors {msgspec.to_builtins(decision.floors)}", err=True)
 

@@ -13,12 +13,14 @@ baseline is MiniLM's greatest cosine.
 
 **Bundled.** The bundled decision on every test set: the shares of queries that it turns away (`away`) and for which it
 says that no tool is needed (`needless`). They are given for the test queries (`right`), for the same without their gold
-tools (`near`), and for the queries of no_tool (`chat`).
+tools (`near`), and for the queries of no_tool (`chat`). `mean` is over the sets.
 
 `bundled` uses BM25 and the bundled encoder, `minilm` also MiniLM. Writes need.json, and with --lists the errors for
 reading, which hold texts of the datasets and must not be published.
 
-    python benchmarks/need.py [--data DIR] [--out benchmarks/results/need.json] [--lists DIR]
+With --only one of the three is measured and the rest of the file is kept; `commits` says what made each.
+
+    python benchmarks/need.py [--data DIR] [--out benchmarks/results/need.json] [--lists DIR] [--only PART]
 """
 
 from __future__ import annotations
@@ -42,10 +44,12 @@ from toolscout.abstain import calibration, decision
 from toolscout.abstain.fit import QueryGroup, fit_decision
 from toolscout.abstain.logistic import logistic, sigmoid
 from toolscout.abstain.score_features import ScoreFeatures, names
+from toolscout.arrays import Mask
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
 from toolscout.dataset import NoTool
 from toolscout.encoders import Vectors, encode_tools
+from toolscout.encoders.languages import understands
 from toolscout.encoders.static import StaticEncoder
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25
@@ -54,6 +58,9 @@ from toolscout.lab.machine import provenance
 from toolscout.recipes.fit import make_lesson
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool, render
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from abstention import mark_away
 
 NEED = ("metatool", "bfcl", "hammerbench")
 FIT = ("metatool", "bfcl", "seal_tools_in")
@@ -201,6 +208,20 @@ def mean(domains: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         for name in domains[0]
         if isinstance(domains[0][name], float)
     }
+
+
+def average(sets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return budget → kind → the mean shares over sets."""
+    return {
+        budget: {what: mean([of["budgets"][budget][what] for of in sets]) for what in kinds}
+        for budget, kinds in sets[0]["budgets"].items()
+    }
+
+
+def mark_judged(asked: Part, static: StaticEncoder) -> Mask:
+    """Return which requests a search judges: those of which the bundled encoder knows a word, and that are English."""
+    english = [understands(encoders.ENGLISH, text, static.pieces.is_word) for text in asked.texts]
+    return np.array(english) & asked.vectors["static"].any(axis=1)
 
 
 def part_of(table: Floats, every: Sequence[str], views: Sequence[str]) -> Floats:
@@ -411,8 +432,9 @@ class Bench:
                 budgets[str(budget)] = told = {}
                 for what, table in tables.items():
                     need, fit = by.estimate(table)
-                    away = (need < by.floors.need_at(budget)) | (fit < by.floors.fit_at(budget))
-                    needless = away & (decision.wishes(table) < 0)
+                    asked = chat if what == "chat" else test
+                    away = mark_away(by.floors, budget, asked.texts, need, fit) & mark_judged(asked, using.static)
+                    needless = away & (decision.wishes(table) < 0) & (need < decision.MAX_CHAT_NEED)
                     told[what] = {"away": round(float(away.mean()), 4), "needless": round(float(needless.mean()), 4)}
                     if what == "chat":
                         told[what]["away_by_kind"] = {
@@ -420,7 +442,7 @@ class Bench:
                         }
             found[name] = {"n": len(test.texts), "fitted_on": name in by.about["sets"], "budgets": budgets}
             click.echo(f"bundled {name}", err=True)
-        return found
+        return {**found, "mean": {"budgets": average(list(found.values()))}}
 
 
 def _line(tool: Tool) -> str:
@@ -449,12 +471,16 @@ def main() -> None:
         "bundled": bench.bundled,
     }
     found = msgspec.json.decode(options.out.read_bytes()) if options.only else {}
+    commits = found.get("commits") or dict.fromkeys(parts, found.get("commit"))
+    measured = {name: measure() for name, measure in parts.items() if options.only in (None, name)}
+    made_by = provenance()
     found |= {
         "command": "python benchmarks/need.py",
         "seed": options.seed,
         "limits": {"train": TRAIN, "dev": DEV, "foreign": FOREIGN, "chat_for_bundled": CHAT, "resamples": RESAMPLES},
-        **{name: measure() for name, measure in parts.items() if options.only in (None, name)},
-        **provenance(),
+        **measured,
+        **made_by,
+        "commits": commits | dict.fromkeys(measured, made_by["commit"]),
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")

@@ -256,7 +256,7 @@ def write_figure(spec: str) -> str:
     """What a figure in a sentence or a cell must say; see `tables.py`."""
     words = spec.split()
     if words[0].endswith(".json"):
-        return format(read_value(words[0], words[1]), words[2])
+        return format(read_value(words[0], words[1]), words[2]).removesuffix("%")
     names = GROUPS[words[1]] if words[0] == "mean" else [words[0]]
     results = [read_result(name, words[-2]) for name in names]
     if not all(results):

@@ -6,7 +6,7 @@ A figure in a sentence is followed by `<!--= WHAT -->`, and is written as WHAT s
 
     SET LABEL MEASURE          of a result, in percent, one decimal
     mean GROUP LABEL MEASURE   the mean over a group of sets: all, trained, untrained, clean or targets (of transfer)
-    FILE.json KEY/KEY FORMAT   a value of a file in benchmarks/results, in Python's format (`,d`, `.1f`)
+    FILE.json KEY/KEY FORMAT   a value of a file in benchmarks/results, in Python's format (`,d`, `.1f`, `.1%`)
 
 In README.md every decimal fraction outside of code must stand in a table that is written here, or before such a mark.
 A page holds, around each table, `<!-- table KIND LABEL… -->` and `<!-- end of table -->`. No line is longer than 120
@@ -41,6 +41,8 @@ characters: a table that is too wide becomes several, each with the first column
     read WHAT          tools: how many of each set the bundled encoder has read; gold: how many test queries of each set
                        need a set of tools that train needs too
     peers WHAT         other tool retrievers beside scout (benchmarks/peers.py): quality, cost or sets
+    abstention WHAT    requests that are turned away: left-out (benchmarks/abstention.py), need, kinds, fit or shipped
+                       (benchmarks/need.py)
     scale WHAT         large catalogues (benchmarks/scale.py): add, search, recall, or what follows on paper
     speed WHAT         times of everyday, encoders, pairs, service, gateway or gateway-searches
 
@@ -62,6 +64,7 @@ from pathlib import Path
 
 from table_kinds import KINDS, write_figure
 from table_layout import MAX_LINE_CHARS, RESULTS, ROOT, lay_out
+from table_need import NEED_KINDS
 from table_papers import PAPER_KINDS
 from table_peers import PEER_KINDS
 from table_scale import SCALE_KINDS
@@ -78,9 +81,8 @@ def write_block(mark: str, kind: str, words: Sequence[str]) -> str:
     """A table between its marks. A mark that is too long is wrapped."""
     if max(map(len, mark.splitlines())) > MAX_LINE_CHARS:
         mark = textwrap.fill(" ".join(mark.split()), MAX_LINE_CHARS, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(
-        [mark, *{**KINDS, **PAPER_KINDS, **PEER_KINDS, **SCALE_KINDS}[kind](words), "<!-- end of table -->"]
-    )
+    kinds = {**KINDS, **NEED_KINDS, **PAPER_KINDS, **PEER_KINDS, **SCALE_KINDS}
+    return "\n".join([mark, *kinds[kind](words), "<!-- end of table -->"])
 
 
 def refresh(text: str) -> str:

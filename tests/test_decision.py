@@ -31,7 +31,7 @@ CHAT = (
     "Tell me a joke about a philosopher.",
     "Write a Python function that reverses a linked list, and explain why it works.",
     "Roleplay as a dragon that guards a castle and refuses to let anybody in.",
-    "Who was Napoleon, and why did he lose the battle of Waterloo?",
+    "Why did Napoleon lose the battle of Waterloo?",
 )
 ASKS = (
     "what will the weather be in Oslo tomorrow?",

@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from toolscout.encoders.static import StaticEncoder
+from toolscout.search.pipeline import Floors
+
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "need.json"
 
@@ -59,3 +62,18 @@ def test_the_page_tells_the_figures_of_the_results() -> None:
                 told = f"{held[domain]['auroc']:.3f}"[1:], f"{100 * held[domain]['stopped_carried']:.0f} %"
                 assert all(each in row for each in told), (what, label, domain)
             assert f"{held['mean']['auroc']:.3f}"[1:] in row
+
+
+def test_requests_of_few_words_use_a_share_of_the_budget_alone(need: Any) -> None:
+    floors = Floors((0.0, 0.01, 0.02), (0.0, 0.0, 0.0), (0.0, 0.3, 0.6))
+    texts = ["lights off", "turn the lights of the kitchen off", "please turn all the lights of the kitchen off now"]
+    fits = np.array([0.3, 0.4, 0.4])
+    assert need.mark_away(floors, 0.02, texts, np.ones(3), fits).tolist() == [False, False, True]
+    assert need.mark_away(floors, 0.02, texts, np.ones(3), fits - 0.2).tolist() == [False, True, True]
+
+
+def test_only_english_requests_with_a_known_word_count_as_judged(need: Any) -> None:
+    static = StaticEncoder()
+    texts = ["turn the lights of the kitchen off", "schalte bitte das Licht in der Küche aus", "qzxv"]
+    asked = need.Part(texts, {"static": static.encode(texts, "query")}, [[], [], []])
+    assert need.mark_judged(asked, static).tolist() == [True, False, False]

@@ -73,6 +73,17 @@ def test_one_that_is_judged_alone_may_spend_the_whole_budget() -> None:
         assert both.need_at(budget) < alone.need_at(budget)
 
 
+def test_a_larger_share_for_the_need_leaves_less_to_the_fit_within_one_budget() -> None:
+    need, fit = drawn(0, 5_000)
+    found = {share: floors(need, fit, need_share=share) for share in (0.2, 0.5, 0.9)}
+    assert found[0.5] == floors(need, fit)
+    for share, held in found.items():
+        low = [(need < held.need_at(0.05)).mean(), (fit < held.fit_at(0.05)).mean()]
+        assert low[0] / sum(low) == pytest.approx(share, abs=0.02)
+        lost = (need < held.need_at(0.05)) | (fit < held.fit_at(0.05))
+        assert lost.mean() == pytest.approx(0.05, abs=2e-3)
+
+
 def test_floors_rise_with_the_budget_and_too_few_requests_turn_nobody_away() -> None:
     found = floors(*drawn(3, 1_000))
     assert found.need == tuple(sorted(found.need)) and found.fit == tuple(sorted(found.fit))

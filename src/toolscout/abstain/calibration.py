@@ -49,25 +49,28 @@ def platt(yes: Floats, no: Floats) -> dict[str, float]:
     return {"slope": float(line[0]) / scale, "shift": float(line[1])}
 
 
-def floors(need: Floats, fit: Floats | None = None, mass: Floats | None = None) -> Floors:
+def floors(need: Floats, fit: Floats | None = None, mass: Floats | None = None, need_share: float = 0.5) -> Floors:
     """Set the thresholds (floors) that turn away at most the share of requests that each budget allows.
 
-    A request is turned away if its need or its fit is low. Both floors lie at the same quantile of the requests: the
-    largest that keeps the budget. If the same requests are low in both, each floor may be higher. The promise holds
-    for *later* requests of the same kind: as in split conformal prediction (Vovk et al. 2005), the requests exactly at
-    a floor count as lost, out of n + 1. With too few requests, nobody is turned away.
+    A request is turned away if its need or its fit is low. The floors lie at the largest quantiles of the requests that
+    keep the budget. The quantile of the need is to that of the fit as `need_share` to the rest of 1. If the same
+    requests are low in both, each floor may be higher. The promise holds for *later* requests of the same kind: as in
+    split conformal prediction (Vovk et al. 2005), the requests exactly at a floor count as lost, out of n + 1. With too
+    few requests, nobody is turned away.
 
     Args:
         need: (n,) probabilities that a tool is needed, of requests that need a tool and have one.
         fit: (n,) probabilities that a tool fits, of the same requests; None: only the need counts.
         mass: (n,) weight of each request; None: equal weights.
+        need_share: between 0 and 1, both excluded; 0.5: both floors lie at the same quantile.
     """
     shares = np.full(len(need), 1 / len(need)) if mass is None else mass / mass.sum()
     effective_count = 1 / float((shares**2).sum())
     values = (need,) if fit is None else (need, fit)
-    # Each value becomes its quantile, the share of requests with a lower value. The lower of a request's quantiles
-    # decides at which common quantile of the floors it is turned away.
-    quantiles = [_sum_below(column, shares) for column in values]
+    # Each value becomes its quantile, the share of requests with a lower value, in units of its part of the budget. The
+    # lower of a request's quantiles decides how far both floors must rise together for it to be turned away.
+    parts = (need_share, 1 - need_share)
+    quantiles = [_sum_below(column, shares) / part for column, part in zip(values, parts, strict=False)]
     lowest = np.min(quantiles, axis=0)
     order = np.argsort(lowest, kind="stable")
     # the share that is turned away if each request up to this one lies at or below a floor

@@ -22,11 +22,13 @@ from toolscout.arrays import Floats, Vectors
 from toolscout.errors import UserError
 from toolscout.search.pipeline import Floors
 
-__all__ = ["QueryGroup", "fit_decision"]
+__all__ = ["QueryGroup", "fit_decision", "set_floors"]
 
 SCORE_RIDGE: Final = 1e-2
 VECTOR_RIDGE: Final = 1e-3  # of the regression on vectors
 MIN_REQUESTS_FOR_FLOORS: Final = 100  # with fewer requests, a budget of 2 % means nothing
+NEED_SHARE: Final = 0.95  # part of the budget for requests with a low need; the rest is for those with a low fit
+SMALL_NEED_SHARE: Final = 0.8  # the same where the caller sees few tools; there the fit tells more
 UNFIT_SHARE: Final = 0.5  # share of the mass of needing requests for those without a fitting tool
 
 
@@ -67,7 +69,8 @@ def fit_decision(
 ) -> Decision:
     """Fit on `train`; calibrate and set the floors on `calibration`. Groups have equal mass, and so do both answers.
 
-    The floors keep their budgets on average over the parts of `calibration` with fitting tools.
+    The floors keep their budgets on average over the parts of `calibration` with fitting tools, whose groups were
+    fitted on. For a group that was not, see `set_floors`.
 
     Args:
         names: names of the columns.
@@ -90,7 +93,8 @@ def fit_decision(
     tables = [_table(names, part, wish_weights) for part in calibration]
     need = _calibrate(need, tables, [part.needs for part in calibration])
     fit = _calibrate(fit, tables, [part.fits if part.needs else None for part in calibration])
-    large_floors, small_floors = _set_both_floors(need, fit, calibration, tables)
+    estimates = [(sigmoid(need.logits(table)), sigmoid(fit.logits(table))) for table in tables]
+    large_floors, small_floors = set_floors(calibration, estimates)
     return Decision(
         format=DECISION_FORMAT,
         about=dict(about),
@@ -154,22 +158,27 @@ def _stack_needs(names: Sequence[str], train: Sequence[QueryGroup], views: Seque
     return labelled
 
 
-def _set_both_floors(
-    need: Linear, fit: Linear, calibration: Sequence[QueryGroup], tables: Sequence[dict[str, Floats]]
-) -> tuple[Floors, Floors | None]:
-    """Set the floors of large catalogues and, where there are small ones, of those."""
-    answerable = [(part.is_small, table) for part, table in zip(calibration, tables, strict=True) if part.fits]
-    small = [table for is_small, table in answerable if is_small]
-    large = [table for is_small, table in answerable if not is_small]
-    return _set_floors(need, fit, large), _set_floors(need, fit, small) if small else None
+def set_floors(parts: Sequence[QueryGroup], estimates: Sequence[tuple[Floats, Floats]]) -> tuple[Floors, Floors | None]:
+    """Set the floors of large catalogues and, where there are small ones, of those.
+
+    They keep each budget on average over the parts with fitting tools, which have equal mass.
+
+    Args:
+        parts: of which those without fitting tools do not count.
+        estimates: need and fit of each part. Where the part's own group was fitted on, other groups lose more than the
+            budget: a regression is always surer of what it has seen.
+    """
+    answerable = [(part.is_small, sure) for part, sure in zip(parts, estimates, strict=True) if part.fits]
+    small = [sure for is_small, sure in answerable if is_small]
+    large = [sure for is_small, sure in answerable if not is_small]
+    return _set_floors(large, NEED_SHARE), _set_floors(small, SMALL_NEED_SHARE) if small else None
 
 
-def _set_floors(need: Linear, fit: Linear, tables: Sequence[dict[str, Floats]]) -> Floors:
-    """Set floors that keep each budget on average over the parts, which have equal mass."""
-    sure = [(sigmoid(need.logits(table)), sigmoid(fit.logits(table))) for table in tables]
-    large = [pair for pair in sure if len(pair[0]) >= MIN_REQUESTS_FOR_FLOORS] or sure
+def _set_floors(estimates: Sequence[tuple[Floats, Floats]], need_share: float) -> Floors:
+    large = [sure for sure in estimates if len(sure[0]) >= MIN_REQUESTS_FOR_FLOORS] or estimates
     needs, fits = (np.concatenate(column) for column in zip(*large, strict=True))
-    return floors(needs, fits, np.concatenate([np.full(len(pair[0]), 1 / len(pair[0])) for pair in large]))
+    mass = np.concatenate([np.full(len(sure[0]), 1 / len(sure[0])) for sure in large])
+    return floors(needs, fits, mass, need_share)
 
 
 def _select_fitting(train: Sequence[QueryGroup], left_out: str) -> list[QueryGroup]:
