@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from toolscout.errors import StoreError
-from toolscout.search.steps import MAX_SPLIT_CHARS, Splitter, find_cuts
+from toolscout.search.steps import Splitter
 
 __all__ = ["BUNDLED_COVERAGE", "COVERAGE_FORMAT", "CoverageModel", "SplitChances", "load_coverage", "rate_split"]
 
@@ -48,13 +48,8 @@ def rate_split(splitter: Splitter, text: str, steps: Sequence[str]) -> SplitChan
         text: the request.
         steps: its steps; fewer than two: the request was not split.
     """
-    cuts = find_cuts(text) if len(text) <= MAX_SPLIT_CHARS else []
-    if not cuts:
-        return SplitChances({}, 0.0)
-    chances = {
-        cut.end: 1 / (1 + math.exp(-logit)) for cut, logit in zip(cuts, splitter.score_cuts(text, cuts), strict=True)
-    }
-    kept = [chances.pop(start) for start in _find_starts(text, [cut.end for cut in cuts], steps)]
+    chances = {cut.end: 1 / (1 + math.exp(-logit)) for cut, logit in splitter.score_cuts(text).items()}
+    kept = [chances.pop(start) for start in _find_starts(text, [*chances], steps)]
     ends = [[*kept[max(0, number - 1) : number], *kept[number : number + 1]] for number in range(len(steps))]
     rated = {step: sum(both) / len(both) for step, both in zip(steps, ends, strict=True) if both}
     return SplitChances(rated, sum(chances.values()))

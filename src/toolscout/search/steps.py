@@ -38,6 +38,7 @@ __all__ = [
 
 BUNDLED_STEPS: Final = Path(__file__).with_name("data") / "steps.json"
 STEPS_FORMAT: Final = "steps/1"
+MAX_DESCRIBED_REQUESTS: Final = 64  # whose cuts are remembered
 MAX_SPLIT_CHARS: Final = 2_000  # longer requests are documents, and are not split
 MAX_STEPS: Final = 8
 MAX_REFERENCE_TOKENS: Final = 5
@@ -341,23 +342,28 @@ class Splitter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def find_spans(self, text: str) -> list[tuple[int, int]]:
         """Return where each step starts and ends."""
         whole = [(0, len(text))]
-        if len(text) > MAX_SPLIT_CHARS:
-            return whole
-        cuts = find_cuts(text)
-        if not cuts:
+        scored = self.score_cuts(text)
+        if not scored:
             return whole
         limit = math.log(self.threshold / (1 - self.threshold))
-        scored = zip(cuts, self.score_cuts(text, cuts), strict=True)
-        kept = _drop_continuations(text, cuts, [cut for cut, logit in scored if logit >= limit])
+        kept = _drop_continuations(text, [*scored], [cut for cut, logit in scored.items() if logit >= limit])
         if not kept or len(kept) >= MAX_STEPS:
             return whole
         starts = [0, *(cut.end for cut in kept)]
         return list(zip(starts, [*(cut.start for cut in kept), len(text)], strict=True))
 
-    def score_cuts(self, text: str, cuts: Sequence[Cut]) -> list[float]:
-        """Return the logit that a step begins, for each cut."""
+    def score_cuts(self, text: str) -> dict[Cut, float]:
+        """Map each place of a request where a step may begin to the logit that one does; {} for a document."""
         weights = self.weights
-        return [sum(weights.get(name, 0.0) * value for name, value in row.items()) for row in describe_cuts(text, cuts)]
+        rows = _describe_request(text) if len(text) <= MAX_SPLIT_CHARS else ()
+        return {cut: sum(weights.get(name, 0.0) * value for name, value in row.items()) for cut, row in rows}
+
+
+@functools.lru_cache(maxsize=MAX_DESCRIBED_REQUESTS)
+def _describe_request(text: str) -> tuple[tuple[Cut, dict[str, float]], ...]:
+    """Return the cuts of a request and their features. A search asks for them twice: for steps, then for coverage."""
+    cuts = find_cuts(text)
+    return tuple(zip(cuts, describe_cuts(text, cuts), strict=True))
 
 
 def _drop_continuations(text: str, cuts: Sequence[Cut], kept: Sequence[Cut]) -> list[Cut]:
