@@ -1,7 +1,7 @@
 """Fits the bundled abstention decision: does a request need a tool, and does a tool of the catalogue fit?
 
-It reads only datasets with a licence: training queries to learn from, validation queries for calibration, and the no-
-tool queries of Arena-Hard and Self-Instruct, beside prompts that `chat_by_rule` makes. The dev lists of our own suites
+It reads only datasets with a licence: training queries to learn from, validation queries for calibration, and the
+no-tool queries of Arena-Hard and Self-Instruct, beside prompts that `chat_by_rule` makes. The dev lists of our own suites
 are one more dataset, `spoken`: people talk to an assistant in another way than the requests of the public sets.
 Requests are searched in the whole catalogue of their dataset and in parts of it, down to a single tool, because scores
 differ between small and large catalogues. Names of tools stand for users who type keywords. Requests without their gold
