@@ -28,7 +28,7 @@ SCORE_RIDGE: Final = 1e-2
 VECTOR_RIDGE: Final = 1e-3  # of the regression on vectors
 MIN_REQUESTS_FOR_FLOORS: Final = 100  # with fewer requests, a budget of 2 % means nothing
 NEED_SHARE: Final = 0.95  # part of the budget for requests with a low need; the rest is for those with a low fit
-SMALL_NEED_SHARE: Final = 0.8  # the same where the caller sees few tools; there the fit tells more
+SMALL_NEED_SHARE: Final = 2 / 3  # the same where the caller sees few tools; there the fit tells more
 UNFIT_SHARE: Final = 0.5  # share of the mass of needing requests for those without a fitting tool
 
 
