@@ -1,12 +1,12 @@
 """Fits the bundled abstention decision: does a request need a tool, and does a tool of the catalogue fit?
 
 It reads only datasets with a licence: training queries to learn from, validation queries for calibration, and the
-no-tool queries of Arena-Hard and Self-Instruct, beside prompts that `chat_by_rule` makes. The dev lists of our own suites
-are one more dataset, `spoken`: people talk to an assistant in another way than the requests of the public sets.
+no-tool queries of Arena-Hard and Self-Instruct, beside prompts that `chat_by_rule` makes. The dev lists of our own
+suites are one more dataset, `spoken`: people talk to an assistant in another way than the requests of the public sets.
 Requests are searched in the whole catalogue of their dataset and in parts of it, down to a single tool, because scores
-differ between small and large catalogues. Names of tools stand for users who type keywords. Requests without their gold
-tools, and requests of other datasets, have no tool that fits. Only the bundled encoder is used, so this takes about
-three minutes.
+differ between small and large catalogues. Names of tools stand for users who type keywords. Requests without their
+gold tools, and requests of other datasets, have no tool that fits. Only the bundled encoder is used, so this takes
+about three minutes.
 
     python benchmarks/fit_decision.py [--data DIR] [--out src/toolscout/abstain/data/decision.json]
 """
