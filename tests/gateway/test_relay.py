@@ -485,3 +485,11 @@ def test_old_clients_are_served(gate: Gate) -> None:
                     assert (await client.list_prompts()).prompts and (await client.list_resources()).resources
 
     gate.run(body)
+
+
+def test_a_pinned_tool_keeps_its_title_and_loses_its_icons(start: Start) -> None:
+    async def body(agent: Agent) -> None:
+        [pinned] = [tool for tool in (await agent.client.list_tools()).tools if tool.name == "modern_ask_url"]
+        assert pinned.title == "Ask_Url" and not pinned.icons
+
+    run(start, body, {"modern": full("modern")}, pins=("modern/ask_url",))

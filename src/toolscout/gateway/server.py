@@ -253,7 +253,8 @@ class Gateway:
             )
             schema = show.clean_schema({"type": "object", **(tool.parameters or {})})
             text = show.clip(show.make_plain(tool.description), 2_000)
-            tools.append(Listed(name=name, description=text, input_schema=schema, annotations=hints))
+            title = show.read_title(tool)
+            tools.append(Listed(name=name, title=title, description=text, input_schema=schema, annotations=hints))
         open_to_all = self.policies.default is LOCAL
         return ListToolsResult(tools=tools, ttl_ms=TOOL_LIST_TTL_MS, cache_scope="public" if open_to_all else "private")
 
