@@ -220,6 +220,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         split: whether the query may be split into steps.
         steps: the steps of a compound request, with references completed; empty: it is one need.
         uncovered: steps that no tool seems to fit; their nearest tools may still be among the hits.
+        weak: the hits of a search that abstained, for callers who know that they need a tool.
     """
 
     query: str
@@ -239,6 +240,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     split: bool = True
     steps: tuple[str, ...] = ()
     uncovered: tuple[str, ...] = ()
+    weak: tuple[Hit, ...] = ()
 
     @property
     def ids(self) -> tuple[str, ...]:

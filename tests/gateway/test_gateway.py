@@ -166,6 +166,24 @@ def test_two_servers_may_have_tools_of_one_name(start: Start) -> None:
     run(start, body, {"a": busy(), "b": busy()})
 
 
+def test_an_agent_gets_weak_hits_where_a_person_gets_none(start: Start) -> None:
+    chat = "write a poem about the sea in spring"
+
+    async def body(agent: Agent) -> None:
+        plain = agent.gateway.scout.search(chat)
+        assert (plain.answer, plain.hits) == ("no_tool_needed", ()) and plain.weak
+        answer = await agent.use("search_tools", queries=[chat])
+        [found] = answer.structured_content["results"]
+        assert (found["answer"], found["low_confidence"]) == ("tools", True)
+        assert [tool["id"] for tool in found["tools"]] == [hit.id for hit in plain.weak]
+        assert "low confidence: none of these tools seems to fit" in answer.content[0].text
+        assert "no tool needed" not in answer.content[0].text
+        [sure] = (await agent.search("give back the text it is given"))["results"]
+        assert "low_confidence" not in sure
+
+    run(start, body, {"a": busy()})
+
+
 def test_no_tool_fits_is_an_answer_with_a_reason(start: Start) -> None:
     async def body(agent: Agent) -> None:
         [found] = (await agent.search("anything"))["results"]

@@ -53,7 +53,7 @@ class Answers:
         results: list[dict[str, Any]] = []
         for search in searches:
             tools = []
-            for hit in search.hits:
+            for hit in search.hits or search.weak:  # the agent has decided that it needs a tool
                 if hit.tool is None:
                     continue
                 refusal = self.explain_refusal(caller, hit.tool)
@@ -62,8 +62,7 @@ class Answers:
                 {
                     "query": search.query,
                     "search_id": search.search_id,
-                    "answer": search.answer,
-                    "reason": search.reason and show.make_plain(search.reason),
+                    **show.describe_outcome(search, is_weak=bool(tools and not search.hits)),
                     **show.describe_steps(search),
                     "tools": tools,
                 }

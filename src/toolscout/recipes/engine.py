@@ -312,9 +312,12 @@ class SearchEngine:
         return self._encoders[name]
 
     def _fill(self, search: Search) -> Search:
-        tools = {tool.id: tool for tool in self.store.tools(search.ids)}
-        hits = tuple(msgspec.structs.replace(hit, tool=tools[hit.id]) for hit in search.hits if hit.id in tools)
-        return msgspec.structs.replace(search, hits=hits)
+        tools = {tool.id: tool for tool in self.store.tools([hit.id for hit in search.hits or search.weak])}
+        hits, weak = (
+            tuple(msgspec.structs.replace(hit, tool=tools[hit.id]) for hit in some if hit.id in tools)
+            for some in (search.hits, search.weak)
+        )
+        return msgspec.structs.replace(search, hits=hits, weak=weak)
 
     def why(
         self,
