@@ -17,11 +17,11 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
+import click
 from mcp import Client
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from gateway import BUSY, PROGRAMS, make_gateway_parameters, wait_until_ready
-
 from toolscout.gateway.text import count_tokens
 
 TIME: Final = "time/convert_time"
@@ -53,16 +53,16 @@ async def play(client: Client, turns: list[Turn]) -> None:
     """Print the turns of one agent."""
     for name, arguments in turns:
         sent = json.dumps(arguments, ensure_ascii=False)
-        print(f"> {name} {sent if len(sent) <= 200 else sent[:197] + '…'}")
+        click.echo(f"> {name} {sent if len(sent) <= 200 else sent[:197] + '…'}")
         try:
             result = await client.call_tool(name, arguments)
         except Exception as error:  # what the SDK raises is what its agent reads
-            print(f"  {type(error).__name__}: {error}")
+            click.echo(f"  {type(error).__name__}: {error}")
             continue
         text = "\n".join(getattr(part, "text", f"[{part.type}]") for part in result.content)
         kind = "error" if result.is_error else "answer"
         shown = text if len(text) <= 1_500 else f"{text[:1_000]}\n[…]\n{text[-400:]}"
-        print(f"  {kind}, {count_tokens(text)} tokens\n" + "\n".join(f"  | {line}" for line in shown.splitlines()))
+        click.echo(f"  {kind}, {count_tokens(text)} tokens\n" + "\n".join(f"  | {line}" for line in shown.splitlines()))
 
 
 async def run(names: list[str]) -> None:
@@ -77,7 +77,7 @@ async def run(names: list[str]) -> None:
             for id, arguments in ((TIME, NOON), ("busy/echo", {"text": "a"})):
                 await wait_until_ready(client, id, arguments)
             for name in names or AGENTS:
-                print(f"\n== {name}")
+                click.echo(f"\n== {name}")
                 await play(client, AGENTS[name])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
