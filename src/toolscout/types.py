@@ -221,6 +221,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         steps: the steps of a compound request, with references completed; empty: it is one need.
         uncovered: steps that no tool seems to fit; their nearest tools may still be among the hits.
         weak: the hits of a search that abstained, for callers who know that they need a tool.
+        doubt: the sentence at the end of `reason` on why the search abstained; None: no hits were dropped for it.
     """
 
     query: str
@@ -241,6 +242,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[str, ...] = ()
     uncovered: tuple[str, ...] = ()
     weak: tuple[Hit, ...] = ()
+    doubt: str | None = None
 
     @property
     def ids(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from toolscout.gateway import text as show
-from toolscout.types import Tool
+from toolscout.types import Search, Tool
 
 
 def tool(name: str = "find", description: str = "Finds things.", **properties: object) -> Tool:
@@ -105,3 +105,11 @@ def test_pins_have_names_that_every_client_takes() -> None:
     assert len(set(names.values())) == 4
     assert all(len(name) <= 64 and name.replace("_", "a").replace("-", "a").isalnum() for name in names.values())
     assert not set(names.values()) & set(show.META_TOOLS)
+
+
+def test_a_weak_answer_keeps_what_its_reason_says_beside_the_doubt() -> None:
+    doubt = "This looks like chat rather than a task for a tool (2 % likely to need one)."
+    search = Search(query="q", answer="no_tool_needed", reason=f"a/b waits for approval. {doubt}", doubt=doubt)
+    described = show.describe_outcome(search, is_weak=True)
+    assert described["reason"] == f"{show.LOW_CONFIDENCE} a/b waits for approval."
+    assert show.describe_outcome(search, is_weak=False)["reason"] == search.reason

@@ -124,14 +124,14 @@ def test_descriptions_take_the_tuned_encoder_only_where_requests_for_new_tools_g
     options, _ = registry.resolve("scout-full", {})
     encoder = HashEncoder()
     data = FitData(Workspace(encoder), slang, options, encoder, HybridScorer)
-    ideal = np.zeros_like(data.described)
+    ideal = np.zeros_like(data.description_scores)
     for row, place in zip(ideal, data.dev, strict=True):
         row[data.gold[place]] = 100.0
     assert _choose_tuned_weight(data, ideal) == 0.0  # no request of dev needs a new tool
     old = dict(list(slang.train.items())[:1])
     unseen = dataclasses.replace(slang, train=old)
     data = FitData(Workspace(encoder), unseen, options, encoder, HybridScorer)
-    ideal = np.zeros_like(data.described)
+    ideal = np.zeros_like(data.description_scores)
     for row, place in zip(ideal, data.dev, strict=True):
         row[data.gold[place]] = 100.0
     assert _choose_tuned_weight(data, ideal) > 0

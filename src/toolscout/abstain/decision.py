@@ -37,6 +37,7 @@ from toolscout.errors import StoreError
 from toolscout.models import model_store
 from toolscout.search.exact_names import EXACT, parse_selection
 from toolscout.search.pipeline import Detect, Floors, Pipeline, Stage, Verdict, Visible
+from toolscout.search.shipped import read_shipped
 from toolscout.types import Search
 from toolscout.workspace import Workspace, index_words
 
@@ -164,18 +165,13 @@ def read(file: Path = BUNDLED_DECISION) -> Decision:
     Raises:
         StoreError: if the file is damaged or something else.
     """
-    try:
-        decision = msgspec.json.decode(file.read_bytes(), type=Decision)
-        models = (decision.need, decision.fit)
-        sizes = [{len(getattr(model, name)) for name in model.__struct_fields__[:4]} for model in models]
-        is_valid = decision.format == DECISION_FORMAT and all(len(size) == 1 for size in sizes)
-    except (OSError, msgspec.MsgspecError):
-        is_valid = False
-    if not is_valid:
-        raise StoreError(
-            f"{file} is damaged, or has another format than {DECISION_FORMAT}. Install toolscout again, or fit it anew"
-        )
-    return decision
+    return read_shipped(file, Decision, DECISION_FORMAT, _has_even_weights)
+
+
+def _has_even_weights(decision: Decision) -> bool:
+    """Tell whether each regression has as many means, deviations and weights as names."""
+    models = (decision.need, decision.fit)
+    return all(len({len(getattr(model, name)) for name in model.__struct_fields__[:4]}) == 1 for model in models)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,12 +46,12 @@ def key_command(name: str) -> None:
 def policy_command(ctx: click.Context, file: Path | None, home: str | None) -> None:
     """Check FILE and make it the policy of the home. Without FILE, print the policy.
 
-    `serve` and `gateway` read it when they start.
+    `serve` and `gateway` follow it while they run.
     """
     place = load_settings(**choose_home(ctx, home)).place
     if file is not None:
         put_policy(place, file.expanduser())
-        echo(f"{describe_home(place)} has this policy now. A running gateway follows it; start serve again to use it.")
+        echo(f"{describe_home(place)} has this policy now. Running gateways and services follow it.")
         return
     policy = find_policy(place)
     if policy is None:

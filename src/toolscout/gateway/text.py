@@ -282,9 +282,13 @@ def describe_hit(
 
 
 def describe_outcome(search: Search, *, is_weak: bool) -> dict[str, Any]:
-    """Return the answer of a search and its reason. Weak hits are an answer of low confidence."""
+    """Return the answer of a search and its reason. Weak hits are an answer of low confidence.
+
+    What the reason said beside the doubt stays: that a tool waits for approval, say.
+    """
     if is_weak:
-        return {"answer": "tools", "reason": LOW_CONFIDENCE, "low_confidence": True}
+        notice = make_plain((search.reason or "").removesuffix(search.doubt or "").strip())
+        return {"answer": "tools", "reason": f"{LOW_CONFIDENCE} {notice}".strip(), "low_confidence": True}
     return {"answer": search.answer, "reason": search.reason and make_plain(search.reason)}
 
 

@@ -197,7 +197,7 @@ class ScoutFull(ScoutLight):
         weight = data.options.tuned_weight
         if weight is None:
             weight = _choose_tuned_weight(data, points)
-        data.add_described(weight * points)
+        data.add_description_scores(weight * points)
         return {"tuned_weight": weight}
 
     def choose_shares(
@@ -251,7 +251,7 @@ def _choose_tuned_weight(data: FitData, points: Scores) -> float:
     new = data.needs_new_tool()
     if new.sum() < MIN_NEW_TOOL_QUERIES:
         return 0.0
-    measured = {weight: data.measure(data.described + weight * points)[new] for weight in TUNED_WEIGHT_GRID}
+    measured = {weight: data.measure(data.description_scores + weight * points)[new] for weight in TUNED_WEIGHT_GRID}
     best = choose_best(TUNED_WEIGHT_GRID, lambda weight: float(measured[weight].mean()))
     gain = measured[best] - measured[0.0]
     error = float(gain.std() / np.sqrt(len(gain)))

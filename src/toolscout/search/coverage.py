@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from toolscout.errors import StoreError
+from toolscout.search.shipped import read_shipped
 from toolscout.search.steps import Splitter
 
 __all__ = ["BUNDLED_COVERAGE", "COVERAGE_FORMAT", "CoverageModel", "SplitChances", "load_coverage", "rate_split"]
@@ -115,12 +115,4 @@ def load_coverage(file: Path = BUNDLED_COVERAGE) -> CoverageModel:
     Raises:
         StoreError: if the file is damaged or something else.
     """
-    try:
-        model = msgspec.json.decode(file.read_bytes(), type=CoverageModel)
-    except (OSError, msgspec.MsgspecError):
-        model = None
-    if model is None or model.format != COVERAGE_FORMAT or model.merged <= 0 or model.places < 0:
-        raise StoreError(
-            f"{file} is damaged, or has another format than {COVERAGE_FORMAT}. Install toolscout again, or fit it anew"
-        )
-    return model
+    return read_shipped(file, CoverageModel, COVERAGE_FORMAT, lambda model: model.merged > 0 and model.places >= 0)

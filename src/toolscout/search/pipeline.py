@@ -464,7 +464,7 @@ class Decide(Stage):
     """Decides from need and hits whether to answer, or to abstain and drop the hits. A served step is answered."""
 
     reads = frozenset({"query", "hits"})
-    writes = frozenset({"hits", "weak", "need", "answer", "reason", "coverage"})
+    writes = frozenset({"hits", "weak", "doubt", "need", "answer", "reason", "coverage"})
 
     def __init__(
         self,
@@ -489,7 +489,7 @@ class Decide(Stage):
             search = msgspec.structs.replace(search, need=verdict.need)
         if verdict is not None and verdict.answer is not None:
             reason = f"{search.reason.rstrip('.')}. {verdict.reason}" if search.reason else verdict.reason
-            dropped = {"hits": (), "weak": search.hits, "coverage": None}
+            dropped = {"hits": (), "weak": search.hits, "doubt": verdict.reason, "coverage": None}
             return msgspec.structs.replace(search, answer=verdict.answer, reason=reason, **dropped)
         if search.hits:
             return msgspec.structs.replace(search, answer="tools")

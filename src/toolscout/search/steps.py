@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from toolscout.errors import StoreError
 from toolscout.search import step_words as words
+from toolscout.search.shipped import read_shipped
 
 __all__ = [
     "BUNDLED_STEPS",
@@ -435,12 +435,4 @@ def load_splitter(file: Path = BUNDLED_STEPS) -> Splitter:
     Raises:
         StoreError: if the file is damaged or something else.
     """
-    try:
-        splitter = msgspec.json.decode(file.read_bytes(), type=Splitter)
-    except (OSError, msgspec.MsgspecError):
-        splitter = None
-    if splitter is None or splitter.format != STEPS_FORMAT or not 0 < splitter.threshold < 1:
-        raise StoreError(
-            f"{file} is damaged, or has another format than {STEPS_FORMAT}. Install toolscout again, or fit it anew"
-        )
-    return splitter
+    return read_shipped(file, Splitter, STEPS_FORMAT, lambda splitter: 0 < splitter.threshold < 1)

@@ -138,8 +138,8 @@ def load_mixture(
 def _widen(usage: Usage, n_tools: int) -> Usage:
     """Return an estimate over more tools; those that its part does not know are not needed."""
 
-    def widened(text: str, row: Vectors) -> Scores:
+    def estimate_all(text: str, row: Vectors) -> Scores:
         shares = usage(text, row)
         return np.pad(shares, (0, n_tools - len(shares)))
 
-    return widened
+    return estimate_all

@@ -91,7 +91,7 @@ class FitData:
         return seen
 
     @property
-    def described(self) -> Scores:
+    def description_scores(self) -> Scores:
         """The scores by description of the dev queries, `(dev, tools)`."""
         return self._described
 
@@ -99,7 +99,7 @@ class FitData:
         """Tell which dev queries need a tool that no training query needs, `(dev,)`."""
         return np.asarray((self._dev_gold & (self.uses(self.n_train) == 0)).any(axis=1))
 
-    def add_described(self, points: Scores) -> None:
+    def add_description_scores(self, points: Scores) -> None:
         """Add points to the scores by description of the dev queries, `(dev, tools)`."""
         self._described = self._described + points
 
