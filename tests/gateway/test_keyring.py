@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from click.testing import CliRunner
 
+from tests_cli import run
 from toolscout.access.vault import Vault
-from toolscout.cli.identity import identity_command
 from toolscout.errors import ConfigError, Denied
 from toolscout.privacy import sealing
 from toolscout.privacy.sealing import SEALING_VARIABLE, find_sealer, make_sealing_key, store_in_keyring
@@ -53,7 +52,7 @@ def no_key(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_the_key_in_the_keyring_opens_what_it_sealed_in_the_next_process() -> None:
     keyring.set_keyring(make_keyring())
-    done = CliRunner().invoke(identity_command, ["key", "--keyring"])
+    done = run("identity", "key", "--keyring")
     assert done.exit_code == 0 and "holds the key now" in done.output
     sealer = find_sealer()
     assert sealer is not None

@@ -137,6 +137,22 @@ def test_a_lock_ends_with_its_holder_and_excludes_everybody_else(postgres: Addre
         pass
 
 
+def test_a_lock_is_given_back_before_the_server_sees_that_the_connection_closed(
+    postgres: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = pytest.importorskip("psycopg").Connection
+    unclosed: list[object] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(connection, "close", unclosed.append)
+        with hold_lock(postgres, "x", "busy"):
+            pass
+        with hold_lock(postgres, "x", "busy"):
+            pass
+    assert len(unclosed) == 2
+    for each in unclosed:
+        connection.close(each)
+
+
 # --- when the server goes away
 
 

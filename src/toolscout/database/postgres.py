@@ -279,7 +279,18 @@ def hold_lock(address: Address, name: str, refusal: str, *, wait: float = 0.0) -
                 if time.monotonic() >= deadline:
                     raise StoreError(refusal)
                 time.sleep(LOCK_POLL_S)
-        yield
+        try:
+            yield
+        finally:
+            _release_lock(raw, key)
+
+
+def _release_lock(raw: psycopg.Connection[Any], key: int) -> None:
+    """Give an advisory lock back at once: closing the connection gives it back only when the server gets to that."""
+    import psycopg
+
+    with contextlib.suppress(psycopg.OperationalError, psycopg.InterfaceError):  # the server has gone, its locks too
+        raw.execute("SELECT pg_advisory_unlock(%s)", (key,))
 
 
 def is_away(error: BaseException) -> bool:
