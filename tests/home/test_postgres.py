@@ -143,7 +143,7 @@ def test_a_lock_is_given_back_before_the_server_sees_that_the_connection_closed(
     connection = pytest.importorskip("psycopg").Connection
     unclosed: list[object] = []
     with monkeypatch.context() as patch:
-        patch.setattr(connection, "close", unclosed.append)
+        patch.setattr(connection, "close", lambda self: unclosed.append(self))
         with hold_lock(postgres, "x", "busy"):
             pass
         with hold_lock(postgres, "x", "busy"):
