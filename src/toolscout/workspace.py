@@ -14,6 +14,7 @@ import numpy as np
 from toolscout import encoders, llm
 from toolscout.arrays import Vectors
 from toolscout.catalogue.array_file import Arrays
+from toolscout.catalogue.snapshot import TOOLS_BATCH
 from toolscout.catalogue.store import Catalogue
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
@@ -29,6 +30,8 @@ from toolscout.indexes.engines.search import EngineIndex
 from toolscout.indexes.engines.words import EngineWords, number_terms
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25, CODE_SETTINGS, BM25Settings
+from toolscout.indexes.strings import Strings
+from toolscout.indexes.term_counts import TERM_COUNTS_FORMAT, EarlierTerms, TermCounts
 from toolscout.journal.evidence import Example
 from toolscout.models import model_store
 from toolscout.models.model_store import Model
@@ -138,7 +141,7 @@ class Workspace:
         kind: type[Exact] = Ann if name == "ann" else Exact
 
         def make() -> tuple[Arrays, Mapping[str, Any]]:
-            index = kind.of(catalogue.ids, self._encode_all(catalogue, encoder, style))
+            index = kind.of(catalogue.ids, self._encode_all(catalogue, encoder, style, key))
             return index.arrays(), index.meta
 
         def load() -> Exact:
@@ -151,14 +154,20 @@ class Workspace:
         key = f"{name}/{name_space(encoder, style)}"
         return catalogue.share(key, load)
 
-    def _encode_all(self, catalogue: Catalogue, encoder: Encoder, style: str) -> Vectors:
-        """Encode all tools of a snapshot; with a cheap encoder batch by batch, so that few of them are in memory."""
-        if not encoder.cheap:
-            return self.encode_tools(encoder, catalogue.tools(), style)
+    def _encode_all(self, catalogue: Catalogue, encoder: Encoder, style: str, key: str) -> Vectors:
+        """Encode all tools of a snapshot that have no vector in the part of this key of the snapshot before.
+
+        A cheap encoder reads them batch by batch, so that few tools are in memory.
+        """
         rows = np.empty((len(catalogue), encoder.dim), dtype=np.float32)
+        positions = np.arange(len(catalogue))
+        if taken := catalogue.open_earlier(key):
+            earlier, part = taken
+            rows[earlier.unchanged] = part.arrays["vectors"][earlier.places[earlier.unchanged]]
+            positions = earlier.changed
         start = 0
-        for batch in catalogue.batches():
-            rows[start : start + len(batch)] = self.encode_tools(encoder, batch, style)
+        for batch in catalogue.batches(positions, TOOLS_BATCH if encoder.cheap else max(1, len(positions))):
+            rows[positions[start : start + len(batch)]] = self.encode_tools(encoder, batch, style)
             start += len(batch)
         return rows
 
@@ -262,14 +271,29 @@ class BuildRecipe(Protocol):
 
 def index_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) -> BM25:
     """Return the BM25 index over the catalogue's tools. It is stored with the snapshot."""
+    key, counts_key = f"bm25/{settings.fingerprint}", f"{TERM_COUNTS_FORMAT}/{settings.fingerprint}"
 
     def make() -> tuple[Arrays, Mapping[str, Any]]:
-        index = BM25.build_batches(catalogue.batches(), settings)
+        earlier = _open_earlier_terms(catalogue, key, counts_key)
+        batches = catalogue.batches(earlier.changed if earlier else None)
+        index = BM25.build_batches(batches, settings, ids=catalogue.ids, earlier=earlier)
+        assert index.counts is not None
+        counts = index.counts.arrays()
+        catalogue.load_part(counts_key, lambda: (counts, {}))
         return index.arrays(), index.meta
 
     def load() -> BM25:
         part = catalogue.load_part(key, make)
         return BM25.from_arrays(part.arrays, part.meta, catalogue.ids, is_checked=part.is_file)
 
-    key = f"bm25/{settings.fingerprint}"
     return catalogue.share(key, load)
+
+
+def _open_earlier_terms(catalogue: Catalogue, key: str, counts_key: str) -> EarlierTerms | None:
+    """Return the terms of the tools that have not changed; None if nothing can be taken over."""
+    index, counts = catalogue.open_earlier(key), catalogue.open_earlier(counts_key)
+    if index is None or counts is None:
+        return None
+    earlier, part = index
+    vocabulary = Strings.from_arrays(part.arrays, "vocabulary")
+    return EarlierTerms(earlier.places, vocabulary, part.arrays, TermCounts.from_arrays(counts[1].arrays))

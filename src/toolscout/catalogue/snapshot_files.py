@@ -3,7 +3,8 @@
 They lie in the folder `snapshots` of the home, or beside it for a home in a database. Each file holds one part, such as
 an index. Its name begins with the *stamp* of the snapshot, a random text that the catalogue keeps for one generation.
 So a file always belongs to the state of the catalogue that it was built from, even if the catalogue is replaced by
-another one with the same generation. Files of former stamps are removed when a new one is written.
+another one with the same generation. A build takes over what has not changed from the files of the stamp before
+(`toolscout.catalogue.earlier`). Files of other stamps are removed when the catalogue knows the new stamp.
 """
 
 from __future__ import annotations
@@ -49,12 +50,19 @@ class SnapshotFiles:
         """Keep the parts with this stamp in a folder, which need not exist."""
         self.folder, self.stamp = folder, stamp
 
-    def open(self, key: str) -> Part | None:
-        """Return a part; None if it is not there. A damaged file is named in the log, and counts as not there."""
+    def open(self, key: str, *, check: bool = False) -> Part | None:
+        """Return a part; None if it is not there. A damaged file is named in the log, and counts as not there.
+
+        Args:
+            key: of the part.
+            check: whether to read the whole file first, also if it is large.
+        """
         path = self._locate(key)
         if not path.exists():
             return None
         try:
+            if check and (damage := check_file(path)):
+                raise StoreError(f"{path} cannot be read: {damage}.")
             arrays, meta, rows = open_arrays(path)
         except StoreError as error:
             _log.warning("%s It is built again.", error)
@@ -69,13 +77,12 @@ class SnapshotFiles:
         except (OSError, StoreError) as error:
             _log.warning("The snapshot is not kept, and every process builds it for itself: %s", error)
             return None
-        self._remove_others()
         return self.open(key)
 
     def _locate(self, key: str) -> Path:
         return self.folder / f"{self.stamp}-{digest('snapshot/1', key)[-16:]}{SUFFIX}"
 
-    def _remove_others(self) -> None:
+    def remove_others(self) -> None:
         """Remove the files of other stamps. Processes that map one keep its content."""
         for path in list_snapshot_files(self.folder):
             if not path.name.startswith(f"{self.stamp}-"):

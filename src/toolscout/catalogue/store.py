@@ -15,7 +15,7 @@ import msgspec
 
 from toolscout.catalogue import approvals, hidden
 from toolscout.catalogue.approvals import Vet, Waiting
-from toolscout.catalogue.read_snapshot import MIN_MAPPED_TOOLS, read_snapshot
+from toolscout.catalogue.read_snapshot import LAST_CACHED, MIN_MAPPED_TOOLS, STAMP_KEY, read_snapshot
 from toolscout.catalogue.schema import CATALOGUE_MIGRATIONS
 from toolscout.catalogue.snapshot import Catalogue, allows
 from toolscout.catalogue.snapshot_files import SNAPSHOTS_FOLDER
@@ -350,12 +350,16 @@ class Store(Database):
         if not catalogue.pending:
             return
         wait = len(catalogue) >= MIN_MAPPED_TOOLS
-        with contextlib.suppress(StoreError), self.writing(wait=wait) as writer:
-            writer.executemany(
-                "INSERT INTO caches VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET generation = "
-                "excluded.generation, value = excluded.value WHERE caches.generation < excluded.generation",
-                [(key, catalogue.generation, value) for key, value in catalogue.pending.items()],
-            )
+        with contextlib.suppress(StoreError):
+            with self.writing(wait=wait) as writer:
+                writer.executemany(
+                    "INSERT INTO caches VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET generation = "
+                    "excluded.generation, value = excluded.value WHERE caches.generation < excluded.generation",
+                    [(key, catalogue.generation, value) for key, value in catalogue.pending.items()],
+                )
+                stamp = writer.execute(LAST_CACHED, (STAMP_KEY,)).fetchone()
+            if stamp:  # only now, because until the commit the files of the last stamp count
+                catalogue.replace_earlier(bytes(stamp[0]).decode())
         catalogue.pending.clear()
 
     # --- health
