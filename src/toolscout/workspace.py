@@ -14,8 +14,10 @@ import numpy as np
 from toolscout import encoders, llm
 from toolscout.arrays import Vectors
 from toolscout.catalogue.array_file import Arrays
+from toolscout.catalogue.screening import suspects
 from toolscout.catalogue.snapshot import TOOLS_BATCH
 from toolscout.catalogue.store import Catalogue
+from toolscout.catalogue.tool_words import read_tool_words
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
 from toolscout.encoders import Encoder
@@ -23,7 +25,7 @@ from toolscout.encoders.pair_cache import PairCache
 from toolscout.encoders.shards import encode_batches
 from toolscout.errors import ConfigError, StoreError
 from toolscout.indexes import BUILT_IN_INDEXES, VectorIndex, choose_index, new_index
-from toolscout.indexes.ann import Ann
+from toolscout.indexes.ann import ANN_FORMAT, Ann
 from toolscout.indexes.engines.contract import is_engine, searches_words
 from toolscout.indexes.engines.reflect import Snapshot, open_index
 from toolscout.indexes.engines.search import EngineIndex
@@ -142,6 +144,8 @@ class Workspace:
 
         def make() -> tuple[Arrays, Mapping[str, Any]]:
             index = kind.of(catalogue.ids, self._encode_all(catalogue, encoder, style, key))
+            if isinstance(index, Ann):
+                return index.arrays(meanwhile=functools.partial(_read_all_tools, catalogue)), index.meta
             return index.arrays(), index.meta
 
         def load() -> Exact:
@@ -151,7 +155,7 @@ class Workspace:
                 index.read_rows_with(part.rows["vectors"].read)
             return index
 
-        key = f"{name}/{name_space(encoder, style)}"
+        key = f"{ANN_FORMAT if name == 'ann' else name}/{name_space(encoder, style)}"
         return catalogue.share(key, load)
 
     def _encode_all(self, catalogue: Catalogue, encoder: Encoder, style: str, key: str) -> Vectors:
@@ -205,8 +209,8 @@ class Workspace:
         self, catalogue: Catalogue, encoder: Encoder, style: str = "named", settings: BM25Settings = CODE_SETTINGS
     ) -> BM25 | EngineWords:
         """Return the BM25 index, or the engine that holds its weights beside the vectors of an encoder."""
+        nearest = self.index_nearest(catalogue, encoder, style)  # first, because its graph takes longest
         words = index_words(catalogue, settings)
-        nearest = self.index_nearest(catalogue, encoder, style)
         if isinstance(nearest, EngineIndex) and searches_words(self.settings.index) and settings == CODE_SETTINGS:
             return EngineWords(nearest, words)
         return words
@@ -246,6 +250,13 @@ class Workspace:
                 f"{len(missing):,} of {len(texts):,} tools have no vector of {encoder.name} yet "
                 f"(there are vectors of: {cached}). Run  toolscout sync {option}"
             )
+
+
+def _read_all_tools(catalogue: Catalogue) -> None:
+    """Prepare what searches need besides vectors, which a graph of them leaves a core for."""
+    index_words(catalogue)
+    read_tool_words(catalogue)
+    suspects(catalogue)
 
 
 def _weigh_terms(catalogue: Catalogue, ids: Sequence[str]) -> list[dict[int, float]]:

@@ -206,7 +206,9 @@ class Catalogue:
 
     def load_or_build(self, key: str, build: Callable[[], bytes]) -> bytes:
         """Return the cached value of a key, or build it. `Store.keep` then stores it for this generation."""
-        value = self._cache(key) if self._cache else None
+        value = self.pending.get(key)
+        if value is None and self._cache:
+            value = self._cache(key)
         if value is None:
             value = self.pending[key] = build()
         return value

@@ -1,7 +1,8 @@
 """Approximate nearest neighbours for large catalogues: a graph finds candidates, exact cosines order them.
 
-The graph (HNSW, package usearch) holds the vectors as 8-bit integers with one scale per row. Its candidates are scored
-with the float vectors, so scores and order are those of the exact index; only a tool that the graph misses is lost.
+The graph (HNSW, package usearch) holds the first principal components of the vectors as 8-bit integers with one scale
+per row. Its candidates are scored with the float vectors, so scores and order are those of the exact index; only a tool
+that the graph misses is lost.
 
 A mask that leaves few tools is searched by comparing these tools one by one. With more of them, the graph returns as
 many more candidates as the mask hides, and the tools are compared one by one if that is not enough.
@@ -12,7 +13,8 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -26,11 +28,16 @@ from toolscout.indexes.rounded import Codes, make_codes
 if TYPE_CHECKING:
     from typing import Self  # new in Python 3.11
 
-__all__ = ["Ann", "count_candidates", "is_available", "make_codes"]
+__all__ = ["ANN_FORMAT", "Ann", "count_candidates", "is_available", "make_codes"]
+
+ANN_FORMAT: Final = "ann/2"  # raise it whenever the arrays change
 
 CONNECTIVITY: Final = 16  # neighbours of a tool in the graph; twice as many on its lowest level
-EXPANSION_ADD: Final = 128
+EXPANSION_ADD: Final = 96
+MIN_SQUARE_SHARE: Final = 0.85  # of the squared lengths of all vectors that the components of the graph hold
+COMPONENTS_STEP: Final = 32
 MIN_CANDIDATES: Final = 256  # that the graph returns at least
+CANDIDATES_PER_ROOT: Final = 1.5  # candidates for each unit of the square root of the number of tools
 MAX_CANDIDATES: Final = 4_096  # from here on, the tools are compared one by one
 MAX_COMPARED_TOOLS: Final = 20_000  # visible tools that are compared one by one at once
 MASK_MARGIN: Final = 1.5  # candidates in reserve, because a mask need not hide tools evenly
@@ -49,7 +56,7 @@ def is_available() -> bool:
 
 def count_candidates(n_tools: int) -> int:
     """Return how many candidates a search without a mask takes. In a larger graph, the same number misses more."""
-    return max(MIN_CANDIDATES, math.isqrt(n_tools))
+    return max(MIN_CANDIDATES, int(CANDIDATES_PER_ROOT * math.sqrt(n_tools)))
 
 
 class Ann(Exact):
@@ -66,6 +73,7 @@ class Ann(Exact):
         self._graph: Any = None
         self._graph_bytes: npt.NDArray[np.uint8] | None = None
         self._codes: Codes = np.empty((0, dim), dtype=np.int8)
+        self._components: Vectors = np.eye(dim, dtype=np.float32)
         self._lock = threading.Lock()
 
     def upsert(self, ids: Sequence[str], vectors: npt.NDArray[Any]) -> None:
@@ -105,22 +113,27 @@ class Ann(Exact):
     def _find_candidates(self, row: Vectors, k: int, mask: Mask | None) -> npt.NDArray[np.intp]:
         """Return positions, ascending, that include nearly all of the nearest tools."""
         self._open_graph()
-        code = make_codes(row[None])[0]
         wanted = max(MIN_CANDIDATES, 2 * k)
         if mask is None:
             wanted = max(wanted, count_candidates(len(self.ids)))
-            return self._search_graph(code, wanted) if wanted <= MAX_CANDIDATES else np.arange(len(self.ids))
+            return self._search_graph(row, wanted) if wanted <= MAX_CANDIDATES else np.arange(len(self.ids))
         n_visible = int(mask.sum())
         share = n_visible / max(1, len(self.ids))
         count = int(MASK_MARGIN * wanted / share) + 1 if n_visible > MAX_COMPARED_TOOLS else MAX_CANDIDATES + 1
         if count <= MAX_CANDIDATES:
-            positions = self._search_graph(code, count)
+            positions = self._search_graph(row, count)
             positions = positions[mask[positions]]
             if len(positions) >= wanted:
                 return positions
-        return self._compare(code, np.flatnonzero(mask), wanted)
+        return self._compare(make_codes(row[None])[0], np.flatnonzero(mask), wanted)
 
-    def _search_graph(self, code: Codes, count: int) -> npt.NDArray[np.intp]:
+    def make_graph_code(self, row: Vectors) -> Codes:
+        """Return the components of a vector as the graph holds them."""
+        code: Codes = make_codes(row[None] @ self._components)[0]
+        return code
+
+    def _search_graph(self, row: Vectors, count: int) -> npt.NDArray[np.intp]:
+        code = self.make_graph_code(row)
         with self._lock:  # the breadth of a search is a property of the graph, and it has one buffer
             self._graph.expansion_search = max(count, MIN_CANDIDATES)
             keys = self._graph.search(code, count, threads=1).keys
@@ -172,17 +185,37 @@ class Ann(Exact):
 
         with self._lock:
             if self._graph_bytes is None:
-                codes = make_codes(self.vectors)
-                self._codes, self._graph_bytes = codes, build_graph(codes)
+                self._codes, self._components = make_codes(self.vectors), self._choose_components()
+                self._graph_bytes = build_graph(self.vectors, self._components)
             graph = Index.restore(self._graph_bytes.data, view=True)
-            if graph is None or graph.ndim != self.dim or len(graph) != len(self.ids):
+            if graph is None or graph.ndim != self._components.shape[1] or len(graph) != len(self.ids):
                 raise StoreError("The stored graph of the index is damaged. Run  toolscout doctor --repair")
             self._graph = graph
 
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the index as arrays, without its ids."""
-        codes = make_codes(self.vectors)
-        return {**super().arrays(), "codes": codes, "graph": build_graph(codes)}
+    def _choose_components(self) -> Vectors:
+        """Return the directions in which the vectors are longest, `(dim, components)`, that hold most of them."""
+        if not len(self.vectors):
+            return self._components
+        _, products = self._compute_moments()
+        squares, directions = np.linalg.eigh(products)
+        shares = np.cumsum(squares[::-1]) / max(squares.sum(), np.finfo(np.float64).tiny)
+        enough = int(np.searchsorted(shares, MIN_SQUARE_SHARE)) + 1
+        count = min(self.dim, -(-enough // COMPONENTS_STEP) * COMPONENTS_STEP)
+        return np.ascontiguousarray(directions[:, ::-1][:, :count], dtype=np.float32)
+
+    def arrays(self, meanwhile: Callable[[], object] | None = None) -> dict[str, npt.NDArray[Any]]:
+        """Return the index as arrays, without its ids.
+
+        Args:
+            meanwhile: called while other threads build the graph.
+        """
+        arrays, components = super().arrays(), self._choose_components()
+        with ThreadPoolExecutor(1) as pool:
+            graph = pool.submit(build_graph, self.vectors, components)
+            if meanwhile is not None:
+                meanwhile()
+            arrays |= {"codes": make_codes(self.vectors), "components": components}
+            return arrays | {"graph": graph.result()}
 
     @property
     def reads_few_rows(self) -> bool:
@@ -198,7 +231,9 @@ class Ann(Exact):
         index = super().from_arrays(arrays, meta, ids)
         try:
             index._codes, index._graph_bytes = arrays["codes"], arrays["graph"]
+            index._components = arrays["components"]
             is_intact = index._codes.shape == index.vectors.shape and index._codes.dtype == np.int8
+            is_intact = is_intact and index._components.shape[:1] == (index.dim,)
         except KeyError:
             is_intact = False
         if not is_intact:
@@ -206,9 +241,13 @@ class Ann(Exact):
         return index
 
 
-def build_graph(codes: Codes) -> npt.NDArray[np.uint8]:
-    """Build the graph of some codes, and return its bytes. The key of a tool is its position."""
+def build_graph(vectors: Vectors, components: Vectors) -> npt.NDArray[np.uint8]:
+    """Build the graph of the components of vectors, and return its bytes. The key of a tool is its position."""
     from usearch.index import Index
+
+    codes: Codes = np.empty((len(vectors), components.shape[1]), dtype=np.int8)
+    for start in range(0, len(vectors), COMPARED_BATCH):
+        codes[start : start + COMPARED_BATCH] = make_codes(vectors[start : start + COMPARED_BATCH] @ components)
 
     graph = Index(
         ndim=codes.shape[1],

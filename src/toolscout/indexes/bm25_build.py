@@ -42,10 +42,7 @@ def build_arrays(
         settings: fields, tokenizer, weights.
         earlier: the tools that are not among the batches.
     """
-    kinds = [_KindOfTerms(kind, settings) for kind in list_kinds(settings)]
-    if earlier is not None:
-        for number, kind in enumerate(kinds):
-            kind.take_over(earlier, number)
+    kinds = [_KindOfTerms(kind, settings, earlier, number) for number, kind in enumerate(list_kinds(settings))]
     split, render_field = kinds[0].kind.tokens.split, render if settings.tokenizer == "code" else render_plain
     ids: list[str] = []
     for batch in batches:
@@ -55,7 +52,7 @@ def build_arrays(
             kind.read(words)
     parts = [kind.score() for kind in kinds]
     vocabulary = [term for kind in kinds for term in sorted(kind.vocabulary)]
-    codes = CountCodes(*(np.concatenate(column) for column in zip(*(part.counts for part in parts), strict=True)))
+    codes = CountCodes.join([part.counts for part in parts])
     n_terms = [len(kind.vocabulary) for kind in kinds]
     counts = TermCounts(codes, kinds[0].step, np.stack([part.lengths for part in parts]), n_terms)
     return BM25Arrays(ids, vocabulary, *_concatenate(parts), counts)
@@ -95,28 +92,29 @@ class _ScoredTerms(NamedTuple):
 class _KindOfTerms:
     """Collects the terms of one kind, and how often each tool has them."""
 
-    def __init__(self, kind: TokenKind, settings: BM25Settings) -> None:
-        self.kind, self._settings = kind, settings
+    def __init__(
+        self, kind: TokenKind, settings: BM25Settings, earlier: EarlierTerms | None = None, number: int = 0
+    ) -> None:
+        """Begin with the tools of an earlier index that have not changed; the others are read.
+
+        Args:
+            kind: of the terms.
+            settings: of the index.
+            earlier: an index with the same settings, or None.
+            number: of this kind in it.
+        """
+        self.kind, self._settings, self._earlier = kind, settings, earlier
+        self.step = min(settings.fields.values())
         self.vocabulary: dict[str, int] = {}
         self._numbers = _TermNumbers(kind, self.vocabulary)
         self._lengths: list[npt.NDArray[np.int64]] = []
         self._pairs: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float64]]] = []
-        self._n_tools = 0
-        self._earlier: EarlierTerms | None = None
-        self.step = min(settings.fields.values())
-
-    def take_over(self, earlier: EarlierTerms, number: int) -> None:
-        """Take over the tools that have not changed; only new and changed ones are read after that.
-
-        Args:
-            earlier: an index with the same settings.
-            number: of this kind in it.
-        """
-        names, terms, tools, counts = earlier.list_pairs(number)
-        self._earlier = earlier
-        self.vocabulary.update((name, term) for term, name in enumerate(names))
-        self._pairs.append((terms, tools, counts))
-        self._lengths.append(earlier.list_lengths(number))
+        self._n_tools = 0  # that were read
+        if earlier is not None:
+            names, terms, tools, counts = earlier.list_pairs(number)
+            self.vocabulary.update((name, term) for term, name in enumerate(names))
+            self._pairs.append((terms, tools, counts))
+            self._lengths.append(earlier.list_lengths(number))
 
     def read(self, words: Sequence[Sequence[str]]) -> None:
         """Count the terms of some tools, which follow those before.
@@ -182,8 +180,8 @@ class _KindOfTerms:
             start = end
         self._pairs.clear()
         order, ends = self._order_pairs(term, tool, frequency)
-        joined = CountCodes(*(np.concatenate(column) for column in zip(*codes, strict=True)))
-        return _ScoredTerms(data[order], tool[order], ends.astype(np.int32), joined.reorder(order), lengths)
+        counted = CountCodes.join(codes).reorder(order)
+        return _ScoredTerms(data[order], tool[order], ends.astype(np.int32), counted, lengths)
 
     def _order_pairs(
         self, term: npt.NDArray[np.int32], tool: npt.NDArray[np.int32], frequency: npt.NDArray[np.int64]

@@ -41,6 +41,11 @@ class CountCodes(NamedTuple):
         is_odd = (multiples * step != counts) | (multiples >= ODD_CODE)
         return cls(np.where(is_odd, ODD_CODE, multiples).astype(np.uint8), counts[is_odd])
 
+    @classmethod
+    def join(cls, parts: Sequence[CountCodes]) -> Self:
+        """Return the counts of some parts, one after the other."""
+        return cls(np.concatenate([part.codes for part in parts]), np.concatenate([part.odd for part in parts]))
+
     def decode(self, step: float) -> Counts:
         """Return the counts."""
         counts: Counts = self.codes.astype(np.float64) * step

@@ -123,7 +123,17 @@ def _find_families(catalogue: Catalogue, key: str) -> list[dict[str, str]]:
         tool_id = catalogue.ids[position]
         for verb, rest in _mark_verbs(catalogue.names[position]):
             named[tool_id.partition("/")[0], rest][tool_id] = verb
-    families = [verbs for verbs in named.values() if _has_opposites(verbs.values())]
+    siblings = _split_by_path(catalogue, [verbs for verbs in named.values() if _has_opposites(verbs.values())])
+    if encoded is None or catalogue.earlier is None:
+        return siblings
+    sources = catalogue.earlier.sources
+    siblings += [one for one in msgspec.json.decode(encoded, type=list[dict[str, str]]) if _find_source(one) in sources]
+    ranks = {source: rank for rank, source in enumerate(catalogue.list_sources())}
+    return sorted(siblings, key=lambda one: ranks[_find_source(one)])
+
+
+def _split_by_path(catalogue: Catalogue, families: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Split families by the paths of their tools, and return those that still hold opposites."""
     paths = {tool.id: tool.path for tool in catalogue.tools(sorted({id for verbs in families for id in verbs}))}
     all_siblings: list[dict[str, str]] = []
     for verbs in families:
@@ -131,13 +141,7 @@ def _find_families(catalogue: Catalogue, key: str) -> list[dict[str, str]]:
         for tool_id, verb in verbs.items():
             by_path[paths[tool_id]][tool_id] = verb
         all_siblings += [siblings for siblings in by_path.values() if _has_opposites(siblings.values())]
-    if encoded is None or catalogue.earlier is None:
-        return all_siblings
-    sources = catalogue.earlier.sources
-    taken = msgspec.json.decode(encoded, type=list[dict[str, str]])
-    all_siblings += [siblings for siblings in taken if _find_source(siblings) in sources]
-    ranks = {source: rank for rank, source in enumerate(catalogue.list_sources())}
-    return sorted(all_siblings, key=lambda siblings: ranks[_find_source(siblings)])
+    return all_siblings
 
 
 def _find_source(siblings: Mapping[str, str]) -> str:
