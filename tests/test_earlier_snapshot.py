@@ -18,7 +18,7 @@ from toolscout.catalogue.earlier import _find_rows
 from toolscout.catalogue.read_snapshot import STAMP_KEY
 from toolscout.catalogue.snapshot_files import SNAPSHOTS_FOLDER, SnapshotFiles
 from toolscout.catalogue.store import Catalogue, Store
-from toolscout.indexes import exact, sparse
+from toolscout.indexes import ann, exact, sparse
 from toolscout.indexes.term_counts import CountCodes
 from toolscout.scout import Scout
 from toolscout.workspace import Workspace
@@ -230,6 +230,22 @@ def test_a_source_that_becomes_scattered_is_noticed_though_others_are_taken_over
         catalogue, _ = scout.pipeline()
         rivals = similar.find_rivals(catalogue, lambda _: pytest.fail("it is stored"))
     assert rivals and rivals.scattered == {"source1", "source2", "source3", "a_new-source"}
+
+
+def test_a_graph_grows_with_the_catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("usearch")
+    sources = fill_home(tmp_path, 5)
+    with Scout(tmp_path, index="ann") as scout:
+        scout.embed()
+    monkeypatch.setattr(ann, "build_graph", lambda *_: pytest.fail("the graph was built anew"))
+    with Scout(tmp_path, index="ann") as scout:
+        scout.add(
+            [*sources["source2"][1:], {"name": "sell", "description": "sells shares at the market"}], name="source2"
+        )
+        scout.embed()
+        assert scout.search("sell shares at the market", recipe="dense").ids[0] == "source2/sell"
+        gone = sources["source2"][0]
+        assert f"source2/{gone['name']}" not in scout.search(gone["description"], 50, recipe="dense").ids
 
 
 def test_rows_are_found_by_their_whole_fingerprint() -> None:

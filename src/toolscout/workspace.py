@@ -14,8 +14,10 @@ import numpy as np
 from toolscout import encoders, llm
 from toolscout.arrays import Vectors
 from toolscout.catalogue.array_file import Arrays
+from toolscout.catalogue.earlier import EarlierSnapshot
 from toolscout.catalogue.screening import suspects
 from toolscout.catalogue.snapshot import TOOLS_BATCH
+from toolscout.catalogue.snapshot_files import Part
 from toolscout.catalogue.store import Catalogue
 from toolscout.catalogue.tool_words import read_tool_words
 from toolscout.catalogue.vector_cache import VectorStore
@@ -25,7 +27,7 @@ from toolscout.encoders.pair_cache import PairCache
 from toolscout.encoders.shards import encode_batches
 from toolscout.errors import ConfigError, StoreError
 from toolscout.indexes import BUILT_IN_INDEXES, VectorIndex, choose_index, new_index
-from toolscout.indexes.ann import ANN_FORMAT, Ann
+from toolscout.indexes.ann import ANN_FORMAT, Ann, EarlierGraph
 from toolscout.indexes.engines.contract import is_engine, searches_words
 from toolscout.indexes.engines.reflect import Snapshot, open_index
 from toolscout.indexes.engines.search import EngineIndex
@@ -143,10 +145,12 @@ class Workspace:
         kind: type[Exact] = Ann if name == "ann" else Exact
 
         def make() -> tuple[Arrays, Mapping[str, Any]]:
-            index = kind.of(catalogue.ids, self._encode_all(catalogue, encoder, style, key))
-            if isinstance(index, Ann):
-                return index.arrays(meanwhile=functools.partial(_read_all_tools, catalogue)), index.meta
-            return index.arrays(), index.meta
+            taken = catalogue.open_earlier(key)
+            index = kind.of(catalogue.ids, self._encode_all(catalogue, encoder, style, taken))
+            if not isinstance(index, Ann):
+                return index.arrays(), index.meta
+            graph = EarlierGraph(taken[1].arrays, taken[0].places) if taken else None
+            return index.arrays(functools.partial(_read_all_tools, catalogue), graph), index.meta
 
         def load() -> Exact:
             part = catalogue.load_part(key, make)
@@ -158,14 +162,16 @@ class Workspace:
         key = f"{ANN_FORMAT if name == 'ann' else name}/{name_space(encoder, style)}"
         return catalogue.share(key, load)
 
-    def _encode_all(self, catalogue: Catalogue, encoder: Encoder, style: str, key: str) -> Vectors:
-        """Encode all tools of a snapshot that have no vector in the part of this key of the snapshot before.
+    def _encode_all(
+        self, catalogue: Catalogue, encoder: Encoder, style: str, taken: tuple[EarlierSnapshot, Part] | None
+    ) -> Vectors:
+        """Encode all tools of a snapshot that have no vector in this part of the snapshot before.
 
         A cheap encoder reads them batch by batch, so that few tools are in memory.
         """
         rows = np.empty((len(catalogue), encoder.dim), dtype=np.float32)
         positions = np.arange(len(catalogue))
-        if taken := catalogue.open_earlier(key):
+        if taken is not None:
             earlier, part = taken
             rows[earlier.unchanged] = part.arrays["vectors"][earlier.places[earlier.unchanged]]
             positions = earlier.changed

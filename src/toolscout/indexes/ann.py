@@ -10,6 +10,7 @@ many more candidates as the mask hides, and the tools are compared one by one if
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import threading
@@ -28,7 +29,7 @@ from toolscout.indexes.rounded import Codes, make_codes
 if TYPE_CHECKING:
     from typing import Self  # new in Python 3.11
 
-__all__ = ["ANN_FORMAT", "Ann", "count_candidates", "is_available", "make_codes"]
+__all__ = ["ANN_FORMAT", "Ann", "EarlierGraph", "count_candidates", "is_available", "make_codes"]
 
 ANN_FORMAT: Final = "ann/2"  # raise it whenever the arrays change
 
@@ -39,6 +40,7 @@ COMPONENTS_STEP: Final = 32
 MIN_CANDIDATES: Final = 256  # that the graph returns at least
 CANDIDATES_PER_ROOT: Final = 1.5  # candidates for each unit of the square root of the number of tools
 MAX_CANDIDATES: Final = 4_096  # from here on, the tools are compared one by one
+MAX_CHANGED_SHARE: Final = 0.1  # of the tools, up to which a graph grows instead of being built anew
 MAX_COMPARED_TOOLS: Final = 20_000  # visible tools that are compared one by one at once
 MASK_MARGIN: Final = 1.5  # candidates in reserve, because a mask need not hide tools evenly
 COMPARED_BATCH: Final = 65_536
@@ -74,6 +76,7 @@ class Ann(Exact):
         self._graph_bytes: npt.NDArray[np.uint8] | None = None
         self._codes: Codes = np.empty((0, dim), dtype=np.int8)
         self._components: Vectors = np.eye(dim, dtype=np.float32)
+        self._keyed: npt.NDArray[np.int32] | None = None
         self._lock = threading.Lock()
 
     def upsert(self, ids: Sequence[str], vectors: npt.NDArray[Any]) -> None:
@@ -137,7 +140,10 @@ class Ann(Exact):
         with self._lock:  # the breadth of a search is a property of the graph, and it has one buffer
             self._graph.expansion_search = max(count, MIN_CANDIDATES)
             keys = self._graph.search(code, count, threads=1).keys
-        return np.sort(np.asarray(keys).astype(np.intp))
+        positions = np.asarray(keys).astype(np.intp)
+        if self._keyed is not None:
+            positions = self._keyed[positions].astype(np.intp)
+        return np.sort(positions[positions >= 0])
 
     def _compare(self, code: Codes, positions: npt.NDArray[np.intp], wanted: int) -> npt.NDArray[np.intp]:
         """Return the positions, ascending, of the nearest of some tools by their codes."""
@@ -186,9 +192,10 @@ class Ann(Exact):
         with self._lock:
             if self._graph_bytes is None:
                 self._codes, self._components = make_codes(self.vectors), self._choose_components()
-                self._graph_bytes = build_graph(self.vectors, self._components)
+                self._graph_bytes, self._keyed = build_graph(self.vectors, self._components), None
             graph = Index.restore(self._graph_bytes.data, view=True)
-            if graph is None or graph.ndim != self._components.shape[1] or len(graph) != len(self.ids):
+            n_keys = len(self.ids if self._keyed is None else self._keyed)
+            if graph is None or graph.ndim != self._components.shape[1] or len(graph) != n_keys:
                 raise StoreError("The stored graph of the index is damaged. Run  toolscout doctor --repair")
             self._graph = graph
 
@@ -203,18 +210,26 @@ class Ann(Exact):
         count = min(self.dim, -(-enough // COMPONENTS_STEP) * COMPONENTS_STEP)
         return np.ascontiguousarray(directions[:, ::-1][:, :count], dtype=np.float32)
 
-    def arrays(self, meanwhile: Callable[[], object] | None = None) -> dict[str, npt.NDArray[Any]]:
+    def arrays(
+        self, meanwhile: Callable[[], object] | None = None, earlier: EarlierGraph | None = None
+    ) -> dict[str, npt.NDArray[Any]]:
         """Return the index as arrays, without its ids.
 
         Args:
             meanwhile: called while other threads build the graph.
+            earlier: a graph that most of the tools are in. The others are added to it.
         """
-        arrays, components = super().arrays(), self._choose_components()
+        arrays = super().arrays()
+        if earlier is not None and earlier.is_worthwhile:
+            components, keyed, make = earlier.components, earlier.keyed, functools.partial(earlier.grow, self.vectors)
+        else:
+            components, keyed = self._choose_components(), np.arange(len(self.ids), dtype=np.int32)
+            make = functools.partial(build_graph, self.vectors, components)
         with ThreadPoolExecutor(1) as pool:
-            graph = pool.submit(build_graph, self.vectors, components)
+            graph = pool.submit(make)
             if meanwhile is not None:
                 meanwhile()
-            arrays |= {"codes": make_codes(self.vectors), "components": components}
+            arrays |= {"codes": make_codes(self.vectors), "components": components, "keyed": keyed}
             return arrays | {"graph": graph.result()}
 
     @property
@@ -231,7 +246,7 @@ class Ann(Exact):
         index = super().from_arrays(arrays, meta, ids)
         try:
             index._codes, index._graph_bytes = arrays["codes"], arrays["graph"]
-            index._components = arrays["components"]
+            index._components, index._keyed = arrays["components"], arrays["keyed"]
             is_intact = index._codes.shape == index.vectors.shape and index._codes.dtype == np.int8
             is_intact = is_intact and index._components.shape[:1] == (index.dim,)
         except KeyError:
@@ -241,22 +256,66 @@ class Ann(Exact):
         return index
 
 
+class EarlierGraph:
+    """The graph of an earlier index, to which new tools are added. Those that are gone stay in it, and are not found.
+
+    Attributes:
+        components: see `Ann`.
+        keyed: for each key of the graph with the new tools the position of its tool; -1: it is gone.
+    """
+
+    def __init__(self, arrays: Mapping[str, npt.NDArray[Any]], places: npt.NDArray[np.int64]) -> None:
+        """Take over the graph of an index.
+
+        Args:
+            arrays: of the index.
+            places: `(tools,)`, for each tool of the new index its position in the earlier one; -1: it is new.
+        """
+        self.components, self._graph_bytes = arrays["components"], arrays["graph"]
+        positions = np.full(len(arrays["vectors"]) + 1, -1, dtype=np.int32)  # the last stands for tools that were gone
+        positions[places[places >= 0]] = np.flatnonzero(places >= 0)
+        self._new = np.flatnonzero(places < 0)
+        self._n_keys = len(arrays["keyed"])
+        self.keyed = np.concatenate([positions[arrays["keyed"]], self._new.astype(np.int32)])
+
+    @property
+    def is_worthwhile(self) -> bool:
+        """Whether few tools are new or gone. With more of them, the graph would lose recall, and is built anew."""
+        n_gone = int((self.keyed < 0).sum())
+        return n_gone + len(self._new) <= MAX_CHANGED_SHARE * self._n_keys
+
+    def grow(self, vectors: Vectors) -> npt.NDArray[np.uint8]:
+        """Return the bytes of the graph with the new tools; `vectors`: of all tools."""
+        graph = _make_graph(self.components.shape[1])
+        graph.load(self._graph_bytes.tobytes())
+        if len(graph) != self._n_keys:
+            raise StoreError("The stored graph of the index is damaged. Run  toolscout doctor --repair")
+        if len(self._new):
+            keys = np.arange(self._n_keys, self._n_keys + len(self._new))
+            codes = make_codes(vectors[self._new] @ self.components)
+            graph.add(keys, codes, threads=os.cpu_count() or 1)
+        return np.frombuffer(graph.save() or b"", dtype=np.uint8)
+
+
 def build_graph(vectors: Vectors, components: Vectors) -> npt.NDArray[np.uint8]:
     """Build the graph of the components of vectors, and return its bytes. The key of a tool is its position."""
-    from usearch.index import Index
-
     codes: Codes = np.empty((len(vectors), components.shape[1]), dtype=np.int8)
     for start in range(0, len(vectors), COMPARED_BATCH):
         codes[start : start + COMPARED_BATCH] = make_codes(vectors[start : start + COMPARED_BATCH] @ components)
+    graph = _make_graph(codes.shape[1])
+    if len(codes):
+        graph.add(np.arange(len(codes)), codes, threads=os.cpu_count() or 1)
+    return np.frombuffer(graph.save() or b"", dtype=np.uint8)
 
-    graph = Index(
-        ndim=codes.shape[1],
+
+def _make_graph(n_components: int) -> Any:
+    from usearch.index import Index
+
+    return Index(
+        ndim=n_components,
         metric="cos",
         dtype="i8",
         connectivity=CONNECTIVITY,
         expansion_add=EXPANSION_ADD,
         enable_key_lookups=False,
     )
-    if len(codes):
-        graph.add(np.arange(len(codes)), codes, threads=os.cpu_count() or 1)
-    return np.frombuffer(graph.save() or b"", dtype=np.uint8)
