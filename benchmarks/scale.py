@@ -32,7 +32,6 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "scale.json"
 SIZES = (1_000, 10_000, 41_055, 177_000, 1_000_000)
 MORE_TOOLS = 10  # that are added to a home that is ready
-MAX_SIZE_WITH_MORE = 177_000  # tools of such a home
 BANDWIDTH_BYTES = 1 << 28  # read to measure the memory
 REQUESTS = ("livemcpbench", "toolbench", "bfcl", "metatool", "hammerbench")
 REQUESTS_OF_EACH = 40
@@ -246,8 +245,7 @@ def measure(n_tools: int, data: Path, work: Path) -> dict[str, Any]:
     more.rename(folder / "more" / "added")
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     report = {}
-    parts = [("add", {}), ("search", threads), *([("more", {})] if n_tools <= MAX_SIZE_WITH_MORE else [])]
-    for part, environment in parts:
+    for part, environment in (("add", {}), ("search", threads), ("more", {})):
         command = [sys.executable, __file__, "--part", part, "--work", str(folder), "--data", str(data)]
         done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True)
         report[part] = json.loads(done.stdout)

@@ -124,6 +124,8 @@ def test_a_graph_grows_by_new_tools_and_loses_those_that_are_gone(pair: tuple[Ex
         found = grown.search(queries, 10)[0]
         assert measure_recall(exact.search(queries, 10)[0], found) >= 0.97
         assert [row[0] for row in found[:2]] == [ids[7], ids[91]]
+        [near_last] = grown.search(vectors[-1:], 200)[0]
+        assert near_last[0] == ids[-1] and len(set(near_last)) == 200  # a gone tool does not stand for the last
         before = grown
     assert not EarlierGraph(arrays, np.where(np.arange(len(ids)) % 5, np.arange(len(ids)), -1)).is_worthwhile
 
