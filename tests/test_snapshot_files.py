@@ -25,6 +25,7 @@ ARRAYS = {
     "codes": np.arange(-6, 6, dtype=np.int8).reshape(3, 4),
     "rows": np.linspace(0, 1, 40, dtype=np.float32).reshape(10, 4),
     "none": np.zeros((0, 3), dtype=np.int32),
+    "hollow": np.zeros((2, 0, 5), dtype=np.int32),
     "sums": np.array([1.5, -2.5]),
 }
 
