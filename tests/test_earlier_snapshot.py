@@ -220,6 +220,29 @@ def test_the_files_of_a_snapshot_that_another_process_kept_stay(tmp_path: Path) 
     assert sorted(path.name for path in (tmp_path / SNAPSHOTS_FOLDER).iterdir()) == before
 
 
+def test_a_further_machine_takes_over_from_its_own_older_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = fill_home(tmp_path / "home", 6)
+    folder, older = tmp_path / "home" / SNAPSHOTS_FOLDER, tmp_path / "older"
+    shutil.copytree(folder, older)
+    changes = change_sources(sources, 8)
+    answers = apply_changes(tmp_path / "home", changes)
+    state = read_state(tmp_path / "home")
+    shutil.rmtree(folder)
+    shutil.copytree(older, folder)  # what another machine has that shares the catalogue in a database
+    encode, encoded = Workspace.encode_tools, list[str]()
+
+    def note(self: Workspace, encoder: Any, tools: Any, style: str = "named") -> Any:
+        encoded.extend(tool.source for tool in tools if style == "named")
+        return encode(self, encoder, tools, style)
+
+    monkeypatch.setattr(Workspace, "encode_tools", note)
+    assert apply_changes(tmp_path / "home", {}) == answers
+    assert encoded and set(encoded) == {"source1", "a_new-source"}
+    found = read_state(tmp_path / "home")
+    compare_states({key: state[key] for key in found}, found)
+    assert not {path.name for path in older.iterdir()} & {path.name for path in folder.iterdir()}
+
+
 def test_a_source_that_becomes_scattered_is_noticed_though_others_are_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,12 +59,16 @@ def read_snapshot(store: Any, folder: Path) -> Catalogue:
                 return None
             make = functools.partial(make_fingerprint_rows, snapshot.ids, load_fingerprints())
         present = snapshot.load_part(FINGERPRINTS_FORMAT, make)
-        earlier_files = SnapshotFiles(folder, last_stamp)
-        is_earlier = last_stamp and stamp is None
-        earlier = earlier_files.open(FINGERPRINTS_FORMAT, check=True) if is_earlier else None
-        return earlier and EarlierSnapshot(
-            earlier_files, present, earlier, lambda key: load_cache(key, last_generation)
-        )
+        found = files.find_others(FINGERPRINTS_FORMAT)  # a further machine has older ones, a killed build newer ones
+        for others in sorted(found, key=lambda one: one.stamp != last_stamp):
+            if earlier := others.open(FINGERPRINTS_FORMAT, check=True):
+                is_last = stamp is None and others.stamp == last_stamp
+                load = functools.partial(load_cache, of_generation=last_generation) if is_last else load_nothing
+                return EarlierSnapshot(others, present, earlier, load)
+        return None
+
+    def load_nothing(key: str) -> bytes | None:
+        return None
 
     with store.reading() as connection:
         generation = store.generation()
@@ -73,7 +77,7 @@ def read_snapshot(store: Any, folder: Path) -> Catalogue:
         stamp = last_stamp if last_generation == generation else None
         files = None
         if stamp is not None or not store.read_only:
-            files = SnapshotFiles(folder, stamp or secrets.token_hex(STAMP_BYTES))
+            files = SnapshotFiles(folder, stamp or secrets.token_hex(STAMP_BYTES), is_known=stamp is not None)
         snapshot = Catalogue(
             generation,
             _read_names(connection, files, is_new=stamp is None),

@@ -120,10 +120,16 @@ class Catalogue:
         part = self.earlier.open_part(key) if self.earlier else None
         return (self.earlier, part) if self.earlier and part else None
 
-    def replace_earlier(self, stamp: str) -> None:
-        """Remove the files of other snapshots if the store knows the files of this one, by their stamp."""
-        if self._files and self._files.stamp == stamp:
+    def mark_known(self, stamp: str) -> None:
+        """Note the stamp that the store has for this generation: that of this snapshot, or of another process."""
+        if self._files:
+            self._files.is_known = self._files.stamp == stamp
+
+    def replace_earlier(self) -> None:
+        """Remove the files of other snapshots, if files were written here and the store knows them."""
+        if self._files and self._files.is_known and self._files.has_written:
             self.earlier = None
+            self._files.has_written = False
             self._files.remove_others()
 
     def __len__(self) -> int:

@@ -347,20 +347,19 @@ class Store(Database):
 
         If another process is writing, nothing is stored: the values can be built again. What took long waits for it.
         """
-        if not catalogue.pending:
-            return
-        wait = len(catalogue) >= MIN_MAPPED_TOOLS
-        with contextlib.suppress(StoreError):
-            with self.writing(wait=wait) as writer:
-                writer.executemany(
-                    "INSERT INTO caches VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET generation = "
-                    "excluded.generation, value = excluded.value WHERE caches.generation < excluded.generation",
-                    [(key, catalogue.generation, value) for key, value in catalogue.pending.items()],
-                )
-                stamp = writer.execute(LAST_CACHED, (STAMP_KEY,)).fetchone()
-            if stamp:  # only now, because until the commit the files of the last stamp count
-                catalogue.replace_earlier(bytes(stamp[0]).decode())
-        catalogue.pending.clear()
+        if catalogue.pending:
+            wait = len(catalogue) >= MIN_MAPPED_TOOLS
+            with contextlib.suppress(StoreError):
+                with self.writing(wait=wait) as writer:
+                    writer.executemany(
+                        "INSERT INTO caches VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET generation = "
+                        "excluded.generation, value = excluded.value WHERE caches.generation < excluded.generation",
+                        [(key, catalogue.generation, value) for key, value in catalogue.pending.items()],
+                    )
+                    stamp = writer.execute(LAST_CACHED, (STAMP_KEY,)).fetchone()
+                catalogue.mark_known(bytes(stamp[0]).decode() if stamp else "")
+            catalogue.pending.clear()
+        catalogue.replace_earlier()
 
     # --- health
 
