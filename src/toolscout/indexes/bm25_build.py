@@ -43,6 +43,18 @@ def build_arrays(
         earlier: the tools that are not among the batches.
     """
     kinds = [_KindOfTerms(kind, settings, earlier, number) for number, kind in enumerate(list_kinds(settings))]
+    ids = _read_batches(batches, settings, kinds)
+    parts = [kind.score() for kind in kinds]
+    vocabulary = [term for kind in kinds for term in sorted(kind.vocabulary)]
+    codes, n_terms = CountCodes.join([part.counts for part in parts]), [len(kind.vocabulary) for kind in kinds]
+    counts = TermCounts(codes, kinds[0].step, np.stack([part.lengths for part in parts]), n_terms)
+    return BM25Arrays(ids, vocabulary, *_concatenate(parts), counts)
+
+
+def _read_batches(
+    batches: Iterable[Sequence[Tool]], settings: BM25Settings, kinds: Sequence[_KindOfTerms]
+) -> list[str]:
+    """Read the terms of tools, which follow those before, and return their ids."""
     split, render_field = kinds[0].kind.tokens.split, render if settings.tokenizer == "code" else render_plain
     ids: list[str] = []
     for batch in batches:
@@ -50,12 +62,7 @@ def build_arrays(
         words = [split(render_field(tool, field)) for tool in batch for field in settings.fields]
         for kind in kinds:
             kind.read(words)
-    parts = [kind.score() for kind in kinds]
-    vocabulary = [term for kind in kinds for term in sorted(kind.vocabulary)]
-    codes = CountCodes.join([part.counts for part in parts])
-    n_terms = [len(kind.vocabulary) for kind in kinds]
-    counts = TermCounts(codes, kinds[0].step, np.stack([part.lengths for part in parts]), n_terms)
-    return BM25Arrays(ids, vocabulary, *_concatenate(parts), counts)
+    return ids
 
 
 class _TermNumbers(dict[str, tuple[int, ...]]):
