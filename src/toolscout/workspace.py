@@ -155,7 +155,8 @@ class Workspace:
         def load() -> Exact:
             part = catalogue.load_part(key, make)
             index = kind.from_arrays(part.arrays, part.meta, catalogue.ids)
-            if index.reads_few_rows and "vectors" in part.rows:
+            # Up to the size of a graph, mapped vectors are small, and reading them takes an eighth less of a search.
+            if name == "ann" and index.reads_few_rows and "vectors" in part.rows:
                 index.read_rows_with(part.rows["vectors"].read)
             return index
 
