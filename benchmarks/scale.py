@@ -225,13 +225,14 @@ def count_vector_bytes(index: Any, rows: Any) -> float:
         near = [index._rounded.find_near(row, DEPTH, None, 1.0) for row in rows]
         n_near = np.median([len(index.ids) if positions is None else len(positions) for positions in near])
         return float(index._rounded.codes.nbytes + n_near * 4 * index.dim)
-    from toolscout.indexes.ann import count_candidates
+    from toolscout.indexes.ann import MIN_CANDIDATES, count_candidates
 
     n_candidates = count_candidates(len(index.ids))
     index._graph.expansion_search = n_candidates
     compared = [index._graph.search(index.make_graph_code(row), n_candidates, threads=1).computed_distances
                 for row in rows]  # fmt: skip
-    return float(np.median(compared)) * index._graph.ndim + n_candidates * 4 * index.dim
+    n_rows = max(MIN_CANDIDATES, n_candidates // 2)
+    return float(np.median(compared)) * index._graph.ndim + n_rows * 4 * index.dim
 
 
 # --- all sizes --------------------------------------------------------------------------------------------------------

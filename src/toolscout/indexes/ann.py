@@ -118,8 +118,9 @@ class Ann(Exact):
         self._open_graph()
         wanted = max(MIN_CANDIDATES, 2 * k)
         if mask is None:
-            wanted = max(wanted, count_candidates(len(self.ids)))
-            return self._search_graph(row, wanted) if wanted <= MAX_CANDIDATES else np.arange(len(self.ids))
+            count = max(wanted, count_candidates(len(self.ids)))
+            nearest = max(wanted, count // 2)  # the others only widen the walk, and hardly ever hold one of the ten
+            return self._search_graph(row, count, nearest) if count <= MAX_CANDIDATES else np.arange(len(self.ids))
         n_visible = int(mask.sum())
         share = n_visible / max(1, len(self.ids))
         count = int(MASK_MARGIN * wanted / share) + 1 if n_visible > MAX_COMPARED_TOOLS else MAX_CANDIDATES + 1
@@ -135,11 +136,12 @@ class Ann(Exact):
         code: Codes = make_codes(row[None] @ self._components)[0]
         return code
 
-    def _search_graph(self, row: Vectors, count: int) -> npt.NDArray[np.intp]:
+    def _search_graph(self, row: Vectors, count: int, nearest: int | None = None) -> npt.NDArray[np.intp]:
+        """Return positions, ascending, of the `nearest` of so many candidates, or of all of them."""
         code = self.make_graph_code(row)
         with self._lock:  # the breadth of a search is a property of the graph, and it has one buffer
             self._graph.expansion_search = max(count, MIN_CANDIDATES)
-            keys = self._graph.search(code, count, threads=1).keys
+            keys = self._graph.search(code, count, threads=1).keys[:nearest]
         positions = np.asarray(keys).astype(np.intp)
         if self._keyed is not None:
             positions = self._keyed[positions].astype(np.intp)
