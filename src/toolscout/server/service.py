@@ -73,7 +73,7 @@ class Service:
         """
         self.scout, self.policies, self.results = scout, policies or Policies(), results
         self.limits = limits or Limits()
-        self.buckets = Buckets(self.limits.rate)
+        self.buckets = Buckets(self._choose_rate())
         self.views = Views(scout.store)
         self.metrics = Metrics(lambda: len(self.batches), scout.store.generation, self._count_tools)
         self._threads = ThreadPoolExecutor(SERVICE_THREADS, thread_name_prefix="toolscout-work")
@@ -90,6 +90,11 @@ class Service:
         self._opened_at = -math.inf
         self._drift = DriftWatch(scout)
         self._follow_policies = follow_policies
+
+    def _choose_rate(self) -> float | None:
+        """Choose the queries a second that one caller may send now."""
+        has_rules = isinstance(self.policies, LivePolicies) and self.policies.has_rules
+        return self.limits.rate_with_policy or self.limits.rate if has_rules else self.limits.rate
 
     def _count_tools(self) -> int:
         return len(self.views.current().rows)
@@ -185,6 +190,7 @@ class Service:
             await asyncio.sleep(POLICY_INTERVAL_S)
             try:
                 await asyncio.to_thread(policies.refresh, say)  # the service's own threads may all be busy
+                self.buckets.rate = self._choose_rate()
             except ToolscoutError as error:
                 _log.warning("the policy file is not read: %s", error)
 
