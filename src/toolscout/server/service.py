@@ -197,6 +197,7 @@ class Service:
     @contextlib.asynccontextmanager
     async def running(self, *_: object) -> AsyncIterator[None]:
         """Open the index and watch the traffic in the background. At the end wait until the threads have finished."""
+        self.scout.engine.switch_in_background()
         self.reopen()
         watches = [asyncio.create_task(self._watch_drift())]
         if self._follow_policies is not None and isinstance(self.policies, LivePolicies):
@@ -213,6 +214,7 @@ class Service:
 
     def close(self) -> None:
         """Stop the threads after their current work."""
+        self.scout.engine.stop_switching()
         self._search_thread.shutdown()
         self._threads.shutdown()
 
