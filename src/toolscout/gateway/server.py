@@ -119,6 +119,7 @@ class Gateway:
         """Run the servers behind the gateway inside this context, and keep the catalogue in step with them."""
         import anyio
 
+        self.scout.engine.switch_in_background()
         self._server_scope, self._all_stopped = anyio.CancelScope(), anyio.Event()
         async with anyio.create_task_group() as group, anyio.create_task_group() as self.upstreams.relay.group:
             group.start_soon(self._run_servers)
@@ -129,6 +130,7 @@ class Gateway:
                 with anyio.CancelScope(shield=True):
                     await self.stop()
                     self.health.remove()
+                    await anyio.to_thread.run_sync(self.scout.engine.stop_switching)
                     end = functools.partial(self._threads.shutdown, cancel_futures=True)
                     await anyio.to_thread.run_sync(end)  # the threads use the store until they have ended
 
