@@ -33,14 +33,14 @@ class CallLog:
         """Write a call. It belongs to a search only if the caller made that search.
 
         In a folder this is done in the event loop, because a change of thread takes longer than the write. A thread
-        writes if another writer is at work, and each 256th call.
+        writes the first call, because it opens the journal, each 256th, and while another writer is at work.
         """
         if not self._scout.settings.journal:
             return
         write = functools.partial(self._write, caller, id, ok, search, ms)
-        self._calls += 1
+        number, self._calls = self._calls, self._calls + 1
         try:
-            if self._scout.settings.database is None and self._calls % THREAD_EVERY:
+            if self._scout.settings.database is None and number % THREAD_EVERY:
                 connection: Any = self._scout.journal.connection
                 with suppress(StoreError), without_waiting(connection):
                     write()
