@@ -129,7 +129,7 @@ def test_the_arguments_are_checked_while_the_server_lists_its_tools(
             await agent.call("it/echo", text="x")
             order.clear()
             await agent.call("it/echo", text="x")
-            assert order == ["arguments", "begun", "listed"]
+            assert order[:3] == ["arguments", "begun", "listed"]
 
     monkeypatch.setattr(DefinitionChecks, "_check", note_check)
     monkeypatch.setattr(server, "accepts_at_once", note_arguments)
@@ -142,6 +142,7 @@ def hold_journal(agent: Agent) -> sqlite3.Connection:
     return other
 
 
+@pytest.mark.folder_only("in a database other writers hold nobody up")
 def test_a_call_waits_for_a_journal_that_somebody_writes_to_and_nobody_else_does(start: Start, home: str) -> None:
     if home.startswith("postgresql"):
         pytest.skip("one connection of a file is enough here")
