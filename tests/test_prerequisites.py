@@ -17,7 +17,13 @@ from toolscout.gateway.text import fill_search_answer, outline_tool
 from toolscout.recipes.guard import bring_prerequisites, guard
 from toolscout.scout import Scout
 from toolscout.search.pipeline import Cut, Stage
-from toolscout.search.prerequisites import MAX_BEARERS, MIN_LEVEL_SCORE, Prerequisites
+from toolscout.search.prerequisites import (
+    MAX_BEARERS,
+    MIN_BEARER_SCORE,
+    MIN_LEVEL_SCORE,
+    MIN_STRANGER_SCORE,
+    Prerequisites,
+)
 from toolscout.sources import read
 from toolscout.sources.schemas import read_objects
 from toolscout.types import Hit, Search, Tool, as_json
@@ -129,9 +135,32 @@ def test_the_budget_bounds_the_prerequisites_between_two_matches_and_the_rest_fo
 def test_a_low_ranked_hit_brings_none() -> None:
     tools = [tool("low", "p"), tool("p"), *(tool(f"m{n}") for n in range(MAX_BEARERS))]
     far_down = ranked(*(f"m{n}" for n in range(MAX_BEARERS)), "low", fall=0.99)
-    far_lower = ranked("m0", "low", fall=0.4)
+    far_lower = ranked("m0", "low", fall=MIN_BEARER_SCORE - 0.01)
     for search in (far_down, far_lower):
         assert stage(*tools)([search])[0].hits == search.hits
+
+
+def test_a_weak_match_of_another_source_brings_none_and_takes_no_place_from_better_ones() -> None:
+    """A request about reviews of code meets a reader of film reviews, which needs the ids of films."""
+    films = [tool(name, source="films") for name in ("search", "list", "latest")]
+    reviews = tool("reviews", *(film.id for film in films), source="films")
+    tools = [tool("list_pulls", "login"), tool("merge", "approve"), *map(tool, ("login", "approve", "pull"))]
+    weak = stage(*tools, *films, reviews)
+
+    def answer(*hits: Hit) -> list[str]:
+        return names(weak([Search(query="which pull requests wait for reviews", hits=hits)])[0])
+
+    first, last = Hit("s/list_pulls", 3.0), Hit("s/pull", 1.6)
+    assert answer(first, Hit("films/reviews", 1.8), last) == ["list_pulls", "login", "reviews", "pull"]
+    assert answer(first, Hit("s/merge", 1.8), last) == ["list_pulls", "login", "merge", "approve", "pull"]
+    close = answer(first, Hit("films/reviews", 3.0 * MIN_STRANGER_SCORE + 0.01), last)
+    assert close == ["list_pulls", "login", "reviews", "search", "list", "latest", "pull"]
+    own_step = answer(
+        Hit("s/list_pulls", 3.0, step="pulls"),
+        Hit("films/reviews", 1.8, step="films"),
+        Hit("s/pull", 1.6, step="pulls"),
+    )
+    assert own_step == close, "it is the best match of its own step"
 
 
 def test_scores_below_zero_are_compared_too() -> None:

@@ -17,6 +17,7 @@ from server.conftest import KEYS, POLICY, as_caller
 from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import Caller, Policies, Rules, hashed_key
 from toolscout.catalogue.store import Catalogue, Origin, Store
+from toolscout.cli.serve import DEFAULT_QUERIES_PER_S, choose_limits
 from toolscout.scout import Scout
 from toolscout.server import Limits, Service, app, quality
 from toolscout.server.batches import Batches
@@ -256,6 +257,41 @@ def test_who_asks_too_much_is_told_when_to_come_back_and_others_are_not(start: A
     assert ask("bob", 1).status_code == 200
     assert ask("eve", 60).status_code == 200, "more than a full bucket goes through when the bucket is full"
     assert ask("eve", 1).status_code == 429
+
+
+def test_a_policy_that_appears_while_the_service_runs_limits_the_rate(start: Any, tmp_path: Path) -> None:
+    path, said = tmp_path / "policy.toml", list[str]()
+    client = start(
+        policies=LivePolicies(path, is_required=False),
+        limits=Limits(rate_with_policy=0.5),
+        follow_policies=said.append,
+    )
+    many = {"queries": ["rain"] * 60}
+    for _ in range(3):
+        assert client.post("/v1/search/batch", json=many).status_code == 200, "without a policy there is no limit"
+    path.write_text(POLICY)
+    while client.post("/v1/search/batch", json={"queries": ["rain"]}).status_code != 401:
+        assert not any("not valid" in text for text in said)
+        time.sleep(0.05)
+
+    def ask() -> Any:
+        return client.post("/v1/search/batch", json=many, headers=as_caller("ann"))
+
+    assert ask().status_code == 200
+    refused = ask()
+    assert refused.status_code == 429 and "0.5 queries a second" in refused.json()["error"]
+    path.unlink()
+    while not any("is gone" in text for text in said):
+        time.sleep(0.05)
+    assert ask().status_code == 429, "its rules stay in force, and so does the limit"
+
+
+def test_the_default_rate_needs_callers_who_are_told_apart_and_a_rate_that_is_given_stays() -> None:
+    assert choose_limits(None, has_tenants=False) == Limits(rate_with_policy=DEFAULT_QUERIES_PER_S)
+    assert choose_limits(None, has_tenants=True).rate == DEFAULT_QUERIES_PER_S
+    for has_tenants in (False, True):
+        assert choose_limits(3, has_tenants=has_tenants) == Limits(rate=3)
+        assert choose_limits(0, has_tenants=has_tenants) == Limits()
 
 
 def test_a_bucket_holds_the_queries_of_ten_seconds_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,11 +12,13 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mcp_types import JSONRPCRequest
 
 from toolscout.config import Settings
 from toolscout.errors import SourceError
 from toolscout.sources import mcp_oauth, mcp_wire
 from toolscout.sources.mcp_config import Server, parse_server
+from toolscout.sources.mcp_direct import DirectLists
 from toolscout.sources.mcp_guard import Guard, is_private, origin_of
 from toolscout.sources.mcp_limits import LineSplitter, LongLine, find_request_id
 from toolscout.sources.mcp_oauth import TokenFile, approve_origin
@@ -188,7 +191,7 @@ def test_a_list_that_repeats_is_validated_once_and_a_changed_one_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     validated: list[str] = []
-    validate = mcp_wire._Listener._is_valid
+    validate = mcp_wire.Wire._is_valid
 
     def note(self: Any, page: dict[str, Any]) -> bool:
         validated.append(page["tools"][0]["name"])
@@ -210,5 +213,78 @@ def test_a_list_that_repeats_is_validated_once_and_a_changed_one_again(
             assert changed != first and len(validated) > count
             assert set(session._tool_output_schemas) == {tool["name"] for tool in changed}
 
-    monkeypatch.setattr(mcp_wire._Listener, "_is_valid", note)
+    monkeypatch.setattr(mcp_wire.Wire, "_is_valid", note)
+    anyio.run(body)
+
+
+def test_a_list_asked_for_past_the_sdk_is_parsed_only_if_it_changed(tmp_path: Path) -> None:
+    async def body() -> None:
+        busy = parse_server("busy", {"command": sys.executable, "args": [str(BUSY)]}, tmp_path / "mcp.json")
+        async with connect(busy, settings=Settings(home=tmp_path)) as connection:
+            assert await connection.begin_list() is None, "the SDK has to ask first"
+            first = await connection.list_tools(100)
+
+            async def read() -> list[Any]:
+                begun = await connection.begin_list()
+                assert begun is not None
+                return await connection.list_tools(100, begun=begun)
+
+            second = await read()
+            assert second == first and await read() is second
+            await connection.client.call_tool("change", {})
+            changed = await read()
+            assert changed != first and changed == await connection.list_tools(100)
+            assert set(connection.client.session._tool_output_schemas) == {tool["name"] for tool in changed}
+            begun = await connection.begin_list()
+            assert begun is not None
+            begun.answer.cancel()
+            assert await read() is changed, "an answer that nobody waits for is not taken for another"
+        assert await connection.begin_list() is None
+
+    anyio.run(body)
+
+
+def request_list(direct: DirectLists, written: list[bytes], meta: dict[str, Any]) -> None:
+    async def write(line: bytes) -> None:
+        written.append(line)
+
+    direct.write = write
+    for cursor in (None, "next"):
+        params = {"_meta": meta} | ({"cursor": cursor} if cursor else {})
+        direct.note_request(JSONRPCRequest(jsonrpc="2.0", id=7, method="tools/list", params=params))
+
+
+def test_what_is_sent_past_the_sdk_is_its_own_request_without_the_trace_of_another_call() -> None:
+    async def body() -> None:
+        direct, written, meta = DirectLists(), list[bytes](), {"io.modelcontextprotocol/protocolVersion": "x"}
+        request_list(direct, written, {**meta, "traceparent": "00-1-2-01"})
+        numbers = []
+        for _ in range(2):
+            await direct.ask()
+            sent = json.loads(written.pop())
+            numbers.append(sent.pop("id"))
+            assert sent == {"jsonrpc": "2.0", "method": "tools/list", "params": {"_meta": meta}}
+        assert len(set(numbers)) == 2 and min(numbers) >= 10**9, "no id of the SDK"
+
+    anyio.run(body)
+
+
+@pytest.mark.parametrize("id", [10**9, str(10**9)])
+def test_only_the_awaited_answer_is_taken_and_a_lost_one_is_asked_for_by_the_sdk(id: object) -> None:
+    async def body() -> None:
+        direct, written = DirectLists(), list[bytes]()
+        request_list(direct, written, {})
+        answer = await direct.ask()
+        for other in ({"id": 3, "result": {}}, {"id": id, "method": "ping"}, {"method": "notifications/message"}):
+            assert not direct.take(json.dumps({"jsonrpc": "2.0", **other}).encode())
+        assert not answer.done()
+        line = json.dumps({"jsonrpc": "2.0", "id": id, "result": {"tools": [1]}}).encode()
+        assert direct.take(line) and answer.result() == b'{"tools": [1]}' and not direct.take(line)
+        for lost in (b'{"id": 3, "result": "\\ud800"}', b"junk", LongLine(b"", b"")):
+            answer = await direct.ask()
+            assert not direct.take(lost) and answer.result() is None
+        answer = await direct.ask()
+        direct.close()
+        assert answer.result() is None and not direct.is_ready
+
     anyio.run(body)

@@ -24,6 +24,7 @@ class LivePolicies:
     Attributes:
         path: the file.
         version: rises with each change.
+        has_rules: whether rules of the file are in force. They stay so if the file disappears.
     """
 
     def __init__(self, path: Path, *, is_required: bool = True, home: Home | None = None) -> None:
@@ -42,12 +43,8 @@ class LivePolicies:
         self._database = home if isinstance(home, Address) else None
         self._stamp = self._read_stamp()
         self._fetch()
-        self._current = Policies.load(path if is_required or self._stamp is not None else None)
-
-    @property
-    def has_rules(self) -> bool:
-        """Whether the file was there when it was looked at last."""
-        return self._stamp is not None
+        self.has_rules = is_required or self._stamp is not None
+        self._current = Policies.load(path if self.has_rules else None)
 
     def refresh(self, say: Callable[[str], None]) -> None:
         """Read the file again if it changed. `say` receives a sentence about what happened."""
@@ -68,7 +65,7 @@ class LivePolicies:
         except ConfigError as error:
             say(f"the old rules stay in force, because the new ones are not valid: {error}")
             return
-        self.version += 1
+        self.version, self.has_rules = self.version + 1, True
         say(f"the policy file {self.path} changed; its rules are in force now")
 
     def _read_stamp(self) -> tuple[int, int, int] | None:

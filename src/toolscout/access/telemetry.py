@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Telemetry",
     "current_trace",
+    "is_on",
     "make_headers",
     "record_call",
     "record_searches",
@@ -213,6 +214,11 @@ def stop() -> None:
     """Send what is left, for a process that ends at once. Nothing is done if telemetry is off."""
     if _active is not None:
         _active.close()
+
+
+def is_on() -> bool:
+    """Return whether traces and metrics are sent."""
+    return _active is not None
 
 
 def span(name: str, **attributes: Attribute) -> contextlib.AbstractContextManager[Span | None]:

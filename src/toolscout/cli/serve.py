@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,19 @@ from toolscout.errors import NotFound, require
 from toolscout.home import DEFAULT_TENANT
 from toolscout.scout import Scout
 
+if TYPE_CHECKING:
+    from toolscout.server import Limits
+
 DEFAULT_QUERIES_PER_S = 200.0  # for each caller, if there is a policy file
+
+
+def choose_limits(rate: float | None, *, has_tenants: bool) -> Limits:
+    """Choose the limits of the service. `rate`: queries a second of one caller; 0: no limit; None: the default."""
+    from toolscout.server import Limits
+
+    if rate is not None:
+        return Limits(rate=rate or None)
+    return Limits(rate=DEFAULT_QUERIES_PER_S if has_tenants else None, rate_with_policy=DEFAULT_QUERIES_PER_S)
 
 
 @click.command("serve")
@@ -57,7 +69,7 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
 
     from toolscout.access import log_lines, telemetry
     from toolscout.access.http import Ending, names_of, serve
-    from toolscout.server import Limits, Service, app
+    from toolscout.server import Service, app
 
     results: Path | None = options["results"]
     if results is not None and not results.is_dir():
@@ -69,13 +81,11 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
     keys = find_tenant_keys(scout, options["policy"], say)
     policies = keys.policies[DEFAULT_TENANT] if keys else open_policies(options["policy"], settings.place)
     policy = policies.path if policies.has_rules else None
-    rate = options["rate"]
+    limits = choose_limits(options["rate"], has_tenants=keys is not None)
 
     services: list[Service] = []
 
     def make_service(scout: Scout, policies: LivePolicies) -> Service:
-        usual = DEFAULT_QUERIES_PER_S if policy or keys else 0.0
-        limits = Limits(rate=(usual if rate is None else rate) or None)
         follow = None if keys else say  # the policies of tenants are followed together
         services.append(Service(scout, policies, limits=limits, results=results, follow_policies=follow))
         return services[-1]
@@ -97,7 +107,7 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
             "there is no policy file, so everybody on this machine may see everything, and other machines "
             "have no access"
         )
-    ending = Ending(Limits().patience, settings.drain_seconds, begin_stop)
+    ending = Ending(limits.patience, settings.drain_seconds, begin_stop)
     run = functools.partial(serve, extra="server", ending=ending, lifespan=keys is None, ready=ready)
     has_uvloop = importlib.util.find_spec("uvloop") is not None
 

@@ -34,6 +34,7 @@ __all__ = [
     "is_damage",
     "now",
     "rebuild_if_damaged",
+    "without_waiting",
 ]
 
 BUSY_SECONDS: Final = 60.0
@@ -53,6 +54,22 @@ def now() -> str:
 def format_instant(instant: datetime) -> str:
     """Return an instant in UTC as ISO 8601 with milliseconds. Such texts sort by time."""
     return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@contextlib.contextmanager
+def without_waiting(connection: sqlite3.Connection) -> Iterator[None]:
+    """Let a connection neither wait for another writer inside the block, nor move its log into the file.
+
+    A write then takes a tenth of a millisecond, or raises StoreError at once.
+    """
+    (pages,) = connection.execute("PRAGMA wal_autocheckpoint").fetchone()
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        yield
+    finally:
+        connection.execute(f"PRAGMA wal_autocheckpoint = {pages}")
+        connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ class CallerSession(Upstream):
         settings, spills = self._host.scout.settings, self._host.spills
         return connect(self.server, settings=settings, spills=spills, identity=self.identity)
 
-    async def _store_list(self, connection: Connection, raw: list[Any]) -> None:
+    async def store_list(self, connection: Connection, raw: list[Any]) -> None:
         """Write the caller's list of tools to the catalogue, beside the tools that only other callers are offered.
 
         Raises:

@@ -22,6 +22,7 @@ from toolscout.gateway.text import clip, make_plain, quote
 from toolscout.gateway.upstreams import Upstreams
 from toolscout.privacy.credentials import Cover, find_environment_credentials
 from toolscout.sources.documents import is_remote
+from toolscout.sources.mcp import TASK_ONLY
 from toolscout.types import Tool, clean
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class Calls:
         """Say in a sentence why the tool cannot be called here. Empty if it can."""
         if tool.kind != "tool":
             return REFUSALS_BY_KIND[tool.kind]
+        if tool.meta.get(TASK_ONLY):
+            return "its server runs it only as a task, and tasks are not passed on: look for another tool"
         if tool.callable and "method" in tool.meta:
             return ""
         if tool.callable:

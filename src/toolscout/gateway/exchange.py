@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from toolscout.privacy.credentials import Cover
     from toolscout.sources.mcp import Connection, Server
+    from toolscout.sources.mcp_session import ListRequest
 
 __all__ = ["ANSWER_TIMEOUT_S", "Exchange", "Question", "ServerSession", "name_asker"]
 
@@ -82,7 +83,10 @@ class ServerSession(Protocol):
     def cover(self) -> Cover:
         """The cover for the credentials that the server was given."""
 
-    async def check_definitions(self) -> Connection:
+    async def begin_check(self) -> ListRequest | None:
+        """Ask the server for its list of tools at once, for `check_definitions`. None: that would have to wait."""
+
+    async def check_definitions(self, begun: ListRequest | None = None) -> Connection:
         """Read the server's list of tools before a call, store what changed, and return the session."""
 
     async def send(
@@ -106,6 +110,7 @@ class Exchange:
         notes: what was read differently from what the caller sent.
         tool_id: the tool that is called, if the caller named it differently.
         upstream: the session in which a server works on it, if a server does.
+        begun_check: a request for the server's list of tools, sent early for the check before the call.
         wants_everything: whether its result is not cut to the budget.
     """
 
@@ -124,6 +129,7 @@ class Exchange:
         self.notes: list[str] = []
         self.tool_id = ""
         self.upstream: ServerSession | None = None
+        self.begun_check: ListRequest | None = None
         self.wants_everything = False
         self._turn = anyio.Lock()  # one question at a time
         self._first = context

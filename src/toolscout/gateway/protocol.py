@@ -1,6 +1,7 @@
 """Connects the gateway with the server of the MCP SDK: handlers, capabilities, notifications to clients.
 
-Sampling and roots are not built, because protocol 2026-07-28 deprecates them. Tasks are not, because the SDK has none.
+Sampling and roots are not built, because protocol 2026-07-28 deprecates them. Tasks are not, because the SDK has their
+types only; see `Calls.explain_refusal`.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from toolscout.access.telemetry import record_searches
 from toolscout.errors import Denied, NotFound, ToolscoutError, Unavailable, UserError, require
 from toolscout.gateway import text as show
 from toolscout.gateway.answers import Answers, make_result, refuse
+from toolscout.gateway.call_log import CallLog
 from toolscout.gateway.calls import Calls, accepts_at_once
 from toolscout.gateway.exchange import Exchange
 from toolscout.gateway.health import Health, describe_states
@@ -37,7 +38,6 @@ from toolscout.gateway.result_pages import read_result
 from toolscout.gateway.results import Results, wants_everything
 from toolscout.gateway.stdio import open_standard_streams
 from toolscout.gateway.upstreams import Upstreams
-from toolscout.journal.journal import redact
 from toolscout.scout import Scout
 from toolscout.types import Search, Tool, keep_kind
 
@@ -101,6 +101,7 @@ class Gateway:
         self.buckets = Buckets(scout.settings.gateway_rate or None)
         self.lookup = Lookup(scout, self._collect_notes)
         self.answers = Answers(self.lookup, self.calls, self._collect_notes, options.budget)
+        self.call_log = CallLog(self.lookup, self.upstreams, say)
         self.programs = Programs(self) if options.run_code else None
         self.meta_tools = show.META_TOOLS | (show.RUN_CODE_TOOL if options.run_code else {})
         self.health = Health(self.upstreams)
@@ -118,6 +119,7 @@ class Gateway:
         """Run the servers behind the gateway inside this context, and keep the catalogue in step with them."""
         import anyio
 
+        self.scout.engine.switch_in_background()
         self._server_scope, self._all_stopped = anyio.CancelScope(), anyio.Event()
         async with anyio.create_task_group() as group, anyio.create_task_group() as self.upstreams.relay.group:
             group.start_soon(self._run_servers)
@@ -128,6 +130,7 @@ class Gateway:
                 with anyio.CancelScope(shield=True):
                     await self.stop()
                     self.health.remove()
+                    await anyio.to_thread.run_sync(self.scout.engine.stop_switching)
                     end = functools.partial(self._threads.shutdown, cancel_futures=True)
                     await anyio.to_thread.run_sync(end)  # the threads use the store until they have ended
 
@@ -393,7 +396,7 @@ class Gateway:
                 if not is_question(result):
                     ok = result is not None and not result.is_error
                     seconds = time.perf_counter() - started - exchange.asked_s
-                    await self._write_call(exchange.caller, exchange.tool_id or id, ok, search, seconds * 1000)
+                    await self.call_log.write(exchange.caller, exchange.tool_id or id, ok, search, seconds * 1000)
         if is_question(result):
             return result
         return add_notes(await self.fit_result(exchange, exchange.tool_id or id, result), exchange.notes)
@@ -417,6 +420,8 @@ class Gateway:
             tool = await self._require_tool(caller, meant, waiting=True)
         if refusal := self.answers.explain_refusal(caller, tool):
             return refuse(f"{tool.id} cannot be called: {refusal}", id=id, callable=False)
+        if (upstream := self.upstreams.servers.get(tool.source)) is not None:
+            exchange.begun_check = await upstream.begin_check()  # the server lists its tools while we prepare the call
         work = functools.partial(self._call_checked, exchange, tool, arguments)
         return await self.identities.run(exchange, tool.source, work)
 
@@ -426,23 +431,26 @@ class Gateway:
         """Call a tool that the caller may call. For an MCP server its definition is read again first."""
         import anyio
 
-        caller = exchange.caller
+        caller, accepted = exchange.caller, accepts_at_once(tool, arguments)
         upstream, session = exchange.upstream, None
+        begun, exchange.begun_check = exchange.begun_check, None
         if upstream is not None:
             seconds = self.calls.timeout_of(tool)
             try:
                 with anyio.move_on_after(seconds):
-                    session = await upstream.check_definitions()
+                    session = await upstream.check_definitions(begun)
             except Unavailable as error:
                 why = upstream.message if caller.rules is None else ""  # it may name files of the operator
                 raise type(error)(f"{error}{': ' if why else ''}{why}") from None
             if session is None:
                 state = "starting" if upstream.state == "starting" else "silent"
                 raise Unavailable(f"server {tool.source!r} is still {state} after {seconds:g} s: try again later")
+            before = tool
             tool = await self._require_tool(caller, tool.id)  # as the server defines it now
+            accepted = accepted if tool is before else accepts_at_once(tool, arguments)
         if refusal := exchange.explain_refusal(tool):
             return refuse(f"{tool.id} was not called: {refusal}", id=tool.id)
-        if not accepts_at_once(tool, arguments):
+        if not accepted:
             arguments = await self.upstreams.run_in_thread(check_arguments, tool, arguments, exchange.notes)
         result: CallToolResult | InputRequiredResult = await self.calls.call(tool, arguments, exchange, session)
         self.protocol.offers.remember_links(caller, tool.source, result)
@@ -481,19 +489,3 @@ class Gateway:
         if definition is not None and definition.tool.source in self.upstreams.servers:
             return definition.tool
         raise NotFound(missing[id])
-
-    async def _write_call(self, caller: Caller, id: str, ok: bool, search: str | None, ms: float) -> None:
-        """Write a call to the journal. It belongs to a search only if the caller made that search."""
-        if not self.scout.settings.journal:
-            return
-
-        def write() -> None:
-            event = self.scout.journal.search(search) if search else None
-            is_own = event and event["caller"] == caller.name and not self.scout.journal.is_full(event["search_id"])
-            tool = show.clip(id if self.lookup.was_listed(id) else redact(id), 500)
-            self.scout.called(tool, ok=ok, ms=round(ms, 3), caller=caller.name, search_id=search if is_own else None)
-
-        try:
-            await self.upstreams.run_in_thread(write)
-        except ToolscoutError as error:
-            self.say(f"a call could not be written to the journal: {error}")

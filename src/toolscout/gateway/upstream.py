@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from toolscout.catalogue.store import Origin
 from toolscout.errors import SourceError, Unavailable
+from toolscout.gateway.definition_checks import DefinitionChecks
 from toolscout.gateway.lifecycle import GATEWAY_NAME, Breaker, Contact, Refused
 from toolscout.gateway.relay import allow_questions
 from toolscout.privacy.credentials import Cover, find_environment_credentials
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from mcp_types import ClientRequest, InputRequiredResult, InputResponses
     from pydantic import TypeAdapter
 
+    from toolscout.config import Settings
     from toolscout.gateway.exchange import Exchange
     from toolscout.gateway.session_host import SessionHost
+    from toolscout.sources.mcp_session import ListRequest
 
 __all__ = ["Upstream"]
 
@@ -82,9 +85,7 @@ class Upstream:
         self._end_error: Exception | None = None
         self._retry_at = 0.0
         self._was_served = self._has_notified = False
-        self._check_lock = anyio.Lock()
-        self._list_lock = anyio.Lock()  # lists are stored in the order in which they were read
-        self._checked_at = 0.0  # when the last check of the definitions began
+        self._checks = DefinitionChecks(self)
         self._stored_list: list[Any] = []  # the list of tools in the catalogue
         self._generation = -1  # of the catalogue when that list was stored
 
@@ -302,8 +303,9 @@ class Upstream:
                     pass  # `_receive_message` gets them too
 
     async def _update_list(self, connection: Connection) -> None:
-        async with self._list_lock:
-            await self._store_list(connection, await connection.list_tools(self._host.scout.settings.max_tools))
+        async with self._checks.list_lock:
+            self._checks.note_list()
+            await self.store_list(connection, await connection.list_tools(self._host.scout.settings.max_tools))
         self._connection, self.state, self.message, self._was_served = connection, "ok", "", True
         self.is_listed = True
         self.contact.note_answer()
@@ -311,7 +313,7 @@ class Upstream:
         if not self._wake.is_set():  # otherwise they changed again, and calls wait for the next list
             self._settled.set()
 
-    async def _store_list(self, connection: Connection, raw: list[Any]) -> None:
+    async def store_list(self, connection: Connection, raw: list[Any]) -> None:
         """Write a list of tools to the catalogue.
 
         Raises:
@@ -373,9 +375,24 @@ class Upstream:
         return self.state == "starting" and not self.is_listed
 
     @property
+    def settings(self) -> Settings:
+        """The settings of the gateway."""
+        return self._host.scout.settings
+
+    @property
     def settled(self) -> bool:
         """Whether there is a session and the catalogue holds its current tools."""
-        return self._connection is not None and self._settled.is_set() and not self._connection.is_closed
+        return self.settled_connection is not None
+
+    @property
+    def settled_connection(self) -> Connection | None:
+        """The open session, if the catalogue holds its current tools."""
+        connection = self._connection
+        return None if connection is None or not self._settled.is_set() or connection.is_closed else connection
+
+    async def is_stored(self, tools: list[Any]) -> bool:
+        """Return whether the catalogue holds this list of the server now."""
+        return tools == self._stored_list and await self._host.read_generation() == self._generation
 
     async def wait_ready(self) -> Connection:
         """Wait until the catalogue holds the current tools, and return the session.
@@ -399,43 +416,24 @@ class Upstream:
             raise Refused(f"server {self.name!r} is down; it is tried again {when}")
         return self._connection
 
-    async def check_definitions(self) -> Connection:
+    async def begin_check(self) -> ListRequest | None:
+        """Ask the server for its list of tools at once, for `check_definitions`. None: that would have to wait."""
+        return None if self.breaker.failures else await self._checks.begin()
+
+    async def check_definitions(self, begun: ListRequest | None = None) -> Connection:
         """Read the server's list of tools before a call, store what changed, and return the session.
 
         A server can change a tool without a notification, so its list is read before each call. Calls that wait for
         the same check share it. With the setting `trust = "off"` notifications are enough.
 
+        Args:
+            begun: what `begin_check` returned to this call.
+
         Raises:
             Unavailable: as `wait_ready`, or because the server gave no list.
             SourceError: if its list cannot be stored.
         """
-        arrived = time.monotonic()
-        connection = await self.wait_ready()
-        if self._host.scout.settings.trust == "off":
-            return connection
-        async with self._check_lock:
-            if self._checked_at < arrived or connection is not self._connection:
-                connection = await self.wait_ready()
-                async with self._list_lock:
-                    began = time.monotonic()
-                    raw = await self._read_list(connection)
-                    if raw != self._stored_list or await self._host.read_generation() != self._generation:
-                        # Store this list and do not read another: a server may alternate between two. Another process
-                        # may also have stored a different list of this server.
-                        await self._store_list(connection, raw)
-                    self._checked_at = began
-            return await self.wait_ready()
-
-    async def _read_list(self, connection: Connection) -> list[Any]:
-        try:
-            return await connection.list_tools(self._host.scout.settings.max_tools, timed=False)
-        except Exception as error:  # without a list the definition cannot be checked, whatever the error
-            if connection.is_closed:
-                self.end_session(error)
-                raise Unavailable(f"server {self.name!r} ended before the call and is being restarted") from None
-            raise Unavailable(
-                f"server {self.name!r} did not list its tools before the call, so nothing was called"
-            ) from None
+        return await self._checks.run(begun)
 
     async def send(
         self,

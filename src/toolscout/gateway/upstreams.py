@@ -190,6 +190,8 @@ class Upstreams(SessionHost):
         """Wait until it is known which servers there are, which takes a moment after the start."""
         import anyio
 
+        if self._is_planned:
+            return
         with anyio.move_on_after(MAX_PLANNING_S):
             while not self._is_planned:
                 await anyio.sleep(FIRST_SEARCH_POLL_S)

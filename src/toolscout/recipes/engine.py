@@ -34,6 +34,7 @@ from toolscout.llm import SharedLLM
 from toolscout.models import champion
 from toolscout.models.model_store import Manifest
 from toolscout.recipes import registry
+from toolscout.recipes.champion_switch import ChampionSwitch
 from toolscout.recipes.guard import guard
 from toolscout.recipes.select import Selection, SelectionKey, Selector
 from toolscout.search.pipeline import Decide, Pipeline, Stage
@@ -78,6 +79,7 @@ class SearchEngine:
         self._down: dict[SelectionKey, tuple[float, Unavailable | None]] = {}
         self._live: dict[Path, tuple[str, LiveEvidence]] = {}
         self._champion: SelectionKey | None = None
+        self._switch: ChampionSwitch | None = None
         self._orders: CallOrder | None = None
         if settings.index == "pgvector" and settings.database is not None:
             store.follower = self._follow_catalogue
@@ -89,6 +91,7 @@ class SearchEngine:
 
     def close(self) -> None:
         """Close the file of the vectors, the engine of the index and the language model, if they are open."""
+        self.stop_switching()
         self.llm.close()
         close_engine(self.settings)
         if "vectors" in self.__dict__:
@@ -166,6 +169,27 @@ class SearchEngine:
         """Return what serves searches that name no model, and a sentence if the promoted model cannot serve them."""
         return self.select(None, None)
 
+    def await_champion(self) -> tuple[Selection, str]:
+        """Wait until the present champion serves, if it is made ready in the background; otherwise as `serving`."""
+        if self._switch is not None and self.selector.is_unnamed(None, None):
+            return self._switch.catch_up()
+        return self.serving()
+
+    def switch_in_background(self) -> None:
+        """Let the former champion answer until the pipeline of a new one is ready, for programs that serve for long.
+
+        Without this the next search after a promotion builds the pipeline and uses it.
+        """
+        if self._switch is None:
+            self._switch = ChampionSwitch(self.settings, self.selector, self.store.generation, self._forget)
+            self._switch.start(self.prepare, self._prepare_aside)
+
+    def stop_switching(self) -> None:
+        """End what `switch_in_background` began."""
+        if self._switch is not None:
+            self._switch.stop()
+            self._switch = None
+
     def select(self, recipe: str | None, model: str | Path | None, **options: Any) -> tuple[Selection, str]:
         """Return what serves a search, and a sentence if the champion should serve but cannot.
 
@@ -177,6 +201,8 @@ class SearchEngine:
         Raises:
             UserError: if what is named cannot serve.
         """
+        if self._switch is not None and not options and self.selector.is_unnamed(recipe, model):
+            return self._switch.select()
         selection, notice = self.selector.select(
             recipe,
             model,
@@ -185,7 +211,7 @@ class SearchEngine:
         )
         if selection.promoted and self._champion != selection.key:  # free the pipeline of the former champion
             if self._champion is not None:
-                self._ready.pop(self._champion, None)
+                self._forget(self._champion)
             self._champion = selection.key
         elif options and not selection.promoted and not notice:
             self.prepare(selection, **options)
@@ -205,24 +231,34 @@ class SearchEngine:
         if ready is not None:
             return ready
         with self._lock:
-            ready = self._find_ready(selection)
-            if ready is None:
-                with self.store.reading():
-                    catalogue = self.store.catalogue()
-                    workspace = self.workspace(
-                        selection, embed=embed, progress=progress, live=self._find_evidence(selection)
-                    )
-                    retrieve = self._build(selection, catalogue, workspace)
-                    abstainer = build_abstainer(workspace, catalogue, retrieve, selection.manifest)
-                    decide = Decide(functools.partial(_why_empty, catalogue), abstainer)
-                    duplicates = self._find_duplicates(catalogue)
-                    scan, orders = self.settings.trust_scan, self._read_orders
-                    guarded = guard(retrieve, catalogue, workspace, scan=scan, duplicates=duplicates, orders=orders)
-                    ready = catalogue, guarded >> decide
-                if not self.store.in_transaction:
-                    self.store.keep(catalogue)
-                self._ready[selection.key] = ready, selection.manifest
-            return ready
+            return self._find_ready(selection) or self._build_ready(selection, embed=embed, progress=progress)
+
+    def _prepare_aside(self, selection: Selection) -> tuple[Catalogue, Pipeline]:
+        """Prepare a selection while searches run on another. The lock is free meanwhile."""
+        return self._find_ready(selection) or self._build_ready(selection)
+
+    def _build_ready(
+        self, selection: Selection, *, embed: bool = False, progress: Callable[[int, int], None] | None = None
+    ) -> tuple[Catalogue, Pipeline]:
+        """Build the pipeline of a selection over the present snapshot, and keep it."""
+        with self.store.reading():
+            catalogue = self.store.catalogue()
+            workspace = self.workspace(selection, embed=embed, progress=progress, live=self._find_evidence(selection))
+            retrieve = self._build(selection, catalogue, workspace)
+            abstainer = build_abstainer(workspace, catalogue, retrieve, selection.manifest)
+            decide = Decide(functools.partial(_why_empty, catalogue), abstainer)
+            duplicates = self._find_duplicates(catalogue)
+            scan, orders = self.settings.trust_scan, self._read_orders
+            guarded = guard(retrieve, catalogue, workspace, scan=scan, duplicates=duplicates, orders=orders)
+            ready = catalogue, guarded >> decide
+        if not self.store.in_transaction:
+            self.store.keep(catalogue)
+        self._ready[selection.key] = ready, selection.manifest
+        return ready
+
+    def _forget(self, key: SelectionKey) -> None:
+        """Free the pipeline of a selection."""
+        self._ready.pop(key, None)
 
     def _read_orders(self) -> Mapping[str, Mapping[str, float]]:
         """Return which tools are usually called before others. Nothing without a journal, or if it cannot be read."""
@@ -262,13 +298,13 @@ class SearchEngine:
         job, fitted_on = selection.manifest.job, selection.manifest.values.get("journal")
         if fitted_on is None:
             return None
-        if self._live.get(selection.model, ("", None))[0] != job:
+        known_job, live = self._live.get(selection.model, ("", None))
+        if live is None or known_job != job:
             trusted = {self.settings.caller, *self.settings.learn_trust}
             size = selection.manifest.data.n_train + selection.manifest.data.n_dev
-            self._live = {
-                selection.model: (job, LiveEvidence(self._open_journal(), fitted_on["through"], size, trusted=trusted))
-            }
-        return self._live[selection.model][1]
+            live = LiveEvidence(self._open_journal(), fitted_on["through"], size, trusted=trusted)
+            self._live = {selection.model: (job, live)}
+        return live
 
     def workspace(self, selection: Selection, **options: Any) -> Workspace:
         """Return what the pipeline of a selection is built with; `options`: see `toolscout.workspace.Workspace`."""

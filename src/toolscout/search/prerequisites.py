@@ -28,6 +28,7 @@ __all__ = ["Prerequisites"]
 
 MAX_BEARERS: Final = 5  # matches that bring prerequisites
 MIN_BEARER_SCORE: Final = 0.5  # part of the first match's score that such a match must have
+MIN_STRANGER_SCORE: Final = 0.7  # the same for a match of another source than the first one
 MAX_LEVEL_MATCHES: Final = 3  # matches that may come before the first prerequisite
 MIN_LEVEL_SCORE: Final = 0.95  # part of the first match's score from which any of them may be the right one
 MAX_NEED_DEPTH: Final = 6  # of needs of needs
@@ -128,12 +129,20 @@ class Prerequisites(Stage):
         return msgspec.structs.replace(search, hits=tuple(listed))
 
     def _find_bearers(self, ranking: _Ranking) -> list[str]:
-        """Return the ids of the first matches that need something. A match that scores far lower brings nothing."""
+        """Return the ids of the first matches that need something. A match that scores far lower brings nothing.
+
+        Tools of one API serve a request together, so that what a weaker match needs may be needed too. A weaker match
+        of another source is rarely right, and what it needs would take the places of better matches.
+        """
         hits = ranking.search.hits
+        sources: dict[str | None, str] = {}  # step → source of its first match
+        for hit in hits[:MAX_BEARERS]:
+            sources.setdefault(hit.step, _source_of(hit))
         return [
             hit.id
             for place, hit in enumerate(hits[:MAX_BEARERS])
-            if _compare_to_first(hits, place) >= MIN_BEARER_SCORE
+            if _compare_to_first(hits, place)
+            >= (MIN_BEARER_SCORE if _source_of(hit) == sources[hit.step] else MIN_STRANGER_SCORE)
             and hit.id not in self.excluded
             and (hit.id in self.dependencies or hit.id in ranking.learned)
         ]
@@ -215,6 +224,10 @@ class Prerequisites(Stage):
             return Explanation(self.name, rank + 1, hit.score, hit.why)
         before = sum(other.role == "prerequisite" for other in result.hits[:rank])
         return Explanation(self.name, rank + 1, hit.score, f"prerequisites before it: {before}" if before else "")
+
+
+def _source_of(hit: Hit) -> str:
+    return hit.id.partition("/")[0]
 
 
 def _is_level(hits: Sequence[Hit], place: int) -> bool:

@@ -170,12 +170,12 @@ class _Endpoint:
             raise RequestRefused(503, "The service cannot read its files. Tell its operator.") from None
 
     async def _run_handler(self, route: Route, request: ApiRequest[Any]) -> Response:
-        limits = self.service.limits
-        wait = self.service.buckets.take(request.caller.name, route.cost(request.parameters))
+        buckets = self.service.buckets
+        wait = buckets.take(request.caller.name, route.cost(request.parameters))
         if wait:
             raise RequestRefused(
                 429,
-                f"You sent more than {limits.rate:g} queries a second on average. Try again in {math.ceil(wait)} s.",
+                f"You sent more than {buckets.rate:g} queries a second on average. Try again in {math.ceil(wait)} s.",
                 {"Retry-After": str(math.ceil(wait))},
             )
         return self._make_response(route, await route.handler(request))

@@ -109,7 +109,7 @@ def _rollback(service: Service, caller: Caller, name: str) -> Serving:
 
 def _read_serving(service: Service) -> Serving:
     current = champion.current(service.scout.settings.place)
-    serving, notice = service.scout.serving()
+    serving, notice = service.scout.engine.await_champion()
     return Serving(current.name if current else None, serving.recipe, notice or None)
 
 

@@ -15,6 +15,8 @@ class Limits:
 
     Attributes:
         rate: average queries a second of one caller. None: no limit.
+        rate_with_policy: replaces `rate` while rules of a policy file are in force, also if the file appears later.
+            None: `rate` stays.
         body: bytes of a request body.
         upload: bytes of a journal import.
         patience: seconds for a request to arrive, and for open requests to finish when the service stops.
@@ -22,6 +24,7 @@ class Limits:
     """
 
     rate: float | None = None
+    rate_with_policy: float | None = None
     body: int = 1 << 20
     upload: int = 64 << 20
     patience: int = 30

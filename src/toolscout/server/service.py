@@ -73,7 +73,7 @@ class Service:
         """
         self.scout, self.policies, self.results = scout, policies or Policies(), results
         self.limits = limits or Limits()
-        self.buckets = Buckets(self.limits.rate)
+        self.buckets = Buckets(self._choose_rate())
         self.views = Views(scout.store)
         self.metrics = Metrics(lambda: len(self.batches), scout.store.generation, self._count_tools)
         self._threads = ThreadPoolExecutor(SERVICE_THREADS, thread_name_prefix="toolscout-work")
@@ -90,6 +90,11 @@ class Service:
         self._opened_at = -math.inf
         self._drift = DriftWatch(scout)
         self._follow_policies = follow_policies
+
+    def _choose_rate(self) -> float | None:
+        """Choose the queries a second that one caller may send now."""
+        has_rules = isinstance(self.policies, LivePolicies) and self.policies.has_rules
+        return self.limits.rate_with_policy or self.limits.rate if has_rules else self.limits.rate
 
     def _count_tools(self) -> int:
         return len(self.views.current().rows)
@@ -185,12 +190,14 @@ class Service:
             await asyncio.sleep(POLICY_INTERVAL_S)
             try:
                 await asyncio.to_thread(policies.refresh, say)  # the service's own threads may all be busy
+                self.buckets.rate = self._choose_rate()
             except ToolscoutError as error:
                 _log.warning("the policy file is not read: %s", error)
 
     @contextlib.asynccontextmanager
     async def running(self, *_: object) -> AsyncIterator[None]:
         """Open the index and watch the traffic in the background. At the end wait until the threads have finished."""
+        self.scout.engine.switch_in_background()
         self.reopen()
         watches = [asyncio.create_task(self._watch_drift())]
         if self._follow_policies is not None and isinstance(self.policies, LivePolicies):
@@ -207,6 +214,7 @@ class Service:
 
     def close(self) -> None:
         """Stop the threads after their current work."""
+        self.scout.engine.stop_switching()
         self._search_thread.shutdown()
         self._threads.shutdown()
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import anyio
 
 __all__ = [
+    "TASK_ONLY",
     "Connection",
     "Server",
     "SignInRequired",
@@ -38,6 +39,7 @@ __all__ = [
 MAX_SERVERS_AT_ONCE: Final = 16
 NO_SANDBOXES: Final[Mapping[str, Sandbox]] = {}
 REQUIRES_KEYS: Final = ("toolscout/depends_on", "depends_on")  # of `_meta`
+TASK_ONLY: Final = "task_only"  # key in `Tool.meta`
 Outcome = tuple[list[Any], Mapping[str, Any]]  # raw tools; name and version of the server
 
 
@@ -170,6 +172,12 @@ def _read_requires(meta: object) -> list[str]:
     return [name for name in names if isinstance(name, str)]
 
 
+def _read_execution(execution: object) -> dict[str, Any]:
+    """Return in the form of `Tool.meta` that a tool runs only as a task, as the protocol 2025-11-25 can say."""
+    is_task = isinstance(execution, Mapping) and execution.get("taskSupport") == "required"
+    return {TASK_ONLY: True} if is_task else {}
+
+
 def _build_tool(source: str, server: Server, raw: object) -> Tool:
     if not isinstance(raw, Mapping):
         raise BadEntry("expected an object with a name and an inputSchema, found something else")
@@ -187,7 +195,7 @@ def _build_tool(source: str, server: Server, raw: object) -> Tool:
         returns=raw["outputSchema"] if isinstance(raw.get("outputSchema"), Mapping) else None,
         hints=Hints(*(hint if isinstance(hint, bool) else None for hint in hints)),
         callable=True,
-        meta={"title": title} if isinstance(title, str) else {},
+        meta={**({"title": title} if isinstance(title, str) else {}), **_read_execution(raw.get("execution"))},
         requires=_read_requires(raw.get("_meta")),
     )
     return build_tool(source, fields)

@@ -19,7 +19,8 @@ from toolscout.privacy.credentials import Cover, find_environment_credentials
 from toolscout.sandbox.servers import wrap_command
 from toolscout.sources.mcp_config import Server, redact, resolve, show_url
 from toolscout.sources.mcp_guard import Guard
-from toolscout.sources.mcp_limits import MAX_LIST_BYTES, find_refusal
+from toolscout.sources.mcp_limits import find_refusal
+from toolscout.sources.mcp_lists import ListReader, ListRequest
 from toolscout.sources.mcp_oauth import (
     SessionIdentity,
     SignInRequired,
@@ -29,7 +30,7 @@ from toolscout.sources.mcp_oauth import (
     signing_in,
 )
 from toolscout.sources.mcp_stdio import STDERR_KEPT_BYTES, drain_stderr, open_stdio
-from toolscout.sources.mcp_wire import MAX_OPEN_QUESTIONS, PAGE, Page, Wire, tap_transport
+from toolscout.sources.mcp_wire import MAX_OPEN_QUESTIONS, Wire, tap_transport
 from toolscout.sources.wire_limits import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
@@ -41,9 +42,8 @@ if TYPE_CHECKING:
 
     from toolscout.sources.mcp_spill import Spills
 
-__all__ = ["Connection", "SignInRequired", "connect", "sends_credentials"]
+__all__ = ["Connection", "ListRequest", "SignInRequired", "connect", "sends_credentials"]
 
-MAX_LIST_PAGES: Final = 1000
 STDERR_END_S: Final = 0.5  # to wait for a server's last words on stderr
 #: Variables that a server inherits beside those of the SDK.
 INHERITED_VARIABLES: Final = (
@@ -67,6 +67,7 @@ class Connection:
         self._watch = watch
         self.cover = watch.cover
         info = client.server_info
+        self._lists = ListReader(client, watch.wire, lambda: watch.cover)
         about = {"name": info.name, "version": info.version} if info else {}
         self.about: dict[str, str] = self.cover.value(about)
 
@@ -92,7 +93,11 @@ class Connection:
         """Whether the other end has closed the connection, even if nothing was sent since."""
         return bool(getattr(self.client.session._dispatcher, "_closed", False))
 
-    async def list_tools(self, limit: int, *, timed: bool = True) -> list[Any]:
+    async def begin_list(self) -> ListRequest | None:
+        """Ask for the list of tools at once, for `list_tools`. None: that is not possible here or now."""
+        return await self._lists.begin()
+
+    async def list_tools(self, limit: int, *, timed: bool = True, begun: ListRequest | None = None) -> list[Any]:
         """Return every tool of the server as it was sent. The tools are not checked; `build_tool` does that.
 
         The first listing may take what opening the session has left of the server's timeout, later ones all of it.
@@ -101,6 +106,8 @@ class Connection:
         Args:
             limit: the largest number of tools.
             timed: whether the timeout applies. Otherwise the caller decides how long to wait.
+            begun: a request that `begin_list` sent. If its answer is byte for byte the one before, the same list is
+                returned again.
 
         Raises:
             SourceError: if there are more than `limit` tools or 32 MiB of them, or an answer is missing or is not MCP.
@@ -110,59 +117,11 @@ class Connection:
 
         with self._watch.run_clock("its list of tools") if timed else nullcontext():
             try:
-                return await self._read_pages(limit)
+                return await self._lists.read(limit, begun)
             except MCPError as error:
                 if error.code == METHOD_NOT_FOUND and self.client.server_capabilities.tools is None:
                     return []
                 raise
-
-    async def _read_pages(self, limit: int) -> list[Any]:
-        """Read all pages of the list of tools; see `list_tools`."""
-        tools: list[Any] = []
-        cursors: set[str] = set()
-        cursor: str | None = None
-        size = 0
-        for _ in range(MAX_LIST_PAGES):
-            page = await self._read_page(cursor)
-            if page is None or not isinstance(page.tools, list):
-                raise SourceError("expected a list of tools, found something else")
-            raw_tools, encoded = page.tools, page.encoded
-            size += len(encoded)
-            if size > MAX_LIST_BYTES:
-                raise SourceError(
-                    f"expected a list of tools of at most {MAX_LIST_BYTES // 2**20} MiB, found a larger one"
-                )
-            tools += self.cover.value(raw_tools) if self.cover.finds(encoded) else raw_tools
-            if len(tools) > limit:
-                raise SourceError(f"expected at most {limit:,} tools, found more: raise max_tools to read them")
-            if not page.cursor:
-                return tools
-            cursor = page.cursor if isinstance(page.cursor, str) else ""
-            if not cursor or cursor in cursors:
-                raise SourceError("expected a new nextCursor on each page, found an old one or no text")
-            cursors.add(cursor)
-        raise SourceError(f"expected a list of tools that ends, found more than {MAX_LIST_PAGES:,} pages")
-
-    async def _read_page(self, cursor: str | None) -> Page | None:
-        """Read one page of the list of tools, as the server sent it. None if the answer is no page.
-
-        The SDK derives from each list which arguments of a call become headers. `Client.list_tools` would let a
-        repeated page, of which the SDK sees no tools, remove that; so it is told of new pages only.
-        """
-        from mcp_types import ListToolsRequest, ListToolsResult, PaginatedRequestParams
-
-        session, wire = self.client.session, self._watch.wire
-        request = ListToolsRequest(params=PaginatedRequestParams(cursor=cursor))
-        wire.spares_repeats = True
-        try:
-            result = await session.send_request(request, ListToolsResult)
-        finally:
-            wire.spares_repeats = False
-        page = wire.pages.pop((result.meta or {}).get(PAGE), None)
-        if page is not None and not page.is_repeated:
-            session._absorb_tool_listing(result, complete=cursor is None and not page.cursor)
-            wire.validated = page.encoded
-        return page
 
 
 @asynccontextmanager
@@ -469,6 +428,7 @@ async def _open_stdio(server: Server, watch: _Watch) -> AsyncIterator[Any]:
                 cwd=server.cwd or None,
                 errors=errors,
                 spills=watch.spills,
+                direct=watch.wire.direct,
             ) as streams:
                 yield streams
     finally:

@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,7 @@ from toolscout.sources.mcp_limits import MAX_DISCARDED_BYTES, TOO_LARGE, LineSpl
 if TYPE_CHECKING:
     from anyio.abc import Process
 
+    from toolscout.sources.mcp_direct import DirectLists
     from toolscout.sources.mcp_spill import Spills
 
 __all__ = ["drain_stderr", "open_stdio"]
@@ -38,13 +39,19 @@ STDERR_PAUSE_S: Final = 0.001  # after a full chunk, so that at most 64 MB a sec
 
 @asynccontextmanager
 async def open_stdio(
-    command: Sequence[str], *, env: Mapping[str, str], cwd: str | None, errors: IO[str], spills: Spills | None = None
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str | None,
+    errors: IO[str],
+    direct: DirectLists,
+    spills: Spills | None = None,
 ) -> AsyncIterator[tuple[Any, Any]]:
     """Start a server and yield its streams of messages: from the server, and to it.
 
     The server leads a process group of its own. The entire group ends (SIGTERM, then SIGKILL) if the block is left, if
     the server ends, or if this program ends in any way. A process that left the group (a daemon that called `setsid`)
-    goes on. The values of large results go to `spills`.
+    goes on. The values of large results go to `spills`. `direct` asks for lists past the streams.
 
     Raises:
         OSError: if the command cannot be started.
@@ -68,8 +75,8 @@ async def open_stdio(
                 with suppress(anyio.EndOfStream), anyio.CancelScope() as scope:
                     while splitter.discarded <= MAX_DISCARDED_BYTES:
                         chunk = await process.stdout.receive(CHUNK_BYTES)
-                        for line in splitter.feed(chunk):
-                            await coming_in.send(_parse_message(line))
+                        for message in _parse_messages(splitter.feed(chunk), direct):
+                            await coming_in.send(message)
                         latest = anyio.current_time() + LONG_LINE_S
                         scope.deadline = min(scope.deadline, latest) if splitter.discarded else math.inf
         except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
@@ -77,6 +84,7 @@ async def open_stdio(
         finally:
             splitter.close()
             read_all.set()
+            direct.close()
 
     async def discard_output() -> None:
         """Read on after the session ended, because a server that is blocked in a write cannot end."""
@@ -106,6 +114,8 @@ async def open_stdio(
             await read_all.wait()
         await coming_in.aclose()
 
+    assert process.stdin is not None
+    direct.write = process.stdin.send
     async with anyio.create_task_group() as group:
         for task in (receive_messages, discard_output, send_messages, clean_up_after_exit):
             group.start_soon(task)
@@ -120,6 +130,13 @@ async def open_stdio(
                 await _stop(process)
                 await anyio.lowlevel.checkpoint()
             group.cancel_scope.cancel()
+
+
+def _parse_messages(lines: Iterable[bytes | LongLine], direct: DirectLists) -> Iterator[Any]:
+    """Yield the messages for the SDK, without the answers that were asked for past it."""
+    for line in lines:
+        if not direct.take(line):
+            yield _parse_message(line)
 
 
 def _parse_message(line: bytes | LongLine) -> Any:

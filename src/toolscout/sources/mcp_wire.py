@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from toolscout.errors import BadEntry
+from toolscout.sources.mcp_direct import DirectLists
 from toolscout.types import clean
 
 __all__ = ["MAX_OPEN_QUESTIONS", "PAGE", "Page", "Wire", "tap_transport"]
@@ -57,6 +58,7 @@ class Wire:
         spares_repeats: whether the SDK gets no tools of a page that it validated last. Only a reader of raw pages may
             ask for that; the SDK's own lists must be whole.
         junk: how many messages could not be read. After 1,000 the stream is treated as ended.
+        direct: asks for lists past the SDK.
         unread_answers: how many of our answers to requests of the server it has not read. After 64 the stream is
             treated as ended.
     """
@@ -67,6 +69,7 @@ class Wire:
         self.validated, self.spares_repeats = "", False
         self.junk = 0
         self.unread_answers = 0
+        self.direct = DirectLists()
         self._lists: dict[str, None] = {}  # ids of requests for a list, oldest first
         self._numbers = itertools.count()
         self._allowance, self._since = MAX_UNASKED_AT_ONCE, time.monotonic()
@@ -77,6 +80,23 @@ class Wire:
         page = self.pages[number] = Page(tools, cursor, encoded, self.spares_repeats and encoded == self.validated)
         self.pages.pop(number - MAX_PENDING_PAGES, None)
         return number, page
+
+    def filter_result(self, result: Any) -> Any:
+        """Return the result that the SDK gets: of a list of tools, one page with the valid ones."""
+        if not (self.version and isinstance(result, dict) and "tools" in result and "content" not in result):
+            return result
+        number, page = self.keep_page(result["tools"], result.get("nextCursor"))
+        seen = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", "_meta": {PAGE: number}}
+        tools = page.tools if isinstance(page.tools, list) and not page.is_repeated else []
+        return {**seen, "tools": [tool for tool in tools if self._is_valid({**seen, "tools": [tool]})]}
+
+    def _is_valid(self, page: dict[str, Any]) -> bool:
+        from mcp_types.methods import validate_server_result
+
+        with suppress(ValueError, RecursionError):
+            validate_server_result("tools/list", self.version, page)
+            return True
+        return False
 
     def expect_list(self, number: object) -> None:
         """Remember that the request with this id asks for a list of tools."""
@@ -129,6 +149,7 @@ class _Writer:
         message = item.message
         if getattr(message, "method", None) == "tools/list":
             self._wire.expect_list(getattr(message, "id", None))
+            self._wire.direct.note_request(message)
         await self._stream.send(item)
         if not hasattr(message, "method"):
             self._wire.unread_answers -= 1
@@ -170,7 +191,7 @@ class _Listener:
         if hasattr(message, "method"):
             await self._slow_down(is_request=hasattr(message, "id"))
         elif hasattr(message, "result") and self._wire.take_list(message.id):
-            message.result = self._filter_result(message.result)
+            message.result = self._wire.filter_result(message.result)
         return item
 
     async def _slow_down(self, *, is_request: bool) -> None:
@@ -187,23 +208,6 @@ class _Listener:
         if seconds := self._wire.delay_unasked():
             await anyio.sleep(seconds)
 
-    def _filter_result(self, result: Any) -> Any:
-        """Return the result that the SDK gets: of a list of tools, one page with the valid ones."""
-        if not (self._wire.version and isinstance(result, dict) and "tools" in result and "content" not in result):
-            return result
-        number, page = self._wire.keep_page(result["tools"], result.get("nextCursor"))
-        seen = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", "_meta": {PAGE: number}}
-        tools = page.tools if isinstance(page.tools, list) and not page.is_repeated else []
-        return {**seen, "tools": [tool for tool in tools if self._is_valid({**seen, "tools": [tool]})]}
-
-    def _is_valid(self, page: dict[str, Any]) -> bool:
-        from mcp_types.methods import validate_server_result
-
-        with suppress(ValueError, RecursionError):
-            validate_server_result("tools/list", self._wire.version, page)
-            return True
-        return False
-
     def _repair_reply(self, error: Exception) -> Any:
         """Return what the SDK gets for a message that it cannot read: the intended reply, or an error."""
         from anyio import EndOfStream
@@ -218,7 +222,7 @@ class _Listener:
             return error
         number, result = recovered
         with suppress(ValueError, RecursionError, BadEntry):
-            result = self._filter_result(result) if self._wire.take_list(number) else clean(result)
+            result = self._wire.filter_result(result) if self._wire.take_list(number) else clean(result)
             return SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=number, result=result))
         reply = ErrorData(code=PARSE_ERROR, message="a reply that is no JSON-RPC")
         return SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=reply))
