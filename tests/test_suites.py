@@ -159,6 +159,14 @@ def test_everyday_has_26_single_and_14_compound_requests_with_a_rubric() -> None
     assert len({line["rubric"] for line in lines}) == len(lines)
 
 
+def test_everyday_dev_names_right_tools_and_repeats_no_line_of_the_test_list() -> None:
+    lines = read_lines(SUITES / "everyday_dev.jsonl")
+    assert {frozenset(line) for line in lines} == {frozenset({"_id", "text", "gold", "split"})}
+    assert {line["split"] for line in lines} == {"dev"} and all(line["gold"] for line in lines)
+    others = {line["text"] for line in read_lines(SUITES / "everyday.jsonl")}
+    assert len({line["text"] for line in lines} - others) == len({line["_id"] for line in lines}) == 72
+
+
 def test_the_readme_states_the_counts() -> None:
     readme = (SUITES / "README.md").read_text(encoding="utf-8")
     for name, splits in LINES.items():
