@@ -17,15 +17,18 @@ from toolscout.errors import UserError
 from toolscout.lab.encoder_data import DataPlan, build_training_set
 
 SUITES = Path(__file__).parent / "suites"
+OPPOSITES = ("opposites.jsonl", "opposites_more.jsonl", "opposites_third.jsonl")
+TOUCAN = "tool_corpora/toucan"
 
 
 def read_suite_ids() -> set[str]:
     """The tools of the corpus that a test line of a suite names, or that test lines are searched over."""
     ids = set((SUITES / "languages_dev" / "tools.txt").read_text(encoding="utf-8").split())
-    for line in (SUITES / "opposites.jsonl").read_text(encoding="utf-8").splitlines():
-        pair = json.loads(line)
-        if pair["split"] == "test":
-            ids.update(pair["ids"])
+    for name in OPPOSITES:
+        for line in (SUITES / name).read_text(encoding="utf-8").splitlines():
+            pair = json.loads(line)
+            if pair["split"] == "test" and pair.get("dataset", TOUCAN) == TOUCAN:
+                ids.update(pair["ids"])
     return ids
 
 

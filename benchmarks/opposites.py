@@ -1,10 +1,11 @@
 """Measures whether the asked one of two opposite tools stands first: `add_label` or `remove_label`.
 
-Five lists. `dev` and `test` are the requests that people wrote (`suites/opposites.jsonl`); `more_dev` and `more_test`
-are those of `suites/opposites_more.jsonl`, over other sets too and in four languages. They name the aim in other words
-than the tool's name. `described` is made by rule: of each other pair of toucan that `suites/find_opposites.py` finds,
-each tool's first sentence is the request. In toucan the tools of the pair's server are searched, elsewhere all tools of
-the set. `without` is `hybrid` without the order of opposites by their action. `--splits dev` reads only the dev lines.
+Seven lists. `dev` and `test` are the requests that people wrote (`suites/opposites.jsonl`); `more_dev` and `more_test`
+are those of `suites/opposites_more.jsonl`, over other sets too and in four languages; `third_dev` and `third_test`
+those of `suites/opposites_third.jsonl`. They name the aim in other words than the tool's name. `described` is made by
+rule: of each other pair of toucan that `suites/find_opposites.py` finds, each tool's first sentence is the request. In
+toucan the tools of the pair's server are searched, elsewhere all tools of the set. `without` is `hybrid` without the
+order of opposites by their action. `--splits dev` reads only the dev lines.
 
     python benchmarks/opposites.py [--data DIR] [--splits dev test …] [--out FILE]
 """
@@ -38,7 +39,9 @@ RESULTS: Final = Path(__file__).resolve().parent / "results" / "opposites.json"
 SUITES: Final = Path(__file__).resolve().parent / "suites"
 SUITE: Final = SUITES / "opposites.jsonl"
 MORE: Final = SUITES / "opposites_more.jsonl"
-SPLITS: Final = ("dev", "described", "test", "more_dev", "more_test")
+THIRD: Final = SUITES / "opposites_third.jsonl"
+SPLITS: Final = ("dev", "described", "test", "more_dev", "more_test", "third_dev", "third_test")
+FILES: Final = {"": SUITE, "more": MORE, "third": THIRD}
 TOUCAN: Final = "tool_corpora/toucan"
 SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s|\n")
 MAX_HITS: Final = 10_000
@@ -61,10 +64,10 @@ class Request(NamedTuple):
 
 def read_suite(split: str) -> Iterator[Request]:
     """Read the requests that people wrote."""
-    file = MORE if split.startswith("more_") else SUITE
-    for row in file.read_text(encoding="utf-8").splitlines():
+    prefix, _, part = split.rpartition("_")
+    for row in FILES[prefix].read_text(encoding="utf-8").splitlines():
         line = msgspec.json.decode(row)
-        if line["split"] == split.removeprefix("more_"):
+        if line["split"] == part:
             [opposite] = set(line["ids"]) - {line["asked"]}
             dataset, language = line.get("dataset", TOUCAN), line.get("language", "en")
             yield Request(line["query"], line["asked"], opposite, dataset, language)

@@ -34,6 +34,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+import make_glosses
 import multilingual_pairs
 import multilingual_teacher
 
@@ -74,6 +75,7 @@ below, {phrases} requests that were written for it in twenty languages each, and
 `vectors.safetensors`: `codes`, one byte for each of {groups} groups of dimensions (dimension i is in group
 i % {groups}), `parts`, what the bytes stand for, `lengths`, the weights of the pieces, and `scores`, the logarithms of
 their probabilities, by which a word is split. `pieces.txt`: the pieces, one a line. `manifest.json`: how it was made.
+`glosses.safetensors`: for each piece the number of the nearest English word, made by `scripts/make_glosses.py`.
 
 ## Licence
 
@@ -353,6 +355,8 @@ def main() -> None:
     table = fit(first.astype(np.float32), bags, originals, options.work / "table.npy")
     phrases = sum(pair[3] == "phrases" for pair in pairs) // len(multilingual_pairs.DECLARED)
     write(options.out, encoder, pieces, scores, table, {"texts": len(pairs), "phrases": phrases, "steps": STEPS})
+    if options.out == STATIC_ENCODER_FOLDER / MULTILINGUAL_SUBFOLDER:
+        make_glosses.write_glosses(StaticEncoder())
 
 
 if __name__ == "__main__":

@@ -55,6 +55,8 @@ def order_hits(query: str, *ids: str, path_of: str = "") -> list[str]:
         ("do not erase the label, it needs another one", "mail/add_label"),
         ("the label was erased, establish it", "mail/add_label"),
         ("strip the text off without deleting the label", "mail/remove_label"),
+        ("there are too many labels on it", "mail/remove_label"),
+        ("I have to find this mail under its own label", "mail/add_label"),
         ("ich will das Etikett nicht mehr", "mail/remove_label"),
         ("quita la etiqueta de este correo", "mail/remove_label"),
         ("给这封邮件新建一个标签", "mail/add_label"),

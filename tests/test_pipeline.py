@@ -66,7 +66,7 @@ def test_each_stage_leaves_a_trace(retrieve: Retrieve) -> None:
     found = ask(retrieve >> Cut() >> Decide())
     assert [step.stage for step in found.trace] == ["bm25", "cut", "decide"]
     assert all(step.seconds >= 0 for step in found.trace)
-    assert found.trace[0].note == "3 candidates"
+    assert found.trace[0].note == "4 candidates"
 
 
 def test_a_stage_that_fails_raises(retrieve: Retrieve) -> None:
@@ -166,7 +166,7 @@ def test_explain_is_exact_beyond_k_and_fuse_asks_its_branches(retrieve: Retrieve
     assert told is not None
     fused = told.parts[0]
     assert fused.rank is not None and fused.rank > 1
-    assert [(part.stage, part.rank) for part in fused.parts] == [("bm25", 3)]
+    assert [(part.stage, part.rank) for part in fused.parts] == [("bm25", 4)]
     unreachable = pipeline.explain(Search(query="weather"), "ru/perevod")
     assert unreachable is not None and unreachable.rank is None
     assert Pipeline([Detect(lambda texts: [1.0])]).explain(Search(query="q"), "x") is None

@@ -12,15 +12,20 @@ from typing import Any
 
 import pytest
 
+from scripts_loader import load_script
+
 ROOT = Path(__file__).parent.parent
 SUITES = ROOT / "benchmarks" / "suites"
 LANGUAGES = SUITES / "languages_dev"
+TOUCAN = "tool_corpora/toucan"
+OPPOSITES = ("opposites.jsonl", "opposites_more.jsonl", "opposites_third.jsonl")
 DEV_BELOW = 85  # of 256: about a third
 MAX_LINES_OF_A_VERB_PAIR = 25
 LINES = {
     "terse.jsonl": {"test": 100},
     "opposites.jsonl": {"dev": 59, "test": 141},
     "opposites_more.jsonl": {"dev": 103, "test": 103},
+    "opposites_third.jsonl": {"dev": 110, "test": 72},
     "one_need.jsonl": {"dev": 71, "test": 129},
     "one_need_more.jsonl": {"dev": 60, "test": 60},
     "joined_by_hand.jsonl": {"dev": 29, "test": 71},
@@ -30,6 +35,7 @@ FIELDS = {
     "terse.jsonl": {"_id", "text", "language", "kind", "split"},
     "opposites.jsonl": {"_id", "verbs", "ids", "asked", "query", "split"},
     "opposites_more.jsonl": {"_id", "verbs", "dataset", "ids", "asked", "query", "language", "split"},
+    "opposites_third.jsonl": {"_id", "verbs", "dataset", "ids", "asked", "query", "language", "split"},
     "one_need.jsonl": {"_id", "text", "language", "group", "split"},
     "one_need_more.jsonl": {"_id", "text", "language", "split"},
     "joined_by_hand.jsonl": {"_id", "text", "language", "form", "steps", "split"},
@@ -67,7 +73,7 @@ def test_no_id_and_no_request_stands_twice_in_any_list() -> None:
     lines = [line for name in LINES for line in read_lines(SUITES / name)] + read_lines(LANGUAGES / "queries.jsonl")
     requests = Counter((line.get("text") or line["query"]).casefold().strip(" .?!") for line in lines)
     assert [text for text, count in requests.items() if count > 1] == []
-    assert len({line["_id"] for line in lines}) == len(lines) == 640 + 120 + 206 + 120
+    assert len({line["_id"] for line in lines}) == len(lines) == 640 + 120 + 206 + 182 + 120
 
 
 def test_languages_has_sixty_requests_in_four_languages_and_in_english() -> None:
@@ -116,6 +122,17 @@ def test_further_opposites_share_no_tool_with_the_others_and_no_pair_across_the_
     pairs = {split: {tuple(line["ids"]) for line in lines if line["split"] == split} for split in ("dev", "test")}
     assert not pairs["dev"] & pairs["test"]
     assert Counter(line["language"] for line in lines) == {"en": 164, "de": 14, "es": 14, "zh": 14}
+
+
+def test_no_pair_of_opposites_is_dev_in_one_list_and_test_in_another() -> None:
+    lines = [line for name in OPPOSITES for line in read_lines(SUITES / name)]
+    later = [line for line in lines if line["_id"].startswith("opposite-third")]
+    before = {frozenset(line["ids"]) for line in lines if line not in later}
+    pairs = {split: {frozenset(line["ids"]) for line in later if line["split"] == split} for split in ("dev", "test")}
+    assert not pairs["test"] & (pairs["dev"] | before)
+    assert not pairs["dev"] & {frozenset(line["ids"]) for line in lines if line["split"] == "test"}
+    asked = Counter(line["ids"].index(line["asked"]) for line in later if line["split"] == "test")
+    assert asked == {0: 32, 1: 40}
 
 
 def test_the_same_trap_in_several_languages_stands_on_one_side() -> None:
@@ -167,6 +184,16 @@ def test_everyday_dev_names_right_tools_and_repeats_no_line_of_the_test_list() -
     assert len({line["text"] for line in lines} - others) == len({line["_id"] for line in lines}) == 72
 
 
+def test_training_leaves_out_the_tools_of_all_test_pairs() -> None:
+    ids = load_script("benchmarks/encoder_data.py").read_suite_ids()
+    assert set(read_tools()) < ids
+    for name in OPPOSITES:
+        test = [line for line in read_lines(SUITES / name) if line["split"] == "test"]
+        corpus = {tool for line in test for tool in line["ids"] if line.get("dataset", TOUCAN) == TOUCAN}
+        assert corpus and corpus <= ids
+    assert not [tool for tool in ids if tool.startswith("bfcl")]
+
+
 def test_the_readme_states_the_counts() -> None:
     readme = (SUITES / "README.md").read_text(encoding="utf-8")
     for name, splits in LINES.items():
@@ -200,7 +227,7 @@ def test_the_named_tools_exist(data: Path, tmp_path: Path) -> None:
         pytest.skip("needs tool_corpora/toucan in the data root")
     corpus = {tool["_id"]: tool["text"] for tool in read_lines(data / "tool_corpora" / "toucan" / "corpus.jsonl")}
     assert {tool for line in read_lines(SUITES / "opposites.jsonl") for tool in line["ids"]} <= set(corpus)
-    for line in read_lines(SUITES / "opposites_more.jsonl"):
+    for line in [*read_lines(SUITES / "opposites_more.jsonl"), *read_lines(SUITES / "opposites_third.jsonl")]:
         if line["dataset"] == "tool_corpora/toucan":
             assert set(line["ids"]) <= set(corpus)
     elsewhere = [data / name / "corpus.jsonl" for name in ("livemcpbench", "mcpproxy_golden")]

@@ -191,7 +191,7 @@ class Workspace:
             ConfigError: if there is no such index, or it does not hold what was put in.
         """
         exact, name = self.index_tools(catalogue, encoder, style), self.settings.index
-        space = name_space(encoder, style)
+        space = name_space(encoder, style, name)
         if is_engine(name):
             if catalogue.fingerprints is None:
                 return exact
@@ -272,9 +272,13 @@ def _weigh_terms(catalogue: Catalogue, ids: Sequence[str]) -> list[dict[int, flo
     return [number_terms(words.weigh_tool(tool)) for tool in catalogue.tools(ids)]
 
 
-def name_space(encoder: Encoder, style: str = "named") -> str:
-    """Return the digest that tells vectors apart: of the encoder's fingerprint and how a tool becomes text."""
-    return digest("dense/3", [encoder.fingerprint, style])
+def name_space(encoder: Encoder, style: str = "named", index: str = "") -> str:
+    """Return the digest that tells vectors apart: of the encoder's fingerprint and how a tool becomes text.
+
+    An engine that searches words too, such as `index` may name, keeps the weights of BM25 beside the vectors.
+    """
+    words = [CODE_SETTINGS.fingerprint] if searches_words(index) else []
+    return digest("dense/3", [encoder.fingerprint, style, *words])
 
 
 class BuildRecipe(Protocol):

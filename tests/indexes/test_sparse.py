@@ -291,6 +291,7 @@ def test_every_setting_changes_the_fingerprint() -> None:
         {"written": 0},
         {"repeats": True},
         {"fields": {"name": 1}},
+        {"glosses": 0},
         {"k1": 1},
         {"b": 0},
     ]
@@ -381,3 +382,43 @@ def test_an_upper_bound_weighs_both_kinds_of_terms() -> None:
     index = BM25.build([tool("list", "items"), tool("other", "another thing")])
     bound, known = index.mass("listing unknown")
     assert bound >= float(index.scores("listing unknown").max()) and known == 0.5
+
+
+# --- glosses ----------------------------------------------------------------------------------------------------------
+
+
+def test_english_words_find_a_tool_that_is_described_in_another_language() -> None:
+    tools = [
+        tool("maoyan_top", "获取猫眼电影票房榜"),
+        tool("hupu", "获取虎扑步行街热帖"),
+        tool("rain_radar", "Rain over the city"),
+    ]
+    index = BM25.build(tools)
+    assert index.search(["movies at the box office"], 1)[0] == [["s/maoyan_top"]]
+    assert index.search(["猫眼电影"], 1)[0] == [["s/maoyan_top"]]
+    assert "movi" in index.explain("movies", "s/maoyan_top").terms
+    assert BM25.build(tools, glosses=0).search(["movies at the box office"], 1)[0] == [[]]
+    weights = index.weigh_query("movies of the box office")
+    stored = index.weigh_tool(tools[0])
+    score = sum(weight * stored.get(term, 0.0) for term, weight in weights.items())
+    assert score == pytest.approx(index.scores("movies of the box office").max(), rel=1e-5) and score > 0
+
+
+def test_english_tools_keep_their_scores_to_the_bit() -> None:
+    english = [one for one in TOOLS if one.name.isascii()]
+    with_glosses, without = BM25.build(english), BM25.build(english, glosses=0)
+    for name, array in with_glosses.arrays().items():
+        assert array.tobytes() == without.arrays()[name].tobytes()
+
+
+def test_glosses_do_not_lengthen_a_tool() -> None:
+    tools = [tool("maoyan_top", "获取猫眼电影票房榜"), tool("rain_radar", "Rain over the city"), tool("snow", "Snow")]
+    with_glosses, without = BM25.build(tools), BM25.build(tools, glosses=0)
+    assert with_glosses.scores("rain snow 猫眼").tolist() == without.scores("rain snow 猫眼").tolist()
+    [heavy, light] = (BM25.build(tools, glosses=weight).scores("movies").max() for weight in (2, 0.5))
+    assert heavy > light > 0
+
+
+def test_a_negative_weight_of_glosses_is_refused() -> None:
+    with pytest.raises(ConfigError, match="glosses of 0 or more, found -1"):
+        BM25.build(TOOLS, glosses=-1)

@@ -46,7 +46,8 @@ def _describe_collection(state: CollectionState, current: str) -> dict[str, Any]
 
 def _name_current(scout: Scout) -> str:
     """Return the space of the vectors of the encoder in the settings."""
-    return name_space(scout.workspace(Selection(scout.settings.recipe)).load_encoder())
+    encoder = scout.workspace(Selection(scout.settings.recipe)).load_encoder()
+    return name_space(encoder, index=scout.settings.index)
 
 
 def check_engine(scout: Scout) -> list[str]:

@@ -2,35 +2,44 @@
 
 The pieces of the multilingual table lie in the space of the bundled English encoder. So the nearest English word of a
 piece is often its translation. That is enough for an encoder that reads only English to rank a tool that is described
-in another language.
+in another language, and for BM25 to find it by English words.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from toolscout.encoders.encoder import Vectors, unit_rows
-from toolscout.encoders.static import StaticEncoder
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["GLOSS_FORMAT", "Glossary"]
+from toolscout.encoders.encoder import Vectors, unit_rows
+from toolscout.encoders.languages import is_plainly_foreign
+from toolscout.encoders.static import StaticEncoder, load_static
+from toolscout.errors import StoreError
+
+__all__ = ["GLOSSES_FILE", "GLOSS_FORMAT", "Glossary", "find_glosses", "load_glossary"]
 
 GLOSS_FORMAT: Final = "gloss/1"
+GLOSSES_FILE: Final = "glosses.safetensors"
 MIN_COSINE: Final = 0.65  # of a piece and the English word that stands for it
-MAX_GLOSSES: Final = 50_000
 MIN_WORD_CHARS: Final = 3
+NO_GLOSS: Final = 2**16 - 1
+PIECES_AT_ONCE: Final = 2048
 _LETTERS_OF_WORD: Final = re.compile(r"[^\W\d_]+")
 _OTHER_SCRIPT: Final = re.compile("[\u0370-\u1fff\u2c00-\ud7ff]")
 
+Glosses = npt.NDArray[np.uint16]
+
 
 class Glossary:
-    """Finds the nearest English words of foreign ones."""
+    """Finds the English words that stand for foreign ones."""
 
     def __init__(self, encoder: StaticEncoder) -> None:
-        """Keep the bundled encoder. The vectors of its words are read with the first foreign word."""
+        """Keep the bundled encoder. Its glosses are read with the first foreign word."""
         self._encoder = encoder
-        self._find_word = functools.lru_cache(maxsize=MAX_GLOSSES)(self._search_word)
 
     def translate(self, text: str) -> str:
         """Return a text with English words for the foreign ones.
@@ -38,30 +47,104 @@ class Glossary:
         Beside another script, words in plain Latin letters stay: they are English, or names. Elsewhere those stay that
         the bundled encoder knows as a whole.
         """
+
+        def replace(word: str, glosses: Sequence[str]) -> str:
+            return f" {' '.join(glosses)} " if glosses or not word.isascii() else word
+
+        return self._replace_words(text, replace)
+
+    def list_words(self, text: str) -> list[str]:
+        """Return the English words that stand for the foreign ones of a text; none for an English text."""
+        if not is_plainly_foreign(text):
+            return []
+        words: list[str] = []
+
+        def collect(_: str, glosses: Sequence[str]) -> str:
+            words.extend(glosses)
+            return ""
+
+        self._replace_words(text, collect)
+        return words
+
+    def _replace_words(self, text: str, replace: Callable[[str, Sequence[str]], str]) -> str:
+        """Replace each foreign word of a text by what a function makes of the word and its glosses."""
         keeps_latin = _OTHER_SCRIPT.search(text) is not None
-        return " ".join(_LETTERS_OF_WORD.sub(lambda match: self._replace(match[0], keeps_latin), text).split())
 
-    def _replace(self, word: str, keeps_latin: bool) -> str:
-        if (keeps_latin and word.isascii()) or self._encoder.pieces.is_word(word.lower()):
-            return word
+        def replace_match(match: re.Match[str]) -> str:
+            word = match[0]
+            if (keeps_latin and word.isascii()) or self._encoder.pieces.is_word(word.lower()):
+                return word
+            return replace(word, self._find_words(word))
+
+        return " ".join(_LETTERS_OF_WORD.sub(replace_match, text).split())
+
+    def _find_words(self, word: str) -> list[str]:
         pieces = self._encoder.multilingual.pieces(word)
-        glosses = [gloss for gloss in map(self._find_word, pieces) if gloss]
-        return f" {' '.join(glosses)} " if glosses or not word.isascii() else word
-
-    def _search_word(self, piece: int) -> str:
-        """Return the nearest English word of a piece; empty if none is near."""
-        [vector] = unit_rows(self._encoder.multilingual.look_up([piece]))
-        words, rows = self._words
-        cosines = rows @ vector
-        best = int(cosines.argmax())
-        return words[best] if cosines[best] >= MIN_COSINE else ""
+        numbers = self._glosses[pieces].tolist()
+        return [self._words[number] for number in numbers if number != NO_GLOSS]
 
     @functools.cached_property
-    def _words(self) -> tuple[tuple[str, ...], Vectors]:
-        """The whole words of the bundled encoder, and their directions."""
-        words = {
-            word: number
-            for word, number in self._encoder.pieces.list_words().items()
-            if len(word) >= MIN_WORD_CHARS and word.isascii() and word.isalpha()
-        }
-        return tuple(words), unit_rows(self._encoder.look_up(list(words.values())))
+    def _glosses(self) -> Glosses:
+        """The number of the English word of each piece of the multilingual table."""
+        return read_glosses(self._encoder)
+
+    @functools.cached_property
+    def _words(self) -> dict[int, str]:
+        return {number: word for word, number in self._encoder.pieces.list_words().items()}
+
+
+def find_glosses(encoder: StaticEncoder, pieces: Sequence[int]) -> Glosses:
+    """Compute the numbers of the nearest English words of pieces of the multilingual table, or `NO_GLOSS`."""
+    words = [
+        number
+        for word, number in encoder.pieces.list_words().items()
+        if len(word) >= MIN_WORD_CHARS and word.isascii() and word.isalpha()
+    ]
+    directions, numbers = unit_rows(encoder.look_up(words)), np.array(words, dtype=np.uint16)
+    glosses = np.full(len(pieces), NO_GLOSS, dtype=np.uint16)
+    for start in range(0, len(pieces), PIECES_AT_ONCE):
+        cosines: Vectors = (
+            unit_rows(encoder.multilingual.look_up(pieces[start : start + PIECES_AT_ONCE])) @ directions.T
+        )
+        best = cosines.argmax(axis=1)
+        is_near = cosines[np.arange(len(best)), best] >= MIN_COSINE
+        glosses[start : start + len(best)][is_near] = numbers[best[is_near]]
+    return glosses
+
+
+def read_glosses(encoder: StaticEncoder) -> Glosses:
+    """Read the file that `scripts/make_glosses.py` writes beside the multilingual table.
+
+    Raises:
+        StoreError: if it is missing, damaged, or was made for another encoder or table.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    file, table = encoder.multilingual_folder / GLOSSES_FILE, encoder.multilingual
+    try:
+        with safe_open(file, framework="numpy") as tensors:
+            facts, glosses = tensors.metadata() or {}, tensors.get_tensor("glosses")
+        is_intact = (
+            facts == describe_glosses(encoder) and glosses.dtype == np.uint16 and glosses.shape == (len(table.pieces),)
+        )
+    except (OSError, SafetensorError):
+        is_intact = False
+    if not is_intact:
+        raise StoreError(f"{file} is damaged, or was made for another encoder. Install toolscout again.")
+    read: Glosses = glosses
+    return read
+
+
+def describe_glosses(encoder: StaticEncoder) -> dict[str, str]:
+    """Return what the glosses depend on, as it stands in their file."""
+    return {"format": GLOSS_FORMAT, "encoder": encoder.fingerprint, "table": encoder.multilingual.fingerprint}
+
+
+@functools.lru_cache(maxsize=1)
+def load_glossary() -> Glossary:
+    """Return the glossary of the bundled encoder. A process loads it once.
+
+    Raises:
+        StoreError: if the bundled encoder is damaged.
+    """
+    return Glossary(load_static())

@@ -72,6 +72,9 @@ class UnigramPieces:
                 return ids[:limit]
         return ids
 
+    def __len__(self) -> int:
+        return len(self._pieces)
+
     def knows(self, ids: Sequence[int]) -> bool:
         """Return whether the pieces spell any word that has a meaning here, and not only letters in a row.
 

@@ -116,6 +116,7 @@ class StaticEncoder:
         dim: length of a vector.
         fingerprint: fingerprint of vectors and vocabulary for English.
         languages: English, and those of the multilingual table where the folder has one.
+        multilingual_folder: folder of that table.
         max_tokens: maximum pieces of a text.
     """
 
@@ -153,8 +154,8 @@ class StaticEncoder:
         self.dim: int = manifest["dim"]
         self.fingerprint: str = manifest["fingerprint"]
         self.pieces = WordPieces(pieces)
-        self._multilingual_folder = folder / MULTILINGUAL_SUBFOLDER
-        self._has_multilingual = self._multilingual_folder.is_dir()
+        self.multilingual_folder = folder / MULTILINGUAL_SUBFOLDER
+        self._has_multilingual = self.multilingual_folder.is_dir()
         if self._has_multilingual:
             self.languages = ENGLISH | LANGUAGES
         # the texts of the last call, and their vectors
@@ -202,7 +203,7 @@ class StaticEncoder:
     @functools.cached_property
     def multilingual(self) -> MultilingualTable:
         """The table for other languages, loaded with the first text that needs it."""
-        return MultilingualTable(self._multilingual_folder, self.fingerprint)
+        return MultilingualTable(self.multilingual_folder, self.fingerprint)
 
 
 def _sum_rows(rows: Vectors) -> Vectors:

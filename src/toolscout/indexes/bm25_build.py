@@ -10,12 +10,13 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from toolscout.encoders.gloss import load_glossary
 from toolscout.indexes.bm25_settings import BM25Settings, TokenKind, list_kinds
 from toolscout.indexes.term_counts import CountCodes, EarlierTerms, TermCounts
 from toolscout.indexes.words import MAX_CACHED_WORD_CHARS, MAX_CACHED_WORDS
 from toolscout.types import MAX_RENDERED_CHARS, Tool, parameter_names, render
 
-__all__ = ["BM25Arrays", "build_arrays", "render_plain"]
+__all__ = ["BM25Arrays", "build_arrays", "render_fields", "render_plain"]
 
 
 class BM25Arrays(NamedTuple):
@@ -55,14 +56,23 @@ def _read_batches(
     batches: Iterable[Sequence[Tool]], settings: BM25Settings, kinds: Sequence[_KindOfTerms]
 ) -> list[str]:
     """Read the terms of tools, which follow those before, and return their ids."""
-    split, render_field = kinds[0].kind.tokens.split, render if settings.tokenizer == "code" else render_plain
+    split = kinds[0].kind.tokens.split
     ids: list[str] = []
     for batch in batches:
         ids += [tool.id for tool in batch]
-        words = [split(render_field(tool, field)) for tool in batch for field in settings.fields]
+        words = [split(text) for tool in batch for text in render_fields(tool, settings)]
         for kind in kinds:
             kind.read(words)
     return ids
+
+
+def render_fields(tool: Tool, settings: BM25Settings) -> list[str]:
+    """Render the fields of a tool and, where they count, the glosses of its description."""
+    render_field = render if settings.tokenizer == "code" else render_plain
+    texts = [render_field(tool, field) for field in settings.fields]
+    if settings.glosses:
+        texts.append(" ".join(load_glossary().list_words(render(tool, "description"))))
+    return texts
 
 
 class _TermNumbers(dict[str, tuple[int, ...]]):
@@ -112,6 +122,8 @@ class _KindOfTerms:
         """
         self.kind, self._settings, self._earlier = kind, settings, earlier
         self.step = min(settings.fields.values())
+        self._weights = np.array(list(settings.fields.values()))
+        self._text_weights = np.append(self._weights, settings.glosses) if settings.glosses else self._weights
         self.vocabulary: dict[str, int] = {}
         self._numbers = _TermNumbers(kind, self.vocabulary)
         self._lengths: list[npt.NDArray[np.int64]] = []
@@ -127,7 +139,7 @@ class _KindOfTerms:
         """Count the terms of some tools, which follow those before.
 
         Args:
-            words: of each field of each tool, tool by tool.
+            words: of each text of each tool (`render_fields`), tool by tool.
         """
         number_terms = self._numbers.__getitem__
         terms, lengths = array("i"), array("q")
@@ -136,44 +148,42 @@ class _KindOfTerms:
             for word in row:
                 terms.extend(number_terms(word))
             lengths.append(len(terms) - before)
-        shape = len(words) // len(self._settings.fields), len(self._settings.fields)
+        shape = len(words) // len(self._text_weights), len(self._text_weights)
         self._add(np.array(terms, dtype=np.int64), np.array(lengths, dtype=np.int64).reshape(shape))
 
     def _add(self, terms: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> None:
         """Add the pairs of a batch.
 
         Args:
-            terms: the term of every word, tool by tool, field by field.
-            lengths: `(tools, fields)`, number of words in each field.
+            terms: the term of every word, tool by tool, text by text.
+            lengths: `(tools, texts)`, number of words in each text.
         """
         n_tools = len(lengths)
         if not n_tools:
             return
-        weights = np.array(list(self._settings.fields.values()))
         tools = np.repeat(np.arange(n_tools), lengths.sum(axis=1))
         pairs, words = np.unique(terms * n_tools + tools, return_inverse=True)
         counts: npt.NDArray[np.float64] = np.bincount(
-            words, np.repeat(np.tile(weights, n_tools), lengths.ravel()), len(pairs)
+            words, np.repeat(np.tile(self._text_weights, n_tools), lengths.ravel()), len(pairs)
         ).astype(np.float64)
         places = (pairs % n_tools + self._n_tools).astype(np.int32)
         if self._earlier is not None:
             places = self._earlier.changed[places].astype(np.int32)
         self._pairs.append(((pairs // n_tools).astype(np.int32), places, counts))
-        self._lengths.append(lengths)
+        self._lengths.append(lengths[:, : len(self._weights)])
         self._n_tools += n_tools
 
     def score(self) -> _ScoredTerms:
         """Return the scores of all pairs by term, the terms ascending."""
         settings = self._settings
-        weights = np.array(list(settings.fields.values()))
-        lengths = np.concatenate([np.zeros((0, len(weights)), dtype=np.int64), *self._lengths])
+        lengths = np.concatenate([np.zeros((0, len(self._weights)), dtype=np.int64), *self._lengths])
         if self._earlier is not None:
             lengths = lengths[np.argsort(np.concatenate([self._earlier.unchanged, self._earlier.changed]))]
         n_tools, frequency = len(lengths), np.zeros(len(self.vocabulary), dtype=np.int64)
         for terms, _, _ in self._pairs:
             frequency += np.bincount(terms, minlength=len(frequency))
         rarity = np.log(1 + (n_tools - frequency + 0.5) / (frequency + 0.5))
-        length = lengths @ weights
+        length = lengths @ self._weights
         relative = length / (length.sum() / max(n_tools, 1) or 1.0)
         scale = settings.k1 * (1 - settings.b + settings.b * relative)
         term, tool = (np.concatenate([np.zeros(0, np.int32), *column]) for column in self._list_columns())

@@ -13,7 +13,7 @@ from toolscout.types import STYLES, digest
 
 __all__ = ["BM25_FORMAT", "CODE_SETTINGS", "PLAIN_SETTINGS", "WRITTEN_MARK", "BM25Settings", "TokenKind", "list_kinds"]
 
-BM25_FORMAT: Final = "bm25/2"  # raise it whenever the same settings would give other terms or scores
+BM25_FORMAT: Final = "bm25/3"  # raise it whenever the same settings would give other terms or scores
 WRITTEN_MARK: Final = "="  # begins a term that is the written form of a word, not its stem; no tokenizer yields it
 
 
@@ -26,6 +26,8 @@ class BM25Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             that differ in little else, `list` and `listing` are not the same. Without stems it has no effect.
         repeats: whether a repeated word of a query counts each time, or once.
         fields: weight of each field of a tool (a style of `render`). A word in a field of weight 2 counts twice.
+        glosses: weight of the English words that stand for a description in another language (`encoders.gloss`). They
+            do not lengthen the tool, because they repeat what the description says. 0: there are none.
         k1: saturation of term frequency; higher lets repeated words count more.
         b: length normalisation, 0 to 1; higher discounts long tools more.
     """
@@ -45,6 +47,7 @@ class BM25Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "path": 0.25,
         }
     )
+    glosses: float = 0.8
     k1: float = 2.0
     b: float = 0.75
 
@@ -54,6 +57,8 @@ class BM25Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError(f"fields: expected weights above 0 for any of {', '.join(STYLES)}, found {self.fields!r}")
         if not (0 <= self.k1 < math.inf and 0 <= self.b <= 1):
             raise ConfigError(f"expected k1 of 0 or more and b from 0 to 1, found k1={self.k1} and b={self.b}")
+        if not 0 <= self.glosses < math.inf:
+            raise ConfigError(f"expected glosses of 0 or more, found {self.glosses}")
         if not 0 <= self.written <= 1:
             raise ConfigError(f"expected written from 0 to 1, found {self.written}")
 
@@ -81,6 +86,7 @@ PLAIN_SETTINGS: Final = BM25Settings(
     fold=False,
     repeats=True,
     fields={"name": 1.0, "description": 1.0, "parameters": 1.0},
+    glosses=0.0,
     k1=1.5,
 )
 

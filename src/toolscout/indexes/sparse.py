@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout.errors import ConfigError, StoreError
-from toolscout.indexes.bm25_build import build_arrays, render_plain
+from toolscout.indexes.bm25_build import build_arrays, render_fields
 from toolscout.indexes.bm25_settings import (
     BM25_FORMAT,
     CODE_SETTINGS,
@@ -27,7 +27,7 @@ from toolscout.indexes.score_sample import ScoreSample, make_sample_arrays
 from toolscout.indexes.strings import Vocabulary
 from toolscout.indexes.term_counts import EarlierTerms, TermCounts
 from toolscout.indexes.words import tokenize
-from toolscout.types import Explanation, Tool, render
+from toolscout.types import Explanation, Tool
 
 __all__ = ["BM25", "CODE_SETTINGS", "PLAIN_SETTINGS", "BM25Settings", "tokenize"]
 
@@ -272,13 +272,8 @@ class BM25:
         compute it. They change with the mean length of the tools, but not with the tools that have the same terms.
         """
         position = place(self.ids, tool.id)
-        text = render if self.settings.tokenizer == "code" else render_plain
-        terms = {
-            kind.mark + word
-            for kind in self._token_kinds
-            for field in self.settings.fields
-            for word in kind.tokens(text(tool, field))
-        }
+        texts = render_fields(tool, self.settings)
+        terms = {kind.mark + word for kind in self._token_kinds for text in texts for word in kind.tokens(text)}
         return {term: self._score_term(term, position) / self._measure_rarity(term) for term in terms}
 
     def weigh_query(self, query: str) -> dict[str, float]:

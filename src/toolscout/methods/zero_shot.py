@@ -48,6 +48,7 @@ class Bm25Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     written: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     repeats: bool | None = None
     fields: dict[str, AboveZero] | None = None
+    glosses: Annotated[float, msgspec.Meta(ge=0)] | None = None
     k1: Annotated[float, msgspec.Meta(ge=0)] | None = None
     b: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
 
