@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 def status_command(scout: Scout, as_json: bool) -> None:
     """Show the gateways that run on this home, and the state of each server behind them.
 
-    Of a home in a database only those on this machine are shown. A server is idle (it starts at its first call), starting, ok or in error. Its circuit is open while calls are
-    refused after several failures. Nothing is asked of the servers. Then it says whether the traffic is still that of
-    the champion's time, and if not, what changed and what to do.
+    Of a home in a database only those on this machine are shown. A server is idle (it starts at its first call),
+    starting, ok or in error. Its circuit is open while calls are refused after several failures. Nothing is asked of
+    the servers. Then it says whether the traffic is still that of the champion's time, and if not, what changed and
+    what to do.
     """
     from toolscout.gateway.health import read_states
     from toolscout.learn.drift import DriftWatch
