@@ -1,9 +1,11 @@
 """Measures what traces and metrics cost: blocks of the same requests to one gateway, with telemetry on and off in turn.
 
 A collector runs in a process of its own. A pair is a block with telemetry and one without, in random order. The wall
-time of a request is what a caller notices; the processor time of a block with telemetry holds also what is made and
-sent in the background. The figures are medians of the ratios of pairs, with bootstrap intervals. One process with both
-settings keeps the ratio apart from the load of the machine. The catalogue is a dataset's, beside a server of the tests.
+time of a request is what a caller notices. The processor time of answering is that until the last answer of a block;
+all processor time holds also what is then made and sent in the background. A block is as long as the SDK's own batches.
+The figures are medians over pairs, with bootstrap intervals: of ratios, and of the processor time added to a request.
+One process with both settings keeps them apart from the load of the machine. The agent, who shares the process here,
+makes no spans. The catalogue is a dataset's, beside a server of the tests.
 
     python benchmarks/telemetry.py --data FOLDER [--pairs 60] [--out benchmarks/results/telemetry.json]
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import json
 import os
 import random
@@ -21,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +32,7 @@ import click
 import numpy as np
 from mcp import Client
 from mcp.shared import _otel as mcp_telemetry
+from mcp.shared import jsonrpc_dispatcher
 from opentelemetry import trace
 
 from toolscout.access import telemetry
@@ -38,7 +43,7 @@ from toolscout.scout import Scout
 
 ROOT: Final = Path(__file__).parent.parent
 BUSY: Final = str(ROOT / "tests" / "servers" / "busy.py")
-BLOCK: Final = 20
+BLOCK: Final = 128  # a call has four spans at most, and the SDK sends 512 at once
 RESAMPLES: Final = 2_000
 CALLS: Final = {
     "call of 20 ms": ("call_tool", {"id": "busy/wait", "arguments": {"seconds": 0.02}}),
@@ -55,11 +60,35 @@ with open_collector() as collector:
 """
 
 
-def summarise(ratios: list[float]) -> dict[str, Any]:
-    values, rng = np.array(ratios), np.random.default_rng(0)
-    medians = np.median(rng.choice(values, (RESAMPLES, len(values))), axis=1)
+_is_agent: Final[ContextVar[bool]] = ContextVar("is_agent", default=False)
+_open_span: Final = mcp_telemetry.otel_span
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """The seconds of a block: wall time of the median request, processor time of answering, and all processor time."""
+
+    wall: float
+    answering: float
+    processor: float
+
+
+def summarise(values: list[float]) -> dict[str, Any]:
+    array, rng = np.array(values), np.random.default_rng(0)
+    medians = np.median(rng.choice(array, (RESAMPLES, len(array))), axis=1)
     low, high = np.quantile(medians, [0.025, 0.975])
-    return {"median_ratio": round(float(np.median(values)), 4), "ci95": [round(float(low), 4), round(float(high), 4)]}
+    return {"median": round(float(np.median(array)), 4), "ci95": [round(float(low), 4), round(float(high), 4)]}
+
+
+@contextmanager
+def open_server_span(name: str, **options: Any) -> Iterator[Any]:
+    """Open a span of the MCP SDK, but none for a request that the agent sends: its process is another one."""
+    if _is_agent.get():
+        _is_agent.set(False)  # what the request starts is the gateway's
+        yield trace.INVALID_SPAN
+        return
+    with _open_span(name, **options) as span:
+        yield span
 
 
 @contextmanager
@@ -74,19 +103,21 @@ def set_telemetry(active: Any) -> Iterator[None]:
         telemetry._active = None
 
 
-async def run_block(client: Client, requests: list[tuple[str, dict[str, Any]]], active: Any) -> tuple[float, float]:
-    """Return the median wall time of a request, and the processor time of the block with all that it leaves to do."""
-    walls, cpu = [], time.process_time()
+async def run_block(client: Client, requests: list[tuple[str, dict[str, Any]]], active: Any) -> Times:
+    """Send the requests one after the other, and wait until everything that they leave to do is done."""
+    walls, began = [], time.process_time()
     with set_telemetry(active):
         for request in requests:
             started = time.perf_counter()
+            _is_agent.set(True)
             answer = await client.call_tool(*request)
             walls.append(time.perf_counter() - started)
             assert not answer.is_error, answer
+    answering = time.process_time() - began
     if active is not None:
         await asyncio.to_thread(active.recorder._record_waiting)
         await asyncio.to_thread(active.traces.force_flush)
-    return float(np.median(walls)), time.process_time() - cpu
+    return Times(float(np.median(walls)), answering, time.process_time() - began)
 
 
 async def measure(folder: Path, queries: list[str], address: str, pairs: int) -> dict[str, Any]:
@@ -98,9 +129,9 @@ async def measure(folder: Path, queries: list[str], address: str, pairs: int) ->
             while (await client.call_tool(*CALLS["call that answers at once"])).is_error:
                 await asyncio.sleep(0.2)
             for kind in ("search", *CALLS):
-                times: dict[str, list[tuple[float, float]]] = {"on": [], "off": []}
+                times: dict[str, list[Times]] = {"on": [], "off": []}
                 for _ in range(1 + pairs):
-                    some = rng.sample(queries, BLOCK)
+                    some = rng.choices(queries, k=BLOCK)
                     block = [CALLS.get(kind, ("search_tools", {"queries": [query]})) for query in some]
                     for name in rng.sample(["on", "off"], 2):
                         times[name].append(await run_block(client, block, active if name == "on" else None))
@@ -110,17 +141,20 @@ async def measure(folder: Path, queries: list[str], address: str, pairs: int) ->
     return result
 
 
-def summarise_pairs(on: list[tuple[float, float]], off: list[tuple[float, float]]) -> dict[str, Any]:
+def summarise_pairs(on: list[Times], off: list[Times]) -> dict[str, Any]:
     pairs = list(zip(on, off, strict=True))
+    added = [1000 * (a.processor - b.processor) / BLOCK for a, b in pairs]
     return {
-        "wall": summarise([a / b for (a, _), (b, _) in pairs]),
-        "processor": summarise([a / b for (_, a), (_, b) in pairs]),
+        "wall_ratio": summarise([a.wall / b.wall for a, b in pairs]),
+        "answering_ratio": summarise([a.answering / b.answering for a, b in pairs]),
+        "processor_ratio": summarise([a.processor / b.processor for a, b in pairs]),
+        "added_processor_ms": summarise(added),
         "p50_ms": {
-            name: round(1000 * float(np.median([wall for wall, _ in some])), 3)
+            name: round(1000 * float(np.median([times.wall for times in some])), 3)
             for name, some in (("on", on), ("off", off))
         },
         "processor_ms": {
-            name: round(1000 * float(np.median([cpu for _, cpu in some])) / BLOCK, 3)
+            name: round(1000 * float(np.median([times.processor for times in some])) / BLOCK, 3)
             for name, some in (("on", on), ("off", off))
         },
         "pairs": len(pairs),
@@ -144,6 +178,7 @@ def main() -> int:
     )
     assert collector.stdout is not None
     address = collector.stdout.readline().strip()
+    jsonrpc_dispatcher.otel_span = open_server_span
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "mcp.json").write_text(

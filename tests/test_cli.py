@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests_cli import run
+from toolscout.catalogue.store import Store
 from toolscout.cli.main import COMMAND_GROUPS, COMMANDS, LAB_COMMANDS, main, program
 
 
@@ -166,11 +168,8 @@ def test_doctor_reports_and_repairs(file: Path, tmp_path: Path) -> None:
     healthy = run("doctor")
     assert healthy.exit_code == 0 and "the store is healthy" in healthy.output and "(environment)" in healthy.output
     assert re.search(r"^  gateway_argument_bytes +1000000  \(default\)$", healthy.output, re.MULTILINE)
-    import sqlite3
-
-    with sqlite3.connect(tmp_path / "home" / "catalogue.db") as connection:
-        connection.execute("UPDATE tools SET body = 'x' WHERE id = 'garden/mow'")
-    connection.close()
+    with contextlib.closing(Store(tmp_path / "home")) as store, store.writing() as connection:
+        connection.execute("UPDATE tools SET body = ? WHERE id = 'garden/mow'", (b"x",))
     sick = run("doctor")
     assert sick.exit_code == 1 and "garden/mow" in sick.stderr
     repaired = run("doctor", "--repair")

@@ -15,6 +15,7 @@ from toolscout.models import champion
 NORMAL = 1  # of PRAGMA synchronous: below it, losing power can damage the file
 
 
+@pytest.mark.folder_only("pragmas of SQLite")
 @pytest.mark.parametrize("kind", [Store, Journal, VectorStore])
 def test_a_database_is_synchronised_so_that_losing_power_cannot_damage_it(tmp_path: Path, kind: type) -> None:
     database = kind(tmp_path)

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from homes_in_postgres import find_place
 from hub_server import TOKEN, Hub, serve_hub
 from test_models import saved
 from tests_cli import run
 from toolscout.encoders.onnx import file_hash
 from toolscout.errors import ConfigError, StoreError
-from toolscout.models import exchange, model_store
+from toolscout.models import champion, exchange, model_store
 from toolscout.models.hub import HubAddress
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # of the hub's library
@@ -24,8 +25,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    saved(tmp_path / "home" / "models" / "first", files=add_encoder)
+    saved(shelf(tmp_path / "home") / "first", files=add_encoder)
     return tmp_path / "home"
+
+
+def shelf(home: Path) -> Path:
+    """Where the models of a home lie on this machine."""
+    return champion.shelf(find_place(home))
 
 
 def add_encoder(folder: Path) -> None:
@@ -60,7 +66,7 @@ def test_a_model_travels_in_a_zip_file_and_is_the_same(home: Path, tmp_path: Pat
     assert "exit 0" in packed and "the model tool2vec" in packed and "It holds ids and names of 10 tools." in packed
     pulled = command(tmp_path / "other", "pull", str(tmp_path / "first.zip"))
     assert "exit 0" in pulled and "toolscout promote first" in pulled
-    there, here = tmp_path / "other" / "models" / "first", home / "models" / "first"
+    there, here = shelf(tmp_path / "other") / "first", shelf(home) / "first"
     assert model_store.load(there).manifest == model_store.load(here).manifest
     assert all(not path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO) for path in there.rglob("*"))
     assert "exit 0" in command(tmp_path / "other", "pull", str(tmp_path / "first.zip"))  # it is there already
@@ -72,8 +78,8 @@ def test_a_model_travels_in_a_zip_file_and_is_the_same(home: Path, tmp_path: Pat
 
 def test_equal_models_give_equal_zip_files(home: Path, tmp_path: Path) -> None:
     for name in ("a.zip", "b.zip"):
-        exchange.pack_zip(home / "models" / "first", tmp_path / name)
-        shutil.copytree(home / "models" / "first", tmp_path / "copy", dirs_exist_ok=True)
+        exchange.pack_zip(shelf(home) / "first", tmp_path / name)
+        shutil.copytree(shelf(home) / "first", tmp_path / "copy", dirs_exist_ok=True)
     exchange.pack_zip(tmp_path / "copy", tmp_path / "c.zip")
     assert len({(tmp_path / name).read_bytes() for name in ("a.zip", "b.zip", "c.zip")}) == 1
 
@@ -86,7 +92,7 @@ def test_equal_models_give_equal_zip_files(home: Path, tmp_path: Path) -> None:
 def test_a_zip_file_with_what_models_do_not_need_is_refused_before_it_is_unpacked(
     home: Path, tmp_path: Path, name: str
 ) -> None:
-    file = zip_folder(home / "models" / "first", tmp_path / "evil.zip", **{name: b"x"})
+    file = zip_folder(shelf(home) / "first", tmp_path / "evil.zip", **{name: b"x"})
     told = command(tmp_path / "other", "pull", str(file))
     assert "exit 1" in told and "The model holds" in told and len(told) < 400
     assert [path for path in (tmp_path / "other").rglob("*") if path.is_file()] == []
@@ -104,11 +110,11 @@ def test_a_link_in_a_zip_file_is_refused(home: Path, tmp_path: Path) -> None:
 
 
 def test_a_changed_file_in_a_zip_file_is_refused_and_leaves_nothing(home: Path, tmp_path: Path) -> None:
-    (home / "models" / "first" / "tools.json").write_text("[]")
-    file = zip_folder(home / "models" / "first", tmp_path / "changed.zip")
+    (shelf(home) / "first" / "tools.json").write_text("[]")
+    file = zip_folder(shelf(home) / "first", tmp_path / "changed.zip")
     told = command(tmp_path / "other", "pull", str(file))
     assert "exit 1" in told and "the file was changed" in told
-    assert [path.name for path in (tmp_path / "other" / "models").iterdir()] == []
+    assert [path.name for path in shelf(tmp_path / "other").iterdir()] == []
 
 
 def test_files_that_are_no_models_are_named(tmp_path: Path) -> None:
@@ -191,8 +197,8 @@ def test_a_model_is_pushed_and_pulled_with_its_card(hub: Hub, home: Path, tmp_pa
     assert hub.private["me/weather-tools"] and len(hub.objects) == 1
     pulled = command(tmp_path / "other", "pull", "hf://me/weather-tools@main")
     assert "exit 0" in pulled and f"hf://me/weather-tools at {hub.sha()}" in pulled, pulled
-    there = tmp_path / "other" / "models" / "weather-tools"
-    assert model_store.load(there).manifest == model_store.load(home / "models" / "first").manifest
+    there = shelf(tmp_path / "other") / "weather-tools"
+    assert model_store.load(there).manifest == model_store.load(shelf(home) / "first").manifest
     assert not (there / ".cache").exists()
 
 
@@ -223,7 +229,7 @@ def test_a_repository_with_a_pickle_is_refused_before_anything_is_fetched(hub: H
     hub.repositories["me/tools"].pop("pytorch_model.bin")
     hub.repositories["me/tools"]["tools.json"] = b"[]"
     assert "the file was changed" in command(tmp_path / "other", "pull", "hf://me/tools")
-    assert list((tmp_path / "other" / "models").iterdir()) == []
+    assert list(shelf(tmp_path / "other").iterdir()) == []
 
 
 @pytest.mark.net

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 import lessons
-from homes_in_postgres import name_home
+from homes_in_postgres import find_place, name_home
 from tests_cli import run
 from tiny import tiny_bert
 from toolscout import encoders
 from toolscout.catalogue.store import Catalogue
 from toolscout.config import load_settings
 from toolscout.errors import ConfigError, NotFound, StoreError
-from toolscout.models import model_store
+from toolscout.models import champion, model_store
 from toolscout.models.model_store import Setting
 from toolscout.recipes import registry
 from toolscout.recipes.fit import Lesson, fit
@@ -356,10 +356,10 @@ def test_the_vectors_of_a_tuned_encoder_are_made_when_the_user_syncs_with_the_mo
 
 
 def test_models_are_listed_with_their_figures_or_what_is_wrong(shelf: Path, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    assert f"--out {home / 'models' / 'NAME'}" in run("models").output
-    shutil.copytree(shelf, home / "models")
-    (home / "models" / "notes").mkdir()
+    own = champion.shelf(find_place(tmp_path / "home"))
+    assert f"--out {own / 'NAME'}" in run("models").output
+    shutil.copytree(shelf, own)
+    (own / "notes").mkdir()
     shown = run("models")
     assert shown.exit_code == 0
     for name in LIGHT:
@@ -370,8 +370,8 @@ def test_models_are_listed_with_their_figures_or_what_is_wrong(shelf: Path, tmp_
     entry, manifest = entries["tool2vec"], model_store.read_manifest(shelf / "tool2vec")
     assert (entry["recipe"], entry["encoder"], entry["problem"]) == ("tool2vec", "static", None)
     assert (entry["metrics"], entry["job"]) == (manifest.metrics, manifest.job)
-    (home / "models" / "tool2vec" / "model.safetensors").write_bytes(b"short")
-    (home / "models" / "neighbours" / "manifest.json").unlink()
+    (own / "tool2vec" / "model.safetensors").write_bytes(b"short")
+    (own / "neighbours" / "manifest.json").unlink()
     partly = run("models")
     assert partly.exit_code == 3 and "mlc-light" in partly.stdout and "tool2vec" not in partly.stdout
     assert [line.split(": ")[0] for line in partly.stderr.splitlines()] == ["toolscout", "toolscout"]

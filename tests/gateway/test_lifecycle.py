@@ -329,7 +329,7 @@ def test_a_server_that_hangs_is_left_alone_after_some_calls_and_tried_again(star
     run(start, body, {"bad": busy(), "good": busy()}, call_timeout=0.3)
 
 
-def test_the_health_of_a_server_is_told_to_people_and_to_prometheus(start: Start) -> None:
+def test_the_health_of_a_server_is_told_to_people_and_to_prometheus(start: Start, home: str) -> None:
     def read_metrics(agent: Agent) -> dict[tuple[str, ...], float]:
         families = text_string_to_metric_families(agent.gateway.health.render_metrics().decode())
         samples = [sample for family in families for sample in family.samples]
@@ -338,7 +338,7 @@ def test_the_health_of_a_server_is_told_to_people_and_to_prometheus(start: Start
     def show(agent: Agent) -> str:
         agent.gateway.health._written_at = float("-inf")
         agent.gateway.health.write()
-        done = CliRunner().invoke(program, ["--home", str(agent.gateway.scout.settings.home), "status"])
+        done = CliRunner().invoke(program, ["--home", home, "status"])
         assert done.exit_code == 0, done.output
         return " ".join(done.output.split())
 
@@ -450,4 +450,4 @@ def test_status_shows_the_servers_of_a_running_gateway(start: Start, tmp_path: P
 
     run(start, body, {"a": busy(), "bad": raw("die-start", "x")})
     shown = run_program("--home", str(tmp_path / "home"), "status")
-    assert "No gateway is running" in shown.output and "status" in COMMANDS
+    assert "No gateway" in shown.output and "status" in COMMANDS

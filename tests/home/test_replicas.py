@@ -17,6 +17,7 @@ from conftest import fill
 from gateway.conftest import SERVERS, Agent, open_agent
 from gateway.test_results import BUDGET, handle_of, large, read
 from postgres_server import describe
+from tests_cli import run
 from toolscout.access.policy import Caller
 from toolscout.database import handles
 from toolscout.database.dialect import Migration
@@ -157,6 +158,11 @@ def test_only_the_caller_who_was_asked_may_answer_and_a_replica_that_ended_is_no
 EXPAND = Migration("", "CREATE TABLE next_thing (name TEXT)", expands=True)
 EXPAND_AGAIN = Migration("", "ALTER TABLE next_thing ADD COLUMN at TEXT", expands=True)
 CONTRACT = Migration("", "ALTER TABLE events RENAME COLUMN body TO content")
+
+
+def test_status_says_that_gateways_of_other_machines_are_not_shown(postgres: Address) -> None:
+    shown = run("--home", describe(postgres), "status")
+    assert shown.exit_code == 0 and "of other machines" in shown.output and "on this home" not in shown.output
 
 
 def open_newer(monkeypatch: pytest.MonkeyPatch, home: Address, *steps: Migration) -> None:

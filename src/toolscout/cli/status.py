@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolscout.cli.output import count_things, echo, escape_line, json_option, print_json, print_table, with_scout
+from toolscout.home import Address, Home
 from toolscout.scout import Scout
 
 if TYPE_CHECKING:
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 def status_command(scout: Scout, as_json: bool) -> None:
     """Show the gateways that run on this home, and the state of each server behind them.
 
-    A server is idle (it starts at its first call), starting, ok or in error. Its circuit is open while calls are
-    refused after several failures. Nothing is asked of the servers. Then it says whether the traffic is still that of
-    the champion's time, and if not, what changed and what to do.
+    Of a home in a database only those on this machine are shown. A server is idle (it starts at its first call),
+    starting, ok or in error. Its circuit is open while calls are refused after several failures. Nothing is asked of
+    the servers. Then it says whether the traffic is still that of the champion's time, and if not, what changed and
+    what to do.
     """
     from toolscout.gateway.health import read_states
     from toolscout.learn.drift import DriftWatch
@@ -32,13 +34,16 @@ def status_command(scout: Scout, as_json: bool) -> None:
     if as_json:
         print_json({"gateways": gateways, "drift": drift})
         return
-    _print_gateways(gateways)
+    _print_gateways(gateways, scout.settings.place)
     _print_drift(drift)
 
 
-def _print_gateways(gateways: Sequence[GatewayState]) -> None:
+def _print_gateways(gateways: Sequence[GatewayState], home: Home) -> None:
     if not gateways:
-        echo("No gateway is running on this home. Start one with  toolscout gateway")
+        if isinstance(home, Address):
+            echo("No gateway of this home is running on this machine. Those of other machines answer at their /status.")
+        else:
+            echo("No gateway is running on this home. Start one with  toolscout gateway")
         return
     columns = [("server", "left"), ("state", "left"), ("circuit", "left"), ("calls", "right"), ("failed", "right")]
     columns += [("last answer", "left"), ("last error", "wrap")]
