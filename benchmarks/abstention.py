@@ -43,7 +43,7 @@ def measure_away(decision: Decision, group: QueryGroup) -> float:
 
 
 def mark_away(floors: Floors, budget: float, texts: Sequence[str], need: Array, fits: Array, wish: Array) -> Mask:
-    """Return which queries are turned away at a budget, of which short ones use a share unless they are clearly chat."""
+    """Return which queries are turned away. Short ones use a share of the budget, unless they are clearly chat."""
     budgets = [budget * find_budget_share(text, value) for text, value in zip(texts, wish.tolist(), strict=True)]
     need_floors, fit_floors = (np.array([at(share) for share in budgets]) for at in (floors.need_at, floors.fit_at))
     away: Mask = (need < need_floors) | (fits < fit_floors)

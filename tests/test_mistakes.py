@@ -226,6 +226,17 @@ def test_the_list_is_long_enough() -> None:
     assert len(MISTAKES) >= 100
 
 
+def test_a_recipe_that_lacks_its_model_is_refused_before_an_encoder_is_loaded(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str, settings: object) -> None:
+        raise AssertionError(f"{name} was loaded")
+
+    monkeypatch.setattr("toolscout.encoders.load", refuse)
+    result = run("search", "mail", "--recipe", "dpr")
+    assert result.exit_code == 1 and "Run  toolscout train dpr" in result.stderr
+
+
 def test_an_empty_list_of_tools_is_no_error_and_said(here: Path) -> None:
     (here / "list.json").write_text("[]")
     result = run("add", "list.json")

@@ -131,7 +131,8 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def measure_wishes(self, texts: Sequence[str], vectors: Mapping[str, Vectors]) -> Floats:
         """Return the wish of each request, (n,), from its text and its vectors by view; no catalogue is needed."""
-        return wishes(columns((), np.zeros((len(texts), 0)), vectors | self.mark_terms(texts), self.wishes))
+        views = {**vectors, **self.mark_terms(texts)}
+        return wishes(columns((), np.zeros((len(texts), 0)), views, self.wishes))
 
     def estimate(self, table: Mapping[str, Floats]) -> tuple[Floats, Floats]:
         """Return the probabilities of need and fit, (n,) each, from `columns`."""
@@ -239,7 +240,7 @@ class Abstainer:
         if not all(_find_readable(texts, vectors, self.encoders, self.is_word)):
             return False
         whole, *parts = self.decision.measure_wishes(texts, vectors).tolist()
-        return whole < CLEAR_CHAT_WISH and max(parts, default=whole) < 0
+        return bool(whole < CLEAR_CHAT_WISH and max(parts, default=whole) < 0)
 
     def _decide(self, search: Search, need: float, fit: float, wish: float, size: int) -> Verdict:
         """Decide one search from its estimates; see `Decision.estimate` and `wishes`.
