@@ -231,9 +231,9 @@ def test_a_tool_for_what_is_clearly_chat_is_found(tmp_path: Path) -> None:
 
 
 def test_a_request_with_one_step_that_asks_for_a_tool_is_not_clearly_chat() -> None:
-    story = "Tell me a long story about a brave dragon who guards an old castle"
-    assert over().is_clear_chat(story, ())
-    assert not over().is_clear_chat(f"{story}, and send it to Anna by email", (story, "send it to Anna by email"))
+    chat, step = "Write a poem about love, tell me a joke and a story about a philosopher", "check the weather"
+    assert over().is_clear_chat(f"{chat}, and {step}", (chat,))
+    assert not over().is_clear_chat(f"{chat}, and {step}", (chat, step))
     assert not over().is_clear_chat("Erzähl mir bitte eine lange Geschichte von einem mutigen Drachen", ())
 
 
