@@ -8,12 +8,14 @@ of every name and description are exchanged for other words of the corpus, or no
 
 Every size gets a home of its own, filled by one process and searched by a second one on one thread. Processor seconds
 and the load of the machine stand beside wall seconds, since other work may run on it. Each size is written when it is
-done, so an interrupted run loses one. A size that was measured before is replaced.
+done. With `--work`, an interrupted run goes on where it was: with the part of the size that was not done. A size that
+was measured before is replaced.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import os
@@ -32,7 +34,6 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "scale.json"
 SIZES = (1_000, 10_000, 41_055, 177_000, 1_000_000)
 MORE_TOOLS = 10  # that are added to a home that is ready
-MAX_SIZE_WITH_MORE = 177_000  # tools of such a home
 BANDWIDTH_BYTES = 1 << 28  # read to measure the memory
 REQUESTS = ("livemcpbench", "toolbench", "bfcl", "metatool", "hammerbench")
 REQUESTS_OF_EACH = 40
@@ -224,33 +225,43 @@ def count_vector_bytes(index: Any, rows: Any) -> float:
         near = [index._rounded.find_near(row, DEPTH, None, 1.0) for row in rows]
         n_near = np.median([len(index.ids) if positions is None else len(positions) for positions in near])
         return float(index._rounded.codes.nbytes + n_near * 4 * index.dim)
-    from toolscout.indexes.ann import count_candidates, make_codes
+    from toolscout.indexes.ann import MIN_CANDIDATES, count_candidates
 
     n_candidates = count_candidates(len(index.ids))
     index._graph.expansion_search = n_candidates
-    compared = [index._graph.search(make_codes(row[None])[0], n_candidates, threads=1).computed_distances
+    compared = [index._graph.search(index.make_graph_code(row), n_candidates, threads=1).computed_distances
                 for row in rows]  # fmt: skip
-    return float(np.median(compared)) * index.dim + n_candidates * 4 * index.dim
+    n_rows = max(MIN_CANDIDATES, n_candidates // 2)
+    return float(np.median(compared)) * index._graph.ndim + n_rows * 4 * index.dim
 
 
 # --- all sizes --------------------------------------------------------------------------------------------------------
 
 
-def measure(n_tools: int, data: Path, work: Path) -> dict[str, Any]:
-    """Measure one size in a process for each part."""
+def measure(n_tools: int, data: Path, work: Path, commit: str | None) -> dict[str, Any]:
+    """Measure one size in a process for each part. Parts that an interrupted run of the same commit did are kept."""
     folder = work / f"scale-{n_tools}"
-    shutil.rmtree(folder, ignore_errors=True)
-    corpus = data / "tool_corpora" / "toucan" / "corpus.jsonl"
-    make_tools(corpus, folder / "tools", n_tools)
-    [more] = make_tools(corpus, folder / "more", MORE_TOOLS)
-    more.rename(folder / "more" / "added")
+    begun = folder / f"begun-{commit}"
+    if not begun.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        corpus = data / "tool_corpora" / "toucan" / "corpus.jsonl"
+        make_tools(corpus, folder / "tools", n_tools)
+        [more] = make_tools(corpus, folder / "more", MORE_TOOLS)
+        more.rename(folder / "more" / "added")
+        begun.touch()
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     report = {}
-    parts = [("add", {}), ("search", threads), *([("more", {})] if n_tools <= MAX_SIZE_WITH_MORE else [])]
-    for part, environment in parts:
-        command = [sys.executable, __file__, "--part", part, "--work", str(folder), "--data", str(data)]
-        done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True)
-        report[part] = json.loads(done.stdout)
+    for part, environment in (("add", {}), ("search", threads), ("more", {})):
+        done = folder / f"{part}.json"
+        if not done.exists():
+            if part == "add":
+                shutil.rmtree(folder / "home", ignore_errors=True)
+            command = [sys.executable, __file__, "--part", part, "--work", str(folder), "--data", str(data)]
+            printed = subprocess.run(
+                command, env={**os.environ, **environment}, capture_output=True, text=True, check=True
+            ).stdout
+            done.write_text(printed, encoding="utf-8")
+        report[part] = json.loads(done.read_text(encoding="utf-8"))
     shutil.rmtree(folder)
     return report
 
@@ -269,7 +280,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tools", default=",".join(map(str, SIZES)), help="sizes, separated by commas")
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("TOOLSCOUT_DATA", "data")))
-    parser.add_argument("--work", type=Path, help="where homes are made; by default a temporary folder")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        help="where homes are made, and kept until their size is done; by default a temporary folder",
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--part", choices=("add", "search", "more"), help="of one size, in this process")
     arguments = parser.parse_args()
@@ -279,9 +294,11 @@ def main() -> None:
     results = json.loads(arguments.out.read_text(encoding="utf-8")) if arguments.out.exists() else {"sizes": {}}
     from toolscout.lab.machine import provenance
 
-    with tempfile.TemporaryDirectory(dir=arguments.work) as work:
+    with contextlib.ExitStack() as stack:
+        work = arguments.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for size in map(int, arguments.tools.split(",")):
-            results["sizes"][str(size)] = {**measure(size, arguments.data, Path(work)), **provenance()}
+            origin = provenance()
+            results["sizes"][str(size)] = {**measure(size, arguments.data, work, origin["commit"]), **origin}
             arguments.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
             sys.stderr.write(f"{size:,} tools: measured\n")
 

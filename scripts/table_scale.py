@@ -27,7 +27,8 @@ def tabulate_scale(which: Sequence[str]) -> list[str]:
 
 
 def tabulate_add(sizes: Sizes) -> list[str]:
-    heads = ["tools", "read and store", "build", "together, processor", "per tool", "most memory", "files", "load"]
+    heads = ["tools", "read and store", "build", "together, processor", "per tool"]
+    heads += ["build after 10 more, processor", "most memory", "files", "load"]
     rows = []
     for size, figures in sizes.items():
         added = figures["add"]
@@ -39,6 +40,7 @@ def tabulate_add(sizes: Sizes) -> list[str]:
                 f"{added['build']['wall_s']:,.1f} s",
                 f"{processor:,.1f} s",
                 f"{1e3 * processor / size:.2f} ms",
+                f"{figures['more']['build']['processor_s']:,.1f} s",
                 f"{added['peak_mb']:,.0f} MB",
                 f"{added['snapshot_mb'] + added['catalogue_mb']:,.0f} MB",
                 f"{max(added['loads']):.0f}",

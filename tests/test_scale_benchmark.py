@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -68,3 +70,23 @@ def test_a_small_catalogue_is_measured_in_both_parts(scale: ModuleType, data: Pa
     assert searched["bytes_per_search"]["vectors"] == 60 * 256 * 4
     for recipe in ("bm25", "dense", "hybrid"):
         assert 0 < searched["recipes"][recipe]["wall"]["p50_ms"] <= searched["recipes"][recipe]["wall"]["p95_ms"]
+
+
+def test_an_interrupted_size_goes_on_with_the_part_that_was_not_done(
+    scale: ModuleType, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[str] = []
+
+    def run_some(command: list[str], **_: Any) -> Any:
+        parts.append(command[command.index("--part") + 1])
+        if parts == ["add", "search"]:
+            raise KeyboardInterrupt
+        return subprocess.CompletedProcess(command, 0, stdout=json.dumps({"process": len(parts)}))
+
+    monkeypatch.setattr(scale.subprocess, "run", run_some)
+    with pytest.raises(KeyboardInterrupt):
+        scale.measure(45, data, tmp_path / "work", "one")
+    report = scale.measure(45, data, tmp_path / "work", "one")
+    assert parts == ["add", "search", "search", "more"]
+    assert report == {"add": {"process": 1}, "search": {"process": 3}, "more": {"process": 4}}
+    assert not (tmp_path / "work" / "scale-45").exists()

@@ -14,7 +14,12 @@ import numpy as np
 from toolscout import encoders, llm
 from toolscout.arrays import Vectors
 from toolscout.catalogue.array_file import Arrays
+from toolscout.catalogue.earlier import EarlierSnapshot
+from toolscout.catalogue.screening import suspects
+from toolscout.catalogue.snapshot import TOOLS_BATCH
+from toolscout.catalogue.snapshot_files import Part
 from toolscout.catalogue.store import Catalogue
+from toolscout.catalogue.tool_words import read_tool_words
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
 from toolscout.encoders import Encoder
@@ -22,13 +27,15 @@ from toolscout.encoders.pair_cache import PairCache
 from toolscout.encoders.shards import encode_batches
 from toolscout.errors import ConfigError, StoreError
 from toolscout.indexes import BUILT_IN_INDEXES, VectorIndex, choose_index, new_index
-from toolscout.indexes.ann import Ann
+from toolscout.indexes.ann import ANN_FORMAT, Ann, EarlierGraph
 from toolscout.indexes.engines.contract import is_engine, searches_words
 from toolscout.indexes.engines.reflect import Snapshot, open_index
 from toolscout.indexes.engines.search import EngineIndex
 from toolscout.indexes.engines.words import EngineWords, number_terms
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25, CODE_SETTINGS, BM25Settings
+from toolscout.indexes.strings import Strings
+from toolscout.indexes.term_counts import TERM_COUNTS_FORMAT, EarlierTerms, TermCounts
 from toolscout.journal.evidence import Example
 from toolscout.models import model_store
 from toolscout.models.model_store import Model
@@ -138,27 +145,40 @@ class Workspace:
         kind: type[Exact] = Ann if name == "ann" else Exact
 
         def make() -> tuple[Arrays, Mapping[str, Any]]:
-            index = kind.of(catalogue.ids, self._encode_all(catalogue, encoder, style))
-            return index.arrays(), index.meta
+            taken = catalogue.open_earlier(key)
+            index = kind.of(catalogue.ids, self._encode_all(catalogue, encoder, style, taken))
+            if not isinstance(index, Ann):
+                return index.arrays(), index.meta
+            graph = EarlierGraph(taken[1].arrays, taken[0].places) if taken else None
+            return index.arrays(functools.partial(_read_all_tools, catalogue), graph), index.meta
 
         def load() -> Exact:
             part = catalogue.load_part(key, make)
             index = kind.from_arrays(part.arrays, part.meta, catalogue.ids)
-            if index.reads_few_rows and "vectors" in part.rows:
+            # Up to the size of a graph, mapped vectors are small, and reading them takes an eighth less of a search.
+            if name == "ann" and index.reads_few_rows and "vectors" in part.rows:
                 index.read_rows_with(part.rows["vectors"].read)
             return index
 
-        key = f"{name}/{name_space(encoder, style)}"
+        key = f"{ANN_FORMAT if name == 'ann' else name}/{name_space(encoder, style)}"
         return catalogue.share(key, load)
 
-    def _encode_all(self, catalogue: Catalogue, encoder: Encoder, style: str) -> Vectors:
-        """Encode all tools of a snapshot; with a cheap encoder batch by batch, so that few of them are in memory."""
-        if not encoder.cheap:
-            return self.encode_tools(encoder, catalogue.tools(), style)
+    def _encode_all(
+        self, catalogue: Catalogue, encoder: Encoder, style: str, taken: tuple[EarlierSnapshot, Part] | None
+    ) -> Vectors:
+        """Encode all tools of a snapshot that have no vector in this part of the snapshot before.
+
+        A cheap encoder reads them batch by batch, so that few tools are in memory.
+        """
         rows = np.empty((len(catalogue), encoder.dim), dtype=np.float32)
+        positions = np.arange(len(catalogue))
+        if taken is not None:
+            earlier, part = taken
+            rows[earlier.unchanged] = part.arrays["vectors"][earlier.places[earlier.unchanged]]
+            positions = earlier.changed
         start = 0
-        for batch in catalogue.batches():
-            rows[start : start + len(batch)] = self.encode_tools(encoder, batch, style)
+        for batch in catalogue.batches(positions, TOOLS_BATCH if encoder.cheap else max(1, len(positions))):
+            rows[positions[start : start + len(batch)]] = self.encode_tools(encoder, batch, style)
             start += len(batch)
         return rows
 
@@ -196,8 +216,8 @@ class Workspace:
         self, catalogue: Catalogue, encoder: Encoder, style: str = "named", settings: BM25Settings = CODE_SETTINGS
     ) -> BM25 | EngineWords:
         """Return the BM25 index, or the engine that holds its weights beside the vectors of an encoder."""
+        nearest = self.index_nearest(catalogue, encoder, style)  # first, because its graph takes longest
         words = index_words(catalogue, settings)
-        nearest = self.index_nearest(catalogue, encoder, style)
         if isinstance(nearest, EngineIndex) and searches_words(self.settings.index) and settings == CODE_SETTINGS:
             return EngineWords(nearest, words)
         return words
@@ -239,6 +259,13 @@ class Workspace:
             )
 
 
+def _read_all_tools(catalogue: Catalogue) -> None:
+    """Prepare what searches need besides vectors, which a graph of them leaves a core for."""
+    index_words(catalogue)
+    read_tool_words(catalogue)
+    suspects(catalogue)
+
+
 def _weigh_terms(catalogue: Catalogue, ids: Sequence[str]) -> list[dict[int, float]]:
     """Return the weights of the terms of some tools, as an engine stores them."""
     words = index_words(catalogue)
@@ -262,14 +289,29 @@ class BuildRecipe(Protocol):
 
 def index_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) -> BM25:
     """Return the BM25 index over the catalogue's tools. It is stored with the snapshot."""
+    key, counts_key = f"bm25/{settings.fingerprint}", f"{TERM_COUNTS_FORMAT}/{settings.fingerprint}"
 
     def make() -> tuple[Arrays, Mapping[str, Any]]:
-        index = BM25.build_batches(catalogue.batches(), settings)
+        earlier = _open_earlier_terms(catalogue, key, counts_key)
+        batches = catalogue.batches(earlier.changed if earlier else None)
+        index = BM25.build_batches(batches, settings, ids=catalogue.ids, earlier=earlier)
+        assert index.counts is not None
+        counts = index.counts.arrays()
+        catalogue.load_part(counts_key, lambda: (counts, {}))
         return index.arrays(), index.meta
 
     def load() -> BM25:
         part = catalogue.load_part(key, make)
         return BM25.from_arrays(part.arrays, part.meta, catalogue.ids, is_checked=part.is_file)
 
-    key = f"bm25/{settings.fingerprint}"
     return catalogue.share(key, load)
+
+
+def _open_earlier_terms(catalogue: Catalogue, key: str, counts_key: str) -> EarlierTerms | None:
+    """Return the terms of the tools that have not changed; None if nothing can be taken over."""
+    index, counts = catalogue.open_earlier(key), catalogue.open_earlier(counts_key)
+    if index is None or counts is None:
+        return None
+    earlier, part = index
+    vocabulary = Strings.from_arrays(part.arrays, "vocabulary")
+    return EarlierTerms(earlier.places, vocabulary, part.arrays, TermCounts.from_arrays(counts[1].arrays))

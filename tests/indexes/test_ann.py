@@ -9,7 +9,7 @@ import pytest
 
 from toolscout.errors import StoreError
 from toolscout.indexes import MIN_ANN_TOOLS, ann, choose_index, pack, unpack
-from toolscout.indexes.ann import Ann
+from toolscout.indexes.ann import Ann, EarlierGraph
 from toolscout.indexes.exact import Exact
 from toolscout.testing import check_index
 
@@ -84,7 +84,7 @@ def test_the_distribution_of_cosines_is_that_of_the_exact_index(pair: tuple[Exac
     mask = np.random.default_rng(7).random(N_TOOLS) < 0.5
     for masks in (None, [mask] * 8):
         for one, other in zip(exact.spreads(queries, 20, masks), index.spreads(queries, 20, masks), strict=True):
-            assert one.best == pytest.approx(other.best, abs=1e-5)
+            assert one.best == pytest.approx(other.best, abs=0.03)  # the graph may miss one of the twenty
             assert one.first == other.first
             assert (one.mean, one.deviation) == pytest.approx((other.mean, other.deviation), abs=0.01)
 
@@ -105,6 +105,39 @@ def test_it_comes_back_from_its_arrays_and_reads_rows_from_elsewhere(pair: tuple
     assert read
     with pytest.raises(StoreError, match="graph of the index is damaged"):
         Ann.from_arrays({**arrays, "codes": arrays["codes"][1:]}, meta, index.ids)
+
+
+def test_a_graph_grows_by_new_tools_and_loses_those_that_are_gone(pair: tuple[Exact, Ann]) -> None:
+    before = pair[1]
+    arrays = before.arrays()
+    for round_ in range(2):
+        order = np.random.default_rng(round_).permutation(len(before.ids))
+        kept = np.sort(order[50:])
+        vectors = np.insert(before.vectors[kept], [7, 90], make_rows(2, 30 + round_), axis=0)
+        ids = [f"t/{number:05}" for number in range(len(vectors))]
+        places = np.insert(kept, [7, 90], -1)
+        graph = EarlierGraph(arrays, places)
+        assert graph.is_worthwhile and len(graph.keyed) == N_TOOLS + 2 * (round_ + 1)
+        arrays = Ann.of(ids, vectors).arrays(earlier=graph)
+        grown = Ann.from_arrays(arrays, before.meta, ids)
+        exact, queries = Exact.of(ids, vectors), np.concatenate([vectors[[7, 91]], make_rows(40, 9)])
+        found = grown.search(queries, 10)[0]
+        assert measure_recall(exact.search(queries, 10)[0], found) >= 0.97
+        assert [row[0] for row in found[:2]] == [ids[7], ids[91]]
+        [near_last] = grown.search(vectors[-1:], 200)[0]
+        assert near_last[0] == ids[-1] and len(set(near_last)) == 200  # a gone tool does not stand for the last
+        before = grown
+    assert not EarlierGraph(arrays, np.where(np.arange(len(ids)) % 5, np.arange(len(ids)), -1)).is_worthwhile
+
+
+def test_the_graph_holds_the_longest_components_and_is_built_beside_other_work() -> None:
+    rows = make_rows(300, 3).copy()
+    rows[:, 8:] *= 0.01
+    index, done = Ann.of([f"t/{number:04}" for number in range(300)], rows), list[int]()
+    arrays = index.arrays(meanwhile=lambda: done.append(1))
+    assert done == [1] and arrays["components"].shape == (DIM, min(DIM, ann.COMPONENTS_STEP))
+    kept = rows @ arrays["components"]
+    assert np.square(kept).sum() >= ann.MIN_SQUARE_SHARE * np.square(rows).sum()
 
 
 def test_new_and_removed_tools_change_the_graph() -> None:

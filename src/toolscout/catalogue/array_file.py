@@ -127,7 +127,7 @@ def write_arrays(path: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
 def _list_parts(array: npt.NDArray[Any]) -> Iterator[memoryview]:
     """Yield the bytes of an array, some at a time, little endian."""
     step = max(1, WRITE_BYTES // max(1, array[:1].nbytes))
-    for start in range(0, len(array), step):
+    for start in range(0, len(array) if array.size else 0, step):
         part = np.ascontiguousarray(array[start : start + step])
         yield part.astype(part.dtype.newbyteorder("<"), copy=False).data.cast("B")
 

@@ -48,10 +48,12 @@ def find_dependencies(catalogue: Catalogue) -> dict[str, list[Need]]:
 
 
 def _collect_needs(catalogue: Catalogue) -> dict[str, list[Need]]:
+    """Return the needs of all tools, by id. Those within sources that have not changed are taken over."""
     needs: dict[str, list[Need]] = defaultdict(list)
     lookup = _Lookup(catalogue)
     operations: dict[str, list[Operation]] = defaultdict(list)
-    for tool in itertools.chain.from_iterable(catalogue.batches()):
+    encoded, positions = catalogue.list_changed_sources(DEPENDENCIES_FORMAT)
+    for tool in itertools.chain.from_iterable(catalogue.batches(positions)):
         for tool_id in lookup.resolve(tool) if tool.requires else ():
             needs[tool.id].append(Need("declared", {tool_id: 1.0}))
         operation = read_operation(tool)
@@ -64,7 +66,10 @@ def _collect_needs(catalogue: Catalogue) -> dict[str, list[Need]]:
                 inferred = _infer_needs(operation, suppliers)
                 if inferred:
                     needs[operation.tool_id] = inferred
-    return needs
+    if encoded is not None and catalogue.earlier is not None:
+        taken = msgspec.json.decode(encoded, type=dict[str, list[Need]])
+        needs |= {id: some for id, some in taken.items() if id.partition("/")[0] in catalogue.earlier.sources}
+    return dict(sorted(needs.items()))
 
 
 def add_declared(dependencies: Dependencies, pairs: Iterable[tuple[str, str]]) -> dict[str, list[Need]]:

@@ -25,10 +25,10 @@ import numpy.typing as npt
 
 from toolscout.catalogue.similar import limit_holders, word_overlap
 from toolscout.catalogue.store import Catalogue
-from toolscout.catalogue.word_sets import PairSelector, Places, WordSetsBuilder, pair_holders
-from toolscout.encoders import split_identifiers
+from toolscout.catalogue.tool_words import read_tool_words
+from toolscout.catalogue.word_sets import PairSelector, Places, pair_holders
 from toolscout.indexes.words import tokenize
-from toolscout.types import Tool, digest, parameter_names
+from toolscout.types import digest
 
 __all__ = ["Duplicates", "find_duplicates"]
 
@@ -40,7 +40,6 @@ MIN_FORKED_SHARE: Final = 0.6  # share of the smaller source's tools, from which
 MAX_SERVICE_SHARE: Final = 0.08  # a word in the names of more sources than this share names no service
 MIN_COMMON_SOURCES: Final = 8
 GENERIC_WORDS: Final = frozenset(("mcp", "server", "servers", "api", "tool", "tools", "client", "local", "the", "ai"))
-MAX_COMPARED_CHARS: Final = 4_000
 BROWSER_PREFIXES: Final = frozenset(("browser", "playwright", "puppeteer"))  # stand in the names of some tools
 SAME_SERVICES: Final = {
     "gsuite": "google",
@@ -50,17 +49,6 @@ SAME_SERVICES: Final = {
     "azdo": "azuredevops",
     "ms365": "m365",
     "postgresql": "postgres",
-}
-SAME_PARAMETERS: Final = {
-    **dict.fromkeys(("city", "location", "place", "cityname", "locationname"), "place"),
-    **dict.fromkeys(("lat", "latitude"), "latitude"),
-    **dict.fromkeys(("lon", "lng", "long", "longitude"), "longitude"),
-    **dict.fromkeys(("symbol", "ticker", "stocksymbol", "stock"), "symbol"),
-    **dict.fromkeys(("domain", "domainname"), "domain"),
-    **dict.fromkeys(("tz", "timezone"), "timezone"),
-    **dict.fromkeys(("url", "link", "targeturl", "pageurl"), "url"),
-    **dict.fromkeys(("command", "cmd"), "command"),
-    **dict.fromkeys(("expression", "expr"), "expression"),
 }
 PLAIN_VERBS: Final = frozenset(("get", "fetch", "retrieve", "show", "lookup", "find", "go", "navigate"))
 # Words of a tool's name and description that say together that no account or service stands behind the answer.
@@ -132,22 +120,11 @@ class _Readings:
     """What is compared of each tool, by its position: words without the name of its own source."""
 
     def __init__(self, catalogue: Catalogue) -> None:
-        self.numbers: dict[str, int] = {}
-        self.sources: list[str] = []
-        builders = [WordSetsBuilder(self.numbers) for _ in range(4)]
-        name_patterns: dict[str, re.Pattern[str]] = {}
-        for batch in catalogue.batches():
-            for tool in batch:
-                source = sys.intern(tool.source)
-                if source not in name_patterns:
-                    name_patterns[source] = _compile_name(source)
-                text = name_patterns[source].sub(" ", tool.description[:MAX_COMPARED_CHARS])
-                self.sources.append(source)
-                builders[0].add(tokenize(text))
-                builders[1].add(tokenize(split_identifiers(tool.name)))
-                builders[2].add(_name_parameters(parameter_names(tool.parameters, 1)))
-                builders[3].add(_name_parameters(_list_required(tool)))
-        self.words, self.names, self.parameters, self.required = (builder.build() for builder in builders)
+        tool_words = read_tool_words(catalogue)
+        self.numbers = dict(tool_words.numbers)
+        self.sources = [sys.intern(tool_id.partition("/")[0]) for tool_id in catalogue.ids]
+        self.words, self.names = tool_words.texts, tool_words.names
+        self.parameters, self.required = tool_words.parameters, tool_words.required
         self.services = {source: self.number_words(words) for source, words in _find_services(self.sources).items()}
         source_numbers = {source: number for number, source in enumerate(self.services)}
         self.source_numbers = np.array([source_numbers[source] for source in self.sources], dtype=np.int64)
@@ -253,11 +230,6 @@ def _find_forked(readings: _Readings) -> set[tuple[int, int]]:
     }
 
 
-def _compile_name(source: str) -> re.Pattern[str]:
-    """Return a pattern for the name of a source, however it joins its words."""
-    return re.compile(r"[\W_]+".join(map(re.escape, re.findall(r"[^\W_]+", source))) or r"(?!)", re.IGNORECASE)
-
-
 def _list_candidates(readings: _Readings) -> Iterator[tuple[int, int]]:
     """Yield pairs of positions of tools whose sources name the same service, and whose descriptions may agree."""
     services = [sorted(words) for words in readings.services.values()]
@@ -267,18 +239,6 @@ def _list_candidates(readings: _Readings) -> Iterator[tuple[int, int]]:
     select = readings.select_near(MIN_SAME_TEXT_OF_NAMESAKES)
     for others, numbers in pair_holders(groups, members, limit_holders(len(readings.sources)), select):
         yield from zip(others.tolist(), numbers.tolist(), strict=True)
-
-
-def _name_parameters(names: Iterable[str]) -> frozenset[str]:
-    """Return the names of parameters, each by the word that tools mostly use for the same value."""
-    plain = (re.sub(r"[\W_]+", "", str(name)).casefold() for name in names)
-    return frozenset(SAME_PARAMETERS.get(name, name) for name in plain)
-
-
-def _list_required(tool: Tool) -> Sequence[str]:
-    """Return the names of the parameters that a tool requires."""
-    required = (tool.parameters or {}).get("required")
-    return required if isinstance(required, list) else ()
 
 
 def _find_services(sources: Iterable[str]) -> dict[str, frozenset[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolscout.catalogue import approvals
+from toolscout.catalogue.earlier import FINGERPRINTS_FORMAT, EarlierSnapshot, make_fingerprint_rows
 from toolscout.catalogue.name_table import NAMES_FORMAT, MappedNames, NameTable
 from toolscout.catalogue.snapshot import Catalogue, index_by_name
 from toolscout.catalogue.snapshot_files import SnapshotFiles
@@ -16,13 +18,14 @@ from toolscout.database import Connection
 from toolscout.errors import StoreError
 from toolscout.types import Tool
 
-__all__ = ["MIN_MAPPED_TOOLS", "read_snapshot"]
+__all__ = ["LAST_CACHED", "MIN_MAPPED_TOOLS", "STAMP_KEY", "read_snapshot"]
 
 MIN_MAPPED_TOOLS: Final = 20_000  # from here on, ids and names are mapped from a file
 STAMP_KEY: Final = "snapshot"  # of the cached stamp of the files
 STAMP_BYTES: Final = 8
 _log: Final = logging.getLogger("toolscout.catalogue.read_snapshot")
 CACHED: Final = "SELECT value FROM caches WHERE key = ? AND generation = ?"
+LAST_CACHED: Final = "SELECT value, generation FROM caches WHERE key = ?"
 SEARCHED_TOOLS: Final = "FROM sources JOIN tools ON tools.source = sources.name WHERE enabled AND state != 'disabled'"
 
 
@@ -38,21 +41,43 @@ def read_snapshot(store: Any, folder: Path) -> Catalogue:
         tools: list[Tool] = store.tools(snapshot.ids if ids is None else ids)
         return tools
 
-    def load_cache(key: str) -> bytes | None:
+    def load_cache(key: str, of_generation: int | None = None) -> bytes | None:
         with store.reading() as connection:
-            row = connection.execute(CACHED, (key, generation)).fetchone()
+            number = generation if of_generation is None else of_generation
+            row = connection.execute(CACHED, (key, number)).fetchone()
             return row and bytes(row[0])
 
     def load_fingerprints() -> Mapping[str, str]:
         with store.reading() as connection:
             return dict(connection.execute("SELECT id, fingerprint FROM tools").fetchall())
 
+    def find_earlier() -> EarlierSnapshot | None:
+        if files is None:
+            return None
+        with store.reading():
+            if store.generation() != generation:  # the tools are no longer those of the snapshot
+                return None
+            make = functools.partial(make_fingerprint_rows, snapshot.ids, load_fingerprints())
+        present = snapshot.load_part(FINGERPRINTS_FORMAT, make)
+        found = files.find_others(FINGERPRINTS_FORMAT)  # a further machine has older ones, a killed build newer ones
+        for others in sorted(found, key=lambda one: one.stamp != last_stamp):
+            if earlier := others.open(FINGERPRINTS_FORMAT, check=True):
+                is_last = stamp is None and others.stamp == last_stamp
+                load = functools.partial(load_cache, of_generation=last_generation) if is_last else load_nothing
+                return EarlierSnapshot(others, present, earlier, load)
+        return None
+
+    def load_nothing(key: str) -> bytes | None:
+        return None
+
     with store.reading() as connection:
         generation = store.generation()
-        stamp = load_cache(STAMP_KEY)
+        last = connection.execute(LAST_CACHED, (STAMP_KEY,)).fetchone()
+        last_stamp, last_generation = (bytes(last[0]).decode(), last[1]) if last else ("", None)
+        stamp = last_stamp if last_generation == generation else None
         files = None
         if stamp is not None or not store.read_only:
-            files = SnapshotFiles(folder, stamp.decode() if stamp else secrets.token_hex(STAMP_BYTES))
+            files = SnapshotFiles(folder, stamp or secrets.token_hex(STAMP_BYTES), is_known=stamp is not None)
         snapshot = Catalogue(
             generation,
             _read_names(connection, files, is_new=stamp is None),
@@ -63,7 +88,7 @@ def read_snapshot(store: Any, folder: Path) -> Catalogue:
             added=approvals.read_source_ages(connection),
             first_seen=approvals.first_seen(connection) if store.pin else {},
         )
-        snapshot.keep_parts(files)
+        snapshot.keep_parts(files, find_earlier)
         snapshot.fingerprints = load_fingerprints
     if stamp is None and files is not None:
         snapshot.pending[STAMP_KEY] = files.stamp.encode()

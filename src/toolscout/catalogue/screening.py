@@ -81,19 +81,24 @@ def vet(tool: Tool) -> str | None:
 
 
 def suspects(catalogue: Catalogue) -> frozenset[str]:
-    """Return the ids of tools that every search demotes: they give orders to the model or are stuffed."""
+    """Return the ids of tools that every search demotes: they give orders to the model or are stuffed.
 
-    def list_suspects() -> bytes:
-        return msgspec.json.encode(
-            [
-                tool.id
-                for batch in catalogue.batches()
-                for tool in batch
-                if any(finding.kind in _DEMOTED_KINDS for finding in scan(tool))
-            ]
-        )
+    Tools that have not changed since the snapshot before are not screened again.
+    """
+    encoded = catalogue.load_or_build(SUSPECTS_FORMAT, lambda: msgspec.json.encode(_list_suspects(catalogue)))
+    return frozenset(msgspec.json.decode(encoded, type=list[str]))
 
-    return frozenset(msgspec.json.decode(catalogue.load_or_build(SUSPECTS_FORMAT, list_suspects), type=list[str]))
+
+def _list_suspects(catalogue: Catalogue) -> list[str]:
+    found: set[str] = set()
+    positions = None
+    if (earlier := catalogue.earlier) and (encoded := earlier.load_value(SUSPECTS_FORMAT)):
+        positions = earlier.changed
+        unchanged = {catalogue.ids[position] for position in earlier.unchanged.tolist()}
+        found = unchanged & set(msgspec.json.decode(encoded, type=list[str]))
+    for batch in catalogue.batches(positions):
+        found |= {tool.id for tool in batch if any(finding.kind in _DEMOTED_KINDS for finding in scan(tool))}
+    return sorted(found)
 
 
 def _list_texts(tool: Tool) -> Iterator[tuple[str, str]]:

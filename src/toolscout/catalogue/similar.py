@@ -24,8 +24,8 @@ import numpy as np
 
 from toolscout.catalogue.confusables import skeleton
 from toolscout.catalogue.store import Catalogue
-from toolscout.catalogue.word_sets import Places, WordSets, WordSetsBuilder, pair_holders, rank_by_rarity
-from toolscout.indexes.words import tokenize
+from toolscout.catalogue.tool_words import read_tool_words
+from toolscout.catalogue.word_sets import Places, WordSets, pair_holders, rank_by_rarity
 from toolscout.types import Tool
 
 __all__ = ["Rivals", "find_rivals", "limit_holders", "word_overlap"]
@@ -36,7 +36,6 @@ MIN_SHARED_OF_NAMESAKES: Final = 0.3  # smaller overlap that is enough if the na
 MIN_SHARED_IN_GROUP: Final = 0.8
 MIN_DESCRIPTION_WORDS: Final = 4  # shorter descriptions say too little
 MIN_SKELETON_CHARS: Final = 3
-MAX_COMPARED_CHARS: Final = 4_000  # of each description
 MAX_HOLDERS: Final = 500  # tools remembered for one word or name while pairs are formed, and
 MAX_REMEMBERED: Final = 10_000_000  # of a large catalogue so few that tools times holders stays below this
 MIN_HOLDERS: Final = 8
@@ -44,6 +43,7 @@ MIN_SCATTERED_TOOLS: Final = 20
 MAX_RELATED_TOOLS: Final = 2_048  # of a source with more than twice as many, every n-th tool is looked at
 MIN_COHERENCE: Final = 0.35  # mean cosine between tools; of 160 published MCP servers with as many tools, 156 are above
 RIVALS_FORMAT: Final = "rivals/4"  # raise it whenever the result for an unchanged catalogue changes
+COHERENCE_KEY: Final = f"coherence of {RIVALS_FORMAT}"
 
 Rows = np.ndarray[Any, np.dtype[np.float32]]
 Encode = Callable[[Sequence[Tool]], Rows]
@@ -97,23 +97,37 @@ class _Compared(NamedTuple):
 
 
 def _compare_tools(catalogue: Catalogue, encode: Encode) -> Rivals:
-    tools: list[_Compared] = []
-    words = WordSetsBuilder({})
-    spreads: dict[str, _SourceSpread] = defaultdict(_SourceSpread)
-    samples = _Samples(catalogue)
-    for batch in catalogue.batches():
-        tools += [_Compared(tool.id, sys.intern(tool.source), tool.name) for tool in batch]
-        for tool in batch:
-            words.add(_find_compared_words(tool))
-        young = [tool for tool in batch if samples.take(tool.source)]
-        for tool, row in zip(young, encode(young) if young else (), strict=True):
-            spreads[tool.source].add(row)
+    sources = [sys.intern(tool_id.partition("/")[0]) for tool_id in catalogue.ids]
+    tools = [_Compared(*row) for row in zip(catalogue.ids, sources, catalogue.names, strict=True)]
+    words = read_tool_words(catalogue)
     ages = _find_ages(catalogue, tools)
-    texts = rank_by_rarity(words.build(), words.numbers)
+    texts = rank_by_rarity(words.compared, words.numbers)
     copies, groups = _compare_descriptions(catalogue, tools, texts, ages)
     twins = _compare_names(catalogue, tools, texts, ages, copies)
-    scattered = frozenset(source for source, spread in spreads.items() if spread.is_scattered)
+    coherence = _measure_coherence(catalogue, sources, encode)
+    catalogue.pending[COHERENCE_KEY] = msgspec.json.encode(coherence)
+    scattered = frozenset(source for source, measured in coherence.items() if measured < MIN_COHERENCE)
     return Rivals(dict(catalogue.added), copies, twins, groups, scattered)
+
+
+def _measure_coherence(catalogue: Catalogue, sources: Sequence[str], encode: Encode) -> dict[str, float]:
+    """Return the mean cosine between tools of each younger source that may be scattered.
+
+    That of a source whose tools have not changed is taken over from the snapshot before.
+    """
+    samples = _Samples(catalogue)
+    chosen = [position for position, source in enumerate(sources) if samples.take(source)]
+    earlier, coherence = catalogue.earlier, dict[str, float]()
+    if earlier is not None and (encoded := earlier.load_value(COHERENCE_KEY)):
+        measured = msgspec.json.decode(encoded, type=dict[str, float])
+        coherence = {source: measured[source] for source in earlier.sources if source in measured}
+    spreads: dict[str, _SourceSpread] = defaultdict(_SourceSpread)
+    positions = np.array([position for position in chosen if sources[position] not in coherence], dtype=np.intp)
+    for batch in catalogue.batches(positions):
+        for tool, row in zip(batch, encode(batch), strict=True):
+            spreads[tool.source].add(row)
+    coherence = {source: coherence[source] for source in {sources[position] for position in chosen} & set(coherence)}
+    return dict(sorted((coherence | {source: spread.coherence for source, spread in spreads.items()}).items()))
 
 
 class _Samples:
@@ -150,18 +164,12 @@ class _SourceSpread:
             self._count += 1
 
     @property
-    def is_scattered(self) -> bool:
-        """Whether there are many tools, and the mean cosine between two of them is low."""
+    def coherence(self) -> float:
+        """The mean cosine between two tools; 1 if there are too few."""
         if self._count < MIN_SCATTERED_TOOLS:
-            return False
+            return 1.0
         total = float(np.square(self._sum).sum())
-        return (total - self._count) / (self._count * (self._count - 1)) < MIN_COHERENCE
-
-
-def _find_compared_words(tool: Tool) -> frozenset[str]:
-    """Return the words of a description without numbers: a flood may count its tools and change nothing else."""
-    words = tokenize(tool.description[:MAX_COMPARED_CHARS])
-    return frozenset(word for word in words if not word.isdecimal())
+        return (total - self._count) / (self._count * (self._count - 1))
 
 
 def _compare_descriptions(

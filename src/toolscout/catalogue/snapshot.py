@@ -5,17 +5,20 @@ A search uses one snapshot from start to end, so it never sees half of a change.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from toolscout.catalogue.approvals import Waiting
+from toolscout.catalogue.earlier import EarlierSnapshot
 from toolscout.catalogue.name_table import NameTable, find_position
 from toolscout.catalogue.snapshot_files import Part, SnapshotFiles
 from toolscout.types import Tool
 
-__all__ = ["Catalogue", "allows", "index_by_name"]
+__all__ = ["TOOLS_BATCH", "Catalogue", "allows", "index_by_name"]
 
 MAX_MASKS: Final = 256  # predicates whose masks a snapshot remembers
 TOOLS_BATCH: Final = 8_192  # tools in memory at once while something is built from all of them
@@ -78,6 +81,7 @@ class Catalogue:
         self.pending: dict[str, bytes] = {}
         self._load, self._cache = load, cache
         self._files: SnapshotFiles | None = None
+        self._find_earlier: Callable[[], EarlierSnapshot | None] | None = None
         self._shared: dict[str, Any] = {}
         self._masks: dict[Callable[[Tool], bool], np.ndarray[Any, np.dtype[np.bool_]]] = {}
 
@@ -95,9 +99,38 @@ class Catalogue:
 
         return cls(0, ((tool.id, tool.name) for tool in tools_by_id.values()), load, added=added)
 
-    def keep_parts(self, files: SnapshotFiles | None) -> None:
-        """Keep large parts of the snapshot in files, which other processes use too. None: they are in memory."""
-        self._files = files
+    def keep_parts(
+        self, files: SnapshotFiles | None, find_earlier: Callable[[], EarlierSnapshot | None] | None = None
+    ) -> None:
+        """Keep large parts of the snapshot in files, which other processes use too. None: they are in memory.
+
+        Args:
+            files: of this snapshot.
+            find_earlier: see the attribute `earlier`; called when a part is built first.
+        """
+        self._files, self._find_earlier = files, find_earlier
+
+    @functools.cached_property
+    def earlier(self) -> EarlierSnapshot | None:
+        """What the snapshot before holds about tools that have not changed; None: nothing can be taken over."""
+        return self._find_earlier() if self._find_earlier else None
+
+    def open_earlier(self, key: str) -> tuple[EarlierSnapshot, Part] | None:
+        """Return the snapshot before and its part of this key; None if nothing can be taken over."""
+        part = self.earlier.open_part(key) if self.earlier else None
+        return (self.earlier, part) if self.earlier and part else None
+
+    def mark_known(self, stamp: str) -> None:
+        """Note the stamp that the store has for this generation: that of this snapshot, or of another process."""
+        if self._files:
+            self._files.is_known = self._files.stamp == stamp
+
+    def replace_earlier(self) -> None:
+        """Remove the files of other snapshots, if files were written here and the store knows them."""
+        if self._files and self._files.is_known and self._files.has_written:
+            self.earlier = None
+            self._files.has_written = False
+            self._files.remove_others()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -110,10 +143,34 @@ class Catalogue:
         """Return the position of a tool in `ids`, or None."""
         return find_position(self.ids, tool_id)
 
-    def batches(self) -> Iterator[list[Tool]]:
-        """Yield all tools, some thousand at a time, in ascending order of id."""
-        for start in range(0, len(self.ids), TOOLS_BATCH):
-            yield self._load(self.ids[start : start + TOOLS_BATCH])
+    def batches(self, positions: npt.NDArray[np.intp] | None = None, size: int = TOOLS_BATCH) -> Iterator[list[Tool]]:
+        """Yield tools, some thousand at a time, in ascending order of id.
+
+        Args:
+            positions: of the tools, ascending; None: all.
+            size: tools at a time.
+        """
+        for start in range(0, len(self.ids if positions is None else positions), size):
+            part = slice(start, start + size)
+            yield self._load(
+                self.ids[part] if positions is None else [self.ids[position] for position in positions[part].tolist()]
+            )
+
+    def list_sources(self) -> list[str]:
+        """Return the sources of the tools, in the order of the ids."""
+        return list(dict.fromkeys(tool_id.partition("/")[0] for tool_id in self.ids))
+
+    def list_changed_sources(self, key: str) -> tuple[bytes | None, npt.NDArray[np.intp] | None]:
+        """Return what the snapshot before stored under a key, and the positions of tools whose sources have changed.
+
+        A source has changed if any of its tools has. (None, None): nothing can be taken over.
+        """
+        encoded = self.earlier.load_value(key) if self.earlier else None
+        if self.earlier is None or encoded is None:
+            return None, None
+        unchanged = self.earlier.sources
+        is_changed = (tool_id.partition("/")[0] not in unchanged for tool_id in self.ids)
+        return encoded, np.flatnonzero(np.fromiter(is_changed, dtype=np.bool_, count=len(self.ids)))
 
     def mask(self, visible: Callable[[Tool], bool] | None) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
         """Return a boolean mask over `ids` for a predicate; None: every tool is visible.
@@ -155,7 +212,9 @@ class Catalogue:
 
     def load_or_build(self, key: str, build: Callable[[], bytes]) -> bytes:
         """Return the cached value of a key, or build it. `Store.keep` then stores it for this generation."""
-        value = self._cache(key) if self._cache else None
+        value = self.pending.get(key)
+        if value is None and self._cache:
+            value = self._cache(key)
         if value is None:
             value = self.pending[key] = build()
         return value

@@ -3,7 +3,8 @@
 They lie in the folder `snapshots` of the home, or beside it for a home in a database. Each file holds one part, such as
 an index. Its name begins with the *stamp* of the snapshot, a random text that the catalogue keeps for one generation.
 So a file always belongs to the state of the catalogue that it was built from, even if the catalogue is replaced by
-another one with the same generation. Files of former stamps are removed when a new one is written.
+another one with the same generation. A build takes over what has not changed from the files of the stamp before
+(`toolscout.catalogue.earlier`). Files of other stamps are removed when the catalogue knows the new stamp.
 """
 
 from __future__ import annotations
@@ -43,18 +44,32 @@ class Part(NamedTuple):
 
 
 class SnapshotFiles:
-    """Reads and writes the parts of one snapshot."""
+    """Reads and writes the parts of one snapshot.
 
-    def __init__(self, folder: Path, stamp: str) -> None:
-        """Keep the parts with this stamp in a folder, which need not exist."""
-        self.folder, self.stamp = folder, stamp
+    Attributes:
+        folder: of all snapshots. It need not exist.
+        stamp: of this one.
+        is_known: whether the catalogue knows the stamp.
+        has_written: whether a part was written here.
+    """
 
-    def open(self, key: str) -> Part | None:
-        """Return a part; None if it is not there. A damaged file is named in the log, and counts as not there."""
+    def __init__(self, folder: Path, stamp: str, *, is_known: bool = True) -> None:
+        """Keep the parts with this stamp in a folder."""
+        self.folder, self.stamp, self.is_known, self.has_written = folder, stamp, is_known, False
+
+    def open(self, key: str, *, check: bool = False) -> Part | None:
+        """Return a part; None if it is not there. A damaged file is named in the log, and counts as not there.
+
+        Args:
+            key: of the part.
+            check: whether to read the whole file first, also if it is large.
+        """
         path = self._locate(key)
         if not path.exists():
             return None
         try:
+            if check and (damage := check_file(path)):
+                raise StoreError(f"{path} cannot be read: {damage}.")
             arrays, meta, rows = open_arrays(path)
         except StoreError as error:
             _log.warning("%s It is built again.", error)
@@ -69,18 +84,30 @@ class SnapshotFiles:
         except (OSError, StoreError) as error:
             _log.warning("The snapshot is not kept, and every process builds it for itself: %s", error)
             return None
-        self._remove_others()
+        self.has_written = True
         return self.open(key)
 
-    def _locate(self, key: str) -> Path:
-        return self.folder / f"{self.stamp}-{digest('snapshot/1', key)[-16:]}{SUFFIX}"
+    def find_others(self, key: str) -> list[SnapshotFiles]:
+        """Return the files of other snapshots that have a part of this key, the newest first."""
+        paths = [path for path in self.folder.glob(f"*-{_name_part(key)}") if path != self._locate(key)]
+        with contextlib.suppress(OSError):  # another process may remove them now
+            paths.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+        return [SnapshotFiles(self.folder, path.name.partition("-")[0]) for path in paths]
 
-    def _remove_others(self) -> None:
+    def _locate(self, key: str) -> Path:
+        return self.folder / f"{self.stamp}-{_name_part(key)}"
+
+    def remove_others(self) -> None:
         """Remove the files of other stamps. Processes that map one keep its content."""
         for path in list_snapshot_files(self.folder):
             if not path.name.startswith(f"{self.stamp}-"):
                 with contextlib.suppress(OSError):
                     os.unlink(path)
+
+
+def _name_part(key: str) -> str:
+    """Return the end of the name of a file with a part of this key."""
+    return f"{digest('snapshot/1', key)[-16:]}{SUFFIX}"
 
 
 def list_snapshot_files(folder: Path) -> list[Path]:

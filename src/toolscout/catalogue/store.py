@@ -15,7 +15,7 @@ import msgspec
 
 from toolscout.catalogue import approvals, hidden
 from toolscout.catalogue.approvals import Vet, Waiting
-from toolscout.catalogue.read_snapshot import MIN_MAPPED_TOOLS, read_snapshot
+from toolscout.catalogue.read_snapshot import LAST_CACHED, MIN_MAPPED_TOOLS, STAMP_KEY, read_snapshot
 from toolscout.catalogue.schema import CATALOGUE_MIGRATIONS
 from toolscout.catalogue.snapshot import Catalogue, allows
 from toolscout.catalogue.snapshot_files import SNAPSHOTS_FOLDER
@@ -347,16 +347,19 @@ class Store(Database):
 
         If another process is writing, nothing is stored: the values can be built again. What took long waits for it.
         """
-        if not catalogue.pending:
-            return
-        wait = len(catalogue) >= MIN_MAPPED_TOOLS
-        with contextlib.suppress(StoreError), self.writing(wait=wait) as writer:
-            writer.executemany(
-                "INSERT INTO caches VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET generation = "
-                "excluded.generation, value = excluded.value WHERE caches.generation < excluded.generation",
-                [(key, catalogue.generation, value) for key, value in catalogue.pending.items()],
-            )
-        catalogue.pending.clear()
+        if catalogue.pending:
+            wait = len(catalogue) >= MIN_MAPPED_TOOLS
+            with contextlib.suppress(StoreError):
+                with self.writing(wait=wait) as writer:
+                    writer.executemany(
+                        "INSERT INTO caches VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET generation = "
+                        "excluded.generation, value = excluded.value WHERE caches.generation < excluded.generation",
+                        [(key, catalogue.generation, value) for key, value in catalogue.pending.items()],
+                    )
+                    stamp = writer.execute(LAST_CACHED, (STAMP_KEY,)).fetchone()
+                catalogue.mark_known(bytes(stamp[0]).decode() if stamp else "")
+            catalogue.pending.clear()
+        catalogue.replace_earlier()
 
     # --- health
 

@@ -8,7 +8,7 @@ word by word. The result is that of comparing all of them.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -73,6 +73,24 @@ class WordSets:
     def read(self, place: int) -> frozenset[int]:
         """Return one set."""
         return frozenset(self.words[self.ends[place] : self.ends[place + 1]].tolist())
+
+    def renumber(self, numbers: Numbers) -> WordSets:
+        """Return the sets with other numbers of words, ascending in each set: `numbers[old]`."""
+        keys = (self.list_owners() << 32) + numbers[self.words]
+        keys.sort()
+        return WordSets((keys & 0xFFFFFFFF).astype(np.int32), self.ends)
+
+    def take(self, places: Places) -> WordSets:
+        """Return the sets at some places."""
+        sizes = self.sizes[places]
+        return WordSets(self.words[_expand(self.ends[places], sizes)], np.concatenate([[0], np.cumsum(sizes)]))
+
+    @classmethod
+    def join(cls, tables: Sequence[WordSets]) -> WordSets:
+        """Return the sets of some tables with the same words, one table after the other."""
+        sizes = np.concatenate([table.sizes for table in tables])
+        words = np.concatenate([table.words for table in tables])
+        return cls(words, np.concatenate([[0], np.cumsum(sizes)]))
 
     def list_owners(self) -> Places:
         """Return for each entry of `words` the place of its set."""
@@ -143,9 +161,7 @@ def rank_by_rarity(sets: WordSets, numbers: Mapping[str, int]) -> WordSets:
     ranks = np.empty(len(numbers), dtype=np.int32)
     ordered = sorted(numbers.items(), key=lambda entry: (frequency[entry[1]], entry[0]))
     ranks[[number for _, number in ordered]] = np.arange(len(numbers), dtype=np.int32)
-    keys = (sets.list_owners() << 32) + ranks[sets.words]
-    keys.sort()
-    return WordSets((keys & 0xFFFFFFFF).astype(np.int32), sets.ends)
+    return sets.renumber(ranks)
 
 
 def pair_holders(

@@ -1,7 +1,8 @@
 """Approximate nearest neighbours for large catalogues: a graph finds candidates, exact cosines order them.
 
-The graph (HNSW, package usearch) holds the vectors as 8-bit integers with one scale per row. Its candidates are scored
-with the float vectors, so scores and order are those of the exact index; only a tool that the graph misses is lost.
+The graph (HNSW, package usearch) holds the first principal components of the vectors as 8-bit integers with one scale
+per row. Its candidates are scored with the float vectors, so scores and order are those of the exact index; only a tool
+that the graph misses is lost.
 
 A mask that leaves few tools is searched by comparing these tools one by one. With more of them, the graph returns as
 many more candidates as the mask hides, and the tools are compared one by one if that is not enough.
@@ -9,10 +10,12 @@ many more candidates as the mask hides, and the tools are compared one by one if
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -26,12 +29,18 @@ from toolscout.indexes.rounded import Codes, make_codes
 if TYPE_CHECKING:
     from typing import Self  # new in Python 3.11
 
-__all__ = ["Ann", "count_candidates", "is_available", "make_codes"]
+__all__ = ["ANN_FORMAT", "Ann", "EarlierGraph", "count_candidates", "is_available", "make_codes"]
+
+ANN_FORMAT: Final = "ann/2"  # raise it whenever the arrays change
 
 CONNECTIVITY: Final = 16  # neighbours of a tool in the graph; twice as many on its lowest level
-EXPANSION_ADD: Final = 128
+EXPANSION_ADD: Final = 96
+MIN_SQUARE_SHARE: Final = 0.85  # of the squared lengths of all vectors that the components of the graph hold
+COMPONENTS_STEP: Final = 32
 MIN_CANDIDATES: Final = 256  # that the graph returns at least
+CANDIDATES_PER_ROOT: Final = 1.5  # candidates for each unit of the square root of the number of tools
 MAX_CANDIDATES: Final = 4_096  # from here on, the tools are compared one by one
+MAX_CHANGED_SHARE: Final = 0.1  # of the tools, up to which a graph grows instead of being built anew
 MAX_COMPARED_TOOLS: Final = 20_000  # visible tools that are compared one by one at once
 MASK_MARGIN: Final = 1.5  # candidates in reserve, because a mask need not hide tools evenly
 COMPARED_BATCH: Final = 65_536
@@ -49,7 +58,7 @@ def is_available() -> bool:
 
 def count_candidates(n_tools: int) -> int:
     """Return how many candidates a search without a mask takes. In a larger graph, the same number misses more."""
-    return max(MIN_CANDIDATES, math.isqrt(n_tools))
+    return max(MIN_CANDIDATES, int(CANDIDATES_PER_ROOT * math.sqrt(n_tools)))
 
 
 class Ann(Exact):
@@ -66,6 +75,8 @@ class Ann(Exact):
         self._graph: Any = None
         self._graph_bytes: npt.NDArray[np.uint8] | None = None
         self._codes: Codes = np.empty((0, dim), dtype=np.int8)
+        self._components: Vectors = np.eye(dim, dtype=np.float32)
+        self._keyed: npt.NDArray[np.int32] | None = None
         self._lock = threading.Lock()
 
     def upsert(self, ids: Sequence[str], vectors: npt.NDArray[Any]) -> None:
@@ -105,26 +116,36 @@ class Ann(Exact):
     def _find_candidates(self, row: Vectors, k: int, mask: Mask | None) -> npt.NDArray[np.intp]:
         """Return positions, ascending, that include nearly all of the nearest tools."""
         self._open_graph()
-        code = make_codes(row[None])[0]
         wanted = max(MIN_CANDIDATES, 2 * k)
         if mask is None:
-            wanted = max(wanted, count_candidates(len(self.ids)))
-            return self._search_graph(code, wanted) if wanted <= MAX_CANDIDATES else np.arange(len(self.ids))
+            count = max(wanted, count_candidates(len(self.ids)))
+            nearest = max(wanted, count // 2)  # the others only widen the walk, and hardly ever hold one of the ten
+            return self._search_graph(row, count, nearest) if count <= MAX_CANDIDATES else np.arange(len(self.ids))
         n_visible = int(mask.sum())
         share = n_visible / max(1, len(self.ids))
         count = int(MASK_MARGIN * wanted / share) + 1 if n_visible > MAX_COMPARED_TOOLS else MAX_CANDIDATES + 1
         if count <= MAX_CANDIDATES:
-            positions = self._search_graph(code, count)
+            positions = self._search_graph(row, count)
             positions = positions[mask[positions]]
             if len(positions) >= wanted:
                 return positions
-        return self._compare(code, np.flatnonzero(mask), wanted)
+        return self._compare(make_codes(row[None])[0], np.flatnonzero(mask), wanted)
 
-    def _search_graph(self, code: Codes, count: int) -> npt.NDArray[np.intp]:
+    def make_graph_code(self, row: Vectors) -> Codes:
+        """Return the components of a vector as the graph holds them."""
+        code: Codes = make_codes(row[None] @ self._components)[0]
+        return code
+
+    def _search_graph(self, row: Vectors, count: int, nearest: int | None = None) -> npt.NDArray[np.intp]:
+        """Return positions, ascending, of the `nearest` of so many candidates, or of all of them."""
+        code = self.make_graph_code(row)
         with self._lock:  # the breadth of a search is a property of the graph, and it has one buffer
             self._graph.expansion_search = max(count, MIN_CANDIDATES)
-            keys = self._graph.search(code, count, threads=1).keys
-        return np.sort(np.asarray(keys).astype(np.intp))
+            keys = self._graph.search(code, count, threads=1).keys[:nearest]
+        positions = np.asarray(keys).astype(np.intp)
+        if self._keyed is not None:
+            positions = self._keyed[positions].astype(np.intp)
+        return np.sort(positions[positions >= 0])
 
     def _compare(self, code: Codes, positions: npt.NDArray[np.intp], wanted: int) -> npt.NDArray[np.intp]:
         """Return the positions, ascending, of the nearest of some tools by their codes."""
@@ -172,17 +193,46 @@ class Ann(Exact):
 
         with self._lock:
             if self._graph_bytes is None:
-                codes = make_codes(self.vectors)
-                self._codes, self._graph_bytes = codes, build_graph(codes)
+                self._codes, self._components = make_codes(self.vectors), self._choose_components()
+                self._graph_bytes, self._keyed = build_graph(self.vectors, self._components), None
             graph = Index.restore(self._graph_bytes.data, view=True)
-            if graph is None or graph.ndim != self.dim or len(graph) != len(self.ids):
+            n_keys = len(self.ids if self._keyed is None else self._keyed)
+            if graph is None or graph.ndim != self._components.shape[1] or len(graph) != n_keys:
                 raise StoreError("The stored graph of the index is damaged. Run  toolscout doctor --repair")
             self._graph = graph
 
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the index as arrays, without its ids."""
-        codes = make_codes(self.vectors)
-        return {**super().arrays(), "codes": codes, "graph": build_graph(codes)}
+    def _choose_components(self) -> Vectors:
+        """Return the directions in which the vectors are longest, `(dim, components)`, that hold most of them."""
+        if not len(self.vectors):
+            return self._components
+        _, products = self._compute_moments()
+        squares, directions = np.linalg.eigh(products)
+        shares = np.cumsum(squares[::-1]) / max(squares.sum(), np.finfo(np.float64).tiny)
+        enough = int(np.searchsorted(shares, MIN_SQUARE_SHARE)) + 1
+        count = min(self.dim, -(-enough // COMPONENTS_STEP) * COMPONENTS_STEP)
+        return np.ascontiguousarray(directions[:, ::-1][:, :count], dtype=np.float32)
+
+    def arrays(
+        self, meanwhile: Callable[[], object] | None = None, earlier: EarlierGraph | None = None
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return the index as arrays, without its ids.
+
+        Args:
+            meanwhile: called while other threads build the graph.
+            earlier: a graph that most of the tools are in. The others are added to it.
+        """
+        arrays = super().arrays()
+        if earlier is not None and earlier.is_worthwhile:
+            components, keyed, make = earlier.components, earlier.keyed, functools.partial(earlier.grow, self.vectors)
+        else:
+            components, keyed = self._choose_components(), np.arange(len(self.ids), dtype=np.int32)
+            make = functools.partial(build_graph, self.vectors, components)
+        with ThreadPoolExecutor(1) as pool:
+            graph = pool.submit(make)
+            if meanwhile is not None:
+                meanwhile()
+            arrays |= {"codes": make_codes(self.vectors), "components": components, "keyed": keyed}
+            return arrays | {"graph": graph.result()}
 
     @property
     def reads_few_rows(self) -> bool:
@@ -198,7 +248,9 @@ class Ann(Exact):
         index = super().from_arrays(arrays, meta, ids)
         try:
             index._codes, index._graph_bytes = arrays["codes"], arrays["graph"]
+            index._components, index._keyed = arrays["components"], arrays["keyed"]
             is_intact = index._codes.shape == index.vectors.shape and index._codes.dtype == np.int8
+            is_intact = is_intact and index._components.shape[:1] == (index.dim,)
         except KeyError:
             is_intact = False
         if not is_intact:
@@ -206,18 +258,66 @@ class Ann(Exact):
         return index
 
 
-def build_graph(codes: Codes) -> npt.NDArray[np.uint8]:
-    """Build the graph of some codes, and return its bytes. The key of a tool is its position."""
+class EarlierGraph:
+    """The graph of an earlier index, to which new tools are added. Those that are gone stay in it, and are not found.
+
+    Attributes:
+        components: see `Ann`.
+        keyed: for each key of the graph with the new tools the position of its tool; -1: it is gone.
+    """
+
+    def __init__(self, arrays: Mapping[str, npt.NDArray[Any]], places: npt.NDArray[np.int64]) -> None:
+        """Take over the graph of an index.
+
+        Args:
+            arrays: of the index.
+            places: `(tools,)`, for each tool of the new index its position in the earlier one; -1: it is new.
+        """
+        self.components, self._graph_bytes = arrays["components"], arrays["graph"]
+        positions = np.full(len(arrays["vectors"]) + 1, -1, dtype=np.int32)  # the last stands for tools that were gone
+        positions[places[places >= 0]] = np.flatnonzero(places >= 0)
+        self._new = np.flatnonzero(places < 0)
+        self._n_keys = len(arrays["keyed"])
+        self.keyed = np.concatenate([positions[arrays["keyed"]], self._new.astype(np.int32)])
+
+    @property
+    def is_worthwhile(self) -> bool:
+        """Whether few tools are new or gone. With more of them, the graph would lose recall, and is built anew."""
+        n_gone = int((self.keyed < 0).sum())
+        return n_gone + len(self._new) <= MAX_CHANGED_SHARE * self._n_keys
+
+    def grow(self, vectors: Vectors) -> npt.NDArray[np.uint8]:
+        """Return the bytes of the graph with the new tools; `vectors`: of all tools."""
+        graph = _make_graph(self.components.shape[1])
+        graph.load(self._graph_bytes.tobytes())
+        if len(graph) != self._n_keys:
+            raise StoreError("The stored graph of the index is damaged. Run  toolscout doctor --repair")
+        if len(self._new):
+            keys = np.arange(self._n_keys, self._n_keys + len(self._new))
+            codes = make_codes(vectors[self._new] @ self.components)
+            graph.add(keys, codes, threads=os.cpu_count() or 1)
+        return np.frombuffer(graph.save() or b"", dtype=np.uint8)
+
+
+def build_graph(vectors: Vectors, components: Vectors) -> npt.NDArray[np.uint8]:
+    """Build the graph of the components of vectors, and return its bytes. The key of a tool is its position."""
+    codes: Codes = np.empty((len(vectors), components.shape[1]), dtype=np.int8)
+    for start in range(0, len(vectors), COMPARED_BATCH):
+        codes[start : start + COMPARED_BATCH] = make_codes(vectors[start : start + COMPARED_BATCH] @ components)
+    graph = _make_graph(codes.shape[1])
+    if len(codes):
+        graph.add(np.arange(len(codes)), codes, threads=os.cpu_count() or 1)
+    return np.frombuffer(graph.save() or b"", dtype=np.uint8)
+
+
+def _make_graph(n_components: int) -> Any:
     from usearch.index import Index
 
-    graph = Index(
-        ndim=codes.shape[1],
+    return Index(
+        ndim=n_components,
         metric="cos",
         dtype="i8",
         connectivity=CONNECTIVITY,
         expansion_add=EXPANSION_ADD,
         enable_key_lookups=False,
     )
-    if len(codes):
-        graph.add(np.arange(len(codes)), codes, threads=os.cpu_count() or 1)
-    return np.frombuffer(graph.save() or b"", dtype=np.uint8)

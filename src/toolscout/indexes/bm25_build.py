@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout.indexes.bm25_settings import BM25Settings, TokenKind, list_kinds
+from toolscout.indexes.term_counts import CountCodes, EarlierTerms, TermCounts
 from toolscout.indexes.words import MAX_CACHED_WORD_CHARS, MAX_CACHED_WORDS
 from toolscout.types import MAX_RENDERED_CHARS, Tool, parameter_names, render
 
@@ -18,23 +19,42 @@ __all__ = ["BM25Arrays", "build_arrays", "render_plain"]
 
 
 class BM25Arrays(NamedTuple):
-    """What a BM25 index is made of; see `indexes.sparse.BM25`."""
+    """What a BM25 index is made of; see `indexes.sparse.BM25`. Terms are ascending within their kind.
+
+    `counts` is what a later build needs besides: how often the tools have the terms.
+    """
 
     ids: list[str]
     vocabulary: list[str]
     data: npt.NDArray[np.float32]
     indices: npt.NDArray[np.int32]
     indptr: npt.NDArray[np.int32]
+    counts: TermCounts
 
 
-def build_arrays(batches: Iterable[Sequence[Tool]], settings: BM25Settings) -> BM25Arrays:
+def build_arrays(
+    batches: Iterable[Sequence[Tool]], settings: BM25Settings, earlier: EarlierTerms | None = None
+) -> BM25Arrays:
     """Score every (term, tool) pair.
 
     Args:
         batches: the tools, in ascending order of their ids, none twice.
         settings: fields, tokenizer, weights.
+        earlier: the tools that are not among the batches.
     """
-    kinds = [_KindOfTerms(kind, settings) for kind in list_kinds(settings)]
+    kinds = [_KindOfTerms(kind, settings, earlier, number) for number, kind in enumerate(list_kinds(settings))]
+    ids = _read_batches(batches, settings, kinds)
+    parts = [kind.score() for kind in kinds]
+    vocabulary = [term for kind in kinds for term in sorted(kind.vocabulary)]
+    codes, n_terms = CountCodes.join([part.counts for part in parts]), [len(kind.vocabulary) for kind in kinds]
+    counts = TermCounts(codes, kinds[0].step, np.stack([part.lengths for part in parts]), n_terms)
+    return BM25Arrays(ids, vocabulary, *_concatenate(parts), counts)
+
+
+def _read_batches(
+    batches: Iterable[Sequence[Tool]], settings: BM25Settings, kinds: Sequence[_KindOfTerms]
+) -> list[str]:
+    """Read the terms of tools, which follow those before, and return their ids."""
     split, render_field = kinds[0].kind.tokens.split, render if settings.tokenizer == "code" else render_plain
     ids: list[str] = []
     for batch in batches:
@@ -42,9 +62,7 @@ def build_arrays(batches: Iterable[Sequence[Tool]], settings: BM25Settings) -> B
         words = [split(render_field(tool, field)) for tool in batch for field in settings.fields]
         for kind in kinds:
             kind.read(words)
-    parts = [kind.score() for kind in kinds]
-    vocabulary = [term for kind in kinds for term in kind.vocabulary]
-    return BM25Arrays(ids, vocabulary, *_concatenate(parts))
+    return ids
 
 
 class _TermNumbers(dict[str, tuple[int, ...]]):
@@ -65,16 +83,45 @@ class _TermNumbers(dict[str, tuple[int, ...]]):
         return numbers
 
 
+class _ScoredTerms(NamedTuple):
+    """The scores of one kind of terms: those of term `t` are `data[indptr[t]:indptr[t + 1]]`.
+
+    `counts` has the count of each pair, and `lengths` the number of words, `(tools, fields)`.
+    """
+
+    data: npt.NDArray[np.float32]
+    indices: npt.NDArray[np.int32]
+    indptr: npt.NDArray[np.int32]
+    counts: CountCodes
+    lengths: npt.NDArray[np.int64]
+
+
 class _KindOfTerms:
     """Collects the terms of one kind, and how often each tool has them."""
 
-    def __init__(self, kind: TokenKind, settings: BM25Settings) -> None:
-        self.kind, self._settings = kind, settings
+    def __init__(
+        self, kind: TokenKind, settings: BM25Settings, earlier: EarlierTerms | None = None, number: int = 0
+    ) -> None:
+        """Begin with the tools of an earlier index that have not changed; the others are read.
+
+        Args:
+            kind: of the terms.
+            settings: of the index.
+            earlier: an index with the same settings, or None.
+            number: of this kind in it.
+        """
+        self.kind, self._settings, self._earlier = kind, settings, earlier
+        self.step = min(settings.fields.values())
         self.vocabulary: dict[str, int] = {}
         self._numbers = _TermNumbers(kind, self.vocabulary)
         self._lengths: list[npt.NDArray[np.int64]] = []
         self._pairs: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float64]]] = []
-        self._n_tools = 0
+        self._n_tools = 0  # that were read
+        if earlier is not None:
+            names, terms, tools, counts = earlier.list_pairs(number)
+            self.vocabulary.update((name, term) for term, name in enumerate(names))
+            self._pairs.append((terms, tools, counts))
+            self._lengths.append(earlier.list_lengths(number))
 
     def read(self, words: Sequence[Sequence[str]]) -> None:
         """Count the terms of some tools, which follow those before.
@@ -109,16 +156,20 @@ class _KindOfTerms:
             words, np.repeat(np.tile(weights, n_tools), lengths.ravel()), len(pairs)
         ).astype(np.float64)
         places = (pairs % n_tools + self._n_tools).astype(np.int32)
+        if self._earlier is not None:
+            places = self._earlier.changed[places].astype(np.int32)
         self._pairs.append(((pairs // n_tools).astype(np.int32), places, counts))
         self._lengths.append(lengths)
         self._n_tools += n_tools
 
-    def score(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Return the scores of all pairs by term: data, indices, indptr."""
-        settings, n_tools = self._settings, self._n_tools
+    def score(self) -> _ScoredTerms:
+        """Return the scores of all pairs by term, the terms ascending."""
+        settings = self._settings
         weights = np.array(list(settings.fields.values()))
         lengths = np.concatenate([np.zeros((0, len(weights)), dtype=np.int64), *self._lengths])
-        frequency = np.zeros(len(self.vocabulary), dtype=np.int64)
+        if self._earlier is not None:
+            lengths = lengths[np.argsort(np.concatenate([self._earlier.unchanged, self._earlier.changed]))]
+        n_tools, frequency = len(lengths), np.zeros(len(self.vocabulary), dtype=np.int64)
         for terms, _, _ in self._pairs:
             frequency += np.bincount(terms, minlength=len(frequency))
         rarity = np.log(1 + (n_tools - frequency + 0.5) / (frequency + 0.5))
@@ -127,15 +178,30 @@ class _KindOfTerms:
         scale = settings.k1 * (1 - settings.b + settings.b * relative)
         term, tool = (np.concatenate([np.zeros(0, np.int32), *column]) for column in self._list_columns())
         data = np.empty(len(term), dtype=np.float32)
+        codes = [CountCodes.of(np.zeros(0), self.step)]
         start = 0
         for terms, tools, counts in self._pairs:
             end = start + len(terms)
             data[start:end] = self.kind.share * (rarity[terms] * counts / (counts + scale[tools]))
+            codes.append(CountCodes.of(counts, self.step))
             start = end
         self._pairs.clear()
-        order = np.argsort(term, kind="stable")  # the batches are runs, which merge fast
-        indptr = np.concatenate([[0], np.cumsum(frequency)])
-        return data[order], tool[order], indptr.astype(np.int32)
+        order, ends = self._order_pairs(term, tool, frequency)
+        counted = CountCodes.join(codes).reorder(order)
+        return _ScoredTerms(data[order], tool[order], ends.astype(np.int32), counted, lengths)
+
+    def _order_pairs(
+        self, term: npt.NDArray[np.int32], tool: npt.NDArray[np.int32], frequency: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:
+        """Return the order of the pairs by term, alphabetically, then by tool; and where each term ends, behind a 0."""
+        # The batches are runs, which merge fast. Only those of an earlier index are not in the order of the tools.
+        keys = term if self._earlier is None else (term.astype(np.int64) << 32) + tool
+        order = np.argsort(keys, kind="stable")
+        names = list(self.vocabulary)
+        ranked = np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
+        starts, sizes = (np.cumsum(frequency) - frequency)[ranked], frequency[ranked]
+        ends = np.cumsum(sizes)
+        return order[np.repeat(starts - (ends - sizes), sizes) + np.arange(len(order))], np.concatenate([[0], ends])
 
     def _list_columns(self) -> tuple[list[npt.NDArray[np.int32]], list[npt.NDArray[np.int32]]]:
         """Return the terms and the tools of the pairs, batch by batch."""
@@ -160,11 +226,10 @@ def render_plain(tool: Tool, field: str) -> str:
 
 
 def _concatenate(
-    parts: Sequence[tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.int32]]],
+    parts: Sequence[_ScoredTerms],
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """Join the data, indices and indptr of one kind of terms after the other."""
-    data, indices, bounds = zip(*parts, strict=True)
-    starts = np.cumsum([0, *(part[-1] for part in bounds)])[: len(parts)]
-    pointers = [part[1:] + start for part, start in zip(bounds, starts, strict=True)]
+    starts = np.cumsum([0, *(part.indptr[-1] for part in parts)])[: len(parts)]
+    pointers = [part.indptr[1:] + start for part, start in zip(parts, starts, strict=True)]
     joined = np.concatenate([np.zeros(1, dtype=np.int64), *pointers]).astype(np.int32)
-    return np.concatenate(data), np.concatenate(indices), joined
+    return np.concatenate([part.data for part in parts]), np.concatenate([part.indices for part in parts]), joined

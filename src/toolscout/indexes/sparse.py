@@ -25,6 +25,7 @@ from toolscout.indexes.impact import ImpactLists, Postings, make_impact_arrays, 
 from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, place, rank, spread, top_k
 from toolscout.indexes.score_sample import ScoreSample, make_sample_arrays
 from toolscout.indexes.strings import Vocabulary
+from toolscout.indexes.term_counts import EarlierTerms, TermCounts
 from toolscout.indexes.words import tokenize
 from toolscout.types import Explanation, Tool, render
 
@@ -46,7 +47,10 @@ class BM25:
     Attributes:
         ids: tool ids, ascending.
         settings: the settings it was built with.
+        counts: how often the tools have the terms; None: it was not built here.
     """
+
+    counts: TermCounts | None = None
 
     def __init__(
         self,
@@ -89,6 +93,8 @@ class BM25:
         settings: BM25Settings = CODE_SETTINGS,
         *,
         min_pruned_tools: int = MIN_PRUNED_TOOLS,
+        ids: Sequence[str] | None = None,
+        earlier: EarlierTerms | None = None,
     ) -> BM25:
         """Build an index of tools that come batch by batch, in ascending order of their ids.
 
@@ -96,13 +102,18 @@ class BM25:
             batches: the tools.
             settings: as in `build`.
             min_pruned_tools: number of tools from which a search reads parts of the lists of common words.
+            ids: of all tools; None: those of the batches.
+            earlier: the tools that are not among the batches; the index is the same as if they were.
         """
-        ids, terms, data, indices, indptr = build_arrays(batches, settings)
+        read_ids, terms, data, indices, indptr, counts = build_arrays(batches, settings, earlier)
+        ids = tuple(read_ids) if ids is None else ids
         arrays: dict[str, npt.NDArray[Any]] = {"data": data, "indices": indices, "indptr": indptr}
         if len(ids) >= max(1, min_pruned_tools):
             arrays |= make_impact_arrays(data, indices, indptr)
             arrays |= make_sample_arrays(data, indices, indptr, len(ids))
-        return cls(tuple(ids), Vocabulary.of(terms), arrays, settings)
+        index = cls(ids, Vocabulary.of(terms), arrays, settings)
+        index.counts = counts
+        return index
 
     def search(
         self, queries: Sequence[str], k: int, visible: Mask | Sequence[Mask | None] | None = None

@@ -59,7 +59,7 @@ class OrderActions(Stage):
     def __init__(self, catalogue: Catalogue) -> None:
         """Find the siblings of a snapshot, once for each generation."""
         key = f"{ACTIONS_FORMAT}/{digest('verbs/1', [sorted(get_cues()), sorted(map(sorted, get_opposites()))])}"
-        encoded = catalogue.load_or_build(key, lambda: msgspec.json.encode(_find_families(catalogue)))
+        encoded = catalogue.load_or_build(key, lambda: msgspec.json.encode(_find_families(catalogue, key)))
         self._families = msgspec.json.decode(encoded, type=list[dict[str, str]])
         self._of_tool: defaultdict[str, list[int]] = defaultdict(list)
         for number, siblings in enumerate(self._families):
@@ -111,16 +111,29 @@ class OrderActions(Stage):
         return f"{count} siblings by their action" if count else ""
 
 
-def _find_families(catalogue: Catalogue) -> list[dict[str, str]]:
+def _find_families(catalogue: Catalogue, key: str) -> list[dict[str, str]]:
     """Return the siblings of a snapshot: tools with the same path, and the same name but for opposite verbs.
 
-    Each family is a mapping of the tools' ids to their verbs.
+    Each family is a mapping of the tools' ids to their verbs, none from two sources. Those of sources that have not
+    changed are taken over from the snapshot before, which stored them under the key.
     """
     named: defaultdict[tuple[str, Rest], dict[str, str]] = defaultdict(dict)
-    for tool_id, name in zip(catalogue.ids, catalogue.names, strict=True):
-        for verb, rest in _mark_verbs(name):
+    encoded, positions = catalogue.list_changed_sources(key)
+    for position in range(len(catalogue)) if positions is None else positions.tolist():
+        tool_id = catalogue.ids[position]
+        for verb, rest in _mark_verbs(catalogue.names[position]):
             named[tool_id.partition("/")[0], rest][tool_id] = verb
-    families = [verbs for verbs in named.values() if _has_opposites(verbs.values())]
+    siblings = _split_by_path(catalogue, [verbs for verbs in named.values() if _has_opposites(verbs.values())])
+    if encoded is None or catalogue.earlier is None:
+        return siblings
+    sources = catalogue.earlier.sources
+    siblings += [one for one in msgspec.json.decode(encoded, type=list[dict[str, str]]) if _find_source(one) in sources]
+    ranks = {source: rank for rank, source in enumerate(catalogue.list_sources())}
+    return sorted(siblings, key=lambda one: ranks[_find_source(one)])
+
+
+def _split_by_path(catalogue: Catalogue, families: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Split families by the paths of their tools, and return those that still hold opposites."""
     paths = {tool.id: tool.path for tool in catalogue.tools(sorted({id for verbs in families for id in verbs}))}
     all_siblings: list[dict[str, str]] = []
     for verbs in families:
@@ -129,6 +142,11 @@ def _find_families(catalogue: Catalogue) -> list[dict[str, str]]:
             by_path[paths[tool_id]][tool_id] = verb
         all_siblings += [siblings for siblings in by_path.values() if _has_opposites(siblings.values())]
     return all_siblings
+
+
+def _find_source(siblings: Mapping[str, str]) -> str:
+    """Return the source of a family."""
+    return next(iter(siblings)).partition("/")[0]
 
 
 def _has_opposites(verbs: Iterable[str]) -> bool:
