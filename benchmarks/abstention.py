@@ -38,12 +38,13 @@ BUDGET: Final = 0.02
 def measure_away(decision: Decision, group: QueryGroup) -> float:
     """Return the share of the queries that the decision turns away."""
     floors = decision.small_floors if group.is_small and decision.small_floors else decision.floors
-    return float(mark_away(floors, BUDGET, group.texts, *estimate(decision, group)).mean())
+    wish = decision.measure_wishes(group.texts, group.vectors)
+    return float(mark_away(floors, BUDGET, group.texts, *estimate(decision, group), wish).mean())
 
 
-def mark_away(floors: Floors, budget: float, texts: Sequence[str], need: Array, fits: Array) -> Mask:
-    """Return which queries are turned away at a budget, of which short ones use a share alone."""
-    budgets = [budget * find_budget_share(text) for text in texts]
+def mark_away(floors: Floors, budget: float, texts: Sequence[str], need: Array, fits: Array, wish: Array) -> Mask:
+    """Return which queries are turned away. Short ones use a share of the budget, unless they are clearly chat."""
+    budgets = [budget * find_budget_share(text, value) for text, value in zip(texts, wish.tolist(), strict=True)]
     need_floors, fit_floors = (np.array([at(share) for share in budgets]) for at in (floors.need_at, floors.fit_at))
     away: Mask = (need < need_floors) | (fits < fit_floors)
     return away

@@ -431,10 +431,10 @@ class Bench:
             for budget in (0.01, 0.02, 0.05):
                 budgets[str(budget)] = told = {}
                 for what, table in tables.items():
-                    need, fit = by.estimate(table)
+                    (need, fit), wish = by.estimate(table), decision.wishes(table)
                     asked = chat if what == "chat" else test
-                    away = mark_away(by.floors, budget, asked.texts, need, fit) & mark_judged(asked, using.static)
-                    needless = away & (decision.wishes(table) < 0) & (need < decision.MAX_CHAT_NEED)
+                    away = mark_away(by.floors, budget, asked.texts, need, fit, wish) & mark_judged(asked, using.static)
+                    needless = away & (wish < 0) & (need < decision.MAX_CHAT_NEED)
                     told[what] = {"away": round(float(away.mean()), 4), "needless": round(float(needless.mean()), 4)}
                     if what == "chat":
                         told[what]["away_by_kind"] = {

@@ -215,6 +215,28 @@ def test_few_words_use_a_part_of_the_budget() -> None:
     assert ask(steep, "send a message to the landlord about the broken heater in my flat", hit).hits == ()
 
 
+@pytest.mark.parametrize("query", ["tell me a joke", "Who was Napoleon, and why did he lose?"])
+def test_few_words_that_are_clearly_chat_use_the_whole_budget(everyday: Scout, query: str) -> None:
+    assert everyday.search(query).answer == "no_tool_needed"
+    assert find_budget_share(query, -3.0) == 1 > find_budget_share(query, -2.0) > 0
+    assert find_budget_share("explain gravity", -3.0) == 0, "two words are never turned away"
+
+
+def test_a_tool_for_what_is_clearly_chat_is_found(tmp_path: Path) -> None:
+    joke = {"name": "random_joke", "description": "Tells a random joke."}
+    with Scout(tmp_path) as scout:
+        scout.add(EVERYDAY)
+        scout.add([joke], name="fun")
+        assert scout.search("tell me a joke").ids[0] == "fun/random_joke"
+
+
+def test_a_request_with_one_step_that_asks_for_a_tool_is_not_clearly_chat() -> None:
+    chat, step = "Write a poem about love, tell me a joke and a story about a philosopher", "check the weather"
+    assert over().is_clear_chat(f"{chat}, and {step}", (chat,))
+    assert not over().is_clear_chat(f"{chat}, and {step}", (chat, step))
+    assert not over().is_clear_chat("Erzähl mir bitte eine lange Geschichte von einem mutigen Drachen", ())
+
+
 def test_few_visible_tools_have_thresholds_of_their_own() -> None:
     never, always = Floors((0.0, 0.02), (0.0, 0.0), (0.0, 0.0)), Floors((0.0, 0.02), (1.1, 1.1), (1.1, 1.1))
     query = "send a message to the landlord about the broken heater"

@@ -68,6 +68,17 @@ MISTAKES = {
     "doctor --fix": "toolscout doctor --help",
     "trust": "expected a folder DIR",
     "key": "Missing argument 'NAME'",
+    "key ''": "Run  toolscout key NAME",
+    "identity lst": "Did you mean 'list'?",
+    "tenant add": "Missing argument 'NAME'",
+    "migrate home": "Missing argument 'TO'",
+    "export-encoder minilm": "Missing option '--out'",
+    "search mail --kind tols": "is not one of 'tool', 'skill', 'agent'",
+    "search mail --deadline soon": "'soon' is not a valid float",
+    "approve --all mail": "expected names or --all, found both",
+    "models push": "Missing argument 'MODEL'",
+    "gateway --http --host 0.0.0.0": "give --policy FILE, or --host 127.0.0.1",
+    "serve --host 0.0.0.0": "give --policy FILE, or --host 127.0.0.1",
     "train": "Missing argument 'RECIPE'",
     "train dpr": "Missing option '--data'",
     "bench": "Missing option '--recipe'",
@@ -107,6 +118,14 @@ MISTAKES = {
     "approve nonesuch": "run  toolscout approve",
     "promote nonesuch": "toolscout learn",
     "rollback": "There is no promotion to take back",
+    "tenant add 'Bad Name!'": "Choose another name",
+    "tenant remove nonesuch": "See  toolscout tenant list",
+    "--tenant nonesuch list": "Add it with  toolscout tenant add nonesuch",
+    "identity forget ann mail": "See  toolscout identity list",
+    "models push nonesuch hf://a/b": "Fit one with  toolscout learn",
+    "models pull hf://": "expected hf://owner/name",
+    "models pull http://127.0.0.1:1/m.zip": "a file that ends with .zip",
+    "gateway --profile nonesuch": "See docs/use/profiles.md",
     "settings recip": "Did you mean 'recipe'?",
     "selftest --recipe bm52": "did you mean 'bm25'?",
     "learn --recipe bm52": "did you mean 'bm25'?",
@@ -114,6 +133,11 @@ MISTAKES = {
     "add": "expected a SOURCE or --discover",
     "add tools.jsn": "Did you mean 'tools.json'?",
     "add nowhere/tools.json": "there is no such file",
+    "add ftp://example.com/tools.json": "Download it first",
+    "add 'nonesuch-program --flag'": "See  toolscout add --help",
+    "add registry:nonesuch": "registry:NAMESPACE/NAME",
+    "policy nowhere.toml": "expected a policy file",
+    "profiles nowhere.toml": "Check the path",
     "add json": "add py:json",
     "add py:jsn": "Did you mean 'json'?",
     "add py:nonesuch_module": "PYTHONPATH",
@@ -165,6 +189,8 @@ MISTAKES = {
     "TOOLSCOUT_TRUST=maybe search mail": "expected pin or off",
     "TOOLSCOUT_JOURNAL=perhaps search mail": "expected true or false",
     "TOOLSCOUT_HOME=/proc/nowhere list": "Choose another folder with --home",
+    "TOOLSCOUT_HOME=postgresql://127.0.0.1:1/x list": "Check that it runs",
+    "TOOLSCOUT_FALSE_REJECTS=2 search mail": "expected a share from 0",
 }
 
 
@@ -223,7 +249,18 @@ def test_report_takes_what_bench_wrote(tmp_path: Path, place: str) -> None:
 
 
 def test_the_list_is_long_enough() -> None:
-    assert len(MISTAKES) >= 100
+    assert len(MISTAKES) >= 140
+
+
+def test_a_recipe_that_lacks_its_model_is_refused_before_an_encoder_is_loaded(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str, settings: object) -> None:
+        raise AssertionError(f"{name} was loaded")
+
+    monkeypatch.setattr("toolscout.encoders.load", refuse)
+    result = run("search", "mail", "--recipe", "dpr")
+    assert result.exit_code == 1 and "Run  toolscout train dpr" in result.stderr
 
 
 def test_an_empty_list_of_tools_is_no_error_and_said(here: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -68,8 +69,10 @@ def test_requests_of_few_words_use_a_share_of_the_budget_alone(need: Any) -> Non
     floors = Floors((0.0, 0.01, 0.02), (0.0, 0.0, 0.0), (0.0, 0.3, 0.6))
     texts = ["lights off", "turn the lights of the kitchen off", "please turn all the lights of the kitchen off now"]
     fits = np.array([0.3, 0.4, 0.4])
-    assert need.mark_away(floors, 0.02, texts, np.ones(3), fits).tolist() == [False, False, True]
-    assert need.mark_away(floors, 0.02, texts, np.ones(3), fits - 0.2).tolist() == [False, True, True]
+    mark = functools.partial(need.mark_away, floors, 0.02, texts, np.ones(3))
+    assert mark(fits, np.zeros(3)).tolist() == [False, False, True]
+    assert mark(fits - 0.2, np.zeros(3)).tolist() == [False, True, True]
+    assert mark(fits, np.full(3, -3.0)).tolist() == [False, True, True], "what is clearly chat uses all of it"
 
 
 def test_only_english_requests_with_a_known_word_count_as_judged(need: Any) -> None:

@@ -343,6 +343,14 @@ def test_a_doubted_step_leaves_the_first_places_and_the_coverage_to_the_others()
     assert neither[0].coverage == pytest.approx(0)  # the other step has no tool yet
 
 
+def test_what_is_chat_as_a_whole_is_not_split() -> None:
+    text = "Send the mail to Anna. Then turn lead into gold."
+    for is_chat in (True, False):
+        stage = StepSearch(_Base(), SPLITTER, is_chat=lambda query, steps, value=is_chat: value and query == text)
+        [found] = stage([Search(query=text)])
+        assert len(found.steps) == (0 if is_chat else 2)
+
+
 def test_a_request_abstains_only_if_no_step_is_served() -> None:
     def reject(searches: Sequence[Search]) -> list[Verdict | None]:
         return [Verdict(0.9, 0.1, "no_tool_fits", "Nothing fits.") for _ in searches]

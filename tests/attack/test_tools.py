@@ -15,13 +15,14 @@ import pytest
 
 from toolscout.catalogue.confusables import skeleton
 from toolscout.catalogue.screening import scan, vet
-from toolscout.catalogue.similar import find_rivals
+from toolscout.catalogue.similar import Rivals, find_rivals
 from toolscout.catalogue.store import Catalogue, Origin
 from toolscout.recipes.guard import guard
 from toolscout.recipes.registry import build
 from toolscout.scout import Scout
+from toolscout.search.demote import Demote
 from toolscout.search.exact_names import EXACT
-from toolscout.types import Search, Tool
+from toolscout.types import Hit, Search, Tool
 
 pytestmark = pytest.mark.attack
 
@@ -275,6 +276,22 @@ def test_a_suspicious_tool_that_the_query_names_is_returned_last_and_by_its_id_f
         assert answer(query, hostile, k=1) == ("x/get_rates",), "a tool that is named is always returned"
     assert answer("x/get_rates for the city", hostile)[0] == "x/get_rates"
     assert answer("select:get_rates", hostile) == ("x/get_rates",)
+
+
+def test_of_a_source_with_tools_of_all_kinds_only_a_name_with_its_path_stands_first() -> None:
+    rivals = Rivals({"old": "2026-01-01", "x": "2026-06-01"}, scattered=frozenset({"x"}))
+    for name, is_first in {
+        "urllib.parse.urlsplit": True,
+        "get_rates": False,
+        "report.csv": False,
+        "v1.2": False,
+    }.items():
+        hits = (Hit(f"x/{name}", 3.0, EXACT), Hit("old/a", 2.0), Hit("old/b", 1.0))
+        search = Search(query=f"what does `{name}` do?", k=3, hits=hits)
+        [found] = Demote(frozenset(), rivals)([search])
+        assert found.ids.index(f"x/{name}") == (0 if is_first else 2)
+        [found] = Demote(frozenset({f"x/{name}"}), rivals)([search])
+        assert found.ids[-1] == f"x/{name}", "its text is suspicious"
 
 
 COPIES = {

@@ -1,4 +1,4 @@
-"""A backup of a home in PostgreSQL, as docs/use/deployment.md says: nothing acknowledged before it is lost."""
+"""A backup of a home in PostgreSQL, as docs/use/backup.md says: nothing acknowledged before it is lost."""
 
 from __future__ import annotations
 

@@ -305,6 +305,13 @@ def test_models_and_figures_are_shown(visit: Open) -> None:
     assert page.locator("svg .bar").count() >= 5 and page.locator("svg .whisker").count() >= 5
 
 
+def test_home_asks_to_learn_only_from_what_is_new_since_the_last_learning(visit: Open, learned: Program) -> None:
+    assert learned.ask("GET", "/v1/journal/stats")[1]["searches_followed_by_a_successful_call"] >= 200
+    page = visit("#/home", at=learned)
+    page.wait_for_selector("#next h2")
+    assert "enough to learn" not in page.inner_text("#next")
+
+
 def test_a_promotion_is_rolled_back_and_another_made_with_the_keyboard_alone(visit: Open, learned: Program) -> None:
     page = visit("#/search?q=send+a+message", at=learned)
     page.wait_for_selector("ol.hits li")

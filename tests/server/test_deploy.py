@@ -64,8 +64,8 @@ def test_the_proxy_lets_an_import_of_the_journal_through() -> None:
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("sqlite3") is None, reason="needs Linux and sqlite3")
 @pytest.mark.folder_only("files of a folder")
 def test_the_steps_of_the_page_bring_the_journal_back_after_a_crash(tmp_path: Path) -> None:
-    page = (DEPLOY.parent / "docs" / "use" / "deployment.md").read_text()
-    backup, restore = re.findall(r"^```\n(.*?)^```", page.partition("## Backup")[2].partition("\n## ")[0], re.S | re.M)
+    page = (DEPLOY.parent / "docs" / "use" / "backup.md").read_text()
+    backup, restore = re.findall(r"^```\n(.*?)^```", page.partition("\n## A home in PostgreSQL")[0], re.S | re.M)
     home, etc, safe, crashed = (tmp_path / name for name in ("home", "etc", "backup", "crashed"))
     for folder in (home / "models" / "m", etc, safe):
         folder.mkdir(parents=True)

@@ -69,6 +69,7 @@ TERSE_BUDGETS: Final = (
     (5, 0.1),
     (8, 0.5),
 )  # (words, share of the budget) of requests with at most so many words
+CLEAR_CHAT_WISH: Final = -2.5  # a lower wish says that a request is chat, however few words it has
 _REQUEST_WORD: Final = re.compile(r"\w+")
 NO_FLOORS: Final = {"budgets": (0.0,), "need": (0.0,), "fit": (0.0,)}
 
@@ -127,6 +128,11 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def mark_terms(self, texts: Sequence[str]) -> dict[str, Vectors]:
         """Return the view `terms` of requests, or nothing if there is none."""
         return {TERMS_VIEW: mark_terms(texts, self.terms)} if self.terms else {}
+
+    def measure_wishes(self, texts: Sequence[str], vectors: Mapping[str, Vectors]) -> Floats:
+        """Return the wish of each request, (n,), from its text and its vectors by view; no catalogue is needed."""
+        views = {**vectors, **self.mark_terms(texts)}
+        return wishes(columns((), np.zeros((len(texts), 0)), views, self.wishes))
 
     def estimate(self, table: Mapping[str, Floats]) -> tuple[Floats, Floats]:
         """Return the probabilities of need and fit, (n,) each, from `columns`."""
@@ -227,6 +233,15 @@ class Abstainer:
             verdicts[number] = self._decide(searches[number], need, fit, wish, sizes[number])
         return verdicts
 
+    def is_clear_chat(self, query: str, steps: Sequence[str]) -> bool:
+        """Tell whether a request is clearly chat by its words, and none of its steps resembles a request for a tool."""
+        texts = [query, *steps]
+        vectors = {view: encoder.encode(texts, "query") for view, encoder in self.encoders.items()}
+        if not all(_find_readable(texts, vectors, self.encoders, self.is_word)):
+            return False
+        whole, *parts = self.decision.measure_wishes(texts, vectors).tolist()
+        return bool(whole < CLEAR_CHAT_WISH and max(parts, default=whole) < 0)
+
     def _decide(self, search: Search, need: float, fit: float, wish: float, size: int) -> Verdict:
         """Decide one search from its estimates; see `Decision.estimate` and `wishes`.
 
@@ -236,7 +251,7 @@ class Abstainer:
         """
         if search.need is not None:
             need, wish = search.need, search.need - 0.5
-        need_floor, fit_floor = self._find_floors(search, size)
+        need_floor, fit_floor = self._find_floors(search, size, wish)
         is_sure = self.sure is not None and bool(search.hits) and search.hits[0].score >= self.sure
         if is_sure or (need >= need_floor and fit >= fit_floor):
             return Verdict(need, fit)
@@ -248,22 +263,30 @@ class Abstainer:
         reason = f"{start} to fit this request ({_format_percent(fit)} likely that one fits)."
         return Verdict(need, fit, "no_tool_fits", reason)
 
-    def _find_floors(self, search: Search, size: int) -> tuple[float, float]:
+    def _find_floors(self, search: Search, size: int, wish: float) -> tuple[float, float]:
         """Return the thresholds of need and fit. A need that the pipeline estimated shares the budget with the fit."""
         floors = self.floors
         if self.small_floors is not None and size <= MAX_SMALL_CATALOGUE:
             floors = self.small_floors
-        budget = self.budget * find_budget_share(search.query)
+        budget = self.budget * find_budget_share(search.query, wish)
         if search.need is None:
             return floors.need_at(budget), floors.fit_at(budget)
         need_floor = self.pipeline_floors.need_at(self.budget / 2) if self.pipeline_floors else 0.0
         return need_floor, floors.fit_at(budget / 2)
 
 
-def find_budget_share(text: str) -> float:
-    """Return the share of the budget that a request may use. Few words are little evidence: "lights off"."""
+def find_budget_share(text: str, wish: float = 0.0) -> float:
+    """Return the share of the budget that a request may use.
+
+    Few words are little evidence ("lights off"), unless they are clearly chat ("tell me a joke").
+
+    Args:
+        text: the request.
+        wish: its wish; see `wishes`.
+    """
     count = len(_REQUEST_WORD.findall(text))
-    return next((share for most, share in TERSE_BUDGETS if count <= most), 1.0)
+    share = next((share for most, share in TERSE_BUDGETS if count <= most), 1.0)
+    return 1.0 if share and wish < CLEAR_CHAT_WISH else share
 
 
 def _format_percent(probability: float) -> str:

@@ -103,6 +103,19 @@ def credential_of(headers: Headers) -> str | None:
     return (token.strip() if kind.lower() == "bearer" else headers.get("x-api-key")) or None
 
 
+def check_host(policies: Policies | LivePolicies, host: str) -> None:
+    """Refuse to listen where other machines could use a service without a policy.
+
+    Raises:
+        ConfigError: if they could.
+    """
+    if policies.default is LOCAL and not is_loopback(host):
+        raise ConfigError(
+            f"expected a policy file for {host}, found none: without one only this machine may come in; "
+            "give --policy FILE, or --host 127.0.0.1"
+        )
+
+
 async def serve(
     app: ASGIApp,
     policies: Policies | LivePolicies,
@@ -142,11 +155,7 @@ async def serve(
         def capture_signals(self) -> Generator[None, None, None]:
             yield
 
-    if policies.default is LOCAL and not is_loopback(host):
-        raise ConfigError(
-            f"expected a policy file for {host}, found none: without one only this machine may come in; "
-            "give --policy FILE, or --host 127.0.0.1"
-        )
+    check_host(policies, host)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

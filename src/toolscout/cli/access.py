@@ -19,7 +19,7 @@ from toolscout.cli.output import choose_home, count_things, echo, escape_line, j
 from toolscout.config import SETTINGS_FILE_NAME, load_settings, needing_trust, read_settings_file
 from toolscout.database import now
 from toolscout.database.documents import read_document
-from toolscout.errors import NotFound
+from toolscout.errors import ConfigError, NotFound
 from toolscout.home import describe_home
 from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
@@ -32,6 +32,8 @@ __all__ = ["list_findings", "show_findings", "show_waiting"]
 @click.argument("name")
 def key_command(name: str) -> None:
     """Create an API key for the caller NAME, and print the lines for the policy file."""
+    if not name.strip():
+        raise ConfigError("The name of the caller is empty. Run  toolscout key NAME")
     key = new_key()
     echo(f"{key}\n")
     echo("This key is shown only once. Give it to the caller, and put these lines into the policy file:\n")

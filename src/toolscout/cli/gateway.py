@@ -185,6 +185,7 @@ async def _serve_tenants(scout: Scout, keys: TenantKeys, chosen: Options, option
 async def _serve(gateway: Any, options: dict[str, Any]) -> None:
     import anyio
 
+    from toolscout.access.http import check_host
     from toolscout.gateway.http import serve
     from toolscout.gateway.http_scope import PATH
 
@@ -196,6 +197,7 @@ async def _serve(gateway: Any, options: dict[str, Any]) -> None:
                 await gateway.serve_stdio()
             group.cancel_scope.cancel()
         return
+    check_host(gateway.policies, options["host"])
     if options["policy"] is None:
         gateway.say(
             "there is no policy file, so everybody on this machine may see and call everything, and other machines "

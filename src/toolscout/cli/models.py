@@ -120,7 +120,7 @@ def _note_commit(address: HubAddress, aside: Path) -> None:
 
 def _check_zip_name(text: str) -> Path:
     path = Path(text).expanduser()
-    if path.suffix.lower() != ".zip":
+    if path.suffix.lower() != ".zip" or "://" in text:
         raise ConfigError(f"expected hf://owner/name or a file that ends with .zip, found {text!r:.200}.")
     return path
 

@@ -11,6 +11,7 @@ from toolscout.access.tenants import TenantKeys
 from toolscout.cli.output import choose_home, echo, json_option, print_json, print_table
 from toolscout.config import load_settings
 from toolscout.database.tenants import add_tenant, list_tenants, remove_tenant
+from toolscout.errors import NotFound, name_nearest
 from toolscout.home import DEFAULT_TENANT, Home, describe_home
 from toolscout.indexes.engines.connect import drop_collections
 from toolscout.scout import Scout
@@ -77,7 +78,11 @@ def add_command(ctx: click.Context, name: str, home: str | None) -> None:
 def remove_command(ctx: click.Context, name: str, home: str | None, yes: bool) -> None:
     """Remove the tenant NAME with everything that it has. This cannot be undone."""
     root = _find_home(ctx, home)
-    if not yes:
+    names = [tenant.name for tenant in list_tenants(root)]
+    if name not in names:
+        advice = name_nearest(name, names, "See  toolscout tenant list")
+        raise NotFound(f"{describe_home(root)} has no tenant {name!r}. {advice}")
+    if not yes and name != DEFAULT_TENANT:
         click.confirm(f"Remove the catalogue, the journal, the models and the policy of tenant {name}?", abort=True)
     if name == DEFAULT_TENANT:
         remove_tenant(root, name)  # it refuses, before any vector is deleted

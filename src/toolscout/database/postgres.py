@@ -309,7 +309,7 @@ def _describe_errors(label: str) -> Iterator[None]:
     except psycopg.errors.LockNotAvailable as error:
         raise StoreError(f"{label}: another writer takes more than {BUSY_SECONDS:.0f} seconds. Try again.") from error
     except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
+        reason = " ".join(str(error).split()).partition(" Is the server running")[0].rstrip(".")
         raise StoreError(f"The database {label} does not answer: {reason}. Check that it runs.") from error
     except psycopg.Error as error:
         reason = str(error).partition("\n")[0].rstrip(".")

@@ -105,19 +105,19 @@ def advise(alarms: Sequence[Alarm], *, has_model: bool, new_tools: Sequence[str]
     kinds = {alarm.what for alarm in open_alarms}
     if kinds & set(FAILING):
         advice.append("repair")
-        sentences.append("Look at what fails with `toolscout status`.")
+        sentences.append("Look at what fails (toolscout status).")
     if kinds & {"requests", "words", "meanings"}:
         advice.append("learn")
         if new_tools:
             names = ", ".join(new_tools[:MAX_NAMES])
             sentences.append(f"Tools are called that nobody called before: {names}.")
-        sentences.append("Run `toolscout learn`, which fits and tests a model on the new requests.")
+        sentences.append("To fit and test a model on the new requests, run  toolscout learn")
     elif kinds & {"abstention", "success"} and not kinds & set(FAILING):
         advice.append("rollback" if has_model else "learn")
         sentences.append(
-            "The requests are the same, so the champion may be worse. Take it back with `toolscout rollback`."
+            "The requests are the same, so the champion may be worse. Take it back with  toolscout rollback"
             if has_model
-            else "Run `toolscout learn`, which fits and tests a model on the newest requests."
+            else "To fit and test a model on the newest requests, run  toolscout learn"
         )
     return tuple(advice), " ".join(sentences)
 
@@ -138,10 +138,11 @@ def _name_each_failure_once(alarms: Sequence[Alarm]) -> list[Alarm]:
 
 def describe_alarm(alarm: Alarm) -> str:
     """Say in a sentence what changed."""
-    numbers: dict[str, Any] = {"since": alarm.since[:16], "after": alarm.after, "before": alarm.before}
+    since = alarm.since[:16].replace("T", " ")
+    numbers: dict[str, Any] = {"since": since, "after": alarm.after, "before": alarm.before}
     if alarm.what in FAILING:
         return (
-            f"The {alarm.what} {alarm.name} fails: {alarm.after:.0%} of {alarm.count:,} calls since {alarm.since[:16]} "
+            f"The {alarm.what} {alarm.name} fails: {alarm.after:.0%} of {alarm.count:,} calls since {since} "
             f"failed, {alarm.before:.0%} before."
         )
     form = ".0%" if alarm.what in ("abstention", "success") else ".2f"

@@ -26,4 +26,5 @@ class Scout:
     def build(self, workspace: Workspace, catalogue: Catalogue, options: HybridOptions) -> Stage:
         """Build the search for one step, the splitter, and the judge of whether a tool fits a step."""
         hybrid = Hybrid().build(workspace, catalogue, options)
-        return StepSearch(hybrid, load_splitter(), build_abstainer(workspace, catalogue, hybrid))
+        judge = build_abstainer(workspace, catalogue, hybrid)
+        return StepSearch(hybrid, load_splitter(), judge, is_chat=judge.is_clear_chat if judge else None)

@@ -245,7 +245,8 @@ class ScoutLight:
             return (values["ndcg@5"] + values["comp@5"]) / 2
 
         judge = build_abstainer(data.workspace, catalogue, base)
-        whole, split = measure(base), measure(StepSearch(base, load_splitter(), judge))
+        is_chat = judge.is_clear_chat if judge else None
+        whole, split = measure(base), measure(StepSearch(base, load_splitter(), judge, is_chat=is_chat))
         error = float((split - whole).std() / np.sqrt(len(queries)))
         data.workspace.say(
             f"ndcg@5 and comp@5 on dev: {whole.mean():.4f} whole, {split.mean():.4f} by steps, error {error:.4f}"
@@ -276,7 +277,8 @@ class ScoutLight:
         )
         base = usage >> OrderActions(catalogue)
         splitter = load_splitter() if settings["steps"] else None
-        return StepSearch(base, splitter, build_abstainer(workspace, catalogue, base, model.manifest))
+        judge = build_abstainer(workspace, catalogue, base, model.manifest)
+        return StepSearch(base, splitter, judge, is_chat=judge.is_clear_chat if judge else None)
 
     def load_base(self, model: Model) -> Model | None:
         """Load the model that a model builds on."""

@@ -203,12 +203,13 @@ class Selector:
         """Return the name of the encoder to search with, and whether the pipeline certainly needs it.
 
         A model is searched with the encoder that it was fitted on, unless another is named for it. A model with its own
-        encoder needs none.
+        encoder needs none, and neither does a recipe that lacks its model: that is refused.
         """
         chosen = registry.recipe(selection.recipe)
         if selection.manifest is not None and selection.manifest.encoder is not None:
             return selection.encoder or selection.manifest.encoder.name, True
-        return chosen.encoder or self.settings.encoder, chosen.encodes and selection.manifest is None
+        is_needed = chosen.encodes and selection.manifest is None and not chosen.is_fitted
+        return chosen.encoder or self.settings.encoder, is_needed
 
     def _encoder_beside_model(self) -> str | None:
         """Return the encoder that an argument names; a model from the settings is then searched with it."""

@@ -4,8 +4,9 @@ Tools that give orders to the model, stuffed tools, and copies of older tools co
 source yield to older tools that fit nearly as well in three cases: the source is scattered, they are nearly the same as
 another hit of it, or the source already has its share of the answer (`toolscout.catalogue.similar`).
 
-A tool keeps its place if the query contains its id or selects it with `select:`. A suspicious tool that the query names
-in another way is returned last.
+A tool keeps its place if the query contains its id or selects it with `select:`. So does a tool of a scattered source
+whose name has the path to it (`urllib.parse.urlsplit`). A suspicious tool that the query names in another way is
+returned last.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import msgspec
 from toolscout.catalogue.similar import Rivals
 from toolscout.catalogue.store import Catalogue
 from toolscout.indexes.words import list_source_words, tokenize
-from toolscout.search.exact_names import EXACT, parse_selection
+from toolscout.search.exact_names import EXACT, holds_path, parse_selection
 from toolscout.search.pipeline import Stage
 from toolscout.types import Explanation, Hit, Search
 
@@ -73,7 +74,7 @@ class Demote(Stage):
             exact = hit.why == EXACT
             if exact and hit.id.casefold() in search.query.casefold():
                 front.append(hit)
-            elif self._is_demoted(search, hit.id, sources) or (exact and self._is_scattered(hit.id, sources)):
+            elif self._is_demoted(search, hit.id, sources) or (exact and self._is_doubtful_name(hit.id, sources)):
                 (named_last if exact else last).append(hit)
             else:
                 front.append(hit)
@@ -100,6 +101,10 @@ class Demote(Stage):
             return True
         original = self.rivals.copies.get(tool_id) if self.rivals else None
         return original is not None and _source(tool_id) not in sources and self._is_visible(search, original)
+
+    def _is_doubtful_name(self, tool_id: str, sources: AbstractSet[str]) -> bool:
+        """Tell whether a tool may be named by chance: a source with tools of all kinds has a name for every word."""
+        return self._is_scattered(tool_id, sources) and not holds_path(tool_id.partition("/")[2])
 
     def _is_scattered(self, tool_id: str, sources: AbstractSet[str]) -> bool:
         source = _source(tool_id)

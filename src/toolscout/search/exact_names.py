@@ -25,7 +25,7 @@ from toolscout.catalogue.store import Catalogue, allows
 from toolscout.search.pipeline import Stage
 from toolscout.types import Hit, Search, Tool
 
-__all__ = ["EXACT", "Names", "explain_disabled", "explain_waiting", "find_named_tools", "parse_selection"]
+__all__ = ["EXACT", "Names", "explain_disabled", "explain_waiting", "find_named_tools", "holds_path", "parse_selection"]
 
 EXACT: Final = "exact name"
 _QUOTED_NAME: Final = re.compile(
@@ -39,6 +39,7 @@ _CLEAR: Final = re.compile(  # identifiers that nobody writes by chance
     r"|[A-Za-z]{3,}\d{3,}",
     re.ASCII,
 )
+_PATH: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+", re.ASCII)
 _VALUE: Final = re.compile(  # names of values, web addresses and files, which requests hold although they mean no tool
     r"\w+_(?:ids?|keys?|names?|dates?|types?|tokens?|urls?|numbers?|codes?|address|emails?"
     r"|passwords?|user|at|on|of|\d+)"
@@ -190,6 +191,11 @@ def _read_phrases(words: Sequence[str], place: int) -> Iterator[tuple[str, int]]
         phrase = " ".join(words[place:stop])
         if "/" in phrase or "_" in phrase:
             yield phrase.strip(_EDGES), place
+
+
+def holds_path(name: str) -> bool:
+    """Tell whether a name has the path to its tool (`urllib.parse.urlsplit`), and is no address and no file."""
+    return bool(_PATH.fullmatch(name)) and not _is_value(name)
 
 
 def _is_value(text: str) -> bool:

@@ -27,6 +27,7 @@ from toolscout.types import Explanation, Hit, Search, Trace
 __all__ = ["StepSearch"]
 
 Judge = Callable[[Sequence[Search]], Sequence[Verdict | None]]
+IsChat = Callable[[str, Sequence[str]], bool]
 
 SURE_CHAT_NEED: Final = 0.02  # a step that the judge calls chat and whose need is lower gets no place
 
@@ -37,7 +38,12 @@ class StepSearch(Stage):
     writes = frozenset({"hits", "steps", "uncovered"})
 
     def __init__(
-        self, base: Stage, splitter: Splitter | None, judge: Judge | None = None, coverage: CoverageModel | None = None
+        self,
+        base: Stage,
+        splitter: Splitter | None,
+        judge: Judge | None = None,
+        coverage: CoverageModel | None = None,
+        is_chat: IsChat | None = None,
     ) -> None:
         """Search with a base.
 
@@ -46,8 +52,10 @@ class StepSearch(Stage):
             splitter: splits requests. None: every request is one need.
             judge: tells whether a tool fits a step; see `toolscout.abstain.decision`. None: every step is served.
             coverage: estimates the coverage of answers. None: the model that ships with toolscout.
+            is_chat: tells from a request and its steps whether it is clearly chat. Chat is not split, because steps
+                of few words are hardly ever turned away. None: every request may be split.
         """
-        self.base, self.splitter, self.judge = base, splitter, judge
+        self.base, self.splitter, self.judge, self.is_chat = base, splitter, judge, is_chat
         self.coverage = load_coverage() if coverage is None else coverage
         self.asks = base.asks
 
@@ -81,7 +89,9 @@ class StepSearch(Stage):
         if self.splitter is None or not search.split or search.rewrites or parse_selection(search.query) is not None:
             return ()
         steps = self.splitter.split(search.query)
-        return steps if len(steps) > 1 else ()
+        if len(steps) < 2 or (self.is_chat and self.is_chat(search.query, steps)):
+            return ()
+        return steps
 
     def _judge_steps(self, parts: Sequence[Search]) -> Sequence[Verdict | None]:
         return self.judge(parts) if self.judge and parts else [None] * len(parts)

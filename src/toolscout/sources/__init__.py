@@ -68,6 +68,8 @@ def detect(locator: str) -> str:
         if re.search(r"/agent(-card)?\.json$", address, re.I):
             return "agents"
         return "openapi" if re.search(r"\.(json|ya?ml)$|openapi|swagger", address, re.I) else "mcp"
+    if re.match(r"\w+://", locator) and plugin_prefix(locator) is None:
+        raise SourceError(f"{locator}: toolscout reads from http:// and https:// addresses only. Download it first.")
     path = Path(locator).expanduser()
     if path.is_dir():
         if (path / "corpus.jsonl").is_file():

@@ -36,13 +36,20 @@ export async function open(place, parameters, me) {
 }
 
 async function readFacts(me) {
-  const [sources, trends, searches, stats] = await Promise.all([
+  const [sources, trends, searches, stats, learning] = await Promise.all([
     get("/v1/sources"),
     me.operator ? get("/v1/journal/trends", { days: TREND_DAYS }) : null,
     me.operator ? get("/v1/journal", { event: "search", limit: LAST_SEARCHES }) : null,
     me.operator ? get("/v1/journal/stats") : null,
+    me.operator ? get("/v1/learning") : null,
   ]);
-  return { sources: sources.sources, days: trends?.days ?? [], since: trends?.since, searches: searches?.events ?? [], stats };
+  return { sources: sources.sources, days: trends?.days ?? [], since: trends?.since, searches: searches?.events ?? [], lesson: stats && countLesson(stats, learning.last) };
+}
+
+// Searches that led to a successful call: all of them, or those since the last run of `learn`.
+function countLesson(stats, last) {
+  const served = stats.searches_followed_by_a_successful_call;
+  return last ? { fresh: served - (last.evidence.searches - last.evidence.unused), since: " since the last learning" } : { fresh: served, since: "" };
 }
 
 async function showExamples(place) {
@@ -93,7 +100,7 @@ function drawNext(facts, me) {
 }
 
 // [what is the case, what to do, where], the most urgent first.
-function listNext({ sources, days, stats }, me) {
+function listNext({ sources, days, lesson }, me) {
   const steps = [];
   const troubled = sources.filter((source) => source.state === "error");
   const waiting = sources.reduce((total, source) => total + source.waiting, 0);
@@ -104,8 +111,8 @@ function listNext({ sources, days, stats }, me) {
   if (waiting) steps.push([`${count(waiting, "definition waits", "definitions wait")} for your approval.`, "Review", "#/sources?waiting=1"]);
   if (searches && sum(days, "empty") / searches > MANY_EMPTY) steps.push(["Many searches find nothing.", "See which", "#/journal?without=1"]);
   if (me.tools && !searches) steps.push(["Nobody has searched yet. Connect an agent, or try a search.", "Search", "#/search"]);
-  if (stats && stats.searches_followed_by_a_successful_call >= ENOUGH_TO_LEARN) {
-    steps.push([`${number(stats.searches_followed_by_a_successful_call)} searches led to a successful call: enough to learn from.`, "See the models", "#/models"]);
+  if (lesson && lesson.fresh >= ENOUGH_TO_LEARN) {
+    steps.push([`${number(lesson.fresh)} searches led to a successful call${lesson.since}: enough to learn from.`, "See the models", "#/models"]);
   }
   if (me.tools > 1) steps.push(["Check which tools are hard to find.", "Check", "#/quality"]);
   return steps;
