@@ -9,7 +9,7 @@ from toolscout.methods.zero_shot import Hybrid, HybridOptions
 from toolscout.search.pipeline import Stage
 from toolscout.search.step_search import StepSearch
 from toolscout.search.steps import load_splitter
-from toolscout.workspace import Workspace
+from toolscout.workspace import Workspace, index_words
 
 __all__ = ["Scout"]
 
@@ -26,4 +26,5 @@ class Scout:
     def build(self, workspace: Workspace, catalogue: Catalogue, options: HybridOptions) -> Stage:
         """Build the search for one step, the splitter, and the judge of whether a tool fits a step."""
         hybrid = Hybrid().build(workspace, catalogue, options)
-        return StepSearch(hybrid, load_splitter(), build_abstainer(workspace, catalogue, hybrid))
+        points = index_words(catalogue, options.index_settings()).score_terms
+        return StepSearch(hybrid, load_splitter(), build_abstainer(workspace, catalogue, hybrid), points=points)

@@ -29,13 +29,14 @@ POINTS_PER_NAT: Final = 1.6  # of `search.fusion`: so many points make a tool e 
 RANK_DISCOUNT: Final = 0.6  # exponent: the tool of rank r is r to this power less likely than its score says
 NO_TOOL_LOGIT: Final = 2.4  # of "none of these", in nats
 CANDIDATES: Final = 30  # of each list that have a chance
-COVERED_AT_START: Final = 0.3  # added to each list's coverage: a weak list gains less by its first tool
+COVERED_AT_START: Final = 0.8  # added to each list's coverage: a weak list gains less by its first tool
 SOURCE_POINTS: Final = 6.0  # that the source of the other steps brings a tool of an unclear step
 WHOLE_POINTS: Final = 4.0  # that the unsplit request brings a tool of an unclear step
 MIN_LIFT_POINTS: Final = 0.01  # fewer points leave a tool as it is
 MIN_GAIN_SHARE: Final = 0.3  # of what the aim lacks to 1: an answer ends where each further tool gains less coverage
 DOUBTED_SHARE: Final = 0.6  # of what a tool brings to a list, if the list's step is doubted
-SURE_STEP: Final = 0.8  # probability of being a step from which one counts wholly; below, in proportion
+SURE_STEP: Final = 0.8  # probability of being a step from which one counts wholly
+UNSURE_POWER: Final = 3  # below, it counts by this power of the proportion
 MIN_MERGED_HITS: Final = 20  # so many places are given out one by one, or k; the others follow by score
 MAX_LIST_HITS: Final = 60  # so many hits of each list are merged, or k; `explain` asks for all
 MAX_RANK_OF_STEP: Final = 10  # a hit of the unsplit request belongs to a step that ranks it among so many
@@ -62,7 +63,7 @@ class _List:
 
     def __init__(self, hits: Sequence[Hit], step: str | None, sure: float = 1.0, doubted: bool = False) -> None:
         self.hits, self.step, self.sure, self.doubted = hits, step, sure, doubted
-        self.share = min(1.0, sure / SURE_STEP) * (DOUBTED_SHARE if doubted else 1.0)
+        self.share = min(1.0, sure / SURE_STEP) ** UNSURE_POWER * (DOUBTED_SHARE if doubted else 1.0)
         self.place, self.coverage = 0, 0.0
         self.chances = {hit.id: chance for hit, chance in zip(hits, find_chances(hits), strict=False)}
 

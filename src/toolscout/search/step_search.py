@@ -22,6 +22,7 @@ from toolscout.search.exact_names import parse_selection
 from toolscout.search.pipeline import Stage, Verdict
 from toolscout.search.step_merge import estimate_coverage, merge_steps
 from toolscout.search.steps import Splitter, is_command
+from toolscout.search.word_cover import WordPoints, cover_words
 from toolscout.types import Explanation, Hit, Search, Trace
 
 __all__ = ["StepSearch"]
@@ -37,7 +38,12 @@ class StepSearch(Stage):
     writes = frozenset({"hits", "steps", "uncovered"})
 
     def __init__(
-        self, base: Stage, splitter: Splitter | None, judge: Judge | None = None, coverage: CoverageModel | None = None
+        self,
+        base: Stage,
+        splitter: Splitter | None,
+        judge: Judge | None = None,
+        coverage: CoverageModel | None = None,
+        points: WordPoints | None = None,
     ) -> None:
         """Search with a base.
 
@@ -46,8 +52,9 @@ class StepSearch(Stage):
             splitter: splits requests. None: every request is one need.
             judge: tells whether a tool fits a step; see `toolscout.abstain.decision`. None: every step is served.
             coverage: estimates the coverage of answers. None: the model that ships with toolscout.
+            points: the points of each word of a request for tools; see `search.word_cover`. None: no tool moves up.
         """
-        self.base, self.splitter, self.judge = base, splitter, judge
+        self.base, self.splitter, self.judge, self.points = base, splitter, judge, points
         self.coverage = load_coverage() if coverage is None else coverage
         self.asks = base.asks
 
@@ -69,12 +76,20 @@ class StepSearch(Stage):
         ranked = iter(self.base(batch))
         groups = [(next(ranked), [next(ranked) for _ in steps]) for steps in splits]
         verdicts = iter(self._judge_steps([part for _, parts in groups for part in parts]))
-        return [
+        answers = [
             self._merge(search, whole, parts, [next(verdicts) for _ in parts], every)
             if parts
             else self._keep_whole(whole)
             for search, (whole, parts) in zip(searches, groups, strict=True)
         ]
+        return [self._cover_words(answer) for answer in answers]
+
+    def _cover_words(self, answer: Search) -> Search:
+        """Return the answer with the last places for words that no earlier tool has."""
+        if self.points is None or answer.rewrites or parse_selection(answer.query) is not None:
+            return answer
+        hits = cover_words(answer.hits, answer.query, self.points, answer.k)
+        return answer if hits is answer.hits else msgspec.structs.replace(answer, hits=hits)
 
     def _split(self, search: Search) -> tuple[str, ...]:
         """Return the steps to search one by one; empty for one need."""
