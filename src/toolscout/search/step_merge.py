@@ -19,11 +19,11 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from toolscout.types import Hit
 
-__all__ = ["end_answer", "estimate_coverage", "find_chances", "merge_steps"]
+__all__ = ["end_answer", "estimate_coverage", "find_best_chances", "find_chances", "merge_steps"]
 
 POINTS_PER_NAT: Final = 1.6  # of `search.fusion`: so many points make a tool e times as likely
 RANK_DISCOUNT: Final = 0.6  # exponent: the tool of rank r is r to this power less likely than its score says
@@ -184,6 +184,36 @@ def _find_end(reached: Sequence[float], aim: float) -> int:
         if value >= aim or max(gains, default=-1.0) < least:
             return count
     return len(reached)
+
+
+class BestChance(NamedTuple):
+    """How likely the best tool of a step is the right one.
+
+    Attributes:
+        alone: by the step alone.
+        together: with what the unsplit request and the other steps tell.
+    """
+
+    alone: float
+    together: float
+
+
+def find_best_chances(whole: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> list[BestChance]:
+    """Return for each step how likely its best tool is the right one.
+
+    A step with few hits has 0: they leave too little to "none of these" to be compared.
+
+    Args:
+        whole: hits of the unsplit request, best first.
+        parts: hits of each step, best first.
+    """
+    parts = [hits[:MAX_LIST_HITS] for hits in parts]
+    return [
+        BestChance(max(find_chances(hits)), max(find_chances(lifted)))
+        if len(hits) >= CANDIDATES
+        else BestChance(0.0, 0.0)
+        for hits, lifted in zip(parts, _prefer_others(whole[:MAX_LIST_HITS], parts), strict=True)
+    ]
 
 
 def _prefer_others(whole: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> list[list[Hit]]:

@@ -4,7 +4,9 @@ The unsplit request competes as one more list (`search.step_merge`). If all step
 is one need after all. A request with one need keeps the hits of the base.
 
 The judge errs: it refuses 6 to 9 % of the steps of joined dev requests, though each has its tool. So a step that it
-refuses is named and still gets places, fewer and later ones than the others. Only what is surely chat gets none.
+refuses still gets places, fewer and later ones than the others. Only what is surely chat gets none. A refused step is
+named in `uncovered`, unless the merge finds it a likely tool: the judge reads the step alone, and "what can I do with
+two dumbbells?" says little without the server that the rest of the request points to.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import msgspec
 from toolscout.search.coverage import CoverageModel, SplitChances, load_coverage, rate_split
 from toolscout.search.exact_names import parse_selection
 from toolscout.search.pipeline import Stage, Verdict
-from toolscout.search.step_merge import estimate_coverage, merge_steps
+from toolscout.search.step_merge import BestChance, estimate_coverage, find_best_chances, merge_steps
 from toolscout.search.steps import Splitter, is_command
 from toolscout.search.word_cover import WordPoints, cover_words
 from toolscout.types import Explanation, Hit, Search, Trace
@@ -30,6 +32,8 @@ __all__ = ["StepSearch"]
 Judge = Callable[[Sequence[Search]], Sequence[Verdict | None]]
 
 SURE_CHAT_NEED: Final = 0.02  # a step that the judge calls chat and whose need is lower gets no place
+MAX_UNCOVERED_CHANCE: Final = 0.4  # a step whose best tool is more likely the right one is not named as uncovered
+MAX_UNCOVERED_LIFT: Final = 0.15  # nor one whose best tool gains more by what the request and other steps point to
 
 
 class StepSearch(Stage):
@@ -115,7 +119,7 @@ class StepSearch(Stage):
             search,
             hits=self._merge_hits(whole, parts, kept, doubted, None if every else search.k) if kept else whole.hits,
             steps=tuple(part.query for part in parts),
-            uncovered=tuple(part.query for part, verdict in judged if _is_uncovered(part.query, verdict)),
+            uncovered=_find_uncovered(whole, judged),
             need=max(
                 (verdict.need for verdict in verdicts if verdict and not _is_refused(verdict)), default=search.need
             ),
@@ -162,6 +166,23 @@ class StepSearch(Stage):
         rank = merged.ids.index(tool_id) + 1 if tool_id in merged.ids else None
         score = merged.hits[rank - 1].score if rank else None
         return Explanation(self.name, rank, score, f"for the step “{step}”", parts=(best,))
+
+
+def _find_uncovered(whole: Search, judged: Sequence[tuple[Search, Verdict | None]]) -> tuple[str, ...]:
+    """Return the steps that no tool seems to fit: neither by themselves, nor with what the other steps tell."""
+    if not any(_is_uncovered(part.query, verdict) for part, verdict in judged):
+        return ()
+    chances = find_best_chances(whole.hits, [part.hits for part, _ in judged])
+    return tuple(
+        part.query
+        for (part, verdict), chance in zip(judged, chances, strict=True)
+        if _is_uncovered(part.query, verdict) and not _is_likely(chance)
+    )
+
+
+def _is_likely(chance: BestChance) -> bool:
+    lift = chance.together - chance.alone
+    return chance.together >= MAX_UNCOVERED_CHANCE or lift >= MAX_UNCOVERED_LIFT
 
 
 def _is_uncovered(step: str, verdict: Verdict | None) -> bool:
