@@ -31,9 +31,14 @@ def cover(table: npt.NDArray[np.float32], k: int | None = 10) -> list[str]:
 
 def test_tools_for_words_that_no_earlier_tool_has_take_the_last_places() -> None:
     ids = cover(give_points())
-    assert ids[:10] == [*(hit.id for hit in HITS[:8]), "s/12", "s/14"]  # 15 repeats the word of 14
+    assert ids[:10] == [*(hit.id for hit in HITS[:8]), "s/12", "s/14"]
     assert sorted(ids) == [hit.id for hit in HITS]
     assert ids[10:12] == ["s/08", "s/09"]
+
+
+def test_a_word_brings_one_tool() -> None:
+    ids = cover(give_points(first=0.0))
+    assert ids[8:11] == ["s/14", "s/08", "s/09"]  # 15 repeats the word of 14
 
 
 def test_few_points_and_repeated_words_move_no_tool() -> None:
