@@ -186,7 +186,7 @@ def test_few_hits_of_each_list_are_merged_unless_all_are_asked_for() -> None:
 
 @pytest.mark.parametrize(
     ("aim", "count"),
-    [(0.5, 1), (0.55, 2), (0.9, 2), (0.99, 4), (1.0, 5)],
+    [(0.5, 1), (0.55, 2), (0.85, 2), (0.9, 4), (1.0, 5)],
     ids=["reached at once", "reached", "the rest is not worth it", "worth more to a higher aim", "all"],
 )
 def test_an_answer_ends_at_its_aim_or_where_more_tools_bring_little(aim: float, count: int) -> None:

@@ -1,7 +1,7 @@
 """Searches each step of a compound request by itself, and merges the answers so that every step is served.
 
 The unsplit request competes as one more list (`search.step_merge`). If all steps have the same best tool, the request
-is one need after all. A request with one need keeps the hits of the base.
+is one need after all. A request with one need keeps the hits of the base, but for its last places (`search.word_cover`).
 
 The judge errs: it refuses 6 to 9 % of the steps of joined dev requests, though each has its tool. So a step that it
 refuses still gets places, fewer and later ones than the others. Only what is surely chat gets none. A refused step is
