@@ -91,6 +91,12 @@ def test_scout_brings_the_tool_for_a_word_that_is_said_once() -> None:
     save = Tool(id="m/write", name="write", description="Plots a pivot chart in a spreadsheet")
     request = "Sum the rows of a matrix of numbers into a pivot spreadsheet"
     catalogue = Catalogue.of([*similar, *others, save])
-    [plain], [found] = (build(name, catalogue)([Search(query=request, k=10)]) for name in ("hybrid", "scout"))
+    search, scout = Search(query=request, k=10), build("scout", catalogue)
+    [plain], [found] = build("hybrid", catalogue)([search]), scout([search])
     assert "m/write" not in plain.ids[:10] and found.ids[8] == "m/write"
     assert found.ids[:8] == plain.ids[:8]
+    explained = {tool_id: scout.explain(search, tool_id) for tool_id in ("m/write", found.ids[9], found.ids[0])}
+    ranks = [explanation.rank for explanation in explained.values() if explanation is not None]
+    assert ranks == [9, 10, 1]
+    first = explained["m/write"]
+    assert first is not None and "matches words" in first.note and first.score == found.hits[8].score

@@ -1,7 +1,8 @@
 """Searches each step of a compound request by itself, and merges the answers so that every step is served.
 
 The unsplit request competes as one more list (`search.step_merge`). If all steps have the same best tool, the request
-is one need after all. A request with one need keeps the hits of the base, but for its last places (`search.word_cover`).
+is one need after all. A request with one need keeps the hits of the base, except at the last places
+(`search.word_cover`).
 
 The judge errs: it refuses 6 to 9 % of the steps of joined dev requests, though each has its tool. So a step that it
 refuses still gets places, fewer and later ones than the others. Only what is surely chat gets none. A refused step is
@@ -24,7 +25,7 @@ from toolscout.search.exact_names import parse_selection
 from toolscout.search.pipeline import Stage, Verdict
 from toolscout.search.step_merge import BestChance, estimate_coverage, find_best_chances, merge_steps
 from toolscout.search.steps import Splitter, is_command
-from toolscout.search.word_cover import WordPoints, cover_words
+from toolscout.search.word_cover import FIRST_COVER_PLACE, WordPoints, cover_words
 from toolscout.types import Explanation, Hit, Search, Trace
 
 __all__ = ["StepSearch"]
@@ -153,7 +154,7 @@ class StepSearch(Stage):
         """Return the rank among the merged hits, with the explanation for the step that ranks the tool best."""
         steps = self._split(search)
         if not steps:
-            return self.base.explain(search, tool_id)
+            return self._explain_place(search, tool_id)
         explained = [
             (step, explanation)
             for step, part in zip(steps, _as_searches(search, steps), strict=True)
@@ -166,6 +167,19 @@ class StepSearch(Stage):
         rank = merged.ids.index(tool_id) + 1 if tool_id in merged.ids else None
         score = merged.hits[rank - 1].score if rank else None
         return Explanation(self.name, rank, score, f"for the step “{step}”", parts=(best,))
+
+    def _explain_place(self, search: Search, tool_id: str) -> Explanation | None:
+        """Return the explanation of the base; the rank of the answer if tools for uncovered words changed it."""
+        explained = self.base.explain(search, tool_id)
+        if explained is None or explained.rank is None or explained.rank <= FIRST_COVER_PLACE or self.points is None:
+            return explained
+        [answer] = self._answer([search], every=True)
+        rank = answer.ids.index(tool_id) + 1 if tool_id in answer.ids else explained.rank
+        if rank == explained.rank:
+            return explained
+        moved = "it matches words" if rank < explained.rank else "behind tools for words"
+        note = f"{explained.rank} before; {moved} of the request that no tool before has"
+        return Explanation(self.name, rank, answer.hits[rank - 1].score, note, parts=(explained,))
 
 
 def _find_uncovered(whole: Search, judged: Sequence[tuple[Search, Verdict | None]]) -> tuple[str, ...]:
