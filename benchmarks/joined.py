@@ -3,8 +3,8 @@
 Compound requests are joined from requests with one gold tool each (`joining.py`): 300 of each dataset, with 2, 3 and 4
 parts. Three ways to answer are compared: the recipe for the whole request; the base for each part alone, interleaved to
 ten; and the base for the whole request. Then come `suites/joined_by_hand.jsonl` over the tools of `languages_dev` (and,
-to choose, `suites/joined_dev` over its own), and the share of `suites/one_need.jsonl` that stays whole. The measure is
-COMP@10: the first ten tools hold a right tool of every part.
+to choose, `suites/joined_dev` over its own), and the share of single needs that stay whole (`suites/one_need*.jsonl`).
+The measure is COMP@10: the first ten tools hold a right tool of every part.
 
     python benchmarks/joined.py --edition dev --out ""            to choose
     python benchmarks/joined.py                                   the test edition, once
@@ -42,6 +42,7 @@ SUITES = Path(__file__).parent / "suites"
 FIRST = 10
 BATCH = 128
 BASE, RECIPE = "hybrid", "scout"
+ONE_NEED_LISTS = ("one_need", "one_need_more", "one_need_third", "one_need_dev")
 
 
 def percent(share: float) -> float:
@@ -165,13 +166,18 @@ def measure_hand_lists(root: Path, edition: str, workspace: Workspace) -> dict[s
 
 
 def measure_one_need(split: str) -> dict[str, Any]:
-    """Return the share of single needs that stay whole."""
-    lines = [line for line in read_suite("one_need") if line["split"] == split]
-    whole = np.array([len(load_splitter().split(line["text"])) == 1 for line in lines], dtype=float)
-    low, high = metrics.bootstrap_ci(whole)
-    share = {"n": len(lines), "whole": percent(whole.mean()), "ci95": [percent(low), percent(high)]}
-    click.echo(f"one need: {share}", err=True)
-    return share
+    """Return the share of single needs that stay whole, for each list and for all."""
+    measured: dict[str, Any] = {}
+    every: list[bool] = []
+    for name in ONE_NEED_LISTS:
+        lines = [line for line in read_suite(name) if line["split"] == split]
+        whole = [len(load_splitter().split(line["text"])) == 1 for line in lines]
+        every += whole
+        measured |= {name: {"n": len(whole), "whole": percent(np.mean(whole))}} if whole else {}
+    low, high = metrics.bootstrap_ci(np.array(every, dtype=float))
+    measured |= {"n": len(every), "whole": percent(np.mean(every)), "ci95": [percent(low), percent(high)]}
+    click.echo(f"one need: {measured}", err=True)
+    return measured
 
 
 def read_suite(name: str) -> list[dict[str, Any]]:

@@ -121,17 +121,17 @@ given = json.load(sys.stdin)
 with Scout(sys.argv[1]) as scout, threadpool_limits(1):
     for text in given["warm"]:
         for recipe in ("hybrid", "scout"):
-            scout.search(text, 5, recipe=recipe)
+            scout.search(text, given["k"], recipe=recipe)
     times = []
     for number, text in enumerate(given["texts"]):
         recipe = ("hybrid", "scout")[(number + given["turn"]) % 2]
         wall, cpu = time.perf_counter(), time.thread_time()
-        found = scout.search(text, 5, recipe=recipe)
+        found = scout.search(text, given["k"], recipe=recipe)
         times.append((recipe, (time.perf_counter() - wall) * 1000, (time.thread_time() - cpu) * 1000, len(found.steps)))
     batches = {}
     for recipe, texts in zip(("hybrid", "scout")[:: 1 - 2 * given["turn"]], given["batches"]):
         started = time.perf_counter()
-        scout.search_many(texts, 5, recipe=recipe)
+        scout.search_many(texts, given["k"], recipe=recipe)
         batches[recipe] = len(texts) / (time.perf_counter() - started)
 print(json.dumps({"times": times, "batches": batches}))
 """
@@ -151,7 +151,7 @@ def read_joined(data: Path) -> list[str]:
     return texts
 
 
-def compare_steps(home: str, data: Path) -> dict[str, Any]:
+def compare_steps(home: str, data: Path, k: int = 10) -> dict[str, Any]:
     """Return p50 of `hybrid` and `scout` and their ratios, and requests per second in batches; one thread.
 
     `cpu` is the time on the processor, for machines that others use too. The ratios are medians over requests.
@@ -167,7 +167,7 @@ def compare_steps(home: str, data: Path) -> dict[str, Any]:
         rows: dict[str, dict[int, tuple[float, float]]] = {"hybrid": {}, "scout": {}}
         speeds: dict[str, list[float]] = {"hybrid": [], "scout": []}
         for turn in (0, 1):
-            asked = json.dumps({"warm": singles[:20], "texts": texts, "turn": turn, "batches": batches})
+            asked = json.dumps({"warm": singles[:20], "texts": texts, "turn": turn, "batches": batches, "k": k})
             command = [sys.executable, "-c", STEPS, home]
             done = json.loads(subprocess.run(command, input=asked, check=True, capture_output=True, text=True).stdout)
             for number, (recipe, wall, cpu, _) in enumerate(done["times"]):
@@ -184,14 +184,14 @@ def compare_steps(home: str, data: Path) -> dict[str, Any]:
     return result
 
 
-def measure_steps() -> dict[str, Any]:
+def measure_steps(k: int) -> dict[str, Any]:
     """Add the tools of toucan to a new home, and compare the recipes there."""
     data = Path(os.environ.get("TOOLSCOUT_DATA") or sys.exit("Set TOOLSCOUT_DATA to the folder of the datasets."))
     with tempfile.TemporaryDirectory() as home:
         with Scout(home) as scout:
             scout.add(str(data / "tool_corpora/toucan"))
             scout.embed("scout")
-        return compare_steps(home, data) | provenance()
+        return compare_steps(home, data, k) | provenance()
 
 
 def main(minilm: bool = False) -> dict[str, Any]:
@@ -221,10 +221,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minilm", action="store_true", help="hybrid-minilm too, whose vectors take minutes to make")
     parser.add_argument("--steps", action="store_true", help="only scout against hybrid; prints, and writes nothing")
+    parser.add_argument("--k", type=int, default=10, help="tools asked for, with --steps; from 9 on words are covered")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "speed.json")
     given = parser.parse_args()
     if given.steps:
-        sys.exit(sys.stdout.write(json.dumps(measure_steps(), indent=2) + "\n") and None)
+        sys.exit(sys.stdout.write(json.dumps(measure_steps(given.k), indent=2) + "\n") and None)
     text = json.dumps(main(given.minilm), indent=2)
     given.out.write_text(text + "\n")
     sys.stdout.write(text + "\n")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from toolscout.catalogue.store import Catalogue
@@ -14,8 +15,14 @@ from toolscout.recipes.registry import build
 from toolscout.scout import Scout
 from toolscout.search.coverage import load_coverage, rate_split
 from toolscout.search.pipeline import Decide, Stage, Verdict
-from toolscout.search.step_merge import end_answer, estimate_coverage, find_chances, merge_steps
-from toolscout.search.step_search import StepSearch
+from toolscout.search.step_merge import (
+    end_answer,
+    estimate_coverage,
+    find_best_chances,
+    find_chances,
+    merge_steps,
+)
+from toolscout.search.step_search import MAX_UNCOVERED_CHANCE, StepSearch
 from toolscout.search.steps import find_cuts, load_splitter
 from toolscout.types import Explanation, Hit, Search, Tool, as_json
 
@@ -179,7 +186,7 @@ def test_few_hits_of_each_list_are_merged_unless_all_are_asked_for() -> None:
 
 @pytest.mark.parametrize(
     ("aim", "count"),
-    [(0.5, 1), (0.55, 2), (0.9, 2), (0.99, 4), (1.0, 5)],
+    [(0.5, 1), (0.55, 2), (0.85, 2), (0.9, 4), (1.0, 5)],
     ids=["reached at once", "reached", "the rest is not worth it", "worth more to a higher aim", "all"],
 )
 def test_an_answer_ends_at_its_aim_or_where_more_tools_bring_little(aim: float, count: int) -> None:
@@ -319,6 +326,33 @@ def test_a_step_without_a_fitting_tool_is_named_and_stands_behind() -> None:
     assert found.ids == ("s/Send", "s/turn", "s/other")
     assert {hit.id: hit.step for hit in found.hits}["s/turn"] == "turn lead into gold."
     assert "steps" in {entry.stage for entry in found.trace}
+
+
+class _Servers(Stage):
+    """Ranks forty tools; "brew" points to the tool of a server, to which the rest of the request points too."""
+
+    writes = frozenset({"hits"})
+
+    def run(self, searches: Sequence[Search]) -> list[Search]:
+        others = [(f"o{number}/x", 2.0) for number in range(40)]
+        ranked = [
+            hits(("cafe/brew", 2.6), *others) if found.query.startswith("brew") else hits(("cafe/order", 9.0), *others)
+            for found in searches
+        ]
+        return [msgspec.structs.replace(found, hits=some) for found, some in zip(searches, ranked, strict=True)]
+
+
+def test_a_refused_step_is_not_named_if_the_other_steps_point_to_its_tool() -> None:
+    def doubt(searches: Sequence[Search]) -> list[Verdict | None]:
+        unfit = Verdict(0.9, 0.1, "no_tool_fits", "r")
+        return [unfit if "brew" in found.query or "lead" in found.query else Verdict(0.8, 0.9) for found in searches]
+
+    [found] = StepSearch(_Servers(), SPLITTER, doubt)([Search(query="Order the beans at the café. Then brew a cup.")])
+    assert len(found.steps) == 2 and found.uncovered == ()
+    assert found.ids[:2] == ("cafe/order", "cafe/brew")
+    [chance] = find_best_chances((), [hits(("cafe/brew", 2.6), *((f"o{number}/x", 2.0) for number in range(40)))])
+    assert chance.together == chance.alone < MAX_UNCOVERED_CHANCE
+    assert find_best_chances((), [hits(("cafe/brew", 9.0))]) == [(0.0, 0.0)]  # too few tools to be compared
 
 
 @pytest.mark.parametrize(("need", "has_place"), [(0.01, False), (0.1, True)])

@@ -28,6 +28,7 @@ LINES = {
     "opposites_third.jsonl": {"dev": 110, "test": 72},
     "one_need.jsonl": {"dev": 71, "test": 129},
     "one_need_more.jsonl": {"dev": 60, "test": 60},
+    "one_need_third.jsonl": {"test": 60},
     "joined_by_hand.jsonl": {"dev": 29, "test": 71},
     "everyday.jsonl": {"test": 40},
 }
@@ -38,6 +39,7 @@ FIELDS = {
     "opposites_third.jsonl": {"_id", "verbs", "dataset", "ids", "asked", "query", "language", "split"},
     "one_need.jsonl": {"_id", "text", "language", "group", "split"},
     "one_need_more.jsonl": {"_id", "text", "language", "split"},
+    "one_need_third.jsonl": {"_id", "text", "language", "split"},
     "joined_by_hand.jsonl": {"_id", "text", "language", "form", "steps", "split"},
     "everyday.jsonl": {"_id", "text", "kind", "rubric", "split"},
 }
@@ -73,7 +75,7 @@ def test_no_id_and_no_request_stands_twice_in_any_list() -> None:
     lines = [line for name in LINES for line in read_lines(SUITES / name)] + read_lines(LANGUAGES / "queries.jsonl")
     requests = Counter((line.get("text") or line["query"]).casefold().strip(" .?!") for line in lines)
     assert [text for text, count in requests.items() if count > 1] == []
-    assert len({line["_id"] for line in lines}) == len(lines) == 640 + 120 + 206 + 182 + 120
+    assert len({line["_id"] for line in lines}) == len(lines) == 640 + 120 + 206 + 182 + 120 + 60
 
 
 def test_languages_has_sixty_requests_in_four_languages_and_in_english() -> None:

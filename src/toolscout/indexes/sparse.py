@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -214,6 +215,24 @@ class BM25:
             return self.scores(query)[np.array(positions, dtype=np.intp)]
         places, order = np.unique(np.array(positions, dtype=np.int32), return_inverse=True)
         return score_positions(places, self._list_postings(query), self._data, self._indices)[order]
+
+    def score_terms(self, query: str, ids: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Return what each known term of a query adds to the score of each tool, `(terms, len(ids))`.
+
+        Args:
+            query: the text.
+            ids: of tools of the index.
+        """
+        positions = np.array([bisect.bisect_left(self.ids, tool_id) for tool_id in ids], dtype=np.int32)
+        postings = self._list_postings(query)
+        table = np.zeros((len(postings), len(ids)), dtype=np.float32)
+        for row, (_, start, end, count) in zip(table, postings, strict=True):
+            tools = self._indices[start:end]
+            places = np.searchsorted(tools, positions)
+            places[places == len(tools)] = 0
+            held = tools[places] == positions
+            row[held] = self._data[start + places[held]] * np.float32(count)
+        return table
 
     def mass(self, query: str) -> tuple[float, float]:
         """Compute an upper bound of a query's scores, and the share of its terms that occur in some tool.

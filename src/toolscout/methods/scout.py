@@ -9,7 +9,7 @@ from toolscout.methods.zero_shot import Hybrid, HybridOptions
 from toolscout.search.pipeline import Stage
 from toolscout.search.step_search import StepSearch
 from toolscout.search.steps import load_splitter
-from toolscout.workspace import Workspace
+from toolscout.workspace import Workspace, index_words
 
 __all__ = ["Scout"]
 
@@ -27,4 +27,6 @@ class Scout:
         """Build the search for one step, the splitter, and the judge of whether a tool fits a step."""
         hybrid = Hybrid().build(workspace, catalogue, options)
         judge = build_abstainer(workspace, catalogue, hybrid)
-        return StepSearch(hybrid, load_splitter(), judge, is_chat=judge.is_clear_chat if judge else None)
+        points = index_words(catalogue, options.index_settings()).score_terms
+        is_chat = judge.is_clear_chat if judge else None
+        return StepSearch(hybrid, load_splitter(), judge, is_chat=is_chat, points=points)

@@ -19,23 +19,24 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from toolscout.types import Hit
 
-__all__ = ["end_answer", "estimate_coverage", "find_chances", "merge_steps"]
+__all__ = ["end_answer", "estimate_coverage", "find_best_chances", "find_chances", "merge_steps"]
 
 POINTS_PER_NAT: Final = 1.6  # of `search.fusion`: so many points make a tool e times as likely
 RANK_DISCOUNT: Final = 0.6  # exponent: the tool of rank r is r to this power less likely than its score says
 NO_TOOL_LOGIT: Final = 2.4  # of "none of these", in nats
 CANDIDATES: Final = 30  # of each list that have a chance
-COVERED_AT_START: Final = 0.3  # added to each list's coverage: a weak list gains less by its first tool
+COVERED_AT_START: Final = 0.8  # added to each list's coverage: a weak list gains less by its first tool
 SOURCE_POINTS: Final = 6.0  # that the source of the other steps brings a tool of an unclear step
 WHOLE_POINTS: Final = 4.0  # that the unsplit request brings a tool of an unclear step
 MIN_LIFT_POINTS: Final = 0.01  # fewer points leave a tool as it is
-MIN_GAIN_SHARE: Final = 0.3  # of what the aim lacks to 1: an answer ends where each further tool gains less coverage
+MIN_GAIN_SHARE: Final = 0.15  # of what the aim lacks to 1: an answer ends where each further tool gains less coverage
 DOUBTED_SHARE: Final = 0.6  # of what a tool brings to a list, if the list's step is doubted
-SURE_STEP: Final = 0.8  # probability of being a step from which one counts wholly; below, in proportion
+SURE_STEP: Final = 0.8  # probability of being a step from which one counts wholly
+UNSURE_POWER: Final = 3  # below, it counts by this power of the proportion
 MIN_MERGED_HITS: Final = 20  # so many places are given out one by one, or k; the others follow by score
 MAX_LIST_HITS: Final = 60  # so many hits of each list are merged, or k; `explain` asks for all
 MAX_RANK_OF_STEP: Final = 10  # a hit of the unsplit request belongs to a step that ranks it among so many
@@ -62,7 +63,7 @@ class _List:
 
     def __init__(self, hits: Sequence[Hit], step: str | None, sure: float = 1.0, doubted: bool = False) -> None:
         self.hits, self.step, self.sure, self.doubted = hits, step, sure, doubted
-        self.share = min(1.0, sure / SURE_STEP) * (DOUBTED_SHARE if doubted else 1.0)
+        self.share = min(1.0, sure / SURE_STEP) ** UNSURE_POWER * (DOUBTED_SHARE if doubted else 1.0)
         self.place, self.coverage = 0, 0.0
         self.chances = {hit.id: chance for hit, chance in zip(hits, find_chances(hits), strict=False)}
 
@@ -183,6 +184,36 @@ def _find_end(reached: Sequence[float], aim: float) -> int:
         if value >= aim or max(gains, default=-1.0) < least:
             return count
     return len(reached)
+
+
+class BestChance(NamedTuple):
+    """How likely the best tool of a step is the right one.
+
+    Attributes:
+        alone: by the step alone.
+        together: with what the unsplit request and the other steps tell.
+    """
+
+    alone: float
+    together: float
+
+
+def find_best_chances(whole: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> list[BestChance]:
+    """Return for each step how likely its best tool is the right one.
+
+    A step with few hits has 0: they leave too little to "none of these" to be compared.
+
+    Args:
+        whole: hits of the unsplit request, best first.
+        parts: hits of each step, best first.
+    """
+    parts = [hits[:MAX_LIST_HITS] for hits in parts]
+    return [
+        BestChance(max(find_chances(hits)), max(find_chances(lifted)))
+        if len(hits) >= CANDIDATES
+        else BestChance(0.0, 0.0)
+        for hits, lifted in zip(parts, _prefer_others(whole[:MAX_LIST_HITS], parts), strict=True)
+    ]
 
 
 def _prefer_others(whole: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> list[list[Hit]]:

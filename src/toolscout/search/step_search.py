@@ -1,10 +1,13 @@
 """Searches each step of a compound request by itself, and merges the answers so that every step is served.
 
 The unsplit request competes as one more list (`search.step_merge`). If all steps have the same best tool, the request
-is one need after all. A request with one need keeps the hits of the base.
+is one need after all. A request with one need keeps the hits of the base, except at the last places
+(`search.word_cover`).
 
 The judge errs: it refuses 6 to 9 % of the steps of joined dev requests, though each has its tool. So a step that it
-refuses is named and still gets places, fewer and later ones than the others. Only what is surely chat gets none.
+refuses still gets places, fewer and later ones than the others. Only what is surely chat gets none. A refused step is
+named in `uncovered`, unless the merge finds it a likely tool: the judge reads the step alone, and "what can I do with
+two dumbbells?" says little without the server that the rest of the request points to.
 """
 
 from __future__ import annotations
@@ -20,8 +23,9 @@ import msgspec
 from toolscout.search.coverage import CoverageModel, SplitChances, load_coverage, rate_split
 from toolscout.search.exact_names import parse_selection
 from toolscout.search.pipeline import Stage, Verdict
-from toolscout.search.step_merge import estimate_coverage, merge_steps
+from toolscout.search.step_merge import BestChance, estimate_coverage, find_best_chances, merge_steps
 from toolscout.search.steps import Splitter, is_command
+from toolscout.search.word_cover import FIRST_COVER_PLACE, WordPoints, cover_words
 from toolscout.types import Explanation, Hit, Search, Trace
 
 __all__ = ["StepSearch"]
@@ -30,6 +34,8 @@ Judge = Callable[[Sequence[Search]], Sequence[Verdict | None]]
 IsChat = Callable[[str, Sequence[str]], bool]
 
 SURE_CHAT_NEED: Final = 0.02  # a step that the judge calls chat and whose need is lower gets no place
+MAX_UNCOVERED_CHANCE: Final = 0.4  # a step whose best tool is more likely the right one is not named as uncovered
+MAX_UNCOVERED_LIFT: Final = 0.15  # nor one whose best tool gains more by what the request and other steps point to
 
 
 class StepSearch(Stage):
@@ -44,6 +50,7 @@ class StepSearch(Stage):
         judge: Judge | None = None,
         coverage: CoverageModel | None = None,
         is_chat: IsChat | None = None,
+        points: WordPoints | None = None,
     ) -> None:
         """Search with a base.
 
@@ -54,8 +61,10 @@ class StepSearch(Stage):
             coverage: estimates the coverage of answers. None: the model that ships with toolscout.
             is_chat: tells from a request and its steps whether it is clearly chat. Chat is not split, because steps
                 of few words are hardly ever turned away. None: every request may be split.
+            points: the points of each word of a request for tools; see `search.word_cover`. None: no tool moves up.
         """
-        self.base, self.splitter, self.judge, self.is_chat = base, splitter, judge, is_chat
+        self.base, self.splitter, self.judge = base, splitter, judge
+        self.is_chat, self.points = is_chat, points
         self.coverage = load_coverage() if coverage is None else coverage
         self.asks = base.asks
 
@@ -77,12 +86,20 @@ class StepSearch(Stage):
         ranked = iter(self.base(batch))
         groups = [(next(ranked), [next(ranked) for _ in steps]) for steps in splits]
         verdicts = iter(self._judge_steps([part for _, parts in groups for part in parts]))
-        return [
+        answers = [
             self._merge(search, whole, parts, [next(verdicts) for _ in parts], every)
             if parts
             else self._keep_whole(whole)
             for search, (whole, parts) in zip(searches, groups, strict=True)
         ]
+        return [self._cover_words(answer) for answer in answers]
+
+    def _cover_words(self, answer: Search) -> Search:
+        """Return the answer with the last places for words that no earlier tool has."""
+        if self.points is None or answer.rewrites or parse_selection(answer.query) is not None:
+            return answer
+        hits = cover_words(answer.hits, answer.query, self.points, answer.k)
+        return answer if hits is answer.hits else msgspec.structs.replace(answer, hits=hits)
 
     def _split(self, search: Search) -> tuple[str, ...]:
         """Return the steps to search one by one; empty for one need."""
@@ -110,7 +127,7 @@ class StepSearch(Stage):
             search,
             hits=self._merge_hits(whole, parts, kept, doubted, None if every else search.k) if kept else whole.hits,
             steps=tuple(part.query for part in parts),
-            uncovered=tuple(part.query for part, verdict in judged if _is_uncovered(part.query, verdict)),
+            uncovered=_find_uncovered(whole, judged),
             need=max(
                 (verdict.need for verdict in verdicts if verdict and not _is_refused(verdict)), default=search.need
             ),
@@ -144,7 +161,7 @@ class StepSearch(Stage):
         """Return the rank among the merged hits, with the explanation for the step that ranks the tool best."""
         steps = self._split(search)
         if not steps:
-            return self.base.explain(search, tool_id)
+            return self._explain_place(search, tool_id)
         explained = [
             (step, explanation)
             for step, part in zip(steps, _as_searches(search, steps), strict=True)
@@ -157,6 +174,36 @@ class StepSearch(Stage):
         rank = merged.ids.index(tool_id) + 1 if tool_id in merged.ids else None
         score = merged.hits[rank - 1].score if rank else None
         return Explanation(self.name, rank, score, f"for the step “{step}”", parts=(best,))
+
+    def _explain_place(self, search: Search, tool_id: str) -> Explanation | None:
+        """Return the explanation of the base; the rank of the answer if tools for uncovered words changed it."""
+        explained = self.base.explain(search, tool_id)
+        if explained is None or explained.rank is None or explained.rank <= FIRST_COVER_PLACE or self.points is None:
+            return explained
+        [answer] = self._answer([search], every=True)
+        rank = answer.ids.index(tool_id) + 1 if tool_id in answer.ids else explained.rank
+        if rank == explained.rank:
+            return explained
+        moved = "it matches words" if rank < explained.rank else "behind tools for words"
+        note = f"{explained.rank} before; {moved} of the request that no tool before has"
+        return Explanation(self.name, rank, answer.hits[rank - 1].score, note, parts=(explained,))
+
+
+def _find_uncovered(whole: Search, judged: Sequence[tuple[Search, Verdict | None]]) -> tuple[str, ...]:
+    """Return the steps that no tool seems to fit: neither by themselves, nor with what the other steps tell."""
+    if not any(_is_uncovered(part.query, verdict) for part, verdict in judged):
+        return ()
+    chances = find_best_chances(whole.hits, [part.hits for part, _ in judged])
+    return tuple(
+        part.query
+        for (part, verdict), chance in zip(judged, chances, strict=True)
+        if _is_uncovered(part.query, verdict) and not _is_likely(chance)
+    )
+
+
+def _is_likely(chance: BestChance) -> bool:
+    lift = chance.together - chance.alone
+    return chance.together >= MAX_UNCOVERED_CHANCE or lift >= MAX_UNCOVERED_LIFT
 
 
 def _is_uncovered(step: str, verdict: Verdict | None) -> bool:

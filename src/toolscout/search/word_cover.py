@@ -1,0 +1,78 @@
+"""Keeps the last places of an answer for tools that match words of the request that no earlier tool has.
+
+Requests often hold needs that no mark separates: "export the interpolated values of the angles in radians as text". The
+first tools then repeat each other's words, and the tool for a word that is said once stands behind them. So from the
+ninth place on, the first tool comes next that scores enough BM25 points with words that none before it has. Its points
+must be many: tools that share no more than a name or a number with the rest of the request stay where they are.
+
+Both numbers were chosen on train and dev requests of eight datasets (benchmarks/LAB.md). Fewer points move tools where
+the right ones share their object ("query and book a train"); word cover at earlier places does too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from toolscout.types import Hit
+
+__all__ = ["FIRST_COVER_PLACE", "WordPoints", "cover_words"]
+
+FIRST_COVER_PLACE: Final = 8  # from 0: so many tools keep their places
+LAST_COVER_PLACE: Final = 10  # after it all tools keep their order
+MIN_NEW_POINTS: Final = 3.0  # of BM25, by words that no tool before has
+MAX_COVER_HITS: Final = 60  # hits that may move up
+
+WordPoints = Callable[[str, Sequence[str]], npt.NDArray[Any]]
+"""The request, ids of tools → the points of each word for each tool, (words, tools)."""
+
+
+def cover_words(hits: tuple[Hit, ...], query: str, points: WordPoints, k: int | None = None) -> tuple[Hit, ...]:
+    """Return the hits with tools for uncovered words moved up to the last places.
+
+    Args:
+        hits: best first.
+        query: the request.
+        points: the points of each word.
+        k: how many hits are wanted; None: all.
+
+    Returns:
+        All hits, with scores that never rise. Places keep their coverage, since a hit that moves up changes hardly more
+        than the chance of one tool.
+    """
+    last = LAST_COVER_PLACE if k is None else min(k, LAST_COVER_PLACE)
+    if len(hits) <= FIRST_COVER_PLACE or last <= FIRST_COVER_PLACE:
+        return hits
+    table = points(query, [hit.id for hit in hits[:MAX_COVER_HITS]])
+    order = _choose_order(table, last)
+    if order == sorted(order):
+        return hits
+    moved = [hits[place] for place in order]
+    moved += hits[len(order) :]
+    return _keep_falling(hits, moved)
+
+
+def _choose_order(table: npt.NDArray[Any], last: int) -> list[int]:
+    """Return the places of the hits in their new order."""
+    chosen, left = list(range(FIRST_COVER_PLACE)), list(range(FIRST_COVER_PLACE, table.shape[1]))
+    uncovered = ~(table[:, chosen] > 0).any(axis=1)
+    while len(chosen) < last and left:
+        enough = table[uncovered][:, left].sum(axis=0) >= MIN_NEW_POINTS
+        place = left.pop(int(np.argmax(enough)))  # the first that has enough, or the first of all
+        chosen.append(place)
+        uncovered &= table[:, place] <= 0
+    return [*chosen, *left]
+
+
+def _keep_falling(before: Sequence[Hit], after: Sequence[Hit]) -> tuple[Hit, ...]:
+    """Return the hits after the move: no score rises, and each place keeps its coverage."""
+    lowest, finished = after[0].score, []
+    for hit, replaced in zip(after, before, strict=True):
+        lowest = min(lowest, hit.score)
+        if hit is not replaced or hit.score > lowest:
+            hit = Hit(hit.id, lowest, hit.why, hit.tool, hit.step, hit.role, hit.similar, replaced.coverage)
+        finished.append(hit)
+    return tuple(finished)
