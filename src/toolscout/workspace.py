@@ -145,7 +145,7 @@ class Workspace:
         kind: type[Exact] = Ann if name == "ann" else Exact
 
         def make() -> tuple[Arrays, Mapping[str, Any]]:
-            taken = catalogue.open_earlier(key)
+            taken = catalogue.open_earlier(key) if self._has_vectors(encoder) else None
             index = kind.of(catalogue.ids, self._encode_all(catalogue, encoder, style, taken))
             if not isinstance(index, Ann):
                 return index.arrays(), index.meta
@@ -247,6 +247,10 @@ class Workspace:
             progress=self.progress,
             encode_all=lambda batches: encode_batches(encoder, kind, batches, self.settings),
         )
+
+    def _has_vectors(self, encoder: Encoder) -> bool:
+        """Return whether the cache has vectors of an encoder, if it needs any. One begun anew is filled again."""
+        return encoder.cheap or self.vectors is None or self.vectors.has_any(encoder.fingerprint)
 
     def _refuse_many(self, vectors: VectorStore, encoder: Encoder, texts: list[str]) -> None:
         missing = vectors.missing(encoder.fingerprint, texts)

@@ -39,7 +39,12 @@ from toolscout.server.service import Service
 from toolscout.server.tenants import serve_tenants
 from toolscout.types import Tool
 
-pytestmark = [pytest.mark.net, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.net,
+    pytest.mark.slow,
+    # The threads of a pool of connections draw pauses at random, also while hypothesis draws.
+    pytest.mark.filterwarnings("ignore:Do not use the `random` module"),
+]
 THEIRS, NOBODYS, MARK = "quokka", "quokke", "pelican"
 CHANGING = re.compile(r"[0-9a-f]{32}|\d+(\.\d+)?(e-?\d+)?")  # from one answer to the next
 HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}

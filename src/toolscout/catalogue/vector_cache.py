@@ -46,6 +46,13 @@ class VectorStore(CacheDatabase):
         self._warned = False
 
     @rebuild_if_damaged
+    def has_any(self, encoder: str) -> bool:
+        """Return whether there is a vector of the encoder with this fingerprint. A file begun anew has none."""
+        with self.reading() as connection:
+            query = "SELECT EXISTS (SELECT 1 FROM vectors WHERE encoder = ?)"
+            return bool(connection.execute(query, (encoder,)).fetchone()[0])
+
+    @rebuild_if_damaged
     def missing(self, encoder: str, texts: Sequence[str]) -> list[str]:
         """Return the texts without a vector of the encoder with this fingerprint, each once."""
         keys, cached_keys = {_key(text): text for text in texts}, self._cached_keys(encoder)
