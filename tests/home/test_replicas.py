@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from toolscout.access.policy import Caller
 from toolscout.database import handles
 from toolscout.database.dialect import Migration
 from toolscout.database.documents import close_documents, write_document
+from toolscout.database.handles import SharedQuestions
 from toolscout.errors import StoreError, Unavailable
 from toolscout.gateway import handover
 from toolscout.gateway.handover import Handover
@@ -86,7 +88,14 @@ def test_a_result_that_is_too_large_for_the_home_stays_and_old_ones_go(
 def test_an_answer_of_a_user_reaches_the_replica_that_asked(
     postgres: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server asks twice; the answers and the final result pass through the other replica."""
+    """The server asks twice; the answers and the final result pass through the other replica, however fast they are."""
+    offer = SharedQuestions.offer
+
+    def offer_late(self: SharedQuestions, *arguments: Any) -> None:
+        time.sleep(0.3)
+        offer(self, *arguments)
+
+    monkeypatch.setattr(SharedQuestions, "offer", offer_late)
     from mcp import Client
     from mcp_types import CallToolResult, ElicitResult, InputRequiredResult
 

@@ -19,6 +19,7 @@ from toolscout.errors import StoreError, Unavailable, UserError
 from toolscout.home import Address, Home
 
 if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
     from mcp_types import ElicitResult
 
 __all__ = ["CLOSED", "Handover", "make_handover", "read_state_key"]
@@ -47,7 +48,13 @@ class Handover:
         self._questions, self._run = questions, run_in_thread
 
     async def wait(
-        self, handle: str, caller: Caller, is_open: Callable[[], bool], go_on: Callable[[Any], Awaitable[Any]]
+        self,
+        handle: str,
+        caller: Caller,
+        is_open: Callable[[], bool],
+        go_on: Callable[[Any], Awaitable[Any]],
+        *,
+        task_status: TaskStatus[None] | None = None,
     ) -> None:
         """Wait until another replica has the answer to a question of this one, and go on with the request.
 
@@ -56,12 +63,18 @@ class Handover:
             caller: who may answer.
             is_open: whether the question waits, because nobody has answered it here or given it up.
             go_on: goes on with the answer, and returns the result of the request or its next question.
+            task_status: is told when the others can see the question. Before that the user must not be asked: the
+                answer may be at another replica at once.
         """
         import anyio
 
+        tell = task_status.started if task_status else lambda: None
         with anyio.CancelScope() as waiting:
             try:
-                await self._run(self._questions.offer, handle, _mark(caller))
+                try:
+                    await self._run(self._questions.offer, handle, _mark(caller))
+                finally:
+                    tell()
                 while is_open():
                     if (answer := await self._run(self._questions.renew, handle)) is not None:
                         break

@@ -206,7 +206,7 @@ class Relay:
         self.group.start_soon(self._expire, handle, running)
         if self.handover is not None:
             is_open, go_on = partial(self._open.__contains__, handle), partial(self._go_on, handle, None)
-            self.group.start_soon(self.handover.wait, handle, exchange.caller, is_open, go_on)
+            await self.group.start(self.handover.wait, handle, exchange.caller, is_open, go_on)
         question = ElicitRequest(params=exchange.question.params)
         return InputRequiredResult(input_requests={QUESTION_KEY: question}, request_state=OPEN + handle)
 
