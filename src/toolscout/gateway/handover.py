@@ -68,13 +68,13 @@ class Handover:
         """
         import anyio
 
-        tell = task_status.started if task_status else lambda: None
         with anyio.CancelScope() as waiting:
             try:
                 try:
                     await self._run(self._questions.offer, handle, _mark(caller))
                 finally:
-                    tell()
+                    if task_status is not None:
+                        task_status.started()
                 while is_open():
                     if (answer := await self._run(self._questions.renew, handle)) is not None:
                         break
