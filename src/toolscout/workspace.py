@@ -174,8 +174,8 @@ class Workspace:
         positions = np.arange(len(catalogue))
         if taken is not None:
             earlier, part = taken
-            rows[earlier.unchanged] = part.arrays["vectors"][earlier.places[earlier.unchanged]]
-            positions = earlier.changed
+            rows[earlier.kept_positions] = part.arrays["vectors"][earlier.places[earlier.kept_positions]]
+            positions = earlier.new_positions
         start = 0
         for batch in catalogue.batches(positions, TOOLS_BATCH if encoder.cheap else max(1, len(positions))):
             rows[positions[start : start + len(batch)]] = self.encode_tools(encoder, batch, style)
@@ -301,7 +301,7 @@ def index_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) ->
 
     def make() -> tuple[Arrays, Mapping[str, Any]]:
         earlier = _open_earlier_terms(catalogue, key, counts_key)
-        batches = catalogue.batches(earlier.changed if earlier else None)
+        batches = catalogue.batches(earlier.new_positions if earlier else None)
         index = BM25.build_batches(batches, settings, ids=catalogue.ids, earlier=earlier)
         assert index.counts is not None
         counts = index.counts.arrays()

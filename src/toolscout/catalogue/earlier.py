@@ -73,12 +73,12 @@ class EarlierSnapshot:
         )
 
     @functools.cached_property
-    def changed(self) -> npt.NDArray[np.intp]:
+    def new_positions(self) -> npt.NDArray[np.intp]:
         """Positions of the tools that are new or changed, ascending."""
         return np.flatnonzero(self.places < 0)
 
     @functools.cached_property
-    def unchanged(self) -> npt.NDArray[np.intp]:
+    def kept_positions(self) -> npt.NDArray[np.intp]:
         """Positions of the other tools, ascending."""
         return np.flatnonzero(self.places >= 0)
 
@@ -95,5 +95,5 @@ def _find_rows(rows: Fingerprints, others: Fingerprints) -> Places:
     order = np.argsort(other_keys[:, 0], kind="stable")
     places = order[np.minimum(np.searchsorted(other_keys[order, 0], keys[:, 0]), len(order) - 1)]
     same: npt.NDArray[np.bool_] = (other_keys[places] == keys).all(axis=1) & keys.any(axis=1)
-    found: Places = np.where(same, places, -1)
-    return found
+    own_places: Places = np.where(same, places, -1)
+    return own_places

@@ -59,8 +59,9 @@ def read_snapshot(store: Any, folder: Path) -> Catalogue:
                 return None
             make = functools.partial(make_fingerprint_rows, snapshot.ids, load_fingerprints())
         present = snapshot.load_part(FINGERPRINTS_FORMAT, make)
-        found = files.find_others(FINGERPRINTS_FORMAT)  # a further machine has older ones, a killed build newer ones
-        for others in sorted(found, key=lambda one: one.stamp != last_stamp):
+        # A further machine has older files, a killed build newer ones.
+        candidates = files.find_others(FINGERPRINTS_FORMAT)
+        for others in sorted(candidates, key=lambda one: one.stamp != last_stamp):
             if earlier := others.open(FINGERPRINTS_FORMAT, check=True):
                 is_last = stamp is None and others.stamp == last_stamp
                 load = functools.partial(load_cache, of_generation=last_generation) if is_last else load_nothing

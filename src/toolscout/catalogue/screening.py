@@ -90,15 +90,15 @@ def suspects(catalogue: Catalogue) -> frozenset[str]:
 
 
 def _list_suspects(catalogue: Catalogue) -> list[str]:
-    found: set[str] = set()
+    suspicious_ids: set[str] = set()
     positions = None
     if (earlier := catalogue.earlier) and (encoded := earlier.load_value(SUSPECTS_FORMAT)):
-        positions = earlier.changed
-        unchanged = {catalogue.ids[position] for position in earlier.unchanged.tolist()}
-        found = unchanged & set(msgspec.json.decode(encoded, type=list[str]))
+        positions = earlier.new_positions
+        kept_ids = {catalogue.ids[position] for position in earlier.kept_positions.tolist()}
+        suspicious_ids = kept_ids & set(msgspec.json.decode(encoded, type=list[str]))
     for batch in catalogue.batches(positions):
-        found |= {tool.id for tool in batch if any(finding.kind in _DEMOTED_KINDS for finding in scan(tool))}
-    return sorted(found)
+        suspicious_ids |= {tool.id for tool in batch if any(finding.kind in _DEMOTED_KINDS for finding in scan(tool))}
+    return sorted(suspicious_ids)
 
 
 def _list_texts(tool: Tool) -> Iterator[tuple[str, str]]:

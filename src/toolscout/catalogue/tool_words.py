@@ -77,7 +77,7 @@ def _collect_words(catalogue: Catalogue) -> dict[str, npt.NDArray[Any]]:
     numbers: dict[str, int] = {}
     builders = {name: WordSetsBuilder(numbers) for name in SETS}
     source_names: dict[str, re.Pattern[str]] = {}
-    for batch in catalogue.batches(taken[0].changed if taken else None):
+    for batch in catalogue.batches(taken[0].new_positions if taken else None):
         for tool in batch:
             _add_words(builders, tool, source_names)
     sets = {name: builder.build() for name, builder in builders.items()}
@@ -121,7 +121,7 @@ def _join_sets(
         words: of the new and changed tools, in the order of their numbers.
         sets: of these tools.
     """
-    before = {name: table.take(earlier.places[earlier.unchanged]) for name, table in _open_sets(part).items()}
+    before = {name: table.take(earlier.places[earlier.kept_positions]) for name, table in _open_sets(part).items()}
     earlier_words = Strings.from_arrays(part.arrays, "words")
     is_used = np.zeros(len(earlier_words), dtype=np.bool_)
     for table in before.values():
@@ -130,7 +130,7 @@ def _join_sets(
     numbers = {word: number for number, word in enumerate(words)}
     for number in np.flatnonzero(is_used).tolist():
         of_earlier[number] = numbers.setdefault(earlier_words[number], len(numbers))
-    positions = np.argsort(np.concatenate([earlier.unchanged, earlier.changed]))
+    positions = np.argsort(np.concatenate([earlier.kept_positions, earlier.new_positions]))
     return list(numbers), {
         name: WordSets.join([before[name].renumber(of_earlier), sets[name]]).take(positions) for name in SETS
     }

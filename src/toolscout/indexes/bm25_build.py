@@ -168,7 +168,7 @@ class _KindOfTerms:
         ).astype(np.float64)
         places = (pairs % n_tools + self._n_tools).astype(np.int32)
         if self._earlier is not None:
-            places = self._earlier.changed[places].astype(np.int32)
+            places = self._earlier.new_positions[places].astype(np.int32)
         self._pairs.append(((pairs // n_tools).astype(np.int32), places, counts))
         self._lengths.append(lengths[:, : len(self._weights)])
         self._n_tools += n_tools
@@ -178,7 +178,7 @@ class _KindOfTerms:
         settings = self._settings
         lengths = np.concatenate([np.zeros((0, len(self._weights)), dtype=np.int64), *self._lengths])
         if self._earlier is not None:
-            lengths = lengths[np.argsort(np.concatenate([self._earlier.unchanged, self._earlier.changed]))]
+            lengths = lengths[np.argsort(np.concatenate([self._earlier.kept_positions, self._earlier.new_positions]))]
         n_tools, frequency = len(lengths), np.zeros(len(self.vocabulary), dtype=np.int64)
         for terms, _, _ in self._pairs:
             frequency += np.bincount(terms, minlength=len(frequency))

@@ -230,8 +230,8 @@ class BM25:
             tools = self._indices[start:end]
             places = np.searchsorted(tools, positions)
             places[places == len(tools)] = 0
-            held = tools[places] == positions
-            row[held] = self._data[start + places[held]] * np.float32(count)
+            has_term = tools[places] == positions
+            row[has_term] = self._data[start + places[has_term]] * np.float32(count)
         return table
 
     def mass(self, query: str) -> tuple[float, float]:

@@ -112,10 +112,10 @@ class EarlierTerms:
             counts: of the earlier index.
         """
         self.places, self._vocabulary, self._counts = places, vocabulary, counts
-        self.unchanged, self.changed = np.flatnonzero(places >= 0), np.flatnonzero(places < 0)
+        self.kept_positions, self.new_positions = np.flatnonzero(places >= 0), np.flatnonzero(places < 0)
         self._indices, self._indptr = postings["indices"], postings["indptr"]
         self._positions = np.full(self._counts.lengths.shape[1], -1, dtype=np.int32)
-        self._positions[places[self.unchanged]] = self.unchanged
+        self._positions[places[self.kept_positions]] = self.kept_positions
 
     def list_pairs(self, kind: int) -> tuple[list[str], npt.NDArray[np.int32], npt.NDArray[np.int32], Counts]:
         """Return the terms of a kind that unchanged tools have, and for each pair its term, its tool and its count.
@@ -139,5 +139,5 @@ class EarlierTerms:
 
     def list_lengths(self, kind: int) -> npt.NDArray[np.int64]:
         """Return `(unchanged tools, fields)`, the number of words of the tools that are taken over."""
-        lengths: npt.NDArray[np.int64] = self._counts.lengths[kind][self.places[self.unchanged]]
+        lengths: npt.NDArray[np.int64] = self._counts.lengths[kind][self.places[self.kept_positions]]
         return lengths
