@@ -205,7 +205,7 @@ def measure_words(words: Any, requests: Sequence[str]) -> dict[str, float]:
             kept, words._impacts.min_postings = words._impacts.min_postings, minimum
         seconds = []
         for text in requests:
-            words._query_cache, words._best_cache = {}, {}
+            words._query_cache, words._best_cache, words._terms_cache = {}, {}, {}
             seconds.append(time_call(functools.partial(words.search, [text], 100))["processor_s"])
         if words._impacts is not None and minimum is not None:
             words._impacts.min_postings = kept

@@ -34,6 +34,7 @@ __all__ = ["BM25", "CODE_SETTINGS", "PLAIN_SETTINGS", "BM25Settings", "tokenize"
 
 MAX_CACHED_SCORES: Final = 2_000_000
 MAX_CACHED_BEST: Final = 256  # queries of a large catalogue with cached best tools
+MAX_CACHED_TERMS: Final = 64  # queries whose terms are cached
 MIN_PRUNED_TOOLS: Final = 20_000  # from here on, a search reads parts of the lists of common words
 
 
@@ -67,6 +68,7 @@ class BM25:
         self._token_kinds = list_kinds(settings)
         self._query_cache: dict[str, npt.NDArray[np.float32]] = {}
         self._best_cache: dict[str, tuple[npt.NDArray[np.intp], npt.NDArray[np.float32], bool]] = {}
+        self._terms_cache: dict[str, tuple[Counter[str], list[Postings]]] = {}
         self._impacts = self._sample = None
         if "impact_terms" in arrays:
             self._impacts = ImpactLists(arrays, self._data, self._indices)
@@ -152,12 +154,27 @@ class BM25:
 
     def _list_postings(self, query: str) -> list[Postings]:
         """Return the known terms of a query, in its order."""
+        return self._look_up_terms(query)[1]
+
+    def _count_terms(self, query: str) -> Counter[str]:
+        """Count each term of a query, once or as often as it occurs, depending on the settings."""
+        return self._look_up_terms(query)[0]
+
+    def _look_up_terms(self, query: str) -> tuple[Counter[str], list[Postings]]:
+        """Return the counts of a query's terms, and the known ones. One search asks for them five times."""
+        if (cached := self._terms_cache.get(query)) is not None:
+            return cached
+        terms = [kind.mark + word for kind in self._token_kinds for word in kind.tokens(query)]
+        counts = Counter(terms if self.settings.repeats else list(dict.fromkeys(terms)))
         postings = []
-        for term, count in self._count_terms(query).items():
+        for term, count in counts.items():
             number = self._vocabulary.get(term)
             if number is not None:
                 postings.append(Postings(number, int(self._indptr[number]), int(self._indptr[number + 1]), count))
-        return postings
+        if len(self._terms_cache) >= MAX_CACHED_TERMS:
+            self._terms_cache = {}
+        self._terms_cache[query] = counts, postings
+        return counts, postings
 
     def scores(self, query: str) -> npt.NDArray[np.float32]:
         """Score every tool for a query, `(len(ids),)`, read only; 0 where no term is shared.
@@ -304,11 +321,6 @@ class BM25:
         number = self._vocabulary.get(term)
         frequency = 0 if number is None else int(self._indptr[number + 1] - self._indptr[number])
         return math.log(1 + (len(self.ids) - frequency + 0.5) / (frequency + 0.5))
-
-    def _count_terms(self, query: str) -> Counter[str]:
-        """Count each term of a query, once or as often as it occurs, depending on the settings."""
-        terms = [kind.mark + word for kind in self._token_kinds for word in kind.tokens(query)]
-        return Counter(terms if self.settings.repeats else list(dict.fromkeys(terms)))
 
     def _find_stems(self, query: str, counts: Mapping[str, int]) -> dict[str, tuple[str, int]]:
         """Map each term of a query to its stem, under which people read it, and its count."""

@@ -242,7 +242,7 @@ class SearchEngine:
     ) -> tuple[Catalogue, Pipeline]:
         """Build the pipeline of a selection over the present snapshot, and keep it."""
         with self.store.reading():
-            catalogue = self.store.catalogue()
+            catalogue = self._find_catalogue() or self.store.catalogue()
             workspace = self.workspace(selection, embed=embed, progress=progress, live=self._find_evidence(selection))
             retrieve = self._build(selection, catalogue, workspace)
             abstainer = build_abstainer(workspace, catalogue, retrieve, selection.manifest)
@@ -255,6 +255,12 @@ class SearchEngine:
             self.store.keep(catalogue)
         self._ready[selection.key] = ready, selection.manifest
         return ready
+
+    def _find_catalogue(self) -> Catalogue | None:
+        """Return the present snapshot from a pipeline that is ready, so that its indexes are open only once."""
+        generation = self.store.generation()
+        ready = [catalogue for (catalogue, _), _ in list(self._ready.values())]
+        return next((catalogue for catalogue in ready if catalogue.generation == generation), None)
 
     def _forget(self, key: SelectionKey) -> None:
         """Free the pipeline of a selection."""
