@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from toolscout.catalogue import read_snapshot, screening, similar
+from toolscout.catalogue import read_snapshot, screening, second_process, similar
 from toolscout.catalogue.array_file import open_arrays
 from toolscout.catalogue.earlier import _find_rows
 from toolscout.catalogue.read_snapshot import STAMP_KEY
@@ -287,3 +288,50 @@ def test_counts_come_back_in_any_order_whatever_the_weights() -> None:
     assert np.array_equal(codes.decode(0.25), counts) and codes.odd.tolist() == [63.75, 0.3, 1e6]
     order = np.array([5, 0, 4, 3, 1])
     assert np.array_equal(codes.reorder(order).decode(0.25), counts[order])
+
+
+def forbid_screening(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process fail if it reads the tools for what the second one finds."""
+
+    def fail(*arguments: Any) -> Any:
+        raise AssertionError("the first process screens the tools")
+
+    monkeypatch.setattr(screening, "_list_suspects", fail)
+    monkeypatch.setattr("toolscout.catalogue.duplicates._group_tools", fail)
+    monkeypatch.setattr("toolscout.catalogue.tool_words._collect_words", fail)
+
+
+def test_a_second_process_finds_what_one_process_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill_home(tmp_path, 0)
+    alone, answers = read_state(tmp_path), apply_changes(tmp_path, {})
+    forget_snapshots(tmp_path)
+    monkeypatch.setattr(second_process, "MIN_SCREENED_ASIDE", 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    with monkeypatch.context() as patched:
+        forbid_screening(patched)
+        assert apply_changes(tmp_path, {}) == answers
+    assert alone["value suspects/2"] != b"[]"
+    compare_states(alone, read_state(tmp_path))
+
+
+@pytest.mark.parametrize("child", ["raise SystemExit(3)", "print('no values')", "import time; time.sleep(0)"])
+def test_a_second_process_that_fails_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child: str) -> None:
+    fill_home(tmp_path, 0)
+    alone = read_state(tmp_path)
+    forget_snapshots(tmp_path)
+    monkeypatch.setattr(second_process, "MIN_SCREENED_ASIDE", 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr(second_process, "_SCREENING", child)
+    apply_changes(tmp_path, {})
+    compare_states(alone, read_state(tmp_path))
+
+
+def test_a_second_process_screens_only_the_catalogue_that_it_was_started_for(tmp_path: Path) -> None:
+    fill_home(tmp_path, 0)
+    forget_snapshots(tmp_path)
+    request: dict[str, Any] = {"home": str(tmp_path), "pin": True, "stamp": "0123456789abcdef", "preferred": []}
+    with contextlib.closing(Store(tmp_path)) as store:
+        generation = store.generation()
+    for number, n_values in ((generation, 1), (generation + 1, 0)):
+        found = second_process.screen_tools(**request, generation=number, parts=["suspects"])
+        assert len(msgspec.msgpack.decode(found)) == n_values

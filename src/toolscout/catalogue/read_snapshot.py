@@ -29,12 +29,13 @@ LAST_CACHED: Final = "SELECT value, generation FROM caches WHERE key = ?"
 SEARCHED_TOOLS: Final = "FROM sources JOIN tools ON tools.source = sources.name WHERE enabled AND state != 'disabled'"
 
 
-def read_snapshot(store: Any, folder: Path) -> Catalogue:
+def read_snapshot(store: Any, folder: Path, new_stamp: str | None = None) -> Catalogue:
     """Return a snapshot of the present generation. Its tools load from the store on demand.
 
     Args:
         store: a `catalogue.store.Store`.
         folder: where the files of snapshots lie.
+        new_stamp: of files that another process is writing for this generation; None: those that the store knows.
     """
 
     def load(ids: Sequence[str] | None) -> list[Tool]:
@@ -78,10 +79,11 @@ def read_snapshot(store: Any, folder: Path) -> Catalogue:
         stamp = last_stamp if last_generation == generation else None
         files = None
         if stamp is not None or not store.read_only:
-            files = SnapshotFiles(folder, stamp or secrets.token_hex(STAMP_BYTES), is_known=stamp is not None)
+            name = stamp or new_stamp or secrets.token_hex(STAMP_BYTES)
+            files = SnapshotFiles(folder, name, is_known=stamp is not None)
         snapshot = Catalogue(
             generation,
-            _read_names(connection, files, is_new=stamp is None),
+            _read_names(connection, files, is_new=stamp is None and new_stamp is None),
             load,
             disabled=_read_disabled(connection),
             waiting=approvals.waiting(connection),

@@ -19,6 +19,7 @@ import msgspec
 from toolscout import encoders
 from toolscout.abstain.decision import build_abstainer
 from toolscout.catalogue.duplicates import Duplicates, find_duplicates
+from toolscout.catalogue.second_process import SecondProcess
 from toolscout.catalogue.store import Catalogue, Store
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
@@ -244,8 +245,10 @@ class SearchEngine:
         with self.store.reading():
             catalogue = self._find_catalogue() or self.store.catalogue()
             workspace = self.workspace(selection, embed=embed, progress=progress, live=self._find_evidence(selection))
-            retrieve = self._build(selection, catalogue, workspace)
-            abstainer = build_abstainer(workspace, catalogue, retrieve, selection.manifest)
+            with self._screen_aside(catalogue) as screening:
+                retrieve = self._build(selection, catalogue, workspace)
+                abstainer = build_abstainer(workspace, catalogue, retrieve, selection.manifest)
+                screening.finish()
             decide = Decide(functools.partial(_why_empty, catalogue), abstainer)
             duplicates = self._find_duplicates(catalogue)
             scan, orders = self.settings.trust_scan, self._read_orders
@@ -255,6 +258,12 @@ class SearchEngine:
             self.store.keep(catalogue)
         self._ready[selection.key] = ready, selection.manifest
         return ready
+
+    def _screen_aside(self, catalogue: Catalogue) -> SecondProcess:
+        """Screen the tools of a large catalogue beside the making of its indexes."""
+        needed = {"suspects": self.settings.trust_scan, "duplicates": self.settings.fold_similar}
+        parts = [part for part, is_needed in needed.items() if is_needed]
+        return SecondProcess(self.store, catalogue, self.settings.preferred_sources, parts)
 
     def _find_catalogue(self) -> Catalogue | None:
         """Return the present snapshot from a pipeline that is ready, so that its indexes are open only once."""
