@@ -34,7 +34,7 @@ __all__ = ["BM25", "CODE_SETTINGS", "PLAIN_SETTINGS", "BM25Settings", "tokenize"
 
 MAX_CACHED_SCORES: Final = 2_000_000
 MAX_CACHED_BEST: Final = 256  # queries of a large catalogue with cached best tools
-MAX_CACHED_TERMS: Final = 64  # queries whose terms are cached
+MAX_CACHED_SPLITS: Final = 64  # queries whose terms are cached
 MIN_PRUNED_TOOLS: Final = 20_000  # from here on, a search reads parts of the lists of common words
 
 
@@ -171,7 +171,7 @@ class BM25:
             number = self._vocabulary.get(term)
             if number is not None:
                 postings.append(Postings(number, int(self._indptr[number]), int(self._indptr[number + 1]), count))
-        if len(self._terms_cache) >= MAX_CACHED_TERMS:
+        if len(self._terms_cache) >= MAX_CACHED_SPLITS:
             self._terms_cache = {}
         self._terms_cache[query] = counts, postings
         return counts, postings
