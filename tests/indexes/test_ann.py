@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,8 +16,10 @@ from toolscout.indexes.ann import Ann, EarlierGraph
 from toolscout.indexes.exact import Exact
 from toolscout.testing import check_index
 
-pytest.importorskip("usearch")
+if not ann.is_available():
+    pytest.skip("the package usearch is not installed", allow_module_level=True)
 N_TOOLS = 6_000
+ENVIRONMENT = {"PYTHONPATH": os.pathsep.join(sys.path)}
 DIM = 32
 
 
@@ -156,3 +161,11 @@ def test_the_size_of_the_catalogue_and_the_package_choose_the_index(monkeypatch:
     assert choose_index(3, "ann") == "ann"
     monkeypatch.setattr(ann, "is_available", lambda: False)
     assert choose_index(10**6) == "exact"
+
+
+def test_an_onnx_encoder_can_be_loaded_after_a_graph() -> None:
+    """onnxruntime ends a process with a segmentation fault if usearch was imported before it."""
+    pytest.importorskip("onnxruntime")
+    code = "from toolscout.indexes.ann import Ann; Ann(8); import onnxruntime; print(onnxruntime.__name__)"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT)
+    assert process.stdout == "onnxruntime\n", process.returncode

@@ -10,12 +10,17 @@ many more candidates as the mask hides, and the tools are compared one by one if
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import math
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -51,8 +56,6 @@ Vectors = npt.NDArray[np.float32]
 
 def is_available() -> bool:
     """Tell whether the package that searches graphs is installed."""
-    from importlib.util import find_spec
-
     return find_spec("usearch") is not None
 
 
@@ -71,7 +74,7 @@ class Ann(Exact):
             MissingExtra: if the package usearch is not installed.
         """
         super().__init__(dim)
-        require("usearch", "scale")
+        _import_usearch()
         self._graph: Any = None
         self._graph_bytes: npt.NDArray[np.uint8] | None = None
         self._codes: Codes = np.empty((0, dim), dtype=np.int8)
@@ -189,13 +192,12 @@ class Ann(Exact):
         """Open the graph, or build it if the vectors have none."""
         if self._graph is not None:
             return
-        from usearch.index import Index
-
+        usearch = _import_usearch()
         with self._lock:
             if self._graph_bytes is None:
                 self._codes, self._components = make_codes(self.vectors), self._choose_components()
                 self._graph_bytes, self._keyed = build_graph(self.vectors, self._components), None
-            graph = Index.restore(self._graph_bytes.data, view=True)
+            graph = usearch.Index.restore(self._graph_bytes.data, view=True)
             n_keys = len(self.ids if self._keyed is None else self._keyed)
             if graph is None or graph.ndim != self._components.shape[1] or len(graph) != n_keys:
                 raise StoreError("The stored graph of the index is damaged. Run  toolscout doctor --repair")
@@ -310,10 +312,16 @@ def build_graph(vectors: Vectors, components: Vectors) -> npt.NDArray[np.uint8]:
     return np.frombuffer(graph.save() or b"", dtype=np.uint8)
 
 
-def _make_graph(n_components: int) -> Any:
-    from usearch.index import Index
+def _import_usearch() -> ModuleType:
+    """Import the package of the graph. onnxruntime ends the process if it is imported after it, so it comes first."""
+    if "usearch" not in sys.modules and find_spec("onnxruntime") is not None:
+        with contextlib.suppress(ImportError):
+            importlib.import_module("onnxruntime")
+    return require("usearch.index", "scale")
 
-    return Index(
+
+def _make_graph(n_components: int) -> Any:
+    return _import_usearch().Index(
         ndim=n_components,
         metric="cos",
         dtype="i8",
