@@ -257,7 +257,8 @@ def test_a_source_that_becomes_scattered_is_noticed_though_others_are_taken_over
 
 
 def test_a_graph_grows_with_the_catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("usearch")
+    if not ann.is_available():
+        pytest.skip("the package usearch is not installed")
     sources = fill_home(tmp_path, 5)
     with Scout(tmp_path, index="ann") as scout:
         scout.embed()
