@@ -134,7 +134,7 @@ def test_a_change_leaves_what_a_build_from_nothing_leaves(tmp_path: Path, seed: 
     forget_snapshots(tmp_path)
     assert apply_changes(tmp_path, {}) == answers
     compare_states(taken_over, read_state(tmp_path))
-    assert len(taken_over["value rivals/4"]) > 200 and taken_over["value suspects/2"] != b"[]"
+    assert len(taken_over["value rivals/5"]) > 200 and taken_over["value suspects/2"] != b"[]"
 
 
 def test_only_new_and_changed_tools_are_read_screened_and_encoded(
