@@ -13,16 +13,19 @@ import msgspec
 import numpy as np
 import pytest
 
+from toolscout import encoders
 from toolscout.catalogue import read_snapshot, screening, second_process, similar
 from toolscout.catalogue.array_file import open_arrays
 from toolscout.catalogue.earlier import _find_rows
 from toolscout.catalogue.read_snapshot import STAMP_KEY
 from toolscout.catalogue.snapshot_files import SNAPSHOTS_FOLDER, SnapshotFiles
 from toolscout.catalogue.store import Catalogue, Store
+from toolscout.catalogue.tool_words import read_tool_words
+from toolscout.encoders.static import load_static
 from toolscout.indexes import ann, exact, sparse
 from toolscout.indexes.term_counts import CountCodes
 from toolscout.scout import Scout
-from toolscout.workspace import Workspace
+from toolscout.workspace import Workspace, index_words
 
 Definition = dict[str, Any]
 VERBS = ("add", "remove", "list", "get", "create", "delete", "enable", "disable")
@@ -132,7 +135,7 @@ def test_a_change_leaves_what_a_build_from_nothing_leaves(tmp_path: Path, seed: 
     forget_snapshots(tmp_path)
     assert apply_changes(tmp_path, {}) == answers
     compare_states(taken_over, read_state(tmp_path))
-    assert len(taken_over["value rivals/4"]) > 200 and taken_over["value suspects/2"] != b"[]"
+    assert len(taken_over["value rivals/5"]) > 200 and taken_over["value suspects/2"] != b"[]"
 
 
 def test_only_new_and_changed_tools_are_read_screened_and_encoded(
@@ -159,6 +162,31 @@ def test_only_new_and_changed_tools_are_read_screened_and_encoded(
     wanted = {f"source2/{sources['source2'][0]['name']}", "other/brew"}
     assert seen["encoded"] == seen["screened"] == seen["indexed"] == wanted
     assert all(tool_id.startswith("source2/") for tool_id in seen["named"])  # those of other sources are known
+
+
+def test_what_is_built_beside_a_change_keeps_its_rows_apart_and_is_not_taken_over(tmp_path: Path) -> None:
+    sources = fill_home(tmp_path, 4)
+    definitions = [{"name": "a_lost_tool", "description": ORDER}, *sources["source1"]]
+    with Scout(tmp_path) as scout, Scout(tmp_path) as other:
+        scout.add(definitions, name="source1")
+        catalogue = scout.store.catalogue()
+        index_words(catalogue)
+        scout.store.keep(catalogue)  # from now on its files are known
+        other.add(sources["source1"][1:], name="source1")
+        encoder = load_static()
+        rows = scout.workspace(scout.selector.default()).index_tools(catalogue, encoder).vectors
+        compared = read_tool_words(catalogue).compared
+        assert "source1/a_lost_tool" not in screening.suspects(catalogue)
+        scout.store.keep(catalogue)
+        tools = catalogue.tools()
+        assert len(tools) == len(catalogue) - 2 and len(rows) == len(compared.sizes) == len(catalogue)
+        expected = encoders.encode_tools(lambda texts: encoder.encode(texts, "tool"), tools)
+        np.testing.assert_allclose(rows[[catalogue.position(tool.id) for tool in tools]], expected, atol=1e-6)
+    answers = apply_changes(tmp_path, {"source1": definitions})  # the tools are back as they were
+    state = read_state(tmp_path)
+    forget_snapshots(tmp_path)
+    assert apply_changes(tmp_path, {}) == answers
+    compare_states(state, read_state(tmp_path))
 
 
 @pytest.mark.parametrize("n_written", range(7))

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -17,6 +18,8 @@ from mcp_types import ElicitRequestURLParams, ElicitResult
 
 from gateway.conftest import SERVERS, Agent, Start, open_agent
 from gateway.test_gateway import run
+from toolscout.access.policy import Caller
+from toolscout.gateway import relay
 
 pytestmark = pytest.mark.net
 both_ages = pytest.mark.parametrize("server", ["modern", "legacy"])
@@ -329,6 +332,31 @@ def test_nobody_goes_on_with_the_call_of_another(gate: Gate, server: str) -> Non
                 with pytest.raises(MCPError):  # nor is it the state of another request of the same caller
                     await ann.session.call_tool("call_tool", {"id": f"{server}/meta", "arguments": {}}, **stolen)
                 assert "Ann" in (await ann.session.call_tool("call_tool", asking, **stolen)).content[0].text
+
+    gate.run(body)
+
+
+def test_the_open_questions_of_one_person_leave_room_for_others(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "MAX_OPEN_OF_PERSON", 2)
+    asking = {"id": "legacy/ask", "arguments": {}}
+
+    async def body(agent: Agent) -> None:
+        questions = agent.gateway.upstreams.relay._open
+        others = {str(number): SimpleNamespace(exchange=SimpleNamespace(caller=Caller("bob"))) for number in range(3)}
+        questions.update(others)  # type: ignore[arg-type]
+        try:
+            async with User().client(agent, "auto") as client:
+                session = client.session
+                waiting = [await session.call_tool("call_tool", asking, allow_input_required=True) for _ in range(2)]
+                assert [one.result_type for one in waiting] == ["input_required"] * 2
+                refused = await session.call_tool("call_tool", asking, allow_input_required=True)
+                assert refused.is_error and "too many requests wait" in refused.content[0].text
+                for one in waiting:
+                    answered = await session.call_tool("call_tool", asking, request_state=one.request_state)
+                    assert "cancel" in answered.content[0].text
+        finally:
+            for handle in others:
+                del questions[handle]
 
     gate.run(body)
 

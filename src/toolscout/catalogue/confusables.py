@@ -19,7 +19,7 @@ _TABLE: Final = Path(__file__).parent / "data" / "confusables.txt"
 _LETTERS_RUN: Final = re.compile(r"[^\W\d_]+")
 _NO_LETTER: Final = re.compile(r"[\W_]+")
 _VERSION_SUFFIX: Final = re.compile(r"(?<=[a-z]{3})v?\d{1,2}$")
-_DIGIT_LETTERS: Final = str.maketrans("015", "ols")
+_SIMILAR_LETTERS: Final = str.maketrans("015i", "olsl")  # a large I looks like a small l
 
 
 @functools.cache
@@ -43,13 +43,14 @@ def skeleton(name: str) -> str:
     """Return what a name looks like at a glance.
 
     A skeleton has no case, accents, marks, invisible characters and version number.
-    `Get_Weather`, `getWeather.`, `gеt-weather` (with a Cyrillic е) and `get_weather2` have one skeleton.
+    `Get_Weather`, `getWeather.`, `gеt-weather` (with a Cyrillic е) and `get_weather2` have one skeleton. So have names
+    that differ in `I`, `i`, `l` and `1`, or in `rn` and `m`: `send_emaiI` and `send_email`.
     """
     if not name.isascii():
         name = unicodedata.normalize("NFKD", fold(unicodedata.normalize("NFKC", sanitise(name))))
         name = "".join(letter for letter in name if not unicodedata.combining(letter))
     bare = _NO_LETTER.sub("", name).casefold()
-    return _VERSION_SUFFIX.sub("", bare).translate(_DIGIT_LETTERS)
+    return _VERSION_SUFFIX.sub("", bare).translate(_SIMILAR_LETTERS).replace("rn", "m")
 
 
 def find_look_alike(name: str, description: str) -> str | None:

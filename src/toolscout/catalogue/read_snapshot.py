@@ -39,7 +39,9 @@ def read_snapshot(store: Any, folder: Path, new_stamp: str | None = None) -> Cat
     """
 
     def load(ids: Sequence[str] | None) -> list[Tool]:
-        tools: list[Tool] = store.tools(snapshot.ids if ids is None else ids)
+        with store.reading():
+            tools: list[Tool] = store.tools(snapshot.ids if ids is None else ids)
+            snapshot.is_outdated |= store.generation() != generation
         return tools
 
     def load_cache(key: str, of_generation: int | None = None) -> bytes | None:

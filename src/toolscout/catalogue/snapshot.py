@@ -40,6 +40,7 @@ class Catalogue:
         fingerprints: () → tool id → fingerprint of its definition. None: the tools are not those of a store, so nothing
             outside of this process may be changed to reflect them.
         pending: cache key → value built for this snapshot and not yet stored.
+        is_outdated: whether tools were read after the store had changed. What is built from then on is not kept.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Catalogue:
         self.first_seen: Mapping[str, str] = first_seen or {}
         self.fingerprints: Callable[[], Mapping[str, str]] | None = None
         self.pending: dict[str, bytes] = {}
+        self.is_outdated = False
         self._load, self._cache = load, cache
         self._files: SnapshotFiles | None = None
         self._find_earlier: Callable[[], EarlierSnapshot | None] | None = None
@@ -146,15 +148,30 @@ class Catalogue:
     def batches(self, positions: npt.NDArray[np.intp] | None = None, size: int = TOOLS_BATCH) -> Iterator[list[Tool]]:
         """Yield tools, some thousand at a time, in ascending order of id.
 
+        There is one for each position: a tool that the store has lost since has nothing but its name.
+
         Args:
             positions: of the tools, ascending; None: all.
             size: tools at a time.
         """
+        for ids in self._batch_ids(positions, size):
+            tools = self._load(ids)
+            if len(tools) < len(ids):
+                tools_by_id = {tool.id: tool for tool in tools}
+                tools = [tools_by_id.get(tool_id) or self._replace_lost(tool_id) for tool_id in ids]
+            yield tools
+
+    def _batch_ids(
+        self, positions: npt.NDArray[np.intp] | None = None, size: int = TOOLS_BATCH
+    ) -> Iterator[Sequence[str]]:
         for start in range(0, len(self.ids if positions is None else positions), size):
             part = slice(start, start + size)
-            yield self._load(
-                self.ids[part] if positions is None else [self.ids[position] for position in positions[part].tolist()]
-            )
+            yield self.ids[part] if positions is None else [self.ids[position] for position in positions[part].tolist()]
+
+    def _replace_lost(self, tool_id: str) -> Tool:
+        """Return what stands in the place of a tool that the store has lost."""
+        position = self.position(tool_id)
+        return Tool(id=tool_id, name=tool_id if position is None else self.names[position])
 
     def list_sources(self) -> list[str]:
         """Return the sources of the tools, in the order of the ids."""
@@ -182,7 +199,7 @@ class Catalogue:
             return None
         mask = self._masks.get(visible)
         if mask is None:
-            seen = {tool.id for batch in self.batches() for tool in batch if allows(visible, tool)}
+            seen = {tool.id for ids in self._batch_ids() for tool in self._load(ids) if allows(visible, tool)}
             mask = np.fromiter((id in seen for id in self.ids), dtype=np.bool_, count=len(self.ids))
             if len(self._masks) >= MAX_MASKS:
                 self._masks.pop(next(iter(self._masks)), None)
@@ -206,7 +223,7 @@ class Catalogue:
         part = self._files.open(key) if self._files else None
         if part is None:
             arrays, meta = build()
-            part = self._files.write(key, arrays, meta) if self._files else None
+            part = self._files.write(key, arrays, meta) if self._files and not self.is_outdated else None
             part = part or Part(arrays, meta, {})
         return part
 

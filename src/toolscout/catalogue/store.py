@@ -347,6 +347,8 @@ class Store(Database):
 
         If another process is writing, nothing is stored: the values can be built again. What took long waits for it.
         """
+        if catalogue.is_outdated:
+            catalogue.pending.clear()
         if catalogue.pending:
             wait = len(catalogue) >= MIN_MAPPED_TOOLS
             with contextlib.suppress(StoreError):

@@ -6,7 +6,9 @@ session of the server that asked. The answer and the outcome pass through the ho
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -25,9 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["CLOSED", "Handover", "make_handover", "read_state_key"]
 
 HANDOVER_POLL_S: Final = 0.2
+RENEWAL_PAUSE_S: Final = 1.0
+FINISH_PAUSES_S: Final = (0.5, 1.0, 2.0)  # before an outcome is stored again; later the other replica has given up
 STATE_KEY: Final = "gateway/state.key"
 RunInThread = Callable[..., Awaitable[Any]]
 CLOSED: Final = "this question is no longer open: call the tool again"
+_log: Final = logging.getLogger("toolscout.gateway.handover")
 
 
 class _Outcome(msgspec.Struct, omit_defaults=True):
@@ -68,35 +73,48 @@ class Handover:
         """
         import anyio
 
-        with anyio.CancelScope() as waiting:
+        try:
             try:
-                try:
-                    await self._run(self._questions.offer, handle, _mark(caller))
-                finally:
-                    if task_status is not None:
-                        task_status.started()
-                while is_open():
-                    if (answer := await self._run(self._questions.renew, handle)) is not None:
-                        break
-                    await anyio.sleep(HANDOVER_POLL_S)
-                else:
-                    await self._run(self._questions.withdraw, handle)
-                    return
-            except StoreError:
-                return  # while the database does not answer, the question can be answered here alone
-            async with anyio.create_task_group() as group:
-                group.start_soon(self._keep_renewing, handle)
-                outcome = await _note_outcome(go_on, answer)
-                group.cancel_scope.cancel()
-            await self._run(self._questions.finish, handle, msgspec.json.encode(outcome))
-            waiting.cancel()
+                await self._run(self._questions.offer, handle, _mark(caller))
+            finally:
+                if task_status is not None:
+                    task_status.started()
+            while is_open():
+                if (answer := await self._run(self._questions.renew, handle)) is not None:
+                    break
+                await anyio.sleep(HANDOVER_POLL_S)
+            else:
+                await self._run(self._questions.withdraw, handle)
+                return
+        except StoreError:
+            return  # while the database does not answer, the question can be answered here alone
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._keep_renewing, handle)
+            await self._store_outcome(handle, await _note_outcome(go_on, answer))
+            group.cancel_scope.cancel()
 
     async def _keep_renewing(self, handle: str) -> None:
         import anyio
 
         while True:
-            await anyio.sleep(1.0)
-            await self._run(self._questions.renew, handle)
+            await anyio.sleep(RENEWAL_PAUSE_S)
+            with contextlib.suppress(StoreError):  # the next renewal may be in time
+                await self._run(self._questions.renew, handle)
+
+    async def _store_outcome(self, handle: str, outcome: _Outcome) -> None:
+        """Store an outcome for the replica that took the answer. While the database does not answer, try again."""
+        import anyio
+
+        content = msgspec.json.encode(outcome)
+        for pause in (*FINISH_PAUSES_S, None):
+            try:
+                await self._run(self._questions.finish, handle, content)
+                return
+            except StoreError as error:
+                if pause is None:
+                    _log.warning("The outcome of a request did not reach the gateway that got its answer: %s", error)
+                    return
+            await anyio.sleep(pause)
 
     async def pass_on(self, handle: str, caller: Caller, answer: ElicitResult) -> Any:
         """Give the answer to the replica that asked. Returns the result of the request, or its next question.
@@ -139,7 +157,7 @@ def _mark(caller: Caller) -> str:
 
 async def _note_outcome(go_on: Callable[[Any], Awaitable[Any]], answer: bytes) -> _Outcome:
     from mcp.shared.exceptions import MCPError
-    from mcp_types import ElicitResult
+    from mcp_types import INTERNAL_ERROR, ElicitResult
 
     try:
         result = await go_on(ElicitResult.model_validate_json(answer))
@@ -147,6 +165,10 @@ async def _note_outcome(go_on: Callable[[Any], Awaitable[Any]], answer: bytes) -
         return _Outcome(code=error.code, message=error.message, data=error.data)
     except UserError as error:
         return _Outcome(refusal=str(error))
+    except Exception:  # whatever it is, the other requests of this gateway go on
+        _log.exception("A request could not go on after its user had answered.")
+        message = "the gateway could not go on with this request: call the tool again"
+        return _Outcome(code=INTERNAL_ERROR, message=message)
     dumped = result.model_dump(mode="json", by_alias=True, exclude_none=True)
     return _Outcome(kind=type(result).__name__, result=dumped)
 

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 __all__ = ["Relay", "allow_questions", "ask_to_open", "is_question"]
 
 MAX_ROUNDS: Final = 10  # of questions in one request, as the SDK's client
-MAX_OPEN_REQUESTS: Final = 256  # requests that wait for the answer of a user
+MAX_OPEN_REQUESTS: Final = 256  # requests that wait for the answer of a user, and
+MAX_OPEN_OF_PERSON: Final = 64  # of one person, so that nobody takes the place of the others
 FIRST_ROUND_PAUSE_S: Final = 0.05  # for a server that only wants to be asked again
 MAX_ROUND_PAUSE_S: Final = 0.25
 OPEN: Final = "open:"  # before the handle of a request that waits for an answer
@@ -196,7 +197,8 @@ class Relay:
                 raise Unavailable("the request was given up: send it again")
             return running.result
         assert exchange.question is not None
-        if len(self._open) >= MAX_OPEN_REQUESTS:
+        n_open_of_person = sum(other.exchange.caller.person == exchange.caller.person for other in self._open.values())
+        if len(self._open) >= MAX_OPEN_REQUESTS or n_open_of_person >= MAX_OPEN_OF_PERSON:
             running.scope.cancel()
             raise Unavailable("too many requests wait for the answers of users: try again later")
         handle = secrets.token_urlsafe(16)
