@@ -55,7 +55,8 @@ class CatalogueManager:
 
         Returns:
             The changes, one entry for each source. `problems` names bad entries. A source that could not be read has
-            the state `error` and a message.
+            the state `error` and a message. It stays in the catalogue, to be read again, if a configuration file
+            names it, if it was read before, or if its server waits for somebody to sign in.
 
         Raises:
             SourceError: if nothing could be read.
@@ -63,11 +64,18 @@ class CatalogueManager:
         if not isinstance(source, (str, Path)):
             return self._add_objects(source, name)
         locator = _make_absolute(str(source))
+        is_listed = os.path.isfile(locator) and not is_published(locator)
         if kind is None and is_published(locator):
             locator, kind = str(prepare(locator, name, self.settings)), "mcp"
         kind = kind or sources.detect(locator)
         origin = Origin(locator, kind, name)
         readings = sources.read(locator, name=self._name_of(origin), kind=kind, settings=self.settings)
+        has_failed = all(reading.state == "error" and not reading.awaits_person for reading in readings)
+        if has_failed and not is_listed and not self.brought_by(origin):
+            return [
+                Changes(source=reading.source, kind=reading.kind, state="error", message=reading.message)
+                for reading in readings
+            ]
         return list(self._take(origin, readings))
 
     def _name_of(self, origin: Origin) -> str | None:

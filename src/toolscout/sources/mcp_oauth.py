@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Nobody",
     "SessionIdentity",
+    "PersonRequired",
     "SignInRequired",
     "TokenFile",
     "approve_origin",
@@ -48,6 +49,10 @@ _PAGE: Final = (
 
 class SignInRequired(SourceError):
     """The server wants the identity of the session to sign in."""
+
+
+class PersonRequired(SourceError):
+    """The server wants a person to sign in, and the session belongs to nobody in particular."""
 
 
 class SessionIdentity(Protocol):
