@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolscout.access.live_policy import LivePolicies, open_policies
+from toolscout.checks.references import explain_unknown, list_policy_names, list_setting_names
 from toolscout.cli.output import encoder_option, model_option, recipe_option, with_scout
 from toolscout.cli.tenant import find_tenant_keys
 from toolscout.errors import NotFound, require
@@ -107,6 +108,10 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
             "there is no policy file, so everybody on this machine may see everything, and other machines "
             "have no access"
         )
+    if keys is None:
+        references = [*list_setting_names(settings, ()), *list_policy_names(policies.callers)]
+        for sentence in explain_unknown(scout, references):
+            say(sentence)
     ending = Ending(limits.patience, settings.drain_seconds, begin_stop)
     run = functools.partial(serve, extra="server", ending=ending, lifespan=keys is None, ready=ready)
     has_uvloop = importlib.util.find_spec("uvloop") is not None
