@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -44,6 +45,7 @@ __all__ = [
     "ToolscoutError",
     "Unavailable",
     "UserError",
+    "explain_unknown_field",
     "find_nearest",
     "name_nearest",
     "require",
@@ -133,6 +135,14 @@ def name_nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """Return the question whether the nearest of the known names was meant, or `otherwise` if none is near."""
     nearest = find_nearest(name, known)
     return otherwise if nearest is None else f"Did you mean {nearest!r}?"
+
+
+def explain_unknown_field(error: Exception, fields: Iterable[str]) -> str:
+    """Return the message of a validation error of msgspec, and for an unknown field the nearest of `fields`."""
+    unknown = re.search(r"unknown field `(.+?)`", str(error))
+    names = list(fields)
+    advice = name_nearest(unknown[1], names, f"There are: {', '.join(names)}") if unknown else ""
+    return f"{error}. {advice}" if advice else str(error)
 
 
 def require(module: str, extra: str) -> ModuleType:

@@ -160,9 +160,8 @@ class CatalogueManager:
         sources_by_name = {source.name: source for source in self.store.sources()}
         for name in names:
             if name not in sources_by_name:
-                raise NotFound(
-                    f"expected the name of a source, found {name!r}; there are: {', '.join(sources_by_name) or 'none'}"
-                )
+                advice = name_nearest(name, sources_by_name, f"There are: {', '.join(sources_by_name) or 'none'}")
+                raise NotFound(f"expected the name of a source, found {name!r}. {advice}")
         origin_ids = {sources_by_name[name].origin for name in names}
         for origin in self.store.origins():
             if origin.kind == "objects" or (names and origin.id not in origin_ids):
@@ -289,10 +288,10 @@ def _make_absolute(locator: str) -> str:
 
     A path behind the prefix of a plug-in becomes absolute too.
     """
-    path = Path(locator).expanduser()
-    if path.exists():
+    path = os.path.expanduser(locator)
+    if os.path.exists(path):
         return os.path.abspath(path)
     prefix, _, rest = locator.partition(":")
-    if rest and Path(rest).expanduser().exists() and sources.plugin_prefix(locator):
-        return f"{prefix}:{os.path.abspath(Path(rest).expanduser())}"
+    if rest and os.path.exists(os.path.expanduser(rest)) and sources.plugin_prefix(locator):
+        return f"{prefix}:{os.path.abspath(os.path.expanduser(rest))}"
     return locator

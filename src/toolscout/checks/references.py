@@ -126,25 +126,19 @@ def _names_something(scout: Scout, reference: Reference, sources: Sequence[str])
 
     A pattern that denies is read in other spellings too, as the policy does.
     """
-    source, slash, rest = reference.name.partition("/")
-    if reference.kind == "tool":
-        return False
-    if reference.kind == "source":
-        return reference.name in sources
+    source, _, rest = reference.name.partition("/")
+    if reference.kind in ("tool", "source"):
+        return reference.kind == "source" and reference.name in sources
     if "*" in source:
         return True
     is_denial = reference.kind == "denied"
-    if is_denial:
-        sources = [name for name in sources if name.casefold() == source.casefold()]
-    if source not in sources and not (is_denial and sources):
-        return False
-    if "*" in rest:
-        return True
+    same = [name for name in sources if name == source or (is_denial and name.casefold() == source.casefold())]
+    if not same or "*" in rest:
+        return bool(same)
     pattern = frozenset({reference.name})
     rules = Rules(EVERYTHING, pattern) if is_denial else Rules(pattern)
-    names = sources if is_denial else [source]
-    tools = [tool for name in names for tool in scout.store.tools([id for id, _ in scout.store.page(name, limit=None)])]
-    return any(rules(tool) != is_denial for tool in tools)
+    ids = [id for name in same for id, _ in scout.store.page(name, limit=None)]
+    return any(rules(tool) != is_denial for tool in scout.store.tools(ids))
 
 
 def check_home(scout: Scout) -> list[str]:

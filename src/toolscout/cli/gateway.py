@@ -19,6 +19,7 @@ from toolscout.errors import SourceError, UserError
 from toolscout.home import DEFAULT_TENANT, Address, local_folder
 from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
+from toolscout.sources.mcp_config import load_entries
 
 if TYPE_CHECKING:
     from toolscout.access.live_policy import LivePolicies
@@ -86,6 +87,8 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     keys = find_tenant_keys(scout, options["policy"], say) if options["http"] and not options["print_config"] else None
     policies, profiles = _load_policies(scout, options), _load_profiles(scout, options)
     if options["print_config"]:
+        for path in configs:
+            load_entries(path.expanduser())
         _warn_of_pins(scout, options["pins"], has_more=bool(configs) or discover)
         echo(render_entry(options["print_config"], scout.settings, configs, {**options, "discover": discover}))
         return

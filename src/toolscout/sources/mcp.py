@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -95,7 +96,7 @@ def plan_servers(
     Raises:
         SourceError: if the locator names no server.
     """
-    path = Path(locator).expanduser()
+    path = Path(os.path.expanduser(locator))
     if not _is_file(path):
         server = server_from_locator(locator)
         source = name or source_name(server.name)

@@ -104,6 +104,8 @@ def _read_transport(entry: Mapping[str, Any]) -> tuple[Any, str, str]:
     """
     url = next((entry[key] for key in ("url", "httpUrl", "serverUrl") if entry.get(key)), "")
     command = entry.get("command") or ""
+    if isinstance(command, list):
+        raise SourceError('expected text as "command", found a list: give the first word there, the rest as "args"')
     if not (isinstance(url, str) and isinstance(command, str) and (url or command)):
         raise SourceError('expected text as "command" or as "url", found neither: give one of them')
     kind = entry.get("type") or ("stdio" if command else "http")

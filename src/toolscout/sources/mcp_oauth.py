@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Nobody",
-    "SessionIdentity",
     "PersonRequired",
+    "SessionIdentity",
     "SignInRequired",
     "TokenFile",
     "approve_origin",

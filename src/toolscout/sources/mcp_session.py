@@ -22,8 +22,8 @@ from toolscout.sources.mcp_guard import Guard
 from toolscout.sources.mcp_limits import find_refusal
 from toolscout.sources.mcp_lists import ListReader, ListRequest
 from toolscout.sources.mcp_oauth import (
-    SessionIdentity,
     PersonRequired,
+    SessionIdentity,
     SignInRequired,
     TokenFile,
     approve_origin,
