@@ -129,4 +129,4 @@ def test_the_entry_of_a_gateway_is_printed_with_a_word_about_a_wrong_pin(toy_hom
     assert second.endswith("Did you mean 'mail/send_email'?")
     (toy_home / "mcp.json").write_text('{"mcpServers": {"later": {"command": "true"}}}')
     line = ("gateway", "--config", "mcp.json", "--pin", "later/tool", "--pin", "mail/x", "--print-config", "claude")
-    assert [text[:29] for text in run(*line).stderr.splitlines()] == ["toolscout: A pin names 'mail"]
+    assert [text[:29] for text in run(*line).stderr.splitlines()] == ["toolscout: A pin names 'mail/"]

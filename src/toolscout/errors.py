@@ -137,12 +137,15 @@ def name_nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
     return otherwise if nearest is None else f"Did you mean {nearest!r}?"
 
 
-def explain_unknown_field(error: Exception, fields: Iterable[str]) -> str:
-    """Return the message of a validation error of msgspec, and for an unknown field the nearest of `fields`."""
+def explain_unknown_field(error: Exception, *structs: type) -> str:
+    """Return the message of a validation error of msgspec, and for an unknown field the nearest one of the structs."""
+    from msgspec.structs import fields
+
     unknown = re.search(r"unknown field `(.+?)`", str(error))
-    names = list(fields)
-    advice = name_nearest(unknown[1], names, f"There are: {', '.join(names)}") if unknown else ""
-    return f"{error}. {advice}" if advice else str(error)
+    if not unknown:
+        return str(error)
+    names = list(dict.fromkeys(field.encode_name for struct in structs for field in fields(struct)))
+    return f"{error}. {name_nearest(unknown[1], names, 'There are: ' + ', '.join(names))}"
 
 
 def require(module: str, extra: str) -> ModuleType:

@@ -379,8 +379,7 @@ def _read_file(path: Path) -> _File:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}. Check the path.") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        fields = {field.name for struct in (_File, _Entry, _Issuer) for field in msgspec.structs.fields(struct)}
-        reason = explain_unknown_field(error, fields)
+        reason = explain_unknown_field(error, _File, _Entry, _Issuer)
         raise ConfigError(f"{path}: expected policies, found something else: {reason} (docs/use/security.md)") from None
 
 

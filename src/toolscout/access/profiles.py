@@ -191,8 +191,7 @@ def parse_profiles(label: str, content: bytes) -> dict[str, Profile]:
     try:
         file = msgspec.convert(tomllib.loads(content.decode("utf-8")), _File)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError, msgspec.ValidationError) as error:
-        fields = [field.name for struct in (_File, Profile) for field in msgspec.structs.fields(struct)]
-        reason = explain_unknown_field(error, fields)
+        reason = explain_unknown_field(error, _File, Profile)
         raise ConfigError(
             f"{label}: expected profiles, found something else: {reason} (docs/use/profiles.md)"
         ) from None

@@ -102,43 +102,52 @@ def explain_unknown(
     """
     if not references:
         return []
-    sources = [source.name for source in scout.sources()]
-    ids = {id for id, _ in scout.store.page(limit=None)} | {waiting.id for waiting in scout.waiting()}
-    ids |= set(scout.store.hidden())
-    unknown = []
-    for reference in references:
-        source = reference.name.partition("/")[0]
-        if reference.name in ids or source in awaited or _names_something(scout, reference, sources):
-            continue
-        is_tool = reference.kind == "tool" or (reference.kind != "source" and source in sources)
-        unknown.append((reference, is_tool))
-    sentences = []
-    for (place, name, kind), is_tool in unknown[:limit]:
-        searched = name if is_tool else name.partition("/")[0]
-        advice = name_nearest(searched, ids if is_tool else sources, "See  toolscout list")
-        sentences.append(f"{place} {name!r}, but {MISSING[kind]}. {advice}")
+    names = _Names(scout, awaited)
+    unknown = [reference for reference in references if names.lacks(reference)]
+    sentences = [f"{place} {name!r}, but {MISSING[kind]}. {names.advise(name, kind)}" for place, name, kind in unknown]
     rest = len(unknown) - limit
-    return sentences if rest <= 0 else [*sentences, f"{rest:,} more such names are in  toolscout doctor"]
+    return sentences[:limit] + ([f"{rest:,} more such names are in  toolscout doctor"] if rest > 0 else [])
 
 
-def _names_something(scout: Scout, reference: Reference, sources: Sequence[str]) -> bool:
-    """Tell whether a source has the name, or a pattern may match a tool. A pattern with * is judged by its source.
+class _Names:
+    """The names of sources and tools in a catalogue."""
 
-    A pattern that denies is read in other spellings too, as the policy does.
-    """
-    source, _, rest = reference.name.partition("/")
-    if reference.kind in ("tool", "source"):
-        return reference.kind == "source" and reference.name in sources
-    if "*" in source:
-        return True
-    is_denial = reference.kind == "denied"
-    same = [name for name in sources if name == source or (is_denial and name.casefold() == source.casefold())]
-    if not same or "*" in rest:
-        return bool(same)
-    pattern = frozenset({reference.name})
-    rules = Rules(EVERYTHING, pattern) if is_denial else Rules(pattern)
-    ids = [id for name in same for id, _ in scout.store.page(name, limit=None)]
-    return any(rules(tool) != is_denial for tool in scout.store.tools(ids))
+    def __init__(self, scout: Scout, awaited: Collection[str]) -> None:
+        self._store = scout.store
+        self._sources = [source.name for source in scout.sources()]
+        self._ids = {id for id, _ in scout.store.page(limit=None)} | {waiting.id for waiting in scout.waiting()}
+        self._ids |= set(scout.store.hidden())
+        self._awaited = awaited
+
+    def lacks(self, reference: Reference) -> bool:
+        """Tell whether nothing has the name, and no source is awaited that may bring it."""
+        name, kind = reference.name, reference.kind
+        if name in self._ids or name.partition("/")[0] in self._awaited:
+            return False
+        if kind in ("tool", "source"):
+            return kind == "tool" or name not in self._sources
+        return not self._may_match(name, is_denial=kind == "denied")
+
+    def _may_match(self, pattern: str, *, is_denial: bool) -> bool:
+        """Tell whether a pattern may match a tool. One with * is judged by its source alone.
+
+        A pattern that denies is read in other spellings too, as the policy does.
+        """
+        source = pattern.partition("/")[0]
+        folded = {name for name in self._sources if name.casefold() == source.casefold()}
+        sources = folded if is_denial else folded & {source}
+        if "*" in pattern or not sources:
+            return "*" in source or bool(sources)
+        rules = Rules(EVERYTHING, frozenset({pattern})) if is_denial else Rules(frozenset({pattern}))
+        ids = [id for name in sources for id, _ in self._store.page(name, limit=None)]
+        return any(rules(tool) != is_denial for tool in self._store.tools(ids))
+
+    def advise(self, name: str, kind: str) -> str:
+        """Ask for the nearest id, or for the nearest source if the name begins with an unknown one."""
+        source = name.partition("/")[0]
+        if kind == "tool" or (kind != "source" and source in self._sources):
+            return name_nearest(name, self._ids, "See  toolscout list")
+        return name_nearest(source, self._sources, "See  toolscout list")
 
 
 def check_home(scout: Scout) -> list[str]:

@@ -274,12 +274,10 @@ def _print_report(report: dict[str, Any]) -> None:
     for finding in report["suspicious"]:
         line = f"  suspicious: {finding['id']}: {finding['kind']} in {finding['field']}: {finding['message']}"
         echo(spelled_out(escape_line(line)))
-    for sentence in report["unknown_names"]:
-        echo(escape_line(f"  {sentence}"))
     if report["read_only"]:
         echo("  the home cannot be written: searches work, but nothing is recorded")
-    for line in report["exposed"]:
-        echo(f"  {line}")
+    for line in [*report["unknown_names"], *report["exposed"]]:
+        echo(escape_line(f"  {line}"))
     for line in report["repaired"]:
         echo(escape_line(f"repaired: {line}"))
     for line in report["findings"]:

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-BUILT_IN_NAMES: Final = ("static", "compact", "minilm")
+MISSPELLABLE_NAMES: Final = ("static", "compact", "minilm")
 
 
 def load(name: str, settings: Settings) -> Encoder:
@@ -71,7 +71,7 @@ def load(name: str, settings: Settings) -> Encoder:
     plugin = plugins.find_plugin(plugins.ENCODER_PLUGINS, plugin_name)
     if plugin is not None:
         return _load_from_plugin(plugin, name, argument, settings)
-    nearest = find_nearest(name, BUILT_IN_NAMES) if name.isalpha() and not Path(name).exists() else None
+    nearest = find_nearest(name, MISSPELLABLE_NAMES) if name.isalpha() and not Path(name).exists() else None
     if nearest not in (None, name):
         raise ConfigError(f"encoder {name!r}: there is no such encoder. Did you mean {nearest!r}?")
     from toolscout.encoders.transformer import TransformerEncoder

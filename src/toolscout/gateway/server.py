@@ -155,7 +155,8 @@ class Gateway:
                     )
                     group.start_soon(self._sync_other_sources)
                     group.start_soon(self.identities.follow_vault)
-                    group.start_soon(say_unknown_names, self)
+                    named = self.options.pins, self.policies.callers, self.profiles.all
+                    group.start_soon(say_unknown_names, self.upstreams, *named)
                     if self.programs is not None:
                         group.start_soon(self.programs.keep_ready)
         finally:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from toolscout.access.policy import Caller
+from toolscout.access.profiles import Profile
 from toolscout.checks.references import explain_unknown, list_policy_names, list_profile_names, list_setting_names
 from toolscout.errors import UserError
-
-if TYPE_CHECKING:
-    from toolscout.gateway.server import Gateway
+from toolscout.gateway.upstreams import Upstreams
 
 __all__ = ["say_unknown_names"]
 
 LISTED_POLL_S = 0.2
 
 
-async def say_unknown_names(gateway: Gateway) -> None:
+async def say_unknown_names(
+    upstreams: Upstreams, pins: Sequence[str], callers: Sequence[Caller], profiles: Sequence[Profile]
+) -> None:
     """Say which pins, patterns and other names belong to no tool. Those of a server without tools are not judged."""
     import anyio
 
-    upstreams, scout = gateway.upstreams, gateway.scout
+    scout = upstreams.scout
     await anyio.sleep(LISTED_POLL_S)  # until the task of the servers runs
     await upstreams.wait_planned()
     with anyio.move_on_after(scout.settings.mcp_timeout):
@@ -28,14 +30,14 @@ async def say_unknown_names(gateway: Gateway) -> None:
             await anyio.sleep(LISTED_POLL_S)
     try:
         references = [
-            *list_setting_names(scout.settings, gateway.options.pins),
-            *list_policy_names(gateway.policies.callers),
-            *list_profile_names(gateway.profiles.all),
+            *list_setting_names(scout.settings, pins),
+            *list_policy_names(callers),
+            *list_profile_names(profiles),
         ]
         sources = await upstreams.run_in_thread(scout.sources)
         awaited = set(upstreams.servers) - {source.name for source in sources if source.tools}
         explain = functools.partial(explain_unknown, scout, references, awaited)
         for sentence in await upstreams.run_in_thread(explain):
-            gateway.say(sentence)
+            upstreams.say(sentence)
     except UserError as error:
-        gateway.say(str(error))
+        upstreams.say(str(error))

@@ -128,5 +128,4 @@ def parse_options(values: Mapping[str, Any], options_type: type[Options]) -> Opt
     try:
         return msgspec.convert(dict(values), options_type)
     except msgspec.ValidationError as error:
-        fields = [field.encode_name for field in msgspec.structs.fields(options_type)]
-        raise ConfigError(f"a setting is not valid: {explain_unknown_field(error, fields)}") from None
+        raise ConfigError(f"a setting is not valid: {explain_unknown_field(error, options_type)}") from None

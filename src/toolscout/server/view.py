@@ -100,10 +100,14 @@ class View:
         mask = self.catalogue.mask(caller.visible)
         return number is not None and (mask is None or bool(mask[number]))
 
+    def _list_visible(self, caller: Caller) -> Iterable[Row]:
+        """Yield the rows that the caller may see."""
+        return (self.rows[number] for number in self.filter_visible(caller, self._below[()]))
+
     def name_nearest_tool(self, caller: Caller, name: str, otherwise: str) -> str:
         """Ask whether the nearest tool that the caller may see was meant; `name` may be an id or a name."""
         known: dict[str, str] = {}
-        for row in (self.rows[number] for number in self.filter_visible(caller, self._below[()])):
+        for row in self._list_visible(caller):
             known |= {row.id: row.id, row.name: known.get(row.name, row.id)}
         nearest = find_nearest(name[:MAX_NAME_CHARS_COMPARED], known)
         return otherwise if nearest is None else f"Did you mean {known[nearest]!r}?"
@@ -116,8 +120,7 @@ class View:
         """
         if name is None or name in names:
             return
-        visible = (self.rows[number] for number in self.filter_visible(caller, self._below[()]))
-        known = {*names, *(row.id.partition("/")[0] for row in visible)}
+        known = {*names, *(row.id.partition("/")[0] for row in self._list_visible(caller))}
         if name not in known:
             advice = name_nearest(name[:MAX_NAME_CHARS_COMPARED], known, "GET /v1/sources lists them.")
             raise NotFound(f"expected the name of a source, found {name!r:.200}. {advice}")
