@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,13 @@ FILES = {
     "no-servers.json": '{"mcpServers": {}}',
     "journal.jsonl": '{"schema": 1, "event": "nonesuch"}\n',
     "baseline.json": "{}",
+    "package.json": '{"name": "shop", "version": "1.0.0", "scripts": {"start": "node ."}}',
+    "list-command.json": '{"mcpServers": {"clock": {"command": ["npx", "clock"]}}}',
+    "bare-command.json": '{"mcpServers": {"clock": {"command": "npx", "args": ["-y"]}}}',
+    "policy-key.toml": '[[caller]]\nname = "ann"\nkey = "secret"\nallow = ["**"]\n',
+    "policy-field.toml": '[[caller]]\nname = "ann"\nalow = ["**"]\n',
+    "policy-pattern.toml": '[[caller]]\nname = "ann"\nallow = ["mail/send**"]\n',
+    "profile-field.toml": '[[profile]]\nname = "office"\nalow = ["**"]\n',
 }
 
 #: Command line → what the answer names. `NAME=VALUE` before the command sets a variable.
@@ -182,7 +190,40 @@ MISTAKES = {
     "lab bench nowhere -r bm25": "TOOLSCOUT_DATA",
     "lab report folder": "toolscout lab bench DATASET",
     "--home tools.json list": "Choose another folder with --home",
+    "add npx": "none is named after it: toolscout add 'npx …'",
+    "add 'npx -y'": "none is named after it: toolscout add 'npx …'",
+    "add 'sh -i'": "none is named after it: toolscout add 'sh …'",
+    "add 'ls /nowhere'": "it last wrote to stderr: ",
+    "add package.json": "the manifest of a package describes no tools",
+    "add list-command.json --name listed": 'give the first word there, the rest as "args"',
+    "add bare-command.json --name bare": 'none is named after it: add it to "args"',
+    f"add 'ls {'x' * 300}'": "it last wrote to stderr: ",
+    "add ~nobody/tools.json": "there is no such file",
+    "add hf://owner/name": "Download it first",
+    "add registry:": "registry:NAMESPACE/NAME",
+    "journal import picture.png": "line 1: expected a JSON object",
+    "policy folder": "folder cannot be read: Is a directory",
+    "policy policy-key.toml": "make one with  toolscout key NAME",
+    "policy policy-field.toml": "Did you mean 'allow'?",
+    "policy policy-pattern.toml": "expected ** to stand alone between slashes",
+    "profiles profile-field.toml": "Did you mean 'allow'?",
+    "gateway --config tools.json --print-config claude": 'expected servers under "mcpServers"',
+    "gateway --result-budget -5": "x>=1000",
+    "serve --rate -1": "x>=0",
+    "migrate here there": "Name the folder of a home",
+    "disable mail/send_email": "toolscout hide mail/send_email",
+    "search mail --set nonsense": "expected KEY=VALUE",
+    "search mail --set dpth=3": "There are: ",
+    "search mail --encoder minlm --recipe hybrid": "Did you mean 'minilm'?",
+    "search mail --llm-budget lots": "limits like calls=500",
+    "settings k=5": "set TOOLSCOUT_K=5",
+    "tenant add UPPER": "Choose another name",
     # settings
+    "TOOLSCOUT_INDEX=nonesuch search mail --recipe hybrid": "auto, exact, ann",
+    "TOOLSCOUT_GATEWAY_BUDGET=-5 list": "at least 200 tokens",
+    "TOOLSCOUT_MCP_TIMEOUT=-1 list": "expected a number above 0",
+    "TOOLSCOUT_TELEMETRY=foo list": "like http://127.0.0.1:4318",
+    "TOOLSCOUT_DEPENDENCIES=a list": "expected TOOL=PREREQUISITE",
     "TOOLSCOUT_K=five search mail": "expected a whole number, found 'five'",
     "TOOLSCOUT_K=0 search mail": "expected a number above 0",
     "TOOLSCOUT_RECIPE=bm52 search mail": "did you mean 'bm25'?",
@@ -249,7 +290,7 @@ def test_report_takes_what_bench_wrote(tmp_path: Path, place: str) -> None:
 
 
 def test_the_list_is_long_enough() -> None:
-    assert len(MISTAKES) >= 140
+    assert len(MISTAKES) >= 175
 
 
 def test_a_recipe_that_lacks_its_model_is_refused_before_an_encoder_is_loaded(
@@ -278,6 +319,35 @@ def test_a_source_that_failed_is_named_once_with_the_reason(here: Path, tmp_path
     assert reason.startswith("toolscout: clock: ") and reason.count("clock") == 1 and "no-such-program" in reason
     checked = run("--home", str(tmp_path / "home"), "doctor").stdout
     assert "  source clock: error: expected a command" in checked
+
+
+@pytest.mark.parametrize("locator", [pytest.param("https://127.0.0.1:9/x", marks=pytest.mark.net), "npx", "false"])
+def test_a_source_that_was_never_read_leaves_nothing_behind(here: Path, tmp_path: Path, locator: str) -> None:
+    home = ("--home", str(tmp_path / "home"))
+    failed = run(*home, "add", locator)
+    assert failed.exit_code == 1 and max(map(len, failed.stderr.splitlines())) <= MAX_LINE_CHARS
+    assert json.loads(run(*home, "list", "--json").stdout) == []
+
+
+def test_a_source_that_was_read_before_stays_when_it_fails(here: Path, tmp_path: Path) -> None:
+    server = tmp_path / "server.py"
+    server.write_text((Path(__file__).parent / "servers" / "busy.py").read_text())
+    line, home = f"{shlex.quote(sys.executable)} {shlex.quote(str(server))}", ("--home", str(tmp_path / "home"))
+    assert run(*home, "add", line, "--name", "busy").exit_code == 0
+    server.write_text("raise SystemExit(1)")
+    assert run(*home, "add", line, "--name", "busy").exit_code == 1
+    [source] = json.loads(run(*home, "list", "--json").stdout)
+    assert source["state"] == "error" and source["tools"] > 0
+
+
+def test_a_server_that_fails_says_its_last_words_within_the_line(here: Path, tmp_path: Path) -> None:
+    words = f"import sys, time; sys.stderr.write('{'a long reason ' * 40}\\n'); time.sleep(60)"
+    home = ("--home", str(tmp_path / "home"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOOLSCOUT_MCP_TIMEOUT", "2")
+        failed = run(*home, "add", f'{shlex.quote(sys.executable)} -c "{words}"', "--name", "slow")
+    [reason] = [text for text in failed.stderr.splitlines() if text.startswith("toolscout:")]
+    assert len(reason) <= MAX_LINE_CHARS and "a long reason a long" in reason and "set mcp_timeout" in reason
 
 
 def test_a_document_keeps_the_name_that_its_source_got_first(here: Path, tmp_path: Path) -> None:

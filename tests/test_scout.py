@@ -70,7 +70,7 @@ def test_sync_reads_only_what_is_named_and_refuses_unknown_names(scout: Scout, t
     scout.add(schemas(tmp_path / "a.jsonl", t="x"))
     scout.add(schemas(tmp_path / "b.jsonl", t="x"))
     assert [change.source for change in scout.sync(["b"])] == ["b"]
-    with pytest.raises(NotFound, match="found 'c'; there are: a, b"):
+    with pytest.raises(NotFound, match="found 'c'. There are: a, b"):
         list(scout.sync(["c"]))
 
 

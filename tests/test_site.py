@@ -41,6 +41,22 @@ QUESTIONS = {
     "use/compare.html": ("compare?", "how does it compare", "bm25s"),
     "reference/settings.html": ("settings?", "list of settings", "toolscout settings"),
 }
+#: How people ask, in whole sentences and other words than the pages' → the page that answers.
+SENTENCES = {
+    "can my team share it": "use/team.html",
+    "how do I back up my data": "use/backup.html",
+    "how do I remove a tool": "use/sources.html",
+    "stop logging my queries": "use/logging.html",
+    "how many tools can it handle": "use/how-big.html",
+    "is it better than bm25": "use/compare.html",
+    "where do I change a setting": "reference/settings.html",
+    "why is my tool not found": "use/why.html",
+    "does it send my data anywhere?": "use/logging.html",
+    "How do I upgrade": "use/upgrade.html",
+    "does it work offline": "use/quickstart.html",
+    "how do I hide a tool from some users": "use/security.html",
+    "does it need a GPU?": "use/quickstart.html",
+}
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +105,7 @@ def test_ten_questions_are_answered_by_one_search_and_a_minute_of_reading(site: 
                 text = reader.evaluate(READ_FROM, link.partition("#")[2])
                 if answer not in text or len(text.partition(answer)[0].split()) > MAX_WORDS:
                     missed[question] = f"{answer!r} is not among the first words of {link}"
+        missed |= {text: "not found" for text, wanted in SENTENCES.items() if search_site(page, text, wanted) is None}
         chromium.close()
     assert len(QUESTIONS) == 10 and missed == {}
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -44,6 +45,7 @@ __all__ = [
     "ToolscoutError",
     "Unavailable",
     "UserError",
+    "explain_unknown_field",
     "find_nearest",
     "name_nearest",
     "require",
@@ -133,6 +135,17 @@ def name_nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """Return the question whether the nearest of the known names was meant, or `otherwise` if none is near."""
     nearest = find_nearest(name, known)
     return otherwise if nearest is None else f"Did you mean {nearest!r}?"
+
+
+def explain_unknown_field(error: Exception, *structs: type) -> str:
+    """Return the message of a validation error of msgspec, and for an unknown field the nearest one of the structs."""
+    from msgspec.structs import fields
+
+    unknown = re.search(r"unknown field `(.+?)`", str(error))
+    if not unknown:
+        return str(error)
+    names = list(dict.fromkeys(field.encode_name for struct in structs for field in fields(struct)))
+    return f"{error}. {name_nearest(unknown[1], names, 'There are: ' + ', '.join(names))}"
 
 
 def require(module: str, extra: str) -> ModuleType:

@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests_cli import run
+from toolscout.catalogue.schema import CATALOGUE_MIGRATIONS
+from toolscout.catalogue.vector_cache import VECTOR_MIGRATIONS, VectorStore
+from toolscout.journal.schema import JOURNAL_MIGRATIONS
 from toolscout.models import champion, model_store
 from toolscout.scout import Scout
 
@@ -35,6 +38,47 @@ def read_version(home: Path, part: str) -> int:
         return int(connection.execute("PRAGMA user_version").fetchone()[0])
     finally:
         connection.close()
+
+
+def read_layout(home: Path, part: str) -> dict[str, list[tuple[object, ...]]]:
+    """The columns of each table (their types were written out after 0.1), and the indexes and triggers of each."""
+    connection = sqlite3.connect(home / f"{part}.db")
+    try:
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall()
+        columns = 'SELECT name, "notnull", pk FROM pragma_table_info(?)'
+        layout = {name: connection.execute(columns, (name,)).fetchall() for (name,) in names}
+        others = "SELECT type, name, tbl_name FROM sqlite_master WHERE type != 'table' ORDER BY type, name"
+        return {**layout, "": connection.execute(others).fetchall()}
+    finally:
+        connection.close()
+
+
+def test_a_home_of_0_1_gets_every_table_that_a_new_home_has(home: Path, tmp_path: Path) -> None:
+    for folder in (home, tmp_path / "new"):
+        with Scout(folder, recipe="bm25") as scout:
+            scout.search("weather")
+        VectorStore(folder).close()
+    parts = {"catalogue": CATALOGUE_MIGRATIONS, "journal": JOURNAL_MIGRATIONS, "vectors": VECTOR_MIGRATIONS}
+    for part, migrations in parts.items():
+        assert read_version(home, part) == read_version(tmp_path / "new", part) == len(migrations)
+        layout = read_layout(home, part)
+        assert layout == read_layout(tmp_path / "new", part)
+        assert {"catalogue": "tools", "journal": "events", "vectors": "vectors"}[part] in layout
+
+
+def test_a_home_of_0_1_can_do_what_came_later(home: Path, tmp_path: Path) -> None:
+    """Tables that 0.1 did not have are written, and its journal can be taken to another home."""
+    with Scout(home, recipe="bm25") as scout:
+        scout.hide(["tools/send_email"])
+        assert scout.store.hidden() == ["tools/send_email"]
+        assert [change.source for change in scout.show(["tools/send_email"])] == ["tools"]
+        assert scout.waiting() == []
+        answer = scout.search("write an email", k=1)
+        scout.called("tools/send_email", ok=True, search_id=answer.search_id)
+    exported = run("--home", str(home), "journal", "export", str(tmp_path / "events.jsonl"))
+    assert exported.exit_code == 0 and len((tmp_path / "events.jsonl").read_text().splitlines()) == 8
+    imported = run("--home", str(tmp_path / "other"), "journal", "import", str(tmp_path / "events.jsonl"))
+    assert imported.exit_code == 0 and "8 new events" in imported.stdout
 
 
 def test_a_home_of_0_1_keeps_tools_journal_and_champion(home: Path) -> None:

@@ -21,7 +21,7 @@ MISTAKES = {
     ("POST", "/v1/search", '{"query": "mail", "nonesuch": 1}'): (422, "It takes query, k"),
     ("POST", "/v1/search", '{"query": 3}'): (422, "Expected `str`, got `int` - at `$.query`"),
     ("POST", "/v1/search", '{"query": "mail", "k": 0}'): (422, "Expected `int` >= 1 - at `$.k`"),
-    ("POST", "/v1/search", '{"query": "mail", "k": "five"}'): (422, "at `$.k`. It is one of auto"),
+    ("POST", "/v1/search", '{"query": "mail", "k": "five"}'): (422, "at `$.k`. It is a number or one of auto"),
     ("POST", "/v1/search", '{"query": "mail", "recipe": "bm52"}'): (422, "Did you mean 'bm25'?"),
     ("POST", "/v1/search?k=3", '{"query": "mail"}'): (422, "expected all parameters in the body"),
     ("POST", "/v1/search/batch", '{"queries": "mail"}'): (422, "got `str` - at `$.queries`"),
@@ -44,6 +44,31 @@ MISTAKES = {
     ("GET", "/v1/tool", None): (422, "required field `id`"),
     ("GET", "/v1/journal?limit=many", None): (422, "Expected `int`, got `str` - at `$.limit`"),
     ("GET", "/v1/journal?event=serach", None): (422, "Did you mean 'search'?"),
+    ("POST", "/v1/search", '{"query": "mail", "k": "many"}'): (422, "It is a number or one of auto"),
+    ("POST", "/v1/search", '{"query": "mail", "k": 1000}'): (422, "Expected `int` <= 100 - at `$.k`"),
+    ("POST", "/v1/search", '{"query": "mail", "kind": "tols"}'): (422, "Did you mean 'tool'?"),
+    ("POST", "/v1/search", '{"query": "mail", "deadline": -1}'): (422, "Expected `float` > 0.0"),
+    ("POST", "/v1/search", '{"query": "mail", "recipe": "dpr"}'): (422, "It is one of bm25, dense"),
+    ("POST", "/v1/search", '"mail"'): (422, "Expected `object`, got `str`"),
+    ("POST", "/v1/search", "query=mail"): (400, "line 1, column 1"),
+    ("POST", "/v1/search", '{"query": NaN}'): (400, "line 1, column 11"),
+    ("POST", "/v1/search", '{"query": "' + "x" * 3_000_000 + '"}'): (413, "at most 1,048,576 bytes"),
+    ("PUT", "/v1/search", '{"query": "mail"}'): (405, "expected POST, found PUT"),
+    ("POST", "/v1/search/", '{"query": "mail"}'): (404, "Did you mean '/v1/search'?"),
+    ("POST", "/v1/search/batch", '{"queries": []}'): (422, "length >= 1 - at `$.queries`"),
+    ("POST", "/v1/calls", '{"tool": "mail/send_emial", "search_id": "x", "ok": true}'): (404, "'mail/send_email'?"),
+    ("POST", "/v1/sources/add", '{"locator": "/etc/passwd"}'): (422, "run  toolscout add SOURCE  on the machine"),
+    ("POST", "/v1/sources/add", "{}"): (422, "expected either `locator` or `tools`"),
+    ("POST", "/v1/sources/add", '{"tools": [{"name": "x"}]}'): (422, "expected a `name` for the source"),
+    ("POST", "/v1/sources/sync", '{"sources": ["mial"]}'): (404, "Did you mean 'mail'?"),
+    ("POST", "/v1/sources/enable", '{"source": "mial", "enabled": false}'): (404, "Did you mean 'mail'?"),
+    ("GET", "/v1/approvals?source=mial", None): (404, "Did you mean 'mail'?"),
+    ("GET", "/v1/tools?source=mial", None): (404, "Did you mean 'mail'?"),
+    ("GET", "/v1/tools?source=mial&state=hidden", None): (404, "Did you mean 'mail'?"),
+    ("GET", "/v1/facets?source=mial", None): (404, "Did you mean 'mail'?"),
+    ("GET", "/v1/tools?limit=-1", None): (422, "Expected `int` >= 1 - at `$.limit`"),
+    ("GET", "/v1/tree?path=mail", None): (422, "It takes within"),
+    ("GET", "/v1/journal?since=yesterday", None): (422, "like 2026-05-31T12:00:00Z"),
     ("GET", "/v1/lint?most=x", None): (422, "at `$.most`"),
 }
 
@@ -78,3 +103,12 @@ def test_a_hidden_tool_is_never_suggested(guarded: Any) -> None:
     address = "/v1/tool?id=mail/send_emial"
     check_answer(guarded.get(address, headers=as_caller("ann")), 404, "Did you mean 'mail/send_email'?")
     assert "send_email" not in guarded.get(address, headers=as_caller("bob")).json()["error"].replace("send_emial", "")
+
+
+def test_a_hidden_source_is_never_suggested(guarded: Any) -> None:
+    address = "/v1/tools?source=fiels"
+    check_answer(guarded.get(address, headers=as_caller("ann")), 404, "Did you mean 'files'?")
+    hidden, absent = (guarded.get(f"/v1/tools?source={name}", headers=as_caller("bob")) for name in ("files", "fiels"))
+    check_answer(absent, 404, "GET /v1/sources")
+    check_answer(hidden, 404, "GET /v1/sources")
+    assert guarded.get("/v1/tools?source=mail", headers=as_caller("bob")).status_code == 200

@@ -56,6 +56,7 @@ def test_a_policy_in_the_home_is_in_force(home: str) -> None:
             assert time.monotonic() < until, "the service follows its policy file"
             time.sleep(0.05)
         assert f"the policy file {policy}" in program.said
+        assert "The policy of 'bob' allows 'weather/**', but no tool matches this pattern." in program.said
     finally:
         assert program.end(signal.SIGTERM) == 0
     assert program.said.endswith("toolscout: stopped serving.\n")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from toolscout.errors import ConfigError, Denied, require
+from toolscout.errors import ConfigError, Denied, explain_unknown_field, require
 from toolscout.types import Tool
 
 if sys.version_info >= (3, 11):
@@ -376,10 +376,11 @@ def _read_file(path: Path) -> _File:
         return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File)
     except FileNotFoundError:
         raise ConfigError(f"{path}: expected a policy file, found none") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise ConfigError(
-            f"{path}: expected policies, found something else: {error}: see docs/use/security.md"
-        ) from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}. Check the path.") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        reason = explain_unknown_field(error, _File, _Entry, _Issuer)
+        raise ConfigError(f"{path}: expected policies, found something else: {reason} (docs/use/security.md)") from None
 
 
 def check_patterns(where: str, patterns: Iterable[str]) -> frozenset[str]:

@@ -55,7 +55,8 @@ class CatalogueManager:
 
         Returns:
             The changes, one entry for each source. `problems` names bad entries. A source that could not be read has
-            the state `error` and a message.
+            the state `error` and a message. It stays in the catalogue, to be read again, if a configuration file
+            names it, if it was read before, or if its server waits for somebody to sign in.
 
         Raises:
             SourceError: if nothing could be read.
@@ -63,11 +64,18 @@ class CatalogueManager:
         if not isinstance(source, (str, Path)):
             return self._add_objects(source, name)
         locator = _make_absolute(str(source))
+        is_listed = os.path.isfile(locator) and not is_published(locator)
         if kind is None and is_published(locator):
             locator, kind = str(prepare(locator, name, self.settings)), "mcp"
         kind = kind or sources.detect(locator)
         origin = Origin(locator, kind, name)
         readings = sources.read(locator, name=self._name_of(origin), kind=kind, settings=self.settings)
+        has_failed = all(reading.state == "error" and not reading.awaits_person for reading in readings)
+        if has_failed and not is_listed and not self.brought_by(origin):
+            return [
+                Changes(source=reading.source, kind=reading.kind, state="error", message=reading.message)
+                for reading in readings
+            ]
         return list(self._take(origin, readings))
 
     def _name_of(self, origin: Origin) -> str | None:
@@ -152,9 +160,8 @@ class CatalogueManager:
         sources_by_name = {source.name: source for source in self.store.sources()}
         for name in names:
             if name not in sources_by_name:
-                raise NotFound(
-                    f"expected the name of a source, found {name!r}; there are: {', '.join(sources_by_name) or 'none'}"
-                )
+                advice = name_nearest(name, sources_by_name, f"There are: {', '.join(sources_by_name) or 'none'}")
+                raise NotFound(f"expected the name of a source, found {name!r}. {advice}")
         origin_ids = {sources_by_name[name].origin for name in names}
         for origin in self.store.origins():
             if origin.kind == "objects" or (names and origin.id not in origin_ids):
@@ -281,10 +288,10 @@ def _make_absolute(locator: str) -> str:
 
     A path behind the prefix of a plug-in becomes absolute too.
     """
-    path = Path(locator).expanduser()
-    if path.exists():
+    path = os.path.expanduser(locator)
+    if os.path.exists(path):
         return os.path.abspath(path)
     prefix, _, rest = locator.partition(":")
-    if rest and Path(rest).expanduser().exists() and sources.plugin_prefix(locator):
-        return f"{prefix}:{os.path.abspath(Path(rest).expanduser())}"
+    if rest and os.path.exists(os.path.expanduser(rest)) and sources.plugin_prefix(locator):
+        return f"{prefix}:{os.path.abspath(os.path.expanduser(rest))}"
     return locator

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from toolscout.access.policy import hashed_key, new_key
+from toolscout.access.policy import Policies, hashed_key, new_key
 from toolscout.access.policy_file import find_policy, put_policy
-from toolscout.access.profiles import PROFILE_FILE, put_profiles
+from toolscout.access.profiles import PROFILE_FILE, Profiles, put_profiles
 from toolscout.catalogue.definition_diff import describe_change
 from toolscout.catalogue.screening import scan, spelled_out
 from toolscout.catalogue.store import Waiting
+from toolscout.checks.references import Reference, explain_unknown, list_policy_names, list_profile_names
 from toolscout.cli.output import choose_home, count_things, echo, escape_line, json_option, print_json, with_scout
 from toolscout.config import SETTINGS_FILE_NAME, load_settings, needing_trust, read_settings_file
 from toolscout.database import now
@@ -54,6 +55,7 @@ def policy_command(ctx: click.Context, file: Path | None, home: str | None) -> N
     if file is not None:
         put_policy(place, file.expanduser())
         echo(f"{describe_home(place)} has this policy now. Running gateways and services follow it.")
+        _warn_of_names(choose_home(ctx, home), list_policy_names(Policies.load(file.expanduser()).callers))
         return
     policy = find_policy(place)
     if policy is None:
@@ -70,19 +72,27 @@ def profiles_command(ctx: click.Context, file: Path | None, home: str | None) ->
 
     A gateway that runs applies them within two seconds.
     """
-    place = load_settings(home=home or (ctx.obj or {}).get("home")).place
+    place = load_settings(**choose_home(ctx, home)).place
     if file is not None:
         try:
             count = put_profiles(place, file.expanduser())
         except OSError as error:
             raise NotFound(f"{file} cannot be read: {error.strerror}. Check the path.") from None
         echo(f"{describe_home(place)} has {count_things(count, 'profile')} now.")
+        _warn_of_names(choose_home(ctx, home), list_profile_names(Profiles(place).all))
         return
     try:
         content = read_document(place, PROFILE_FILE)
     except OSError:
         raise NotFound(f"{describe_home(place)} has no profiles. Set them with  toolscout profiles FILE") from None
     echo(content.decode("utf-8", "replace").rstrip("\n"))
+
+
+def _warn_of_names(home: dict[str, Any], references: Sequence[Reference]) -> None:
+    """Print which of the names nothing in the catalogue of the home has."""
+    with Scout(**home) as scout:
+        for sentence in explain_unknown(scout, references):
+            echo(escape_line(f"note: {sentence}"), err=True)
 
 
 @click.command("approve")

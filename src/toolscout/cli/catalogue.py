@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -74,7 +74,7 @@ def add_command(
                 changes += scout.add(locator, name=name, kind=kind)
             except SourceError as error:
                 message = str(error)
-                for start in (locator, str(Path(locator).expanduser().absolute())):
+                for start in (locator, os.path.abspath(os.path.expanduser(locator))):
                     message = message.removeprefix(f"{start}: ")
                 changes.append(Changes(source=name or redact(locator), state="error", message=message))
         return _index_and_report(scout, changes, as_json, say)

@@ -18,6 +18,7 @@ from toolscout.catalogue.screening import spelled_out
 from toolscout.catalogue.store import Source
 from toolscout.catalogue.vector_cache import VECTORS_FILE_NAME as VECTORS_FILE
 from toolscout.catalogue.vector_cache import VectorStore
+from toolscout.checks.references import check_home
 from toolscout.cli.access import list_findings
 from toolscout.cli.encoder_report import describe_configured_encoder, print_encoder
 from toolscout.cli.engine_report import check_engine, describe_engine, print_engine
@@ -208,6 +209,7 @@ def _build_report(settings: Settings, scout: Scout | None, findings: list[str], 
         "index": describe_index(settings, n_tools),
         "engine": describe_engine(readable),
         **_describe_untrusted(readable),
+        "unknown_names": check_home(readable) if readable else [],
         "sources": _list_unserved_sources(sources),
     }
 
@@ -274,8 +276,8 @@ def _print_report(report: dict[str, Any]) -> None:
         echo(spelled_out(escape_line(line)))
     if report["read_only"]:
         echo("  the home cannot be written: searches work, but nothing is recorded")
-    for line in report["exposed"]:
-        echo(f"  {line}")
+    for line in [*report["unknown_names"], *report["exposed"]]:
+        echo(escape_line(f"  {line}"))
     for line in report["repaired"]:
         echo(escape_line(f"repaired: {line}"))
     for line in report["findings"]:

@@ -19,6 +19,7 @@ from toolscout.errors import SourceError, UserError
 from toolscout.home import DEFAULT_TENANT, Address, local_folder
 from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
+from toolscout.sources.mcp_config import load_entries
 
 if TYPE_CHECKING:
     from toolscout.access.live_policy import LivePolicies
@@ -86,6 +87,9 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     keys = find_tenant_keys(scout, options["policy"], say) if options["http"] and not options["print_config"] else None
     policies, profiles = _load_policies(scout, options), _load_profiles(scout, options)
     if options["print_config"]:
+        for path in configs:
+            load_entries(path.expanduser())
+        _warn_of_pins(scout, options["pins"], has_more=bool(configs) or discover)
         echo(render_entry(options["print_config"], scout.settings, configs, {**options, "discover": discover}))
         return
     from toolscout.gateway import Gateway, choose_options
@@ -106,6 +110,17 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
         gateway.say(f"the policy file {options['policy']} says who may see and call what")
     with telemetry.start(scout.settings.telemetry, "toolscout-gateway"):
         _run(_serve, gateway, options)
+
+
+def _warn_of_pins(scout: Scout, pins: Sequence[str], *, has_more: bool) -> None:
+    """Print which pins name no tool. With `has_more` sources than the catalogue's, those of other sources may."""
+    from toolscout.checks.references import Reference, explain_unknown
+
+    present = {source.name for source in scout.sources()}
+    sources = {source for pin in pins if (source := pin.partition("/")[0]) != pin}
+    references = [Reference("A pin names", pin, "tool") for pin in pins]
+    for sentence in explain_unknown(scout, references, sources - present if has_more else ()):
+        echo(escape_line(f"toolscout: {sentence}"), err=True)
 
 
 def _run(serve: Callable[..., Awaitable[None]], *arguments: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from toolscout.cli.output import count_things, json_option, print_json, with_scout
+from toolscout.cli.output import count_things, echo, escape_line, json_option, print_json, with_scout
 from toolscout.errors import SourceError
 from toolscout.scout import Scout
 
@@ -88,9 +88,10 @@ def import_command(scout: Scout, file: str, as_json: bool) -> int:
         print_json({"new": result.new, "problems": problems, "bad_lines": result.bad})
     else:
         click.echo(count_things(result.new, "new event"))
-    for entry, text in result.problems:
-        click.echo(f"  {file}: {entry}: {text}", err=True)
-    if (unnamed := result.bad - len(result.problems)) > 0:
+    shown = result.problems if result.new else result.problems[:1]  # a wrong file: one line says enough
+    for entry, text in shown:
+        echo(escape_line(f"  {file}: {entry}: {text}"), err=True)
+    if (unnamed := result.bad - len(shown)) > 0:
         click.echo(f"  {file}: and {count_things(unnamed, 'more bad line')}", err=True)
     return 3 if result.bad else 0
 

@@ -99,6 +99,10 @@ def with_scout(command: Callable[..., Any]) -> Callable[..., Any]:
         settings["llm"] = options.pop("llm_address", None)
         settings["recipe_options"] = options.pop("pairs", None) or None
         settings["journal"] = False if options.get("dry_run") else None
+        if settings["llm_budget"]:
+            from toolscout.llm.budget import Budget
+
+            Budget.parse(settings["llm_budget"])  # a wrong one is refused even if no language model is asked
         with Scout(**choose_home(ctx, home, tenant), **settings) as scout:
             return command(scout, **options)
 
@@ -144,6 +148,8 @@ def suggest_names(scout: Scout, *names: str) -> Iterator[None]:
     try:
         yield
     except NotFound as error:
+        if "Did you mean" in str(error):
+            raise
         spelling_of = {source.name: source.name for source in scout.sources()}
         catalogue = scout.store.catalogue()
         for tool_id, name in zip(catalogue.ids, catalogue.names, strict=True):
@@ -151,6 +157,8 @@ def suggest_names(scout: Scout, *names: str) -> Iterator[None]:
         wrong = next((name for name in names if repr(name) in str(error)), None)
         nearest = None if wrong is None else find_nearest(wrong, spelling_of)
         question = "" if nearest is None else f". Did you mean {spelling_of[nearest]!r}?"
+        if wrong in catalogue.ids:
+            question = f". That is a tool: take it out with  toolscout hide {wrong}"
         raise NotFound(f"{str(error).rstrip('.')}{question}" if question else str(error)) from None
 
 

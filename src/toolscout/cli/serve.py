@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from toolscout.access.live_policy import LivePolicies, open_policies
+from toolscout.access.policy import Caller
+from toolscout.checks.references import explain_unknown, list_policy_names, list_setting_names
 from toolscout.cli.output import encoder_option, model_option, recipe_option, with_scout
 from toolscout.cli.tenant import find_tenant_keys
 from toolscout.errors import NotFound, require
@@ -29,6 +32,11 @@ def choose_limits(rate: float | None, *, has_tenants: bool) -> Limits:
     if rate is not None:
         return Limits(rate=rate or None)
     return Limits(rate=DEFAULT_QUERIES_PER_S if has_tenants else None, rate_with_policy=DEFAULT_QUERIES_PER_S)
+
+
+def _say_unknown_names(scout: Scout, callers: Iterable[Caller], say: Callable[[str], None]) -> None:
+    for sentence in explain_unknown(scout, [*list_setting_names(scout.settings, ()), *list_policy_names(callers)]):
+        say(sentence)
 
 
 @click.command("serve")
@@ -107,6 +115,7 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
             "there is no policy file, so everybody on this machine may see everything, and other machines "
             "have no access"
         )
+    _say_unknown_names(scout, () if keys else policies.callers, say)
     ending = Ending(limits.patience, settings.drain_seconds, begin_stop)
     run = functools.partial(serve, extra="server", ending=ending, lifespan=keys is None, ready=ready)
     has_uvloop = importlib.util.find_spec("uvloop") is not None

@@ -85,7 +85,10 @@ def settings_command(ctx: click.Context, names: tuple[str, ...], home: str | Non
     setting_names = [row["name"] for row in rows]
     for name in names:
         if name not in setting_names:
+            known, _, value = name.partition("=")
             advice = name_nearest(name, setting_names, "See  toolscout settings")
+            if known in setting_names:
+                advice = f"This command only lists. To set it, set TOOLSCOUT_{known.upper()}={value}"
             raise NotFound(f"expected the name of a setting, found {name!r}. {advice}")
     chosen = [row for row in rows if not names or row["name"] in names]
     if as_json:

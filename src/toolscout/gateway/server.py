@@ -37,6 +37,7 @@ from toolscout.gateway.repairs import add_notes, check_arguments, read_request
 from toolscout.gateway.result_pages import read_result
 from toolscout.gateway.results import Results, wants_everything
 from toolscout.gateway.stdio import open_standard_streams
+from toolscout.gateway.unknown_names import say_unknown_names
 from toolscout.gateway.upstreams import Upstreams
 from toolscout.scout import Scout
 from toolscout.types import Search, Tool, keep_kind
@@ -154,6 +155,8 @@ class Gateway:
                     )
                     group.start_soon(self._sync_other_sources)
                     group.start_soon(self.identities.follow_vault)
+                    named = self.options.pins, self.policies.callers, self.profiles.all
+                    group.start_soon(say_unknown_names, self.upstreams, *named)
                     if self.programs is not None:
                         group.start_soon(self.programs.keep_ready)
         finally:

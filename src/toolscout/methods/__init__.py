@@ -20,7 +20,7 @@ import msgspec
 from toolscout.arrays import Arrays
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
-from toolscout.errors import ConfigError
+from toolscout.errors import ConfigError, explain_unknown_field
 from toolscout.methods.lesson import Lesson
 from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Stage
@@ -128,4 +128,4 @@ def parse_options(values: Mapping[str, Any], options_type: type[Options]) -> Opt
     try:
         return msgspec.convert(dict(values), options_type)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"a setting is not valid: {error}") from None
+        raise ConfigError(f"a setting is not valid: {explain_unknown_field(error, options_type)}") from None

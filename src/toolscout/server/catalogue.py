@@ -98,6 +98,7 @@ async def list_tools(request: ApiRequest[ToolsRequest]) -> ToolsAnswer:
 
 def _list_tools(service: Service, caller: Caller, parameters: ToolsRequest) -> ToolsAnswer:
     view = service.views.current(caller)
+    _require_source(service, view, caller, parameters.source)
     if parameters.state == "searched":
         only = RowFilter(parameters.within, parameters.text, parameters.source, parameters.kind, parameters.parent)
         rows, total = view.page_tools(caller, only, parameters.offset, parameters.limit)
@@ -105,6 +106,12 @@ def _list_tools(service: Service, caller: Caller, parameters: ToolsRequest) -> T
         rows = _list_unsearched(service, caller, parameters)
         total, rows = len(rows), rows[parameters.offset : parameters.offset + parameters.limit]
     return ToolsAnswer(rows, total, parameters.offset, view.generation)
+
+
+def _require_source(service: Service, view: View, caller: Caller, name: str | None) -> None:
+    """Raise NotFound for a source that there is not. A source without visible tools exists only for managers."""
+    names = [source.name for source in service.scout.sources()] if name and may_manage(caller) else []
+    view.require_source(caller, name, names)
 
 
 def _list_unsearched(service: Service, caller: Caller, parameters: ToolsRequest | FacetsRequest) -> list[Row]:
@@ -143,6 +150,7 @@ async def count_facets(request: ApiRequest[FacetsRequest]) -> FacetsAnswer:
 
 def _count_facets(service: Service, caller: Caller, parameters: FacetsRequest) -> FacetsAnswer:
     view = service.views.current(caller)
+    _require_source(service, view, caller, parameters.source)
     if parameters.state == "searched":
         only = RowFilter(None, parameters.text, parameters.source, parameters.kind, parameters.parent)
         counts = view.count_facets(caller, only, parameters.limit)

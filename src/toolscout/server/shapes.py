@@ -26,7 +26,11 @@ Id = Annotated[str, Meta(min_length=1, max_length=1_000)]
 SearchId = Annotated[str, Meta(min_length=1, max_length=200, description="From the answer of a search.")]
 Text = Annotated[str, Meta(max_length=200)]
 SourceText = Annotated[str, Meta(max_length=200, description="The name of a source.")]
-Instant = Annotated[str, Meta(max_length=40, description="ISO 8601, UTC; a prefix such as 2026-05 is enough.")]
+INSTANT_PATTERN = r"^\d{4}(-\d\d){0,2}([T ].*)?$"
+Instant = Annotated[
+    str,
+    Meta(max_length=40, pattern=INSTANT_PATTERN, description="ISO 8601, UTC; a prefix such as 2026-05 is enough."),
+]
 Page = Annotated[int, Meta(ge=1, le=500, description="Number of entries.")]
 Deadline = Annotated[float, Meta(gt=0, le=600, description="Seconds until the answer is wanted.")] | None
 Recipe = Annotated[

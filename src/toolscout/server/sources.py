@@ -100,11 +100,15 @@ async def enable_source(request: ApiRequest[EnableRequest]) -> Enabled:
     return Enabled(parameters.source, parameters.enabled)
 
 
-def _enable_source(service: Service, parameters: EnableRequest) -> None:
+def _require_source(service: Service, name: str) -> None:
     names = [source.name for source in service.scout.sources()]
-    if parameters.source not in names:
-        advice = name_nearest(parameters.source, names, "See  toolscout list")
-        raise RequestRefused(404, f"expected the name of a source, found {parameters.source!r:.200}. {advice}")
+    if name not in names:
+        advice = name_nearest(name, names, "See  toolscout list")
+        raise RequestRefused(404, f"expected the name of a source, found {name!r:.200}. {advice}")
+
+
+def _enable_source(service: Service, parameters: EnableRequest) -> None:
+    _require_source(service, parameters.source)
     service.scout.enable(parameters.source, parameters.enabled)
 
 
@@ -115,6 +119,8 @@ async def list_approvals(request: ApiRequest[ApprovalsRequest]) -> ApprovalsAnsw
 
 
 def _list_approvals(service: Service, parameters: ApprovalsRequest) -> ApprovalsAnswer:
+    if parameters.source is not None:
+        _require_source(service, parameters.source)
     waiting = [
         definition for definition in service.scout.waiting() if parameters.source in (None, definition.tool.source)
     ]

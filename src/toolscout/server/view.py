@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from toolscout.access.policy import LOCAL, Caller
 from toolscout.catalogue.store import Catalogue, Store
-from toolscout.errors import NotFound, find_nearest
+from toolscout.errors import NotFound, find_nearest, name_nearest
 from toolscout.server.shapes import Facet, Node, Row
 from toolscout.types import Tool
 
@@ -99,13 +100,30 @@ class View:
         mask = self.catalogue.mask(caller.visible)
         return number is not None and (mask is None or bool(mask[number]))
 
+    def _list_visible(self, caller: Caller) -> Iterable[Row]:
+        """Yield the rows that the caller may see."""
+        return (self.rows[number] for number in self.filter_visible(caller, self._below[()]))
+
     def name_nearest_tool(self, caller: Caller, name: str, otherwise: str) -> str:
         """Ask whether the nearest tool that the caller may see was meant; `name` may be an id or a name."""
         known: dict[str, str] = {}
-        for row in (self.rows[number] for number in self.filter_visible(caller, self._below[()])):
+        for row in self._list_visible(caller):
             known |= {row.id: row.id, row.name: known.get(row.name, row.id)}
         nearest = find_nearest(name[:MAX_NAME_CHARS_COMPARED], known)
         return otherwise if nearest is None else f"Did you mean {known[nearest]!r}?"
+
+    def require_source(self, caller: Caller, name: str | None, names: Iterable[str] = ()) -> None:
+        """Check that a source is one of `names`, or has tools that the caller may see. None: no source is named.
+
+        Raises:
+            NotFound: with the nearest name that the caller may see.
+        """
+        if name is None or name in names:
+            return
+        known = {*names, *(row.id.partition("/")[0] for row in self._list_visible(caller))}
+        if name not in known:
+            advice = name_nearest(name[:MAX_NAME_CHARS_COMPARED], known, "GET /v1/sources lists them.")
+            raise NotFound(f"expected the name of a source, found {name!r:.200}. {advice}")
 
     def count_tools(self, caller: Caller) -> int:
         """Count the tools that the caller may see."""

@@ -55,6 +55,9 @@ SOURCE_KINDS: Final = {
 }
 
 
+_MANIFEST_KEYS: Final = {"dependencies", "devDependencies", "scripts"}  # of package.json
+
+
 def detect(locator: str) -> str:
     """Return the reader that a locator needs: a key of `SOURCE_KINDS`, or the name of a plug-in.
 
@@ -70,8 +73,8 @@ def detect(locator: str) -> str:
         return "openapi" if re.search(r"\.(json|ya?ml)$|openapi|swagger", address, re.I) else "mcp"
     if re.match(r"\w+://", locator) and plugin_prefix(locator) is None:
         raise SourceError(f"{locator}: toolscout reads from http:// and https:// addresses only. Download it first.")
-    path = Path(locator).expanduser()
-    if path.is_dir():
+    path = Path(os.path.expanduser(locator))
+    if os.path.isdir(path):  # unlike `Path.is_dir` it takes a command that is too long for a path
         if (path / "corpus.jsonl").is_file():
             return "folder"
         from toolscout.sources.skills import find_skills
@@ -79,7 +82,7 @@ def detect(locator: str) -> str:
         if next(find_skills(path), None):
             return "skills"
         raise SourceError(f"{locator}: expected a folder with corpus.jsonl or SKILL.md, found a folder without them")
-    if path.is_file():
+    if os.path.isfile(path):
         return _detect_file(path)
     return plugin_prefix(locator) or _detect_command(locator)
 
@@ -94,7 +97,9 @@ def _detect_command(locator: str) -> str:
     if words and shutil.which(words[0]):
         return "mcp"
     if len(words) == 1 and (os.sep in locator or Path(locator).suffix):
-        advice = name_nearest(Path(locator).name, _list_names(Path(locator).expanduser().parent), "Check its path.")
+        advice = name_nearest(
+            Path(locator).name, _list_names(Path(os.path.expanduser(locator)).parent), "Check its path."
+        )
         raise SourceError(f"{locator}: there is no such file. {advice}")
     if _is_module(locator):
         raise SourceError(f"{locator}: there is no such file. For the Python module, add py:{locator}")
@@ -152,17 +157,23 @@ def _detect_file(path: Path) -> str:
     if isinstance(document, Mapping):
         if "openapi" in document or "swagger" in document:
             return "openapi"
-        return _detect_object(document)
+        return _detect_object(path, document)
     return "schemas"
 
 
-def _detect_object(document: Mapping[str, Any]) -> str:
-    """Return the reader of a JSON or YAML object that is no OpenAPI document."""
+def _detect_object(path: Path, document: Mapping[str, Any]) -> str:
+    """Return the reader of a JSON or YAML object that is no OpenAPI document.
+
+    Raises:
+        SourceError: if it is the manifest of an npm package.
+    """
     from toolscout.sources.agents import is_card
 
     servers = (document.get(key) for key in ("servers", "mcp"))
     if "mcpServers" in document or any(isinstance(value, Mapping) for value in servers):
         return "mcp"
+    if "name" in document and "version" in document and _MANIFEST_KEYS & document.keys():
+        raise SourceError(f"{path}: the manifest of a package describes no tools. See  toolscout add --help")
     return "agents" if is_card(document) else "schemas"
 
 

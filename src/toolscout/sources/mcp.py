@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError, require
 from toolscout.sandbox.servers import Sandbox, find_sandbox, read_sandboxes
 from toolscout.sources.mcp_config import Server, discover, load_entries, parse_server, server_from_locator
-from toolscout.sources.mcp_oauth import has_terminal
+from toolscout.sources.mcp_oauth import PersonRequired, has_terminal
 from toolscout.sources.mcp_session import Connection, SignInRequired, connect
 from toolscout.sources.reading import RawTool, Reading, build_tool, collect, source_name
 from toolscout.types import Hints, Tool
@@ -95,7 +96,7 @@ def plan_servers(
     Raises:
         SourceError: if the locator names no server.
     """
-    path = Path(locator).expanduser()
+    path = Path(os.path.expanduser(locator))
     if not _is_file(path):
         server = server_from_locator(locator)
         source = name or source_name(server.name)
@@ -150,7 +151,9 @@ def _is_file(path: Path) -> bool:
 def build_reading(source: str, server: Server, outcome: Outcome | SourceError) -> Reading:
     """Build the Reading of one server from its raw tools, or from the error that it gave instead."""
     if isinstance(outcome, SourceError):
-        return Reading(source=source, kind="mcp", state="error", message=str(outcome))
+        awaits_person = isinstance(outcome, PersonRequired)
+        message = f"{source}: {str(outcome).removeprefix(f'{server.name}: ')}"
+        return Reading(source=source, kind="mcp", state="error", message=message, awaits_person=awaits_person)
     raw, about = outcome
     build = partial(_build_tool, source, server)
     reading = collect(source, "mcp", ((_name_entry(tool, i), partial(build, tool)) for i, tool in enumerate(raw, 1)))

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -104,6 +104,8 @@ def _read_transport(entry: Mapping[str, Any]) -> tuple[Any, str, str]:
     """
     url = next((entry[key] for key in ("url", "httpUrl", "serverUrl") if entry.get(key)), "")
     command = entry.get("command") or ""
+    if isinstance(command, list):
+        raise SourceError('expected text as "command", found a list: give the first word there, the rest as "args"')
     if not (isinstance(url, str) and isinstance(command, str) and (url or command)):
         raise SourceError('expected text as "command" or as "url", found neither: give one of them')
     kind = entry.get("type") or ("stdio" if command else "http")
@@ -129,13 +131,16 @@ def parse_server(name: str, entry: object, path: Path) -> Server:
     args = entry.get("args") or []
     if not isinstance(args, list):
         raise SourceError('expected a list of texts as "args", found something else')
+    words = [_read_text("args", value) for value in args]
+    if transport == "stdio":
+        _require_subject(command, words, 'add it to "args"')
     return Server(
         name=name,
         origin=str(path),
         folder=path.parent.parent if path.parent.name.startswith(".") else path.parent,
         transport=transport,
         command=command,
-        args=tuple(_read_text("args", value) for value in args),
+        args=tuple(words),
         env=_read_texts("env", entry.get("env")),
         cwd=cwd,
         url=url,
@@ -233,6 +238,7 @@ def server_from_locator(locator: str) -> Server:
         raise SourceError(f"expected the URL or the command of an MCP server, found a broken one: {error}") from None
     if not words:
         raise SourceError("expected the command or the URL of an MCP server, found nothing")
+    _require_subject(words[0], words[1:], f"toolscout add '{words[0]} …'")
     return Server(
         name=_name_command(words),
         origin=words[0],
@@ -243,6 +249,8 @@ def server_from_locator(locator: str) -> Server:
     )
 
 
+_PYTHON: Final = re.compile(r"(python|pypy)[\d.]*")
+_SHELLS: Final = {"sh", "bash", "zsh", "fish", "dash"}
 _LAUNCHERS: Final = {
     "npx", "bunx", "pnpx", "uvx", "npm", "pnpm", "bun", "yarn", "uv", "pipx", "node", "deno", "docker",
     "podman", "env",
@@ -260,11 +268,23 @@ _GENERIC_FILES: Final = {"index", "main", "server", "app", "cli", "run", "__main
 _GENERIC_LABELS: Final = {"mcp", "api", "www", "server"}
 
 
+def _require_subject(command: str, arguments: Iterable[str], mend: str) -> None:
+    """Refuse a launcher or an interpreter without what it shall run: it would wait for input and never answer.
+
+    Raises:
+        SourceError: naming the mend.
+    """
+    program = Path(command).name
+    is_bare = not any(not word.startswith("-") and word not in _SUBCOMMANDS for word in arguments)
+    if is_bare and (program in _LAUNCHERS | _SHELLS or _PYTHON.fullmatch(program)):
+        raise SourceError(f"{program} runs a package or a script, and none is named after it: {mend}")
+
+
 def _name_command(words: list[str]) -> str:
     """Name a command as people would: by what it serves, such as `git` for `uvx mcp-server-git`."""
     program = Path(words[0]).name
     rest = iter(words[1:])
-    if re.fullmatch(r"(python|pypy)[\d.]*", program):
+    if _PYTHON.fullmatch(program):
         for word in rest:
             if word == "-m":
                 return _drop_generic_words(next(rest, program))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Nobody",
+    "PersonRequired",
     "SessionIdentity",
     "SignInRequired",
     "TokenFile",
@@ -48,6 +49,10 @@ _PAGE: Final = (
 
 class SignInRequired(SourceError):
     """The server wants the identity of the session to sign in."""
+
+
+class PersonRequired(SourceError):
+    """The server wants a person to sign in, and the session belongs to nobody in particular."""
 
 
 class SessionIdentity(Protocol):

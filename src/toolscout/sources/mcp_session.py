@@ -22,6 +22,7 @@ from toolscout.sources.mcp_guard import Guard
 from toolscout.sources.mcp_limits import find_refusal
 from toolscout.sources.mcp_lists import ListReader, ListRequest
 from toolscout.sources.mcp_oauth import (
+    PersonRequired,
     SessionIdentity,
     SignInRequired,
     TokenFile,
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection", "ListRequest", "SignInRequired", "connect", "sends_credentials"]
 
+#: Characters of an error without its fixed words; the last line of stderr gets what is left, within two bounds.
+MAX_ERROR_CHARS, MIN_STDERR_CHARS, MAX_STDERR_CHARS = 195, 40, 200
 STDERR_END_S: Final = 0.5  # to wait for a server's last words on stderr
 #: Variables that a server inherits beside those of the SDK.
 INHERITED_VARIABLES: Final = (
@@ -269,7 +272,7 @@ class _Watch:
         """Explain that the server did not answer in time."""
         return self._build_error(
             f"expected {self.awaited} within {self.seconds:g} s, found none",
-            'if it needs longer, set "timeout" (seconds) in its entry, or mcp_timeout',
+            'if it needs longer, set mcp_timeout (seconds), or "timeout" in its entry',
         )
 
     def explain(self, error: BaseException) -> SourceError:
@@ -319,7 +322,8 @@ class _Watch:
         """Explain that the server refused a message, by its HTTP status. `words`: its own words."""
         if self.status == 401 and self.identity is not None:
             return SignInRequired(f"{self.server.name}: this server wants you to sign in")
-        return self._build_error(*self._explain_status(words))
+        error = self._build_error(*self._explain_status(words))
+        return PersonRequired(str(error)) if self.status == 401 and not sends_credentials(self.server) else error
 
     def _explain_mcp_error(self, closed: bool, words: str) -> str:
         """Say what came instead of the awaited answer. `closed`: whether the session ended."""
@@ -343,7 +347,11 @@ class _Watch:
         hint = f"; {self.wire.junk:,} lines it wrote are no MCP messages" if self.wire.junk else ""
         lines = self.stderr.decode("utf-8", "replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        hint += f"; the last line it wrote to stderr is {last[:200]!r}" if last else ""
+        n_chars = MAX_ERROR_CHARS - len(self.server.name) - len(what) - len(action)
+        n_chars = min(max(n_chars, MIN_STDERR_CHARS), MAX_STDERR_CHARS)
+        last = self.cover.text(redact(last, self.server.secrets))  # before it is cut: half a secret is not recognised
+        last = last if len(last) <= n_chars else f"{last[: n_chars - 1]}…"
+        hint += f"; it last wrote to stderr: {last!r}" if last else ""
         text = f"{what}{hint}{': ' if action else ''}{action}"
         return SourceError(f"{self.server.name}: {self.cover.text(redact(text, self.server.secrets))}")
 

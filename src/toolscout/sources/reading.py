@@ -32,6 +32,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """The result of reading one source.
 
     In state `error` the source cannot be read now, and the catalogue keeps the tools that it has of it.
+    `awaits_person` says that this is so because nobody has signed in at its server yet.
     """
 
     source: str
@@ -40,6 +41,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     problems: list[Problem] = []
     state: State = "ok"
     message: str = ""
+    awaits_person: bool = False
 
 
 def source_name(text: str) -> str:
