@@ -43,7 +43,6 @@ ROOT: Final = Path(__file__).parent.parent
 BUSY: Final = str(ROOT / "tests" / "servers" / "busy.py")
 REQUESTS: Final = 64  # of a round, to each gateway
 BLOCK: Final = 8  # requests between two switches
-SEND_DELAY_MS: Final = 2_000  # between two batches of spans, 5 s by default: shorter, so that each start sends many
 RESAMPLES: Final = 2_000
 CALLS: Final = {
     "call of 20 ms": ("call_tool", {"id": "busy/wait", "arguments": {"seconds": 0.02}}),
@@ -117,8 +116,7 @@ async def run_round(
 
 async def measure(folder: Path, queries: list[str], address: str, share: str, options: Any) -> dict[str, Any]:
     rng = random.Random(0)
-    variables = {"TOOLSCOUT_TELEMETRY": address, "OTEL_BSP_SCHEDULE_DELAY": str(SEND_DELAY_MS)}
-    on = {} if share == "none" else {**variables, "TOOLSCOUT_TELEMETRY_SHARE": share}
+    on = {} if share == "none" else {"TOOLSCOUT_TELEMETRY": address, "TOOLSCOUT_TELEMETRY_SHARE": share}
     rounds: dict[str, list[list[dict[str, Round]]]] = {kind: [] for kind in ("search", *CALLS)}
     for start in range(options.starts):
         async with AsyncExitStack() as stack:

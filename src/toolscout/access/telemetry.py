@@ -151,26 +151,32 @@ class _Searches(NamedTuple):
 
 
 class _Recorder:
-    """Makes the spans and metrics of searches in a thread, some times a second."""
+    """Makes the spans and metrics of searches in a thread, at most some times a second. Without searches it sleeps."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
         self._waiting: deque[_Searches] = deque(maxlen=MAX_WAITING_SEARCHES)
-        self._ending = threading.Event()
+        self._has_work, self._ending = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="toolscout-telemetry", daemon=True)
         self._thread.start()
 
     def take(self, searches: _Searches) -> None:
         """Take searches. If too many wait, the oldest are dropped."""
         self._waiting.append(searches)
+        if not self._has_work.is_set():
+            self._has_work.set()
 
     def close(self) -> None:
         """Record what waits, and end the thread."""
         self._ending.set()
+        self._has_work.set()
         self._thread.join(SHUTDOWN_MS / 1000)
 
     def _run(self) -> None:
-        while not self._ending.wait(RECORD_INTERVAL_S):
+        while not self._ending.is_set():
+            self._has_work.wait()
+            self._ending.wait(RECORD_INTERVAL_S)
+            self._has_work.clear()  # before recording: what comes from now on is waited for again
             self._record_waiting()
         self._record_waiting()
 
