@@ -97,7 +97,8 @@ def replay(
 
 def watch(scout: Scout, before: Sequence[Request], after: Sequence[Request], fails: Callable[[str], bool]) -> Outcome:
     """Replay the requests before and after a change, and check now and then."""
-    drift, raised, done = DriftWatch(scout), {}, 0
+    drift, done = DriftWatch(scout), 0
+    raised: dict[str, Any] = {}
     for start in range(0, len(before), CHECK_EVERY):
         replay(scout, before[start : start + CHECK_EVERY], start)
     report = drift.check()

@@ -89,7 +89,8 @@ def join_short(names: Sequence[str], count: int) -> Iterator[Joined]:
         for number in range(120):
             parts = draw.sample(phrases[f"steps {language}"], 2 + number % 3)
             glue = glues[number % len(glues)]
-            text, places = "", []
+            text = ""
+            places: list[tuple[int, int]] = []
             for part in parts:
                 text += glue if places else ""
                 part = part.rstrip("?？ ") if glue[:1] != "." else part

@@ -92,20 +92,21 @@ async def compare_overhead(
     folder: Path, entry: dict[str, Any], tool: str, arguments: dict[str, Any], checkout: Path
 ) -> dict[str, Any]:
     """Measure the same call directly, by this gateway and by that of another checkout, in random order; p50 in ms."""
-    call = {"id": f"it/{tool}", "arguments": arguments}
+    id = f"it/{tool}"
+    call: dict[str, Any] = {"id": id, "arguments": arguments}
     direct_to = StdioServerParameters(command=entry["command"], args=entry.get("args", []))
     here, there = (make_gateway_parameters(folder, {"it": entry}, place) for place in (None, checkout))
     times: dict[str, list[float]] = {"direct": [], "here": [], "beside": []}
     async with Client(direct_to) as direct, Client(here) as first, Client(there) as second:
         for client in (first, second):
-            await wait_until_ready(client, call["id"], arguments)
+            await wait_until_ready(client, id, arguments)
         calls = {"direct": (direct, tool, arguments), "here": (first, "call_tool", call)}
         calls["beside"] = (second, "call_tool", call)
         for number in range(WARM + CALLS):
             for name in random.Random(number).sample(sorted(calls), len(calls)):
-                client, *what = calls[name]
+                client, called, options = calls[name]
                 started = time.perf_counter()
-                await client.call_tool(*what)
+                await client.call_tool(called, options)
                 times[name] += [time.perf_counter() - started] if number >= WARM else []
     p50 = {name: summarise_times(values)["p50"] for name, values in times.items()}
     added = {name: p50[name] - p50["direct"] for name in ("here", "beside")}
@@ -288,13 +289,15 @@ async def count_all_tokens() -> list[dict[str, Any]]:
     """Count the tokens of definitions for four servers in common use, and for fleets of many tools."""
     count, npx = make_token_counter(), str(shutil.which("npx"))
     busy = {"command": sys.executable}
-    real = {
+    real: dict[str, Any] = {
         "time": {"command": str(PROGRAMS / "mcp-server-time"), "args": ["--local-timezone", "UTC"]},
         "git": {"command": str(PROGRAMS / "mcp-server-git")},
         "everything": {"command": npx, "args": ["-y", "@modelcontextprotocol/server-everything"]},
         "files": {"command": npx, "args": ["-y", "@modelcontextprotocol/server-filesystem", str(ROOT)]},
     }
-    fleets = [{f"s{n}": {**busy, "args": [BUSY, "35", f"Warehouse{n}"]} for n in range(size)} for size in SIZES]
+    fleets: list[dict[str, Any]] = [
+        {f"s{n}": {**busy, "args": [BUSY, "35", f"Warehouse{n}"]} for n in range(size)} for size in SIZES
+    ]
     found = []
     for entries in (real, *fleets):
         with tempfile.TemporaryDirectory() as folder:

@@ -43,7 +43,8 @@ BATCH = 256
 
 def measure_recall(stage: Stage, texts: dict[str, str], gold: dict[str, dict[str, float]]) -> float:
     """Return the mean recall@5 of some queries in percent."""
-    ids, ranking = list(gold), {}
+    ids = list(gold)
+    ranking: dict[str, Sequence[str]] = {}
     for start in range(0, len(ids), BATCH):
         some = ids[start : start + BATCH]
         found = stage([Search(query=texts[query], k=5) for query in some])

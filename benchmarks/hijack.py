@@ -204,7 +204,8 @@ def _look_alikes(number: int, by: Attacker) -> tuple[str, str, dict[str, object]
 def _flood(number: int, by: Attacker) -> tuple[str, str, dict[str, object]]:
     subject = by.subject()
     name = "_".join(["get", *subject.split()[:2]])
-    parameters = {"type": "object", "properties": {"query": {"type": "string", "description": "What to look for."}}}
+    properties = {"query": {"type": "string", "description": "What to look for."}}
+    parameters: dict[str, object] = {"type": "object", "properties": properties}
     return name, PLAIN[number % len(PLAIN)].format(subject=subject), parameters
 
 
@@ -237,7 +238,7 @@ def attack(kind: str, known: Sequence[str], honest: Sequence[Tool], rng: random.
                 id=f"{HOSTILE}attack-{number}",
                 name=name,
                 description=description,
-                parameters=parameters or None,  # type: ignore[arg-type]
+                parameters=parameters or None,
                 path=("x",),
             )
         )

@@ -173,9 +173,9 @@ def measure_one_need(split: str) -> dict[str, Any]:
         lines = [line for line in read_suite(name) if line["split"] == split]
         whole = [len(load_splitter().split(line["text"])) == 1 for line in lines]
         every += whole
-        measured |= {name: {"n": len(whole), "whole": percent(np.mean(whole))}} if whole else {}
+        measured |= {name: {"n": len(whole), "whole": percent(float(np.mean(whole)))}} if whole else {}
     low, high = metrics.bootstrap_ci(np.array(every, dtype=float))
-    measured |= {"n": len(every), "whole": percent(np.mean(every)), "ci95": [percent(low), percent(high)]}
+    measured |= {"n": len(every), "whole": percent(float(np.mean(every))), "ci95": [percent(low), percent(high)]}
     click.echo(f"one need: {measured}", err=True)
     return measured
 

@@ -61,7 +61,7 @@ def make_tools(corpus: Path, folder: Path, n_tools: int, seed: int = 0) -> list[
     def exchange(match: re.Match[str]) -> str:
         chance = draw.random()
         if chance < INVENTED:
-            return "".join(draw.choices("bcdfgklmnprstvz", k=3)) + draw.choice(words)
+            return "".join(draw.choices("bcdfgklmnprstvz", k=3)) + str(draw.choice(words))
         return draw.choice(words) if chance < EXCHANGED else match[0]
 
     for copy in range(-(-n_tools // len(entries))):
@@ -199,7 +199,7 @@ def measure_indexes(scout: Any, requests: Sequence[str]) -> dict[str, Any]:
 
 def measure_words(words: Any, requests: Sequence[str]) -> dict[str, float]:
     """Return the milliseconds of the search for words with and without prefixes of common words' lists."""
-    report = {}
+    report: dict[str, Any] = {}
     for name, minimum in (("whole", 1 << 60), ("pruned", None)):
         if words._impacts is not None and minimum is not None:
             kept, words._impacts.min_postings = words._impacts.min_postings, minimum
@@ -232,7 +232,7 @@ def count_vector_bytes(index: Any, rows: Any) -> float:
     compared = [index._graph.search(index.make_graph_code(row), n_candidates, threads=1).computed_distances
                 for row in rows]  # fmt: skip
     n_rows = max(MIN_CANDIDATES, n_candidates // 2)
-    return float(np.median(compared)) * index._graph.ndim + n_rows * 4 * index.dim
+    return float(np.median(compared) * index._graph.ndim + n_rows * 4 * index.dim)
 
 
 # --- all sizes --------------------------------------------------------------------------------------------------------

@@ -69,7 +69,8 @@ def compare_with_bm25s(scout: Scout, texts: list[str]) -> dict[str, float]:
 
     times: dict[str, list[float]] = {"bm25s": [], "scout": []}
     for text in texts[:20]:
-        retrieve(text), scouted(text)
+        retrieve(text)
+        scouted(text)
     for text in texts:
         for name, call in (("bm25s", retrieve), ("scout", scouted)):
             started = time.perf_counter()

@@ -1,49 +1,48 @@
-"""Measures what traces and metrics cost: blocks of the same requests to one gateway, with telemetry on and off in turn.
+"""Measures what traces and metrics cost: the same requests to two gateways, one with telemetry and one without.
 
-A collector runs in a process of its own. A pair is a block with telemetry and one without, in random order. The wall
-time of a request is what a caller notices. The processor time of answering is that until the last answer of a block;
-all processor time holds also what is then made and sent in the background. A block is as long as the SDK's own batches.
-The figures are medians over pairs, with bootstrap intervals: of ratios, and of the processor time added to a request.
-One process with both settings keeps them apart from the load of the machine. The agent, who shares the process here,
-makes no spans. The catalogue is a dataset's, beside a server of the tests.
+Both are programs of their own that speak MCP over stdio, each with a copy of the home and a server of the tests behind.
+A collector is another program. A round is the same requests to both, in short blocks in random order, so that both meet
+the same load of the machine. The gateways are started anew several times, since two processes that do the same differ.
 
-    python benchmarks/telemetry.py --data FOLDER [--pairs 60] [--out benchmarks/results/telemetry.json]
+* `wall_ratio`: time of the median request of a round; the median over all rounds.
+* `processor_ratio`: processor time of the gateway with all that it makes and sends in the background; the sums of all
+  rounds, since the background sends seldom. The servers behind it are not counted.
+* `added_processor_ms`: the same for a request, as a difference.
+
+The intervals (95 %) are bootstrapped over the rounds. `starts` has the ratios of each start. With `--share none` both
+gateways run without telemetry: what that finds is the error of the measurement.
+
+    python benchmarks/telemetry.py --data FOLDER [--starts 4] [--rounds 15] [--out benchmarks/results/telemetry.json]
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 import numpy as np
-from mcp import Client
-from mcp.shared import _otel as mcp_telemetry
-from mcp.shared import jsonrpc_dispatcher
-from opentelemetry import trace
+from mcp import Client, StdioServerParameters
 
-from toolscout.access import telemetry
-from toolscout.gateway import Gateway
-from toolscout.gateway.options import Options
 from toolscout.lab.machine import provenance
 from toolscout.scout import Scout
 
 ROOT: Final = Path(__file__).parent.parent
 BUSY: Final = str(ROOT / "tests" / "servers" / "busy.py")
-BLOCK: Final = 128  # a call has four spans at most, and the SDK sends 512 at once
+REQUESTS: Final = 64  # of a round, to each gateway
+BLOCK: Final = 8  # requests between two switches
 RESAMPLES: Final = 2_000
 CALLS: Final = {
     "call of 20 ms": ("call_tool", {"id": "busy/wait", "arguments": {"seconds": 0.02}}),
@@ -60,115 +59,123 @@ with open_collector() as collector:
 """
 
 
-_is_agent: Final[ContextVar[bool]] = ContextVar("is_agent", default=False)
-_open_span: Final = mcp_telemetry.otel_span
+class Gateway(NamedTuple):
+    """A running gateway and the number of its process."""
+
+    client: Client
+    process: int
+
+    def read_seconds(self) -> float:
+        """Return the processor time of all its threads so far."""
+        threads = Path(f"/proc/{self.process}/task").glob("*/schedstat")
+        return sum(int(path.read_text().split()[0]) for path in threads) / 1e9
 
 
-@dataclasses.dataclass(frozen=True)
-class Times:
-    """The seconds of a block: wall time of the median request, processor time of answering, and all processor time."""
+class Round(NamedTuple):
+    """What one gateway needed for the requests of a round: seconds of the median request, and processor time."""
 
     wall: float
-    answering: float
     processor: float
 
 
-def summarise(values: list[float]) -> dict[str, Any]:
-    array, rng = np.array(values), np.random.default_rng(0)
-    medians = np.median(rng.choice(array, (RESAMPLES, len(array))), axis=1)
-    low, high = np.quantile(medians, [0.025, 0.975])
-    return {"median": round(float(np.median(array)), 4), "ci95": [round(float(low), 4), round(float(high), 4)]}
+@asynccontextmanager
+async def open_gateway(folder: Path, home: Path, variables: dict[str, str]) -> AsyncIterator[Gateway]:
+    """Start a gateway and wait until its server is there."""
+    words = ["-m", "toolscout", "--home", str(home), "gateway", "--config", str(folder / "mcp.json")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOOLSCOUT_GATEWAY_RATE": "0", **variables}
+    before = find_children()
+    async with Client(StdioServerParameters(command=sys.executable, args=words, env=environment)) as client:
+        [process] = find_children() - before
+        while (await client.call_tool(*CALLS["call that answers at once"])).is_error:
+            await asyncio.sleep(0.2)
+        yield Gateway(client, process)
 
 
-@contextmanager
-def open_server_span(name: str, **options: Any) -> Iterator[Any]:
-    """Open a span of the MCP SDK, but none for a request that the agent sends: its process is another one."""
-    if _is_agent.get():
-        _is_agent.set(False)  # what the request starts is the gateway's
-        yield trace.INVALID_SPAN
-        return
-    with _open_span(name, **options) as span:
-        yield span
+def find_children() -> set[int]:
+    return {int(word) for path in Path("/proc/self/task").glob("*/children") for word in path.read_text().split()}
 
 
-@contextmanager
-def set_telemetry(active: Any) -> Iterator[None]:
-    """Switch telemetry on or off. The spans of the MCP SDK follow, since it finds its provider at each span."""
-    telemetry._active = active
-    trace._TRACER_PROVIDER = active.traces if active is not None else trace.NoOpTracerProvider()
-    mcp_telemetry._tracer = trace.get_tracer("mcp-python-sdk")
-    try:
-        yield
-    finally:
-        telemetry._active = None
-
-
-async def run_block(client: Client, requests: list[tuple[str, dict[str, Any]]], active: Any) -> Times:
-    """Send the requests one after the other, and wait until everything that they leave to do is done."""
-    walls, began = [], time.process_time()
-    with set_telemetry(active):
-        for request in requests:
-            started = time.perf_counter()
-            _is_agent.set(True)
-            answer = await client.call_tool(*request)
-            walls.append(time.perf_counter() - started)
-            assert not answer.is_error, answer
-    answering = time.process_time() - began
-    if active is not None:
-        await asyncio.to_thread(active.recorder._record_waiting)
-        await asyncio.to_thread(active.traces.force_flush)
-    return Times(float(np.median(walls)), answering, time.process_time() - began)
-
-
-async def measure(folder: Path, queries: list[str], address: str, pairs: int) -> dict[str, Any]:
-    rng, result = random.Random(0), {}
-    active = telemetry.Telemetry(address, "benchmark")
-    with Scout(folder / "home", gateway_rate=0.0) as scout:
-        gateway = Gateway(scout, Options(configs=(folder / "mcp.json",)))
-        async with gateway.running(), Client(gateway.server) as client:
-            while (await client.call_tool(*CALLS["call that answers at once"])).is_error:
-                await asyncio.sleep(0.2)
-            for kind in ("search", *CALLS):
-                times: dict[str, list[Times]] = {"on": [], "off": []}
-                for _ in range(1 + pairs):
-                    some = rng.choices(queries, k=BLOCK)
-                    block = [CALLS.get(kind, ("search_tools", {"queries": [query]})) for query in some]
-                    for name in rng.sample(["on", "off"], 2):
-                        times[name].append(await run_block(client, block, active if name == "on" else None))
-                result[kind] = summarise_pairs(times["on"][1:], times["off"][1:])
-                click.echo(json.dumps({kind: result[kind]}), err=True)
-    active.close()
-    return result
-
-
-def summarise_pairs(on: list[Times], off: list[Times]) -> dict[str, Any]:
-    pairs = list(zip(on, off, strict=True))
-    added = [1000 * (a.processor - b.processor) / BLOCK for a, b in pairs]
+async def run_round(
+    sides: dict[str, Gateway], requests: list[tuple[str, dict[str, Any]]], rng: random.Random
+) -> dict[str, Round]:
+    """Send the requests to both gateways, one after the other."""
+    walls: dict[str, list[float]] = {name: [] for name in sides}
+    began = {name: gateway.read_seconds() for name, gateway in sides.items()}
+    for start in range(0, len(requests), BLOCK):
+        for name in rng.sample(sorted(sides), 2):
+            for request in requests[start : start + BLOCK]:
+                started = time.perf_counter()
+                answer = await sides[name].client.call_tool(*request)
+                walls[name].append(time.perf_counter() - started)
+                assert not answer.is_error, answer
     return {
-        "wall_ratio": summarise([a.wall / b.wall for a, b in pairs]),
-        "answering_ratio": summarise([a.answering / b.answering for a, b in pairs]),
-        "processor_ratio": summarise([a.processor / b.processor for a, b in pairs]),
-        "added_processor_ms": summarise(added),
-        "p50_ms": {
-            name: round(1000 * float(np.median([times.wall for times in some])), 3)
-            for name, some in (("on", on), ("off", off))
-        },
-        "processor_ms": {
-            name: round(1000 * float(np.median([times.processor for times in some])) / BLOCK, 3)
-            for name, some in (("on", on), ("off", off))
-        },
-        "pairs": len(pairs),
+        name: Round(float(np.median(walls[name])), gateway.read_seconds() - began[name])
+        for name, gateway in sides.items()
     }
+
+
+async def measure(folder: Path, queries: list[str], address: str, share: str, options: Any) -> dict[str, Any]:
+    rng = random.Random(0)
+    on = {} if share == "none" else {"TOOLSCOUT_TELEMETRY": address, "TOOLSCOUT_TELEMETRY_SHARE": share}
+    rounds: dict[str, list[list[dict[str, Round]]]] = {kind: [] for kind in ("search", *CALLS)}
+    for start in range(options.starts):
+        async with AsyncExitStack() as stack:
+            sides = {}
+            for name in ["on", "off"] if start % 2 else ["off", "on"]:
+                home = folder / f"{share}-{start}-{name}"
+                shutil.copytree(folder / "home", home)
+                gateway = open_gateway(folder, home, on if name == "on" else {})
+                sides[name] = await stack.enter_async_context(gateway)
+            for kind, results in rounds.items():
+                results.append([])
+                for _ in range(1 + options.rounds):
+                    some = rng.choices(queries, k=REQUESTS)
+                    requests = [CALLS.get(kind, ("search_tools", {"queries": [query]})) for query in some]
+                    results[-1].append(await run_round(sides, requests, rng))
+                del results[-1][0]
+    return {kind: summarise(results) for kind, results in rounds.items()}
+
+
+def summarise(starts: list[list[dict[str, Round]]]) -> dict[str, Any]:
+    rounds = [result for start in starts for result in start]
+    walls, seconds = ([[getattr(r[side], name) for side in ("on", "off")] for r in rounds] for name in Round._fields)
+    on, off = np.array(seconds).T
+    wall_ratios = np.divide(*np.array(walls).T)
+    picks = np.random.default_rng(0).integers(0, len(rounds), (RESAMPLES, len(rounds)))
+    added = (on - off) * 1000 / REQUESTS
+    return {
+        "wall_ratio": describe(np.median(wall_ratios), np.median(wall_ratios[picks], axis=1)),
+        "processor_ratio": describe(on.sum() / off.sum(), on[picks].sum(axis=1) / off[picks].sum(axis=1)),
+        "added_processor_ms": describe(added.mean(), added[picks].mean(axis=1)),
+        "p50_ms": dict(zip(("on", "off"), (np.median(np.array(walls), axis=0) * 1000).round(3).tolist(), strict=True)),
+        "processor_ms": {
+            name: round(float(side.mean()) * 1000 / REQUESTS, 3) for name, side in (("on", on), ("off", off))
+        },
+        "starts": [
+            {
+                "wall_ratio": round(float(np.median([r["on"].wall / r["off"].wall for r in start])), 4),
+                "processor_ratio": round(
+                    sum(r["on"].processor for r in start) / sum(r["off"].processor for r in start), 4
+                ),
+            }
+            for start in starts
+        ],
+        "rounds": len(rounds),
+    }
+
+
+def describe(value: Any, resampled: Any) -> dict[str, Any]:
+    low, high = np.quantile(resampled, [0.025, 0.975])
+    return {"value": round(float(value), 4), "ci95": [round(float(low), 4), round(float(high), 4)]}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the datasets")
     parser.add_argument("--set", default="ultratool")
-    parser.add_argument("--pairs", type=int, default=60)
-    parser.add_argument(
-        "--share", type=float, action="append", help="share of the traces that are kept; default 1 and 0.1"
-    )
+    parser.add_argument("--starts", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=15, help="of each start and kind of request")
+    parser.add_argument("--share", action="append", help="share of the traces that are kept; default none, 0.1 and 1")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     lines = (options.data / options.set / "queries.jsonl").read_text(encoding="utf-8").splitlines()
@@ -178,7 +185,6 @@ def main() -> int:
     )
     assert collector.stdout is not None
     address = collector.stdout.readline().strip()
-    jsonrpc_dispatcher.otel_span = open_server_span
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "mcp.json").write_text(
@@ -189,13 +195,14 @@ def main() -> int:
             scout.embed()
             tools = len(scout.store.catalogue())
         measured = {}
-        for share in options.share or [1.0, 0.1]:
-            os.environ |= {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": str(share)}
-            measured[f"share {share:g}"] = asyncio.run(measure(folder, queries, address, options.pairs))
+        for share in options.share or ["none", "0.1", "1"]:
+            found = asyncio.run(measure(folder, queries, address, share, options))
+            measured[f"share {share}"] = found
+            click.echo(json.dumps({share: found}), err=True)
     spans, _ = collector.communicate()
     result = {
         **provenance(),
-        "command": f"python benchmarks/telemetry.py --set {options.set} --pairs {options.pairs}",
+        "command": f"python benchmarks/telemetry.py --starts {options.starts} --rounds {options.rounds}",
         "tools": tools,
         "spans": int(spans.split()[-1]),
         **measured,

@@ -28,18 +28,25 @@ TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 QUERY = "tell the trace context of my zebra"
 
 
-def run_gateway(folder: Path, collector: Collector) -> list[Any]:
-    """Search and call through a gateway in a process of its own. Returns the answers."""
+def run_gateway(folder: Path, collector: Collector, *, traced: bool = True, **variables: str) -> list[Any]:
+    """Search and call through a gateway in a process of its own. Returns the answers.
+
+    Args:
+        folder: for its home.
+        collector: gets its traces.
+        traced: whether the requests belong to a trace of the caller.
+        **variables: of the environment.
+    """
     from mcp import Client, StdioServerParameters
 
     config = folder / "mcp.json"
     config.write_text(json.dumps({"mcpServers": {"traced": {"command": sys.executable, "args": [str(SERVER)]}}}))
     words = ["-m", "toolscout", "--home", name_home(folder / "home"), "gateway", "--config", str(config)]
-    environment = {**os.environ, "TOOLSCOUT_TELEMETRY": collector.address}
+    environment = {**os.environ, "TOOLSCOUT_TELEMETRY": collector.address, **variables}
 
     async def use() -> list[Any]:
         parameters = StdioServerParameters(command=sys.executable, args=words, env=environment)
-        meta: Any = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
+        meta: Any = {"traceparent": f"00-{TRACE}-{SPAN}-01"} if traced else None
         async with Client(parameters) as client:
             found = await client.call_tool("search_tools", {"queries": [QUERY]}, meta=meta)
             call = {"id": "traced/trace", "arguments": {}}
@@ -60,12 +67,31 @@ def test_one_call_shows_every_stage_and_the_upstream_span_below_the_caller_s_tra
         told = [f"stage {step.stage}" for step in scout.search(QUERY).trace]
     assert search.name == "search" and len(stages) > 3 and sorted(stages) == sorted(told)
     [call] = [span for span in collector.below(answered) if span.name == "call tool"]
+    [listed] = [span for span in collector.below(answered) if span.name == "list tools"]
+    assert listed.start_time_unix_nano < listed.end_time_unix_nano <= call.start_time_unix_nano
     assert call.trace_id.hex() == TRACE
     [upstream] = [span for span in collector.below(call) if span.name == "MCP send tools/call trace"]
     assert called.content[0].text.endswith(f"{TRACE}-{upstream.span_id.hex()}-01")
     assert collector.services == {"toolscout-gateway"}
     assert {"toolscout.searches", "toolscout.stage.duration", "toolscout.call.duration"} <= collector.metrics
     assert b"zebra" not in collector.bodies
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_kept"),
+    [
+        ({"TOOLSCOUT_TELEMETRY_SHARE": "0"}, False),
+        ({"TOOLSCOUT_TELEMETRY_SHARE": "0", "OTEL_TRACES_SAMPLER": "always_on"}, True),
+    ],
+)
+def test_a_trace_that_begins_here_is_kept_by_share_unless_the_sdk_s_variable_names_a_sampler(
+    variables: dict[str, str], is_kept: bool, tmp_path: Path
+) -> None:
+    with open_collector() as collector:
+        _, called = run_gateway(tmp_path, collector, traced=False, **variables)
+    assert bool(collector.spans) is is_kept
+    assert {"toolscout.searches", "toolscout.stage.duration", "toolscout.call.duration"} <= collector.metrics
+    assert int(called.content[0].text[-2:], 16) & 1 == is_kept, "the server learns whether the trace is kept"
 
 
 def test_the_service_joins_the_trace_of_its_request_and_sends_its_spans_when_it_stops(
@@ -90,7 +116,7 @@ def test_the_service_joins_the_trace_of_its_request_and_sends_its_spans_when_it_
 def test_without_the_setting_nothing_of_opentelemetry_is_imported() -> None:
     check = (
         "import sys; from toolscout.access import telemetry\n"
-        "with telemetry.start('', 'x'), telemetry.span('y') as span, telemetry.record_call('a', 'a/b') as outcome:\n"
+        "with telemetry.start('', 'x', 1), telemetry.span('y') as span, telemetry.record_call('a', 'a/b') as outcome:\n"
         "    telemetry.record_searches([]); outcome.ok = True\n"
         "    assert span is None and telemetry.make_headers() == {} and telemetry.current_trace() is None\n"
         "assert not any(name.startswith('opentelemetry') for name in sys.modules)\n"

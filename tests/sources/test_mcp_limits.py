@@ -259,11 +259,11 @@ def test_what_is_sent_past_the_sdk_is_its_own_request_without_the_trace_of_anoth
         direct, written, meta = DirectLists(), list[bytes](), {"io.modelcontextprotocol/protocolVersion": "x"}
         request_list(direct, written, {**meta, "traceparent": "00-1-2-01"})
         numbers = []
-        for _ in range(2):
-            await direct.ask()
+        for trace in ({"traceparent": "00-3-4-00"}, {}):
+            await direct.ask(trace)
             sent = json.loads(written.pop())
             numbers.append(sent.pop("id"))
-            assert sent == {"jsonrpc": "2.0", "method": "tools/list", "params": {"_meta": meta}}
+            assert sent == {"jsonrpc": "2.0", "method": "tools/list", "params": {"_meta": meta | trace}}
         assert len(set(numbers)) == 2 and min(numbers) >= 10**9, "no id of the SDK"
 
     anyio.run(body)

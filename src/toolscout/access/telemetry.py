@@ -5,6 +5,10 @@ SDK makes its own spans as soon as a provider is set. Each message gets one, bel
 the request (SEP-414). So does each message to a server, whose `_meta` carries the trace on. The variables of the
 OpenTelemetry SDK, such as OTEL_EXPORTER_OTLP_HEADERS, hold here too.
 
+A trace is kept or not when it begins. A request of a caller's trace follows the caller; of the others a share is kept,
+by the setting `telemetry_share` unless OTEL_TRACES_SAMPLER says otherwise. Metrics count every request. Nothing is made
+for a span that is not kept, because most are not.
+
 The spans and metrics of this module hold no query, argument, result or name of a caller. A span of the SDK may hold the
 message of an error.
 """
@@ -12,6 +16,7 @@ message of an error.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections import deque
@@ -32,6 +37,7 @@ __all__ = [
     "is_on",
     "make_headers",
     "record_call",
+    "record_list",
     "record_searches",
     "span",
     "start",
@@ -50,12 +56,13 @@ _active: Telemetry | None = None
 class Telemetry:
     """The providers of one process. One at a time is active."""
 
-    def __init__(self, address: str, service: str) -> None:
+    def __init__(self, address: str, service: str, share: float = 1.0) -> None:
         """Send to a collector.
 
         Args:
             address: of the collector, without `/v1/traces`.
             service: name of this service, unless OTEL_SERVICE_NAME names it.
+            share: of the traces that begin here, how many are kept, unless OTEL_TRACES_SAMPLER names a sampler.
 
         Raises:
             MissingExtra: without the extra `otel`.
@@ -70,18 +77,21 @@ class Telemetry:
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
         base = address.rstrip("/")
         described = {"service.name": service, "service.version": toolscout.__version__}
         resource = Resource.create(described).merge(OTELResourceDetector().detect())
-        self.traces = TracerProvider(resource=resource)
+        sampler = None if os.environ.get("OTEL_TRACES_SAMPLER") else ParentBased(TraceIdRatioBased(share))
+        self.traces = TracerProvider(sampler, resource)
         self._processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{base}/v1/traces"))
         self.traces.add_span_processor(self._processor)
         reader = PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=f"{base}/v1/metrics"))
         self.metrics = MeterProvider(resource=resource, metric_readers=[reader])
         trace.set_tracer_provider(self.traces)
         self.tracer = self.traces.get_tracer("toolscout")
+        self.get_span = trace.get_current_span
         self._scope = InstrumentationScope("toolscout")
         meter = self.metrics.get_meter("toolscout")
         self.searches = meter.create_counter("toolscout.searches", description="Answers of searches.")
@@ -92,14 +102,12 @@ class Telemetry:
 
         self.recorder = _Recorder(self)
 
-    def end_span(
-        self, name: str, parent: SpanContext | None, begin: int, end: int, details: dict[str, Any]
-    ) -> SpanContext:
+    def end_span(self, name: str, parent: SpanContext, begin: int, end: int, details: dict[str, Any]) -> SpanContext:
         """Send a span that has ended, and return its context. This takes a fraction of the time of `start_span`.
 
         Args:
             name: of the span.
-            parent: None begins a trace.
+            parent: context of a span that is kept.
             begin: nanoseconds since 1970.
             end: nanoseconds since 1970.
             details: attributes.
@@ -107,9 +115,8 @@ class Telemetry:
         from opentelemetry.sdk.trace import ReadableSpan
         from opentelemetry.trace import SpanContext, TraceFlags
 
-        ids = self.traces.id_generator
-        trace_id = parent.trace_id if parent is not None else ids.generate_trace_id()
-        context = SpanContext(trace_id, ids.generate_span_id(), False, TraceFlags(TraceFlags.SAMPLED))
+        span_id = self.traces.id_generator.generate_span_id()
+        context = SpanContext(parent.trace_id, span_id, False, TraceFlags(TraceFlags.SAMPLED))
         span = ReadableSpan(
             name,
             context,
@@ -144,26 +151,32 @@ class _Searches(NamedTuple):
 
 
 class _Recorder:
-    """Makes the spans and metrics of searches in a thread, some times a second."""
+    """Makes the spans and metrics of searches in a thread, at most some times a second. Without searches it sleeps."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
         self._waiting: deque[_Searches] = deque(maxlen=MAX_WAITING_SEARCHES)
-        self._ending = threading.Event()
+        self._has_work, self._ending = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="toolscout-telemetry", daemon=True)
         self._thread.start()
 
     def take(self, searches: _Searches) -> None:
         """Take searches. If too many wait, the oldest are dropped."""
         self._waiting.append(searches)
+        if not self._has_work.is_set():
+            self._has_work.set()
 
     def close(self) -> None:
         """Record what waits, and end the thread."""
         self._ending.set()
+        self._has_work.set()
         self._thread.join(SHUTDOWN_MS / 1000)
 
     def _run(self) -> None:
-        while not self._ending.wait(RECORD_INTERVAL_S):
+        while not self._ending.is_set():
+            self._has_work.wait()
+            self._ending.wait(RECORD_INTERVAL_S)
+            self._has_work.clear()  # before recording: what comes from now on is waited for again
             self._record_waiting()
         self._record_waiting()
 
@@ -178,11 +191,11 @@ class _Recorder:
         telemetry.searches.add(1, {"answer": answer})
         for step in search.trace:
             telemetry.stage_seconds.record(step.seconds, {"stage": step.stage})
-        if parent.is_valid and not parent.trace_flags.sampled:
+        if not parent.trace_flags.sampled:
             return
         begin = ended - sum(round(step.seconds * 1e9) for step in search.trace)
         details = {"toolscout.answer": answer, "toolscout.hits": len(search.hits)}
-        whole = telemetry.end_span("search", parent if parent.is_valid else None, begin, ended, details)
+        whole = telemetry.end_span("search", parent, begin, ended, details)
         for step in search.trace:
             end = begin + round(step.seconds * 1e9)
             telemetry.end_span(f"stage {step.stage}", whole, begin, end, {})
@@ -190,13 +203,13 @@ class _Recorder:
 
 
 @contextlib.contextmanager
-def start(address: str, service: str) -> Iterator[None]:
-    """Send traces and metrics inside this context. Nothing is done without an address."""
+def start(address: str, service: str, share: float) -> Iterator[None]:
+    """Send traces and metrics inside this context; see `Telemetry`. Nothing is done without an address."""
     global _active
     if not address:
         yield
         return
-    telemetry = _active = Telemetry(address, service)
+    telemetry = _active = Telemetry(address, service, share)
     try:
         yield
     finally:
@@ -224,12 +237,19 @@ def is_on() -> bool:
 def span(name: str, **attributes: Attribute) -> contextlib.AbstractContextManager[Span | None]:
     """Return a context that records a span below the present one. It gives None if telemetry is off.
 
+    It gives None too if the present span of this program is not kept, because then no span below it is.
+
     Args:
         name: of the span.
         **attributes: of the span, each below `toolscout.`.
     """
     if _active is None:
         return contextlib.nullcontext()
+    present = _active.get_span()
+    if not present.is_recording():
+        context = present.get_span_context()
+        if context.is_valid and not context.is_remote:
+            return contextlib.nullcontext()
     return _active.tracer.start_as_current_span(
         name,
         attributes={f"toolscout.{key}": value for key, value in attributes.items()},
@@ -242,13 +262,11 @@ def record_searches(searches: Sequence[Search]) -> None:
     """Record searches that have just ended: a span for each below the present one, and in it one for each stage.
 
     The durations are those of the trace. The stages are laid one after the other up to now; those of a batch share
-    their time. The spans are made in the background, so that the answer does not wait for them.
+    their time. The spans are made in the background, so that the answer does not wait for them. Without a present span
+    that is kept only the metrics are recorded.
     """
-    if _active is None:
-        return
-    from opentelemetry.trace import get_current_span
-
-    _active.recorder.take(_Searches(time.time_ns(), get_current_span().get_span_context(), searches))
+    if _active is not None:
+        _active.recorder.take(_Searches(time.time_ns(), _active.get_span().get_span_context(), searches))
 
 
 @contextlib.contextmanager
@@ -263,40 +281,60 @@ def record_call(server: str, tool: str) -> Iterator[CallOutcome]:
     if _active is None:
         yield outcome
         return
-    from opentelemetry.trace import StatusCode
-
     started = time.perf_counter()
     with span("call tool", server=server, tool=tool) as current:
         try:
             yield outcome
         finally:
-            assert current is not None
-            current.set_attribute("toolscout.ok", outcome.ok)
-            if not outcome.ok:
-                current.set_status(StatusCode.ERROR)
+            if current is not None:
+                current.set_attribute("toolscout.ok", outcome.ok)
+                if not outcome.ok:
+                    _set_error(current)
             seconds = time.perf_counter() - started
             _active.call_seconds.record(seconds, {"server": server, "ok": outcome.ok})
 
 
+def _set_error(span: Span) -> None:
+    from opentelemetry.trace import StatusCode
+
+    span.set_status(StatusCode.ERROR)
+
+
+def record_list(server: str, began: float) -> None:
+    """Record that the list of tools of a server was read past the SDK: a span below the present one, up to now.
+
+    Args:
+        server: name of the source, in the catalogue.
+        began: when the list was asked for, by `time.monotonic`.
+    """
+    if _active is None:
+        return
+    parent = _active.get_span().get_span_context()
+    if parent.trace_flags.sampled:
+        now = time.time_ns()
+        begin = now - round((time.monotonic() - began) * 1e9)
+        _active.end_span("list tools", parent, begin, now, {"toolscout.server": server})
+
+
 def make_headers() -> dict[str, str]:
-    """Return headers that carry the present trace to an HTTP API. Empty if telemetry is off."""
+    """Return headers that carry the present trace to a server or an HTTP API. Empty if telemetry is off."""
     if _active is None:
         return {}
-    from opentelemetry.propagate import inject
-
-    headers: dict[str, str] = {}
-    inject(headers)
-    return {name: value for name, value in headers.items() if name in ("traceparent", "tracestate")}
+    context = _active.get_span().get_span_context()
+    if not context.is_valid:
+        return {}
+    headers = {"traceparent": f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"}
+    if context.trace_state:
+        headers["tracestate"] = context.trace_state.to_header()
+    return headers
 
 
 def current_trace() -> tuple[str, str] | None:
     """Return the hexadecimal ids of the present trace and span. None outside of a span, or if telemetry is off."""
     if _active is None:
         return None
-    from opentelemetry.trace import format_span_id, format_trace_id, get_current_span
-
-    context = get_current_span().get_span_context()
-    return (format_trace_id(context.trace_id), format_span_id(context.span_id)) if context.is_valid else None
+    context = _active.get_span().get_span_context()
+    return (f"{context.trace_id:032x}", f"{context.span_id:016x}") if context.is_valid else None
 
 
 def trace_app(app: ASGIApp) -> ASGIApp:

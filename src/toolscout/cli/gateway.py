@@ -101,14 +101,14 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
         configs = (*configs, *find_configurations(trusted=trusted))
     chosen = choose_options(scout.settings, configs, options)
     if keys is not None:
-        with telemetry.start(scout.settings.telemetry, "toolscout-gateway"):
+        with telemetry.start(scout.settings.telemetry, "toolscout-gateway", scout.settings.telemetry_share):
             _run(_serve_tenants, scout, keys, chosen, options)
         return
     credential = os.environ.get(KEY_VARIABLE)
     gateway = Gateway(scout, chosen, policies=policies, profiles=profiles, credential=credential, say=say)
     if options["policy"]:
         gateway.say(f"the policy file {options['policy']} says who may see and call what")
-    with telemetry.start(scout.settings.telemetry, "toolscout-gateway"):
+    with telemetry.start(scout.settings.telemetry, "toolscout-gateway", scout.settings.telemetry_share):
         _run(_serve, gateway, options)
 
 

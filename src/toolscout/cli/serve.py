@@ -130,6 +130,6 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
         async with application.running():
             await run(application, policies, host, port)
 
-    with telemetry.start(settings.telemetry, "toolscout"):
+    with telemetry.start(settings.telemetry, "toolscout", settings.telemetry_share):
         anyio.run(run_service, backend_options={"use_uvloop": has_uvloop})
     say("stopped serving.")

@@ -64,6 +64,7 @@ SETTING_MEANINGS: Final[Mapping[str, str]] = {
     "learn_trust": "callers whose usage may promote a model alone",
     "false_rejects": "share of answerable requests that may be turned away",
     "telemetry": "address of an OTLP collector for traces and metrics",
+    "telemetry_share": "share of the traces that begin here and are sent",
     "log_format": "text or json: the form of log lines of serve and gateway",
     "drain_seconds": "seconds between a signal to stop and the end of taking requests",
     "ray": "address of a Ray cluster for big jobs, or local",

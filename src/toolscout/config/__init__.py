@@ -120,6 +120,7 @@ FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "learn_trust": False,  # decides which callers learning trusts
     "false_rejects": False,  # decides how many requests are turned away
     "telemetry": False,  # an address gets the names of tools, servers and the times of calls
+    "telemetry_share": False,  # how much is sent there
     "log_format": True,
     "ray": False,  # its workers run code, and get every tool text
     "drain_seconds": False,  # delays the end of a service
@@ -194,6 +195,7 @@ class Settings:
     learn_trust: tuple[str, ...] = ()
     false_rejects: float = 0.02
     telemetry: str = ""
+    telemetry_share: float = 0.1
     log_format: str = "text"
     drain_seconds: float = 0.0
     ray: str = ""
@@ -287,6 +289,11 @@ def _check_watching(settings: Settings) -> None:
         raise ConfigError(
             f"telemetry: expected the address of an OTLP collector, like http://127.0.0.1:4318, found "
             f"{settings.telemetry!r} ({origin})"
+        )
+    if not 0 <= settings.telemetry_share <= 1:
+        raise ConfigError(
+            f"telemetry_share: expected a share from 0 to 1, found {settings.telemetry_share} "
+            f"({settings.origins.get('telemetry_share', 'argument')})"
         )
 
 

@@ -66,14 +66,13 @@ class DefinitionChecks:
         """Ask for the list at once, for a call whose check comes soon.
 
         Returns None if that would have to wait, or if another call has asked and waits already: they share a check.
-        With telemetry the list is read by the SDK only, whose spans show it.
         """
         connection = self._session.settled_connection
-        if connection is None or self._session.settings.trust == "off" or telemetry.is_on():
+        if connection is None or self._session.settings.trust == "off":
             return None
         if self._check_lock.locked() or (self._begun is not None and not self._begun.answer.done()):
             return None
-        self._begun = await connection.begin_list()
+        self._begun = await connection.begin_list(telemetry.make_headers())
         return self._begun
 
     async def run(self, begun: ListRequest | None) -> Connection:
@@ -93,10 +92,12 @@ class DefinitionChecks:
     async def _check(self, connection: Connection, begun: ListRequest | None) -> float:
         """Read the list and store what changed. Returns when the list was asked for, or earlier."""
         now = time.monotonic()
-        if (begun is None or begun.began < self._listed_at) and not telemetry.is_on():
-            begun = await connection.begin_list()
+        if begun is None or begun.began < self._listed_at:
+            begun = await connection.begin_list(telemetry.make_headers())
         self._listed_at = now
         tools = await self._read(connection, begun)
+        if begun is not None:
+            telemetry.record_list(self._session.name, begun.began)
         if not await self._session.is_stored(tools):
             # Store this list and do not read another: a server may alternate between two. Another process may also
             # have stored a different list of this server.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -58,8 +58,11 @@ class DirectLists:
         """Whether a list can be asked for: the session is open, and the SDK has asked before."""
         return self.write is not None and self._request is not None
 
-    async def ask(self) -> asyncio.Future[bytes | None]:
+    async def ask(self, trace: Mapping[str, str] | None = None) -> asyncio.Future[bytes | None]:
         """Ask for the first page. The outcome is the result as it was sent; None: ask by the SDK.
+
+        Args:
+            trace: the trace context that the request carries in its `_meta`.
 
         Raises:
             OSError, anyio.ClosedResourceError, anyio.BrokenResourceError: if the session has ended.
@@ -70,11 +73,19 @@ class DirectLists:
         self._awaited[str(number)] = answer
         answer.add_done_callback(lambda _: self._awaited.pop(str(number), None))
         try:
-            await self.write(msgspec.json.encode({**self._request, "id": number}) + b"\n")
+            await self.write(msgspec.json.encode(self._build_request(number, trace)) + b"\n")
         except BaseException:
             answer.cancel()
             raise
         return answer
+
+    def _build_request(self, number: int, trace: Mapping[str, str] | None) -> dict[str, Any]:
+        assert self._request is not None
+        request = {**self._request, "id": number}
+        if trace:
+            params = request.get("params") or {}
+            request["params"] = {**params, "_meta": {**(params.get("_meta") or {}), **trace}}
+        return request
 
     def take(self, line: bytes | LongLine) -> bool:
         """Take a line if it is an awaited answer. Returns whether it was one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from toolscout.errors import SourceError
@@ -39,15 +39,15 @@ class ListReader:
         self._client, self._wire, self._get_cover = client, wire, get_cover
         self._last: tuple[bytes, Cover, list[Any]] | None = None  # a list of one page as it was sent, and its tools
 
-    async def begin(self) -> ListRequest | None:
-        """Ask for the list of tools at once, past the SDK. None: that is not possible here or now."""
+    async def begin(self, trace: Mapping[str, str] | None) -> ListRequest | None:
+        """Ask for the list of tools at once, past the SDK; see `Connection.begin_list`."""
         import anyio
 
         began, direct = time.monotonic(), self._wire.direct
         if not direct.is_ready:
             return None
         try:
-            return ListRequest(self, began, await direct.ask())
+            return ListRequest(self, began, await direct.ask(trace))
         except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
             return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -96,9 +96,13 @@ class Connection:
         """Whether the other end has closed the connection, even if nothing was sent since."""
         return bool(getattr(self.client.session._dispatcher, "_closed", False))
 
-    async def begin_list(self) -> ListRequest | None:
-        """Ask for the list of tools at once, for `list_tools`. None: that is not possible here or now."""
-        return await self._lists.begin()
+    async def begin_list(self, trace: Mapping[str, str] | None = None) -> ListRequest | None:
+        """Ask for the list of tools at once, for `list_tools`. None: that is not possible here or now.
+
+        Args:
+            trace: the trace context that the request carries in its `_meta`.
+        """
+        return await self._lists.begin(trace)
 
     async def list_tools(self, limit: int, *, timed: bool = True, begun: ListRequest | None = None) -> list[Any]:
         """Return every tool of the server as it was sent. The tools are not checked; `build_tool` does that.
