@@ -18,6 +18,7 @@ from tests_cli import run
 from toolscout.models import champion, model_store
 from toolscout.scout import Scout
 
+pytestmark = pytest.mark.folder_only("files of version 0.1")
 TOOLS = ["convert_currency", "get_forecast", "list_events", "send_email", "translate_text"]
 
 
