@@ -37,6 +37,11 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return sent
 
 
+def first_words(statement: str) -> str:
+    """The start of a statement."""
+    return " ".join(statement.replace(",", " ").split()[:2])
+
+
 def listen(scout: Scout) -> None:
     """Search until the process hears of changes."""
     listener = scout.store._listener
@@ -82,6 +87,14 @@ def test_one_search_or_many_ask_the_database_one_thing(postgres: Address, statem
             assert sum(bool(search.hits) for search in found) == hits
             assert all(hit.tool for search in found for hit in search.hits)
             assert len(statements) == 1, statements
+    with Scout(describe(postgres), journal=False) as scout:
+        scout.search("rain tomorrow")
+        listen(scout)
+        del statements[:]
+        assert scout.search("rain tomorrow").ids
+        assert [*map(first_words, statements)] == ["SELECT version", "SELECT value"], (
+            "who is the champion, and the tools"
+        )
 
 
 def test_generations_and_a_few_tools_are_read_without_a_transaction(place: Home, statements: list[str]) -> None:
