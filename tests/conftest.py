@@ -25,7 +25,7 @@ if (
     os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
     os.environ.pop("COVERAGE_PROCESS_START", None)
 NO_SKIP = os.environ.get("TOOLSCOUT_NO_SKIP") == "1"
-TEST_HOME = os.environ.get("TOOLSCOUT_TEST_HOME", "folder")  # scripts/check --full runs much of the tests on either
+TEST_HOME = os.environ.get("TOOLSCOUT_TEST_HOME", "folder")  # scripts/test --postgres runs much of the tests
 NEEDS = {"node": (("npx",), "Node.js with npx"), "browser": (BROWSERS, "Chromium")}
 
 

@@ -1,7 +1,8 @@
 """Runs tests that were written for homes in folders on PostgreSQL: a schema of the database stands for each folder.
 
-`TOOLSCOUT_TEST_HOME=postgres` switches it on, for the process of the test. A program that a test starts is given its
-home by `name_home`. What speaks of the files of a home has the marker `folder_only`, and is left out.
+`TOOLSCOUT_TEST_HOME=postgres` (`scripts/test --postgres`) switches it on, for the process of the test. A program that a
+test starts is given its home by `name_home`. What speaks of the files of a home has the marker `folder_only`, and is
+left out.
 """
 
 from __future__ import annotations

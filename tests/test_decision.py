@@ -19,6 +19,7 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.config import Settings
 from toolscout.encoders.static import StaticEncoder
 from toolscout.errors import ConfigError, StoreError
+from toolscout.home import describe_home
 from toolscout.scout import Scout
 from toolscout.search.pipeline import Decide, Detect, Floors, Stage, Verdict
 from toolscout.testing import check_stage, toy_tools
@@ -129,7 +130,7 @@ def test_the_budget_is_a_setting_and_nothing_turns_nobody_away(everyday: Scout, 
 
 def test_tools_that_are_named_are_never_turned_away(toy: Scout, monkeypatch: pytest.MonkeyPatch) -> None:
     impossible = Floors((0.0, 0.2), (1.1, 1.1), (1.1, 1.1))
-    with Scout(toy.settings.home) as scout:
+    with Scout(describe_home(toy.settings.place)) as scout:
         numbers = msgspec.structs.replace(read(), floors=impossible)
         monkeypatch.setattr(decision, "read", lambda *_: numbers)
         assert scout.search("send a message to my sister").hits == ()

@@ -18,12 +18,14 @@ from pathlib import Path
 import pytest
 
 import toolscout
+from homes_in_postgres import find_place
 from tests_cli import run
 from toolscout.catalogue.store import Store
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.database import CacheDatabase, Database, SqliteDatabase
 from toolscout.encoders.pair_cache import PairCache
 from toolscout.errors import StoreError
+from toolscout.home import local_folder
 from toolscout.journal.journal import Journal
 from toolscout.llm.cache import Replies
 from toolscout.llm.wire import Completion
@@ -100,16 +102,17 @@ def test_a_search_over_damaged_vectors_makes_them_again_with_one_warning(
 ) -> None:
     home = tmp_path / "home"
     fill(home)
+    files = local_folder(find_place(home))
     with Scout(home, recipe="dense") as scout:
         right = [scout.search(f"town {number}").ids for number in (7, 8)]
-    damage(home / "vectors.db")
+    damage(files / "vectors.db")
     with Scout(home, recipe="dense") as scout, caplog.at_level(logging.WARNING):
         scout.enable("s")  # a change, after which the index is built from the vectors again
         assert [scout.search(f"town {number}").ids for number in (7, 8)] == right
         assert scout.vectors.check() == []
         assert dict(scout.vectors.encoders())["hash"] >= 300
     assert len(caplog.records) == 1, caplog.text
-    asides = [path for path in home.glob("vectors.db.damaged-*") if not path.name.endswith(("-wal", "-shm"))]
+    asides = [path for path in files.glob("vectors.db.damaged-*") if not path.name.endswith(("-wal", "-shm"))]
     assert len(asides) == (0 if damage is make_empty else 1), "nothing is thrown away"
 
 
@@ -119,20 +122,21 @@ def test_doctor_names_damaged_vectors_and_repair_makes_them_again(
 ) -> None:
     home = tmp_path / "home"
     fill(home)
-    kept = VectorStore(home)
+    files = local_folder(find_place(home))
+    kept = VectorStore(files)
     before = kept.encoders()
     kept.close()
     assert before[0][1] >= 300
-    damage(home / "vectors.db")
+    damage(files / "vectors.db")
     found = run("--home", str(home), "doctor", "--json")
     report = json.loads(found.stdout)
     assert found.exit_code == 1 and not report["healthy"]
     assert any(line.startswith("vectors.db: ") for line in report["findings"]), report["findings"]
-    assert list(home.glob("*.damaged-*")) == [], "doctor alone changes nothing"
+    assert list(files.glob("*.damaged-*")) == [], "doctor alone changes nothing"
     mended = run("--home", str(home), "doctor", "--repair", "--json")
     assert mended.exit_code == 0, mended.output
     assert any("vectors.db" in line and "begun anew" in line for line in json.loads(mended.stdout)["repaired"])
-    again = VectorStore(home, repair=False)
+    again = VectorStore(files, repair=False)
     assert again.encoders() == before, "the vectors are there again"
     again.close()
 
@@ -181,6 +185,7 @@ def test_two_that_find_the_same_damage_set_it_aside_once(tmp_path: Path) -> None
     assert other.missing(encoder.fingerprint, ["a", "b"]) == ["b"], "what the first has made since is kept"
 
 
+@pytest.mark.folder_only("a damaged file")
 def test_the_catalogue_and_the_journal_are_never_dropped(tmp_path: Path) -> None:
     home = tmp_path / "home"
     fill(home)
@@ -200,6 +205,7 @@ def test_the_catalogue_and_the_journal_are_never_dropped(tmp_path: Path) -> None
 # --- whom it is open to -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.folder_only("modes of files")
 def test_everything_in_a_home_is_for_its_owner_alone(tmp_path: Path) -> None:
     former = os.umask(0o022)
     try:
@@ -223,6 +229,7 @@ def test_everything_in_a_home_is_for_its_owner_alone(tmp_path: Path) -> None:
         os.umask(former)
 
 
+@pytest.mark.folder_only("modes of files")
 def test_files_of_an_older_home_are_tightened_and_its_folder_is_reported(tmp_path: Path) -> None:
     home = tmp_path / "home"
     fill(home)
@@ -259,6 +266,7 @@ def in_namespace(script: str, *arguments: str) -> subprocess.CompletedProcess[st
     )
 
 
+@pytest.mark.folder_only("a read-only folder")
 def test_a_read_only_home_is_searched_listed_shown_explained_and_examined(tmp_path: Path) -> None:
     home = tmp_path / "home"
     fill(home)
@@ -291,6 +299,7 @@ def test_a_read_only_home_is_searched_listed_shown_explained_and_examined(tmp_pa
     assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.folder_only("a full disk below the home")
 def test_a_full_disk_leaves_the_search_and_loses_nothing(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -333,6 +342,7 @@ def test_a_full_disk_leaves_the_search_and_loses_nothing(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.folder_only("SQLite cannot write; tests/home/test_postgres.py has a server that is away")
 @pytest.mark.parametrize("words", ["attempt to write a readonly database", "database or disk is full"])
 def test_a_journal_that_cannot_be_written_degrades_the_answer(
     words: str, toy: Scout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -350,6 +360,7 @@ def test_a_journal_that_cannot_be_written_degrades_the_answer(
     assert hidden.degraded == "this search is not in the journal", "no path for those who may not see everything"
 
 
+@pytest.mark.folder_only("a damaged file")
 def test_a_journal_that_cannot_be_opened_degrades_the_answer(toy: Scout) -> None:
     (toy.settings.home / "journal.db").write_bytes(b"no database at all" * 100)
     found = toy.search("weather")
@@ -383,6 +394,7 @@ def test_a_commit_that_fails_leaves_no_transaction_open(tmp_path: Path) -> None:
 # --- what a loss of power leaves --------------------------------------------------------------------------------------
 
 
+@pytest.mark.folder_only("pragmas of SQLite")
 @pytest.mark.parametrize("opened", [Store, Journal, VectorStore, PairCache, Replies], ids=lambda each: each.__name__)
 def test_every_connection_asks_for_the_same_durability(
     opened: Callable[[Path], Database | CacheDatabase], tmp_path: Path

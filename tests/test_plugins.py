@@ -18,6 +18,7 @@ from tests_cli import run
 from toolscout import encoders, plugins, sources
 from toolscout.config import Settings
 from toolscout.errors import ConfigError, NotFound, SourceError
+from toolscout.home import describe_home
 from toolscout.recipes import registry
 from toolscout.scout import Scout
 
@@ -50,8 +51,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
             del sys.modules[name]
 
 
-def doctor(home: Path) -> dict[str, dict[str, object]]:
-    result = run("--home", str(home), "doctor", "--json")
+def doctor(home: str) -> dict[str, dict[str, object]]:
+    result = run("--home", home, "doctor", "--json")
     assert result.exit_code == 0, result.output
     return {row["name"]: row for row in json.loads(result.stdout)["plugins"]}
 
@@ -73,15 +74,19 @@ def test_a_broken_plug_in_is_one_warning_and_disturbs_no_search(install: Install
     )
     assert toy.search("will it rain?", recipe="hybrid").ids
     assert registry.is_known("odd") and "broken" not in sys.modules
-    rows = doctor(toy.settings.home)
+    rows = doctor(describe_home(toy.settings.place))
     assert (rows["odd"]["package"], rows["odd"]["version"], rows["odd"]["loads"]) == ("broken", "1.0", False)
-    lines = [line for line in run("--home", str(toy.settings.home), "doctor").stdout.splitlines() if "warning" in line]
+    lines = [
+        line
+        for line in run("--home", describe_home(toy.settings.place), "doctor").stdout.splitlines()
+        if "warning" in line
+    ]
     assert len(lines) == 4
     assert all("cannot be loaded" in line and "RuntimeError: no libfoo" in line for line in lines)
     with pytest.raises(SourceError, match=r"the plug-in 'odd' of broken 1.0 cannot be loaded|no libfoo"):
         toy.add("odd:x")
     for settings in ({"encoder": "odd"}, {"index": "odd"}):
-        scout = Scout(toy.settings.home, recipe="dense", **settings)
+        scout = Scout(describe_home(toy.settings.place), recipe="dense", **settings)
         with scout, pytest.raises(ConfigError, match="no libfoo"):
             scout.search("rain")
     with pytest.raises(ConfigError, match="no libfoo"):
@@ -107,7 +112,7 @@ def test_a_plug_in_cannot_take_a_name_of_toolscout(install: Install, scout: Scou
     assert encoders.load("static", Settings()).name == "static"
     assert registry.recipe("colt").name == "colt"
     assert plugins.find_plugin(plugins.SOURCE_PLUGINS, "openapi") is None
-    rows = doctor(scout.settings.home)
+    rows = doctor(describe_home(scout.settings.place))
     for name in ("openapi", "static", "colt", "exact"):
         assert rows[name]["loads"] is False
         assert f"The name {name!r} belongs to toolscout" in str(rows[name]["problem"])
@@ -119,7 +124,7 @@ def test_two_packages_with_one_name_are_both_named(install: Install, scout: Scou
         install(package, f"[toolscout.encoders]\ntwin = {package}:load\n", "def load(argument, settings): ...")
     with pytest.raises(ConfigError, match=r"Both first 1.0 and second 1.0 bring 'twin' to toolscout.encoders"):
         encoders.load("twin", Settings())
-    assert doctor(scout.settings.home)["twin"]["loads"] is False
+    assert doctor(describe_home(scout.settings.place))["twin"]["loads"] is False
 
 
 def test_what_a_plug_in_does_wrong_is_said_with_its_package(install: Install, scout: Scout, tmp_path: Path) -> None:
@@ -189,7 +194,7 @@ def test_names_that_nobody_brings_are_refused_with_those_that_exist(scout: Scout
         registry.recipe("hybird")
     scout.add([{"name": "rain"}], name="weather")
     with (
-        Scout(scout.settings.home, recipe="dense", index="nothing") as other,
+        Scout(describe_home(scout.settings.place), recipe="dense", index="nothing") as other,
         pytest.raises(
             ConfigError,
             match="index: expected the name of an index of auto, exact, ann, pgvector, milvus, found 'nothing'",

@@ -14,6 +14,7 @@ from toolscout.adapters import SEARCH, Chooser, Toolbox, wire_name
 from toolscout.adapters import anthropic as messages_api
 from toolscout.adapters import openai as responses_api
 from toolscout.errors import NotFound
+from toolscout.home import describe_home
 from toolscout.scout import Scout
 from toolscout.types import Tool
 
@@ -142,7 +143,7 @@ def test_a_chooser_picks_among_what_is_offered_now_and_keeps_what_was(scout: Sco
 def test_choosers_that_share_a_source_do_not_take_each_others_tools_away(scout: Scout) -> None:
     weather = {"name": "forecast", "description": "Weather of tomorrow.", "parameters": {"type": "object"}}
     letter = {"name": "send_mail", "description": "Send a letter.", "parameters": {"type": "object"}}
-    with Scout(scout.settings.home) as elsewhere:
+    with Scout(describe_home(scout.settings.place)) as elsewhere:
         one, other = Chooser(scout, "agent"), Chooser(elsewhere, "agent")
         for _ in range(2):
             assert one.choose(["weather tomorrow"], [weather]) == ["forecast"]

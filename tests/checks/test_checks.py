@@ -17,6 +17,7 @@ from toolscout.checks.lint import lint
 from toolscout.checks.selftest import run_selftest
 from toolscout.checks.synthetic_queries import generate_queries, make_chat_queries
 from toolscout.errors import ConfigError
+from toolscout.home import describe_home
 from toolscout.learn.loop import learn
 from toolscout.models import champion
 from toolscout.recipes import registry
@@ -103,13 +104,15 @@ def test_logged_requests_and_the_champion_come_in(tmp_path: Path) -> None:
         assert after.recommended == "champion" and after.sure
         logged = {row.recipe: row.kinds["logged"]["ndcg@5"] for row in after.rows}
         assert {"champion", "scout"} < set(logged) and max(logged, key=logged.__getitem__) == "champion"
-        shutil.rmtree(champion.find_model(scout.settings.home, champion.history(scout.settings.home)[-1].model))
+        if scout.settings.database:  # there a missing copy is fetched again
+            return
+        shutil.rmtree(champion.find_model(scout.settings.place, champion.history(scout.settings.place)[-1].model))
         broken = run_selftest(scout)
         assert "instead of the promoted model" in broken.problems["champion"] and len(broken.rows) == 3
 
 
 def test_the_floor_file_holds_in_ci(toy: Scout, tmp_path: Path) -> None:
-    home, file = ("--home", str(toy.settings.home)), tmp_path / "floor.json"
+    home, file = ("--home", describe_home(toy.settings.place)), tmp_path / "floor.json"
     assert run(*home, "selftest", "--write", str(file)).exit_code == 0
     held = json.loads(file.read_text())
     assert held["recipe"] == "scout" and 0 < held["min_recall"] < 1
@@ -173,7 +176,7 @@ def test_lint_asks_for_the_same_sample_in_every_way() -> None:
 
 
 def test_the_command_line_lints(toy: Scout) -> None:
-    home = ("--home", str(toy.settings.home))
+    home = ("--home", describe_home(toy.settings.place))
     told = json.loads(run(*home, "lint", "--json").stdout)
     assert told["asked"] == len(generate_queries(toy_tools())) and set(told) == {
         "asked",

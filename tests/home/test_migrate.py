@@ -24,6 +24,7 @@ from toolscout.models import champion
 from toolscout.scout import Scout
 from toolscout.types import Tool
 
+pytestmark = pytest.mark.folder_only("moves homes between folders and databases, each as itself")
 PROFILES = '[[profile]]\nname = "all"\nallow = ["**"]\n'
 POLICY = '[[caller]]\nname = "ann"\nallow = ["**"]\n'
 

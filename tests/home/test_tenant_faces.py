@@ -21,6 +21,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
+from conftest import TEST_HOME
 from gateway.test_results import large
 from home.test_tenants import as_caller, name_home, write_policy
 from postgres_server import PostgresServer
@@ -89,7 +90,7 @@ def call_gateway(client: Any, tenant: str, method: str, params: Any) -> Any:
     return json.loads(lines[-1] if lines else answer.text)
 
 
-@pytest.fixture(scope="module", params=["folder", "postgres"])
+@pytest.fixture(scope="module", params=["postgres"] if TEST_HOME == "postgres" else ["folder", "postgres"])
 def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
     """Tenant `a` asks. Tenant `b` has a server, tools, a disabled source, a search, a call and a stored result."""
     folder = tmp_path_factory.mktemp("two")

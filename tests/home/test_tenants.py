@@ -15,6 +15,7 @@ import pytest
 from psycopg import sql
 
 from conftest import fill
+from homes_in_postgres import find_place
 from postgres_server import ROLE, describe
 from tests_cli import run
 from toolscout.access.policy import hashed_key
@@ -257,7 +258,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Home, str]:
     """A home, and the setting `index` of an engine that all its tenants share."""
     if request.param == "pgvector":
         return request.getfixturevalue("postgres"), "pgvector"
-    home = tmp_path / "home"
+    home = find_place(tmp_path / "home")
     if request.param == "milvus":
         pytest.importorskip("milvus_lite")
         return home, f"milvus:{tmp_path / 'vectors.db'}"
@@ -306,11 +307,12 @@ def list_vectors(settings: Settings, identity: str) -> list[CollectionState]:
 
 
 def test_a_tenant_whose_vectors_cannot_be_deleted_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_tenant(tmp_path, "a")
+    home = find_place(tmp_path)
+    add_tenant(home, "a")
     monkeypatch.setenv("TOOLSCOUT_INDEX", "pgvector:postgresql://nobody@/tools?host=/nowhere")
-    refused = run("--home", str(tmp_path), "tenant", "remove", "a", "--yes")
+    refused = run("--home", name_home(home), "tenant", "remove", "a", "--yes")
     assert refused.exit_code == 1 and "does not answer" in refused.output
-    assert [tenant.name for tenant in list_tenants(tmp_path)] == ["default", "a"]
+    assert [tenant.name for tenant in list_tenants(home)] == ["default", "a"]
 
 
 # --- PostgreSQL itself
@@ -393,6 +395,8 @@ def test_a_role_that_sees_everything_is_refused_when_there_are_several_tenants(p
         add_tenant(postgres, "a")
         with pytest.raises(StoreError, match="Use a role without SUPERUSER and BYPASSRLS"):
             scout.search("rain tomorrow")
+        with pytest.raises(StoreError, match="Use a role without SUPERUSER and BYPASSRLS"):
+            scout.store.tools(["weather/get_forecast"])
     with pytest.raises(StoreError, match="Use a role without SUPERUSER and BYPASSRLS"):
         Scout(as_superuser).sources()
 

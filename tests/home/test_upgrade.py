@@ -21,6 +21,7 @@ from toolscout.journal.schema import JOURNAL_MIGRATIONS
 from toolscout.models import champion, model_store
 from toolscout.scout import Scout
 
+pytestmark = pytest.mark.folder_only("files of version 0.1")
 TOOLS = ["convert_currency", "get_forecast", "list_events", "send_email", "translate_text"]
 
 

@@ -8,7 +8,7 @@ never sees half of a change that another process makes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -28,6 +28,7 @@ from toolscout.types import Tool, clean
 __all__ = ["Catalogue", "Changes", "Origin", "Source", "Store", "Waiting", "allows"]
 
 MAX_IDS_IN_QUERY: Final = 500
+READ_GENERATION: Final = "SELECT value FROM meta WHERE key = 'generation'"
 PUT_TOOL: Final = (
     "INSERT INTO tools VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET source = excluded.source, "
     "name = excluded.name, fingerprint = excluded.fingerprint, body = excluded.body"
@@ -119,8 +120,7 @@ class Store(Database):
         """
         if self._listener and not self.in_transaction and (heard := self._listener.hear()) is not None:
             return heard
-        with self.reading() as connection:
-            generation = _read_generation(connection)
+        generation = int(self.ask(READ_GENERATION)[0][0])
         if self._listener:
             self._listener.learn(generation)
         return generation
@@ -151,17 +151,32 @@ class Store(Database):
     def tools(self, ids: Sequence[str]) -> list[Tool]:
         """Return tools in the order of `ids`, without unknown ids."""
         decode = _DECODER.decode
-        with self.reading() as connection:
-            if len(ids) > MAX_IDS_IN_QUERY:
-                requested = set(ids)
-                ends = min(requested), max(requested)
-                rows = connection.execute("SELECT id, body FROM tools WHERE id BETWEEN ? AND ?", ends)
-                tools_by_id = {id: decode(body) for id, body in rows if id in requested}
-            else:
-                marks = ",".join("?" * len(ids))
-                rows = connection.execute(f"SELECT id, body FROM tools WHERE id IN ({marks})", tuple(ids))
-                tools_by_id = {id: decode(body) for id, body in rows}
+        if len(ids) > MAX_IDS_IN_QUERY:
+            requested = set(ids)
+            ends = min(requested), max(requested)
+            with self.reading() as connection:
+                found = connection.execute("SELECT id, body FROM tools WHERE id BETWEEN ? AND ?", ends)
+                tools_by_id = {id: decode(body) for id, body in found if id in requested}
+        else:
+            marks = ",".join("?" * len(ids))
+            rows = self.ask(f"SELECT id, body FROM tools WHERE id IN ({marks})", tuple(ids))
+            tools_by_id = {id: decode(body) for id, body in rows}
         return [tools_by_id[id] for id in ids if id in tools_by_id]
+
+    def tools_at(self, generation: int, ids: Collection[str]) -> dict[str, Tool] | None:
+        """Return the tools of at most `MAX_IDS_IN_QUERY` ids, or None if the catalogue has another generation now.
+
+        One statement reads both, so it needs no transaction.
+        """
+        marks = ",".join("?" * len(ids))
+        sql = f"SELECT value, id, body FROM meta LEFT JOIN tools ON id IN ({marks}) WHERE key = 'generation'"
+        rows = self.ask(sql, tuple(ids))
+        present = int(rows[0][0])
+        if self._listener:
+            self._listener.learn(present)
+        if present != generation:
+            return None
+        return {id: _DECODER.decode(body) for _, id, body in rows if id is not None}
 
     def tool(self, tool_id: str) -> Tool:
         """Return one tool.
@@ -459,7 +474,7 @@ def _row(source: str, tool: Tool, fingerprint: str) -> tuple[str, str, str, str,
 
 
 def _read_generation(connection: Connection) -> int:
-    return int(connection.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
+    return int(connection.execute(READ_GENERATION).fetchone()[0])
 
 
 def _raise_generation(connection: Connection) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toolscout.database.dialect import Connection, Dialect, Migration
 from toolscout.database.sqlite import (
@@ -129,6 +129,13 @@ class Database:
             wait: whether to wait for another writer. Otherwise StoreError is raised at once.
         """
         return self._engine.writing(wait=wait)
+
+    def ask(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of one statement that only reads. By itself it sees one consistent state."""
+        if not isinstance(self._engine, SqliteDatabase):
+            return self._engine.ask(sql, parameters)
+        with self.reading() as connection:
+            return connection.execute(sql, parameters).fetchall()
 
     def session(self) -> AbstractContextManager[Connection]:
         """Give this thread one connection for several transactions, for temporary tables."""

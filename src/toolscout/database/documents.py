@@ -94,11 +94,10 @@ def read_document(home: Home, name: str) -> bytes:
     """
     if not isinstance(home, Address):
         return (home / name).read_bytes()
-    with open_files(home).reading() as connection:
-        row = connection.execute("SELECT body FROM documents WHERE name = ?", (name,)).fetchone()
-    if row is None:
+    rows = open_files(home).ask("SELECT body FROM documents WHERE name = ?", (name,))
+    if not rows:
         raise FileNotFoundError(2, "No such file", f"{name} in {home.label}")
-    return bytes(row[0])
+    return bytes(rows[0][0])
 
 
 def write_document(home: Home, name: str, content: bytes) -> None:
@@ -126,8 +125,7 @@ def delete_document(home: Home, name: str) -> None:
 
 def list_documents(address: Address) -> list[str]:
     """Return the names of the small files of a home in a database."""
-    with open_files(address).reading() as connection:
-        return [name for (name,) in connection.execute("SELECT name FROM documents ORDER BY name")]
+    return [name for (name,) in open_files(address).ask("SELECT name FROM documents ORDER BY name")]
 
 
 def stamp_document(home: Home, name: str) -> Stamp | None:
@@ -138,9 +136,8 @@ def stamp_document(home: Home, name: str) -> Stamp | None:
         except OSError:
             return None
         return status.st_ino, status.st_mtime_ns, status.st_size
-    with open_files(home).reading() as connection:
-        row = connection.execute("SELECT version, length(body) FROM documents WHERE name = ?", (name,)).fetchone()
-    return row and (0, int(row[0]), int(row[1]))
+    rows = open_files(home).ask("SELECT version, length(body) FROM documents WHERE name = ?", (name,))
+    return (0, int(rows[0][0]), int(rows[0][1])) if rows else None
 
 
 def write_tree(address: Address, name: str, digest: str, folder: Path) -> None:

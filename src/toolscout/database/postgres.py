@@ -18,8 +18,8 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from toolscout.database.dialect import POSTGRES, Migration, translate, translate_schema
 from toolscout.database.sqlite import BUSY_SECONDS
@@ -51,6 +51,7 @@ PUT_VERSION: Final = (
     "INSERT INTO versions (part, version, oldest) VALUES (%s, %s, %s) ON CONFLICT (part) DO UPDATE SET "
     "version = excluded.version, oldest = excluded.oldest"
 )
+T = TypeVar("T")
 logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
 
@@ -188,7 +189,7 @@ class PostgresDatabase:
                 yield connection
             return
         with self.errors():
-            connection = self._begin(begin)
+            connection, _ = self._try_connections(lambda fresh: fresh.raw.execute((begin + self._guard).encode()))
             self._local.connection = connection
             try:
                 yield connection
@@ -196,16 +197,30 @@ class PostgresDatabase:
                 self._local.connection = None
                 self._pool.putconn(connection.raw)
 
-    def _begin(self, begin: str) -> PostgresConnection:
-        """Take a connection from the pool and run `begin` on it. Broken ones are replaced until the time is over."""
+    def ask(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of one statement that only reads; outside of a transaction without begin and commit."""
+        if self._guard or getattr(self._local, "connection", None) is not None:
+            with self.reading() as connection:
+                return connection.execute(sql, parameters).fetchall()
+        with self.errors():
+            connection, rows = self._try_connections(lambda fresh: fresh.execute(sql, parameters).fetchall())
+            self._pool.putconn(connection.raw)
+            return rows
+
+    def _try_connections(self, act: Callable[[PostgresConnection], T]) -> tuple[PostgresConnection, T]:
+        """Take a connection from the pool and act on it. Broken ones are replaced until the time is over.
+
+        Returns:
+            The connection, which must be given back, and what `act` returned.
+        """
         import psycopg
 
         deadline = time.monotonic() + RECONNECT_S
         while True:
             raw = self._pool.getconn(timeout=max(0.05, deadline - time.monotonic()))
+            connection = PostgresConnection(raw)
             try:
-                raw.execute((begin + self._guard).encode())
-                return PostgresConnection(raw)
+                return connection, act(connection)
             except BaseException as error:
                 self._pool.putconn(raw)  # the pool drops it if it is broken
                 if not isinstance(error, psycopg.OperationalError) or time.monotonic() > deadline:

@@ -30,8 +30,7 @@ def publish_model(home: Home, folder: Path) -> None:
 
 def list_shared(address: Address) -> dict[str, str]:
     """Return name → digest of the manifest, for the models in the database."""
-    with open_files(address).reading() as connection:
-        return dict(connection.execute("SELECT name, digest FROM models ORDER BY name").fetchall())
+    return dict(open_files(address).ask("SELECT name, digest FROM models ORDER BY name"))
 
 
 def fetch_model(home: Home, folder: Path) -> None:
@@ -44,14 +43,13 @@ def fetch_model(home: Home, folder: Path) -> None:
     """
     if not isinstance(home, Address):
         return
-    with open_files(home).reading() as connection:
-        row = connection.execute("SELECT digest FROM models WHERE name = ?", (folder.name,)).fetchone()
-    if row is None or _read_digest(folder) == row[0]:
+    rows = open_files(home).ask("SELECT digest FROM models WHERE name = ?", (folder.name,))
+    if not rows or _read_digest(folder) == rows[0][0]:
         return
     refusal = f"{folder}: another process is unpacking models. Try again."
     with alone(folder.parent / "fetch.db", refusal, wait=BUSY_SECONDS):
-        if _read_digest(folder) != row[0]:
-            _unpack(home, folder, row[0])
+        if _read_digest(folder) != rows[0][0]:
+            _unpack(home, folder, rows[0][0])
 
 
 def _unpack(home: Address, folder: Path, digest: str) -> None:

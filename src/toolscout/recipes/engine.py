@@ -20,7 +20,7 @@ from toolscout import encoders
 from toolscout.abstain.decision import build_abstainer
 from toolscout.catalogue.duplicates import Duplicates, find_duplicates
 from toolscout.catalogue.second_process import SecondProcess
-from toolscout.catalogue.store import Catalogue, Store
+from toolscout.catalogue.store import MAX_IDS_IN_QUERY, Catalogue, Store
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
 from toolscout.database import Connection
@@ -153,6 +153,10 @@ class SearchEngine:
 
     def _run(self, selection: Selection, batch: Sequence[Search]) -> tuple[list[Search], int]:
         """Run the batch on one state of the catalogue, and return the answers with its generation."""
+        if self.settings.database is not None:
+            catalogue, pipeline = self.prepare(selection)
+            if (answers := self._run_unheld(catalogue, pipeline, batch)) is not None:
+                return answers, catalogue.generation
         for _ in range(MAX_SNAPSHOT_ATTEMPTS):
             catalogue, pipeline = self.prepare(selection)
             with self.store.reading():
@@ -161,6 +165,28 @@ class SearchEngine:
         with self._lock, self.store.reading():  # others write all the time: hold one state while it is indexed
             catalogue, pipeline = self.prepare(selection)
             return [self._fill(search) for search in pipeline(batch)], catalogue.generation
+
+    def _run_unheld(self, catalogue: Catalogue, pipeline: Pipeline, batch: Sequence[Search]) -> list[Search] | None:
+        """Run the batch without a transaction. None: the catalogue changed before the answers were filled.
+
+        The generation only rises. So if it is still that of the snapshot when the answers are filled, all that the
+        pipeline read was of it. That takes one statement instead of four, and a search that waits for a language model
+        keeps no connection meanwhile.
+        """
+        try:
+            answers = pipeline(batch)
+        except Exception:
+            with self.store.reading():
+                if self.store.generation() == catalogue.generation:
+                    raise
+            return None
+        ids = dict.fromkeys(hit.id for search in answers for hit in search.hits or search.weak)
+        if len(ids) <= MAX_IDS_IN_QUERY:
+            tools = self.store.tools_at(catalogue.generation, ids)
+            return None if tools is None else [_fill(search, tools) for search in answers]
+        with self.store.reading():
+            is_present = self.store.generation() == catalogue.generation
+            return [self._fill(search) for search in answers] if is_present else None
 
     def pipeline(self, recipe: str | None = None, *, model: str | Path | None = None) -> tuple[Catalogue, Pipeline]:
         """Return the present snapshot and the pipeline over it; `recipe` and `model` as in `Scout.search`."""
@@ -363,12 +389,8 @@ class SearchEngine:
         return self._encoders[name]
 
     def _fill(self, search: Search) -> Search:
-        tools = {tool.id: tool for tool in self.store.tools([hit.id for hit in search.hits or search.weak])}
-        hits, weak = (
-            tuple(msgspec.structs.replace(hit, tool=tools[hit.id]) for hit in some if hit.id in tools)
-            for some in (search.hits, search.weak)
-        )
-        return msgspec.structs.replace(search, hits=hits, weak=weak)
+        tools = self.store.tools([hit.id for hit in search.hits or search.weak])
+        return _fill(search, {tool.id: tool for tool in tools})
 
     def why(
         self,
@@ -413,6 +435,15 @@ class SearchEngine:
             if not words:
                 return why
             return msgspec.structs.replace(why, trial=try_words(catalogue, rebuild, search, tool_id, words))
+
+
+def _fill(search: Search, tools: Mapping[str, Tool]) -> Search:
+    """Return the answer with its tools, by id. A hit without one is left out."""
+    hits, weak = (
+        tuple(msgspec.structs.replace(hit, tool=tools[hit.id]) for hit in some if hit.id in tools)
+        for some in (search.hits, search.weak)
+    )
+    return msgspec.structs.replace(search, hits=hits, weak=weak)
 
 
 def _why_empty(catalogue: Catalogue, search: Search) -> str:

@@ -84,12 +84,14 @@ class Selector:
         Raises:
             UserError: if what is named cannot serve.
         """
+        if not self.is_unnamed(recipe, model):
+            return self.find(recipe, model), ""
         try:
-            promoted = self.champion() if self.is_unnamed(recipe, model) else None
+            promoted = self.champion()
         except StoreError as error:
             return self._pass_over(None, error, prepare)
         if promoted is None:
-            return self.find(recipe, model), ""
+            return self.default(), ""
         state = champion.stamp(self.settings.place), model_store.stamp(promoted), generation()
         if self._unfit[0] == state:
             return self.default(), self._unfit[1]
