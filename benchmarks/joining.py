@@ -57,6 +57,11 @@ def end_sentence(text: str) -> str:
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
+def drop_marks(text: str) -> str:
+    """Return a part for the middle of a sentence, without any marks."""
+    return re.sub(r"[,;:.?!](?=\s)", "", lower_start(text))
+
+
 def end_lowered(text: str) -> str:
     """Return a part without its first capital, as the end of a sentence."""
     return lower_start(text) + "."
@@ -135,6 +140,17 @@ WAYS: Mapping[str, Mapping[str, Way]] = {
         "heading-inline": between("Please do the following: ", ", ", ", and "),
         "task-words": marked("", ordinals("Task #: "), " ", shape=strip_end),
         "no-marks": between("", " then ", shape=lower_start),
+        "apart-from-that": marked("", ("", "Apart from that, ", "On another note, "), " ", shape=end_sentence),
+        "when-finished": between("", "; when you have finished, ", end=".", first=strip_end),
+        "reasons": marked(
+            "I have a busy week. ",
+            ("", "My friend arrives soon, so ", "I nearly forgot: ", "It has to be ready by tonight as well, namely "),
+            " ",
+            shape=end_lowered,
+        ),
+        "question-and-order": marked("", ("", "If not, ", "Whatever the answer, "), " ", shape=end_lowered),
+        "brackets": between("", " (and also ", end=")", first=strip_end),
+        "and-without-marks": between("", " and ", shape=drop_marks),
     },
     "dev": {
         "next-lastly": marked(

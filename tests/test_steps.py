@@ -45,10 +45,20 @@ def read_dev(name: str) -> list[dict[str, object]]:
         ("Busca un vuelo a Lima y después reserva una mesa para dos", 2),
         ("Buche einen Tisch für zwei und danach schreib Lena eine Mail", 2),
         ("先查一下北京的天气，然后给王芳发邮件", 2),
+        ("How warm is it in Oslo? Apart from that, the latest scores of the league.", 2),
+        ("Convert 20 dollars to yen; once you have finished, the stock price of Apple", 2),
+        ("How long is the drive to Bonn? If not too far, book a room there. If so, tell Anna.", 3),
+        ("Find a plumber near me (and also remind me to call my landlord)", 2),
+        ("Is there a table for two tonight? Oh, and before I forget: my order from last week.", 2),
     ],
 )
 def test_a_request_is_split_into_its_steps(text: str, steps: int) -> None:
     assert len(SPLITTER.split(text)) == steps
+
+
+def test_a_noun_in_brackets_is_no_cut() -> None:
+    assert find_cuts("list the members of the team (and the guests)") == []
+    assert len(find_cuts("list the members of the team (and remind the guests)")) == 1
 
 
 @pytest.mark.parametrize(
@@ -57,6 +67,7 @@ def test_a_request_is_split_into_its_steps(text: str, steps: int) -> None:
         "turn this into a black and white photo",
         "show my buy and sell orders",
         "find Tom and Jerry episodes",
+        "list the members of the team (and the guests)",
         'create a task called "buy milk, then call Bob and pay the rent"',
         "",
         " , and then ",
@@ -170,11 +181,18 @@ def test_a_step_that_is_hardly_one_leaves_the_first_places_to_the_others() -> No
 
 
 def test_an_unclear_step_prefers_what_the_unsplit_request_points_to() -> None:
-    clear, unclear = hits(("t/weather", 20)), hits(("s/cancel_alarm", 5.2), ("s/cancel_rental", 4.9))
+    clear, unclear = hits(("t/weather", 20)), hits(("s/cancel_alarm", 5.2), ("s/cancel_rental", 4.0))
     merged = merge_steps(hits(("s/cancel_rental", 20)), [clear, unclear], ["one", "two"], 5)
     assert {hit.id for hit in merged[:2]} == {"t/weather", "s/cancel_rental"}
     by_the_step_alone = find_chances(clear)[0] * find_chances(unclear)[1]
-    assert (merged[1].coverage or 0) > 1.5 * by_the_step_alone
+    assert (merged[1].coverage or 0) > 3 * by_the_step_alone
+
+
+def test_an_unclear_step_prefers_tools_with_a_higher_score_for_the_unsplit_request() -> None:
+    whole = hits(("s/order", 20), ("s/table", 19), ("s/menu", 18), ("s/checkout", 11))
+    clear, unclear = hits(("s/order", 20)), hits(("s/security_check", 5.2), ("s/checkout", 4.9))
+    merged = [hit.id for hit in merge_steps(whole, [clear, unclear], ["order lunch", "help me check out"], 5)]
+    assert merged.index("s/checkout") < merged.index("s/security_check")
 
 
 def test_few_hits_of_each_list_are_merged_unless_all_are_asked_for() -> None:

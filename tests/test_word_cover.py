@@ -60,6 +60,17 @@ def test_scores_never_rise_and_places_keep_their_coverage() -> None:
     assert [hit.coverage for hit in covered] == [hit.coverage for hit in HITS]
 
 
+def test_verbs_and_labels_of_values_count_for_nothing() -> None:
+    queries: list[str] = []
+
+    def record(query: str, ids: Sequence[str]) -> npt.NDArray[np.float32]:
+        queries.append(query)
+        return give_points()
+
+    cover_words(HITS, "Confirm my flight, verification code 7788, seat number: B12, and the password is abc123", record)
+    assert queries[0].replace(",", "").split() == ["my", "flight", "7788", "B12", "and", "abc123"]
+
+
 def test_few_hits_ask_for_no_points() -> None:
     def refuse(query: str, ids: Sequence[str]) -> npt.NDArray[np.float32]:
         raise AssertionError("no points are needed")

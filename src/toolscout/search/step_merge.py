@@ -32,6 +32,7 @@ CANDIDATES: Final = 30  # of each list that have a chance
 COVERED_AT_START: Final = 0.8  # added to each list's coverage: a weak list gains less by its first tool
 SOURCE_POINTS: Final = 6.0  # that the source of the other steps brings a tool of an unclear step
 WHOLE_POINTS: Final = 4.0  # that the unsplit request brings a tool of an unclear step
+WHOLE_SHARE: Final = 0.1  # of a tool's score for the unsplit request, which it also brings to an unclear step
 MIN_LIFT_POINTS: Final = 0.01  # fewer points leave a tool as it is
 MIN_GAIN_SHARE: Final = 0.15  # of what the aim lacks to 1: an answer ends where each further tool gains less coverage
 DOUBTED_SHARE: Final = 0.6  # of what a tool brings to a list, if the list's step is doubted
@@ -212,18 +213,24 @@ def find_best_chances(whole: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> l
         BestChance(max(find_chances(hits)), max(find_chances(lifted)))
         if len(hits) >= CANDIDATES
         else BestChance(0.0, 0.0)
-        for hits, lifted in zip(parts, _prefer_others(whole[:MAX_LIST_HITS], parts), strict=True)
+        for hits, lifted in zip(parts, _prefer_others(whole[:MAX_LIST_HITS], parts, whole_share=0.0), strict=True)
     ]
 
 
-def _prefer_others(whole: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
+def _prefer_others(
+    whole: Sequence[Hit], parts: Sequence[Sequence[Hit]], whole_share: float = WHOLE_SHARE
+) -> list[list[Hit]]:
     """Return the hits of the steps, ranked anew.
 
-    An unclear step prefers sources that other lists point to, and tools that the unsplit request points to.
+    An unclear step prefers sources that other lists point to, and tools that the unsplit request points to. It also
+    prefers those with a higher score for the unsplit request: the steps of a request mostly belong together, and
+    "help me check out" says little without the dinner before it.
     """
     chances = [find_chances(hits) for hits in (whole, *parts)]
     sources = [_sum_by_source(hits, some) for hits, some in zip((whole, *parts), chances, strict=True)]
-    likely = {hit.id: chance for hit, chance in zip(whole, chances[0], strict=False)}
+    brought = {hit.id: whole_share * max(0.0, hit.score) for hit in whole}
+    for hit, chance in zip(whole, chances[0], strict=False):
+        brought[hit.id] += WHOLE_POINTS * chance
     ranked = []
     for number, hits in enumerate(parts, 1):
         unclear = 1 - max(chances[number], default=1.0)
@@ -233,7 +240,7 @@ def _prefer_others(whole: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> list
                 lifts.update((source, chance) for source, chance in some.items() if chance > lifts.get(source, 0.0))
         lifted = list(hits)
         for rank, hit in enumerate(hits):
-            points = SOURCE_POINTS * lifts.get(_source(hit), 0.0) + WHOLE_POINTS * likely.get(hit.id, 0.0)
+            points = SOURCE_POINTS * lifts.get(_source(hit), 0.0) + brought.get(hit.id, 0.0)
             if unclear * points >= MIN_LIFT_POINTS:
                 lifted[rank] = _replace(hit, score=hit.score + unclear * points)
         ranked.append(sorted(lifted, key=lambda hit: (-hit.score, hit.id)))

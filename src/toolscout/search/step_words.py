@@ -43,7 +43,19 @@ def _alternatives(phrases: Iterable[str]) -> str:
 _AND: Final = ("and", "&", "plus", "und", "sowie", "y", "e", "et", "en", "и", "+")
 _ALSO: Final = (
     *("also", "too", "as well as", "as well", "besides", "additionally", "in addition", "furthermore", "moreover"),
-    *("while you're at it", "while you are at it", "on top of that", "along with that", "likewise", "oh"),
+    *(
+        "while you're at it",
+        "while you are at it",
+        "while we're at it",
+        "along with that",
+        "likewise",
+        "oh",
+        "by the way",
+    ),
+    *("on top of that", "on top of this", "apart from that", "aside from that", "other than that", "beyond that"),
+    *("on another note", "on a different note", "on a separate note", "separately", "unrelated", "speaking of which"),
+    *("one more thing", "one last thing", "another thing", "before i forget", "and don't forget", "in any case", "btw"),
+    *("at the same time", "in the meantime", "in parallel"),
     *("außerdem", "auch", "zudem", "ebenfalls", "también", "además", "de paso", "aussi", "en plus", "de plus"),
     *("ainsi que", "anche", "inoltre", "também", "além disso", "ook", "bovendien", "также", "ещё", "кроме того"),
 )
@@ -51,7 +63,18 @@ _THEN: Final = (
     *("then", "next", "after that", "afterwards", "afterward", "later", "finally", "lastly", "last"),
     *("first", "firstly", "first of all", "second", "secondly", "third", "thirdly", "fourth", "fourthly", "to begin"),
     *("once that's done", "once that is done", "once done", "when that's done", "when done", "when you're done"),
-    *("following that", "subsequently", "once finished", "to start", "to finish", "in the end", "meanwhile"),
+    *(
+        "following that",
+        "subsequently",
+        "once finished",
+        "to start",
+        "to finish",
+        "in the end",
+        "meanwhile",
+        "from there",
+    ),
+    *("after this", "when finished", "with that done", "that done", "having done that", "to wrap up", "to round off"),
+    *("if so", "if not", "if yes", "in that case", "either way"),
     *("dann", "danach", "anschließend", "zuerst", "zuletzt", "schließlich", "als nächstes", "zum schluss"),
     *("luego", "después", "entonces", "primero", "por último", "finalmente", "al final", "puis", "ensuite"),
     *("après", "après ça", "après cela", "d'abord", "enfin", "poi", "dopo", "quindi", "prima", "infine"),
@@ -82,9 +105,17 @@ _UNMARKED: Final = (
     *("depois", "daarna", "затем", "потом"),
 )
 
+_DONE: Final = (  # "when you have finished", "as soon as this is done"
+    r"(?:once|when|after|as soon as|if)"
+    r" (?:(?:that|this|it|everything)(?:['’]s| is| has been| was| works)?|you(?:['’]ve|['’]re| have| are)?)"
+    r" (?:all |been )?(?:done|finished|complete|completed|ready|over|through|sorted|settled)"
+    r"(?: (?:that|this|it|with (?:that|this|it)))?"
+)
+
 #: A connector at the start of a piece. Groups: `then` (sequence), `also`, `joint` (and).
 CONNECTOR: Final = re.compile(
-    rf"(?:(?P<then>(?:{_alternatives(_THEN)})(?![\w’'])|{_alternatives(_UNSPACED_THEN)}|[再并还先](?=[\u3400-\u9fff]))"
+    rf"(?:(?P<then>(?:{_DONE}|{_alternatives(_THEN)})(?![\w’'])"
+    rf"|{_alternatives(_UNSPACED_THEN)}|[再并还先](?=[\u3400-\u9fff]))"
     rf"|(?P<also>(?:{_alternatives(_ALSO)})(?![\w’']))"
     rf"|(?P<joint>(?:{_alternatives(_AND)})(?![\w’'])))",
     re.IGNORECASE,

@@ -39,7 +39,7 @@ __all__ = [
 BUNDLED_STEPS: Final = Path(__file__).with_name("data") / "steps.json"
 STEPS_FORMAT: Final = "steps/1"
 MAX_DESCRIBED_REQUESTS: Final = 64  # whose cuts are remembered
-MAX_SPLIT_CHARS: Final = 2_000  # longer requests are documents, and are not split
+MAX_SPLIT_CHARS: Final = 3_000  # longer requests are documents, and are not split
 MAX_STEPS: Final = 8
 MAX_REFERENCE_TOKENS: Final = 5
 
@@ -91,7 +91,7 @@ class Cut(NamedTuple):
 
 def find_cuts(text: str) -> list[Cut]:
     """Return the places where a step of a request may begin, in order."""
-    masked = _PROTECTED.sub(lambda match: re.sub(r"[^\w\s]|\s", "x", match[0]), text)
+    masked = _PROTECTED.sub(_mask_text, text)
     cuts: list[Cut] = []
     for start, end, kind in _find_marks(masked):
         kinds = {kind} if kind else set()
@@ -106,6 +106,15 @@ def find_cuts(text: str) -> list[Cut]:
         end, more = _skip_links(masked, end)
         cuts.append(Cut(start, end, frozenset(kinds), frozenset(links | more)))
     return [cut for cut in cuts if _parts_text(cut, masked)]
+
+
+def _mask_text(match: re.Match[str]) -> str:
+    """Return protected text without marks. A bracket with a further order, "(and book a table)", begins at a comma."""
+    inside = match[0][1:-1]
+    start, links = _skip_links(inside, 0) if match[0][0] == "(" else (0, set())
+    if links and _is_active(_read_piece(inside[start:])):
+        return f"、{inside} "
+    return re.sub(r"[^\w\s]|\s", "x", match[0])
 
 
 def _find_marks(masked: str) -> list[tuple[int, int, str]]:

@@ -3,20 +3,24 @@
 Requests often hold needs that no mark separates: "export the interpolated values of the angles in radians as text". The
 first tools then repeat each other's words, and the tool for a word that is said once stands behind them. So from the
 ninth place on, the first tool comes next that scores enough BM25 points with words that none before it has. Its points
-must be many: tools that share no more than a name or a number with the rest of the request stay where they are.
+must be many: tools that share no more than a name or a number with the rest of the request stay where they are. Verbs
+("confirm", "check") and the labels of values ("verification code 7788") count for nothing: they name no need by
+themselves, but many requests of several steps have one that no tool before repeats.
 
-Both numbers were chosen on train and dev requests of eight datasets (benchmarks/LAB.md). Fewer points move tools where
+The numbers were chosen on train and dev requests of eight datasets (benchmarks/LAB.md). Fewer points move tools where
 the right ones share their object ("query and book a train"); word cover at earlier places does too.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from toolscout.search.step_words import VERBS
 from toolscout.types import Hit
 
 __all__ = ["FIRST_COVER_PLACE", "WordPoints", "cover_words"]
@@ -25,6 +29,12 @@ FIRST_COVER_PLACE: Final = 8  # from 0: so many tools keep their places
 LAST_COVER_PLACE: Final = 10  # after it all tools keep their order
 MIN_NEW_POINTS: Final = 3.0  # of BM25, by words that no tool before has
 MAX_COVER_HITS: Final = 60  # hits that may move up
+
+_LABEL: Final = re.compile(  # up to two words before a value: "train number T12306", "password is abc123"
+    r"(?:\b[A-Za-z]{1,30}\s{1,3})?\b[A-Za-z]{1,30}(?:\s{1,3}(?:is|of|as|are|was))?[\s:#=('\"“]{1,4}"
+    r"(?=[A-Za-z]{0,30}-?\d)"
+)
+_TOKEN: Final = re.compile(r"[\w'’-]+")
 
 WordPoints = Callable[[str, Sequence[str]], npt.NDArray[Any]]
 """The request, ids of tools → the points of each word for each tool, (words, tools)."""
@@ -46,13 +56,18 @@ def cover_words(hits: tuple[Hit, ...], query: str, points: WordPoints, k: int | 
     last = LAST_COVER_PLACE if k is None else min(k, LAST_COVER_PLACE)
     if len(hits) <= FIRST_COVER_PLACE or last <= FIRST_COVER_PLACE:
         return hits
-    table = points(query, [hit.id for hit in hits[:MAX_COVER_HITS]])
+    table = points(_keep_objects(query), [hit.id for hit in hits[:MAX_COVER_HITS]])
     order = _choose_order(table, last)
     if order == sorted(order):
         return hits
     moved = [hits[place] for place in order]
     moved += hits[len(order) :]
     return _keep_falling(hits, moved)
+
+
+def _keep_objects(query: str) -> str:
+    """Return a request without its verbs and without the labels of values."""
+    return _TOKEN.sub(lambda match: "" if match[0].lower() in VERBS else match[0], _LABEL.sub(" ", query))
 
 
 def _choose_order(table: npt.NDArray[Any], last: int) -> list[int]:
