@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -44,10 +45,14 @@ __all__ = [
     "ToolscoutError",
     "Unavailable",
     "UserError",
+    "describe_invalid",
     "find_nearest",
     "name_nearest",
     "require",
 ]
+
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `([^`]*)`(?: - at `([^`]*)`)?")  # as msgspec says it
+_LIST_PLACE = re.compile(r"\[(\d+)\]")
 
 
 class ToolscoutError(Exception):
@@ -120,6 +125,18 @@ class OverBudget(UserError):
 
 class PipelineError(ToolscoutError):
     """Stages that cannot be composed, or a stage that broke its contract."""
+
+
+def describe_invalid(error: Exception) -> str:
+    """Describe why a document is invalid, with the place in words: "caller 2 has the unknown field 'keyhash'".
+
+    Errors other than those of unknown fields keep their text.
+    """
+    match = _UNKNOWN_FIELD.fullmatch(str(error))
+    if match is None:
+        return str(error).rstrip(".")
+    place = _LIST_PLACE.sub(lambda index: f" {int(index[1]) + 1}", (match[2] or "").replace("$.", ""))
+    return f"{place or 'it'} has the unknown field {match[1]!r}"
 
 
 def find_nearest(name: str, known: Iterable[str]) -> str | None:

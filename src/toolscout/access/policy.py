@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from toolscout.errors import ConfigError, Denied, require
+from toolscout.errors import ConfigError, Denied, describe_invalid, require
 from toolscout.types import Tool
 
 if sys.version_info >= (3, 11):
@@ -377,9 +377,7 @@ def _read_file(path: Path) -> _File:
     except FileNotFoundError:
         raise ConfigError(f"{path}: expected a policy file, found none") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise ConfigError(
-            f"{path}: expected policies, found something else: {error}: see docs/use/security.md"
-        ) from None
+        raise ConfigError(f"{path} is no policy: {describe_invalid(error)}. See docs/use/security.md") from None
 
 
 def check_patterns(where: str, patterns: Iterable[str]) -> frozenset[str]:

@@ -18,7 +18,7 @@ import msgspec
 from toolscout.access.policy import Caller, Rules, check_patterns
 from toolscout.config import MIN_BUDGET, MIN_RESULT_BUDGET
 from toolscout.database.documents import read_document, stamp_document, write_document
-from toolscout.errors import ConfigError, NotFound, StoreError
+from toolscout.errors import ConfigError, NotFound, StoreError, describe_invalid
 from toolscout.home import Home
 from toolscout.types import Tool
 
@@ -191,9 +191,7 @@ def parse_profiles(label: str, content: bytes) -> dict[str, Profile]:
     try:
         file = msgspec.convert(tomllib.loads(content.decode("utf-8")), _File)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError, msgspec.ValidationError) as error:
-        raise ConfigError(
-            f"{label}: expected profiles, found something else: {error}: see docs/use/profiles.md"
-        ) from None
+        raise ConfigError(f"{label} holds no profiles: {describe_invalid(error)}. See docs/use/profiles.md") from None
     profiles: dict[str, Profile] = {}
     for profile in file.profile:
         where = f"{label}: profile {profile.name!r}"
