@@ -51,7 +51,7 @@ __all__ = [
     "require",
 ]
 
-_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `([^`]*)`(?: - at `([^`]*)`)?")  # as msgspec says it
+_UNKNOWN_STRUCT_FIELD = re.compile(r"Object contains unknown field `([^`]*)`(?: - at `([^`]*)`)?")  # as msgspec says it
 _LIST_PLACE = re.compile(r"\[(\d+)\]")
 
 
@@ -132,7 +132,7 @@ def describe_invalid(error: Exception) -> str:
 
     Errors other than those of unknown fields keep their text.
     """
-    match = _UNKNOWN_FIELD.fullmatch(str(error))
+    match = _UNKNOWN_STRUCT_FIELD.fullmatch(str(error))
     if match is None:
         return str(error).rstrip(".")
     place = _LIST_PLACE.sub(lambda index: f" {int(index[1]) + 1}", (match[2] or "").replace("$.", ""))
