@@ -167,7 +167,7 @@ def test_doctor_reports_and_repairs(file: Path, tmp_path: Path) -> None:
     run("add", str(file))
     healthy = run("doctor")
     assert healthy.exit_code == 0 and "the store is healthy" in healthy.output and "(environment)" in healthy.output
-    assert re.search(r"^  gateway_argument_bytes +1000000  \(default\)$", healthy.output, re.MULTILINE)
+    assert re.search(r"^  \d+ settings have their defaults: see  toolscout settings$", healthy.output, re.MULTILINE)
     with contextlib.closing(Store(tmp_path / "home")) as store, store.writing() as connection:
         connection.execute("UPDATE tools SET body = ? WHERE id = 'garden/mow'", (b"x",))
     sick = run("doctor")
@@ -230,3 +230,11 @@ def test_an_interrupt_leaves_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys:
         main([])
     assert left.value.code == 130
     assert capsys.readouterr().err.startswith("\ntoolscout: stopped. What was finished is kept")
+
+
+def test_doctor_shows_chosen_settings_and_counts_the_others(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("add", str(file))
+    monkeypatch.setenv("TOOLSCOUT_K", "7")
+    shown = run("doctor").output
+    assert "  7  (environment)" in shown and "journal_keep_days" not in shown
+    assert "settings have their defaults: see  toolscout settings" in shown

@@ -71,7 +71,9 @@ def test_a_tool_that_is_not_there_is_not_hidden_and_then_nothing_is(scout: Scout
 
 def test_the_command_hides_lists_and_undoes(file: Path) -> None:
     assert run("add", str(file)).exit_code == 0
-    assert run("hide", "desk/shred", "desk/send").stdout == "2 tools hidden; undo with --undo\n"
+    assert (
+        run("hide", "desk/shred", "desk/send").stdout == "2 tools hidden; show again with  toolscout hide --undo ID…\n"
+    )
     assert run("hide", "--list").stdout == "desk/send\ndesk/shred\n"
     assert json.loads(run("hide", "--list", "--json").stdout) == {"hidden": ["desk/send", "desk/shred"]}
     assert run("hide", "--undo", "desk/send").stdout == "1 tool shown again\n"

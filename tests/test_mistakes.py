@@ -72,7 +72,7 @@ MISTAKES = {
     "why mail send_email -k 0": "x>=1",
     "list --tool": "Did you mean '--tools'?",
     "remove": "Missing argument 'ID...'",
-    "hide": "expected the IDs of tools, or --list",
+    "hide": "Name the tools by their ids, or use --list.",
     "doctor --fix": "toolscout doctor --help",
     "trust": "expected a folder DIR",
     "key": "Missing argument 'NAME'",

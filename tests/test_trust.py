@@ -441,7 +441,7 @@ def test_approve_lists_what_waits_with_the_difference_and_takes_it() -> None:
     assert asked["approved"] == 0 and asked["waiting"][0]["before"]["description"] == "Reads a letter. Slowly."
     assert run("approve", "--all", "mail").exit_code == 2
     assert isinstance(run("approve", "nobody").exception, NotFound)
-    assert "approved 1 definitions" in run("approve", "mail").output
+    assert "approved 1 definition\n" in run("approve", "mail").output
     assert "nothing waits" in run("approve").output
     assert "suspicious: mail/send" in run("doctor").output
     assert "suspicious: mail/send" in run("show", "mail/send").stderr

@@ -45,11 +45,15 @@ __all__ = [
     "ToolscoutError",
     "Unavailable",
     "UserError",
+    "describe_invalid",
     "explain_unknown_field",
     "find_nearest",
     "name_nearest",
     "require",
 ]
+
+_UNKNOWN_STRUCT_FIELD = re.compile(r"Object contains unknown field `([^`]*)`(?: - at `([^`]*)`)?")  # as msgspec says it
+_LIST_PLACE = re.compile(r"\[(\d+)\]")
 
 
 class ToolscoutError(Exception):
@@ -124,6 +128,18 @@ class PipelineError(ToolscoutError):
     """Stages that cannot be composed, or a stage that broke its contract."""
 
 
+def describe_invalid(error: Exception) -> str:
+    """Describe why a document is invalid, with the place in words: "caller 2 has the unknown field 'keyhash'".
+
+    Errors other than those of unknown fields keep their text.
+    """
+    match = _UNKNOWN_STRUCT_FIELD.fullmatch(str(error))
+    if match is None:
+        return str(error).rstrip(".")
+    place = _LIST_PLACE.sub(lambda index: f" {int(index[1]) + 1}", (match[2] or "").replace("$.", ""))
+    return f"{place or 'it'} has the unknown field {match[1]!r}"
+
+
 def find_nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that a misspelled one may stand for, whatever its case. None: none is near."""
     names = {known_name.casefold(): known_name for known_name in known}
@@ -138,14 +154,14 @@ def name_nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
 
 
 def explain_unknown_field(error: Exception, *structs: type) -> str:
-    """Return the message of a validation error of msgspec, and for an unknown field the nearest one of the structs."""
+    """Describe why a document is invalid, and for an unknown field name the nearest one of the structs."""
     from msgspec.structs import fields
 
     unknown = re.search(r"unknown field `(.+?)`", str(error))
     if not unknown:
-        return str(error)
+        return describe_invalid(error)
     names = list(dict.fromkeys(field.encode_name for struct in structs for field in fields(struct)))
-    return f"{error}. {name_nearest(unknown[1], names, 'There are: ' + ', '.join(names))}"
+    return f"{describe_invalid(error)}. {name_nearest(unknown[1], names, 'There are: ' + ', '.join(names))}"
 
 
 def require(module: str, extra: str) -> ModuleType:

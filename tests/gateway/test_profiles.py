@@ -199,7 +199,7 @@ def test_over_http_each_profile_has_an_address(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x = 1", "expected profiles, found something else"),
+        ("x = 1", "holds no profiles: it has the unknown field 'x'"),
         ("[[profile]]\nname = 'A b'\nallow = ['**']", "small letters"),
         ("[[profile]]\nname = 'a'", "expected allow or tags, found neither"),
         ("[[profile]]\nname = 'a'\nallow = ['mail']", r"expected a pattern such as .*mail/\*\*"),
@@ -240,7 +240,7 @@ def test_profiles_live_in_the_home_and_are_read_again_while_they_are_used(home: 
     write_document(place, PROFILE_FILE, b"x = 1")  # by an older version, or by hand
     profiles.refresh(said.append)
     assert len(profiles.all) == 2 and "the old profiles stay in force" in said[-1]
-    with pytest.raises(ConfigError, match="expected profiles"):
+    with pytest.raises(ConfigError, match="holds no profiles"):
         Profiles(place)
     delete_document(place, PROFILE_FILE)
     profiles.refresh(said.append)

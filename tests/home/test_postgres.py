@@ -63,6 +63,11 @@ def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path: Path
     )
 
 
+def test_a_server_that_refuses_the_role_is_told_from_one_that_does_not_run(postgres_server: PostgresServer) -> None:
+    with pytest.raises(StoreError, match='refuses the connection: role "stranger" does not exist. Check the address'):
+        Scout(postgres_server.url("stranger"))
+
+
 def test_without_psycopg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(MissingExtra, match=r"pip install 'toolscout\[postgres\]'"):

@@ -380,7 +380,7 @@ def _read_file(path: Path) -> _File:
         raise ConfigError(f"{path} cannot be read: {error.strerror}. Check the path.") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         reason = explain_unknown_field(error, _File, _Entry, _Issuer)
-        raise ConfigError(f"{path}: expected policies, found something else: {reason} (docs/use/security.md)") from None
+        raise ConfigError(f"{path} is no policy: {reason} (docs/use/security.md)") from None
 
 
 def check_patterns(where: str, patterns: Iterable[str]) -> frozenset[str]:

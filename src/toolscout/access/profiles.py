@@ -192,9 +192,7 @@ def parse_profiles(label: str, content: bytes) -> dict[str, Profile]:
         file = msgspec.convert(tomllib.loads(content.decode("utf-8")), _File)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError, msgspec.ValidationError) as error:
         reason = explain_unknown_field(error, _File, Profile)
-        raise ConfigError(
-            f"{label}: expected profiles, found something else: {reason} (docs/use/profiles.md)"
-        ) from None
+        raise ConfigError(f"{label} holds no profiles: {reason} (docs/use/profiles.md)") from None
     profiles: dict[str, Profile] = {}
     for profile in file.profile:
         where = f"{label}: profile {profile.name!r}"

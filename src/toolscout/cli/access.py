@@ -39,7 +39,8 @@ def key_command(name: str) -> None:
     echo(f"{key}\n")
     echo("This key is shown only once. Give it to the caller, and put these lines into the policy file:\n")
     title = msgspec.json.encode(name).decode()  # a JSON string is also a TOML string
-    echo(f'[[caller]]\nname = {title}\nkey = "{hashed_key(key)}"\nallow = []')
+    allowed = 'allow = []  # no tool yet; "mail/**" allows a source, "**" every tool'
+    echo(f'[[caller]]\nname = {title}\nkey = "{hashed_key(key)}"\n{allowed}')
 
 
 @click.command("policy")
@@ -124,7 +125,7 @@ def approve_command(scout: Scout, names: tuple[str, ...], everything: bool, as_j
     for definition in waiting:
         show_waiting(definition)
     if shall_approve:
-        echo(f"approved {count:,} definitions")
+        echo(f"approved {count_things(count, 'definition')}")
     elif waiting:
         held_back = count_things(len(waiting), "definition waits", "definitions wait")
         echo(f"{held_back}. Approve with  toolscout approve ID…, SOURCE… or --all")

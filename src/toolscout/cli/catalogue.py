@@ -314,7 +314,7 @@ def hide_command(scout: Scout, tool_ids: tuple[str, ...], undo: bool, list_only:
     `remove` takes a tool out until the next sync, `disable` keeps a whole source out of the search.
     """
     if list_only == bool(tool_ids):
-        raise click.UsageError("expected the IDs of tools, or --list")
+        raise click.UsageError("Name the tools by their ids, or use --list.")
     code = 0
     if undo:
         code = report_failures(scout.show(tool_ids))
@@ -327,7 +327,8 @@ def hide_command(scout: Scout, tool_ids: tuple[str, ...], undo: bool, list_only:
     elif list_only:
         echo("\n".join(map(escape_line, hidden)) or "no tool is hidden")
     else:
-        echo(f"{count_things(len(tool_ids), 'tool')} {'shown again' if undo else 'hidden; undo with --undo'}")
+        done = "shown again" if undo else "hidden; show again with  toolscout hide --undo ID…"
+        echo(f"{count_things(len(tool_ids), 'tool')} {done}")
     return code
 
 

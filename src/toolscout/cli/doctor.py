@@ -253,9 +253,13 @@ def _print_report(report: dict[str, Any]) -> None:
     for name, version in report["versions"].items():
         echo(f"{name:<12}{version}")
     echo("\nsettings")
-    width = max(len(setting["name"]) for setting in report["settings"])
-    for setting in report["settings"]:
-        echo(f"  {setting['name']:<{width}}  {setting['value']}  ({setting['origin']})")
+    chosen = [row for row in report["settings"] if row["origin"] != "default"]
+    width = max((len(row["name"]) for row in chosen), default=0)
+    for row in chosen:
+        echo(f"  {row['name']:<{width}}  {row['value']}  ({row['origin']})")
+    n_defaults = len(report["settings"]) - len(chosen)
+    others = count_things(n_defaults, "setting has its default", "settings have their defaults")
+    echo(f"  {others}: see  toolscout settings")
     print_encoder(report["encoder"])
     print_index(report["index"])
     print_llm(report["llm"])
@@ -264,7 +268,8 @@ def _print_report(report: dict[str, Any]) -> None:
     store = report["store"]
     tools, sources = count_things(store["tools"], "tool"), count_things(store["sources"], "source")
     echo(f"\n{tools} in {sources}, generation {store['generation']}")
-    echo(f"  {store['catalogue']}\n  {store['journal']}")
+    for place in dict.fromkeys((store["catalogue"], store["journal"])):  # a database holds both
+        echo(f"  {place}")
     for source in report["sources"]:
         message = source["message"].removeprefix(f"{source['name']}: ")
         echo(escape_line(f"  source {source['name']}: {source['state']}: {message}"))

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -315,6 +316,9 @@ def is_away(error: BaseException) -> bool:
     return isinstance(error.__cause__, (psycopg.OperationalError, psycopg.InterfaceError))
 
 
+_REFUSED_LOGIN = re.compile(r"FATAL: +(?=role|database|password|no pg_hba|Peer|Ident)")  # the server runs
+
+
 @contextlib.contextmanager
 def _describe_errors(label: str) -> Iterator[None]:
     import psycopg
@@ -325,6 +329,9 @@ def _describe_errors(label: str) -> Iterator[None]:
         raise StoreError(f"{label}: another writer takes more than {BUSY_SECONDS:.0f} seconds. Try again.") from error
     except (psycopg.OperationalError, psycopg.InterfaceError) as error:
         reason = " ".join(str(error).split()).partition(" Is the server running")[0].rstrip(".")
+        if _REFUSED_LOGIN.search(reason):
+            cause = _REFUSED_LOGIN.split(reason)[-1]
+            raise StoreError(f"The database {label} refuses the connection: {cause}. Check the address.") from error
         raise StoreError(f"The database {label} does not answer: {reason}. Check that it runs.") from error
     except psycopg.Error as error:
         reason = str(error).partition("\n")[0].rstrip(".")

@@ -207,11 +207,16 @@ def _check_amount(run: _Run, splits: Mapping[str, int]) -> None:
     evidence = run.evidence
     if splits["train"] < MIN_TRAIN_REQUESTS or splits["test"] < MIN_TEST_REQUESTS:
         used = sum(splits.values())
+        losses = {
+            "without success": evidence.unused,
+            "without a readable query": evidence.hidden,
+            "above the limit of one caller": evidence.capped,
+        }
+        lost = "".join(f", {count:,} {why}" for why, count in losses.items() if count)
         raise _Refused(
             f"there is too little to learn from: {used:,} requests led to a successful call of a tool of the "
             f"catalogue, and at least {MIN_TEST_REQUESTS * 5} are needed "
-            f"({evidence.searches:,} searches were followed by a call or feedback, {evidence.unused:,} of them without "
-            f"success, {evidence.hidden:,} without a readable query, {evidence.capped:,} above the limit of one caller)"
+            f"({evidence.searches:,} searches were followed by a call or feedback{lost})"
         )
 
 

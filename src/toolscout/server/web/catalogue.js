@@ -9,7 +9,7 @@ const ROWS_PER_REQUEST = 100;
 const FACETS = [["source", "Source", "sources"], ["kind", "Kind", "kinds"], ["parent", "Parent", "parents"], ["state", "State", "states"]];
 const MAX_FACET_VALUES = 300;
 
-export async function open(place, parameters) {
+export async function open(place, parameters, me) {
   const state = Object.fromEntries(["text", "source", "kind", "parent", "state", "tool"].map((name) => [name, parameters.get(name) ?? ""]));
   const filter = h("input", { type: "search", id: "filter", value: state.text, autocomplete: "off", "aria-keyshortcuts": "/" });
   const total = h("p", { id: "count", class: "quiet", role: "status" });
@@ -19,7 +19,7 @@ export async function open(place, parameters) {
   const panes = h("div", { class: "panes" }, list, detail);
   const refresh = () => {
     remember(place, "catalogue", state);
-    return Promise.all([showRows(list, total, state, pick), showFacets(selects, state)]).catch((error) => report(error, place));
+    return Promise.all([showRows(list, total, state, pick, me), showFacets(selects, state)]).catch((error) => report(error, place));
   };
   const pick = async (id) => {
     state.tool = id;
@@ -71,7 +71,7 @@ async function showFacets(selects, state) {
 
 // --- the list ----------------------------------------------------------------------------------------------------------
 
-async function showRows(list, place, state, pick) {
+async function showRows(list, place, state, pick, me) {
   const token = (list.token = {});
   const wanted = filters(state);
   const blocks = new Map();
@@ -85,7 +85,7 @@ async function showRows(list, place, state, pick) {
   const canvas = h("div", { class: "virtual" });
   canvas.style.height = `${total * ROW_PX}px`;
   list.classList.toggle("empty", total === 0);
-  show(list, total ? canvas : h("p", { class: "quiet" }, "No tool matches these filters."));
+  show(list, total ? canvas : h("p", { class: "quiet" }, me.tools ? "No tool matches these filters." : "The catalogue is empty."));
   list.scrollTop = 0;
   const drawn = new Map();
   const draw = async () => {

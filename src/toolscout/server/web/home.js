@@ -126,6 +126,7 @@ function drawSources({ sources }, me) {
       h("span", { class: "quiet" }, ` ${source.kind}, ${count(source.tools, "tool")}`),
       source.state !== "ok" && h("span", { class: source.state === "error" ? "badge bad" : "badge" }, source.state),
       source.waiting > 0 && h("span", { class: "badge" }, `${number(source.waiting)} waiting`)))),
+    !shown.length && h("p", { class: "quiet" }, "There is no source yet."),
     sources.length > shown.length && h("p", {}, h("a", { href: me.manages ? "#/sources" : "#/catalogue" }, `All ${number(sources.length)} sources`)));
 }
 

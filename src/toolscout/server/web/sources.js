@@ -6,7 +6,7 @@ import { remember, report } from "./frame.js";
 
 const WAITING_PER_PAGE = 10;
 
-export async function open(place, parameters) {
+export async function open(place, parameters, me) {
   const [sources, waiting] = [h("section", { class: "card", "aria-labelledby": "sources-title" }), h("section", { class: "card", id: "waiting", "aria-labelledby": "waiting-title" })];
   const refresh = async () => {
     const [shelf, page] = await Promise.all([get("/v1/sources"), get("/v1/approvals", { limit: WAITING_PER_PAGE })]);
@@ -33,7 +33,7 @@ export async function open(place, parameters) {
     if (place.isConnected) await refresh().catch((error) => report(error, place));
   };
   remember(place, "sources", {});
-  const form = drawAdd(act, parameters.has("add"));
+  const form = drawAdd(act, parameters.has("add") || !me.tools);
   place.append(waiting, sources, form);
   await refresh();
   if (parameters.has("waiting") && !waiting.hidden) waiting.scrollIntoView();
