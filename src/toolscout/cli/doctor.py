@@ -249,6 +249,20 @@ def _read_version(name: str, extra: str) -> str:
         return f"not installed: pip install 'toolscout[{extra}]'"
 
 
+def _print_catalogue(report: dict[str, Any]) -> None:
+    store = report["store"]
+    tools, sources = count_things(store["tools"], "tool"), count_things(store["sources"], "source")
+    echo(f"\n{tools} in {sources}, generation {store['generation']}")
+    for place in dict.fromkeys((store["catalogue"], store["journal"])):  # a database holds both
+        echo(f"  {place}")
+    for source in report["sources"]:
+        message = source["message"].removeprefix(f"{source['name']}: ")
+        echo(escape_line(f"  source {source['name']}: {source['state']}: {message}"))
+    if report["waiting"]:
+        waiting = count_things(len(report["waiting"]), "definition waits", "definitions wait")
+        echo(f"  {waiting} for approval: see  toolscout approve")
+
+
 def _print_report(report: dict[str, Any]) -> None:
     for name, version in report["versions"].items():
         echo(f"{name:<12}{version}")
@@ -265,17 +279,7 @@ def _print_report(report: dict[str, Any]) -> None:
     print_llm(report["llm"])
     print_plugins(report["plugins"])
     print_engine(report["engine"])
-    store = report["store"]
-    tools, sources = count_things(store["tools"], "tool"), count_things(store["sources"], "source")
-    echo(f"\n{tools} in {sources}, generation {store['generation']}")
-    for place in dict.fromkeys((store["catalogue"], store["journal"])):  # a database holds both
-        echo(f"  {place}")
-    for source in report["sources"]:
-        message = source["message"].removeprefix(f"{source['name']}: ")
-        echo(escape_line(f"  source {source['name']}: {source['state']}: {message}"))
-    if report["waiting"]:
-        waiting = count_things(len(report["waiting"]), "definition waits", "definitions wait")
-        echo(f"  {waiting} for approval: see  toolscout approve")
+    _print_catalogue(report)
     for finding in report["suspicious"]:
         line = f"  suspicious: {finding['id']}: {finding['kind']} in {finding['field']}: {finding['message']}"
         echo(spelled_out(escape_line(line)))
