@@ -81,7 +81,7 @@ def test_other_weights_have_another_fingerprint() -> None:
 
 @pytest.mark.usefixtures("library")
 def test_a_model_that_is_not_there_is_one_sentence() -> None:
-    with pytest.raises(ConfigError, match=r"encoder 'nowhere': expected static, .* found none .* folder and not on"):
+    with pytest.raises(ConfigError, match=r"encoder 'nowhere': expected static, .* found none: .* folder and not on"):
         load("nowhere", Settings())
 
 

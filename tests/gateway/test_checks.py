@@ -33,7 +33,7 @@ class Session:
         self.used: list[ListRequest | None] = []
         self.stored: list[Any] = []
 
-    async def begin_list(self) -> ListRequest:
+    async def begin_list(self, trace: object = None) -> ListRequest:
         reader: Any = self
         request = ListRequest(reader, asyncio.get_running_loop().time(), asyncio.get_running_loop().create_future())
         self.asked.append(request)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Sequence
+from typing import Final
 
 from toolscout.access.policy import Caller
 from toolscout.access.profiles import Profile
 from toolscout.checks.references import explain_unknown, list_policy_names, list_profile_names, list_setting_names
-from toolscout.errors import UserError
+from toolscout.errors import StoreError, UserError
 from toolscout.gateway.upstreams import Upstreams
 
 __all__ = ["say_unknown_names"]
 
 LISTED_POLL_S = 0.2
+_log: Final = logging.getLogger("toolscout.gateway.unknown_names")
 
 
 async def say_unknown_names(
@@ -39,5 +42,7 @@ async def say_unknown_names(
         explain = functools.partial(explain_unknown, scout, references, awaited)
         for sentence in await upstreams.run_in_thread(explain):
             upstreams.say(sentence)
+    except StoreError as error:
+        _log.info("Names are not checked: %s", error)  # what follows the home says so
     except UserError as error:
         upstreams.say(str(error))
