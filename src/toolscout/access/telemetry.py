@@ -195,10 +195,10 @@ class _Recorder:
             return
         begin = ended - sum(round(step.seconds * 1e9) for step in search.trace)
         details = {"toolscout.answer": answer, "toolscout.hits": len(search.hits)}
-        whole = telemetry.end_span("search", parent, begin, ended, details)
+        search_context = telemetry.end_span("search", parent, begin, ended, details)
         for step in search.trace:
             end = begin + round(step.seconds * 1e9)
-            telemetry.end_span(f"stage {step.stage}", whole, begin, end, {})
+            telemetry.end_span(f"stage {step.stage}", search_context, begin, end, {})
             begin = end
 
 

@@ -155,8 +155,8 @@ class Store(Database):
             requested = set(ids)
             ends = min(requested), max(requested)
             with self.reading() as connection:
-                found = connection.execute("SELECT id, body FROM tools WHERE id BETWEEN ? AND ?", ends)
-                tools_by_id = {id: decode(body) for id, body in found if id in requested}
+                rows_between = connection.execute("SELECT id, body FROM tools WHERE id BETWEEN ? AND ?", ends)
+                tools_by_id = {id: decode(body) for id, body in rows_between if id in requested}
         else:
             marks = ",".join("?" * len(ids))
             rows = self.ask(f"SELECT id, body FROM tools WHERE id IN ({marks})", tuple(ids))

@@ -272,8 +272,8 @@ def _print_report(report: dict[str, Any]) -> None:
     for row in chosen:
         echo(f"  {row['name']:<{width}}  {row['value']}  ({row['origin']})")
     n_defaults = len(report["settings"]) - len(chosen)
-    others = count_things(n_defaults, "setting has its default", "settings have their defaults")
-    echo(f"  {others}: see  toolscout settings")
+    default_count = count_things(n_defaults, "setting has its default", "settings have their defaults")
+    echo(f"  {default_count}: see  toolscout settings")
     print_encoder(report["encoder"])
     print_index(report["index"])
     print_llm(report["llm"])

@@ -31,8 +31,8 @@ NO_TOOL_LOGIT: Final = 2.4  # of "none of these", in nats
 CANDIDATES: Final = 30  # of each list that have a chance
 COVERED_AT_START: Final = 0.8  # added to each list's coverage: a weak list gains less by its first tool
 SOURCE_POINTS: Final = 6.0  # that the source of the other steps brings a tool of an unclear step
-WHOLE_POINTS: Final = 4.0  # that the unsplit request brings a tool of an unclear step
-WHOLE_SHARE: Final = 0.1  # of a tool's score for the unsplit request, which it also brings to an unclear step
+UNSPLIT_POINTS: Final = 4.0  # that the unsplit request brings a tool of an unclear step
+UNSPLIT_SHARE: Final = 0.1  # of a tool's score for the unsplit request, which it also brings to an unclear step
 MIN_LIFT_POINTS: Final = 0.01  # fewer points leave a tool as it is
 MIN_GAIN_SHARE: Final = 0.15  # of what the aim lacks to 1: an answer ends where each further tool gains less coverage
 DOUBTED_SHARE: Final = 0.6  # of what a tool brings to a list, if the list's step is doubted
@@ -76,7 +76,7 @@ class _List:
 
 
 def merge_steps(
-    whole: Sequence[Hit],
+    unsplit: Sequence[Hit],
     parts: Sequence[Sequence[Hit]],
     steps: Sequence[str],
     k: int | None,
@@ -87,7 +87,7 @@ def merge_steps(
     """Merge the hits of a request and of its steps, so that the first ones most likely hold a right tool of every step.
 
     Args:
-        whole: hits of the unsplit request, best first.
+        unsplit: hits of the unsplit request, best first.
         parts: hits of each step, best first.
         steps: the steps.
         k: how many hits are wanted; None: all.
@@ -102,11 +102,11 @@ def merge_steps(
     """
     if k is not None:
         depth = max(MAX_LIST_HITS, k)
-        whole, parts = whole[:depth], [hits[:depth] for hits in parts]
-    lists = [_List(whole, None)]
+        unsplit, parts = unsplit[:depth], [hits[:depth] for hits in parts]
+    lists = [_List(unsplit, None)]
     lists += [
         _List(hits, step, sure.get(step, 1.0) if sure else 1.0, step in doubted)
-        for hits, step in zip(_prefer_others(whole, parts), steps, strict=True)
+        for hits, step in zip(_prefer_others(unsplit, parts), steps, strict=True)
     ]
     taken, given, coverages = _give_places(lists, max(k or 0, MIN_MERGED_HITS), estimate)
     rest = [(hit, some.step) for some in lists for hit in some.hits if hit.id not in taken]
@@ -199,13 +199,13 @@ class BestChance(NamedTuple):
     together: float
 
 
-def find_best_chances(whole: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> list[BestChance]:
+def find_best_chances(unsplit: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> list[BestChance]:
     """Return for each step how likely its best tool is the right one.
 
     A step with few hits has 0: they leave too little to "none of these" to be compared.
 
     Args:
-        whole: hits of the unsplit request, best first.
+        unsplit: hits of the unsplit request, best first.
         parts: hits of each step, best first.
     """
     parts = [hits[:MAX_LIST_HITS] for hits in parts]
@@ -213,12 +213,12 @@ def find_best_chances(whole: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> l
         BestChance(max(find_chances(hits)), max(find_chances(lifted)))
         if len(hits) >= CANDIDATES
         else BestChance(0.0, 0.0)
-        for hits, lifted in zip(parts, _prefer_others(whole[:MAX_LIST_HITS], parts, whole_share=0.0), strict=True)
+        for hits, lifted in zip(parts, _prefer_others(unsplit[:MAX_LIST_HITS], parts, unsplit_share=0.0), strict=True)
     ]
 
 
 def _prefer_others(
-    whole: Sequence[Hit], parts: Sequence[Sequence[Hit]], whole_share: float = WHOLE_SHARE
+    unsplit: Sequence[Hit], parts: Sequence[Sequence[Hit]], unsplit_share: float = UNSPLIT_SHARE
 ) -> list[list[Hit]]:
     """Return the hits of the steps, ranked anew.
 
@@ -226,11 +226,11 @@ def _prefer_others(
     prefers those with a higher score for the unsplit request: the steps of a request mostly belong together, and
     "help me check out" says little without the dinner before it.
     """
-    chances = [find_chances(hits) for hits in (whole, *parts)]
-    sources = [_sum_by_source(hits, some) for hits, some in zip((whole, *parts), chances, strict=True)]
-    brought = {hit.id: whole_share * max(0.0, hit.score) for hit in whole}
-    for hit, chance in zip(whole, chances[0], strict=False):
-        brought[hit.id] += WHOLE_POINTS * chance
+    chances = [find_chances(hits) for hits in (unsplit, *parts)]
+    sources = [_sum_by_source(hits, some) for hits, some in zip((unsplit, *parts), chances, strict=True)]
+    brought = {hit.id: unsplit_share * max(0.0, hit.score) for hit in unsplit}
+    for hit, chance in zip(unsplit, chances[0], strict=False):
+        brought[hit.id] += UNSPLIT_POINTS * chance
     ranked = []
     for number, hits in enumerate(parts, 1):
         unclear = 1 - max(chances[number], default=1.0)

@@ -120,9 +120,9 @@ class View:
         """
         if name is None or name in names:
             return
-        known = {*names, *(row.id.partition("/")[0] for row in self._list_visible(caller))}
-        if name not in known:
-            advice = name_nearest(name[:MAX_NAME_CHARS_COMPARED], known, "GET /v1/sources lists them.")
+        known_names = {*names, *(row.id.partition("/")[0] for row in self._list_visible(caller))}
+        if name not in known_names:
+            advice = name_nearest(name[:MAX_NAME_CHARS_COMPARED], known_names, "GET /v1/sources lists them.")
             raise NotFound(f"expected the name of a source, found {name!r:.200}. {advice}")
 
     def count_tools(self, caller: Caller) -> int:
