@@ -250,6 +250,9 @@ def measure(n_tools: int, data: Path, work: Path, commit: str | None) -> dict[st
         more.rename(folder / "more" / "added")
         begun.touch()
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    # An installed package is compiled. A checkout is too after its first run, unless the environment forbids it.
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    inherited["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
     report = {}
     for part, environment in (("add", {}), ("search", threads), ("more", {})):
         done = folder / f"{part}.json"
@@ -258,7 +261,7 @@ def measure(n_tools: int, data: Path, work: Path, commit: str | None) -> dict[st
                 shutil.rmtree(folder / "home", ignore_errors=True)
             command = [sys.executable, __file__, "--part", part, "--work", str(folder), "--data", str(data)]
             printed = subprocess.run(
-                command, env={**os.environ, **environment}, capture_output=True, text=True, check=True
+                command, env={**inherited, **environment}, capture_output=True, text=True, check=True
             ).stdout
             done.write_text(printed, encoding="utf-8")
         report[part] = json.loads(done.read_text(encoding="utf-8"))
