@@ -434,6 +434,7 @@ def test_approve_lists_what_waits_with_the_difference_and_takes_it() -> None:
     assert "1 definition waits" in listed.output
     assert "invisible in description" in listed.stderr
     assert "1 waits for approval" in run("list").output
+    assert "1 definition waits for approval: mail/send." in run("list", "mail").output
     assert "its definition changed" in run("show", "mail/send").output
     assert json.loads(run("show", "mail/send", "--json").stdout)["name"] == "send"
     assert "1 definition waits" in run("doctor").output

@@ -4,7 +4,7 @@ import shutil
 import sys
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from tiny import tiny_bert
 from toolscout.config import Settings
 from toolscout.encoders import load
+from toolscout.encoders.hub_check import check_hub
 from toolscout.errors import ConfigError, MissingExtra
 
 
@@ -62,6 +63,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("sentence_transformers")
     module.SentenceTransformer = Model  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sentence_transformers", module)
+    monkeypatch.setattr("toolscout.encoders.transformer.check_hub", lambda *_: None)
 
 
 @pytest.mark.usefixtures("library")
@@ -83,6 +85,63 @@ def test_other_weights_have_another_fingerprint() -> None:
 def test_a_model_that_is_not_there_is_one_sentence() -> None:
     with pytest.raises(ConfigError, match=r"encoder 'nowhere': expected static, .* found none: .* folder and not on"):
         load("nowhere", Settings())
+
+
+class Asked:
+    """Stands for `HfApi`: notes the names that it is asked for, and raises `error`."""
+
+    names: ClassVar[list[str]] = []
+    error: ClassVar[Exception | None] = None
+
+    def __init__(self, library_name: str) -> None:
+        assert library_name == "toolscout"
+
+    def model_info(self, name: str, timeout: float) -> None:
+        assert timeout <= 5
+        self.names.append(name)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[Asked]:
+    hub = pytest.importorskip("huggingface_hub")
+    monkeypatch.setenv("SENTENCE_TRANSFORMERS_HOME", str(tmp_path))
+    monkeypatch.setattr(hub, "HfApi", Asked)
+    monkeypatch.setattr(Asked, "names", [])
+    return Asked
+
+
+def test_a_misspelled_word_is_refused_with_the_known_names_and_the_hub_is_not_asked(asked: type[Asked]) -> None:
+    with pytest.raises(ConfigError, match=r"'WRONG': there is no such encoder\. Choose static, compact, minilm"):
+        check_hub("WRONG", "WRONG")
+    assert asked.names == []
+
+
+def test_a_model_that_the_hub_lacks_is_asked_for_once(asked: type[Asked], monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub.errors import HFValidationError
+
+    check_hub("some/model", "some/model")
+    monkeypatch.setattr(asked, "error", HFValidationError("no such name"))
+    with pytest.raises(ConfigError, match="there is no such encoder"):
+        check_hub("mini-9", "mini-9")
+    assert asked.names == ["some/model", "sentence-transformers/mini-9", "mini-9"]
+
+
+def test_a_hub_that_cannot_be_reached_is_said_after_one_question(
+    asked: type[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asked, "error", ConnectionError("no network"))
+    with pytest.raises(ConfigError, match=r"hub cannot be reached \(ConnectionError\)\. Check the network"):
+        check_hub("some/model", "some/model")
+    assert asked.names == ["some/model"]
+
+
+def test_folders_and_downloaded_models_need_no_hub(asked: type[Asked], tmp_path: Path) -> None:
+    (tmp_path / "models--some--model" / "snapshots").mkdir(parents=True)
+    check_hub("some/model", "some/model")
+    check_hub("folder", str(tmp_path))
+    assert asked.names == []
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,6 +190,12 @@ _PARAPHRASES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
         r"|an|the)\b)",
     ),
     (
+        _PRECEDENCE,  # of a tool that the text names
+        ("before any other", "before every other", "before all other", "before using any other", "before calling any"),
+        r"\b(?:always|must|shall|first)\b[^.!?\n]{0,60}?\bbefore\W+(?:using\W+|calling\W+)?(?:any|every|all)\W+other"
+        r"\W+(?:tool|function)s?\b",
+    ),
+    (
         _SECRECY,
         (
             *("the user must", "the user should", "the user need", "the user may", "the user shall"),

@@ -153,6 +153,19 @@ def list_command(scout: Scout, source: str | None, tools: bool, kind: Kind | Non
         return
     for start in range(0, len(listed), TOOLS_PER_TABLE):
         _print_tools(listed[start : start + TOOLS_PER_TABLE])
+    _print_waiting_ids(scout, source, kind)
+
+
+def _print_waiting_ids(scout: Scout, source: str | None, kind: Kind | None) -> None:
+    """Print the ids of the definitions that wait for approval, of a source or of all; searches do not return them."""
+    ids = [
+        waiting.id
+        for waiting in scout.waiting()
+        if source in (None, waiting.tool.source) and kind in (None, waiting.tool.kind)
+    ]
+    if ids:
+        waits = count_things(len(ids), "definition waits", "definitions wait")
+        echo(escape_line(f"{waits} for approval: {_join_names(ids)}. See them with  toolscout approve"))
 
 
 def _load_tools(scout: Scout, source: str | None, kind: Kind | None) -> list[Tool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from toolscout import plugins
 from toolscout.config import Settings
@@ -17,6 +17,7 @@ from toolscout.encoders.encoder import (
     split_identifiers,
     unit_rows,
 )
+from toolscout.encoders.hub_check import KNOWN_NAMES
 from toolscout.errors import ConfigError, UserError, find_nearest
 
 __all__ = [
@@ -31,9 +32,6 @@ __all__ = [
     "split_identifiers",
     "unit_rows",
 ]
-
-
-MISSPELLABLE_NAMES: Final = ("static", "compact", "minilm")
 
 
 def load(name: str, settings: Settings) -> Encoder:
@@ -71,7 +69,7 @@ def load(name: str, settings: Settings) -> Encoder:
     plugin = plugins.find_plugin(plugins.ENCODER_PLUGINS, plugin_name)
     if plugin is not None:
         return _load_from_plugin(plugin, name, argument, settings)
-    nearest = find_nearest(name, MISSPELLABLE_NAMES) if name.isalpha() and not Path(name).exists() else None
+    nearest = find_nearest(name, KNOWN_NAMES) if name.isalpha() and not Path(name).exists() else None
     if nearest not in (None, name):
         raise ConfigError(f"encoder {name!r}: there is no such encoder. Did you mean {nearest!r}?")
     from toolscout.encoders.transformer import TransformerEncoder

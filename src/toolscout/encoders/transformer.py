@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from toolscout.encoders.encoder import ENGLISH, Kind, Vectors, split_identifiers, unit_rows
+from toolscout.encoders.hub_check import check_hub
 from toolscout.encoders.prompts import NO_PROMPTS, Prompts, choose_prompts, find_known_prompts, split_prompts
 from toolscout.errors import ConfigError, require
 from toolscout.types import digest
@@ -54,7 +55,7 @@ class TransformerEncoder:
 
         Raises:
             MissingExtra: without sentence-transformers.
-            ConfigError: if there is no such model.
+            ConfigError: if there is no such model, or the hub has to be asked and does not answer.
         """
         self.name = name
         library: Any = require("sentence_transformers", "train")
@@ -64,6 +65,7 @@ class TransformerEncoder:
         location = _locate_minilm() if is_minilm and model_name != MINILM else model_name
         self.languages: frozenset[str] | None = ENGLISH if is_minilm else None
         self._prepare = split_identifiers if model_name != "minilm-plain" else str
+        check_hub(name, location)
         try:
             with _hide_progress_bars():
                 self.model = library.SentenceTransformer(location, model_kwargs={"use_safetensors": True})
