@@ -14,7 +14,7 @@ import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 from mcp import Client
-from mcp_types import ElicitRequestURLParams, ElicitResult
+from mcp_types import ElicitCompleteNotification, ElicitRequestURLParams, ElicitResult
 
 from gateway.conftest import SERVERS, Agent, Start, open_agent
 from gateway.test_gateway import run
@@ -174,6 +174,44 @@ def test_a_client_hears_of_the_page_that_was_opened(gate: Gate, mode: str) -> No
         assert ("notifications/elicitation/complete" in heard) == (mode == "legacy")  # later protocols have none
 
     gate.run(body)
+
+
+def test_each_client_hears_of_its_own_page_though_servers_name_their_questions_alike(start: Start) -> None:
+    """Both servers call their question `one`, and both are open at the same time."""
+
+    async def body(agent: Agent) -> None:
+        both_asked, is_first_done = anyio.Event(), anyio.Event()
+        asked: dict[str, str] = {}
+        completed: dict[str, list[str]] = {"left": [], "right": []}
+
+        async def use(server: str, wait_for: anyio.Event) -> None:
+            async def answer(_: Any, params: Any) -> ElicitResult:
+                asked[server] = params.elicitation_id
+                if len(asked) == 2:
+                    both_asked.set()
+                await wait_for.wait()
+                return ElicitResult(action="accept")
+
+            async def receive(message: Any) -> None:
+                if isinstance(message, ElicitCompleteNotification):
+                    completed[server].append(message.params.elicitation_id)
+
+            options = {"elicitation_callback": answer, "message_handler": receive}
+            async with Client(agent.gateway.server, mode="legacy", **options) as client:
+                await call(client, f"{server}/ask_url")
+                await call(client, f"{server}/cancelled")  # what was sent before its answer has arrived
+                is_first_done.set()
+                with anyio.fail_after(20):
+                    await both_done.wait() if server == "left" else both_done.set()
+
+        both_done = anyio.Event()
+        async with anyio.create_task_group() as group:
+            group.start_soon(use, "left", both_asked)
+            group.start_soon(use, "right", is_first_done)
+        assert len(set(asked.values())) == 2
+        assert completed == {server: [id] for server, id in asked.items()}
+
+    run(start, body, {"left": full("legacy"), "right": full("legacy")})
 
 
 @both_ages

@@ -6,15 +6,17 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import traffic
+from toolscout.config import load_settings
 from toolscout.models import champion
 from toolscout.recipes import champion_switch
 from toolscout.recipes.engine import SearchEngine
-from toolscout.recipes.select import Selection
+from toolscout.recipes.select import Selection, SelectionKey
 from toolscout.scout import Scout
 
 QUERY = traffic.requests(1, 9)[0][0]
@@ -89,6 +91,47 @@ def test_a_replica_without_searches_switches_too_and_frees_the_former_pipeline(
     while {key[0] for key in taught.engine._ready} != {"scout"}:
         time.sleep(0.05)
     taught.engine.stop_switching()
+
+
+class Promoted:
+    """Decides that the model named last serves."""
+
+    model = Path("a")
+
+    def champion(self) -> Path:
+        return self.model
+
+    def select(self, *_: object, **options: object) -> tuple[Selection, str]:
+        return Selection("neighbours", self.model, None, promoted=True), ""
+
+
+def test_promotions_soon_after_each_other_free_every_former_pipeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, forgotten, promoted = [100.0], list[str](), Promoted()
+    monkeypatch.setattr(champion_switch.time, "monotonic", lambda: clock[0])
+
+    def forget(key: SelectionKey) -> None:
+        forgotten.append(str(key[1]))
+
+    switch = champion_switch.ChampionSwitch(
+        load_settings(home=tmp_path / "home"),
+        promoted,  # type: ignore[arg-type]
+        lambda: 1,
+        forget,
+    )
+    for seconds, model in ((0.0, "a"), (1.0, "b"), (1.0, "c"), (1.0, "b"), (1.0, "d")):
+        clock[0] += seconds
+        promoted.model = Path(model)
+        switch._decide(lambda selection: None)  # type: ignore[arg-type, return-value]
+        switch._free_retired()
+    assert forgotten == [], "searches may still run on them"
+    clock[0] = 101.0 + champion_switch.KEEP_FORMER_S
+    switch._free_retired()
+    assert forgotten == ["a"]
+    clock[0] += 3
+    switch._free_retired()
+    assert forgotten == ["a", "c", "b"] and switch.select()[0].model == Path("d")
 
 
 def test_a_removed_tool_is_never_returned_while_a_champion_is_built(taught: Scout, builds: Builds) -> None:

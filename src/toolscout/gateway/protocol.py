@@ -181,7 +181,7 @@ class Protocol:
         if isinstance(message, ResourceUpdatedNotification):
             await self._subscriptions.pass_update(source, str(message.params.uri))
         elif isinstance(message, ElicitCompleteNotification):
-            await self.relay.pass_completion(message.params.elicitation_id)
+            await self.relay.pass_completion(source, message.params.elicitation_id)
         elif isinstance(message, ToolListChangedNotification):
             name = source.partition("\n")[0]  # the key of a caller's session names the caller too
             if any(id.partition("/")[0] == name for id in self.gateway.list_all_pins()):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mcp.shared.exceptions import MCPError
     from mcp_types import (
         ElicitRequestParams,
+        ElicitRequestURLParams,
         ElicitResult,
         ErrorData,
         InputRequiredResult,
@@ -73,7 +74,7 @@ class Relay:
         self._under_way: defaultdict[str, list[Exchange]] = defaultdict(list)
         self._callers: defaultdict[str, set[str]] = defaultdict(set)  # who has used the session of a server
         self._open: dict[str, _Work] = {}
-        self._url_questions: dict[str, ClientConnection] = {}
+        self._url_questions: dict[tuple[str, str], tuple[ClientConnection, str]] = {}
 
     # --- a server's session
 
@@ -116,10 +117,21 @@ class Relay:
         if isinstance(exchange, str):
             return ErrorData(code=INVALID_REQUEST, message=exchange)
         if params.mode == "url" and params.elicitation_id and exchange.context is not None:
-            self._url_questions[params.elicitation_id] = exchange.context.session._connection
-            while len(self._url_questions) > MAX_OPEN_REQUESTS:
-                del self._url_questions[next(iter(self._url_questions))]
+            params = self._follow_url(source, params, exchange.context.session._connection)
         return await exchange.ask(_prepare(source, connection, params))
+
+    def _follow_url(
+        self, source: str, params: ElicitRequestURLParams, client: ClientConnection
+    ) -> ElicitRequestURLParams:
+        """Note whom to tell when a URL was opened. Returns the question with an id that no other question has.
+
+        Each server chooses its own ids, and a client sees the questions of several servers.
+        """
+        id = secrets.token_urlsafe(16)
+        self._url_questions[source, params.elicitation_id or ""] = client, id
+        while len(self._url_questions) > MAX_OPEN_REQUESTS:
+            del self._url_questions[next(iter(self._url_questions))]
+        return params.model_copy(update={"elicitation_id": id})
 
     async def _pass_log(self, source: str, connection: Connection, params: LoggingMessageNotificationParams) -> None:
         """Pass a log message of a server on to the one caller whom it can concern."""
@@ -136,10 +148,11 @@ class Relay:
             if name in callers and wants_level(client.state, params.level):
                 await client.notify("notifications/message", message)
 
-    async def pass_completion(self, elicitation_id: str) -> None:
-        """Tell the client that its user has finished what a question asked them to do at a URL."""
-        if client := self._url_questions.pop(elicitation_id, None):
-            await client.notify("notifications/elicitation/complete", {"elicitationId": elicitation_id})
+    async def pass_completion(self, source: str, elicitation_id: str) -> None:
+        """Tell the client that its user has finished what a question of a session asked them to do at a URL."""
+        if (asked := self._url_questions.pop((source, elicitation_id), None)) is not None:
+            client, id = asked
+            await client.notify("notifications/elicitation/complete", {"elicitationId": id})
 
     # --- requests of callers
 

@@ -69,7 +69,7 @@ class ChampionSwitch:
         """
         self._settings, self._selector, self._generation, self._forget = settings, selector, generation, forget
         self._serving: _Serving | None = None
-        self._former: tuple[SelectionKey, float] | None = None
+        self._retired: dict[SelectionKey, float] = {}  # former champions with a pipeline, and since when
         self._decide_lock = threading.Lock()
         self._failed_at = float("-inf")
         self._has_changed, self._shall_end = threading.Event(), False
@@ -132,7 +132,8 @@ class ChampionSwitch:
                 prepare(selection)
         former, self._serving = self._serving, _Serving(selection, notice, folder, state, generation)
         if former is not None and former.selection.promoted and former.selection.key != selection.key:
-            self._former = former.selection.key, time.monotonic()
+            self._retired[former.selection.key] = time.monotonic()
+        self._retired.pop(selection.key, None)
         return selection, notice
 
     def _follow(self) -> None:
@@ -140,7 +141,7 @@ class ChampionSwitch:
         while not self._shall_end:
             self._has_changed.wait(LOOK_INTERVAL_S)
             self._has_changed.clear()
-            self._free_former()
+            self._free_retired()
             serving = self._serving
             has_paused = time.monotonic() - self._failed_at >= RETRY_AFTER_S
             if serving is None or self._shall_end or not has_paused or not self._is_outdated(serving):
@@ -151,10 +152,11 @@ class ChampionSwitch:
                 self._failed_at = time.monotonic()
                 _log.exception("The new champion could not be made ready. The former one goes on.")
 
-    def _free_former(self) -> None:
-        """Free the pipeline of the former champion when no search can still run on it."""
-        if self._former is None or time.monotonic() - self._former[1] < KEEP_FORMER_S:
-            return
-        key, self._former = self._former[0], None
-        if self._serving is not None and self._serving.selection.key != key:
-            self._forget(key)
+    def _free_retired(self) -> None:
+        """Free the pipelines of former champions on which no search can still run."""
+        for key, since in list(self._retired.items()):
+            if time.monotonic() - since < KEEP_FORMER_S:
+                continue
+            self._retired.pop(key, None)
+            if self._serving is not None and self._serving.selection.key != key:
+                self._forget(key)
