@@ -125,7 +125,7 @@ def test_rerank_m_is_the_same_cross_encoder_over_the_first_m(slang: Lesson, bert
         [found] = stage([Search(query=search.query)])
         logits = reranker.need_scorer.logits(search.query, search.ids[:3])
         z = reranker.need_scorer.blend.distances(np.array([hit.score for hit in search.hits]))[:3]
-        shares = reranker.need_scorer.blend.shares(logits, z)
+        shares = reranker.need_scorer.blend.probabilities(logits, z)
         assert found.ids == tuple(np.array(search.ids[:3])[np.argsort(-shares, kind="stable")])
 
 

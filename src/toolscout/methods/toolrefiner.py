@@ -139,23 +139,23 @@ class _DevCandidates:
         self.lesson, self.dev, self.used, self.options = lesson, dev, used, options
         self.ids = [tool.id for tool in lesson.tools]
 
-    def evaluate(self, log_shares: Any, blend: float, *, give_way: bool) -> PerQuery:
-        """Score the candidates on dev, in the order of log_shares + blend · score of the first stage.
+    def evaluate(self, log_probabilities: Any, blend: float, *, give_way: bool) -> PerQuery:
+        """Score the candidates on dev, in the order of log_probabilities + blend · score of the first stage.
 
         Args:
-            log_shares: (queries, N) log-probabilities of the refiner; see `Refiner.shares`.
+            log_probabilities: (queries, N) log-probabilities of the refiner; see `Refiner.log_probabilities`.
             blend: weight of the first stage's score.
             give_way: see `keep_places`.
         """
-        totals = log_shares + blend * self.dev.scores
+        totals = log_probabilities + blend * self.dev.scores
         for row, tools in zip(totals, self.dev.candidates, strict=True):
             row[:] = keep_places(row, self.used[tools] & (tools >= 0), give_way)
         return self.lesson.evaluate(self.dev.rankings(totals, 0.0, self.ids))
 
-    def choose(self, log_shares: Any) -> tuple[float, dict[str, float]]:
+    def choose(self, log_probabilities: Any) -> tuple[float, dict[str, float]]:
         """Choose the blend (`choose_blend`); return it with its figures."""
         blends = REFINER_BLEND_GRID if self.options.blend is None else (self.options.blend,)
-        figures = {blend: self.evaluate(log_shares, blend, give_way=self.options.give_way) for blend in blends}
+        figures = {blend: self.evaluate(log_probabilities, blend, give_way=self.options.give_way) for blend in blends}
         best = choose_blend(figures)
         return best, figures[best].means()
 
@@ -224,14 +224,14 @@ class ToolRefiner:
             queries=list(itertools.compress(tokens, has_gold)),
             candidates=train_candidates.candidates[has_gold],
             gold=train_candidates.gold[has_gold],
-            evaluate=lambda: dev_candidates.choose(refiner.shares(dev_tokens, dev.candidates))[1],
+            evaluate=lambda: dev_candidates.choose(refiner.log_probabilities(dev_tokens, dev.candidates))[1],
             identity=digest("toolrefiner/2", [start.fingerprint, base.identity, lesson.fingerprint, options]),
             fast=options.fast,
             thinned=options.thinned,
         )
         done = train_task(workspace, options, task, tower)
-        log_shares = refiner.shares(dev_tokens, dev.candidates)
-        blend, figures = dev_candidates.choose(log_shares)
+        log_probabilities = refiner.log_probabilities(dev_tokens, dev.candidates)
+        blend, figures = dev_candidates.choose(log_probabilities)
 
         def write_files(folder: Any) -> None:
             base.save(folder)
@@ -250,9 +250,9 @@ class ToolRefiner:
             values={
                 "first_position": first_position,
                 "first_stage": dev_candidates.evaluate(np.zeros(dev.scores.shape), 1.0, give_way=False).means(),
-                "logits_alone": dev_candidates.evaluate(log_shares, 0.0, give_way=options.give_way).means(),
-                "keeping_places": dev_candidates.evaluate(log_shares, blend, give_way=False).means(),
-                "giving_way": dev_candidates.evaluate(log_shares, blend, give_way=True).means(),
+                "logits_alone": dev_candidates.evaluate(log_probabilities, 0.0, give_way=options.give_way).means(),
+                "keeping_places": dev_candidates.evaluate(log_probabilities, blend, give_way=False).means(),
+                "giving_way": dev_candidates.evaluate(log_probabilities, blend, give_way=True).means(),
                 **describe_training(done),
             },
             seconds_before=done.earlier,
@@ -297,12 +297,12 @@ class ToolRefiner:
             texts = [
                 search.query for search in searches if search.hits
             ]  # the caller's wording, as in training, even if the base rewrote it
-            log_shares = np.zeros(candidates.shape)
-            log_shares[rows] = refiner.shares(tower.tokens(texts, "query"), candidates[rows])
+            log_probabilities = np.zeros(candidates.shape)
+            log_probabilities[rows] = refiner.log_probabilities(tower.tokens(texts, "query"), candidates[rows])
             scores = []
-            for row_log_shares, row, search in zip(log_shares, candidates, searches, strict=True):
+            for query_log_probabilities, row, search in zip(log_probabilities, candidates, searches, strict=True):
                 n = len(search.hits)
-                totals = row_log_shares[:n] + blend * np.array([hit.score for hit in search.hits])
+                totals = query_log_probabilities[:n] + blend * np.array([hit.score for hit in search.hits])
                 scores.append(keep_places(totals, used[row[:n]], give_way).tolist())
             return scores
 
