@@ -301,7 +301,7 @@ class _DevPairs:
 
     def evaluate(self, totals: Floats) -> metrics.PerQuery:
         """Return the figures of the candidates, ordered by `totals`."""
-        rankings = self.dev.rankings(totals, 0.0, self.ids)
+        rankings = self.dev.rankings(totals, self.ids)
         golds = {query: self.lesson.dev[query] for query in self.dev.queries}
         return metrics.score(rankings, golds, DEV_METRICS)
 

@@ -26,7 +26,7 @@ from toolscout.methods.crossencoder import NeedScorer
 from toolscout.methods.lesson import DEV_METRICS, Lesson
 from toolscout.methods.shared.reranking import RankedQueries, exceeds_noise
 from toolscout.methods.toolrerank.hierarchy import diversify, extend_list, truncate
-from toolscout.methods.toolrerank.stages import Chosen, Families, reads_all_members
+from toolscout.methods.toolrerank.stages import Chosen, Families, adds_all_members
 from toolscout.types import Search
 
 __all__ = ["Grid", "ScoredQueries", "limits"]
@@ -136,7 +136,7 @@ class Grid:
     def _rank_candidates(self, row: int, limits: tuple[int, int]) -> list[int]:
         """Return R: the columns of a query's candidates after truncation, in the order of the cross-encoder."""
         ids = self.ids(row)
-        columns = truncate(range(len(ids)), lambda column: self.families.of[ids[column]] in self.seen, *limits)
+        columns = truncate(range(len(ids)), lambda column: self.families.family_of[ids[column]] in self.seen, *limits)
         return sorted(columns, key=lambda column: (-self.probabilities[row, column], ids[column]))
 
     def _rank_query(self, row: int, columns: Sequence[int], chosen: Chosen) -> list[str]:
@@ -145,21 +145,21 @@ class Grid:
         ranked = [ids[column] for column in columns]
         if self.single[row] and chosen.sure:
             scores = dict(zip(ranked, self.probabilities[row, columns].tolist(), strict=True))
-            tool_of = self.families.of.__getitem__
+            tool_of = self.families.family_of.__getitem__
             ordered, _ = extend_list(
                 ranked, scores, tool_of, chosen.sure, lambda tools: self._score_members(row, ranked, tools)
             )
             return ordered
         if not self.single[row] and chosen.each:
             rows = self.rows[self.ranked.candidates[row, columns]]
-            return diversify(ranked, self.families.of.__getitem__, rows @ rows.T, chosen.alike, chosen.each)
+            return diversify(ranked, self.families.family_of.__getitem__, rows @ rows.T, chosen.alike, chosen.each)
         return ranked
 
     def _score_members(self, row: int, ranked: Sequence[str], tools: set[Any]) -> dict[str, float]:
-        """Score the tools that a query's likely families bring in."""
+        """Score the tools that a query's likely families add."""
         added: dict[str, float] = {}
         for family in tools:
-            if reads_all_members(self.options.extend, family in self.seen, len(self.families.members[family])):
+            if adds_all_members(self.options.extend, family in self.seen, len(self.families.members[family])):
                 scores = self._score_family(row, family)
                 added |= {tool: score for tool, score in scores.items() if tool not in ranked}
         return added
