@@ -304,6 +304,6 @@ def test_the_blend_keeps_the_order_of_the_first_stage_where_the_logits_say_nothi
     scores = np.array([9.0, 7.0, 1.0])
     z = blend.distances(scores)
     assert z.tolist() == [0.0, -0.5, -2.0]
-    shares = blend.shares(np.zeros(3), z)
+    shares = blend.probabilities(np.zeros(3), z)
     assert shares == pytest.approx(1 / (1 + np.exp(-(0.5 * 2.0 * z + 0.25))))
-    assert blend.shares(np.array([0.0]), blend.far)[0] < shares[2]
+    assert blend.probabilities(np.array([0.0]), blend.far)[0] < shares[2]

@@ -47,7 +47,7 @@ def made(golds: list[set[int]], logits: Any, single: Any = (), seen: Any = range
             np.eye(len(TOOLS), dtype=np.float32),
         ),
         families,
-        {families.of[TOOLS[4 * family].id] for family in seen},
+        {families.family_of[TOOLS[4 * family].id] for family in seen},
         judge,
         lambda line: None,
     )

@@ -46,7 +46,7 @@ def test_a_word_that_a_vector_hardly_shows_decides(tmp_path: Path) -> None:
     task, families = lesson(), Families(TOOLS)
     encoder = encoders.load("static", Workspace().settings)
     arrays, told = query_kind.fit_classifier(Workspace(), task, families, encoder)
-    one_parent = query_kind.OneParent(arrays)
+    one_parent = query_kind.OneParentClassifier(arrays)
     texts = ["sing and also cook", "sing and then cook"]
     assert one_parent(texts, encoder.encode(texts, "query")) == [False, True]
     assert told["accuracy"] > 0.95 and told["crossed"] > 0.95
@@ -95,5 +95,5 @@ def test_few_queries_are_enough(tmp_path: Path, few: int) -> None:
 
 
 def test_a_model_without_words_is_read_by_its_vector_alone() -> None:
-    one_parent = query_kind.OneParent({"classifier": np.array([1.0, -1.0, 0.0])})
+    one_parent = query_kind.OneParentClassifier({"classifier": np.array([1.0, -1.0, 0.0])})
     assert one_parent(["a", "b"], np.eye(2, dtype=np.float32)) == [True, False]

@@ -183,7 +183,7 @@ def test_the_order_of_the_candidates_has_no_meaning_and_absent_ones_take_no_part
     np.testing.assert_allclose(found[:, ::-1], turned, atol=1e-5)
     np.testing.assert_allclose(found[0, :3], alone[0], atol=1e-5)
     assert found[0, 3] == -np.inf
-    shares = np.exp(refiner.shares(tokens, candidates))
+    shares = np.exp(refiner.log_probabilities(tokens, candidates))
     np.testing.assert_allclose(shares.sum(axis=1), [1, 1], atol=1e-6)
 
 
@@ -335,7 +335,7 @@ def test_a_step_shuffles_and_the_loss_is_the_same(refiner: Refiner) -> None:
     tokens = refiner.tower.tokens(["book a room", "send mail"], "query", 16)
     candidates, gold = np.array([[0, 1, 2], [3, 4, 5]]), np.array([[1, 0, 0], [0, 1, 1]], np.bool_)
     task = Refine(refiner, queries=tokens, candidates=candidates, gold=gold, evaluate=dict, identity="test")
-    logs = refiner.shares(tokens, candidates)
+    logs = refiner.log_probabilities(tokens, candidates)
     wanted = -np.mean([logs[0, 0], logs[1, 1:].mean()])
     for seed in (0, 1, 2):
         assert task.backward(np.array([0, 1]), np.random.default_rng(seed)) == pytest.approx(wanted, abs=1e-5)

@@ -102,7 +102,11 @@ def test_the_pipeline_is_deterministic_and_says_what_each_step_did(slang: Lesson
     assert names == ["dense", "truncate", "crossencoder", "hierarchy"]
     [found] = stage(searches[:1])
     assert found.trace[1].note == "6 kept, 1 of them of parents that training never saw"
-    assert found.trace[3].note in ("taken to need one parent", "taken to need several parents", "left as it was")
+    assert found.trace[3].note in (
+        "predicted to need one parent",
+        "predicted to need several parents",
+        "order unchanged",
+    )
     explained = stage.explain(searches[0], found.ids[2])
     assert explained is not None and (explained.rank, explained.score) == (3, found.hits[2].score)
     new = Tool(id="d/music/stop", name="stop", description="Stop a song", path=("musi",))
@@ -125,7 +129,7 @@ def test_rerank_m_is_the_same_cross_encoder_over_the_first_m(slang: Lesson, bert
         [found] = stage([Search(query=search.query)])
         logits = reranker.need_scorer.logits(search.query, search.ids[:3])
         z = reranker.need_scorer.blend.distances(np.array([hit.score for hit in search.hits]))[:3]
-        shares = reranker.need_scorer.blend.shares(logits, z)
+        shares = reranker.need_scorer.blend.probabilities(logits, z)
         assert found.ids == tuple(np.array(search.ids[:3])[np.argsort(-shares, kind="stable")])
 
 
@@ -172,7 +176,7 @@ def test_a_hierarchy_that_is_not_in_use_costs_no_vectors(slang: Lesson, bert: st
     last = stage.stages[-1]
     assert isinstance(last, Hierarchy) and last.off == UNUSED_NOTE
     with pytest.raises(AssertionError):
-        last.single([])  # nobody was loaded who could tell
+        last.predict_one_parent([])  # nobody was loaded who could tell
     [found] = stage([Search(query="somewhere to sleep")])
     assert found.trace[-1].note == UNUSED_NOTE and found.hits == plain.hits
 
@@ -183,7 +187,10 @@ def test_the_oracle_is_told_by_bench_alone(slang: Lesson, bert: str, home: Path)
         pipeline(made, slang.tools, bert)([Search(query="umbrella")])
     gold = {"one": ["d/travel/hotel", "d/travel/flight"], "two": ["d/travel/hotel", "d/mail/send"]}
     one, two = pipeline(made, slang.tools, bert, gold=gold.__getitem__)([Search(query=text) for text in gold])
-    assert one.trace[-1].note == "taken to need one parent" and two.trace[-1].note == "taken to need several parents"
+    assert (
+        one.trace[-1].note == "predicted to need one parent"
+        and two.trace[-1].note == "predicted to need several parents"
+    )
 
 
 def test_a_base_that_reads_no_pairs_is_refused(slang: Lesson, bert: str, home: Path) -> None:
@@ -281,9 +288,9 @@ class Reader:
 
 def stage(reader: Any, chosen: Chosen, single: bool, **more: Any) -> Hierarchy:
     given: dict[str, Any] = {
-        "single": lambda searches: [single] * len(searches),
-        "similar": lambda ids: np.eye(len(ids)),
-        "visible": lambda search: lambda tool: search.visible is None or tool != "s/b2",
+        "predict_one_parent": lambda searches: [single] * len(searches),
+        "compute_cosines": lambda ids: np.eye(len(ids)),
+        "get_visibility": lambda search: lambda tool: search.visible is None or tool != "s/b2",
         **more,
     }
     return Hierarchy(
@@ -348,9 +355,9 @@ def test_for_several_parents_the_best_of_each_group_come_first() -> None:
         table[0, 2] = table[2, 0] = 0.95  # a0 and c0
         return table
 
-    [found] = stage(Reader({}), Chosen(10, 50, alike=0.9, each=1), False, similar=alike).run([search()])
+    [found] = stage(Reader({}), Chosen(10, 50, alike=0.9, each=1), False, compute_cosines=alike).run([search()])
     assert found.ids == ("s/a0", "s/b0", "s/c0", "s/a1", "s/b1")
-    [found] = stage(Reader({}), Chosen(10, 50, alike=0.9, each=2), False, similar=alike).run([search()])
+    [found] = stage(Reader({}), Chosen(10, 50, alike=0.9, each=2), False, compute_cosines=alike).run([search()])
     assert found.ids == ("s/a0", "s/b0", "s/c0", "s/b1", "s/a1")
     for single in (True, False):
         assert stage(Reader({}), off, single).run([search()])[0].hits == search().hits
@@ -377,7 +384,7 @@ def test_paths_are_flat_where_they_tell_no_tool_from_another(paths: list[tuple[s
     tools = [Tool(id=f"s/{number}", name="x", path=path) for number, path in enumerate(paths)]
     families = Families(tools)
     assert families.flat == flat
-    assert families.one(["s/0", "s/1"]) == (not flat) and not families.one(["s/0", "s/2"])
+    assert families.are_one_family(["s/0", "s/1"]) == (not flat) and not families.are_one_family(["s/0", "s/2"])
 
 
 def test_limits_beyond_what_a_search_ranks_are_refused() -> None:
@@ -394,4 +401,4 @@ def test_limits_beyond_what_a_search_ranks_are_refused() -> None:
 
 def test_one_parent_of_two_sources_is_two() -> None:
     families = Families([Tool(id=f"{each}", name="x", path=("mail",)) for each in ("s/1", "s/2", "t/1")])
-    assert families.one(["s/1", "s/2"]) and not families.one(["s/1", "t/1"])
+    assert families.are_one_family(["s/1", "s/2"]) and not families.are_one_family(["s/1", "t/1"])

@@ -13,18 +13,18 @@ def test_usage_counts_as_far_as_there_was_any() -> None:
 
 
 def test_usage_and_description_are_mixed_by_weight() -> None:
-    usage, described = np.array([[0.9, 0.1, 0.0]]), np.array([[0.2, 0.2, 0.6]])
-    scores = mix_usage(usage, described, np.array([1.0, 0.5, 0.0]), 0.0, 1.0)
+    usage, description = np.array([[0.9, 0.1, 0.0]]), np.array([[0.2, 0.2, 0.6]])
+    scores = mix_usage(usage, description, np.array([1.0, 0.5, 0.0]), 0.0, 1.0)
     assert np.exp(scores) == pytest.approx(np.array([[0.9, 0.15, 0.6]]))
-    agreeing = mix_usage(usage, described, np.array([1.0, 0.5, 0.0]), 1.0, 1.0)
+    agreeing = mix_usage(usage, description, np.array([1.0, 0.5, 0.0]), 1.0, 1.0)
     assert np.exp(agreeing) == pytest.approx(np.array([[0.18, 0.03, 0.36]]))
-    doubtful = mix_usage(usage, described, np.array([1.0, 0.5, 0.0]), 0.0, 0.5)
+    doubtful = mix_usage(usage, description, np.array([1.0, 0.5, 0.0]), 0.0, 0.5)
     assert np.exp(doubtful) == pytest.approx(np.array([[0.9, 0.15, 0.3]]))
 
 
 def test_a_query_of_which_usage_knows_nothing_goes_by_the_description() -> None:
-    described = np.array([[0.2, 0.2, 0.6]])
-    assert np.exp(mix_usage(np.zeros((1, 3)), described, np.ones(3), 0.0, 0.1)) == pytest.approx(described)
+    description = np.array([[0.2, 0.2, 0.6]])
+    assert np.exp(mix_usage(np.zeros((1, 3)), description, np.ones(3), 0.0, 0.1)) == pytest.approx(description)
 
 
 def test_softmax_is_right_for_great_and_for_forbidden_scores() -> None:

@@ -37,9 +37,9 @@ def platt(yes: Floats, no: Floats) -> dict[str, float]:
 
     line: Floats = np.zeros(2)
     for _ in range(MAX_PLATT_STEPS):
-        shares = 1 / (1 + np.exp(-np.clip(columns @ line, -40, 40)))
-        slope = columns.T @ (mass * (shares - targets))
-        curve = columns.T @ (columns * (mass * shares * (1 - shares))[:, None]) + 1e-12 * np.eye(2)
+        probabilities = 1 / (1 + np.exp(-np.clip(columns @ line, -40, 40)))
+        slope = columns.T @ (mass * (probabilities - targets))
+        curve = columns.T @ (columns * (mass * probabilities * (1 - probabilities))[:, None]) + 1e-12 * np.eye(2)
         step = np.linalg.solve(curve, slope)
         while compute_loss(line - step) > compute_loss(line) + FLOOR_TOLERANCE and np.abs(step).max() > FLOOR_TOLERANCE:
             step = step / 2  # confident logits have so little curvature that a full step would overshoot

@@ -155,7 +155,7 @@ class Blend:
         """Return z of the scores of candidates, best first, `(…, n)`."""
         return np.asarray((scores - scores[..., :1]) / self.spread)
 
-    def shares(self, logits: Array, distances: Array | float) -> Floats:
+    def probabilities(self, logits: Array, distances: Array | float) -> Floats:
         """Return the probability that each tool is needed."""
         return sigmoid(self.slope * (logits + self.weight * np.asarray(distances)) + self.offset)
 
@@ -178,7 +178,7 @@ class NeedScorer:
 
     def score_others(self, search: Search, ids: Sequence[str]) -> Floats:
         """Return the probabilities of tools that the first stage did not name; fewer if the deadline comes first."""
-        return self.blend.shares(self.logits(search.query, ids, search.deadline), self.blend.far)
+        return self.blend.probabilities(self.logits(search.query, ids, search.deadline), self.blend.far)
 
     def __call__(self, searches: Sequence[Search]) -> list[list[float]]:
         """Score each hit of each search. A single search takes one thread; a batch runs in parallel."""
@@ -189,8 +189,8 @@ class NeedScorer:
     def _score_hits(self, search: Search) -> list[float]:
         logits = self.logits(search.query, search.ids, search.deadline)
         distances = self.blend.distances(np.array([hit.score for hit in search.hits]))
-        shares: list[float] = self.blend.shares(logits, distances[: len(logits)]).tolist()
-        return shares
+        probabilities: list[float] = self.blend.probabilities(logits, distances[: len(logits)]).tolist()
+        return probabilities
 
 
 @functools.cache
@@ -301,7 +301,7 @@ class _DevPairs:
 
     def evaluate(self, totals: Floats) -> metrics.PerQuery:
         """Return the figures of the candidates, ordered by `totals`."""
-        rankings = self.dev.rankings(totals, 0.0, self.ids)
+        rankings = self.dev.rankings(totals, self.ids)
         golds = {query: self.lesson.dev[query] for query in self.dev.queries}
         return metrics.score(rankings, golds, DEV_METRICS)
 

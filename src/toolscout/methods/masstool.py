@@ -283,8 +283,8 @@ def needs(logits: Floats, by: Mapping[str, float]) -> Floats:
 
 def _score_detection(tool: Floats, chat: Floats) -> dict[str, float]:
     labels = np.repeat([1, 0], [len(tool), len(chat)])
-    shares = 1 / (1 + np.exp(-np.clip(np.concatenate([tool, chat]), -40, 40)))
-    return {"detect_auroc": metrics.detection(labels, shares)["detect_auroc"]}
+    probabilities = 1 / (1 + np.exp(-np.clip(np.concatenate([tool, chat]), -40, 40)))
+    return {"detect_auroc": metrics.detection(labels, probabilities)["detect_auroc"]}
 
 
 class _EncodeOnce:

@@ -111,41 +111,44 @@ class Mlc:
 
         encoder = require_tunable(self._load_start(workspace, lesson))
         tower = make_tower(encoder, options)
-        described = encoders.load(DESCRIPTION_ENCODER, workspace.settings)
-        data = FitData(workspace, lesson, options, described)
+        description_encoder = encoders.load(DESCRIPTION_ENCODER, workspace.settings)
+        data = FitData(workspace, lesson, options, description_encoder)
         n = data.n_train
         tokens = tower.tokens(data.texts, "query")
         gold = np.zeros((n, len(lesson.tools)), dtype=np.bool_)
         for row, tools in zip(gold, data.gold[:n], strict=True):
             row[tools] = True
         sets, set_of = ToolSets.group(data.gold[:n])
-        learned = bool(len(sets)) and options.sets != 0
+        learns_sets = bool(len(sets)) and options.sets != 0
         heads = Heads(
-            encoder.dim, {"tools": len(lesson.tools), **({"sets": len(sets)} if learned else {})}, LOGIT_SCALE
+            encoder.dim, {"tools": len(lesson.tools), **({"sets": len(sets)} if learns_sets else {})}, LOGIT_SCALE
         )
         if options.start == "usage":
             workspace.say("starting the layer at the mean of the queries that used each tool")
             rows = tower.vectors(tokens[:n])
             heads.start(rows, gold, "tools")
-            if learned:
+            if learns_sets:
                 heads.start(rows, set_of[:, None] == np.arange(len(sets)), "sets")
 
         def usage(weight: float) -> Scores:
-            shares = task.shares(tokens[n:])
-            return sets.join(shares["tools"], shares["sets"], weight) if learned else shares["tools"]
+            probabilities = task.probabilities(tokens[n:])
+            if not learns_sets:
+                return probabilities["tools"]
+            return sets.join(probabilities["tools"], probabilities["sets"], weight)
 
         task = Classifier(
             tower,
             heads,
             queries=tokens[:n],
             gold=gold,
-            set_of=set_of if learned else None,
+            set_of=set_of if learns_sets else None,
             evaluate=lambda: data.evaluate(usage(1.0 if options.sets is None else options.sets)),
             identity=digest("mlc/1", [encoder.fingerprint, lesson.fingerprint, options]),
             tuning=Tuning(loss=options.loss, fast=options.fast, thinned=options.thinned, hold=options.hold),
         )
         done = train_task(workspace, options, task, tower)
-        weights = (options.sets,) if options.sets is not None else SET_WEIGHT_GRID if learned else SET_WEIGHT_GRID[:1]
+        grid = SET_WEIGHT_GRID if learns_sets else SET_WEIGHT_GRID[:1]
+        weights = grid if options.sets is None else (options.sets,)
         weight = choose_best(weights, lambda tried: data.quality(usage(tried)))
         chosen, scores = data.choose_mix(usage(weight))
         write_encoder = save_encoder(tower.model)
@@ -158,11 +161,11 @@ class Mlc:
         return Artifacts(
             {
                 **{name: value.detach().cpu().numpy() for name, value in heads.layers.state_dict().items()},
-                **(sets.arrays() if learned else {}),
+                **(sets.arrays() if learns_sets else {}),
                 "uses": data.uses(n),
             },
             metrics=data.evaluate(scores),
-            encoder=described,
+            encoder=description_encoder,
             chosen=select_unset(options, {"sets": weight, **chosen}),
             values=describe_training(done),
             seconds_before=done.earlier,
@@ -175,12 +178,12 @@ class Mlc:
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
         """Build the pipeline over a catalogue."""
-        described = encoders.load(DESCRIPTION_ENCODER, workspace.settings)
-        model.check_encoder(described)
+        description_encoder = encoders.load(DESCRIPTION_ENCODER, workspace.settings)
+        model.check_encoder(description_encoder)
         model.check_catalogue(catalogue.tools())
         tuned = TransformerEncoder(str(model.folder / ENCODER_FOLDER))
         learned = Learned(load_classifier(model), encode=tuned.encode)
-        return build_usage_stage(workspace, catalogue, model, described, learned, label="mlc")
+        return build_usage_stage(workspace, catalogue, model, description_encoder, learned, label="mlc")
 
 
 class MlcOnBase(Mlc):
@@ -212,7 +215,7 @@ def load_classifier(model: Model) -> Usage:
             tools /= tools.sum()
         if sets is None:
             return tools
-        shares: Scores = sets.join(tools[None], softmax(logits("sets", row))[None], settings["sets"].value)[0]
-        return shares
+        probabilities: Scores = sets.join(tools[None], softmax(logits("sets", row))[None], settings["sets"].value)[0]
+        return probabilities
 
     return usage

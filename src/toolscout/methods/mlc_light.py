@@ -108,11 +108,11 @@ class Training:
         if len(head.sets):
             targets[np.arange(len(batch)), n_tools + self.set_of[batch]] = 1
             softmax_columns.append(slice(n_tools, None))
-        shares = np.empty_like(logits)
+        probabilities = np.empty_like(logits)
         for columns in softmax_columns:
-            shares[:, columns] = softmax(logits[:, columns])
-        loss = -float((targets * np.log(shares + 1e-9)).sum()) / len(batch)
-        slope = ((shares - targets) / len(batch)).astype(np.float32)
+            probabilities[:, columns] = softmax(logits[:, columns])
+        loss = -float((targets * np.log(probabilities + 1e-9)).sum()) / len(batch)
+        slope = ((probabilities - targets) / len(batch)).astype(np.float32)
         head.sparse[features] = weights - self._compute_step(self._squares[0], features, to_dense.T @ slope)
         head.dense -= self._compute_step(self._squares[1], slice(None), rows.T @ slope)
         return loss
@@ -196,7 +196,7 @@ def _make_usage(head: Head, ngrams: Ngrams, weight: float) -> Usage:
         bags = ngrams.make_bags([hash_features(text)])
         if not row.any() and not bags.indices.size:
             return np.zeros(head.n_tools)
-        shares: Scores = head.usage(head.logits(bags, row[None]), weight)[0]
-        return shares
+        probabilities: Scores = head.usage(head.logits(bags, row[None]), weight)[0]
+        return probabilities
 
     return usage

@@ -71,12 +71,12 @@ class Log:
 
     def votes(self, nearest: Places, similarities: Scores, k: int, focus: float) -> Scores:
         """Return the probability of each tool, `(tools,)`, by the votes of the `k` nearest; zeros if there is none."""
-        shares = np.zeros(self.n_tools)
+        votes = np.zeros(self.n_tools)
         if nearest.size:
             gold = self.gold.take(nearest[:k])
             ballots = np.exp(focus * (similarities[:k] - similarities[0]))
-            np.add.at(shares, gold.indices, gold.data * np.repeat(ballots / ballots.sum(), np.diff(gold.indptr)))
-        return shares
+            np.add.at(votes, gold.indices, gold.data * np.repeat(ballots / ballots.sum(), np.diff(gold.indptr)))
+        return votes
 
     def make_companion(self, rows: Vectors, texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> Log:
         """Make a log of other queries over the same features."""
@@ -103,15 +103,15 @@ def _vote_together(fitted: Log, fresh: Log, text: str, row: Vectors, k: int, foc
     chosen = np.argsort(-similarities, kind="stable")[:k]
     ballots = np.exp(focus * (similarities[chosen] - similarities[chosen[0]]))
     ballots /= ballots.sum()
-    shares = np.zeros(fresh.n_tools)
+    votes = np.zeros(fresh.n_tools)
     is_fitted = chosen < len(fitted_rows)
     for log, rows, weights in (
         (fitted, fitted_rows[chosen[is_fitted]], ballots[is_fitted]),
         (fresh, fresh_rows[chosen[~is_fitted] - len(fitted_rows)], ballots[~is_fitted]),
     ):
         gold = log.gold.take(rows)
-        np.add.at(shares, gold.indices, gold.data * np.repeat(weights, np.diff(gold.indptr)))
-    return shares
+        np.add.at(votes, gold.indices, gold.data * np.repeat(weights, np.diff(gold.indptr)))
+    return votes
 
 
 class Neighbours(UsageMethod):

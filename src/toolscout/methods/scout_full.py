@@ -21,7 +21,6 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.indexes.exact import Exact
-from toolscout.indexes.standard import MIN_COSINE_DEVIATION
 from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.dpr import TUNED_TEXT_STYLE, load_model_encoder
 from toolscout.methods.lesson import Lesson
@@ -31,7 +30,7 @@ from toolscout.methods.scout_light import LIGHT_PARTS, STANDARD_ERRORS, ScoutLig
 from toolscout.methods.scout_light import Options as LightOptions
 from toolscout.methods.shared.mixture import JoinedEncoder, Part, mix_on_dev
 from toolscout.methods.shared.tuning import ENCODER_FOLDER, Amount, Count, Positive
-from toolscout.methods.shared.usage import Encode, HybridScorer, Learned, softmax
+from toolscout.methods.shared.usage import Encode, HybridScorer, Learned, compute_standard_scores, softmax
 from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod, choose_best
 from toolscout.models import model_store
 from toolscout.models.model_store import Model
@@ -96,25 +95,25 @@ class _Nearest(UsageMethod):
         vectors = data.workspace.encode_tools(self.encoder, data.lesson.tools, TUNED_TEXT_STYLE)
         cosines = data.rows[data.n_train :] @ vectors.T
 
-        def share(closeness: float) -> Scores:
+        def estimate_probabilities(closeness: float) -> Scores:
             return softmax(closeness * cosines.astype(np.float64))
 
         closeness = data.options.closeness
         if closeness is None:
-            closeness = choose_best(CLOSENESS_GRID, lambda tried: data.likelihood(share(tried)))
+            closeness = choose_best(CLOSENESS_GRID, lambda tried: data.likelihood(estimate_probabilities(tried)))
         return Estimate(
-            dev=share(closeness),
-            usage=lambda text, row: _share_by_cosine(vectors, row, closeness),
+            dev=estimate_probabilities(closeness),
+            usage=lambda text, row: _softmax_of_cosines(vectors, row, closeness),
             chosen={"closeness": closeness},
             finish=lambda: {"vectors": vectors},
         )
 
     def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> Learned:
         """Load the vectors of the tools."""
-        return Learned(lambda text, row: _share_by_cosine(arrays["vectors"], row, settings["closeness"]))
+        return Learned(lambda text, row: _softmax_of_cosines(arrays["vectors"], row, settings["closeness"]))
 
 
-def _share_by_cosine(vectors: Vectors, row: Vectors, closeness: float) -> Scores:
+def _softmax_of_cosines(vectors: Vectors, row: Vectors, closeness: float) -> Scores:
     return softmax(closeness * np.einsum("nd,d->n", vectors, row).astype(np.float64))
 
 
@@ -133,17 +132,8 @@ class _TunedScorer(HybridScorer):
         """Return the score of `hybrid` + weight · standard score by the tuned encoder, `(tools,)`."""
         scores = super().scores(text, row[self.joined.columns["plain"]])
         if self.weight:
-            scores += self.weight * _compute_points(self.tuned, row[self.joined.columns["dpr"]])
+            scores += self.weight * compute_standard_scores(self.tuned, row[self.joined.columns["dpr"]])
         return scores
-
-
-def _compute_points(index: Exact, row: Vectors) -> Scores:
-    """Return the standard scores of all tools, `(tools,)`; see `toolscout.indexes.standard`."""
-    mean, deviation = index.describe_cosines(row)
-    if deviation < MIN_COSINE_DEVIATION:
-        return np.zeros(len(index.vectors))
-    points: Scores = (np.einsum("nd,d->n", index.vectors, row) - mean) / deviation
-    return np.clip(points, 0, None)
 
 
 class ScoutFull(ScoutLight):
@@ -169,7 +159,7 @@ class ScoutFull(ScoutLight):
         joined = JoinedEncoder({"plain": encoder, "dpr": nearest, "mlc": classified})
         columns = joined.columns
 
-        def describe(catalogue: Catalogue, settings: Mapping[str, Any]) -> HybridScorer:
+        def make_description_scorer(catalogue: Catalogue, settings: Mapping[str, Any]) -> HybridScorer:
             scorer = _TunedScorer.of(workspace, catalogue, encoder)
             scorer.joined, scorer.weight = joined, settings["tuned_weight"]
             if scorer.weight:
@@ -180,7 +170,7 @@ class ScoutFull(ScoutLight):
         parts["mlc"] = Part(_Classified(base), classified, columns["mlc"])
         parts["near"] = Part(Neighbours(), classified, columns["mlc"], NEAR_NAMES)
         parts["dpr"] = Part(_Nearest(nearest), nearest, columns["dpr"])
-        return Sides(parts, describe)
+        return Sides(parts, make_description_scorer)
 
     def load_base(self, model: Model) -> Model | None:
         """Load the model that a model builds on."""
@@ -193,11 +183,11 @@ class ScoutFull(ScoutLight):
         rows = [workspace.encode_queries(sides.parts[name].encoder, data.texts) for name in ("dpr", "mlc")]
         data.rows = np.hstack([data.rows, *rows])
         index = Exact.of([tool.id for tool in tools], workspace.encode_tools(nearest, tools, TUNED_TEXT_STYLE))
-        points = np.array([_compute_points(index, row) for row in rows[0][data.n_train :]])
+        points = np.array([compute_standard_scores(index, row) for row in rows[0][data.n_train :]])
         weight = data.options.tuned_weight
         if weight is None:
             weight = _choose_tuned_weight(data, points)
-        data.add_description_scores(weight * points)
+        data.description_scores = data.description_scores + weight * points
         return {"tuned_weight": weight}
 
     def choose_shares(

@@ -12,6 +12,7 @@ the parts that can take them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -73,9 +74,12 @@ SHARE_GRID: Final = (
 MIN_CLASSIFIER_QUERIES: Final = 200
 MAX_CLASSIFIER_CELLS: Final = 150_000_000  # words × (tools and sets of tools); memory holds four such arrays
 RANKING_DEPTH: Final = 20
-MAX_STEP_QUERIES: Final = 1_000  # of dev, on which splitting into steps is judged
+MAX_STEP_QUERIES: Final = 1_000  # dev queries that compare whole requests with steps
 STANDARD_ERRORS: Final = 2.0
-"""By so many, whole requests must be better on dev than steps: a log of single needs has no compound requests."""
+"""Requests stay whole if that is better on dev by so many standard errors.
+
+Steps are the default, because a log of requests for one tool each says little about compound requests.
+"""
 
 
 class Options(Blend, frozen=True, forbid_unknown_fields=True):
@@ -117,16 +121,16 @@ def _can_classify(data: FitData) -> bool:
 
 
 class Sides(NamedTuple):
-    """What a request is ranked by: the parts of usage, and the description.
+    """The two sides of the ranking: the parts of usage, and the description.
 
     Attributes:
         parts: the parts of usage, by name.
-        describe: scores the tools of a catalogue by description, with the settings of the model. It also encodes the
-            queries; each part sees some columns of their rows.
+        make_description_scorer: (catalogue, settings of the model) → scorer of its tools by description. The scorer
+            also encodes the queries for the parts, each of which reads some columns of the rows.
     """
 
     parts: Mapping[str, Part]
-    describe: Callable[[Catalogue, Mapping[str, Any]], DescriptionScorer]
+    make_description_scorer: Callable[[Catalogue, Mapping[str, Any]], DescriptionScorer]
 
 
 class ScoutLight:
@@ -182,7 +186,7 @@ class ScoutLight:
         """
         return Sides(
             parts={name: Part(method, encoder) for name, method in LIGHT_PARTS.items()},
-            describe=lambda catalogue, settings: HybridScorer.of(workspace, catalogue, encoder),
+            make_description_scorer=lambda catalogue, settings: HybridScorer.of(workspace, catalogue, encoder),
         )
 
     def prepare(self, data: FitData, sides: Sides) -> dict[str, Any]:
@@ -223,30 +227,30 @@ class ScoutLight:
         catalogue = Catalogue.of(data.lesson.tools)
         parts = [(share, estimates[name].usage) for name, share in shares.items() if share]
         columns = np.arange(len(data.lesson.tools))
-        side = UsageSide.of(mix_usages(parts), columns, data.uses(data.n_train), settings["kappa"])
-        described = sides.describe(catalogue, settings)
+        usage_side = UsageSide.of(mix_usages(parts), columns, data.uses(data.n_train), settings["kappa"])
+        description = sides.make_description_scorer(catalogue, settings)
         index = UsageIndex(
             catalogue.ids,
-            encode=described.encode,
+            encode=description.encode,
             encode_for_usage=None,
-            load_usage=lambda: side,
-            described=described,
+            load_usage=lambda: usage_side,
+            description=description,
             mix=Mix(settings["sharpness"], settings["agreement"], settings["novelty"], in_points=True),
         )
         base = Retrieve(index, label=self.label, mask=catalogue.mask, depth=DEPTH) >> OrderActions(catalogue)
-        step = -(-len(data.dev) // MAX_STEP_QUERIES)
-        queries = [data.ids[place] for place in data.dev][::step]
+        stride = math.ceil(len(data.dev) / MAX_STEP_QUERIES)
+        queries = [data.ids[place] for place in data.dev][::stride]
         searches = [Search(query=data.lesson.texts[query], k=RANKING_DEPTH) for query in queries]
         gold = {query: data.lesson.dev[query] for query in queries}
 
         def measure(stage: Stage) -> Scores:
-            rankings = {query: found.ids for query, found in zip(queries, stage(searches), strict=True)}
+            rankings = {query: search.ids for query, search in zip(queries, stage(searches), strict=True)}
             values = metrics.score(rankings, gold, DEV_METRICS).values
             return (values["ndcg@5"] + values["comp@5"]) / 2
 
-        judge = build_abstainer(data.workspace, catalogue, base)
-        is_chat = judge.is_clear_chat if judge else None
-        whole, split = measure(base), measure(StepSearch(base, load_splitter(), judge, is_chat=is_chat))
+        abstainer = build_abstainer(data.workspace, catalogue, base)
+        is_chat = abstainer.is_clear_chat if abstainer else None
+        whole, split = measure(base), measure(StepSearch(base, load_splitter(), abstainer, is_chat=is_chat))
         error = float((split - whole).std() / np.sqrt(len(queries)))
         data.workspace.say(
             f"ndcg@5 and comp@5 on dev: {whole.mean():.4f} whole, {split.mean():.4f} by steps, error {error:.4f}"
@@ -273,12 +277,12 @@ class ScoutLight:
             encoder,
             learned,
             label=self.label,
-            described=sides.describe(catalogue, settings),
+            description=sides.make_description_scorer(catalogue, settings),
         )
         base = usage >> OrderActions(catalogue)
         splitter = load_splitter() if settings["steps"] else None
-        judge = build_abstainer(workspace, catalogue, base, model.manifest)
-        return StepSearch(base, splitter, judge, is_chat=judge.is_clear_chat if judge else None)
+        abstainer = build_abstainer(workspace, catalogue, base, model.manifest)
+        return StepSearch(base, splitter, abstainer, is_chat=abstainer.is_clear_chat if abstainer else None)
 
     def load_base(self, model: Model) -> Model | None:
         """Load the model that a model builds on."""

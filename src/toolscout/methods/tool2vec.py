@@ -162,8 +162,8 @@ class Tool2VecTuned(Tool2Vec):
         from toolscout.training.biencoders import Texts, Triplets
 
         encoder = require_tunable(workspace.load_encoder())
-        described = encoders.load(DESCRIPTION_ENCODER, workspace.settings)
-        data = FitData(workspace, lesson, options, described)
+        description_encoder = encoders.load(DESCRIPTION_ENCODER, workspace.settings)
+        data = FitData(workspace, lesson, options, description_encoder)
         tower = make_tower(encoder, options)
         tokens = tower.tokens(data.texts, "query")
         texts = Texts(
@@ -183,7 +183,7 @@ class Tool2VecTuned(Tool2Vec):
         return Artifacts(
             {**estimate.finish(), "uses": data.uses(data.n_final)},
             metrics=data.evaluate(scores),
-            encoder=described,
+            encoder=description_encoder,
             chosen=select_unset(options, {**estimate.chosen, **chosen}),
             values=describe_training(done),
             files=save_encoder(tower.model),
@@ -193,13 +193,13 @@ class Tool2VecTuned(Tool2Vec):
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
         """Build the pipeline over a catalogue. It learns new queries only in the next fit: its encoder is slow."""
-        described = encoders.load(DESCRIPTION_ENCODER, workspace.settings)
-        model.check_encoder(described)
+        description_encoder = encoders.load(DESCRIPTION_ENCODER, workspace.settings)
+        model.check_encoder(description_encoder)
         model.check_catalogue(catalogue.tools())
-        usage = self.load_usage(model.arrays, read_settings(model), described.encode).usage
+        usage = self.load_usage(model.arrays, read_settings(model), description_encoder.encode).usage
         tuned = TransformerEncoder(str(model.folder / ENCODER_FOLDER))
         learned = Learned(usage, encode=tuned.encode)
-        return build_usage_stage(workspace, catalogue, model, described, learned, label=self.label)
+        return build_usage_stage(workspace, catalogue, model, description_encoder, learned, label=self.label)
 
 
 def _estimate_means(data: FitData, rows: Vectors) -> Estimate:
@@ -208,15 +208,20 @@ def _estimate_means(data: FitData, rows: Vectors) -> Estimate:
     means, used = _compute_means(data, rows, data.n_train)
     cosines = rows[data.n_train :] @ means.T
 
-    def share(beta: float) -> Scores:
+    def estimate_probabilities(beta: float) -> Scores:
         return _softmax_over_used(cosines, used, beta)
 
     beta = data.options.beta
     if beta is None:
-        beta = choose_best(BETA_GRID, lambda tried: data.likelihood(share(tried)))
+        beta = choose_best(BETA_GRID, lambda tried: data.likelihood(estimate_probabilities(tried)))
 
     def finish() -> Arrays:
         sums = _sum_rows(data, rows, data.n_final)
         return {"means": unit_rows(sums), "lengths": np.sqrt(np.einsum("nd,nd->n", sums, sums))}
 
-    return Estimate(dev=share(beta), usage=_make_usage(means, used, beta), chosen={"beta": beta}, finish=finish)
+    return Estimate(
+        dev=estimate_probabilities(beta),
+        usage=_make_usage(means, used, beta),
+        chosen={"beta": beta},
+        finish=finish,
+    )

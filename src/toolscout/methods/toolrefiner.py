@@ -103,17 +103,16 @@ def _compute_tool_vectors(
     workspace: Workspace, lesson: Lesson, encoder: Encoder, by_usage: bool, position_of: Mapping[str, int]
 ) -> Vectors:
     """Return the vectors of the tools for the refiner, (tools, dim) unit rows."""
-    described = workspace.encode_tools(encoder, lesson.tools, REFINER_STYLE)
+    description_rows = workspace.encode_tools(encoder, lesson.tools, REFINER_STYLE)
     if not by_usage:
-        return described
-    sums, used = np.zeros_like(described), np.zeros(len(described), dtype=np.bool_)
-    for row, tools in zip(
-        workspace.encode_queries(encoder, lesson.texts_of(lesson.train)), lesson.train.values(), strict=True
-    ):
+        return description_rows
+    sums, used = np.zeros_like(description_rows), np.zeros(len(description_rows), dtype=np.bool_)
+    query_rows = workspace.encode_queries(encoder, lesson.texts_of(lesson.train))
+    for row, tools in zip(query_rows, lesson.train.values(), strict=True):
         places = [position_of[tool] for tool in tools]
         sums[places] += row
         used[places] = True
-    return np.where(used[:, None], unit_rows(sums), described)
+    return np.where(used[:, None], unit_rows(sums), description_rows)
 
 
 def _load_tool_vectors(workspace: Workspace, model: Model, tools: Sequence[Tool], places: Places) -> Vectors:
@@ -139,23 +138,23 @@ class _DevCandidates:
         self.lesson, self.dev, self.used, self.options = lesson, dev, used, options
         self.ids = [tool.id for tool in lesson.tools]
 
-    def evaluate(self, log_shares: Any, blend: float, *, give_way: bool) -> PerQuery:
-        """Score the candidates on dev, in the order of log_shares + blend · score of the first stage.
+    def evaluate(self, log_probabilities: Any, blend: float, *, give_way: bool) -> PerQuery:
+        """Return the dev figures of the candidates by log-probability + blend · score of the first stage.
 
         Args:
-            log_shares: (queries, N) log-probabilities of the refiner; see `Refiner.shares`.
+            log_probabilities: (queries, N) log-probabilities of the refiner; see `Refiner.log_probabilities`.
             blend: weight of the first stage's score.
             give_way: see `keep_places`.
         """
-        totals = log_shares + blend * self.dev.scores
+        totals = log_probabilities + blend * self.dev.scores
         for row, tools in zip(totals, self.dev.candidates, strict=True):
             row[:] = keep_places(row, self.used[tools] & (tools >= 0), give_way)
-        return self.lesson.evaluate(self.dev.rankings(totals, 0.0, self.ids))
+        return self.lesson.evaluate(self.dev.rankings(totals, self.ids))
 
-    def choose(self, log_shares: Any) -> tuple[float, dict[str, float]]:
+    def choose(self, log_probabilities: Any) -> tuple[float, dict[str, float]]:
         """Choose the blend (`choose_blend`); return it with its figures."""
         blends = REFINER_BLEND_GRID if self.options.blend is None else (self.options.blend,)
-        figures = {blend: self.evaluate(log_shares, blend, give_way=self.options.give_way) for blend in blends}
+        figures = {blend: self.evaluate(log_probabilities, blend, give_way=self.options.give_way) for blend in blends}
         best = choose_blend(figures)
         return best, figures[best].means()
 
@@ -193,9 +192,9 @@ class ToolRefiner:
 
         assert lesson.base is not None
         base = lesson.base
-        raw = require_tunable(workspace.load_encoder())
+        untuned = require_tunable(workspace.load_encoder())
         base_encoder = _load_base_encoder(lesson)
-        start = base_encoder if base_encoder is not None and options.start == "base" else raw
+        start = base_encoder if base_encoder is not None and options.start == "base" else untuned
         first_position = check_order(start.model[0].auto_model)
         chosen = dict(itertools.islice(lesson.train.items(), math.ceil(options.part * len(lesson.train))))
         workspace.say(f"ranking {len(chosen) + len(lesson.dev):,} queries with {base.recipe}")
@@ -209,10 +208,10 @@ class ToolRefiner:
                 f"No training query needs any of the first {options.candidates} tools that {base.recipe} finds for it. "
                 "Set another base, or more candidates."
             )
-        encoder = base_encoder or raw
+        encoder = base_encoder or untuned
         used = _mark_used(chosen, position_of)
         by_usage = options.tool_vectors == "usage"
-        vectors = _compute_tool_vectors(workspace, lesson, encoder if by_usage else raw, by_usage, position_of)
+        vectors = _compute_tool_vectors(workspace, lesson, encoder if by_usage else untuned, by_usage, position_of)
         tower = make_tower(start, options)
         refiner = Refiner(tower, vectors, workspace.seed, first_position)
 
@@ -224,14 +223,14 @@ class ToolRefiner:
             queries=list(itertools.compress(tokens, has_gold)),
             candidates=train_candidates.candidates[has_gold],
             gold=train_candidates.gold[has_gold],
-            evaluate=lambda: dev_candidates.choose(refiner.shares(dev_tokens, dev.candidates))[1],
+            evaluate=lambda: dev_candidates.choose(refiner.log_probabilities(dev_tokens, dev.candidates))[1],
             identity=digest("toolrefiner/2", [start.fingerprint, base.identity, lesson.fingerprint, options]),
             fast=options.fast,
             thinned=options.thinned,
         )
         done = train_task(workspace, options, task, tower)
-        log_shares = refiner.shares(dev_tokens, dev.candidates)
-        blend, figures = dev_candidates.choose(log_shares)
+        log_probabilities = refiner.log_probabilities(dev_tokens, dev.candidates)
+        blend, figures = dev_candidates.choose(log_probabilities)
 
         def write_files(folder: Any) -> None:
             base.save(folder)
@@ -245,14 +244,14 @@ class ToolRefiner:
                 **_export_layer("score", refiner.score),
             },
             metrics=figures,
-            encoder=raw if base_encoder is None or options.tool_vectors == "description" else None,
+            encoder=untuned if base_encoder is None or options.tool_vectors == "description" else None,
             chosen={"blend": blend} if options.blend is None else {},
             values={
                 "first_position": first_position,
                 "first_stage": dev_candidates.evaluate(np.zeros(dev.scores.shape), 1.0, give_way=False).means(),
-                "logits_alone": dev_candidates.evaluate(log_shares, 0.0, give_way=options.give_way).means(),
-                "keeping_places": dev_candidates.evaluate(log_shares, blend, give_way=False).means(),
-                "giving_way": dev_candidates.evaluate(log_shares, blend, give_way=True).means(),
+                "logits_alone": dev_candidates.evaluate(log_probabilities, 0.0, give_way=options.give_way).means(),
+                "keeping_places": dev_candidates.evaluate(log_probabilities, blend, give_way=False).means(),
+                "giving_way": dev_candidates.evaluate(log_probabilities, blend, give_way=True).means(),
                 **describe_training(done),
             },
             seconds_before=done.earlier,
@@ -288,21 +287,19 @@ class ToolRefiner:
         blend, give_way = settings["blend"].value, settings["give_way"].value
 
         def score(searches: Sequence[Search]) -> list[list[float]]:
-            candidates = np.full(
-                (len(searches), max((len(search.hits) for search in searches), default=0)), -1, dtype=np.intp
-            )
+            n_candidates = max((len(search.hits) for search in searches), default=0)
+            candidates = np.full((len(searches), n_candidates), -1, dtype=np.intp)
             for row, search in zip(candidates, searches, strict=True):
                 row[: len(search.hits)] = [position_of[hit.id] for hit in search.hits]
             rows = [number for number, search in enumerate(searches) if search.hits]
-            texts = [
-                search.query for search in searches if search.hits
-            ]  # the caller's wording, as in training, even if the base rewrote it
-            log_shares = np.zeros(candidates.shape)
-            log_shares[rows] = refiner.shares(tower.tokens(texts, "query"), candidates[rows])
+            # The caller's wording, as in training, even if the base rewrote it.
+            texts = [search.query for search in searches if search.hits]
+            log_probabilities = np.zeros(candidates.shape)
+            log_probabilities[rows] = refiner.log_probabilities(tower.tokens(texts, "query"), candidates[rows])
             scores = []
-            for row_log_shares, row, search in zip(log_shares, candidates, searches, strict=True):
+            for query_log_probabilities, row, search in zip(log_probabilities, candidates, searches, strict=True):
                 n = len(search.hits)
-                totals = row_log_shares[:n] + blend * np.array([hit.score for hit in search.hits])
+                totals = query_log_probabilities[:n] + blend * np.array([hit.score for hit in search.hits])
                 scores.append(keep_places(totals, used[row[:n]], give_way).tolist())
             return scores
 

@@ -127,15 +127,15 @@ class Classifier(Task):
         """Evaluate the current weights on dev."""
         return self.evaluate()
 
-    def shares(self, tokens: Tokens) -> dict[str, npt.NDArray[np.float64]]:
+    def probabilities(self, tokens: Tokens) -> dict[str, npt.NDArray[np.float64]]:
         """Estimate how likely each query needs each tool and each set: layer name → (n, classes), rows sum to 1."""
         with torch.no_grad():
             logits = self.heads(torch.from_numpy(self.tower.vectors(tokens)).to(self.tower.device))
-            shares = {name: values.double().softmax(dim=1) for name, values in logits.items()}
+            probabilities = {name: values.double().softmax(dim=1) for name, values in logits.items()}
             if self.tuning.loss == "binary":
-                probabilities = logits["tools"].double().sigmoid()
-                shares["tools"] = probabilities / probabilities.sum(dim=1, keepdim=True)
-        return {name: values.cpu().numpy() for name, values in shares.items()}
+                by_tool = logits["tools"].double().sigmoid()
+                probabilities["tools"] = by_tool / by_tool.sum(dim=1, keepdim=True)
+        return {name: values.cpu().numpy() for name, values in probabilities.items()}
 
 
 def drop_tokens(tokens: Sequence[int], share: float, random: np.random.Generator) -> list[int]:

@@ -150,7 +150,7 @@ class Refiner(torch.nn.Module):
             logits: Tensor = self.score(states).squeeze(2)
         return logits.float().masked_fill(~is_tool, -torch.inf)
 
-    def shares(self, tokens: Tokens, candidates: Places) -> npt.NDArray[np.float64]:
+    def log_probabilities(self, tokens: Tokens, candidates: Places) -> npt.NDArray[np.float64]:
         """Compute the log-softmax over each query's candidates, (n, N), in batches and without gradients."""
         parts = []
         with torch.no_grad():

@@ -1,6 +1,7 @@
 """Mixes several estimates of usage, each with its share.
 
-A part sees some columns of a query's row, because its encoder may be another one than that of the next part.
+The parts may have different encoders. The row of a query joins the vectors by all of them, and a part reads the columns
+of its own encoder.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class JoinedEncoder:
 
 
 class _QueryMemory:
-    """Encodes each logged query once, because the mixture grows again with every new one."""
+    """Encodes each logged query once, although every new query rebuilds the mixture from all of them."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -61,9 +62,9 @@ class Part(NamedTuple):
     """One estimate of the mixture.
 
     Attributes:
-        method: learns it.
-        encoder: of the queries that it sees.
-        columns: columns of that encoder in a row.
+        method: learns the estimate.
+        encoder: encodes the queries for the method.
+        columns: columns of this encoder in a joined row.
         names: name of a setting of the method → its name among the settings of the mixture, where they differ.
     """
 
@@ -76,25 +77,25 @@ class Part(NamedTuple):
         """Learn usage from train, with the settings that are best on dev."""
         options = data.options
         if self.names:
-            values = {own: getattr(options, name) for own, name in self.names.items()}
+            values = {name: getattr(options, mixture_name) for name, mixture_name in self.names.items()}
             options = self.method.options_type(**values, refit=options.refit)
-        estimate = self.method.estimate(data.see(self.columns, options))
+        estimate = self.method.estimate(data.select_columns(self.columns, options))
         chosen = {self.names.get(name, name): value for name, value in estimate.chosen.items()}
-        return estimate._replace(chosen=chosen, usage=self._see(estimate.usage))
+        return estimate._replace(chosen=chosen, usage=self._take_whole_rows(estimate.usage))
 
     def load(self, arrays: Arrays, settings: Mapping[str, Any]) -> Learned:
         """Return the usage side of a model."""
-        own = {**settings, **{name: settings[outer] for name, outer in self.names.items()}}
-        learned = self.method.load_usage(arrays, own, _QueryMemory(self.encoder).encode)
+        method_settings = {**settings, **{name: settings[mixture_name] for name, mixture_name in self.names.items()}}
+        learned = self.method.load_usage(arrays, method_settings, _QueryMemory(self.encoder).encode)
 
         def grow(texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> Usage:
             usage = learned.grow(texts, gold, n_tools) if learned.grow else _widen(learned.usage, n_tools)
-            return self._see(usage)
+            return self._take_whole_rows(usage)
 
-        return Learned(self._see(learned.usage), grow)
+        return Learned(self._take_whole_rows(learned.usage), grow)
 
-    def _see(self, usage: Usage) -> Usage:
-        """Return the same estimate, from a whole row."""
+    def _take_whole_rows(self, usage: Usage) -> Usage:
+        """Return the same estimate for rows with the columns of all encoders."""
         return lambda text, row: usage(text, row[self.columns])
 
 
@@ -103,19 +104,19 @@ def mix_usages(parts: Sequence[tuple[float, Usage]]) -> Usage:
 
     def usage(text: str, row: Vectors) -> Scores:
         estimates = [(share, estimate(text, row)) for share, estimate in parts]
-        known = sum(share for share, shares in estimates if shares.any())
-        total: Scores = np.sum([share * shares for share, shares in estimates], axis=0)
-        return total / known if known else total
+        share_sum = sum(share for share, probabilities in estimates if probabilities.any())
+        total: Scores = np.sum([share * probabilities for share, probabilities in estimates], axis=0)
+        return total / share_sum if share_sum else total
 
     return usage
 
 
 def mix_on_dev(estimates: Mapping[str, Estimate], shares: Mapping[str, float]) -> Scores:
-    """Return the same for the dev queries, `(dev, tools)`."""
+    """Return the estimate of `mix_usages` for the dev queries, `(dev, tools)`."""
     parts = [(share, estimates[name].dev) for name, share in shares.items() if share]
-    known = np.sum([share * dev.any(axis=1) for share, dev in parts], axis=0)
+    share_sums = np.sum([share * dev.any(axis=1) for share, dev in parts], axis=0)
     total: Scores = np.sum([share * dev for share, dev in parts], axis=0)
-    return total / np.where(known, known, 1.0)[:, None]
+    return total / np.where(share_sums, share_sums, 1.0)[:, None]
 
 
 def load_mixture(
@@ -125,8 +126,9 @@ def load_mixture(
     loaded: list[tuple[float, Learned]] = []
     for name, part in parts.items():
         if shares[name]:
-            own = {key.removeprefix(f"{name}."): array for key, array in arrays.items() if key.startswith(f"{name}.")}
-            loaded.append((shares[name], part.load({**own, "uses": arrays["uses"]}, settings)))
+            prefix = f"{name}."
+            part_arrays = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+            loaded.append((shares[name], part.load({**part_arrays, "uses": arrays["uses"]}, settings)))
 
     def grow(texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> Usage:
         growing = [(share, part.grow) for share, part in loaded]
@@ -139,7 +141,7 @@ def _widen(usage: Usage, n_tools: int) -> Usage:
     """Return an estimate over more tools; those that its part does not know are not needed."""
 
     def estimate_all(text: str, row: Vectors) -> Scores:
-        shares = usage(text, row)
-        return np.pad(shares, (0, n_tools - len(shares)))
+        probabilities = usage(text, row)
+        return np.pad(probabilities, (0, n_tools - len(probabilities)))
 
     return estimate_all

@@ -77,10 +77,9 @@ class RankedQueries:
                     self.scores[row, column] = hit.score
                     self.gold[row, column] = hit.id in qrels[query]
 
-    def rankings(self, logs: Any, blend: float, ids: Sequence[str]) -> dict[str, list[str]]:
-        """Map each query id to its candidates in the order of logs + blend · score."""
-        totals = np.where(self.candidates >= 0, logs + blend * self.scores, -np.inf)
-        order = np.argsort(-totals, axis=1, kind="stable")
+    def rankings(self, totals: Any, ids: Sequence[str]) -> dict[str, list[str]]:
+        """Map each query id to its candidates in the order of `totals`, their `(queries, N)` scores."""
+        order = np.argsort(-np.where(self.candidates >= 0, totals, -np.inf), axis=1, kind="stable")
         rows = np.take_along_axis(self.candidates, order, axis=1)
         return {
             query: [ids[number] for number in row if number >= 0] for query, row in zip(self.queries, rows, strict=True)
@@ -103,16 +102,14 @@ def keep_places(totals: Floats, learned: Mask, give_way: bool = False) -> Floats
         return totals
     new, ordered = np.flatnonzero(~learned), np.sort(totals[learned])[::-1]
     seen_before = np.cumsum(learned)[new] + (give_way & (np.arange(len(new)) > 0))
-    spots = np.arange(len(new)) + np.minimum(
-        seen_before, len(ordered)
-    )  # positions of the unseen tools in the new order
-    seen_spots = np.setdiff1d(np.arange(len(totals)), spots)
+    new_ranks = np.arange(len(new)) + np.minimum(seen_before, len(ordered))  # of the unseen tools, in the new order
+    seen_ranks = np.setdiff1d(np.arange(len(totals)), new_ranks)
     rescored = totals.copy()
     if not len(ordered):
-        rescored[new] = -spots
+        rescored[new] = -new_ranks
         return rescored
-    beyond = np.maximum(seen_spots[0] - spots, 0) - np.maximum(spots - seen_spots[-1], 0)
-    rescored[new] = np.interp(spots, seen_spots, ordered) + beyond
+    beyond_ends = np.maximum(seen_ranks[0] - new_ranks, 0) - np.maximum(new_ranks - seen_ranks[-1], 0)
+    rescored[new] = np.interp(new_ranks, seen_ranks, ordered) + beyond_ends
     return rescored
 
 

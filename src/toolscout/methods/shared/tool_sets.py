@@ -79,5 +79,5 @@ class ToolSets:
         by_set = np.zeros_like(tools)
         by_set[:, self._tools_in_sets] = np.add.reduceat(sets[:, self._set_numbers], self._starts, axis=1)
         joined = (tools * (by_set + SET_SMOOTHING) ** weight) ** (1 / (1 + weight))
-        shares: Scores = joined / joined.sum(axis=1, keepdims=True)
-        return shares
+        probabilities: Scores = joined / joined.sum(axis=1, keepdims=True)
+        return probabilities

@@ -50,6 +50,7 @@ __all__ = [
     "UsageIndex",
     "UsageSide",
     "build_usage_stage",
+    "compute_standard_scores",
     "mix_usage",
     "softmax",
     "weigh_usage",
@@ -65,7 +66,7 @@ The tools of the model come first, then those that only new queries used.
 """
 
 DESCRIPTION_ENCODER: Final = "static"  # encodes descriptions where the method's own encoder knows queries only
-MIN_SHARE: Final = 1e-12
+MIN_PROBABILITY: Final = 1e-12
 Scorer = TypeVar("Scorer", bound="DescriptionScorer")
 
 
@@ -102,8 +103,8 @@ class TunedBlend(Tuning, frozen=True, forbid_unknown_fields=True):
 def softmax(scores: Scores) -> Scores:
     """Return the softmax along the last axis."""
     exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    shares: Scores = exponentials / exponentials.sum(axis=-1, keepdims=True)
-    return shares
+    probabilities: Scores = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    return probabilities
 
 
 def weigh_usage(uses: Scores, kappa: float) -> Scores:
@@ -111,19 +112,20 @@ def weigh_usage(uses: Scores, kappa: float) -> Scores:
     return np.asarray(np.divide(uses, uses + kappa, out=np.zeros(len(uses)), where=uses > 0))
 
 
-def mix_usage(usage: Scores, described: Scores, weight: Scores, agreement: float, novelty: float) -> Scores:
+def mix_usage(usage: Scores, description: Scores, weight: Scores, agreement: float, novelty: float) -> Scores:
     """Compute the score above, `(…, tools)`. Where usage knows nothing of a query, the description alone counts.
 
     Args:
         usage: probability by usage that each query needs each tool, `(…, tools)`.
-        described: the same by description.
+        description: the same by description.
         weight: w of each tool, `(tools,)`; 0 where there was no usage.
         agreement: λ.
         novelty: ν.
     """
-    by_text = np.where(weight > 0, 1 - weight, novelty) * described
-    shares = np.where(usage.any(axis=-1, keepdims=True), weight * usage + by_text, described)
-    scores: Scores = np.log(shares + MIN_SHARE) + agreement * np.log(described + MIN_SHARE)
+    description_part = np.where(weight > 0, 1 - weight, novelty) * description
+    knows_query = usage.any(axis=-1, keepdims=True)
+    probabilities = np.where(knows_query, weight * usage + description_part, description)
+    scores: Scores = np.log(probabilities + MIN_PROBABILITY) + agreement * np.log(description + MIN_PROBABILITY)
     return scores
 
 
@@ -160,17 +162,22 @@ class HybridScorer(DescriptionScorer):
     def scores(self, text: str, row: Vectors) -> Scores:
         """Return BM25 + standard score, `(tools,)`; see `search.fusion.add_by_language`."""
         scores = np.asarray(self.words.scores(text), dtype=np.float64)
-        mean, deviation = self.meaning.describe_cosines(row)
-        if row.any() and deviation >= MIN_COSINE_DEVIATION:
-            cosines = np.einsum("nd,d->n", self.meaning.vectors, row)
-            scores += self._weigh_meaning(text) * np.clip((cosines - mean) / deviation, 0, None)
-        return scores
+        return scores + self._weigh_meaning(text) * compute_standard_scores(self.meaning, row)
 
     def _weigh_meaning(self, text: str) -> float:
         """Return the weight of the encoder, which is higher in a language that only the encoder understands."""
         if get_languages(self.encoder) == ENGLISH or not is_foreign(text, load_static().pieces.is_word):
             return STANDARD_WEIGHT
         return FOREIGN_WEIGHT
+
+
+def compute_standard_scores(index: Exact, row: Vectors) -> Scores:
+    """Return the standard scores of all tools, `(tools,)`; 0 below the mean. See `toolscout.indexes.standard`."""
+    mean, deviation = index.describe_cosines(row)
+    if deviation < MIN_COSINE_DEVIATION:
+        return np.zeros(len(index.vectors))
+    scores: Scores = (np.einsum("nd,d->n", index.vectors, row) - mean) / deviation
+    return np.clip(scores, 0, None)
 
 
 class Mix(NamedTuple):
@@ -180,7 +187,7 @@ class Mix(NamedTuple):
         sharpness: factor of description scores before the softmax.
         agreement: λ of `mix_usage`.
         novelty: ν of `mix_usage`.
-        in_points: whether scores are given in the points of the description side.
+        in_points: whether scores have the scale of the description scores instead of log probabilities.
     """
 
     sharpness: float
@@ -222,10 +229,10 @@ class UsageSide(NamedTuple):
         weight = weigh_usage(uses, kappa)[np.maximum(columns, 0)]
         return cls(usage, columns, np.where(columns >= 0, weight, 0.0))
 
-    def shares(self, text: str, usage_row: Vectors) -> Scores:
+    def estimate_probabilities(self, text: str, usage_row: Vectors) -> Scores:
         """Return the probability that the query needs each tool of the catalogue."""
-        shares: Scores = self.usage(text, usage_row)[np.maximum(self.columns, 0)] * (self.columns >= 0)
-        return shares
+        probabilities: Scores = self.usage(text, usage_row)[np.maximum(self.columns, 0)] * (self.columns >= 0)
+        return probabilities
 
 
 class UsageIndex:
@@ -242,7 +249,7 @@ class UsageIndex:
         encode: Encode,
         encode_for_usage: Encode | None,
         load_usage: Callable[[], UsageSide],
-        described: DescriptionScorer,
+        description: DescriptionScorer,
         mix: Mix,
     ) -> None:
         """Join both sides of the ranking.
@@ -252,25 +259,26 @@ class UsageIndex:
             encode: queries → rows for the description side.
             encode_for_usage: queries → rows for the usage side; None: the same rows.
             load_usage: returns the present usage side.
-            described: the description side.
+            description: scores the tools by their descriptions.
             mix: how both are joined.
         """
         self.ids = tuple(ids)
         self._encode, self._encode_for_usage, self._load_usage = encode, encode_for_usage, load_usage
-        self._described = described
+        self._description = description
         self._mix = mix
 
-    def scores(self, text: str, row: Vectors, usage_row: Vectors, side: UsageSide) -> Scores:
+    def scores(self, text: str, row: Vectors, usage_row: Vectors, usage_side: UsageSide) -> Scores:
         """Score every tool, `(tools,)`, from the rows of both sides; -inf if neither side knows the query.
 
-        In points, a tool of which usage says nothing has the score of its description, plus a constant for novelty.
+        With `Mix.in_points`, a tool without usage has the score of its description, plus a constant for novelty.
         The order is the same, but scores of several queries are comparable, as those of `hybrid` are.
         """
-        usage, described = side.shares(text, usage_row), self._described.scores(text, row)
-        if not usage.any() and not described.any():
+        usage = usage_side.estimate_probabilities(text, usage_row)
+        description_scores = self._description.scores(text, row)
+        if not usage.any() and not description_scores.any():
             return np.full(len(self.ids), -np.inf)
-        mix, logits = self._mix, self._mix.sharpness * described
-        scores = mix_usage(usage, softmax(logits), side.weight, mix.agreement, mix.novelty)
+        mix, logits = self._mix, self._mix.sharpness * description_scores
+        scores = mix_usage(usage, softmax(logits), usage_side.weight, mix.agreement, mix.novelty)
         if mix.in_points:
             scores = (scores / (1 + mix.agreement) + np.logaddexp.reduce(logits)) / mix.sharpness
         return scores
@@ -279,16 +287,18 @@ class UsageIndex:
         self, queries: Sequence[str], k: int, visible: Sequence[Mask | None] | None = None
     ) -> tuple[list[list[str]], list[Vectors]]:
         """Return the likeliest tools of each query; see `toolscout.indexes`."""
-        ids, values, side = [], [], self._load_usage()
+        usage_side = self._load_usage()
+        ids, values = [], []
         masks = visible if visible is not None else [None] * len(queries)
-        for text, row, usage_row, mask in zip(queries, *self._rows(queries), masks, strict=True):
-            scores = self.scores(text, row, usage_row, side)
+        for text, row, usage_row, mask in zip(queries, *self._encode_both(queries), masks, strict=True):
+            scores = self.scores(text, row, usage_row, usage_side)
             chosen = top_k(scores, k, mask, floor=-np.inf)
             ids.append([self.ids[position] for position in chosen])
             values.append(scores[chosen].astype(np.float32))
         return ids, values
 
-    def _rows(self, queries: Sequence[str]) -> tuple[Vectors, Vectors]:
+    def _encode_both(self, queries: Sequence[str]) -> tuple[Vectors, Vectors]:
+        """Encode queries as rows for the description side, and rows for the usage side."""
         rows = self._encode(queries)
         return rows, rows if self._encode_for_usage is None else self._encode_for_usage(queries)
 
@@ -298,13 +308,13 @@ class UsageIndex:
         Raises:
             NotFound: if the index has no such tool.
         """
-        position, side = place(self.ids, tool_id), self._load_usage()
-        [row], [usage_row] = self._rows([query])
-        scores = self.scores(query, row, usage_row, side)
-        words = self._described.words.explain(query, tool_id)
+        position, usage_side = place(self.ids, tool_id), self._load_usage()
+        [row], [usage_row] = self._encode_both([query])
+        scores = self.scores(query, row, usage_row, usage_side)
+        words = self._description.words.explain(query, tool_id)
         if not np.isfinite(scores[position]):
             return Explanation("usage", None, None, "no word of the query is known", missing=words.missing)
-        weight = side.weight[position]
+        weight = usage_side.weight[position]
         note = f"{weight:.0%} by usage" if weight else "by its description alone: no training query uses it"
         standing = rank(scores, position, visible)
         return Explanation("usage", standing, float(scores[position]), note, terms=words.terms, missing=words.missing)
@@ -318,7 +328,7 @@ def build_usage_stage(
     learned: Learned,
     *,
     label: str,
-    described: DescriptionScorer | None = None,
+    description: DescriptionScorer | None = None,
 ) -> Stage:
     """Build the pipeline of a fitted method: usage and description over the present catalogue.
 
@@ -329,22 +339,22 @@ def build_usage_stage(
         encoder: of the description side.
         learned: the usage side.
         label: name of the stage.
-        described: the description side, in whose points scores are given. None: a `DescriptionScorer`, and scores are
-            log probabilities.
+        description: scores the tools by their descriptions, and sets the scale of the final scores (`Mix.in_points`).
+            None: a `DescriptionScorer`, and the final scores are log probabilities.
     """
-    settings, in_points = model.manifest.settings, described is not None
-    described = described or DescriptionScorer.of(workspace, catalogue, encoder)
+    settings, in_points = model.manifest.settings, description is not None
+    description = description or DescriptionScorer.of(workspace, catalogue, encoder)
     tools = catalogue.tools()
     columns, kappa = model.places(tools), settings["kappa"].value
     fitted = UsageSide.of(learned.usage, columns, model.arrays["uses"], kappa)
     index = UsageIndex(
         catalogue.ids,
-        encode=described.encode,
+        encode=description.encode,
         encode_for_usage=learned.encode,
         load_usage=_make_growing(fitted, model, tools, learned.grow, workspace.live, kappa)
         if learned.grow and workspace.live
         else lambda: fitted,
-        described=described,
+        description=description,
         mix=Mix(settings["sharpness"].value, settings["agreement"].value, settings["novelty"].value, in_points),
     )
     return Retrieve(index, label=label, mask=catalogue.mask, depth=DEPTH)

@@ -21,7 +21,7 @@ from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.ngrams import hash_features
 from toolscout.methods.shared.usage import (
-    MIN_SHARE,
+    MIN_PROBABILITY,
     DescriptionScorer,
     Encode,
     Learned,
@@ -59,6 +59,7 @@ class FitData:
         gold: positions of the gold tools of each query.
         n_train: number of training queries.
         n_final: number of queries that the final model learns from.
+        description_scores: scores of the dev queries by description, `(dev, tools)`.
     """
 
     def __init__(
@@ -82,33 +83,24 @@ class FitData:
         self._dev_gold = np.zeros((len(lesson.dev), len(lesson.tools)), dtype=np.bool_)
         for row, gold in zip(self._dev_gold, self.gold[self.n_train :], strict=True):
             row[gold] = True
-        self._described = self._describe(encoder, scorer)
+        self.description_scores = self._score_by_description(encoder, scorer)
 
-    def see(self, columns: slice, options: Any) -> FitData:
+    def select_columns(self, columns: slice, options: Any) -> FitData:
         """Return the same data with some columns of the rows, for a part that has options of its own."""
-        seen = copy.copy(self)
-        seen.rows, seen.options = self.rows[:, columns], options
-        return seen
-
-    @property
-    def description_scores(self) -> Scores:
-        """The scores by description of the dev queries, `(dev, tools)`."""
-        return self._described
+        selected = copy.copy(self)
+        selected.rows, selected.options = self.rows[:, columns], options
+        return selected
 
     def needs_new_tool(self) -> Mask:
         """Tell which dev queries need a tool that no training query needs, `(dev,)`."""
         return np.asarray((self._dev_gold & (self.uses(self.n_train) == 0)).any(axis=1))
 
-    def add_description_scores(self, points: Scores) -> None:
-        """Add points to the scores by description of the dev queries, `(dev, tools)`."""
-        self._described = self._described + points
-
-    def _describe(self, encoder: Encoder, scorer: type[DescriptionScorer]) -> Scores:
+    def _score_by_description(self, encoder: Encoder, scorer: type[DescriptionScorer]) -> Scores:
         """Score the dev queries by description, `(dev, tools)`."""
         meaning = Exact(encoder.dim)
         meaning.upsert([tool.id for tool in self.lesson.tools], self.workspace.encode_tools(encoder, self.lesson.tools))
-        described = scorer(BM25.build(self.lesson.tools, CODE_SETTINGS), meaning, encoder)
-        return np.array([described.scores(self.texts[i], self.rows[i]) for i in self.dev])
+        description = scorer(BM25.build(self.lesson.tools, CODE_SETTINGS), meaning, encoder)
+        return np.array([description.scores(self.texts[i], self.rows[i]) for i in self.dev])
 
     @functools.cached_property
     def features(self) -> list[Checksums]:
@@ -148,11 +140,10 @@ class FitData:
         measured: Scores = (ndcg + (hits.sum(axis=1) == counts)) / 2
         return measured
 
-    def likelihood(self, shares: Scores) -> float:
+    def likelihood(self, probabilities: Scores) -> float:
         """Return the mean log probability of the gold tools of dev, given probabilities `(dev, tools)`."""
-        return float(
-            np.mean([np.log(row[self.gold[i]] + MIN_SHARE).mean() for i, row in zip(self.dev, shares, strict=True)])
-        )
+        rows = zip(self.dev, probabilities, strict=True)
+        return float(np.mean([np.log(row[self.gold[i]] + MIN_PROBABILITY).mean() for i, row in rows]))
 
     def choose_mix(self, usage: Scores) -> tuple[dict[str, Any], Scores]:
         """Choose on dev the settings of `mix_usage` that are not set; return them with the scores of dev.
@@ -163,7 +154,9 @@ class FitData:
         options = self.options
         sharpness = options.sharpness
         if sharpness is None:
-            sharpness = choose_best(SHARPNESS_GRID, lambda factor: self.likelihood(softmax(factor * self._described)))
+            sharpness = choose_best(
+                SHARPNESS_GRID, lambda factor: self.likelihood(softmax(factor * self.description_scores))
+            )
         names = ("kappa", "agreement")
         grids = [
             grid if getattr(options, name) is None else (getattr(options, name),)
@@ -173,24 +166,24 @@ class FitData:
         def settings(choice: tuple[float, ...]) -> dict[str, Any]:
             return {"sharpness": sharpness, **dict(zip(names, choice, strict=True))}
 
-        described = softmax(sharpness * self._described)
+        description = softmax(sharpness * self.description_scores)
         choice = choose_best(
-            itertools.product(*grids), lambda pair: self.quality(self.mix(usage, settings(pair), described))
+            itertools.product(*grids), lambda pair: self.quality(self.mix(usage, settings(pair), description))
         )
-        return settings(choice), self.mix(usage, settings(choice), described)
+        return settings(choice), self.mix(usage, settings(choice), description)
 
-    def mix(self, usage: Scores, settings: Mapping[str, Any], described: Scores | None = None) -> Scores:
+    def mix(self, usage: Scores, settings: Mapping[str, Any], description: Scores | None = None) -> Scores:
         """Mix usage and description on dev with these settings of `mix_usage`, `(dev, tools)`.
 
         Args:
             usage: as in `choose_mix`.
             settings: `sharpness`, `kappa` and `agreement`.
-            described: the probabilities by description with this sharpness, where they are at hand.
+            description: probabilities by description with this sharpness; None: computed here.
         """
-        if described is None:
-            described = softmax(settings["sharpness"] * self._described)
+        if description is None:
+            description = softmax(settings["sharpness"] * self.description_scores)
         weight = weigh_usage(self.uses(self.n_train), settings["kappa"])
-        return mix_usage(usage, described, weight, settings["agreement"], self.options.novelty)
+        return mix_usage(usage, description, weight, settings["agreement"], self.options.novelty)
 
 
 def select_unset(options: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ and the trace says so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -97,10 +98,10 @@ def _build_hierarchy(
 ) -> Hierarchy:
     """Build the last stage. It embeds tools and queries only if there is a hierarchy."""
     algorithm = model.manifest.settings["hierarchy"].value
-    one_parent = query_kind.OneParent(model.arrays) if "classifier" in model.arrays else None
+    one_parent = query_kind.OneParentClassifier(model.arrays) if "classifier" in model.arrays else None
     ids = catalogue.ids
     place = {tool: number for number, tool in enumerate(ids)}
-    flat = families.flat or one_parent is None  # or fitted on flat paths: nothing was learned of the hierarchy
+    flat = families.flat or one_parent is None  # a fit on flat paths leaves no classifier
     off = FLAT_NOTE if flat else "" if chosen.sure or chosen.each else UNUSED_NOTE
     encoder = None if off else workspace.load_encoder()
     if encoder is not None:
@@ -109,7 +110,7 @@ def _build_hierarchy(
     if encoder is not None and chosen.each:
         rows = workspace.encode_tools(encoder, catalogue.tools(), HIERARCHY_TEXT_STYLE)
 
-    def single(searches: Sequence[Search]) -> Sequence[bool]:
+    def predict_one_parent(searches: Sequence[Search]) -> Sequence[bool]:
         if algorithm in ("single", "multi"):
             return [algorithm == "single"] * len(searches)
         if algorithm == "oracle":
@@ -118,16 +119,16 @@ def _build_hierarchy(
                     "hierarchy=oracle needs the gold tools of each query, which only `toolscout lab bench` knows. Set "
                     "another hierarchy."
                 )
-            return [families.one(workspace.gold(search.query)) for search in searches]
+            return [families.are_one_family(workspace.gold(search.query)) for search in searches]
         assert encoder is not None and one_parent is not None
         texts = [search.query for search in searches]
         return one_parent(texts, encoder.encode(texts, "query"))
 
-    def similar(tools: Sequence[str]) -> Array:
+    def compute_cosines(tools: Sequence[str]) -> Array:
         tool_rows = rows[[place[tool] for tool in tools]]
         return np.asarray(tool_rows @ tool_rows.T)
 
-    def visible(search: Search) -> Callable[[str], bool]:
+    def get_visibility(search: Search) -> Callable[[str], bool]:
         mask = catalogue.mask(search.visible)
         return lambda tool: mask is None or bool(mask[place[tool]])
 
@@ -136,9 +137,9 @@ def _build_hierarchy(
         seen,
         reranker,
         chosen,
-        single=single,
-        similar=similar,
-        visible=visible,
+        predict_one_parent=predict_one_parent,
+        compute_cosines=compute_cosines,
+        get_visibility=get_visibility,
         off=off,
     )
 
@@ -177,10 +178,10 @@ def _fit_hierarchy(
     rows = workspace.encode_tools(encoder, lesson.tools, HIERARCHY_TEXT_STYLE)
     classifier, facts = query_kind.fit_classifier(workspace, lesson, families, encoder)
     if options.hierarchy == "oracle":
-        single = [families.one(list(tools)) for tools in sample.values()]
+        single = [families.are_one_family(list(tools)) for tools in sample.values()]
     elif options.hierarchy == "classifier":
         texts = lesson.texts_of(sample)
-        single = query_kind.OneParent(classifier)(texts, workspace.encode_queries(encoder, texts))
+        single = query_kind.OneParentClassifier(classifier)(texts, workspace.encode_queries(encoder, texts))
     values = {"hierarchy": "on", **{f"classifier_{name}": value for name, value in facts.items()}}
     return _FittedHierarchy(encoder, classifier, single, rows, values)
 
@@ -203,8 +204,8 @@ class ToolRerank:
         assert lesson.base is not None
         first, reranker = split_crossencoder(lesson.base.stage, lesson.base.recipe)
         families = Families(lesson.tools)
-        seen = {families.of[tool] for tools in lesson.train.values() for tool in tools}
-        sample = dict(list(lesson.dev.items())[:: -(-len(lesson.dev) // options.judged)])
+        seen = {families.family_of[tool] for tools in lesson.train.values() for tool in tools}
+        sample = dict(list(lesson.dev.items())[:: math.ceil(len(lesson.dev) / options.judged)])
         workspace.say(f"ranking {len(sample):,} dev queries with the first stage of {lesson.base.recipe}")
         ranked = RankedQueries(lesson, sample, max(map(max, limits(options))), lesson.positions(), first)
         scorer = cache_scorer(workspace, lesson, reranker.need_scorer)
@@ -215,7 +216,7 @@ class ToolRerank:
         chosen, figures = grid.search(hierarchy.encoder is not None)
         return Artifacts(
             {
-                "seen": np.array([families.of[tool.id] in seen for tool in lesson.tools], dtype=np.uint8),
+                "seen": np.array([families.family_of[tool.id] in seen for tool in lesson.tools], dtype=np.uint8),
                 **hierarchy.classifier,
             },
             metrics=figures,
@@ -238,13 +239,13 @@ class ToolRerank:
         families = Families(tools)
         places = model.places(tools)
         trained = {
-            families.of[tool.id]
+            families.family_of[tool.id]
             for tool, place in zip(tools, places, strict=True)
             if place >= 0 and model.arrays["seen"][place]
         }
 
         def is_seen(tool: str) -> bool:
-            return families.of[tool] in trained
+            return families.family_of[tool] in trained
 
         chosen = Chosen(**{name: settings[name] for name in Chosen.__struct_fields__ if settings[name] is not None})
         reranker = CrossEncoderStage(reranker.need_scorer, max(chosen.seen, chosen.unseen), first)

@@ -24,7 +24,7 @@ from toolscout.methods.lesson import Lesson
 from toolscout.methods.toolrerank.stages import Families
 from toolscout.workspace import Workspace
 
-__all__ = ["OneParent", "fit_classifier"]
+__all__ = ["OneParentClassifier", "fit_classifier"]
 
 RIDGE_GRID: Final = (1e-3, 3e-3, 1e-2)
 CROSS_VALIDATION_FOLDS: Final = 5
@@ -34,7 +34,7 @@ CLASSIFIER_ARRAY: Final = "classifier"
 CLASSIFIER_WORDS_ARRAY: Final = "classifier_words"
 
 
-class OneParent:
+class OneParentClassifier:
     """The fitted classifier.
 
     Attributes:
@@ -65,28 +65,29 @@ def fit_classifier(
     labels, dev_labels = (_label_queries(part, families) for part in (lesson.train, lesson.dev))
     words = _find_common([lesson.texts[query] for query in lesson.train])
     rows, dev = (_encode_rows(workspace, lesson, encoder, list(part), words) for part in (lesson.train, lesson.dev))
-    part = np.random.default_rng(workspace.seed).permutation(len(rows)) % CROSS_VALIDATION_FOLDS
-    crossed = [_cross_validate(rows, labels, part, ridge, len(words)) for ridge in RIDGE_GRID]
-    best = int(np.argmax(crossed))
+    fold_of = np.random.default_rng(workspace.seed).permutation(len(rows)) % CROSS_VALIDATION_FOLDS
+    accuracies = [_cross_validate(rows, labels, fold_of, ridge, len(words)) for ridge in RIDGE_GRID]
+    best = int(np.argmax(accuracies))
     weights = _fit_weights(rows, labels, RIDGE_GRID[best], len(words))
     single_share = float(np.mean(dev_labels))
     facts: dict[str, float | int] = {
         "accuracy": float(np.mean(np.array(_decide(dev, weights)) == dev_labels)),
-        "crossed": crossed[best],
+        "crossed": accuracies[best],
         "majority": max(single_share, 1 - single_share),
         "single": single_share,
         "ridge": RIDGE_GRID[best],
         "words": len(words),
     }
     workspace.say(
-        f"the classifier is right on {facts['accuracy']:.1%} of dev ({crossed[best]:.1%} of the training queries, each "
-        f"left out once); the commoner kind is {facts['majority']:.1%}"
+        f"the classifier is right on {facts['accuracy']:.1%} of dev ({accuracies[best]:.1%} of the training queries, "
+        f"each left out once); the commoner kind is {facts['majority']:.1%}"
     )
     return {CLASSIFIER_ARRAY: weights, CLASSIFIER_WORDS_ARRAY: words}, facts
 
 
 def _label_queries(qrels: Qrels, families: Families) -> Mask:
-    return np.array([families.one(list(tools)) for tools in qrels.values()], dtype=np.bool_)
+    """Return whether the gold tools of each query have one parent, `(queries,)`."""
+    return np.array([families.are_one_family(list(tools)) for tools in qrels.values()], dtype=np.bool_)
 
 
 def _hash_words(text: str) -> list[int]:
@@ -109,6 +110,7 @@ def _mark_words(texts: Sequence[str], words: Checksums) -> Floats:
 def _encode_rows(
     workspace: Workspace, lesson: Lesson, encoder: Encoder, queries: Sequence[str], words: Checksums
 ) -> Floats:
+    """Return the vectors of queries, followed by the marks of their words, `(queries, d + w)`."""
     present = _mark_words([lesson.texts[query] for query in queries], words)
     return np.concatenate([workspace.encode_queries(encoder, lesson.texts_of(queries)), present], axis=1)
 
@@ -129,13 +131,13 @@ def _fit_weights(rows: Floats, labels: Mask, ridge: float, words: int) -> Floats
     return weights
 
 
-def _cross_validate(rows: Floats, labels: Mask, part: Array, ridge: float, words: int) -> float:
+def _cross_validate(rows: Floats, labels: Mask, fold_of: Array, ridge: float, words: int) -> float:
     """Return the accuracy over all rows, each predicted by weights that were fitted on the other folds."""
     if len(rows) < CROSS_VALIDATION_FOLDS:
         return 0.0
     correct = np.zeros(len(rows), dtype=np.bool_)
     for fold in range(CROSS_VALIDATION_FOLDS):
-        held_out = part == fold
+        held_out = fold_of == fold
         weights = _fit_weights(rows[~held_out], labels[~held_out], ridge, words)
         correct[held_out] = np.array(_decide(rows[held_out], weights)) == labels[held_out]
     return float(correct.mean())

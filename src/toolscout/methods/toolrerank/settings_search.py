@@ -26,7 +26,7 @@ from toolscout.methods.crossencoder import NeedScorer
 from toolscout.methods.lesson import DEV_METRICS, Lesson
 from toolscout.methods.shared.reranking import RankedQueries, exceeds_noise
 from toolscout.methods.toolrerank.hierarchy import diversify, extend_list, truncate
-from toolscout.methods.toolrerank.stages import Chosen, Families, reads_all_members
+from toolscout.methods.toolrerank.stages import Chosen, Families, adds_all_members
 from toolscout.types import Search
 
 __all__ = ["Grid", "ScoredQueries", "limits"]
@@ -80,9 +80,9 @@ class Grid:
         self.ranked, logits, self.single, self.rows = queries
         self.scorer, ranked = scorer, queries.ranked
         self.tools = [tool.id for tool in lesson.tools]
-        self.shares = scorer.blend.shares(logits, scorer.blend.distances(ranked.scores))
+        self.probabilities = scorer.blend.probabilities(logits, scorer.blend.distances(ranked.scores))
         self.by_limits: dict[str, dict[str, float]] = {}
-        self._family_shares: dict[tuple[int, Hashable], dict[str, float]] = {}
+        self._family_probabilities: dict[tuple[int, Hashable], dict[str, float]] = {}
 
     def ids(self, row: int) -> list[str]:
         """Return the candidates of a query, in the order of the first stage."""
@@ -136,41 +136,42 @@ class Grid:
     def _rank_candidates(self, row: int, limits: tuple[int, int]) -> list[int]:
         """Return R: the columns of a query's candidates after truncation, in the order of the cross-encoder."""
         ids = self.ids(row)
-        columns = truncate(range(len(ids)), lambda column: self.families.of[ids[column]] in self.seen, *limits)
-        return sorted(columns, key=lambda column: (-self.shares[row, column], ids[column]))
+        columns = truncate(range(len(ids)), lambda column: self.families.family_of[ids[column]] in self.seen, *limits)
+        return sorted(columns, key=lambda column: (-self.probabilities[row, column], ids[column]))
 
     def _rank_query(self, row: int, columns: Sequence[int], chosen: Chosen) -> list[str]:
         """Return F, the final ranking of a query."""
         ids = self.ids(row)
         ranked = [ids[column] for column in columns]
         if self.single[row] and chosen.sure:
-            scores = dict(zip(ranked, self.shares[row, columns].tolist(), strict=True))
-            tool_of = self.families.of.__getitem__
+            scores = dict(zip(ranked, self.probabilities[row, columns].tolist(), strict=True))
+            tool_of = self.families.family_of.__getitem__
             ordered, _ = extend_list(
                 ranked, scores, tool_of, chosen.sure, lambda tools: self._score_members(row, ranked, tools)
             )
             return ordered
         if not self.single[row] and chosen.each:
             rows = self.rows[self.ranked.candidates[row, columns]]
-            return diversify(ranked, self.families.of.__getitem__, rows @ rows.T, chosen.alike, chosen.each)
+            return diversify(ranked, self.families.family_of.__getitem__, rows @ rows.T, chosen.alike, chosen.each)
         return ranked
 
     def _score_members(self, row: int, ranked: Sequence[str], tools: set[Any]) -> dict[str, float]:
-        """Score the tools that a query's likely families bring in."""
+        """Score the tools that a query's likely families add."""
         added: dict[str, float] = {}
         for family in tools:
-            if reads_all_members(self.options.extend, family in self.seen, len(self.families.members[family])):
-                added |= {tool: share for tool, share in self._score_family(row, family).items() if tool not in ranked}
+            if adds_all_members(self.options.extend, family in self.seen, len(self.families.members[family])):
+                scores = self._score_family(row, family)
+                added |= {tool: score for tool, score in scores.items() if tool not in ranked}
         return added
 
     def _score_family(self, row: int, family: Hashable) -> dict[str, float]:
         """Score the tools of a family once, as if none were a candidate."""
-        if (row, family) not in self._family_shares:
+        if (row, family) not in self._family_probabilities:
             ids = self.families.members[family]  # type: ignore[index]
             search = Search(query=self.lesson.texts[self.ranked.queries[row]])
-            shares = self.scorer.score_others(search, ids).tolist()
-            self._family_shares[row, family] = dict(zip(ids, shares, strict=True))
-        return self._family_shares[row, family]
+            probabilities = self.scorer.score_others(search, ids).tolist()
+            self._family_probabilities[row, family] = dict(zip(ids, probabilities, strict=True))
+        return self._family_probabilities[row, family]
 
     def _score(self, rows: Sequence[int], rankings: Sequence[Sequence[str]]) -> metrics.PerQuery:
         queries = [self.ranked.queries[row] for row in rows]

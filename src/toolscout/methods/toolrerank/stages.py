@@ -13,12 +13,12 @@ from toolscout.methods.toolrerank.hierarchy import diversify, extend_list, trunc
 from toolscout.search.pipeline import Stage
 from toolscout.types import Explanation, Hit, Search, Tool
 
-__all__ = ["FLAT_NOTE", "UNUSED_NOTE", "Chosen", "Families", "Hierarchy", "Truncate", "reads_all_members"]
+__all__ = ["FLAT_NOTE", "UNUSED_NOTE", "Chosen", "Families", "Hierarchy", "Truncate", "adds_all_members"]
 
 SCORE_STEP: Final = 1e-9
 MAX_FAMILY_SIZE: Final = 50
 FLAT_NOTE: Final = "hierarchy off: the paths of the catalogue are flat"
-UNUSED_NOTE: Final = "hierarchy off: neither half of it is in use"
+UNUSED_NOTE: Final = "hierarchy off: algorithms 1 and 2 are both off"
 
 
 class Families:
@@ -26,22 +26,22 @@ class Families:
 
     Attributes:
         flat: whether the parents form no hierarchy: each has one tool, or one has all. Then each tool is a family.
-        of: tool id → its family.
+        family_of: tool id → its family.
         members: family → the ids of its tools, ascending.
     """
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         """Group the tools of a catalogue."""
-        of = {tool.id: (tool.source, *tool.parent) if tool.parent else (tool.id,) for tool in tools}
-        self.flat = not 1 < len(set(of.values())) < len(of)
-        self.of: dict[str, tuple[str, ...]] = {tool: (tool,) for tool in of} if self.flat else of
+        parents = {tool.id: (tool.source, *tool.parent) if tool.parent else (tool.id,) for tool in tools}
+        self.flat = not 1 < len(set(parents.values())) < len(parents)
+        self.family_of: dict[str, tuple[str, ...]] = {tool: (tool,) for tool in parents} if self.flat else parents
         self.members: dict[tuple[str, ...], list[str]] = {}
-        for tool in sorted(self.of):
-            self.members.setdefault(self.of[tool], []).append(tool)
+        for tool in sorted(self.family_of):
+            self.members.setdefault(self.family_of[tool], []).append(tool)
 
-    def one(self, tools: Sequence[str]) -> bool:
-        """Return whether all of these tools are of one family."""
-        return len({self.of[tool] for tool in tools if tool in self.of}) <= 1
+    def are_one_family(self, tools: Sequence[str]) -> bool:
+        """Return whether all of these tools are of one family. Unknown tools do not count."""
+        return len({self.family_of[tool] for tool in tools if tool in self.family_of}) <= 1
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -103,9 +103,9 @@ class Hierarchy(Stage):
         reranker: CrossEncoderStage,
         chosen: Chosen,
         *,
-        single: Callable[[Sequence[Search]], Sequence[bool]],
-        similar: Callable[[Sequence[str]], Array],
-        visible: Callable[[Search], Callable[[str], bool]],
+        predict_one_parent: Callable[[Sequence[Search]], Sequence[bool]],
+        compute_cosines: Callable[[Sequence[str]], Array],
+        get_visibility: Callable[[Search], Callable[[str], bool]],
         off: str = "",
     ) -> None:
         """Set the parts that decide the order.
@@ -115,21 +115,22 @@ class Hierarchy(Stage):
             seen: whether training saw a tool's family.
             reranker: the stage that scored the hits.
             chosen: the thresholds.
-            single: a batch → whether one parent serves each.
-            similar: tool ids → (n, n) cosines of their descriptions.
-            visible: a search → which tools its caller may discover.
+            predict_one_parent: searches → whether one parent serves each.
+            compute_cosines: tool ids → (n, n) cosines of their descriptions.
+            get_visibility: a search → (tool id → whether the caller may discover the tool).
             off: why the hierarchy is off; empty if it is on.
         """
         self.families, self.seen, self.reranker, self.chosen = families, seen, reranker, chosen
-        self.single, self.similar, self.visible, self.off = single, similar, visible, off
+        self.predict_one_parent, self.compute_cosines = predict_one_parent, compute_cosines
+        self.get_visibility, self.off = get_visibility, off
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
         """Put the hits of each search in the order of its algorithm."""
         if self.off or not searches:
             return list(searches)
         return [
-            msgspec.structs.replace(search, hits=self._order_single(search) if single else self._order_multi(search))
-            for search, single in zip(searches, self.single(searches), strict=True)
+            msgspec.structs.replace(search, hits=self._order_single(search) if one else self._order_multi(search))
+            for search, one in zip(searches, self.predict_one_parent(searches), strict=True)
         ]
 
     def note(self, search: Search) -> str:
@@ -138,7 +139,7 @@ class Hierarchy(Stage):
             return self.off
         kinds = {hit.why.rpartition(", ")[2] for hit in search.hits}
         kind = [text for text in ("one parent", "several parents") if text in kinds]
-        return f"taken to need {kind[0]}" if kind else "left as it was"
+        return f"predicted to need {kind[0]}" if kind else "order unchanged"
 
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
         """Explain rank and score among the hits; None for a tool that is not among them."""
@@ -160,7 +161,7 @@ class Hierarchy(Stage):
         listed, added = extend_list(
             list(scores),
             scores,
-            self.families.of.__getitem__,
+            self.families.family_of.__getitem__,
             self.chosen.sure,
             lambda tools: self._score_members(search, tools),
         )
@@ -170,21 +171,22 @@ class Hierarchy(Stage):
 
     def _score_members(self, search: Search, tools: set[Any]) -> dict[str, float]:
         """Score the tools of likely parents that have no score yet."""
-        allowed, scored = self.visible(search), set(search.ids[: self.reranker.read(search)])
+        is_visible, scored = self.get_visibility(search), set(search.ids[: self.reranker.read(search)])
         ids = [
             tool
             for family in sorted(tools)
-            if self._brings_in(family)
+            if self._adds_members(family)
             for tool in self.families.members[family]
-            if tool not in scored and allowed(tool)
+            if tool not in scored and is_visible(tool)
         ]
         if not ids:
             return {}
         return dict(zip(ids, self.reranker.need_scorer.score_others(search, ids).tolist(), strict=False))
 
-    def _brings_in(self, family: Any) -> bool:
+    def _adds_members(self, family: Any) -> bool:
+        """Return whether a likely parent adds all its tools to the answer."""
         members = self.families.members[family]
-        return reads_all_members(self.chosen.extend, self.seen(members[0]), len(members))
+        return adds_all_members(self.chosen.extend, self.seen(members[0]), len(members))
 
     def _order_multi(self, search: Search) -> tuple[Hit, ...]:
         """Apply algorithm 2 to the scored hits: the best of each group of similar tools first."""
@@ -192,13 +194,14 @@ class Hierarchy(Stage):
         head = search.hits[:read]
         if not head or not self.chosen.each:
             return search.hits
-        similar = self.similar([hit.id for hit in head])
-        listed = diversify(head, lambda hit: self.families.of[hit.id], similar, self.chosen.alike, self.chosen.each)
+        cosines = self.compute_cosines([hit.id for hit in head])
+        families = {hit: self.families.family_of[hit.id] for hit in head}
+        listed = diversify(head, families.__getitem__, cosines, self.chosen.alike, self.chosen.each)
         return _assign_falling_scores([*listed, *search.hits[read:]], "several parents")
 
 
-def reads_all_members(extend: str, seen: bool, size: int) -> bool:
-    """Return whether a likely parent brings in all its tools. Large families do not: a search would wait for them."""
+def adds_all_members(extend: str, seen: bool, size: int) -> bool:
+    """Return whether a likely parent adds all its tools. Large families do not, because scoring them takes too long."""
     return size <= MAX_FAMILY_SIZE and (extend == "both" or extend == ("seen" if seen else "unseen"))
 
 
@@ -207,6 +210,6 @@ def _assign_falling_scores(hits: Sequence[Hit], why: str) -> tuple[Hit, ...]:
     scores = sorted((hit.score for hit in hits), reverse=True)
     reordered: list[Hit] = []
     for hit, score in zip(hits, scores, strict=True):
-        least = min(score, reordered[-1].score - SCORE_STEP) if reordered else score
-        reordered.append(Hit(hit.id, least, f"{hit.why}, {why}"))
+        lower_score = min(score, reordered[-1].score - SCORE_STEP) if reordered else score
+        reordered.append(Hit(hit.id, lower_score, f"{hit.why}, {why}"))
     return tuple(reordered)
