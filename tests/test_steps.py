@@ -62,6 +62,17 @@ def test_a_noun_in_brackets_is_no_cut() -> None:
 
 
 @pytest.mark.parametrize(
+    "text", ["please come  and look at the camera", "Wait and see what it says", "try and find it"]
+)
+def test_and_between_two_verbs_of_one_action_is_no_cut(text: str) -> None:
+    assert find_cuts(text) == []
+
+
+def test_a_mark_of_a_list_is_found_at_the_start_of_a_word_alone() -> None:
+    assert [cut.marks for cut in find_cuts("b) pay the rent c) call Bob about plan-c) today")] == [{"item"}]
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "turn this into a black and white photo",

@@ -52,7 +52,9 @@ _PROTECTED: Final = re.compile(
 )
 _LIST_MARK: Final = r"(?:\(?\d{1,2}[.)]|\(?[a-hA-H]\)|(?:step|task|item|part)\s+\d{1,2}\s*[:.)-]|[-*•◦‣·–—]|#\d)"
 _INLINE_MARK: Final = r"(?:\(?\d{1,2}[.)]|\(?[a-hA-H]\)|(?:step|task|item|part)\s+\d{1,2}\s*[:.)-]|[•◦‣·*])"
+_NOT_IN_WORD: Final = r"(?!\B\w)"  # no mark begins inside a word; one look saves a try of every alternative
 _CUT: Final = re.compile(
+    rf"{_NOT_IN_WORD}(?:"
     rf"(?P<line>\s*\n\s*(?:{_LIST_MARK}[ \t]+|{_LIST_MARK}(?=\S))?)"
     rf"|(?P<item>(?:(?<=\s)|^)[ \t]*{_INLINE_MARK}[ \t]*(?=\S))"
     r"|(?P<end>[.!?…]+[\"”»]?(?=\s|$)|[。！？]+)"
@@ -60,7 +62,7 @@ _CUT: Final = re.compile(
     r"|(?P<colon>[:：](?=\s)|：)"
     r"|(?P<dash>\s+[-–—]+\s+|—)"
     r"|(?P<comma>[,，、،](?=\s)|[，、،])"
-    r"|(?P<slash>\s+/\s+|\s+>\s+|\s*(?:->|→|=>)\s*)",
+    r"|(?P<slash>\s+/\s+|\s+>\s+|\s*(?:->|→|=>)\s*))",
     re.IGNORECASE,
 )
 _TOKEN: Final = re.compile(r"[\w'’-]+")
@@ -68,6 +70,7 @@ _UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 _CHARS_PER_UNSPACED_TOKEN: Final = 2
 _TELLING_STARTS: Final = [["i"], ["we"], ["my"], ["our"], ["the"], ["it"], ["this"]]
 _TRY_AND: Final = re.compile(r"\b(?:try|go|come|wait)\s*\Z", re.IGNORECASE)  # "go and get" is one step
+MAX_TRY_CHARS: Final = 4  # of the longest of these verbs
 _DUTCH_AND: Final = re.compile(r"(?<!\S)en\s+(\w+)", re.IGNORECASE)  # also Spanish and French for "in"
 _LIST_MARKS: Final = frozenset(("line", "item"))
 _GAP: Final = re.compile(r"[\s,，]*")
@@ -129,7 +132,10 @@ def _parts_text(cut: Cut, masked: str) -> bool:
     """Tell whether there is text on both sides of a cut, and no "go and"."""
     if not masked[: cut.start].strip() or not masked[cut.end :].strip(" \t\n.!?"):
         return False
-    return bool(cut.marks) or not _TRY_AND.search(masked, 0, cut.start)
+    if cut.marks:
+        return True
+    end = len(masked[: cut.start].rstrip())
+    return not _TRY_AND.search(masked, max(0, end - MAX_TRY_CHARS), cut.start)
 
 
 def _skip_links(text: str, place: int) -> tuple[int, set[str]]:
@@ -379,7 +385,7 @@ def _drop_continuations(text: str, cuts: Sequence[Cut], kept: Sequence[Cut]) -> 
     """Return the cuts without those inside a message, and those before a piece that goes on with its step."""
     ends = {cut.end: later.start for cut, later in itertools.pairwise(cuts)}
     starts = {later.start: cut.end for cut, later in itertools.pairwise(kept)}
-    message = words.MESSAGE.search(text)
+    message = words.MESSAGE.search(text) if kept and ":" in text else None
     place, end = (message.end(), _find_message_end(text, message.end())) if message else (0, 0)
     return [
         cut
