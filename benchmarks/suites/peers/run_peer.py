@@ -2,7 +2,7 @@
 
 It runs in the peer's own environment, so it imports nothing but the standard library and the peer. Every peer is
 called as its documentation shows. For each set it writes the ranked ids of every request, the milliseconds that each
-took, the seconds of indexing, and the highest memory of the process so far.
+took by the clock and of the processor, the seconds of indexing, and the highest memory of the process so far.
 
     python run_peer.py PEER CORPORA OUT [--endpoint URL]
 
@@ -260,20 +260,23 @@ def read_peak_mb() -> float:
 
 
 def measure_set(peer: str, corpus: dict[str, Any], endpoint: str) -> dict[str, Any]:
-    """Return variant → index_s, ms and ranked ids of each request, peak_mb."""
+    """Return variant → index_s, ms, processor_ms and ranked ids of each request, peak_mb."""
     measured = {}
     for variant, seconds, search in PEERS[peer](corpus["tools"], endpoint):
-        ranked, times = {}, []
+        ranked: dict[str, list[str]] = {}
+        times, processor_times = [], []
         for request in corpus["requests"][:WARM_UPS]:
             search(request["text"])
         for request in corpus["requests"]:
-            started = time.perf_counter()
+            started, processor_started = time.perf_counter(), time.process_time()
             tools = search(request["text"])
+            processor_times.append(round((time.process_time() - processor_started) * 1000, 3))
             times.append(round((time.perf_counter() - started) * 1000, 3))
             ranked[request["id"]] = list(dict.fromkeys(tools))[:FIRST]
         measured[variant] = {
             "index_s": round(seconds, 3),
             "ms": times,
+            "processor_ms": processor_times,
             "ranked": ranked,
             "peak_mb": read_peak_mb(),
         }
