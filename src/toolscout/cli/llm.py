@@ -69,10 +69,12 @@ def share_llm(
     record: str | None = None,
     replay: str | None = None,
     temperature: float = 0.0,
+    prints_cost: bool = False,
 ) -> Iterator[SharedLLM]:
     """Prepare the language model of a command, or a rehearsal for `--dry-run`, with one budget for all that it does.
 
-    It is opened when something first needs it. At the end the record is written.
+    It is opened when something first needs it. At the end the record is written. With `prints_cost`, what was spent is
+    printed after the last running call has ended, unless nothing was sent.
 
     Raises:
         ConfigError: if the budget cannot be read.
@@ -91,6 +93,8 @@ def share_llm(
         if record and opened is not None and opened.cache is not None:
             opened.cache.export(Path(record), opened.answers)
         shared.close()
+        if prints_cost and not dry_run and shared.spent.calls:
+            print_cost(shared, dry_run=False)
 
 
 @contextlib.contextmanager

@@ -88,7 +88,7 @@ def train_command(
         make_lesson(dataset, read_tools(dataset.folder, "d").tools, held_out),
         no_tool=NoTool.load(find_folder(root, no_tool)) if no_tool else None,
     )
-    with share_llm(settings, **limits) as shared:
+    with share_llm(settings, prints_cost=True, **limits) as shared:
         workspace = Workspace(
             encoder,
             _choose_ray(shared.settings, ray),
@@ -105,11 +105,7 @@ def train_command(
                 print_json(describe_cost(shared.spent))
             print_cost(shared, dry_run=True)
             return
-        try:
-            model = fit(plan_fit(recipe, lesson, workspace, Path(out), changes))
-        finally:
-            if shared.spent.calls:
-                print_cost(shared, dry_run=False)
+        model = fit(plan_fit(recipe, lesson, workspace, Path(out), changes))
     if as_json:
         print_json(model.manifest)
         return
