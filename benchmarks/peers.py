@@ -245,6 +245,7 @@ def read_runs(scratch: Path, peer: str, gold: Mapping[str, Gold]) -> dict[str, A
             medians = {
                 name: round(statistics.median(run[times]), 2)
                 for name, times in (("p50_ms", "ms"), ("processor_p50_ms", "processor_ms"))
+                if times in run  # an older run has no processor times
             }
             sets.setdefault(name, {}).update({**medians, "index_s": run["index_s"], "peak_mb": run["peak_mb"]})
     return figures

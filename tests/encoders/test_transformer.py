@@ -226,3 +226,15 @@ def test_a_number_of_layers_that_minilm_cannot_have_is_one_sentence(name: str) -
     pytest.importorskip("torch")
     with pytest.raises(ConfigError, match=f"encoder '{name}': expected minilm:1 to minilm:5, found"):
         load(name, Settings())
+
+
+def test_an_unknown_name_is_said_without_the_packages_of_the_hub(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nobody shall install torch to learn that a name was misspelled."""
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"encoder 'wrong': there is no such encoder\. Choose static"):
+        load("wrong", Settings(home=tmp_path))
+    with pytest.raises(MissingExtra, match="sentence_transformers"):
+        load("acme/none", Settings(home=tmp_path))

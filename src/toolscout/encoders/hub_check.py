@@ -6,6 +6,7 @@ hub that cannot be reached, would take it more than a minute.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +44,10 @@ def check_hub(name: str, location: str) -> None:
     """
     if Path(location).exists():
         return
+    if importlib.util.find_spec("huggingface_hub") is None:  # nothing was downloaded
+        if location.isalpha():
+            raise explain_unknown(name)
+        return  # the loader says what to install
     repositories = [location] if "/" in location else [f"{BARE_OWNER}/{location}", location]
     if any(map(_is_downloaded, repositories)):
         return

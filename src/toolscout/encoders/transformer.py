@@ -58,7 +58,6 @@ class TransformerEncoder:
             ConfigError: if there is no such model, or the hub has to be asked and does not answer.
         """
         self.name = name
-        library: Any = require("sentence_transformers", "train")
         model_name, written_prompts = split_prompts(name)
         layers = _parse_layers(model_name)
         is_minilm = bool(layers) or model_name in ("minilm", "minilm-plain", MINILM)
@@ -66,6 +65,7 @@ class TransformerEncoder:
         self.languages: frozenset[str] | None = ENGLISH if is_minilm else None
         self._prepare = split_identifiers if model_name != "minilm-plain" else str
         check_hub(name, location)
+        library: Any = require("sentence_transformers", "train")
         try:
             with _hide_progress_bars():
                 self.model = library.SentenceTransformer(location, model_kwargs={"use_safetensors": True})
