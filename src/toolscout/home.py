@@ -24,6 +24,7 @@ __all__ = [
     "find_root",
     "is_address",
     "local_folder",
+    "parse_home",
     "place_tenant",
     "require_folder",
 ]
@@ -37,6 +38,7 @@ EXAMPLE: Final = "postgresql://user@host/database"
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 _TENANT: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _DATABASE_SCHEME: Final = re.compile(rf"({'|'.join(SCHEMES)}):", re.IGNORECASE)
+_ANY_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +73,8 @@ class Address:
             raise ConfigError(f"home: this is not an address of a database. An address looks like {EXAMPLE}") from None
         if parts.scheme.lower() not in SCHEMES or not text.partition(":")[2].startswith("//"):
             raise ConfigError(
-                f"home: an address of a database looks like {EXAMPLE}, as text: a Path loses one of its slashes."
+                f"home: this address has no // after the colon. Write {EXAMPLE}  (in Python as text: a Path loses one "
+                "of its slashes)."
             )
         schema = dict(options).get("schema", DEFAULT_SCHEMA)
         if not _SCHEMA.fullmatch(schema):
@@ -103,6 +106,19 @@ Home = Path | Address
 def is_address(home: object) -> bool:
     """Return whether a home is given as the address of a database rather than as a folder."""
     return isinstance(home, Address) or bool(_DATABASE_SCHEME.match(str(home)))
+
+
+def parse_home(text: str) -> Home:
+    """Return the home that a text names: the address of a database, or a folder.
+
+    Raises:
+        ConfigError: for an address that toolscout cannot open.
+    """
+    if is_address(text):
+        return Address.parse(text)
+    if _ANY_SCHEME.match(text):  # it would be made as a folder
+        raise ConfigError(f"home: expected a folder or an address such as {EXAMPLE}, found one of another kind.")
+    return Path(text).expanduser()
 
 
 def local_folder(home: Home) -> Path:

@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
+from homes_in_postgres import find_place
 from toolscout.gateway import Gateway, Options
 from toolscout.scout import Scout
 
@@ -83,7 +84,7 @@ async def open_agent(
     path.write_text(json.dumps({"mcpServers": entries or {}}))
     policies, settings = options.pop("policies", None), options.pop("settings", {})
     said: list[str] = []
-    with Scout(home or folder / "home", **settings) as opened:
+    with Scout(home or find_place(folder / "home"), **settings) as opened:
         configs = (path,) if entries else ()
         gateway = Gateway(scout or opened, Options(configs=configs, **options), policies=policies, say=said.append)
         async with gateway.running(), Client(gateway.server) as client:

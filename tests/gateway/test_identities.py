@@ -13,9 +13,11 @@ import pytest
 from mcp.shared.auth import OAuthToken
 
 from gateway.oauth_gateway import KEYS, Caller, Site, bank, issuer, open_site, running, sealing_key
+from homes_in_postgres import find_place, name_home
 from servers.oauth import Bank, Browser, Issuer
 from toolscout.access.vault import Vault
 from toolscout.errors import ConfigError, Denied, StoreError
+from toolscout.home import local_folder
 from toolscout.privacy.sealing import SEALING_VARIABLE, Sealer, make_sealing_key
 
 __all__ = ["bank", "issuer", "running", "sealing_key"]  # the fixtures
@@ -219,7 +221,7 @@ def test_a_server_may_ask_for_further_rights_in_the_middle(issuer: Issuer, bank:
             assert await ann.text("bank/close_account") == "closed ann@upstream"
             assert len(ann.asked) == 2  # to sign in, and for the further right
             assert await ann.text("bank/whoami") == "ann@upstream "
-        vault = Vault(tmp_path / "home")
+        vault = Vault(find_place(tmp_path / "home"))
         assert set(vault.read("ann", bank.url)["tokens"]["scope"].split()) == {"use", "delete"}
 
     anyio.run(body)
@@ -246,7 +248,7 @@ def test_a_shared_session_is_refused_unless_it_is_declared(issuer: Issuer, bank:
     """The session of whoever ran `toolscout add` is nobody else's, until the settings say so."""
     from toolscout.sources.mcp_oauth import TokenFile
 
-    tokens = TokenFile(tmp_path / "home", bank.url)
+    tokens = TokenFile(local_folder(find_place(tmp_path / "home")), bank.url)
     access = issuer.make_token("owner@upstream", bank.url, ["use"])
     tokens._save(tokens={"access_token": access, "token_type": "Bearer"}, expires=None)
     assert access.encode() not in tokens.path.read_bytes()
@@ -269,14 +271,14 @@ def test_a_policy_that_appears_ends_the_session_of_the_owner(issuer: Issuer, ban
     from toolscout.access.live_policy import LivePolicies
     from toolscout.sources.mcp_oauth import TokenFile
 
-    tokens = TokenFile(tmp_path / "home", bank.url)
+    tokens = TokenFile(local_folder(find_place(tmp_path / "home")), bank.url)
     access = issuer.make_token("owner@upstream", bank.url, ["use"])
     tokens._save(tokens={"access_token": access, "token_type": "Bearer"}, expires=None)
 
     async def body() -> None:
         policies = LivePolicies(tmp_path / "policy.toml", is_required=False)
         entries = {"bank": {"url": bank.url}}
-        async with open_agent(tmp_path, entries, home=str(tmp_path / "home"), policies=policies) as agent:
+        async with open_agent(tmp_path, entries, home=name_home(tmp_path / "home"), policies=policies) as agent:
             assert await agent.text("bank/whoami") == "owner@upstream "
             write_policy(tmp_path)
             policies.refresh(lambda text: None)
@@ -325,6 +327,7 @@ async def use(caller: Caller) -> str:
     return await caller.text("bank/whoami")
 
 
+@pytest.mark.folder_only("its databases are files")
 def test_a_home_has_no_plain_token_in_its_databases(issuer: Issuer, bank: Bank, tmp_path: Path) -> None:
     async def body() -> None:
         async with (

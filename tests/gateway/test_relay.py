@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from types import SimpleNamespace
@@ -302,7 +303,8 @@ def test_a_call_waits_for_its_user_without_running_out_of_time_and_ends_with_its
                 request_state=waiting.request_state,
                 allow_input_required=True,
             )
-            assert "no longer open" in again.content[0].text
+            # Where replicas share a database, one that has forgotten the question may not have been its own.
+            assert re.search("no longer open|has stopped: call the tool again", again.content[0].text)
         assert [event["ok"] for event in agent.events("call")] == [True, False]
 
     run(start, body, {"a": full("legacy")}, call_timeout=0.6)

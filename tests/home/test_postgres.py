@@ -17,6 +17,7 @@ import traffic
 from conftest import fill
 from postgres_server import PostgresServer, describe
 from toolscout.catalogue.store import Origin, Store
+from toolscout.cli.main import main
 from toolscout.database import hold_lock
 from toolscout.database.listener import LISTEN_AFTER_QUESTIONS
 from toolscout.errors import ConfigError, MissingExtra, StoreError
@@ -53,6 +54,26 @@ def test_an_address_that_is_none_is_refused_without_repeating_it(text: str) -> N
 def test_a_path_of_an_address_is_refused_because_it_lost_a_slash() -> None:
     with pytest.raises(ConfigError, match="a Path loses one of its slashes"):
         Scout(Path("postgresql://host/database"))
+
+
+@pytest.mark.parametrize("home", ["mysql://host/tools", "sqlite:///tools.db", "file:///tmp/tools"])
+def test_an_address_of_another_kind_is_refused_and_makes_no_folder(
+    home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="expected a folder or an address such as postgresql://"):
+        Scout(home)
+    assert not list(tmp_path.iterdir())
+
+
+def test_doctor_advises_no_repair_of_a_database_that_is_not_reached(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="1"):
+        main(["doctor", "--home", f"postgresql:///tools?host={tmp_path}"])
+    printed = capsys.readouterr()
+    assert "the database could not be opened: mend what is named above" in printed.out
+    assert "--repair" not in printed.out + printed.err
 
 
 def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path: Path) -> None:

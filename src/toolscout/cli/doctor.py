@@ -30,6 +30,7 @@ from toolscout.config import Settings, load_settings
 from toolscout.database import CacheDatabase
 from toolscout.encoders.pair_cache import PAIR_CACHE_FILE, PairCache
 from toolscout.errors import ConfigError, StoreError, Unavailable, UserError
+from toolscout.home import is_address
 from toolscout.llm import cache as replies
 from toolscout.privacy.private_files import list_exposed, protect_tree
 from toolscout.sandbox.bubblewrap import find_bubblewrap
@@ -291,4 +292,13 @@ def _print_report(report: dict[str, Any]) -> None:
         echo(escape_line(f"repaired: {line}"))
     for line in report["findings"]:
         echo(escape_line(f"found: {line}"), err=True)
-    echo("the store is healthy" if report["healthy"] else "the store is not healthy: run  toolscout doctor --repair")
+    echo(_advise_next_step(report))
+
+
+def _advise_next_step(report: dict[str, Any]) -> str:
+    """Return the last line: that all is well, or what to do. `read_only` is None where no store could be opened."""
+    if report["healthy"]:
+        return "the store is healthy"
+    if report["read_only"] is None and is_address(report["store"]["catalogue"]):
+        return "the database could not be opened: mend what is named above, then run  toolscout doctor  again"
+    return "the store is not healthy: run  toolscout doctor --repair"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from toolscout.catalogue.migrate import migrate_home
 from toolscout.cli.output import echo, json_option, print_json
-from toolscout.home import Address, Home, describe_home, is_address
+from toolscout.home import Address, Home, describe_home, parse_home
 
 
 @click.command("migrate")
@@ -35,4 +33,5 @@ def migrate_command(source: str, target: str, as_json: bool) -> None:
 
 
 def _parse_home(text: str) -> Home:
-    return Address.parse(text) if is_address(text) else Path(text).expanduser().absolute()
+    home = parse_home(text)
+    return home if isinstance(home, Address) else home.absolute()

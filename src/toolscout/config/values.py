@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolscout.errors import ConfigError
-from toolscout.home import Address, is_address
+from toolscout.home import Address, parse_home
 
 __all__ = ["convert_value", "convert_values"]
 
@@ -46,8 +46,8 @@ def convert_value(name: str, value: Any, kind: type, origin: str) -> Any:
             raise ValueError
         if kind is tuple:
             return _split_names(value)
-        if name == "home" and is_address(value):
-            return value if isinstance(value, Address) else Address.parse(str(value))
+        if name == "home" and str(value).strip():
+            return value if isinstance(value, Address) else parse_home(str(value))
         if kind is Path:
             if not str(value).strip():
                 raise ValueError

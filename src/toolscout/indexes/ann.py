@@ -49,9 +49,12 @@ MAX_CHANGED_SHARE: Final = 0.1  # of the tools, up to which a graph grows instea
 MAX_COMPARED_TOOLS: Final = 20_000  # visible tools that are compared one by one at once
 MASK_MARGIN: Final = 1.5  # candidates in reserve, because a mask need not hide tools evenly
 COMPARED_BATCH: Final = 65_536
+CHECKED_NEAREST: Final = 16  # tools near to a tool among which it must find itself
+TWIN_DISTANCE: Final = 1e-4  # cosine distance below which two tools have the same code
 MOMENT_TOOLS: Final = 4_096  # visible tools from which the distribution of their cosines is estimated
 
 Vectors = npt.NDArray[np.float32]
+Graph = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]  # its bytes; for each key the position of its tool, or -1
 
 
 def is_available() -> bool:
@@ -122,8 +125,10 @@ class Ann(Exact):
         wanted = max(MIN_CANDIDATES, 2 * k)
         if mask is None:
             count = max(wanted, count_candidates(len(self.ids)))
+            if count >= min(len(self.ids), MAX_CANDIDATES + 1):  # a walk to every tool may still miss one
+                return np.arange(len(self.ids))
             nearest = max(wanted, count // 2)  # the others only widen the walk, and hardly ever hold one of the ten
-            return self._search_graph(row, count, nearest) if count <= MAX_CANDIDATES else np.arange(len(self.ids))
+            return self._search_graph(row, count, nearest)
         n_visible = int(mask.sum())
         share = n_visible / max(1, len(self.ids))
         count = int(MASK_MARGIN * wanted / share) + 1 if n_visible > MAX_COMPARED_TOOLS else MAX_CANDIDATES + 1
@@ -148,7 +153,7 @@ class Ann(Exact):
         positions = np.asarray(keys).astype(np.intp)
         if self._keyed is not None:
             positions = self._keyed[positions].astype(np.intp)
-        return np.sort(positions[positions >= 0])
+        return np.unique(positions[positions >= 0])
 
     def _compare(self, code: Codes, positions: npt.NDArray[np.intp], wanted: int) -> npt.NDArray[np.intp]:
         """Return the positions, ascending, of the nearest of some tools by their codes."""
@@ -196,7 +201,7 @@ class Ann(Exact):
         with self._lock:
             if self._graph_bytes is None:
                 self._codes, self._components = make_codes(self.vectors), self._choose_components()
-                self._graph_bytes, self._keyed = build_graph(self.vectors, self._components), None
+                self._graph_bytes, self._keyed = build_graph(self.vectors, self._components)
             graph = usearch.Index.restore(self._graph_bytes.data, view=True)
             n_keys = len(self.ids if self._keyed is None else self._keyed)
             if graph is None or graph.ndim != self._components.shape[1] or len(graph) != n_keys:
@@ -225,16 +230,17 @@ class Ann(Exact):
         """
         arrays = super().arrays()
         if earlier is not None and earlier.is_worthwhile:
-            components, keyed, make = earlier.components, earlier.keyed, functools.partial(earlier.grow, self.vectors)
+            components, make = earlier.components, functools.partial(earlier.grow, self.vectors)
         else:
-            components, keyed = self._choose_components(), np.arange(len(self.ids), dtype=np.int32)
+            components = self._choose_components()
             make = functools.partial(build_graph, self.vectors, components)
         with ThreadPoolExecutor(1) as pool:
-            graph = pool.submit(make)
+            building = pool.submit(make)
             if meanwhile is not None:
                 meanwhile()
-            arrays |= {"codes": make_codes(self.vectors), "components": components, "keyed": keyed}
-            return arrays | {"graph": graph.result()}
+            arrays |= {"codes": make_codes(self.vectors), "components": components}
+            graph, keyed = building.result()
+            return arrays | {"graph": graph, "keyed": keyed}
 
     @property
     def reads_few_rows(self) -> bool:
@@ -288,28 +294,53 @@ class EarlierGraph:
         n_gone = int((self.keyed < 0).sum())
         return n_gone + len(self._new) <= MAX_CHANGED_SHARE * self._n_keys
 
-    def grow(self, vectors: Vectors) -> npt.NDArray[np.uint8]:
-        """Return the bytes of the graph with the new tools; `vectors`: of all tools."""
+    def grow(self, vectors: Vectors) -> Graph:
+        """Return the graph with the new tools; `vectors`: of all tools."""
         graph = _make_graph(self.components.shape[1])
         graph.load(self._graph_bytes.tobytes())
         if len(graph) != self._n_keys:
             raise StoreError("The stored graph of the index is damaged. Run  toolscout doctor --repair")
-        if len(self._new):
-            keys = np.arange(self._n_keys, self._n_keys + len(self._new))
-            codes = make_codes(vectors[self._new] @ self.components)
-            graph.add(keys, codes, threads=os.cpu_count() or 1)
-        return np.frombuffer(graph.save() or b"", dtype=np.uint8)
+        lost = _add_codes(graph, make_codes(vectors[self._new] @ self.components))
+        keyed = np.concatenate([self.keyed, self._new[lost].astype(np.int32)])
+        return np.frombuffer(graph.save() or b"", dtype=np.uint8), keyed
 
 
-def build_graph(vectors: Vectors, components: Vectors) -> npt.NDArray[np.uint8]:
-    """Build the graph of the components of vectors, and return its bytes. The key of a tool is its position."""
+def build_graph(vectors: Vectors, components: Vectors) -> Graph:
+    """Build the graph of the components of vectors.
+
+    Returns:
+        The bytes of the graph, and for each of its keys the position of its tool.
+    """
     codes: Codes = np.empty((len(vectors), components.shape[1]), dtype=np.int8)
     for start in range(0, len(vectors), COMPARED_BATCH):
         codes[start : start + COMPARED_BATCH] = make_codes(vectors[start : start + COMPARED_BATCH] @ components)
     graph = _make_graph(codes.shape[1])
-    if len(codes):
-        graph.add(np.arange(len(codes)), codes, threads=os.cpu_count() or 1)
-    return np.frombuffer(graph.save() or b"", dtype=np.uint8)
+    keyed = np.concatenate([np.arange(len(codes)), _add_codes(graph, codes)]).astype(np.int32)
+    return np.frombuffer(graph.save() or b"", dtype=np.uint8), keyed
+
+
+def _add_codes(graph: Any, codes: Codes) -> npt.NDArray[np.intp]:
+    """Add codes to a graph under its next keys, and those that no walk reaches once more.
+
+    Threads that add tools at the same time overwrite each other's edges. A tool that loses all of its edges cannot be
+    found; a second entry, added by one thread, can.
+
+    Returns:
+        The positions of the codes that were added once more.
+    """
+    if not len(codes):
+        return np.empty(0, dtype=np.intp)
+    first, threads = len(graph), os.cpu_count() or 1
+    keys = np.arange(first, first + len(codes))
+    graph.add(keys, codes, threads=threads)
+    graph.expansion_search = CHECKED_NEAREST
+    nearest = graph.search(codes, min(CHECKED_NEAREST, len(graph)), threads=threads)
+    found = (np.atleast_2d(nearest.keys) == keys[:, None]).any(axis=1)
+    has_many_twins = np.atleast_2d(nearest.distances)[:, -1] < TWIN_DISTANCE  # they take all places
+    lost: npt.NDArray[np.intp] = np.flatnonzero(~found & ~has_many_twins)
+    if len(lost):
+        graph.add(len(graph) + np.arange(len(lost)), codes[lost], threads=1)
+    return lost
 
 
 def _import_usearch() -> ModuleType:

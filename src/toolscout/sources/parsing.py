@@ -209,6 +209,8 @@ def _parse_yaml(text: str, where: str, max_values: int) -> tuple[Any, int]:
     try:
         return _Builder(where, max_values).build(yaml.parse(text, Loader=loader))
     except (yaml.YAMLError, ValueError, TypeError, OverflowError, AttributeError, KeyError) as error:
+        if "nesting depth" in str(getattr(error, "problem", None)):  # libyaml reads ahead, and has a limit of its own
+            raise _report_too_deep(where) from None
         raise SourceError(f"{where}: expected JSON or YAML, found neither: {_describe_yaml_error(error)}") from None
 
 
