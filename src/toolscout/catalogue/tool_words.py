@@ -142,7 +142,7 @@ def _compile_name(source: str) -> re.Pattern[str]:
 
 
 def _name_parameters(names: Iterable[str]) -> frozenset[str]:
-    """Return the names of parameters, each by the word that tools mostly use for the same value."""
+    """Normalise names of parameters: lower case, no punctuation, and synonyms replaced (`SAME_PARAMETERS`)."""
     plain = (re.sub(r"[\W_]+", "", str(name)).casefold() for name in names)
     return frozenset(SAME_PARAMETERS.get(name, name) for name in plain)
 

@@ -120,6 +120,7 @@ def _quantise(graph: Any) -> None:
     changed: dict[str, list[Any]] = {}
 
     def add_rounded(name: str, axis: int, top: float) -> None:
+        """Add a weight as int8, with one scale for each row or column: `top` is the largest rounded value."""
         values = to_array(weights[name])
         scales = np.maximum(np.abs(values).max(axis=axis, keepdims=True), MIN_SCALE) / top
         added[f"{name}.int8"] = np.rint(values / scales).astype(np.int8)

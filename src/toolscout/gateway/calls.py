@@ -393,6 +393,7 @@ def _explain_missing(error: Any, where: str) -> str:
 
 
 def _explain_extra(error: Any) -> str:
+    """Name the arguments that the tool's schema does not allow, each with the nearest allowed name."""
     allowed = list(error.schema.get("properties", {}))
     extra = [name for name in error.instance if name not in allowed]
     parts = []

@@ -214,7 +214,7 @@ def digest_entry(server: Server) -> str:
 
 
 def runs_gateway(server: Server) -> bool:
-    """Return whether an entry starts a toolscout gateway, which would then call itself."""
+    """Return whether an entry runs `toolscout gateway`: with it, the gateway would call itself."""
     words = [Path(word).name for word in (server.command, *server.args)]
     words = [re.split(r"[@=<>~\[]", word)[0] for text in words for word in text.split()]
     return GATEWAY_NAME in words and "gateway" in words[words.index(GATEWAY_NAME) :]

@@ -224,6 +224,7 @@ class Subscriptions:
                     pass
 
     async def _close(self, connection: Connection, uri: str) -> None:
+        """Unsubscribe from a resource at an older server. At newer ones the end of the stream does that (`_follow`)."""
         from mcp.shared.exceptions import MCPError
         from mcp_types import EmptyResult, UnsubscribeRequest, UnsubscribeRequestParams
         from mcp_types.version import MODERN_PROTOCOL_VERSIONS

@@ -288,7 +288,7 @@ class LiveEvidence:
         self._version += before != [*self._examples.values()]
 
     def _select(self, last: int, fresh: Mapping[int, Example]) -> None:
-        """Keep the examples that count: the newest of each key, the newest of each caller within its limit.
+        """Keep the newest example of each key, and of each caller only its newest up to its limit.
 
         Args:
             last: row id of the last event to read.

@@ -72,10 +72,11 @@ class SpillWriter:
         self._splitter = JsonSplitter(choose_part, self, self._rest.extend)
 
     def feed(self, piece: bytes) -> None:
-        """Read the next piece of the message.
+        """Parse the next piece of the message: large values go to the file, all else stays in memory.
 
         Raises:
-            ValueError: if it is not JSON, has too much that no result needs, or cannot be written.
+            ValueError: if the message is not JSON, if what stays in memory is too large, or if the file cannot be
+                written.
         """
         self.size += len(piece)
         try:

@@ -73,7 +73,7 @@ def _check_remote(url: str, settings: Settings) -> None:
 
 
 def _make_prefix(source: str) -> str:
-    """Return how the variables begin from which a source gets values: as the credentials of APIs."""
+    """Return the common prefix of the environment variables that hold the values of a source."""
     return f"{CREDENTIAL_PREFIX}{re.sub(r'[^A-Za-z0-9]', '_', source).upper()}_"
 
 
