@@ -111,9 +111,9 @@ def mix_usages(parts: Sequence[tuple[float, Usage]]) -> Usage:
     return usage
 
 
-def mix_on_dev(estimates: Mapping[str, Estimate], shares: Mapping[str, float]) -> Scores:
-    """Return the estimate of `mix_usages` for the dev queries, `(dev, tools)`."""
-    parts = [(share, estimates[name].dev) for name, share in shares.items() if share]
+def mix_on_dev(usages: Mapping[str, Scores], shares: Mapping[str, float]) -> Scores:
+    """Return the estimate of `mix_usages` for the dev queries, from those of the parts, `(dev, tools)`."""
+    parts = [(share, usages[name]) for name, share in shares.items() if share]
     share_sums = np.sum([share * dev.any(axis=1) for share, dev in parts], axis=0)
     total: Scores = np.sum([share * dev for share, dev in parts], axis=0)
     return total / np.where(share_sums, share_sums, 1.0)[:, None]
