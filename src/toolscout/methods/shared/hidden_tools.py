@@ -37,7 +37,7 @@ def expect_new_tools(data: FitData) -> float:
     """Return the share of requests that are expected to need a tool without usage; 0 if every tool has some."""
     uses = data.uses(data.n_train)
     unused, gold_count = float((uses == 0).mean()), float(uses.sum()) / data.n_train
-    expected = 1 - (1 - NEW_TOOL_RATE * unused) ** gold_count
+    expected = float(1 - (1 - NEW_TOOL_RATE * unused) ** gold_count)
     return max(float(data.needs_new_tool().mean()), expected)
 
 
