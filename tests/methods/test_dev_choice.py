@@ -14,9 +14,10 @@ from toolscout.catalogue.dependencies import Need
 from toolscout.catalogue.store import Catalogue
 from toolscout.methods.shared import hidden_tools
 from toolscout.methods.shared.dev_choice import DevQueries, rank_by_score, rank_with_prerequisites
-from toolscout.methods.shared.hidden_tools import expect_new_tools, hide_tools
+from toolscout.methods.shared.hidden_tools import expect_new_tools, hide_tools, make_trial
+from toolscout.methods.shared.mixture import Part
 from toolscout.methods.shared.usage import HybridScorer
-from toolscout.methods.shared.usage_fit import FitData
+from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod
 from toolscout.recipes import registry
 from toolscout.recipes.fit import Lesson, fit
 from toolscout.search.prerequisites import Prerequisites
@@ -73,6 +74,33 @@ def test_a_part_says_nothing_of_hidden_tools_that_it_knows_from_before(requests:
     fit_of_two = found._replace(hidden=np.array([True, False, False]))
     cleared = fit_of_two.clear(np.array([[0.6, 0.3, 0.1], [1.0, 0.0, 0.0]]))
     assert cleared == pytest.approx(np.array([[0.0, 0.75, 0.25], [0.0, 0.0, 0.0]]))
+
+
+def test_a_stand_in_speaks_for_a_part_that_was_tuned_before(requests: Lesson) -> None:
+    data = read(add_unused(requests, 3))
+    asked: list[str] = []
+
+    class Constant(UsageMethod):
+        def __init__(self, name: str, level: float) -> None:
+            self.name, self.level = name, level
+
+        def estimate(self, data: FitData) -> Estimate:
+            asked.append(self.name)
+            dev = np.full((len(data.dev), len(data.lesson.tools)), self.level)
+            dev[:, 0] *= 2
+            return Estimate(dev=dev, usage=lambda text, row: dev[0], chosen={}, finish=dict)
+
+    encoder = HashEncoder()
+    light = Part(Constant("light", 1.0), encoder)
+    tuned = Part(Constant("tuned", 2.0), encoder, stand_ins=("absent", "light"))
+    parts = {"light": light, "tuned": tuned}
+    estimates = {name: part.estimate(data) for name, part in parts.items()}
+    trial, usages = make_trial(data, parts, estimates, {}, score, rank_by_score)
+    assert asked == ["light", "tuned", "light"]
+    real, count = len(data.dev), len(trial.gold)
+    assert count > real
+    assert (usages["tuned"][:real] == estimates["tuned"].dev).all()
+    assert (usages["tuned"][real:] == usages["light"][real:]).all()
 
 
 def test_requests_for_new_tools_count_as_the_catalogue_suggests(requests: Lesson) -> None:

@@ -45,6 +45,7 @@ MIN_NEW_TOOL_QUERIES: Final = 10
 SHARE_STEPS: Final = (0.1, 0.25, 0.5)  # shares of the whole that a step gives to one part
 MIN_SHARE_GAIN: Final = 5e-4  # of ndcg@5 and comp@5 on dev, which a step must bring
 MAX_SHARE_STEPS: Final = 10
+STAND_INS: Final = ("mlc-light", "neighbours")  # speak for what the encoders would learn of other queries
 NEAR_NAMES: Final = {"k": "near_k", "focus": "near_focus"}
 
 
@@ -168,9 +169,9 @@ class ScoutFull(ScoutLight):
             return scorer
 
         parts = {name: Part(method, encoder, columns["plain"]) for name, method in LIGHT_PARTS.items()}
-        parts["mlc"] = Part(_Classified(base), classified, columns["mlc"])
-        parts["near"] = Part(Neighbours(), classified, columns["mlc"], NEAR_NAMES)
-        parts["dpr"] = Part(_Nearest(nearest), nearest, columns["dpr"])
+        parts["mlc"] = Part(_Classified(base), classified, columns["mlc"], stand_ins=STAND_INS)
+        parts["near"] = Part(Neighbours(), classified, columns["mlc"], NEAR_NAMES, stand_ins=("neighbours",))
+        parts["dpr"] = Part(_Nearest(nearest), nearest, columns["dpr"], stand_ins=STAND_INS)
         return Sides(parts, make_description_scorer)
 
     def load_base(self, model: Model) -> Model | None:

@@ -53,7 +53,7 @@ class HiddenTools(NamedTuple):
     hidden: Mask
 
     def clear(self, usage: Scores) -> Scores:
-        """Return probabilities without those of hidden tools, which a part may know from before."""
+        """Return probabilities without those of hidden tools."""
         shown = np.where(self.hidden, 0.0, usage)
         totals = shown.sum(axis=1, keepdims=True)
         cleared: Scores = shown / np.where(totals > 0, totals, 1.0)
@@ -96,7 +96,8 @@ def make_trial(
 ) -> tuple[DevQueries, dict[str, Scores]]:
     """Return the queries on which a mixture is chosen, and what each part estimates for them, `(n, tools)`.
 
-    Where tools have no usage, the parts learn once more without some tools.
+    Where tools have no usage, the parts learn once more without some tools. A part that was tuned before has seen the
+    queries for these tools, so it looks better there than on new ones: its stand-in speaks for it.
 
     Args:
         data: the fit in which no tool is hidden.
@@ -116,8 +117,10 @@ def make_trial(
     )
     settings = {name: value for name, value in chosen.items() if hasattr(data.options, name)}
     fit.data.options = msgspec.structs.replace(data.options, **settings)
+    speakers = {name: next((other for other in parts[name].stand_ins if other in usages), name) for name in usages}
+    anew = {name: fit.clear(parts[name].estimate(fit.data).dev) for name in set(speakers.values())}
     return fit.join(data, share, rank), {
-        name: np.vstack([usage, fit.clear(parts[name].estimate(fit.data).dev)]) for name, usage in usages.items()
+        name: np.vstack([usage, anew[speakers[name]]]) for name, usage in usages.items()
     }
 
 

@@ -66,12 +66,14 @@ class Part(NamedTuple):
         encoder: encodes the queries for the method.
         columns: columns of this encoder in a joined row.
         names: name of a setting of the method → its name among the settings of the mixture, where they differ.
+        stand_ins: names of parts that speak for this one where it would have to learn anew, the best first.
     """
 
     method: UsageMethod
     encoder: Encoder
     columns: slice = ALL_COLUMNS
     names: Mapping[str, str] = {}
+    stand_ins: Sequence[str] = ()
 
     def estimate(self, data: FitData) -> Estimate:
         """Learn usage from train, with the settings that are best on dev."""
