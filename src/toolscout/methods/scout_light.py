@@ -45,7 +45,7 @@ from toolscout.methods.shared.usage import (
     UsageSide,
     build_usage_stage,
 )
-from toolscout.methods.shared.usage_fit import FitData, UsageMethod, read_settings, select_unset
+from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod, read_settings, select_unset
 from toolscout.methods.tool2vec import Tool2Vec
 from toolscout.models.model_store import Model
 from toolscout.search.actions import OrderActions
@@ -137,6 +137,11 @@ class Sides(NamedTuple):
     make_description_scorer: Callable[[Catalogue, Mapping[str, Any]], DescriptionScorer]
 
 
+def _estimate_parts(data: FitData, parts: Mapping[str, Part]) -> dict[str, Estimate]:
+    """Learn each part from train; the classifier only if it can be trained."""
+    return {name: part.estimate(data) for name, part in parts.items() if name != "mlc-light" or _can_classify(data)}
+
+
 class ScoutLight:
     """Serves every step of a request by description and by the usage of similar requests.
 
@@ -157,11 +162,7 @@ class ScoutLight:
         data = FitData(workspace, lesson, options, encoder, HybridScorer)
         sides = self.open_sides(workspace, encoder, lesson.base.model if lesson.base else None)
         chosen = self.prepare(data, sides)
-        estimates = {
-            name: part.estimate(data)
-            for name, part in sides.parts.items()
-            if name != "mlc-light" or _can_classify(data)
-        }
+        estimates = _estimate_parts(data, sides.parts)
         chosen |= {name: value for estimate in estimates.values() for name, value in estimate.chosen.items()}
         catalogue = Catalogue.of(lesson.tools)
         description = sides.make_description_scorer(catalogue, {**msgspec.structs.asdict(options), **chosen})
