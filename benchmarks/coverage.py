@@ -39,10 +39,10 @@ from toolscout.dataset import Dataset
 from toolscout.lab.bench import load_dataset
 from toolscout.lab.machine import provenance
 from toolscout.recipes import registry
-from toolscout.recipes.guard import bring_prerequisites
 from toolscout.scout import MAX_AUTO_TOOLS
 from toolscout.search.coverage import BUNDLED_COVERAGE, COVERAGE_FORMAT, CoverageModel
 from toolscout.search.pipeline import Stage
+from toolscout.search.prerequisites import bring_prerequisites
 from toolscout.search.step_merge import CANDIDATES, end_answer
 from toolscout.search.step_search import StepSearch
 from toolscout.sources.folder import read_tools

@@ -14,7 +14,7 @@ from toolscout.cli.search import print_search
 from toolscout.config import Settings, load_settings
 from toolscout.errors import ConfigError
 from toolscout.gateway.text import fill_search_answer, outline_tool
-from toolscout.recipes.guard import bring_prerequisites, guard
+from toolscout.recipes.guard import guard
 from toolscout.scout import Scout
 from toolscout.search.pipeline import Cut, Stage
 from toolscout.search.prerequisites import (
@@ -23,6 +23,7 @@ from toolscout.search.prerequisites import (
     MIN_LEVEL_SCORE,
     MIN_STRANGER_SCORE,
     Prerequisites,
+    bring_prerequisites,
 )
 from toolscout.sources import read
 from toolscout.sources.schemas import read_objects

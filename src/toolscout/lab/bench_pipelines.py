@@ -25,8 +25,8 @@ from toolscout.recipes.fit import (
     rehearse_fit,
     rehearse_searches,
 )
-from toolscout.recipes.guard import bring_prerequisites
 from toolscout.search.pipeline import Cut, Stage
+from toolscout.search.prerequisites import bring_prerequisites
 from toolscout.types import Tool
 from toolscout.workspace import Workspace
 

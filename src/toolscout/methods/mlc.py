@@ -20,6 +20,7 @@ from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.dpr import TUNES_ENCODER
 from toolscout.methods.lesson import Lesson
+from toolscout.methods.shared.dev_choice import choose_best
 from toolscout.methods.shared.tool_sets import SET_WEIGHT_GRID, ToolSets
 from toolscout.methods.shared.tuning import (
     ENCODER_FOLDER,
@@ -43,7 +44,7 @@ from toolscout.methods.shared.usage import (
     build_usage_stage,
     softmax,
 )
-from toolscout.methods.shared.usage_fit import FitData, choose_best, select_unset
+from toolscout.methods.shared.usage_fit import FitData, select_unset
 from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Stage
 from toolscout.types import digest

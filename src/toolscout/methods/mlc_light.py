@@ -15,11 +15,12 @@ from typing import Any, Final
 import numpy as np
 
 from toolscout.arrays import Arrays, Scores, Vectors
+from toolscout.methods.shared.dev_choice import choose_best
 from toolscout.methods.shared.ngrams import Bags, Ngrams, hash_features
 from toolscout.methods.shared.tool_sets import SET_WEIGHT_GRID, ToolSets
 from toolscout.methods.shared.tuning import Amount, Count, Positive
 from toolscout.methods.shared.usage import Blend, Encode, Learned, Usage, softmax
-from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod, choose_best
+from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod
 
 __all__ = ["MlcLight", "Options"]
 

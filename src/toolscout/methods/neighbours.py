@@ -14,10 +14,11 @@ import numpy as np
 
 from toolscout.arrays import Arrays, Places, Scores, Vectors
 from toolscout.indexes import top_k
+from toolscout.methods.shared.dev_choice import choose_best
 from toolscout.methods.shared.ngrams import Bags, Ngrams, hash_features
 from toolscout.methods.shared.tuning import Amount, Count
 from toolscout.methods.shared.usage import Blend, Encode, Learned, Usage
-from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod, choose_best
+from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod
 
 __all__ = ["Log", "Neighbours", "Options"]
 

@@ -28,10 +28,11 @@ from toolscout.methods.mlc import load_classifier
 from toolscout.methods.neighbours import Neighbours
 from toolscout.methods.scout_light import LIGHT_PARTS, STANDARD_ERRORS, ScoutLight, Sides, refuse_shares
 from toolscout.methods.scout_light import Options as LightOptions
+from toolscout.methods.shared.dev_choice import DevQueries, choose_best
 from toolscout.methods.shared.mixture import JoinedEncoder, Part, mix_on_dev
 from toolscout.methods.shared.tuning import ENCODER_FOLDER, Amount, Count, Positive
 from toolscout.methods.shared.usage import Encode, HybridScorer, Learned, compute_standard_scores, softmax
-from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod, choose_best
+from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod
 from toolscout.models import model_store
 from toolscout.models.model_store import Model
 from toolscout.workspace import BASE_FOLDER, Workspace
@@ -44,6 +45,7 @@ MIN_NEW_TOOL_QUERIES: Final = 10
 SHARE_STEPS: Final = (0.1, 0.25, 0.5)  # shares of the whole that a step gives to one part
 MIN_SHARE_GAIN: Final = 5e-4  # of ndcg@5 and comp@5 on dev, which a step must bring
 MAX_SHARE_STEPS: Final = 10
+STAND_INS: Final = ("mlc-light", "neighbours")  # speak for what the encoders would learn of other queries
 NEAR_NAMES: Final = {"k": "near_k", "focus": "near_focus"}
 
 
@@ -167,9 +169,9 @@ class ScoutFull(ScoutLight):
             return scorer
 
         parts = {name: Part(method, encoder, columns["plain"]) for name, method in LIGHT_PARTS.items()}
-        parts["mlc"] = Part(_Classified(base), classified, columns["mlc"])
-        parts["near"] = Part(Neighbours(), classified, columns["mlc"], NEAR_NAMES)
-        parts["dpr"] = Part(_Nearest(nearest), nearest, columns["dpr"])
+        parts["mlc"] = Part(_Classified(base), classified, columns["mlc"], stand_ins=STAND_INS)
+        parts["near"] = Part(Neighbours(), classified, columns["mlc"], NEAR_NAMES, stand_ins=("neighbours",))
+        parts["dpr"] = Part(_Nearest(nearest), nearest, columns["dpr"], stand_ins=STAND_INS)
         return Sides(parts, make_description_scorer)
 
     def load_base(self, model: Model) -> Model | None:
@@ -191,40 +193,41 @@ class ScoutFull(ScoutLight):
         return {"tuned_weight": weight}
 
     def choose_shares(
-        self, data: FitData, estimates: Mapping[str, Estimate]
+        self, data: FitData, trial: DevQueries, usages: Mapping[str, Scores]
     ) -> tuple[dict[str, float], dict[str, Any], Scores]:
-        """Choose the shares on dev step by step, with the settings of the mix; return them with the scores of dev.
+        """Choose the shares step by step, with the settings of the mix; see `ScoutLight.choose_shares`.
 
         Raises:
             ConfigError: if the options name the classifier of `scout-light`, and it cannot be trained.
         """
         names = [*LIGHT_PARTS, "mlc", "near", "dpr"]
-        data.workspace.say("choosing the shares of the parts on dev")
         if data.options.shares is not None:
             shares = dict(zip(names, data.options.shares, strict=True))
-            if any(share and name not in estimates for name, share in shares.items()):
+            if any(share and name not in usages for name, share in shares.items()):
                 raise refuse_shares(data.options.shares)
-            return shares, *data.choose_mix(mix_on_dev(estimates, shares))
-        shares = _choose_shares_by_steps(data, estimates, names)
-        return shares, *data.choose_mix(mix_on_dev(estimates, shares))
+            return shares, *trial.choose_mix(mix_on_dev(usages, shares), data.options)
+        shares = _choose_shares_by_steps(data, trial, usages, names)
+        return shares, *trial.choose_mix(mix_on_dev(usages, shares), data.options)
 
 
-def _choose_shares_by_steps(data: FitData, estimates: Mapping[str, Estimate], names: Sequence[str]) -> dict[str, float]:
+def _choose_shares_by_steps(
+    data: FitData, trial: DevQueries, usages: Mapping[str, Scores], names: Sequence[str]
+) -> dict[str, float]:
     """Begin with the best single part; then move the mixture towards the part that gains most, while one does."""
-    singles = {name: data.choose_mix(estimate.dev) for name, estimate in estimates.items()}
-    quality = {name: data.quality(scores) for name, (_, scores) in singles.items()}
+    singles = {name: trial.choose_mix(usage, data.options) for name, usage in usages.items()}
+    quality = {name: trial.quality(scores) for name, (_, scores) in singles.items()}
     data.workspace.say(", ".join(f"{name} {value:.4f}" for name, value in quality.items()))
     best = choose_best(quality, quality.__getitem__)
     settings, reached = singles[best][0], quality[best]
 
     def measure(shares: Mapping[str, float]) -> float:
-        return data.quality(data.mix(mix_on_dev(estimates, shares), settings))
+        return trial.quality(trial.mix(mix_on_dev(usages, shares), settings))
 
     shares = {name: float(name == best) for name in names}
     for _ in range(MAX_SHARE_STEPS):
         moved = [
             {name: round((1 - step) * share + step * (name == part), 4) for name, share in shares.items()}
-            for part in estimates
+            for part in usages
             for step in SHARE_STEPS
         ]
         gained = [measure(candidate) for candidate in moved]

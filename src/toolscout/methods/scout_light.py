@@ -6,8 +6,9 @@ Three estimates of usage are mixed: the votes of the nearest logged queries (`ne
     usage(tool | query) = Σ_part share(part) · usage_part(tool | query)
 
 `methods.shared.usage` joins the mixture with the description, tool by tool: a tool without usage keeps the score that
-`scout` gives it. Dev chooses the shares, and whether requests are split into steps. New queries count at once, through
-the parts that can take them.
+`scout` gives it, plus a constant. Dev chooses the shares, and whether requests are split into steps. Where tools have
+no usage, some more are hidden from training for this choice (`methods.shared.hidden_tools`). Prerequisites are brought
+before dev is measured, as they are in a search. New queries count at once, through the parts that can take them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.lesson import DEV_METRICS, Lesson
 from toolscout.methods.mlc_light import MlcLight
 from toolscout.methods.neighbours import Neighbours
+from toolscout.methods.shared.dev_choice import DevQueries, rank_by_score, rank_with_prerequisites
+from toolscout.methods.shared.hidden_tools import make_trial
 from toolscout.methods.shared.mixture import Part, load_mixture, mix_on_dev, mix_usages
 from toolscout.methods.shared.ngrams import Ngrams
 from toolscout.methods.shared.tool_sets import ToolSets
@@ -48,6 +51,7 @@ from toolscout.models.model_store import Model
 from toolscout.search.actions import OrderActions
 from toolscout.search.fusion import DEPTH
 from toolscout.search.pipeline import Retrieve, Stage
+from toolscout.search.prerequisites import Prerequisites, bring_prerequisites
 from toolscout.search.step_search import StepSearch
 from toolscout.search.steps import load_splitter
 from toolscout.types import Search
@@ -108,7 +112,7 @@ class Options(Blend, frozen=True, forbid_unknown_fields=True):
     most_epochs: Count = 12
     sets: Amount | None = None
     beta: Positive | None = None
-    novelty: Amount = 1.0
+    novelty: Amount | None = None  # type: ignore[assignment]
 
 
 def _can_classify(data: FitData) -> bool:
@@ -133,6 +137,11 @@ class Sides(NamedTuple):
     make_description_scorer: Callable[[Catalogue, Mapping[str, Any]], DescriptionScorer]
 
 
+def _estimate_parts(data: FitData, parts: Mapping[str, Part]) -> dict[str, Estimate]:
+    """Learn each part from train; the classifier only if it can be trained."""
+    return {name: part.estimate(data) for name, part in parts.items() if name != "mlc-light" or _can_classify(data)}
+
+
 class ScoutLight:
     """Serves every step of a request by description and by the usage of similar requests.
 
@@ -153,18 +162,28 @@ class ScoutLight:
         data = FitData(workspace, lesson, options, encoder, HybridScorer)
         sides = self.open_sides(workspace, encoder, lesson.base.model if lesson.base else None)
         chosen = self.prepare(data, sides)
-        estimates = {
-            name: part.estimate(data)
-            for name, part in sides.parts.items()
-            if name != "mlc-light" or _can_classify(data)
-        }
-        shares, mix, scores = self.choose_shares(data, estimates)
+        estimates = _estimate_parts(data, sides.parts)
         chosen |= {name: value for estimate in estimates.values() for name, value in estimate.chosen.items()}
+        catalogue = Catalogue.of(lesson.tools)
+        description = sides.make_description_scorer(catalogue, {**msgspec.structs.asdict(options), **chosen})
+        prerequisites = bring_prerequisites(catalogue, workspace.settings)
+        trial, usages = make_trial(
+            data,
+            sides.parts,
+            estimates,
+            chosen,
+            lambda fit: np.array([description.scores(fit.texts[i], fit.rows[i]) for i in fit.dev]),
+            rank_with_prerequisites(catalogue, prerequisites) if prerequisites.dependencies else rank_by_score,
+        )
+        workspace.say("choosing the shares of the parts on dev")
+        shares, mix, scores = self.choose_shares(data, trial, usages)
         chosen |= {"shares": tuple(shares.values()), **mix}
-        figures = data.evaluate(scores)
+        figures = data.evaluate(scores[: len(data.dev)])
         if options.steps is None:
-            settings = {**msgspec.structs.asdict(options), **chosen}
-            chosen["steps"] = self._choose_steps(data, sides, estimates, shares, settings)
+            mixed = mix_usages([(share, estimates[name].usage) for name, share in shares.items() if share])
+            usage = UsageSide.of(mixed, np.arange(len(lesson.tools)), data.uses(data.n_train), mix["kappa"])
+            base = _build_base(catalogue, usage, description, mix, self.label)
+            chosen["steps"] = _choose_steps(data, catalogue, base, prerequisites)
         used = [name for name, share in shares.items() if share]
         arrays = {f"{name}.{key}": array for name in used for key, array in estimates[name].finish().items()}
         return Artifacts(
@@ -194,68 +213,30 @@ class ScoutLight:
         return {}
 
     def choose_shares(
-        self, data: FitData, estimates: Mapping[str, Estimate]
+        self, data: FitData, trial: DevQueries, usages: Mapping[str, Scores]
     ) -> tuple[dict[str, float], dict[str, Any], Scores]:
-        """Choose the shares on dev, with the settings of the mix; return them with the scores of dev.
+        """Choose the shares, with the settings of the mix; return them with the scores of the trial.
+
+        Args:
+            data: the fit, with its options.
+            trial: the queries to choose on.
+            usages: what each part estimates for these.
 
         Raises:
             ConfigError: if the options name the classifier, and it cannot be trained.
         """
-        data.workspace.say("choosing the shares of the parts on dev")
         grid = SHARE_GRID if data.options.shares is None else (data.options.shares,)
         tried = []
         for numbers in grid:
             shares = dict(zip(LIGHT_PARTS, numbers, strict=True))
-            if any(share and name not in estimates for name, share in shares.items()):
+            if any(share and name not in usages for name, share in shares.items()):
                 continue
-            mix, scores = data.choose_mix(mix_on_dev(estimates, shares))
-            tried.append((data.quality(scores), shares, mix, scores))
+            mix, scores = trial.choose_mix(mix_on_dev(usages, shares), data.options)
+            tried.append((trial.quality(scores), shares, mix, scores))
         if not tried:
             raise refuse_shares(data.options.shares)
         _, shares, mix, scores = max(tried, key=lambda trial: trial[0])
         return shares, mix, scores
-
-    def _choose_steps(
-        self,
-        data: FitData,
-        sides: Sides,
-        estimates: Mapping[str, Estimate],
-        shares: Mapping[str, float],
-        settings: Mapping[str, Any],
-    ) -> bool:
-        """Tell whether requests are split into steps: unless whole ones are clearly better on dev."""
-        catalogue = Catalogue.of(data.lesson.tools)
-        parts = [(share, estimates[name].usage) for name, share in shares.items() if share]
-        columns = np.arange(len(data.lesson.tools))
-        usage_side = UsageSide.of(mix_usages(parts), columns, data.uses(data.n_train), settings["kappa"])
-        description = sides.make_description_scorer(catalogue, settings)
-        index = UsageIndex(
-            catalogue.ids,
-            encode=description.encode,
-            encode_for_usage=None,
-            load_usage=lambda: usage_side,
-            description=description,
-            mix=Mix(settings["sharpness"], settings["agreement"], settings["novelty"], in_points=True),
-        )
-        base = Retrieve(index, label=self.label, mask=catalogue.mask, depth=DEPTH) >> OrderActions(catalogue)
-        stride = math.ceil(len(data.dev) / MAX_STEP_QUERIES)
-        queries = [data.ids[place] for place in data.dev][::stride]
-        searches = [Search(query=data.lesson.texts[query], k=RANKING_DEPTH) for query in queries]
-        gold = {query: data.lesson.dev[query] for query in queries}
-
-        def measure(stage: Stage) -> Scores:
-            rankings = {query: search.ids for query, search in zip(queries, stage(searches), strict=True)}
-            values = metrics.score(rankings, gold, DEV_METRICS).values
-            return (values["ndcg@5"] + values["comp@5"]) / 2
-
-        abstainer = build_abstainer(data.workspace, catalogue, base)
-        is_chat = abstainer.is_clear_chat if abstainer else None
-        whole, split = measure(base), measure(StepSearch(base, load_splitter(), abstainer, is_chat=is_chat))
-        error = float((split - whole).std() / np.sqrt(len(queries)))
-        data.workspace.say(
-            f"ndcg@5 and comp@5 on dev: {whole.mean():.4f} whole, {split.mean():.4f} by steps, error {error:.4f}"
-        )
-        return bool(split.mean() >= whole.mean() - STANDARD_ERRORS * error)
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
         """Build the pipeline over a catalogue.
@@ -287,6 +268,44 @@ class ScoutLight:
     def load_base(self, model: Model) -> Model | None:
         """Load the model that a model builds on."""
         return None
+
+
+def _build_base(
+    catalogue: Catalogue, usage: UsageSide, description: DescriptionScorer, mix: Mapping[str, Any], label: str
+) -> Stage:
+    """Build the ranking of whole requests, from what was learned from train alone."""
+    index = UsageIndex(
+        catalogue.ids,
+        encode=description.encode,
+        encode_for_usage=None,
+        load_usage=lambda: usage,
+        description=description,
+        mix=Mix(mix["sharpness"], mix["agreement"], mix["novelty"], in_points=True),
+    )
+    return Retrieve(index, label=label, mask=catalogue.mask, depth=DEPTH) >> OrderActions(catalogue)
+
+
+def _choose_steps(data: FitData, catalogue: Catalogue, base: Stage, prerequisites: Prerequisites) -> bool:
+    """Tell whether requests are split into steps: unless whole ones are clearly better on dev."""
+    stride = math.ceil(len(data.dev) / MAX_STEP_QUERIES)
+    queries = [data.ids[place] for place in data.dev][::stride]
+    searches = [Search(query=data.lesson.texts[query], k=RANKING_DEPTH) for query in queries]
+    gold = {query: data.lesson.dev[query] for query in queries}
+
+    def measure(stage: Stage) -> Scores:
+        found = (stage >> prerequisites)(searches)
+        rankings = {query: search.ids for query, search in zip(queries, found, strict=True)}
+        values = metrics.score(rankings, gold, DEV_METRICS).values
+        return (values["ndcg@5"] + values["comp@5"]) / 2
+
+    abstainer = build_abstainer(data.workspace, catalogue, base)
+    is_chat = abstainer.is_clear_chat if abstainer else None
+    whole, split = measure(base), measure(StepSearch(base, load_splitter(), abstainer, is_chat=is_chat))
+    error = float((split - whole).std() / np.sqrt(len(queries)))
+    data.workspace.say(
+        f"ndcg@5 and comp@5 on dev: {whole.mean():.4f} whole, {split.mean():.4f} by steps, error {error:.4f}"
+    )
+    return bool(split.mean() >= whole.mean() - STANDARD_ERRORS * error)
 
 
 def refuse_shares(shares: tuple[float, ...]) -> ConfigError:

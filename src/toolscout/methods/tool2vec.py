@@ -21,6 +21,7 @@ from toolscout.encoders import unit_rows
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.methods import Artifacts
 from toolscout.methods.lesson import Lesson
+from toolscout.methods.shared.dev_choice import choose_best
 from toolscout.methods.shared.tuning import (
     ENCODER_FOLDER,
     Amount,
@@ -48,7 +49,6 @@ from toolscout.methods.shared.usage_fit import (
     Estimate,
     FitData,
     UsageMethod,
-    choose_best,
     read_settings,
     select_unset,
 )

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 from toolscout.arrays import Vectors
-from toolscout.catalogue.dependencies import Dependencies, Need, add_declared, find_dependencies
 from toolscout.catalogue.duplicates import Duplicates
 from toolscout.catalogue.screening import suspects
 from toolscout.catalogue.similar import find_rivals
 from toolscout.catalogue.store import Catalogue
-from toolscout.config import Settings
 from toolscout.encoders import unit_rows
 from toolscout.encoders.static import load_static
 from toolscout.search.demote import Demote
 from toolscout.search.exact_names import Names
 from toolscout.search.fold import Fold
 from toolscout.search.pipeline import Cut, Pipeline, Stage
-from toolscout.search.prerequisites import Prerequisites
+from toolscout.search.prerequisites import Orders, bring_prerequisites
 from toolscout.types import Tool
 from toolscout.workspace import Workspace
 
-__all__ = ["bring_prerequisites", "guard"]
-
-Orders = Callable[[], Mapping[str, Mapping[str, float]]]
-"""() → tool → tool that is usually called before it → share of the tasks; see `journal.call_order`."""
+__all__ = ["guard"]
 
 
 def guard(
@@ -63,37 +58,6 @@ def guard(
     if duplicates is not None:
         stages.append(Fold(catalogue, duplicates))
     return Pipeline([*stages, Cut(k)])
-
-
-def bring_prerequisites(
-    catalogue: Catalogue,
-    settings: Settings,
-    *,
-    excluded: AbstractSet[str] = frozenset(),
-    orders: Orders | None = None,
-) -> Prerequisites:
-    """Build the stage that adds the prerequisites of the first matches.
-
-    Args:
-        catalogue: the snapshot.
-        settings: `prerequisites`, the budget, and `dependencies`, which the user declares.
-        excluded: ids of tools that neither bring prerequisites nor are brought.
-        orders: as in `guard`.
-    """
-    dependencies: Dependencies = {}
-    if settings.prerequisites:
-        pairs = [pair.partition("=")[::2] for pair in settings.dependencies]
-        dependencies = add_declared(find_dependencies(catalogue), pairs)
-
-    def learn() -> Dependencies:
-        return {
-            tool_id: [Need("learned", {earlier: share}) for earlier, share in sorted(shares.items())]
-            for tool_id, shares in (orders() if orders else {}).items()
-        }
-
-    return Prerequisites(
-        catalogue, dependencies, budget=settings.prerequisites, excluded=excluded, learned=learn if orders else None
-    )
 
 
 def _encode_for_rivals(workspace: Workspace, tools: Sequence[Tool]) -> Vectors:

@@ -45,6 +45,7 @@ RECIPES: Final[dict[str, Recipe]] = {
             "scout that also learns from requests: which tools similar requests used.",
             ScoutLight(),
             when="You have a hundred logged requests or more. `toolscout learn` fits it. Needs no torch.",
+            revision=2,
         ),
         Recipe(
             "scout-full",
@@ -52,6 +53,7 @@ RECIPES: Final[dict[str, Recipe]] = {
             ScoutFull(),
             when="You have a thousand logged requests or more, and torch. `toolscout learn --full` fits it.",
             encoder="minilm",
+            revision=2,
         ),
         Recipe(
             "hybrid",

@@ -18,13 +18,17 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from toolscout.catalogue.dependencies import Dependencies, Need
+from toolscout.catalogue.dependencies import Dependencies, Need, add_declared, find_dependencies
 from toolscout.catalogue.store import Catalogue
+from toolscout.config import Settings
 from toolscout.search.exact_names import parse_selection
 from toolscout.search.pipeline import Stage
 from toolscout.types import Explanation, Hit, Search
 
-__all__ = ["Prerequisites"]
+__all__ = ["Orders", "Prerequisites", "bring_prerequisites"]
+
+Orders = Callable[[], Mapping[str, Mapping[str, float]]]
+"""() → tool → tool that is usually called before it → share of the tasks; see `journal.call_order`."""
 
 MAX_BEARERS: Final = 5  # matches that bring prerequisites
 MIN_BEARER_SCORE: Final = 0.5  # part of the first match's score that such a match must have
@@ -269,3 +273,34 @@ def _describe(prerequisite: _Prerequisite) -> str:
     if need.origin == "inferred":
         return f"supplies the {need.what} that {needed_by} needs"
     return f"required by {needed_by}" if need.origin == "declared" else f"usually called before {needed_by}"
+
+
+def bring_prerequisites(
+    catalogue: Catalogue,
+    settings: Settings,
+    *,
+    excluded: AbstractSet[str] = frozenset(),
+    orders: Orders | None = None,
+) -> Prerequisites:
+    """Build the stage that adds the prerequisites of the first matches.
+
+    Args:
+        catalogue: the snapshot.
+        settings: `prerequisites`, the budget, and `dependencies`, which the user declares.
+        excluded: ids of tools that neither bring prerequisites nor are brought.
+        orders: as in `guard`.
+    """
+    dependencies: Dependencies = {}
+    if settings.prerequisites:
+        pairs = [pair.partition("=")[::2] for pair in settings.dependencies]
+        dependencies = add_declared(find_dependencies(catalogue), pairs)
+
+    def learn() -> Dependencies:
+        return {
+            tool_id: [Need("learned", {earlier: share}) for earlier, share in sorted(shares.items())]
+            for tool_id, shares in (orders() if orders else {}).items()
+        }
+
+    return Prerequisites(
+        catalogue, dependencies, budget=settings.prerequisites, excluded=excluded, learned=learn if orders else None
+    )

@@ -66,12 +66,14 @@ class Part(NamedTuple):
         encoder: encodes the queries for the method.
         columns: columns of this encoder in a joined row.
         names: name of a setting of the method → its name among the settings of the mixture, where they differ.
+        stand_ins: names of parts that speak for this one where it would have to learn anew, the best first.
     """
 
     method: UsageMethod
     encoder: Encoder
     columns: slice = ALL_COLUMNS
     names: Mapping[str, str] = {}
+    stand_ins: Sequence[str] = ()
 
     def estimate(self, data: FitData) -> Estimate:
         """Learn usage from train, with the settings that are best on dev."""
@@ -111,9 +113,9 @@ def mix_usages(parts: Sequence[tuple[float, Usage]]) -> Usage:
     return usage
 
 
-def mix_on_dev(estimates: Mapping[str, Estimate], shares: Mapping[str, float]) -> Scores:
-    """Return the estimate of `mix_usages` for the dev queries, `(dev, tools)`."""
-    parts = [(share, estimates[name].dev) for name, share in shares.items() if share]
+def mix_on_dev(usages: Mapping[str, Scores], shares: Mapping[str, float]) -> Scores:
+    """Return the estimate of `mix_usages` for the dev queries, from those of the parts, `(dev, tools)`."""
+    parts = [(share, usages[name]) for name, share in shares.items() if share]
     share_sums = np.sum([share * dev.any(axis=1) for share, dev in parts], axis=0)
     total: Scores = np.sum([share * dev for share, dev in parts], axis=0)
     return total / np.where(share_sums, share_sums, 1.0)[:, None]

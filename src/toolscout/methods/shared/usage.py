@@ -108,8 +108,8 @@ def softmax(scores: Scores) -> Scores:
 
 
 def weigh_usage(uses: Scores, kappa: float) -> Scores:
-    """Return the weight of usage, n / (n + κ), `(tools,)`; 0 where there was none."""
-    return np.asarray(np.divide(uses, uses + kappa, out=np.zeros(len(uses)), where=uses > 0))
+    """Return the weight of usage, n / (n + κ), in the shape of `uses`; 0 where there was none."""
+    return np.asarray(np.divide(uses, uses + kappa, out=np.zeros(uses.shape), where=uses > 0))
 
 
 def mix_usage(usage: Scores, description: Scores, weight: Scores, agreement: float, novelty: float) -> Scores:
@@ -118,7 +118,7 @@ def mix_usage(usage: Scores, description: Scores, weight: Scores, agreement: flo
     Args:
         usage: probability by usage that each query needs each tool, `(…, tools)`.
         description: the same by description.
-        weight: w of each tool, `(tools,)`; 0 where there was no usage.
+        weight: w of each tool, `(tools,)` or `(…, tools)`; 0 where there was no usage.
         agreement: λ.
         novelty: ν.
     """

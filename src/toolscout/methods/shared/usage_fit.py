@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
-import itertools
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from toolscout.arrays import Arrays, Checksums, Mask, Scores
+from toolscout.arrays import Arrays, Checksums, Mask, Places, Scores
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
 from toolscout.indexes import top_k
@@ -19,34 +18,20 @@ from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25, CODE_SETTINGS
 from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.lesson import Lesson
+from toolscout.methods.shared.dev_choice import DevQueries, Rank, measure_places, rank_by_score
 from toolscout.methods.shared.ngrams import hash_features
 from toolscout.methods.shared.usage import (
-    MIN_PROBABILITY,
     DescriptionScorer,
     Encode,
     Learned,
     Usage,
     build_usage_stage,
-    mix_usage,
-    softmax,
-    weigh_usage,
 )
 from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Stage
 from toolscout.workspace import Workspace
 
-__all__ = ["Estimate", "FitData", "UsageMethod", "choose_best", "read_settings", "select_unset"]
-
-SHARPNESS_GRID: Final = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
-KAPPA_GRID: Final = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
-AGREEMENT_GRID: Final = (0.0, 0.25, 0.5, 1.0)
-QUALITY_CUTOFF: Final = 5
-Choice = TypeVar("Choice")
-
-
-def choose_best(candidates: Iterable[Choice], quality: Callable[[Choice], float]) -> Choice:
-    """Return the first candidate of the highest quality."""
-    return max(candidates, key=quality)
+__all__ = ["Estimate", "FitData", "UsageMethod", "read_settings", "select_unset"]
 
 
 class FitData:
@@ -60,6 +45,7 @@ class FitData:
         n_train: number of training queries.
         n_final: number of queries that the final model learns from.
         description_scores: scores of the dev queries by description, `(dev, tools)`.
+        dev_gold: which tools each dev query needs, `(dev, tools)`.
     """
 
     def __init__(
@@ -80,20 +66,43 @@ class FitData:
         self.gold = [np.array(sorted(position[tool] for tool in qrels[query])) for query in self.ids]
         self.n_train = len(lesson.train)
         self.n_final = len(self.ids) if getattr(options, "refit", False) else self.n_train
-        self._dev_gold = np.zeros((len(lesson.dev), len(lesson.tools)), dtype=np.bool_)
-        for row, gold in zip(self._dev_gold, self.gold[self.n_train :], strict=True):
-            row[gold] = True
+        self.dev_gold = self._mark_gold()
         self.description_scores = self._score_by_description(encoder, scorer)
 
     def select_columns(self, columns: slice, options: Any) -> FitData:
         """Return the same data with some columns of the rows, for a part that has options of its own."""
+        assert self.features  # read once for all parts
         selected = copy.copy(self)
         selected.rows, selected.options = self.rows[:, columns], options
         return selected
 
+    def regroup(self, train: Places, dev: Places, score_by_description: Callable[[FitData], Scores]) -> FitData:
+        """Return the same data with other queries as train and dev.
+
+        Args:
+            train: positions of the training queries.
+            dev: positions of the dev queries.
+            score_by_description: returns the scores of the new dev queries by description, `(dev, tools)`.
+        """
+        chosen, order = copy.copy(self), np.concatenate([train, dev])
+        for name in ("ids", "texts", "gold", "features"):
+            values = getattr(self, name)
+            setattr(chosen, name, [values[place] for place in order])
+        chosen.rows, chosen.n_train = self.rows[order], len(train)
+        chosen.n_final, chosen.dev_gold = len(train), chosen._mark_gold()
+        chosen.description_scores = score_by_description(chosen)
+        return chosen
+
+    def _mark_gold(self) -> Mask:
+        """Return which tools each dev query needs, `(dev, tools)`."""
+        marked = np.zeros((len(self.dev), len(self.lesson.tools)), dtype=np.bool_)
+        for row, gold in zip(marked, self.gold[self.n_train :], strict=True):
+            row[gold] = True
+        return marked
+
     def needs_new_tool(self) -> Mask:
         """Tell which dev queries need a tool that no training query needs, `(dev,)`."""
-        return np.asarray((self._dev_gold & (self.uses(self.n_train) == 0)).any(axis=1))
+        return np.asarray((self.dev_gold & (self.uses(self.n_train) == 0)).any(axis=1))
 
     def _score_by_description(self, encoder: Encoder, scorer: type[DescriptionScorer]) -> Scores:
         """Score the dev queries by description, `(dev, tools)`."""
@@ -130,60 +139,20 @@ class FitData:
 
     def measure(self, scores: Scores) -> Scores:
         """Return the mean of ndcg@5 (with equal grades) and comp@5 of each dev query, `(dev,)`."""
-        cut = min(QUALITY_CUTOFF, scores.shape[1])
-        first = np.argpartition(-scores, cut - 1, axis=1)[:, :cut]
-        order = np.argsort(-np.take_along_axis(scores, first, axis=1), axis=1, kind="stable")
-        hits = np.take_along_axis(self._dev_gold, np.take_along_axis(first, order, axis=1), axis=1)
-        discounts = 1 / np.log2(np.arange(cut) + 2)
-        counts = self._dev_gold.sum(axis=1)
-        ndcg = hits @ discounts / np.cumsum(discounts)[np.minimum(counts, cut) - 1]
-        measured: Scores = (ndcg + (hits.sum(axis=1) == counts)) / 2
-        return measured
+        return measure_places(rank_by_score(scores), self.dev_gold)
 
     def likelihood(self, probabilities: Scores) -> float:
         """Return the mean log probability of the gold tools of dev, given probabilities `(dev, tools)`."""
-        rows = zip(self.dev, probabilities, strict=True)
-        return float(np.mean([np.log(row[self.gold[i]] + MIN_PROBABILITY).mean() for i, row in rows]))
+        return self.dev_queries().likelihood(probabilities)
+
+    def dev_queries(self, rank: Rank = rank_by_score) -> DevQueries:
+        """Return the dev queries, each with equal weight; `rank` ranks as a search does."""
+        weights = np.full(len(self.dev), 1 / len(self.dev))
+        return DevQueries(self.description_scores, self.dev_gold, self.uses(self.n_train), weights, rank)
 
     def choose_mix(self, usage: Scores) -> tuple[dict[str, Any], Scores]:
-        """Choose on dev the settings of `mix_usage` that are not set; return them with the scores of dev.
-
-        Args:
-            usage: probability that each dev query needs each tool, `(dev, tools)`, learned from train alone.
-        """
-        options = self.options
-        sharpness = options.sharpness
-        if sharpness is None:
-            sharpness = choose_best(
-                SHARPNESS_GRID, lambda factor: self.likelihood(softmax(factor * self.description_scores))
-            )
-        names = ("kappa", "agreement")
-        grids = [
-            grid if getattr(options, name) is None else (getattr(options, name),)
-            for name, grid in zip(names, (KAPPA_GRID, AGREEMENT_GRID), strict=True)
-        ]
-
-        def settings(choice: tuple[float, ...]) -> dict[str, Any]:
-            return {"sharpness": sharpness, **dict(zip(names, choice, strict=True))}
-
-        description = softmax(sharpness * self.description_scores)
-        choice = choose_best(
-            itertools.product(*grids), lambda pair: self.quality(self.mix(usage, settings(pair), description))
-        )
-        return settings(choice), self.mix(usage, settings(choice), description)
-
-    def mix(self, usage: Scores, settings: Mapping[str, Any], description: Scores | None = None) -> Scores:
-        """Mix usage and description on dev with these settings of `mix_usage`, `(dev, tools)`.
-
-        Args:
-            usage: as in `choose_mix`.
-            settings: `sharpness`, `kappa` and `agreement`.
-            description: probabilities by description with this sharpness; None: computed here.
-        """
-        if description is None:
-            description = softmax(settings["sharpness"] * self.description_scores)
-        weight = weigh_usage(self.uses(self.n_train), settings["kappa"])
-        return mix_usage(usage, description, weight, settings["agreement"], self.options.novelty)
+        """Choose the settings of `mix_usage` on dev; see `DevQueries.choose_mix`."""
+        return self.dev_queries().choose_mix(usage, self.options)
 
 
 def select_unset(options: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
