@@ -150,6 +150,9 @@ def suggest_names(scout: Scout, *names: str) -> Iterator[None]:
     except NotFound as error:
         if "Did you mean" in str(error):
             raise
+        hidden = next((name for name in names if name in scout.store.hidden()), None)
+        if hidden is not None:
+            raise NotFound(f"{hidden} is hidden. Show it again with  toolscout hide --undo {hidden}") from None
         spelling_of = {source.name: source.name for source in scout.sources()}
         catalogue = scout.store.catalogue()
         for tool_id, name in zip(catalogue.ids, catalogue.names, strict=True):

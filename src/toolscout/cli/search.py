@@ -170,7 +170,7 @@ def _choose_columns(hits: Sequence[Hit], *, explain: bool, with_steps: bool) -> 
     """Choose the columns of the table: heading, form, and what stands in the cell of a rank and a hit."""
     columns: list[Column] = [
         ("", "right", lambda rank, hit: rank),
-        ("score", "right", lambda rank, hit: f"{hit.score:.2f}"),
+        ("score", "right", lambda rank, hit: f"{round(hit.score, 2) + 0.0:.2f}"),  # without -0.00
         ("tool", "id", lambda rank, hit: hit.id),
     ]
     if with_steps:
