@@ -197,6 +197,8 @@ MISTAKES = {
     "lab bench tolbench -r bm25 --data sets": "Did you mean 'toolbench'?",
     "lab bench nowhere -r bm25 --data sets": "The datasets there are: toolbench",
     "train neighbours --data tolbench --out m": "expected a dataset folder with queries.jsonl",
+    "lab synth toolbank --out made -n 0 --dry-run": "x>=1",
+    "lab synth tooldet --prompts p --queries q --out made -n 0": "x>=1",
     "lab compare a b --dataset toolbench --data sets": "Name the folder of the results with --out",
     "lab report folder": "toolscout lab bench DATASET",
     "--home localhost:5432/tools list": "localhost:5432 looks like a host with a port",
@@ -408,6 +410,12 @@ def test_a_few_queries_recommend_no_recipe(here: Path, tmp_path: Path) -> None:
     told = run(*home, "selftest", "--recipe", "bm25")
     assert told.exit_code == 0 and "cannot tell which recipe is better, so none is recommended" in told.stdout
     assert json.loads(run(*home, "selftest", "--json").stdout)["recommended"] is None
+
+
+def test_a_dry_run_counts_no_queries_that_it_does_not_write(here: Path) -> None:
+    told = run("lab", "synth", "toolbank", "--out", "made", "-n", "3", "--dry-run")
+    assert told.exit_code == 0 and "would send about" in told.output
+    assert "estimating queries" in told.stderr and "dropped" not in told.output
 
 
 def test_a_command_that_is_stopped_says_what_to_do(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
