@@ -110,12 +110,16 @@ MISTAKES = {
     "search mail --recipe dpr": "Run  toolscout train dpr",
     "search mail --model nowhere": "expected the folder of a fitted model",
     "why mail send_emial": "Did you mean 'mail/send_email'?",
+    "why mail/send_email 'write to ann'": "The query comes first:  toolscout why 'write to ann' mail/send_email",
+    "enable mail/send_email": "That is a tool of mail. Single tools are taken out with",
     "why mail mail/send_emial": "Did you mean 'mail/send_email'?",
     "show send_emial": "Did you mean 'mail/send_email'?",
     "show hidden/tool": "hidden/tool is hidden. Show it again with  toolscout hide --undo hidden/tool",
     "why tool hidden/tool": "hidden/tool is hidden. Show it again with  toolscout hide --undo hidden/tool",
     "remove hidden/tool": "hidden/tool is hidden",
     "show Mail/Send_Email": "Did you mean 'mail/send_email'?",
+    "show mail/": "Did you mean 'mail'?",
+    "help": "See  toolscout --help",
     "show mial": "Did you mean 'mail'?",
     "show nonesuch": "see  toolscout list",
     "remove mial": "Did you mean 'mail'?",
@@ -207,11 +211,16 @@ MISTAKES = {
     "add npx": "no package or script is named after npx: toolscout add 'npx …'",
     "add 'npx -y'": "no package or script is named after npx: toolscout add 'npx …'",
     "add 'sh -i'": "no package or script is named after sh: toolscout add 'sh …'",
-    "add 'ls /nowhere'": "it last wrote to stderr: ",
+    "add 'ls /nowhere'": "it wrote to stderr: ",
     "add package.json": "the manifest of a package describes no tools",
     "add list-command.json --name listed": 'give the first word there, the rest as "args"',
     "add bare-command.json --name bare": 'no package or script is named after npx: add it to "args"',
-    f"add 'ls {'x' * 300}'": "it last wrote to stderr: ",
+    f"add 'ls {'x' * 300}'": "it wrote to stderr: ",
+    "add project": "project/.mcp.json'?",
+    "add github.com/ann/shop": "Add the command that starts its server, such as 'npx -y PACKAGE'",
+    "add https://github.com/ann/shop": "this is the address of a repository",
+    "add git@github.com:ann/shop.git": "this is the address of a repository",
+    "add 'sh -c \"echo Error: no key >&2; echo v20 >&2\"'": "it wrote to stderr: 'Error: no key'",
     "add ~nobody/tools.json": "there is no such file",
     "add hf://owner/name": "Download it first",
     "add registry:": "registry:NAMESPACE/NAME",
@@ -258,6 +267,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
     (made / "latin.json").write_bytes(b'{"name": "\xff"}')
     (made / "folder").mkdir()
+    (made / "project").mkdir()
+    (made / "project" / ".mcp.json").write_text('{"mcpServers": {}}')
     dataset = made / "sets" / "toolbench"
     dataset.mkdir(parents=True)
     (dataset / "qrels").mkdir()
@@ -313,7 +324,7 @@ def test_report_takes_what_bench_wrote(tmp_path: Path, place: str) -> None:
 
 
 def test_the_list_is_long_enough() -> None:
-    assert len(MISTAKES) >= 185
+    assert len(MISTAKES) >= 200
 
 
 def test_a_recipe_that_lacks_its_model_is_refused_before_an_encoder_is_loaded(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -99,6 +100,9 @@ def search_command(
 @with_scout
 def why_command(scout: Scout, query: str, tool: str, k: int | None, as_json: bool) -> None:
     """Explain why TOOL (an id or a name) is missing from the answer to QUERY, and what would lift it."""
+    known = scout.store.catalogue().ids
+    if query in known and tool not in known:
+        raise click.UsageError(f"The query comes first:  toolscout why {shlex.quote(tool)} {query}")
     with suggest_names(scout, tool):
         explanation = scout.why(query, tool, k)
     if as_json:
