@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,3 +80,16 @@ def test_the_command_hides_lists_and_undoes(file: Path) -> None:
     assert run("hide", "--undo", "desk/send").stdout == "1 tool shown again\n"
     assert "desk/send" in run("list", "--tools").stdout
     assert run("hide", "--list").stdout == "desk/shred\n"
+
+
+def test_showing_a_tool_says_nothing_of_other_servers_of_its_file(tmp_path: Path) -> None:
+    server = {"command": sys.executable, "args": [str(Path(__file__).parent / "servers" / "busy.py")]}
+    broken = {"command": "no-such-program"}
+    config = tmp_path / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": {"busy": server, "broken": broken}}))
+    home = ("--home", str(tmp_path / "home"))
+    assert run(*home, "add", str(config)).exit_code == 3
+    assert run(*home, "hide", "busy/echo").exit_code == 0
+    shown = run(*home, "hide", "--undo", "busy/echo")
+    assert shown.exit_code == 0 and "broken" not in shown.output
+    assert run(*home, "show", "busy/echo").exit_code == 0

@@ -110,9 +110,16 @@ MISTAKES = {
     "search mail --recipe dpr": "Run  toolscout train dpr",
     "search mail --model nowhere": "expected the folder of a fitted model",
     "why mail send_emial": "Did you mean 'mail/send_email'?",
+    "why mail/send_email 'write to ann'": "The query comes first:  toolscout why 'write to ann' mail/send_email",
+    "enable mail/send_email": "That is a tool of mail. Single tools are taken out with",
     "why mail mail/send_emial": "Did you mean 'mail/send_email'?",
     "show send_emial": "Did you mean 'mail/send_email'?",
+    "show hidden/tool": "hidden/tool is hidden. Show it again with  toolscout hide --undo hidden/tool",
+    "why tool hidden/tool": "hidden/tool is hidden. Show it again with  toolscout hide --undo hidden/tool",
+    "remove hidden/tool": "hidden/tool is hidden",
     "show Mail/Send_Email": "Did you mean 'mail/send_email'?",
+    "show mail/": "Did you mean 'mail'?",
+    "help": "See  toolscout --help",
     "show mial": "Did you mean 'mail'?",
     "show nonesuch": "see  toolscout list",
     "remove mial": "Did you mean 'mail'?",
@@ -128,6 +135,9 @@ MISTAKES = {
     "rollback": "There is no promotion to take back",
     "tenant add 'Bad Name!'": "Choose another name",
     "tenant remove nonesuch": "See  toolscout tenant list",
+    "--home shared --tenant acm list": "Did you mean 'acme'?",
+    "--home shared serve --host 0.0.0.0": "give --policy FILE, or --host 127.0.0.1",
+    "--home shared gateway --http --host 0.0.0.0": "give --policy FILE, or --host 127.0.0.1",
     "--tenant nonesuch list": "Add it with  toolscout tenant add nonesuch",
     "identity forget ann mail": "See  toolscout identity list",
     "models push nonesuch hf://a/b": "Fit one with  toolscout learn",
@@ -144,7 +154,7 @@ MISTAKES = {
     "add ftp://example.com/tools.json": "Download it first",
     "add 'nonesuch-program --flag'": "See  toolscout add --help",
     "add registry:nonesuch": "registry:NAMESPACE/NAME",
-    "policy nowhere.toml": "expected a policy file",
+    "policy nowhere.toml": "Begin with  toolscout key NAME",
     "profiles nowhere.toml": "Check the path",
     "add json": "add py:json",
     "add py:jsn": "Did you mean 'json'?",
@@ -187,17 +197,30 @@ MISTAKES = {
     "serve --results nowhere": "expected a folder",
     "serve --policy nowhere.toml": "expected a policy file",
     "trust nowhere": "expected a settings file",
-    "lab bench nowhere -r bm25": "TOOLSCOUT_DATA",
+    "lab bench nowhere -r bm25": "Set --data or TOOLSCOUT_DATA",
+    "lab bench tolbench -r bm25 --data sets": "Did you mean 'toolbench'?",
+    "lab bench nowhere -r bm25 --data sets": "The datasets there are: toolbench",
+    "train neighbours --data tolbench --out m": "expected a dataset folder with queries.jsonl",
+    "lab synth toolbank --out made -n 0 --dry-run": "x>=1",
+    "lab synth tooldet --prompts p --queries q --out made -n 0": "x>=1",
+    "lab compare a b --dataset toolbench --data sets": "Name the folder of the results with --out",
     "lab report folder": "toolscout lab bench DATASET",
+    "--home localhost:5432/tools list": "localhost:5432 looks like a host with a port",
+    "--home mysql://u@h/x list": "an address such as postgresql://",
     "--home tools.json list": "Choose another folder with --home",
-    "add npx": "none is named after it: toolscout add 'npx …'",
-    "add 'npx -y'": "none is named after it: toolscout add 'npx …'",
-    "add 'sh -i'": "none is named after it: toolscout add 'sh …'",
-    "add 'ls /nowhere'": "it last wrote to stderr: ",
+    "add npx": "no package or script is named after npx: toolscout add 'npx …'",
+    "add 'npx -y'": "no package or script is named after npx: toolscout add 'npx …'",
+    "add 'sh -i'": "no package or script is named after sh: toolscout add 'sh …'",
+    "add 'ls /nowhere'": "it wrote to stderr: ",
     "add package.json": "the manifest of a package describes no tools",
     "add list-command.json --name listed": 'give the first word there, the rest as "args"',
-    "add bare-command.json --name bare": 'none is named after it: add it to "args"',
-    f"add 'ls {'x' * 300}'": "it last wrote to stderr: ",
+    "add bare-command.json --name bare": 'no package or script is named after npx: add it to "args"',
+    f"add 'ls {'x' * 300}'": "it wrote to stderr: ",
+    "add project": "project/.mcp.json'?",
+    "add github.com/ann/shop": "Add the command that starts its server, such as 'npx -y PACKAGE'",
+    "add https://github.com/ann/shop": "this is the address of a repository",
+    "add git@github.com:ann/shop.git": "this is the address of a repository",
+    "add 'sh -c \"echo Error: no key >&2; echo v20 >&2\"'": "it wrote to stderr: 'Error: no key'",
     "add ~nobody/tools.json": "there is no such file",
     "add hf://owner/name": "Download it first",
     "add registry:": "registry:NAMESPACE/NAME",
@@ -244,8 +267,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
     (made / "latin.json").write_bytes(b'{"name": "\xff"}')
     (made / "folder").mkdir()
+    (made / "project").mkdir()
+    (made / "project" / ".mcp.json").write_text('{"mcpServers": {}}')
+    dataset = made / "sets" / "toolbench"
+    dataset.mkdir(parents=True)
+    (dataset / "qrels").mkdir()
+    (dataset / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n")
+    (dataset / "queries.jsonl").write_text("")
+    (dataset / "corpus.jsonl").write_text("")
     with Scout(made / "home", recipe="bm25") as scout:
         fill(scout)
+        scout.add([{"name": "tool", "description": "A tool"}], name="hidden")
+        scout.hide(["hidden/tool"])
+    assert run("--home", str(made / "shared"), "tenant", "add", "acme").exit_code == 0
     return made
 
 
@@ -290,7 +324,7 @@ def test_report_takes_what_bench_wrote(tmp_path: Path, place: str) -> None:
 
 
 def test_the_list_is_long_enough() -> None:
-    assert len(MISTAKES) >= 175
+    assert len(MISTAKES) >= 200
 
 
 def test_a_recipe_that_lacks_its_model_is_refused_before_an_encoder_is_loaded(
@@ -387,6 +421,12 @@ def test_a_few_queries_recommend_no_recipe(here: Path, tmp_path: Path) -> None:
     told = run(*home, "selftest", "--recipe", "bm25")
     assert told.exit_code == 0 and "cannot tell which recipe is better, so none is recommended" in told.stdout
     assert json.loads(run(*home, "selftest", "--json").stdout)["recommended"] is None
+
+
+def test_a_dry_run_counts_no_queries_that_it_does_not_write(here: Path) -> None:
+    told = run("lab", "synth", "toolbank", "--out", "made", "-n", "3", "--dry-run")
+    assert told.exit_code == 0 and "would send about" in told.output
+    assert "estimating queries" in told.stderr and "dropped" not in told.output
 
 
 def test_a_command_that_is_stopped_says_what_to_do(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests_cli import run
 from toolscout.errors import ConfigError, NotFound, StoreError
 from toolscout.models import model_store
 from toolscout.models.model_store import Data, Draft, Model, Setting
@@ -182,3 +183,11 @@ def test_the_shelf_lists_models_and_names_what_is_wrong(tmp_path: Path) -> None:
     [(first, manifest), (second, problem)] = model_store.list_models(tmp_path)
     assert (first.name, second.name) == ("a", "b")
     assert isinstance(manifest, model_store.Manifest) and "this is no manifest" in str(problem)
+
+
+def test_the_folder_of_a_model_is_listed_as_that_model(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        saved(tmp_path / name)
+    listed = json.loads(run("models", str(tmp_path / "one"), "--json").stdout)
+    assert [Path(row["path"]).name for row in listed] == ["one"]
+    assert len(json.loads(run("models", str(tmp_path), "--json").stdout)) == 2

@@ -97,7 +97,7 @@ def test_new_tools_are_found_and_removed_ones_are_not(name: str, shelf: Path, of
     assert RAIN not in office.search("please umbrella", 20, model=model).ids
     assert office.search("please stay overnight", 1, model=model).ids == (BED,)
     office.enable("office", False)
-    with pytest.raises(ConfigError, match=r"shares no tool with this catalogue .* Fit .* on this catalogue"):
+    with pytest.raises(ConfigError, match=r"shares no tool with this catalogue\. Add those tools, or fit .* here"):
         office.search("umbrella", model=model)
 
 

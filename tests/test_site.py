@@ -142,3 +142,14 @@ def test_links_that_leave_the_documentation_become_names(tmp_path: Path) -> None
         "[web](https://example.org/a)": "[web](https://example.org/a)",
     }.items():
         assert script.rewrite_links(text, page, docs) == expected
+
+
+def test_a_build_without_zensical_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = load_script("scripts/docs")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match=r"Run  pip install '\.\[docs\]'"):
+        script.find_python(tmp_path)
+    local = tmp_path / ".venv" / "bin" / "python"
+    local.parent.mkdir(parents=True)
+    local.symlink_to(shutil.which("true") or "/bin/true")
+    assert script.find_python(tmp_path) == str(local)

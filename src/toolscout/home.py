@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import platformdirs
 
-from toolscout.errors import ConfigError, NotFound
+from toolscout.errors import ConfigError, NotFound, name_nearest
 
 __all__ = [
     "DEFAULT_TENANT",
@@ -38,6 +38,7 @@ EXAMPLE: Final = "postgresql://user@host/database"
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 _TENANT: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _DATABASE_SCHEME: Final = re.compile(rf"({'|'.join(SCHEMES)}):", re.IGNORECASE)
+_HOST_AND_PORT: Final = re.compile(r"[\w.-]+:\d{2,5}(/|$)")
 _ANY_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
@@ -118,6 +119,8 @@ def parse_home(text: str) -> Home:
         return Address.parse(text)
     if _ANY_SCHEME.match(text):  # it would be made as a folder
         raise ConfigError(f"home: expected a folder or an address such as {EXAMPLE}, found one of another kind.")
+    if _HOST_AND_PORT.match(text):  # so would this
+        raise ConfigError(f"home: {text.partition('/')[0]} looks like a host with a port. An address is {EXAMPLE}")
     return Path(text).expanduser()
 
 
@@ -179,7 +182,9 @@ def require_folder(root: Home, tenant: str) -> None:
         and tenant != DEFAULT_TENANT
         and not (root / TENANTS_FOLDER / tenant / TENANT_FILE).exists()
     ):
-        raise NotFound(f"{root} has no tenant {tenant!r}. Add it with  toolscout tenant add {tenant}")
+        names = [file.parent.name for file in (root / TENANTS_FOLDER).glob(f"*/{TENANT_FILE}")]
+        advice = name_nearest(tenant, names, f"Add it with  toolscout tenant add {tenant}")
+        raise NotFound(f"{root} has no tenant {tenant!r}. {advice}")
 
 
 def _join(netloc: str, path: str, options: list[tuple[str, str]]) -> str:

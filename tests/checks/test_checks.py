@@ -86,6 +86,14 @@ def test_it_scores_the_recipes_and_recommends_the_best(toy: Scout) -> None:
     assert run_selftest(toy).test == found.test
 
 
+def test_chat_counts_as_turned_away_where_a_search_turns_it_away(toy: Scout) -> None:
+    found, chat = run_selftest(toy), make_chat_queries()
+    for recipe in ("scout", "bm25"):
+        turned_away = sum(not toy.search(query.text, recipe=recipe).hits for query in chat)
+        assert found.row(recipe).no_tool == turned_away / len(chat)
+    assert found.row("scout").no_tool > 0
+
+
 def test_a_catalogue_without_descriptions_is_refused(scout: Scout) -> None:
     with pytest.raises(ConfigError, match="has a description"):
         run_selftest(scout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -222,3 +223,17 @@ def test_the_page_says_what_the_model_reads() -> None:
     assert abs(read("the four tools") / sum(sizes) - 1) < 0.05
     shown = read("the instructions, where the client shows them")
     assert abs(shown / len(encoding.encode(INSTRUCTIONS)) - 1) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("options", "host"),
+    [
+        (["--host", "0.0.0.0", "--allow-host", "tools.example.com"], "tools.example.com"),
+        (["--host", "0.0.0.0"], socket.gethostname()),
+        (["--host", "::1"], "[::1]"),
+        ([], "127.0.0.1"),
+    ],
+)
+def test_an_entry_names_a_host_that_the_client_can_reach(tmp_path: Path, options: list[str], host: str) -> None:
+    entry = json.loads(print_entry("claude", tmp_path / "home", "--http", *options))
+    assert entry["mcpServers"]["toolscout"]["url"] == f"http://{host}:8765/mcp"

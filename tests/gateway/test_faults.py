@@ -37,6 +37,18 @@ def test_a_server_that_dies_in_a_call_is_named_and_started_again(start: Start) -
     run(start, body, {"bad": busy(), "good": busy()})
 
 
+def test_a_server_that_cannot_start_is_named_once_however_often_it_is_tried(start: Start) -> None:
+    async def body(agent: Agent) -> None:
+        await anyio.sleep(2.5)  # three attempts: pauses of half a second, one, two
+        assert [said for said in agent.said if said.startswith("bad: ")] == [
+            "bad: expected the environment variable NOBODY_SETS_THIS, found it unset: set it"
+        ]
+        await others_are_served(agent)
+
+    unset = {**busy(), "env": {"KEY": "${NOBODY_SETS_THIS}"}}
+    run(start, body, {"bad": unset, "good": busy()})
+
+
 def test_a_server_that_died_unnoticed_is_started_again_at_the_next_call(start: Start) -> None:
     async def body(agent: Agent) -> None:
         pid = await agent.text("bad/pid")

@@ -73,6 +73,7 @@ def test_doctor_advises_no_repair_of_a_database_that_is_not_reached(
         main(["doctor", "--home", f"postgresql:///tools?host={tmp_path}"])
     printed = capsys.readouterr()
     assert "the database could not be opened: mend what is named above" in printed.out
+    assert "the catalogue was not read" in printed.out and "None" not in printed.out
     assert "--repair" not in printed.out + printed.err
 
 
@@ -82,6 +83,11 @@ def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path: Path
     assert "hunter2" not in str(caught.value) and f"ann@/tools?host={tmp_path}".replace("/", "%2F")[-8:] in str(
         caught.value
     )
+
+
+def test_an_address_with_an_unknown_parameter_is_told_from_a_role_without_rights(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r'refused: invalid URI query parameter: "shema"\. Check the address\.'):
+        Scout(f"postgresql:///tools?host={tmp_path}&shema=x")
 
 
 def test_a_server_that_refuses_the_role_is_told_from_one_that_does_not_run(postgres_server: PostgresServer) -> None:

@@ -140,7 +140,7 @@ def test_labels_say_seed_and_folds() -> None:
 def test_a_dataset_that_is_not_there_is_said_with_the_places(root: Path) -> None:
     with pytest.raises(NotFound, match="found none at .*absent"):
         load_dataset("absent", root)
-    with pytest.raises(NotFound, match="set --data or TOOLSCOUT_DATA"):
+    with pytest.raises(NotFound, match="Set --data or TOOLSCOUT_DATA"):
         load_dataset("absent", None)
     assert load_dataset("group/other", root).name == "group/other"
 

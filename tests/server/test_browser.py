@@ -480,6 +480,42 @@ def test_a_definition_is_read_before_it_is_approved(visit: Open, program: Progra
     assert program.ask("GET", "/v1/tool?id=far%2Fdig")[0] == 200
 
 
+def test_a_source_that_was_never_read_is_not_said_to_be_searched(visit: Open, tmp_path: Path) -> None:
+    with Scout(tmp_path / "home", recipe="bm25") as scout:
+        for number in range(40):
+            scout.search("a long request " * 12, caller=f"agent-{number}")
+        for name, tools in (("lost", ()), ("tired", (Tool(id="tired/nap", name="nap", description="Naps."),))):
+            origin = Origin(f"https://{name}.example/mcp", "mcp", None)
+            if tools:
+                scout.put_reading(
+                    origin, Reading(source=name, kind="mcp", state="ok", message="", tools=tools, problems=())
+                )
+            message = f"{name}: expected the environment variable KEY, found it unset: set it"
+            scout.put_reading(
+                origin, Reading(source=name, kind="mcp", state="error", message=message, tools=(), problems=())
+            )
+    troubled = Program(tmp_path / "home", "--recipe", "bm25")
+    try:
+        page = visit(at=troubled)
+        page.locator("#next li", has_text="lost").wait_for()
+        steps = page.locator("#next li").all_inner_texts()
+        assert steps[0].startswith("lost could not be read. It has no tools yet.")
+        assert steps[1].startswith("tired could not be read. Its former tools are still searched.")
+        page.goto(f"http://127.0.0.1:{troubled.port}/#/sources")
+        row = page.locator("tr", has_text="lost").last
+        row.wait_for()
+        assert "lost: " not in row.inner_text() and "expected the environment variable KEY" in row.inner_text()
+        page.goto(f"http://127.0.0.1:{troubled.port}/#/journal")
+        page.wait_for_selector("#events tbody tr")
+        lines = page.evaluate(
+            "() => [...document.querySelectorAll('#events td.caller div')].map(cell => cell.getClientRects()[0].height)"
+        )
+        assert max(lines) < 30, "a short name of a caller stands on one line beside a long request"
+    finally:
+        troubled.process.kill()
+        troubled.process.communicate()
+
+
 def test_typing_searches_without_the_journal_and_a_rating_is_taken_back(visit: Open, program: Program) -> None:
     def count() -> dict[str, int]:
         events: dict[str, int] = program.ask("GET", "/v1/journal/stats")[1]["events"]

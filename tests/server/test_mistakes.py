@@ -35,6 +35,8 @@ MISTAKES = {
     ("POST", "/v1/rollback", "{}"): (422, "required field `champion`"),
     ("GET", "/v1/serach", None): (404, "Did you mean '/v1/search'?"),
     ("GET", "/search", None): (404, "Did you mean '/v1/search'?"),
+    ("GET", "/mcp", None): (404, "`toolscout gateway --http` serves MCP. /openapi.json lists all of them"),
+    ("POST", "/mcp", "{}"): (404, "`toolscout gateway --http` serves MCP"),
     ("GET", "/xyzzy", None): (404, "/openapi.json lists all of them"),
     ("GET", "/v1/search", None): (405, "expected POST, found GET"),
     ("DELETE", "/v1/tool?id=x", None): (405, "expected GET, HEAD"),

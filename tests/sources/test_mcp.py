@@ -84,7 +84,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reading]:
     [
         ("hang-start", "expected an answer to its start within 4 s, found none"),
         ("hang-list", "expected its list of tools within 4 s, found none"),
-        ("die-start", "found that it ended; it last wrote to stderr: 'no database at'"),
+        ("die-start", "found that it ended; it wrote to stderr: 'no database at'"),
         ("die-list", "expected its list of tools, found that it ended"),
         ("flood", "found something else on its standard output"),
         ("bad-handshake", "found one that MCP does not know"),

@@ -375,7 +375,7 @@ def _read_file(path: Path) -> _File:
     try:
         return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File)
     except FileNotFoundError:
-        raise ConfigError(f"{path}: expected a policy file, found none") from None
+        raise ConfigError(f"{path}: expected a policy file, found none. Begin with  toolscout key NAME") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}. Check the path.") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:

@@ -132,9 +132,10 @@ def run_selftest(
     for name, selection in _select_recipes(scout, recipe, serving).items():
         say(f"{name}: {len(queries):,} queries")
         try:
-            stage = scout.build(selection, catalogue) >> Cut(SELFTEST_DEPTH)
-            scores[name] = _score_queries(stage, queries)
-            without_tool = _measure_abstention(stage)
+            retrieve = scout.build(selection, catalogue)
+            scores[name] = _score_queries(retrieve >> Cut(SELFTEST_DEPTH), queries)
+            decide = scout.engine.build_decision(selection, catalogue, retrieve)
+            without_tool = _measure_abstention(retrieve >> decide)
         except UserError as error:
             problems[name] = str(error)
             continue

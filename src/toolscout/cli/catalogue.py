@@ -330,7 +330,8 @@ def hide_command(scout: Scout, tool_ids: tuple[str, ...], undo: bool, list_only:
         raise click.UsageError("Name the tools by their ids, or use --list.")
     code = 0
     if undo:
-        code = report_failures(scout.show(tool_ids))
+        names = {tool_id.partition("/")[0] for tool_id in tool_ids}
+        code = report_failures([change for change in scout.show(tool_ids) if change.source in names])
     elif tool_ids:
         with suggest_names(scout, *tool_ids):
             scout.hide(tool_ids)

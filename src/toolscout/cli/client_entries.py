@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +29,8 @@ CLIENTS: Final = (
     "pydantic-ai",
     "vscode",
 )
+#: Addresses that a server listens at, and that stand for all of its machine.
+ANY_ADDRESS: Final = ("0.0.0.0", "::")
 #: Clients that start a program with a few variables of the environment only.
 FILTERING: Final = ("langgraph", "openai-agents", "pydantic-ai")
 
@@ -66,7 +69,7 @@ def _build_http(client: str, options: Mapping[str, Any]) -> dict[str, Any]:
             "Settings, Connectors."
         )
     profile = f"/p/{options['profile']}" if options["profile"] else ""
-    url = f"http://{options['host']}:{options['port']}/mcp{profile}"
+    url = f"http://{_name_host(options)}:{options['port']}/mcp{profile}"
     has_key = bool(options["policy"])
     if client == "codex":
         return {"url": url} | ({"bearer_token_env_var": KEY_VARIABLE} if has_key else {})
@@ -79,6 +82,16 @@ def _build_http(client: str, options: Mapping[str, Any]) -> dict[str, Any]:
         variable = f"${{{'env:' * (client in ('cursor', 'vscode'))}{KEY_VARIABLE}}}"
         return {**entry, "headers": {"Authorization": f"Bearer {variable}"}}
     return entry
+
+
+def _name_host(options: Mapping[str, Any]) -> str:
+    """Return the name by which a client reaches the gateway. 0.0.0.0 is no such name; it stands for this machine."""
+    if options["names"]:
+        return str(options["names"][0])
+    host = str(options["host"])
+    if host in ANY_ADDRESS:
+        return socket.gethostname()
+    return f"[{host}]" if ":" in host else host
 
 
 def _build_stdio(

@@ -253,7 +253,8 @@ def _read_version(name: str, extra: str) -> str:
 def _print_catalogue(report: dict[str, Any]) -> None:
     store = report["store"]
     tools, sources = count_things(store["tools"], "tool"), count_things(store["sources"], "source")
-    echo(f"\n{tools} in {sources}, generation {store['generation']}")
+    is_read = store["generation"] is not None
+    echo(f"\n{tools} in {sources}, generation {store['generation']}" if is_read else "\nthe catalogue was not read")
     for place in dict.fromkeys((store["catalogue"], store["journal"])):  # a database holds both
         echo(f"  {place}")
     for source in report["sources"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,10 @@ import click
 
 from toolscout.cli.client_entries import CLIENTS, KEY_VARIABLE, render_entry
 from toolscout.cli.output import echo, encoder_option, escape_line, with_scout
+from toolscout.cli.serving import run_server
 from toolscout.cli.tenant import find_tenant_keys
 from toolscout.config import MIN_BUDGET, MIN_RESULT_BUDGET
-from toolscout.errors import SourceError, UserError
+from toolscout.errors import SourceError
 from toolscout.home import DEFAULT_TENANT, Address, local_folder
 from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
@@ -102,14 +103,14 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     chosen = choose_options(scout.settings, configs, options)
     if keys is not None:
         with telemetry.start(scout.settings.telemetry, "toolscout-gateway", scout.settings.telemetry_share):
-            _run(_serve_tenants, scout, keys, chosen, options)
+            run_server(_serve_tenants, scout, keys, chosen, options)
         return
     credential = os.environ.get(KEY_VARIABLE)
     gateway = Gateway(scout, chosen, policies=policies, profiles=profiles, credential=credential, say=say)
     if options["policy"]:
         gateway.say(f"the policy file {options['policy']} says who may see and call what")
     with telemetry.start(scout.settings.telemetry, "toolscout-gateway", scout.settings.telemetry_share):
-        _run(_serve, gateway, options)
+        run_server(_serve, gateway, options)
 
 
 def _warn_of_pins(scout: Scout, pins: Sequence[str], *, has_more: bool) -> None:
@@ -121,24 +122,6 @@ def _warn_of_pins(scout: Scout, pins: Sequence[str], *, has_more: bool) -> None:
     references = [Reference("A pin names", pin, "tool") for pin in pins]
     for sentence in explain_unknown(scout, references, sources - present if has_more else ()):
         echo(escape_line(f"toolscout: {sentence}"), err=True)
-
-
-def _run(serve: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-    """Serve until the end. A user's error is raised as it is, not inside a group of errors."""
-    import anyio
-
-    try:
-        anyio.run(serve, *arguments)
-    except Exception as error:
-        if isinstance(cause := _find_single_cause(error), UserError):
-            raise cause from None
-        raise
-
-
-def _find_single_cause(error: BaseException) -> BaseException:
-    """Return the one error inside a group of errors; a task group raises each error as a group."""
-    inner: Sequence[BaseException] = getattr(error, "exceptions", ())
-    return _find_single_cause(inner[0]) if len(inner) == 1 else error
 
 
 def _load_policies(scout: Scout, options: dict[str, Any]) -> LivePolicies:

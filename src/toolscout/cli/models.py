@@ -131,6 +131,14 @@ def _find_home(ctx: click.Context) -> str | None:
     return home
 
 
+def _list_entries(folder: Path) -> list[tuple[Path, model_store.Manifest | str]]:
+    """List the models in a folder. A folder that is a model itself is listed alone."""
+    if not (folder / model_store.MANIFEST).exists():
+        return model_store.list_models(folder)
+    model = folder.resolve()
+    return [entry for entry in model_store.list_models(model.parent) if entry[0] == model]
+
+
 @models_command.command("list")
 @click.argument("folder", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
 @json_option
@@ -144,7 +152,7 @@ def list_command(ctx: click.Context, folder: Path | None, as_json: bool) -> int:
         raise NotFound(f"expected a folder of models, found none at {folder}")
     home = load_settings(**choose_home(ctx)).place
     shelf = folder or champion_shelf(home)
-    entries = model_store.list_models(shelf) if folder else list_home_models(home)
+    entries = _list_entries(folder) if folder else list_home_models(home)
     readable, problems = _split_entries(entries)
     champion = _find_champion(home if folder is None else folder.parent, shelf)
     if as_json:

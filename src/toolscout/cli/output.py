@@ -144,22 +144,32 @@ def json_option(command: F) -> F:
 
 @contextlib.contextmanager
 def suggest_names(scout: Scout, *names: str) -> Iterator[None]:
-    """Add the nearest source or tool to the error about a name that the catalogue does not have."""
+    """Add the mend to the error about a name that the catalogue does not have."""
     try:
         yield
     except NotFound as error:
-        if "Did you mean" in str(error):
+        text = str(error)
+        if "Did you mean" in text:
             raise
-        spelling_of = {source.name: source.name for source in scout.sources()}
-        catalogue = scout.store.catalogue()
-        for tool_id, name in zip(catalogue.ids, catalogue.names, strict=True):
-            spelling_of |= {tool_id: tool_id, name: spelling_of.get(name, tool_id)}
-        wrong = next((name for name in names if repr(name) in str(error)), None)
-        nearest = None if wrong is None else find_nearest(wrong, spelling_of)
-        question = "" if nearest is None else f". Did you mean {spelling_of[nearest]!r}?"
-        if wrong in catalogue.ids:
-            question = f". That is a tool: take it out with  toolscout hide {wrong}"
-        raise NotFound(f"{str(error).rstrip('.')}{question}" if question else str(error)) from None
+        hidden = next((name for name in names if name in scout.store.hidden()), None)
+        if hidden is not None:
+            raise NotFound(f"{hidden} is hidden. Show it again with  toolscout hide --undo {hidden}") from None
+        wrong = next((name for name in names if repr(name) in text), None)
+        mend = "" if wrong is None else _suggest_name(scout, wrong)
+        raise NotFound(f"{text.rstrip('.')}. {mend}" if mend else text) from None
+
+
+def _suggest_name(scout: Scout, wrong: str) -> str:
+    """Return the nearest source or tool as a question, or what to do with a tool where a source is asked for."""
+    catalogue = scout.store.catalogue()
+    if wrong in catalogue.ids:
+        source = wrong.partition("/")[0]
+        return f"That is a tool of {source}. Single tools are taken out with  toolscout hide {wrong}"
+    spelling_of = {source.name: source.name for source in scout.sources()}
+    for tool_id, name in zip(catalogue.ids, catalogue.names, strict=True):
+        spelling_of |= {tool_id: tool_id, name: spelling_of.get(name, tool_id)}
+    nearest = find_nearest(wrong, spelling_of)
+    return "" if nearest is None else f"Did you mean {spelling_of[nearest]!r}?"
 
 
 def count_things(count: int, singular: str, plural: str | None = None) -> str:

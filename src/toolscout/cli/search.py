@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -99,6 +100,9 @@ def search_command(
 @with_scout
 def why_command(scout: Scout, query: str, tool: str, k: int | None, as_json: bool) -> None:
     """Explain why TOOL (an id or a name) is missing from the answer to QUERY, and what would lift it."""
+    known = scout.store.catalogue().ids
+    if query in known and tool not in known:
+        raise click.UsageError(f"The query comes first:  toolscout why {shlex.quote(tool)} {query}")
     with suggest_names(scout, tool):
         explanation = scout.why(query, tool, k)
     if as_json:
@@ -170,7 +174,7 @@ def _choose_columns(hits: Sequence[Hit], *, explain: bool, with_steps: bool) -> 
     """Choose the columns of the table: heading, form, and what stands in the cell of a rank and a hit."""
     columns: list[Column] = [
         ("", "right", lambda rank, hit: rank),
-        ("score", "right", lambda rank, hit: f"{hit.score:.2f}"),
+        ("score", "right", lambda rank, hit: f"{round(hit.score, 2) + 0.0:.2f}"),  # without -0.00
         ("tool", "id", lambda rank, hit: hit.id),
     ]
     if with_steps:

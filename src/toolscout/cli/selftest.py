@@ -83,7 +83,7 @@ def _print_result(result: Selftest, serving: str) -> None:
         for row in result.rows
     ]
     print_table(
-        [*columns, ("no tool", "right")],
+        [*columns, ("chat turned away", "right")],
         rows,
         title=f"{count_things(result.n_tools, 'tool')}; kinds of requests by recall@5",
     )

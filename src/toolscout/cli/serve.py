@@ -14,6 +14,7 @@ from toolscout.access.live_policy import LivePolicies, open_policies
 from toolscout.access.policy import Caller
 from toolscout.checks.references import explain_unknown, list_policy_names, list_setting_names
 from toolscout.cli.output import encoder_option, model_option, recipe_option, with_scout
+from toolscout.cli.serving import run_server
 from toolscout.cli.tenant import find_tenant_keys
 from toolscout.errors import NotFound, require
 from toolscout.home import DEFAULT_TENANT
@@ -73,8 +74,6 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
     """Serve search, catalogue, journal and a web page over HTTP."""
     for package in ("starlette", "uvicorn", "prometheus_client"):
         require(package, "server")
-    import anyio
-
     from toolscout.access import log_lines, telemetry
     from toolscout.access.http import Ending, names_of, serve
     from toolscout.server import Service, app
@@ -131,5 +130,5 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
             await run(application, policies, host, port)
 
     with telemetry.start(settings.telemetry, "toolscout", settings.telemetry_share):
-        anyio.run(run_service, backend_options={"use_uvloop": has_uvloop})
+        run_server(run_service, use_uvloop=has_uvloop)
     say("stopped serving.")

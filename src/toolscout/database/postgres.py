@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from toolscout.database.dialect import POSTGRES, Migration, translate, translate_schema
 from toolscout.database.sqlite import BUSY_SECONDS
 from toolscout.database.tenant_schema import ALL_TENANTS, BYPASS_GUARD, TENANT_MIGRATIONS, TENANT_SETTING
-from toolscout.errors import NotFound, StoreError, require
+from toolscout.errors import NotFound, StoreError, name_nearest, require
 from toolscout.home import DEFAULT_TENANT, Address, place_tenant
 
 if TYPE_CHECKING:
@@ -317,6 +317,7 @@ def is_away(error: BaseException) -> bool:
 
 
 _REFUSED_LOGIN = re.compile(r"FATAL: +(?=role|database|password|no pg_hba|Peer|Ident)")  # the server runs
+_BAD_ADDRESS = re.compile(r"invalid (URI|connection option|port|sslmode)")
 
 
 @contextlib.contextmanager
@@ -335,7 +336,8 @@ def _describe_errors(label: str) -> Iterator[None]:
         raise StoreError(f"The database {label} does not answer: {reason}. Check that it runs.") from error
     except psycopg.Error as error:
         reason = str(error).partition("\n")[0].rstrip(".")
-        raise StoreError(f"The database {label} refused: {reason}. Check the role and its rights.") from error
+        mend = "the address" if _BAD_ADDRESS.search(reason) else "the role and its rights"
+        raise StoreError(f"The database {label} refused: {reason}. Check {mend}.") from error
 
 
 def _prepare_home(address: Address, part: str, migrations: Sequence[str | Migration]) -> str:
@@ -358,10 +360,9 @@ def _prepare_home(address: Address, part: str, migrations: Sequence[str | Migrat
         if address.tenant != DEFAULT_TENANT:
             _choose_tenant(raw, address)
             if connection.execute("SELECT 1 FROM tenants WHERE name = ?", (address.tenant,)).fetchone() is None:
-                raise NotFound(
-                    f"{address.label} has no tenant {address.tenant!r}. Add it with  toolscout tenant add "
-                    f"{address.tenant}"
-                )
+                names = [name for (name,) in connection.execute("SELECT name FROM tenants")]
+                advice = name_nearest(address.tenant, names, f"Add it with  toolscout tenant add {address.tenant}")
+                raise NotFound(f"{address.label} has no tenant {address.tenant!r}. {advice}")
             for step in migrations:
                 if isinstance(step, Migration) and step.first_rows:
                     connection.execute(step.first_rows)

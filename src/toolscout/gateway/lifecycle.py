@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -49,9 +49,12 @@ class Contact:
         """The server answered."""
         self.answered_at = now()
 
-    def note_error(self, error: str) -> None:
-        """The server did not answer, or its session failed."""
+    def note_error(self, error: str, say: Callable[[str], None] = lambda text: None) -> None:
+        """The server did not answer, or its session failed. `say` is told so, but not again at each attempt."""
+        is_news = error != self.error or self.answered_at > self.error_at
         self.error, self.error_at = error, now()
+        if is_news:
+            say(error)
 
 
 class Breaker:

@@ -115,8 +115,7 @@ class Upstream:
                 message = f"{self.name}: the session failed with {type(error).__name__}: {str(error)[:200]}"
                 message = self.cover.text(message)
             failures = 1 if time.monotonic() - began >= HEALTHY_AFTER_S else failures + 1
-            self.contact.note_error(message)
-            self._host.say(message)
+            self.contact.note_error(message, self._host.say)
             if failures == 1 and self._was_served:  # it worked until now, so calls wait for the restart
                 self.state, self.message = "starting", message
                 self._hold_new_calls()

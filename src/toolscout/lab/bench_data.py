@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from toolscout.dataset import Dataset, Fold, Qrels, drop_leaks, in_dev, seen_labels
-from toolscout.errors import NotFound, UserError
+from toolscout.errors import NotFound, UserError, name_nearest
 from toolscout.models.model_store import keys, places
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool
@@ -25,8 +25,11 @@ def load_dataset(name: str, root: Path | None) -> Dataset:
         if (folder / "queries.jsonl").is_file():
             return Dataset.load(folder, root=root)
     tried = " and ".join(map(str, folders))
-    hint = "" if root else ": set --data or TOOLSCOUT_DATA to the folder of the datasets"
-    raise NotFound(f"expected a dataset folder with queries.jsonl, found none at {tried}{hint}")
+    hint = "Set --data or TOOLSCOUT_DATA to the folder of the datasets."
+    if root:
+        present = sorted(file.parent.name for file in root.glob("*/queries.jsonl"))
+        hint = name_nearest(name, present, f"The datasets there are: {', '.join(present) or 'none'}")
+    raise NotFound(f"expected a dataset folder with queries.jsonl, found none at {tried}. {hint}")
 
 
 def load_tools(dataset: Dataset, qrels: Qrels) -> list[Tool]:

@@ -41,8 +41,11 @@ def load_checked(out: Path, dataset: Dataset, label: str) -> tuple[dict[str, Any
             )
         content = (folder / f"{label}.run.gz").read_bytes()
     except FileNotFoundError as error:
-        labels = ", ".join(sorted(path.stem for path in folder.glob("*.json"))) or "none"
-        raise NotFound(f"{error.filename}: there is no such result. The labels here are: {labels}") from None
+        labels = ", ".join(sorted(path.stem for path in folder.glob("*.json")))
+        mend = "" if labels else " Name the folder of the results with --out."
+        raise NotFound(
+            f"{error.filename}: there is no such result. The labels here are: {labels or 'none'}.{mend}"
+        ) from None
     except msgspec.MsgspecError as error:
         raise UserError(f"{folder / label}.json: expected a result, found a damaged file: {error}") from None
     if result.get("run_sha256") != hashlib.sha256(content).hexdigest():

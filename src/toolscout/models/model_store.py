@@ -186,9 +186,8 @@ class Model:
         """
         if (self.places(tools) < 0).all():
             raise ConfigError(
-                f"{self.folder}: this model was fitted on {self.manifest.data.name} ({self.manifest.n_tools:,} tools, "
-                f"{self.manifest.catalogue}), which shares no tool with this catalogue ({len(tools):,} tools, "
-                f"{catalogue_mark(tools)}). Fit {self.manifest.recipe} on this catalogue."
+                f"{self.folder}: this model was fitted on {self.manifest.data.name} ({self.manifest.n_tools:,} tools), "
+                f"which shares no tool with this catalogue. Add those tools, or fit {self.manifest.recipe} here."
             )
 
 

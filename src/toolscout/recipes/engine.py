@@ -273,9 +273,8 @@ class SearchEngine:
             workspace = self.workspace(selection, embed=embed, progress=progress, live=self._find_evidence(selection))
             with self._screen_aside(catalogue) as screening:
                 retrieve = self._build(selection, catalogue, workspace)
-                abstainer = build_abstainer(workspace, catalogue, retrieve, selection.manifest)
+                decide = _build_decision(selection, catalogue, workspace, retrieve)
                 screening.finish()
-            decide = Decide(functools.partial(_why_empty, catalogue), abstainer)
             duplicates = self._find_duplicates(catalogue)
             scan, orders = self.settings.trust_scan, self._read_orders
             guarded = guard(retrieve, catalogue, workspace, scan=scan, duplicates=duplicates, orders=orders)
@@ -354,6 +353,10 @@ class SearchEngine:
     def build(self, selection: Selection, catalogue: Catalogue, **options: Any) -> Stage:
         """Build the pipeline of a selection over a snapshot, up to the ranked hits; `options`: see `workspace`."""
         return self._build(selection, catalogue, self.workspace(selection, **options))
+
+    def build_decision(self, selection: Selection, catalogue: Catalogue, retrieve: Stage) -> Stage:
+        """Build the stage that follows `retrieve`, which `build` made, and decides whether to answer."""
+        return _build_decision(selection, catalogue, self.workspace(selection), retrieve)
 
     def _build(self, selection: Selection, catalogue: Catalogue, workspace: Workspace) -> Stage:
         options = self.selector.recipe_options(selection)
@@ -444,6 +447,11 @@ def _fill(search: Search, tools: Mapping[str, Tool]) -> Search:
         for some in (search.hits, search.weak)
     )
     return msgspec.structs.replace(search, hits=hits, weak=weak)
+
+
+def _build_decision(selection: Selection, catalogue: Catalogue, workspace: Workspace, retrieve: Stage) -> Decide:
+    abstainer = build_abstainer(workspace, catalogue, retrieve, selection.manifest)
+    return Decide(functools.partial(_why_empty, catalogue), abstainer)
 
 
 def _why_empty(catalogue: Catalogue, search: Search) -> str:

@@ -84,6 +84,8 @@ def app(service: Service, names: Iterable[str]) -> ASGIApp:
 async def _answer_unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "http":
         advice = name_nearest(scope["path"][:MAX_UNKNOWN_PATH_CHARS], {route.path for route in ROUTES})
+        if scope["path"].startswith("/mcp"):
+            advice = "`toolscout gateway --http` serves MCP."
         text = f"The service has no such path. {advice} /openapi.json lists all of them.".replace("  ", " ")
         await _build_failure(RequestRefused(404, text))(scope, receive, send)
 

@@ -55,6 +55,11 @@ SOURCE_KINDS: Final = {
 }
 
 
+_FILES_IN_FOLDERS: Final = (
+    ".mcp.json", "mcp.json", ".cursor/mcp.json", ".vscode/mcp.json", "claude_desktop_config.json",
+    "openapi.yaml", "openapi.json", "tools.json",
+)  # fmt: skip
+_REPOSITORY: Final = re.compile(r"(https?://)?(www\.)?git(hub|lab)\.com/[^/]+/[^/]+/?$|git@[^/]+:", re.I)
 _MANIFEST_KEYS: Final = {"dependencies", "devDependencies", "scripts"}  # of package.json
 
 
@@ -66,6 +71,9 @@ def detect(locator: str) -> str:
     """
     if locator.startswith("py:"):
         return "python"
+    if _REPOSITORY.match(locator):
+        mend = "Add the command that starts its server, such as 'npx -y PACKAGE'."
+        raise SourceError(f"{locator}: this is the address of a repository. {mend}")
     if locator.lower().startswith(("http://", "https://")):
         address = locator.partition("?")[0]
         if re.search(r"/agent(-card)?\.json$", address, re.I):
@@ -75,16 +83,28 @@ def detect(locator: str) -> str:
         raise SourceError(f"{locator}: toolscout reads from http:// and https:// addresses only. Download it first.")
     path = Path(os.path.expanduser(locator))
     if os.path.isdir(path):  # unlike `Path.is_dir` it takes a command that is too long for a path
-        if (path / "corpus.jsonl").is_file():
-            return "folder"
-        from toolscout.sources.skills import find_skills
-
-        if next(find_skills(path), None):
-            return "skills"
-        raise SourceError(f"{locator}: expected a folder with corpus.jsonl or SKILL.md, found a folder without them")
+        return _detect_folder(locator, path)
     if os.path.isfile(path):
         return _detect_file(path)
     return plugin_prefix(locator) or _detect_command(locator)
+
+
+def _detect_folder(locator: str, path: Path) -> str:
+    """Return the reader of a folder.
+
+    Raises:
+        SourceError: if it holds neither a dataset nor skills. The message names a file in it that can be added.
+    """
+    if (path / "corpus.jsonl").is_file():
+        return "folder"
+    from toolscout.sources.skills import find_skills
+
+    if next(find_skills(path), None):
+        return "skills"
+    inside = next((name for name in _FILES_IN_FOLDERS if (path / name).is_file()), None)
+    advice = "" if inside is None else f". Did you mean '{os.path.join(locator, inside)}'?"
+    missing = "expected a folder with corpus.jsonl or SKILL.md, found a folder without them"
+    raise SourceError(f"{locator}: {missing}{advice}")
 
 
 def _detect_command(locator: str) -> str:

@@ -277,7 +277,7 @@ def _require_subject(command: str, arguments: Iterable[str], mend: str) -> None:
     program = Path(command).name
     is_bare = not any(not word.startswith("-") and word not in _SUBCOMMANDS for word in arguments)
     if is_bare and (program in _LAUNCHERS | _SHELLS or _PYTHON.fullmatch(program)):
-        raise SourceError(f"{program} runs a package or a script, and none is named after it: {mend}")
+        raise SourceError(f"no package or script is named after {program}: {mend}")
 
 
 def _name_command(words: list[str]) -> str:

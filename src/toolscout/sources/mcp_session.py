@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
@@ -47,6 +48,9 @@ __all__ = ["Connection", "ListRequest", "SignInRequired", "connect", "sends_cred
 
 #: Characters of an error without its fixed words; the last line of stderr gets what is left, within two bounds.
 MAX_ERROR_CHARS, MIN_STDERR_CHARS, MAX_STDERR_CHARS = 195, 40, 200
+_FAULT: Final = re.compile(
+    r"\b(\w*error|cannot|can't|could not|failed|not found|no such|no module|denied|refused)\b", re.I
+)
 STDERR_END_S: Final = 0.5  # to wait for a server's last words on stderr
 #: Variables that a server inherits beside those of the SDK.
 INHERITED_VARIABLES: Final = (
@@ -349,15 +353,20 @@ class _Watch:
     def _build_error(self, what: str, action: str = "") -> SourceError:
         """Build the error from what happened, what the server wrote, and what to do. Secrets are covered."""
         hint = f"; {self.wire.junk:,} lines it wrote are no MCP messages" if self.wire.junk else ""
-        lines = self.stderr.decode("utf-8", "replace").split("\n")
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        cause = _find_cause(self.stderr.decode("utf-8", "replace"))
         n_chars = MAX_ERROR_CHARS - len(self.server.name) - len(what) - len(action)
         n_chars = min(max(n_chars, MIN_STDERR_CHARS), MAX_STDERR_CHARS)
-        last = self.cover.text(redact(last, self.server.secrets))  # before it is cut: half a secret is not recognised
-        last = last if len(last) <= n_chars else f"{last[: n_chars - 1]}…"
-        hint += f"; it last wrote to stderr: {last!r}" if last else ""
+        cause = self.cover.text(redact(cause, self.server.secrets))  # before it is cut: half a secret is not recognised
+        cause = cause if len(cause) <= n_chars else f"{cause[: n_chars - 1]}…"
+        hint += f"; it wrote to stderr: {cause!r}" if cause else ""
         text = f"{what}{hint}{': ' if action else ''}{action}"
         return SourceError(f"{self.server.name}: {self.cover.text(redact(text, self.server.secrets))}")
+
+
+def _find_cause(stderr: str) -> str:
+    """Return the last line that names a fault, or else the last line: some programs end with their version."""
+    lines = [line.strip() for line in stderr.split("\n") if line.strip()]
+    return next((line for line in reversed(lines) if _FAULT.search(line)), lines[-1] if lines else "")
 
 
 def _silence_sdk_loggers() -> None:

@@ -39,7 +39,15 @@ def _build_options(command: Any) -> Any:
         spending_options,
         click.option("--against", multiple=True, metavar="DATASET", help="Never repeat a query of this dataset."),
         click.option("--seed", default=0, show_default=True, help="Seed of all random choices."),
-        click.option("-n", "--queries", "wanted", default=1000, show_default=True, help="Number of queries."),
+        click.option(
+            "-n",
+            "--queries",
+            "wanted",
+            default=1000,
+            show_default=True,
+            type=click.IntRange(1),
+            help="Number of queries.",
+        ),
         click.option("--out", required=True, metavar="DIR", help="Folder of the new dataset."),
         click.argument("sources", nargs=-1, metavar="[SOURCE]..."),
     ):
@@ -145,14 +153,16 @@ def _build_dataset(ctx: click.Context, kind: str, builder_settings: dict[str, An
     held_out = [text for name in job.against for text in load_dataset(name, root).queries.values()]
     tools = _load_tools(job.sources, settings)
     report: dict[str, Any] | None = None
-    with progress(f"writing queries for {len(tools):,} tools") as say:
+    is_dry = limits["dry_run"]
+    with progress(f"{'estimating' if is_dry else 'writing'} queries for {len(tools):,} tools") as say:
         with open_llm(settings, temperature=WRITING_TEMPERATURE, **limits) as llm:
             builder = job.make_builder(tools, llm, settings)
-            done = build(builder, llm, job.wanted, held_out=held_out, say=say)
-            if not limits["dry_run"]:
+            quiet = (lambda text: None) if is_dry else say  # nothing is written that could be counted
+            done = build(builder, llm, job.wanted, held_out=held_out, say=quiet)
+            if not is_dry:
                 model = llm.backend.model
                 report = write_dataset(Path(job.out), builder, done, seed=job.seed, model=model, wanted=job.wanted)
-        print_cost(llm, dry_run=limits["dry_run"])
+        print_cost(llm, dry_run=is_dry)
     return _finish(report, llm, job.out, job.wanted, as_json=job.as_json)
 
 
@@ -198,7 +208,7 @@ def _load_tools(sources: Sequence[str], settings: Settings) -> Sequence[Tool]:
 @click.option("--prompts", "file", required=True, metavar="FILE", help="General chat prompts: .jsonl, or one per line.")
 @click.option("--queries", "dataset", required=True, metavar="DATASET", help="Dataset with queries that need tools.")
 @click.option("--out", required=True, metavar="DIR", help="New folder, for the option --no-tool.")
-@click.option("-n", "wanted", default=1000, show_default=True, help="Number of prompts.")
+@click.option("-n", "wanted", default=1000, show_default=True, type=click.IntRange(1), help="Number of prompts.")
 @click.option(
     "--window",
     nargs=2,

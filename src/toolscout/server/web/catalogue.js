@@ -8,6 +8,7 @@ const ROW_PX = 58;
 const ROWS_PER_REQUEST = 100;
 const FACETS = [["source", "Source", "sources"], ["kind", "Kind", "kinds"], ["parent", "Parent", "parents"], ["state", "State", "states"]];
 const MAX_FACET_VALUES = 300;
+const TYPING_PAUSE_MS = 30;
 
 export async function open(place, parameters, me) {
   const state = Object.fromEntries(["text", "source", "kind", "parent", "state", "tool"].map((name) => [name, parameters.get(name) ?? ""]));
@@ -35,7 +36,7 @@ export async function open(place, parameters, me) {
       report(error, place);
     }
   };
-  filter.addEventListener("input", debounce(() => { state.text = filter.value; refresh(); }, 60));
+  filter.addEventListener("input", debounce(() => { state.text = filter.value; refresh(); }, TYPING_PAUSE_MS));
   for (const [name] of FACETS) selects[name].addEventListener("change", () => { state[name] = selects[name].value; refresh(); });
   place.append(
     h("div", { class: "row filters" }, h("label", { class: "wide", for: "filter" }, "Name or description", filter),

@@ -107,7 +107,7 @@ function listNext({ sources, days, lesson }, me) {
   const searches = sum(days, "searches");
   if (!me.tools) steps.push(["The catalogue is empty.", me.manages ? "Add a source" : "Open the catalogue", me.manages ? "#/sources?add=1" : "#/catalogue"]);
   if (!me.manages) return steps;
-  for (const source of troubled.slice(0, 3)) steps.push([`${source.name} could not be read. Its former tools are still searched.`, "See why", "#/sources"]);
+  for (const source of troubled.slice(0, 3)) steps.push([`${source.name} could not be read. ${source.tools ? "Its former tools are still searched." : "It has no tools yet."}`, "See why", "#/sources"]);
   if (waiting) steps.push([`${count(waiting, "definition waits", "definitions wait")} for your approval.`, "Review", "#/sources?waiting=1"]);
   if (searches && sum(days, "empty") / searches > MANY_EMPTY) steps.push(["Many searches find nothing.", "See which", "#/journal?without=1"]);
   if (me.tools && !searches) steps.push(["Nobody has searched yet. Connect an agent, or try a search.", "Search", "#/search"]);

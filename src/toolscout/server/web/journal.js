@@ -127,7 +127,7 @@ function drawField(name, kind, value) {
   return h("input", { id, type: kind ?? (name === "text" ? "search" : "text"), value, autocomplete: "off" });
 }
 
-const COLUMNS = [["when", "fixed"], ["event", "fixed"], ["caller", ""], ["query or tool", "name"], ["outcome", ""]];
+const COLUMNS = [["when", "fixed"], ["event", "fixed"], ["caller", "caller"], ["query or tool", "name"], ["outcome", "outcome"]];
 const list = (ids) => (Array.isArray(ids) ? ids : []).map((id) => h("div", {}, h("a", { href: linkTo("catalogue", { tool: id }) }, id)));
 
 function drawEvent(event) {

@@ -6,6 +6,7 @@ import { report } from "./frame.js";
 import { moveInList } from "./why.js";
 
 const MAX_TOOLS = 8;
+const TYPING_PAUSE_MS = 30;
 
 export function openPalette(commands) {
   if (document.querySelector("dialog[open]")) return;
@@ -40,7 +41,7 @@ export function openPalette(commands) {
     } catch (error) {
       report(error, dialog);
     }
-  }, 80);
+  }, TYPING_PAUSE_MS);
   field.addEventListener("input", () => { draw([]); lookUp(); });
   field.addEventListener("keydown", (event) => moveInList(event, field, options, run, () => dialog.close()));
   dialog.addEventListener("close", () => dialog.remove());

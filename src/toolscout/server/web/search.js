@@ -81,10 +81,9 @@ export const drawExamples = (queries) => h("ul", { class: "examples" }, queries.
 // --- the answer --------------------------------------------------------------------------------------------------------
 
 function drawAnswer(result, view, preview) {
-  const { hits, steps, uncovered, coverage, need } = result;
+  const { hits, steps, uncovered, coverage } = result;
   const head = hits.length ? count(hits.length, "tool") : "No tool";
-  const facts = [`${number(result.ms.total, 1)} ms`, coverage !== null && `${number(100 * coverage)} % likely complete`,
-    need !== null && `${number(100 * need)} % likely to need a tool`].filter(Boolean);
+  const facts = [`${number(result.ms.total, 1)} ms`, coverage !== null && `${number(100 * coverage)} % likely complete`].filter(Boolean);
   return [
     h("p", { id: "summary" }, h("strong", {}, head), h("span", { class: "quiet" }, ` · ${facts.join(" · ")}`)),
     coverage !== null && hits.length > 0 && coverage < LOW_CONFIDENCE && h("p", { class: "note", id: "doubt" },

@@ -69,13 +69,15 @@ function describeState(source) {
   return [h("span", { class: source.state === "error" ? "badge bad" : source.state === "ok" ? "badge good" : "badge" }, source.state),
     source.problems > 0 && h("span", { class: "quiet" }, ` ${count(source.problems, "bad entry", "bad entries")}`),
     source.waiting > 0 && h("span", { class: "quiet" }, ` ${number(source.waiting)} waiting`),
-    source.message && h("div", { class: "quiet" }, source.message)];
+    source.message && h("div", { class: "quiet" }, withoutName(source.message, source.name))];
 }
+
+const withoutName = (message, name) => (message.startsWith(`${name}: `) ? message.slice(name.length + 2) : message);
 
 function describeChanges({ sources }) {
   if (!sources.length) return "Nothing was read: tools that were given as JSON have no source to read again.";
   const parts = sources.slice(0, 3).map((change) => {
-    if (change.state === "error") return `${change.source} could not be read: ${change.message}`;
+    if (change.state === "error") return `${change.source} could not be read: ${withoutName(change.message, change.source)}`;
     const facts = [["new", change.new], ["changed", change.changed], ["gone", change.gone], ["waiting for approval", change.quarantined]].filter(([, amount]) => amount);
     return `${change.source}: ${facts.map(([name, amount]) => `${number(amount)} ${name}`).join(", ") || "nothing changed"}`;
   });
