@@ -79,9 +79,10 @@ def test_few_hits_ask_for_no_points() -> None:
     assert cover_words(HITS, "request", refuse, 5) == HITS
 
 
-def test_the_points_of_the_words_add_up_to_the_score() -> None:
+@pytest.mark.parametrize("min_pruned_tools", [1, 20_000])
+def test_the_points_of_the_words_add_up_to_the_score(min_pruned_tools: int) -> None:
     tools = [Tool(id=f"s/t{n}", name=f"export radians {n}", description="angle " * n) for n in range(9)]
-    index = BM25.build(tools)
+    index = BM25.build_batches([tools], min_pruned_tools=min_pruned_tools)
     ids = ["s/t7", "s/t2"]
     table = index.score_terms("export the angle, export it as text 7", ids)
     scores = dict(zip(index.ids, index.scores("export the angle, export it as text 7"), strict=True))

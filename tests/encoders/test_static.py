@@ -12,7 +12,15 @@ from safetensors.numpy import load_file, save_file
 
 from toolscout.config import Settings
 from toolscout.encoders import load, split_identifiers
-from toolscout.encoders.static import MAX_PIECES, STATIC_ENCODER_FOLDER, StaticEncoder, WordPieces
+from toolscout.encoders.encoder import Kind, Vectors
+from toolscout.encoders.static import (
+    MAX_CACHED_CALLS,
+    MAX_CACHED_QUERIES,
+    MAX_PIECES,
+    STATIC_ENCODER_FOLDER,
+    StaticEncoder,
+    WordPieces,
+)
 from toolscout.errors import StoreError
 
 
@@ -38,6 +46,27 @@ def test_a_text_has_the_same_vector_alone_in_a_batch_and_the_next_time(encoder: 
     together = encoder.encode(texts)
     assert all(np.array_equal(StaticEncoder().encode([texts[i]])[0], together[i]) for i in (0, 7, 29))
     assert np.array_equal(encoder.encode(texts, kind="tool"), together)
+
+
+def test_a_query_is_encoded_once_however_the_calls_group_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, encoded = StaticEncoder(), list[str]()
+    encode_rows = encoder._encode_rows
+
+    def record(texts: list[str], kind: Kind) -> Vectors:
+        encoded.extend(texts)
+        return encode_rows(texts, kind)
+
+    monkeypatch.setattr(encoder, "_encode_rows", record)
+    whole = encoder.encode(["rain and mail", "rain", "mail"])
+    whole[:] = 0.0  # belongs to the caller
+    parts = encoder.encode(["mail", "rain"])
+    assert encoded == ["rain and mail", "rain", "mail"]
+    assert np.array_equal(parts, StaticEncoder().encode(["mail", "rain"]))
+    for number in range(MAX_CACHED_QUERIES * MAX_CACHED_CALLS):
+        encoder.encode([f"query {number}"])
+    encoder.encode([f"query {MAX_CACHED_QUERIES * MAX_CACHED_CALLS - 1}", "rain"])
+    assert encoded[-1] == "rain"  # was forgotten, so that the cache stays small
+    assert len(encoded) == 3 + MAX_CACHED_QUERIES * MAX_CACHED_CALLS + 1
 
 
 def test_texts_without_a_known_word_give_zeros_and_no_texts_give_no_rows(encoder: StaticEncoder) -> None:

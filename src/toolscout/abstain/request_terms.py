@@ -5,6 +5,7 @@ Only which terms occur counts. The form of the text does not: its length, its li
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -19,10 +20,13 @@ __all__ = ["TERMS_VIEW", "choose_terms", "mark_terms"]
 TERMS_VIEW: Final = "terms"
 MAX_TERMS_CHOSEN: Final = 300
 MIN_TERM_GROUPS: Final = 3  # groups of requests in which a term must occur, so that it is of no single domain
+MAX_CACHED_REQUESTS: Final = 64
 MAX_CHARS_READ: Final = 600  # of a request; long prompts say at the beginning what is wanted
 
 
+@functools.lru_cache(maxsize=MAX_CACHED_REQUESTS)
 def _find_terms(text: str) -> frozenset[str]:
+    """Return the terms of a request. A search asks for those of each step twice."""
     return frozenset(tokenizer_for("code", True, False, True)(text[:MAX_CHARS_READ]))
 
 

@@ -31,7 +31,8 @@ MAX_PIECED_WORD_CHARS: Final = 64
 MAX_CACHED_WORD_PIECES: Final = 100_000
 PARTIAL_SUMS: Final = 8
 MAX_SUMMED_ROWS: Final = 128
-MAX_CACHED_QUERIES: Final = 64
+MAX_CACHED_QUERIES: Final = 64  # of one call, and MAX_CACHED_CALLS times as many of all calls
+MAX_CACHED_CALLS: Final = 4
 # A run of letters and digits, or one character of a script written without spaces.
 _IDEOGRAPHS: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _PIECED_WORD: Final = re.compile(f"[{_IDEOGRAPHS}]|[^\\W_{_IDEOGRAPHS}]+")
@@ -158,25 +159,30 @@ class StaticEncoder:
         self._has_multilingual = self.multilingual_folder.is_dir()
         if self._has_multilingual:
             self.languages = ENGLISH | LANGUAGES
-        # the texts of the last call, and their vectors
-        self._last: tuple[tuple[str, ...], Vectors] = ((), np.zeros((0, self.dim), dtype=np.float32))
+        self._query_cache: dict[str, Vectors] = {}
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
         """Encode texts as `(n, dim)` float32 unit rows.
 
         A tool without known pieces, and a query without known words, gives a row of zeros. The last queries are cached,
-        because ranking and abstention encode the same query one after the other.
+        because ranking and abstention encode the same request, and each of its steps, one after the other.
 
         Raises:
             StoreError: for the first text that is not English, if the multilingual table is damaged.
         """
         if kind == "tool" or len(texts) > MAX_CACHED_QUERIES:
             return self._encode_rows(texts, kind)
-        last, rows = self._last
-        if last != (key := tuple(texts)):
-            rows = self._encode_rows(texts, kind)
-            self._last = key, rows
-        return rows.copy()
+        cache = self._query_cache
+        missing = [text for text in dict.fromkeys(texts) if text not in cache]
+        if missing:
+            if len(cache) + len(missing) > MAX_CACHED_CALLS * MAX_CACHED_QUERIES:
+                cache = {text: cache[text] for text in texts if text in cache}
+            rows = self._encode_rows(missing, kind)
+            self._query_cache = cache = cache | dict(zip(missing, rows, strict=True))
+        vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
+        for vector, text in zip(vectors, texts, strict=True):
+            vector[:] = cache[text]
+        return vectors
 
     def _encode_rows(self, texts: Sequence[str], kind: Kind) -> Vectors:
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)

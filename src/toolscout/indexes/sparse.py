@@ -68,7 +68,7 @@ class BM25:
         self._token_kinds = list_kinds(settings)
         self._query_cache: dict[str, npt.NDArray[np.float32]] = {}
         self._best_cache: dict[str, tuple[npt.NDArray[np.intp], npt.NDArray[np.float32], bool]] = {}
-        self._terms_cache: dict[str, tuple[Counter[str], list[Postings]]] = {}
+        self._terms_cache: dict[str, tuple[Counter[str], dict[str, Postings]]] = {}
         self._impacts = self._sample = None
         if "impact_terms" in arrays:
             self._impacts = ImpactLists(arrays, self._data, self._indices)
@@ -154,23 +154,25 @@ class BM25:
 
     def _list_postings(self, query: str) -> list[Postings]:
         """Return the known terms of a query, in its order."""
-        return self._look_up_terms(query)[1]
+        return list(self._look_up_terms(query)[1].values())
 
     def _count_terms(self, query: str) -> Counter[str]:
         """Count each term of a query, once or as often as it occurs, depending on the settings."""
         return self._look_up_terms(query)[0]
 
-    def _look_up_terms(self, query: str) -> tuple[Counter[str], list[Postings]]:
-        """Return the counts of a query's terms, and the known ones. One search asks for them five times."""
+    def _look_up_terms(self, query: str) -> tuple[Counter[str], dict[str, Postings]]:
+        """Return the counts of a query's terms, and the known terms. One search asks for them five times."""
         if (cached := self._terms_cache.get(query)) is not None:
             return cached
-        terms = [kind.mark + word for kind in self._token_kinds for word in kind.tokens(query)]
+        words = self._token_kinds[0].tokens.split(query)  # all kinds share the tokenizer
+        kinds = self._token_kinds
+        terms = [kind.mark + term for kind in kinds for word in words for term in kind.tokens.list_terms(word)]
         counts = Counter(terms if self.settings.repeats else list(dict.fromkeys(terms)))
-        postings = []
+        postings = {}
         for term, count in counts.items():
             number = self._vocabulary.get(term)
             if number is not None:
-                postings.append(Postings(number, int(self._indptr[number]), int(self._indptr[number + 1]), count))
+                postings[term] = Postings(number, int(self._indptr[number]), int(self._indptr[number + 1]), count)
         if len(self._terms_cache) >= MAX_CACHED_SPLITS:
             self._terms_cache = {}
         self._terms_cache[query] = counts, postings
@@ -243,13 +245,36 @@ class BM25:
         positions = np.array([bisect.bisect_left(self.ids, tool_id) for tool_id in ids], dtype=np.int32)
         postings = self._list_postings(query)
         table = np.zeros((len(postings), len(ids)), dtype=np.float32)
+        if postings and self._impacts is None:
+            self._read_scores(table, positions, postings)
+        else:
+            self._look_up_scores(table, positions, postings)
+        return table
+
+    def _read_scores(
+        self, table: npt.NDArray[np.float32], positions: npt.NDArray[np.int32], postings: Sequence[Postings]
+    ) -> None:
+        """Fill the table of `score_terms`. The lists of all terms are read at once, which suits short ones."""
+        columns = np.full(len(self.ids), -1, dtype=np.int32)
+        columns[positions] = np.arange(len(positions))
+        starts, ends, counts = np.array([(start, end, count) for _, start, end, count in postings]).T
+        column = columns[np.concatenate([self._indices[start:end] for _, start, end, _ in postings])]
+        places = np.flatnonzero(column >= 0)
+        ends_read = np.cumsum(ends - starts)
+        rows = np.searchsorted(ends_read, places, side="right")
+        values = self._data[places + (ends - ends_read)[rows]]
+        table[rows, column[places]] = values * counts[rows].astype(np.float32)
+
+    def _look_up_scores(
+        self, table: npt.NDArray[np.float32], positions: npt.NDArray[np.int32], postings: Sequence[Postings]
+    ) -> None:
+        """Fill the table of `score_terms`. Each tool is looked up in the list of each term, which may be long."""
         for row, (_, start, end, count) in zip(table, postings, strict=True):
             tools = self._indices[start:end]
             places = np.searchsorted(tools, positions)
             places[places == len(tools)] = 0
             has_term = tools[places] == positions
             row[has_term] = self._data[start + places[has_term]] * np.float32(count)
-        return table
 
     def mass(self, query: str) -> tuple[float, float]:
         """Compute an upper bound of a query's scores, and the share of its terms that occur in some tool.
@@ -257,9 +282,9 @@ class BM25:
         The bound is the score of a tool that repeats every term without end. Terms of no tool count as the rarest.
         """
         upper_bound, n_known, total = 0.0, 0, 0
-        for term, count in self._count_terms(query).items():
-            number = self._vocabulary.get(term)
-            frequency = 0 if number is None else int(self._indptr[number + 1] - self._indptr[number])
+        counts, postings = self._look_up_terms(query)
+        for term, count in counts.items():
+            frequency = known.end - known.start if (known := postings.get(term)) else 0
             rarity = math.log(1 + (len(self.ids) - frequency + 0.5) / (frequency + 0.5))
             is_written = term.startswith(WRITTEN_MARK)
             upper_bound += count * rarity * self._token_kinds[is_written].share

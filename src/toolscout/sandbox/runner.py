@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import signal
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Awaitable, Callable
@@ -24,6 +25,7 @@ import msgspec
 from toolscout.errors import Unavailable
 from toolscout.sandbox import child
 from toolscout.sandbox.bubblewrap import find_bubblewrap
+from toolscout.sandbox.processes import start_process
 
 if TYPE_CHECKING:
     from anyio.abc import Process
@@ -174,7 +176,7 @@ class Worker:
 
         command = build_command(isolation, limits, program or Path(child.__file__))
         try:
-            process = await anyio.open_process(command, env={}, cwd="/", start_new_session=True)
+            process = await start_process(command, env={}, cwd="/", errors=subprocess.PIPE)
         except OSError as error:
             raise Unavailable(f"run_code cannot start a process: {error.strerror}") from None
         worker = cls(process, limits)

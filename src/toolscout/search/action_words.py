@@ -20,6 +20,7 @@ __all__ = [
     "UNDO",
     "ActionCues",
     "Evidence",
+    "count_stems",
     "get_cues",
     "get_effect_cues",
     "get_effects",
@@ -128,6 +129,11 @@ def read_words(text: str) -> str:
     """Return the stems of a text in order, with `CLAUSE_END` between its clauses."""
     clauses = (" ".join(tokenize_in_order(clause)) for clause in _CLAUSE.split(text))
     return f" {CLAUSE_END} ".join(clause for clause in clauses if clause)
+
+
+def count_stems(words: str) -> int:
+    """Return how many stems a request has; `words` is from `read_words`."""
+    return sum(word != CLAUSE_END for word in words.split())
 
 
 @functools.lru_cache(maxsize=1)

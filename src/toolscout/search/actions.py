@@ -20,13 +20,14 @@ from toolscout.encoders import split_identifiers
 from toolscout.search.action_words import (
     LITERAL_WEIGHT,
     UNDO,
+    Evidence,
+    count_stems,
     get_cues,
     get_effect_cues,
     get_effects,
     get_opposites,
     get_reversals,
     read_words,
-    tokenize_in_order,
 )
 from toolscout.search.pipeline import Stage
 from toolscout.types import Explanation, Hit, Search, digest
@@ -84,10 +85,10 @@ class OrderActions(Stage):
         if not contested:
             return search
         text = search.query[:MAX_READ_CHARS]
-        terms = tokenize_in_order(text)
-        if len(terms) > MAX_TERMS:
+        words = read_words(text)
+        if count_stems(words) > MAX_TERMS:
             return search
-        request = _Request(read_words(text), is_question(text))
+        request = _Request(words, is_question(text))
         hits = list(search.hits)
         for number, held in contested.items():
             siblings = self._families[number]
@@ -168,6 +169,7 @@ class _Request:
         self._words = words
         self._asks = asks
         self._effects = {effect: cues.weigh(words, asks) for effect, cues in get_effect_cues().items()}
+        self._weighed: dict[str, tuple[bool, Evidence]] = {}
 
     def prefers(self, behind: str, front: str) -> bool:
         """Tell whether the evidence puts a tool that does `behind` before one that does `front`, its opposite.
@@ -175,9 +177,9 @@ class _Request:
         A verb that stands in the request yields only if it is negated, or to one that is made from it: "stop following
         her" means `unfollow`. There the shared stem speaks for neither if enough else speaks for the longer verb.
         """
-        cues = get_cues()
-        literals = {verb for verb in (front, behind) if cues[verb].stands_in(self._words)}
-        found = {verb: cues[verb].weigh(self._words, self._asks) for verb in (front, behind)}
+        weighed = {verb: self._weigh(verb) for verb in (front, behind)}
+        literals = {verb for verb, (is_literal, _) in weighed.items() if is_literal}
+        found = {verb: evidence for verb, (_, evidence) in weighed.items()}
         scores = {
             verb: found[verb].weight + found[other].against + self._weigh_effect(verb, other)
             for verb, other in ((front, behind), (behind, front))
@@ -189,6 +191,13 @@ class _Request:
         if front in literals and not found[front].against and not (is_derived and front == short):
             return False
         return scores[behind] - scores[front] >= MIN_LEAD
+
+    def _weigh(self, verb: str) -> tuple[bool, Evidence]:
+        """Return whether a verb itself stands in the request, and the evidence for it; each verb is weighed once."""
+        if verb not in self._weighed:
+            cues = get_cues()[verb]
+            self._weighed[verb] = cues.stands_in(self._words), cues.weigh(self._words, self._asks)
+        return self._weighed[verb]
 
     def _weigh_effect(self, verb: str, other: str) -> float:
         """Return how strongly the request asks for the effect of a verb; 0 if its opposite has the same effect."""

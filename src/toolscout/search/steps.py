@@ -316,7 +316,7 @@ def _describe_cut(text: str, cut: Cut, before: _Piece, after: _Piece, context: M
     first_word = after.words[0] if after.words else ""
     values: dict[str, float] = {
         "bias": 1.0,
-        **dict.fromkeys((*cut.marks, *cut.links), 1.0),
+        **dict.fromkeys((*sorted(cut.marks), *sorted(cut.links)), 1.0),  # a sum has one order in every process
         **_describe_after(after, first_word),
         **_describe_before(before),
         **_describe_edge(text, cut, before, after, first_word),

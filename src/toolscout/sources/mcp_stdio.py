@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from toolscout.sandbox.processes import start_process
 from toolscout.sources import mcp_watchdog
 from toolscout.sources.mcp_limits import MAX_DISCARDED_BYTES, TOO_LARGE, LineSplitter, LongLine, find_request_id
 
@@ -59,9 +60,8 @@ async def open_stdio(
     """
     import anyio
 
-    process = await anyio.open_process(
-        list(command), env=dict(env), cwd=cwd, stderr=errors, start_new_session=True
-    )  # do not await before the task group is entered: a cancellation would lose the process
+    process = await start_process(command, env=env, cwd=cwd, errors=errors)
+    # do not await before the task group is entered: a cancellation would lose the process
     mcp_watchdog.guard_group(process.pid)
     coming_in, received = anyio.create_memory_object_stream[Any](0)
     to_send, going_out = anyio.create_memory_object_stream[Any](0)

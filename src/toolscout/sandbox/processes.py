@@ -1,0 +1,31 @@
+"""Starts processes so that a cancellation of the start leaves none behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from anyio.abc import Process
+
+__all__ = ["start_process"]
+
+
+async def start_process(
+    command: Sequence[str], *, env: Mapping[str, str], cwd: str | None, errors: int | IO[str]
+) -> Process:
+    """Start a process that leads a session of its own, with pipes to its input and from its output.
+
+    Once the process runs, the caller gets it even if the caller is cancelled meanwhile: asyncio abandons a process
+    whose start is cancelled, together with its children and its pipes. Enter a `try` before the next `await`, and end
+    the process in its `finally`.
+
+    Raises:
+        OSError: if the command cannot be started.
+        ValueError: if an argument cannot be passed on.
+    """
+    import anyio
+
+    await anyio.lowlevel.checkpoint_if_cancelled()
+    with anyio.CancelScope(shield=True):
+        return await anyio.open_process(list(command), env=dict(env), cwd=cwd, stderr=errors, start_new_session=True)
