@@ -15,11 +15,9 @@ from toolscout import encoders, llm
 from toolscout.arrays import Vectors
 from toolscout.catalogue.array_file import Arrays
 from toolscout.catalogue.earlier import EarlierSnapshot
-from toolscout.catalogue.screening import suspects
 from toolscout.catalogue.snapshot import TOOLS_BATCH
 from toolscout.catalogue.snapshot_files import Part
 from toolscout.catalogue.store import Catalogue
-from toolscout.catalogue.tool_words import read_tool_words
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
 from toolscout.encoders import Encoder
@@ -150,7 +148,8 @@ class Workspace:
             if not isinstance(index, Ann):
                 return index.arrays(), index.meta
             graph = EarlierGraph(taken[1].arrays, taken[0].places) if taken else None
-            return index.arrays(functools.partial(_read_all_tools, catalogue), graph), index.meta
+            # The graph leaves a core for the words, which every recipe needs.
+            return index.arrays(functools.partial(index_words, catalogue), graph), index.meta
 
         def load() -> Exact:
             part = catalogue.load_part(key, make)
@@ -261,13 +260,6 @@ class Workspace:
                 f"{len(missing):,} of {len(texts):,} tools have no vector of {encoder.name} yet "
                 f"(there are vectors of: {cached}). Run  toolscout sync {option}"
             )
-
-
-def _read_all_tools(catalogue: Catalogue) -> None:
-    """Prepare what searches need besides vectors, which a graph of them leaves a core for."""
-    index_words(catalogue)
-    read_tool_words(catalogue)
-    suspects(catalogue)
 
 
 def _weigh_terms(catalogue: Catalogue, ids: Sequence[str]) -> list[dict[int, float]]:
