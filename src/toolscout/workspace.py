@@ -43,6 +43,7 @@ from toolscout.types import Tool, digest
 __all__ = ["BASE_FOLDER", "BuildRecipe", "LiveEvidence", "Workspace", "index_words", "name_space"]
 
 BASE_FOLDER: Final = "base"  # folder inside a model that holds the model of its base
+MIN_READ_TOOLS: Final = 200_000  # from here on, the vectors of candidates are read from their file, not mapped
 MAX_TEXTS_EMBEDDED_BY_SEARCH: Final = 256  # more must be embedded by add or sync, where people expect to wait
 
 LiveEvidence = Callable[[], tuple[int, Sequence[Example]]]
@@ -154,8 +155,8 @@ class Workspace:
         def load() -> Exact:
             part = catalogue.load_part(key, make)
             index = kind.from_arrays(part.arrays, part.meta, catalogue.ids)
-            # Up to the size of a graph, mapped vectors are small, and reading them takes an eighth less of a search.
-            if name == "ann" and index.reads_few_rows and "vectors" in part.rows:
+            # Mapped rows are read eight times as fast, but in the end all of them count as memory of the process.
+            if name == "ann" and len(catalogue) >= MIN_READ_TOOLS and "vectors" in part.rows:
                 index.read_rows_with(part.rows["vectors"].read)
             return index
 

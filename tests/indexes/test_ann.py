@@ -6,14 +6,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from toolscout import workspace
+from toolscout.encoders.static import load_static
 from toolscout.errors import StoreError
 from toolscout.indexes import MIN_ANN_TOOLS, ann, choose_index, graph, pack, unpack
 from toolscout.indexes.ann import Ann, EarlierGraph
 from toolscout.indexes.exact import Exact
+from toolscout.recipes.select import Selection
+from toolscout.scout import Scout
 from toolscout.testing import check_index
 
 if not ann.is_available():
@@ -205,6 +210,20 @@ def test_new_and_removed_tools_change_the_graph() -> None:
     assert index.search(make_rows(1), 1)[0] == [["t/b"]]
     index.upsert(["t/c"], make_rows(1))
     assert index.search(make_rows(1), 1)[0] == [["t/c"]]
+
+
+@pytest.mark.parametrize("least", [1, 1_000])
+def test_the_vectors_of_a_large_catalogue_do_not_count_as_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int
+) -> None:
+    monkeypatch.setattr(workspace, "MIN_READ_TOOLS", least)
+    tools = [{"name": f"tool_{number}", "description": f"does the thing {number}"} for number in range(30)]
+    with Scout(tmp_path, index="ann", encoder="static") as scout:
+        scout.add(tools, name="things")
+        catalogue, _ = scout.pipeline("dense")
+        index = scout.workspace(Selection("dense")).index_tools(catalogue, load_static())
+        assert (index._read_rows is not None) == (least == 1)
+        assert scout.search("does the thing 7", recipe="dense").ids
 
 
 def test_the_size_of_the_catalogue_and_the_package_choose_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
