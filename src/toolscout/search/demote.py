@@ -72,7 +72,8 @@ class Demote(Stage):
         named_last: list[Hit] = []
         for hit in hits:
             exact = hit.why == EXACT
-            if exact and hit.id.casefold() in search.query.casefold():
+            is_selected = exact and hit.id.casefold() in search.query.casefold()
+            if is_selected or (not exact and hit.id not in self.behind):  # nearly all of them
                 front.append(hit)
             elif self._is_demoted(search, hit.id, sources) or (exact and self._is_doubtful_name(hit.id, sources)):
                 (named_last if exact else last).append(hit)
