@@ -30,6 +30,7 @@ from toolscout.indexes.graph import (
     is_available,
     open_graph,
 )
+from toolscout.indexes.page_advice import advise_all, advise_few
 from toolscout.indexes.ranking import Mask, Spread, check_rows, masks, pad_best, top_k
 from toolscout.indexes.rounded import Codes, make_codes
 
@@ -249,6 +250,8 @@ class Ann(Exact):
             is_intact = False
         if not is_intact:
             raise StoreError("The stored graph of the index is damaged. Build it again.")
+        advise_few(index.vectors)
+        advise_all(arrays["graph"])
         return index
 
 
