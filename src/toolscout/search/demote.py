@@ -72,8 +72,7 @@ class Demote(Stage):
         named_last: list[Hit] = []
         for hit in hits:
             exact = hit.why == EXACT
-            is_selected = exact and hit.id.casefold() in search.query.casefold()
-            if is_selected or (not exact and hit.id not in self.behind):  # nearly all of them
+            if exact and hit.id.casefold() in search.query.casefold():
                 front.append(hit)
             elif self._is_demoted(search, hit.id, sources) or (exact and self._is_doubtful_name(hit.id, sources)):
                 (named_last if exact else last).append(hit)
@@ -98,6 +97,8 @@ class Demote(Stage):
         return frozenset(source for source in candidates if (name := list_source_words(source)) and name <= words)
 
     def _is_demoted(self, search: Search, tool_id: str, sources: AbstractSet[str]) -> bool:
+        if tool_id not in self.behind:
+            return False
         if tool_id in self.suspicious:
             return True
         original = self.rivals.copies.get(tool_id) if self.rivals else None
