@@ -1,5 +1,8 @@
 """Measures large catalogues: time to add, first search of a new process, each search, memory, recall, bytes moved.
 
+The first search is measured twice: *warm*, right after the tools were added, and *cold*, after the system has dropped
+what it keeps of the home's files in memory.
+
 The tools vary those of `tool_corpora/toucan`: the first 13,685 are its own, and in each further copy half of the words
 of every name and description are exchanged for other words of the corpus, or now and then for a new word.
 
@@ -121,7 +124,9 @@ def add_tools(home: Path, folders: Sequence[Path]) -> dict[str, Any]:
         read = time_call(lambda: [scout.add(folder) for folder in folders])
         build = time_call(scout.embed)
         loads.append(os.getloadavg()[0])
-        report = {"read": read, "build": build, "peak_mb": peak_mb(), "loads": loads}
+        others = os.times()
+        report = {"read": read, "build": build, "others_processor_s": others.children_user + others.children_system}
+        report |= {"peak_mb": peak_mb(), "loads": loads}
         report["snapshot_mb"] = sum(path.stat().st_size for path in (home / "snapshots").glob("*.arrays")) / 1e6
         report["catalogue_mb"] = sum(path.stat().st_size for path in home.glob("catalogue.db*")) / 1e6
     return report
@@ -143,16 +148,39 @@ def measure_bandwidth() -> float:
     return BANDWIDTH_BYTES / min(time_call(block.sum)["processor_s"] for _ in range(5))
 
 
-def search_tools(home: Path, requests: Sequence[str]) -> dict[str, Any]:
-    """Search a filled home as a new process."""
+def drop_files(home: Path) -> None:
+    """Have the system forget what it keeps of a home's files in memory, where it can be asked to."""
+    for path in (path for path in home.rglob("*") if path.is_file() and hasattr(os, "posix_fadvise")):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())  # only what is on the disk can be dropped
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def search_first(home: Path, request: str) -> tuple[Any, dict[str, Any]]:
+    """Open a filled home as a new process and search it once. Returns the open home and the times."""
     began, began_processor = time.perf_counter(), time.process_time()
     from toolscout.scout import Scout
 
     imported = time.perf_counter() - began
-    with Scout(home) as scout:
-        scout.search(requests[0], recipe="hybrid")
-        first = {"wall_s": time.perf_counter() - began, "processor_s": time.process_time() - began_processor}
-        report: dict[str, Any] = {"import_s": imported, "first_search": first, "recipes": {}}
+    scout = Scout(home)
+    scout.search(request, recipe="hybrid")
+    first = {"wall_s": time.perf_counter() - began, "processor_s": time.process_time() - began_processor}
+    return scout, {"import_s": imported, "first_search": first}
+
+
+def search_cold(home: Path, request: str) -> dict[str, Any]:
+    """Search a home once whose files must be read from the disk."""
+    drop_files(home)
+    scout, report = search_first(home, request)
+    with scout:
+        return report
+
+
+def search_tools(home: Path, requests: Sequence[str]) -> dict[str, Any]:
+    """Search a filled home as a new process."""
+    scout, report = search_first(home, requests[0])
+    with scout:
+        report["recipes"] = {}
         for recipe in ("bm25", "dense", "hybrid"):
             scout.search(requests[0], recipe=recipe)
             times = [time_call(functools.partial(scout.search, text, recipe=recipe)) for text in requests]
@@ -254,7 +282,7 @@ def measure(n_tools: int, data: Path, work: Path, commit: str | None) -> dict[st
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     inherited["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
     report = {}
-    for part, environment in (("add", {}), ("search", threads), ("more", {})):
+    for part, environment in (("add", {}), ("search", threads), ("cold", threads), ("more", {})):
         done = folder / f"{part}.json"
         if not done.exists():
             if part == "add":
@@ -276,7 +304,8 @@ def run_part(part: str, folder: Path, data: Path) -> dict[str, Any]:
         return add_tools(home, sorted((folder / "tools").iterdir()))
     if part == "more":
         return add_more_tools(home, folder / "more" / "added")
-    return search_tools(home, list_requests(data))
+    requests = list_requests(data)
+    return search_cold(home, requests[0]) if part == "cold" else search_tools(home, requests)
 
 
 def main() -> None:
@@ -289,7 +318,7 @@ def main() -> None:
         help="where homes are made, and kept until their size is done; by default a temporary folder",
     )
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--part", choices=("add", "search", "more"), help="of one size, in this process")
+    parser.add_argument("--part", choices=("add", "search", "cold", "more"), help="of one size, in this process")
     arguments = parser.parse_args()
     if arguments.part:
         sys.stdout.write(json.dumps(run_part(arguments.part, arguments.work, arguments.data)))

@@ -43,7 +43,7 @@ characters: a table that is too wide becomes several, each with the first column
     peers WHAT         other tool retrievers beside scout (benchmarks/peers.py): quality, cost or sets
     abstention WHAT    requests that are turned away: left-out (benchmarks/abstention.py), need, kinds, fit or shipped
                        (benchmarks/need.py)
-    scale WHAT         large catalogues (benchmarks/scale.py): add, search, recall, or what follows on paper
+    scale WHAT         large catalogues (benchmarks/scale.py): add, first, search, recall, or what follows on paper
     speed WHAT         times of everyday, encoders, pairs, service, gateway or gateway-searches
 
 With `--check` nothing is written, and the exit code is 1 if a page is out of date. With `--provenance` it counts

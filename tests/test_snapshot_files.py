@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
 import subprocess
@@ -16,6 +17,7 @@ from toolscout.catalogue.array_file import check_file, open_arrays, write_arrays
 from toolscout.catalogue.snapshot_files import SNAPSHOTS_FOLDER, check_snapshot_files
 from toolscout.catalogue.store import Store
 from toolscout.errors import StoreError
+from toolscout.indexes.page_advice import advise_all, advise_few
 from toolscout.indexes.sparse import BM25
 from toolscout.indexes.strings import Strings
 from toolscout.scout import Scout
@@ -53,6 +55,37 @@ def test_arrays_and_values_come_back_and_only_the_owner_reads_them(tmp_path: Pat
     assert np.array_equal(rows["rows"].read(np.array([7, 2, 2])), ARRAYS["rows"][[7, 2, 2]])
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert check_file(path) is None and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system takes no advice on files")
+def test_a_cold_file_is_not_read_further_than_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    advised: list[tuple[int, ...]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda file, *advice: advised.append((os.fstat(file).st_ino, *advice)))
+    write_arrays(tmp_path / "part", ARRAYS, {})
+    open_arrays(tmp_path / "part")
+    of_the_whole_file = ((tmp_path / "part").stat().st_ino, 0, 0, os.POSIX_FADV_RANDOM)
+    assert advised == [of_the_whole_file] * 2  # the samples that are checked, and the rows of one array
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_WILLNEED"), reason="the system takes no advice on mapped files")
+def test_a_walk_over_a_mapped_graph_does_not_read_page_by_page(tmp_path: Path) -> None:
+    advice: list[tuple[str, int, int]] = []
+
+    class Mapped(mmap.mmap):
+        def madvise(self, option: int, start: int = 0, length: int = 0) -> None:
+            advice.append(("all" if option == mmap.MADV_WILLNEED else "few", start, length))
+            super().madvise(option, start, length)
+
+    path = tmp_path / "part"
+    path.write_bytes(bytes(range(256)) * 200)
+    with path.open("rb") as file:
+        content = np.frombuffer(Mapped(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8)
+    part = content[5_000:45_000].reshape(100, 400)
+    assert advise_all(part) and advise_few(part[50:]) and not advise_all(part.copy())
+    page = mmap.PAGESIZE
+    starts = [5_000 - 5_000 % page, 25_000 - 25_000 % page]
+    assert advice == [("all", starts[0], 45_000 - starts[0]), ("few", starts[1], 45_000 - starts[1])]
+    assert part[0, :5].tolist() == [(5_000 + number) % 256 for number in range(5)]
 
 
 @pytest.mark.parametrize("place", range(0, 700, 13))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import functools
 import logging
@@ -343,6 +342,8 @@ class Scout:
 
     async def asearch(self, query: str, k: int | None = None, **options: Any) -> Search:
         """Run `search` in a thread, for asynchronous callers."""
+        import asyncio  # not needed by the first search of a new process
+
         return await asyncio.to_thread(self.search, query, k, **options)
 
     def pipeline(self, recipe: str | None = None, *, model: str | Path | None = None) -> tuple[Catalogue, Pipeline]:

@@ -15,11 +15,9 @@ from toolscout import encoders, llm
 from toolscout.arrays import Vectors
 from toolscout.catalogue.array_file import Arrays
 from toolscout.catalogue.earlier import EarlierSnapshot
-from toolscout.catalogue.screening import suspects
 from toolscout.catalogue.snapshot import TOOLS_BATCH
 from toolscout.catalogue.snapshot_files import Part
 from toolscout.catalogue.store import Catalogue
-from toolscout.catalogue.tool_words import read_tool_words
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
 from toolscout.encoders import Encoder
@@ -45,6 +43,7 @@ from toolscout.types import Tool, digest
 __all__ = ["BASE_FOLDER", "BuildRecipe", "LiveEvidence", "Workspace", "index_words", "name_space"]
 
 BASE_FOLDER: Final = "base"  # folder inside a model that holds the model of its base
+MIN_READ_TOOLS: Final = 200_000  # from here on, the vectors of candidates are read from their file, not mapped
 MAX_TEXTS_EMBEDDED_BY_SEARCH: Final = 256  # more must be embedded by add or sync, where people expect to wait
 
 LiveEvidence = Callable[[], tuple[int, Sequence[Example]]]
@@ -150,13 +149,14 @@ class Workspace:
             if not isinstance(index, Ann):
                 return index.arrays(), index.meta
             graph = EarlierGraph(taken[1].arrays, taken[0].places) if taken else None
-            return index.arrays(functools.partial(_read_all_tools, catalogue), graph), index.meta
+            # The graph leaves a core for the words, which every recipe needs.
+            return index.arrays(functools.partial(index_words, catalogue), graph), index.meta
 
         def load() -> Exact:
             part = catalogue.load_part(key, make)
             index = kind.from_arrays(part.arrays, part.meta, catalogue.ids)
-            # Up to the size of a graph, mapped vectors are small, and reading them takes an eighth less of a search.
-            if name == "ann" and index.reads_few_rows and "vectors" in part.rows:
+            # Mapped rows are read eight times as fast, but in the end all of them count as memory of the process.
+            if name == "ann" and len(catalogue) >= MIN_READ_TOOLS and "vectors" in part.rows:
                 index.read_rows_with(part.rows["vectors"].read)
             return index
 
@@ -261,13 +261,6 @@ class Workspace:
                 f"{len(missing):,} of {len(texts):,} tools have no vector of {encoder.name} yet "
                 f"(there are vectors of: {cached}). Run  toolscout sync {option}"
             )
-
-
-def _read_all_tools(catalogue: Catalogue) -> None:
-    """Prepare what searches need besides vectors, which a graph of them leaves a core for."""
-    index_words(catalogue)
-    read_tool_words(catalogue)
-    suspects(catalogue)
 
 
 def _weigh_terms(catalogue: Catalogue, ids: Sequence[str]) -> list[dict[int, float]]:

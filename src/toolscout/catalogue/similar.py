@@ -84,7 +84,9 @@ def find_rivals(catalogue: Catalogue, encode: Encode) -> Rivals | None:
     """
     if len(set(catalogue.added.values())) < 2 and len(set(catalogue.first_seen.values())) < 2:
         return None
-    encoded = catalogue.load_or_build(RIVALS_FORMAT, lambda: msgspec.json.encode(_compare_tools(catalogue, encode)))
+    encoded = catalogue.load_or_build(
+        RIVALS_FORMAT, lambda: msgspec.json.encode(_compare_tools(catalogue, encode), order="deterministic")
+    )
     return msgspec.json.decode(encoded, type=Rivals)
 
 

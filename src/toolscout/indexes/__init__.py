@@ -54,7 +54,7 @@ __all__ = [
 
 
 BUILT_IN_INDEXES: Final = ("auto", "exact", "ann")
-MIN_ANN_TOOLS: Final = 200_000  # from here on, `auto` is `ann` where its package is installed
+MIN_ANN_TOOLS: Final = 100_000  # from here on, `auto` is `ann` where its package is installed
 
 
 class VectorIndex(Protocol):

@@ -19,7 +19,6 @@ import msgspec
 from toolscout import encoders
 from toolscout.abstain.decision import build_abstainer
 from toolscout.catalogue.duplicates import Duplicates, find_duplicates
-from toolscout.catalogue.second_process import SecondProcess
 from toolscout.catalogue.store import MAX_IDS_IN_QUERY, Catalogue, Store
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
@@ -37,6 +36,7 @@ from toolscout.models.model_store import Manifest
 from toolscout.recipes import registry
 from toolscout.recipes.champion_switch import ChampionSwitch
 from toolscout.recipes.guard import guard
+from toolscout.recipes.second_process import SecondProcess, list_parts
 from toolscout.recipes.select import Selection, SelectionKey, Selector
 from toolscout.search.pipeline import Decide, Pipeline, Stage
 from toolscout.search.why import Why, explain, find, try_words
@@ -286,9 +286,7 @@ class SearchEngine:
 
     def _screen_aside(self, catalogue: Catalogue) -> SecondProcess:
         """Screen the tools of a large catalogue beside the making of its indexes."""
-        needed = {"suspects": self.settings.trust_scan, "duplicates": self.settings.fold_similar}
-        parts = [part for part, is_needed in needed.items() if is_needed]
-        return SecondProcess(self.store, catalogue, self.settings.preferred_sources, parts)
+        return SecondProcess(self.store, catalogue, self.settings.preferred_sources, list_parts(self.settings))
 
     def _find_catalogue(self) -> Catalogue | None:
         """Return the present snapshot from a pipeline that is ready, so that its indexes are open only once."""

@@ -21,7 +21,7 @@ from toolscout.search.prerequisites import Orders, bring_prerequisites
 from toolscout.types import Tool
 from toolscout.workspace import Workspace
 
-__all__ = ["guard"]
+__all__ = ["encode_for_rivals", "guard"]
 
 
 def guard(
@@ -50,7 +50,7 @@ def guard(
     demote: list[Stage] = []
     excluded: AbstractSet[str] = frozenset()
     if scan:
-        rivals = find_rivals(catalogue, functools.partial(_encode_for_rivals, workspace))
+        rivals = find_rivals(catalogue, functools.partial(encode_for_rivals, workspace))
         demotion = Demote(suspects(catalogue), rivals, catalogue)
         demote, excluded = [demotion], demotion.behind
     stages.append(bring_prerequisites(catalogue, workspace.settings, excluded=excluded, orders=orders))
@@ -60,7 +60,7 @@ def guard(
     return Pipeline([*stages, Cut(k)])
 
 
-def _encode_for_rivals(workspace: Workspace, tools: Sequence[Tool]) -> Vectors:
+def encode_for_rivals(workspace: Workspace, tools: Sequence[Tool]) -> Vectors:
     """Encode tools as 0.7 of their text and 0.3 of their name, `(tools, d)`, for which the bounds were chosen.
 
     A first sentence that all tools of a source share must not make them look related.

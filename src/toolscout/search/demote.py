@@ -97,6 +97,8 @@ class Demote(Stage):
         return frozenset(source for source in candidates if (name := list_source_words(source)) and name <= words)
 
     def _is_demoted(self, search: Search, tool_id: str, sources: AbstractSet[str]) -> bool:
+        if tool_id not in self.behind:
+            return False
         if tool_id in self.suspicious:
             return True
         original = self.rivals.copies.get(tool_id) if self.rivals else None

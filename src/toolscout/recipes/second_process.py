@@ -1,41 +1,46 @@
 """Screens the tools of a large catalogue in a second process, while the first one builds indexes.
 
-Suspicious tools, duplicates and the words of tools depend on the catalogue alone. The second process writes the words
-into a file of the same snapshot, and returns the others as the values that the store keeps. If it fails, the first
-process builds them.
+Suspicious tools, duplicates, rivals, dependencies and the words of tools need no index. The second process writes the
+words into a file of the same snapshot, and returns the others as the values that the store keeps. If it fails, the
+first process builds them when the indexes are done.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
+from toolscout.catalogue.dependencies import find_dependencies
+from toolscout.catalogue.duplicates import find_duplicates
 from toolscout.catalogue.read_snapshot import STAMP_KEY, read_snapshot
+from toolscout.catalogue.screening import suspects
+from toolscout.catalogue.similar import find_rivals
 from toolscout.catalogue.snapshot_files import SNAPSHOTS_FOLDER
-from toolscout.catalogue.store import Store
+from toolscout.catalogue.store import Catalogue, Store
+from toolscout.config import Settings
+from toolscout.recipes.guard import encode_for_rivals
+from toolscout.workspace import Workspace
 
-if TYPE_CHECKING:
-    from toolscout.catalogue.snapshot import Catalogue
-
-__all__ = ["SecondProcess", "screen_tools"]
+__all__ = ["SecondProcess", "list_parts", "screen_tools"]
 
 MIN_SCREENED_ASIDE: Final = 30_000  # tools; below, a second process saves less than a few seconds
-_log: Final = logging.getLogger("toolscout.catalogue.second_process")
+_log: Final = logging.getLogger("toolscout.recipes.second_process")
 # The child is isolated from its folder and the environment, so it gets the paths of modules as data.
 _SCREENING: Final = """
 import json, sys
 request = json.load(sys.stdin)
 sys.path[:] = request.pop("paths")
-from toolscout.catalogue.second_process import screen_tools
+from toolscout.recipes.second_process import screen_tools
 sys.stdout.buffer.write(screen_tools(**request))
 """
 
@@ -50,7 +55,7 @@ class SecondProcess:
             store: the snapshot's.
             catalogue: the snapshot.
             preferred: sources, as `duplicates.find_duplicates` takes them.
-            parts: what is needed, of `duplicates` and `suspects`.
+            parts: what is needed, as `list_parts` returns it.
         """
         self._catalogue, self._process = catalogue, None
         stamp = catalogue.pending.get(STAMP_KEY)
@@ -113,22 +118,39 @@ def screen_tools(*, home: str, pin: bool, stamp: str, generation: int, preferred
         stamp: of the snapshot's files.
         generation: of the snapshot.
         preferred: sources, as `duplicates.find_duplicates` takes them.
-        parts: what is needed, of `duplicates` and `suspects`.
+        parts: what is needed, as `list_parts` returns it.
     """
-    from toolscout.catalogue.duplicates import find_duplicates
-    from toolscout.catalogue.screening import suspects
-
     store = Store(Path(home), pin=pin)
     try:
         values: dict[str, Any] = {}
         with store.reading():
             catalogue = read_snapshot(store, Path(home) / SNAPSHOTS_FOLDER, stamp)
             if catalogue.generation == generation:
-                if "suspects" in parts:
-                    suspects(catalogue)
-                if "duplicates" in parts:
-                    find_duplicates(catalogue, preferred)
+                _build_parts(catalogue, preferred, parts)
                 values = {key: value for key, value in catalogue.pending.items() if key != STAMP_KEY}
         return msgspec.msgpack.encode(values)
     finally:
         store.close()
+
+
+def list_parts(settings: Settings) -> list[str]:
+    """Return what searches need of the values that depend on the tools alone."""
+    needed = {
+        "suspects": settings.trust_scan,
+        "duplicates": settings.fold_similar,
+        "rivals": settings.trust_scan,
+        "dependencies": settings.prerequisites > 0,
+    }
+    return [part for part, is_needed in needed.items() if is_needed]
+
+
+def _build_parts(catalogue: Catalogue, preferred: Sequence[str], parts: Sequence[str]) -> None:
+    """Build the values of some parts; the snapshot keeps them as pending."""
+    makers: dict[str, Callable[[], object]] = {
+        "suspects": lambda: suspects(catalogue),
+        "duplicates": lambda: find_duplicates(catalogue, preferred),
+        "rivals": lambda: find_rivals(catalogue, functools.partial(encode_for_rivals, Workspace())),
+        "dependencies": lambda: find_dependencies(catalogue),
+    }
+    for part in parts:
+        makers[part]()

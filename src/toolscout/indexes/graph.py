@@ -1,0 +1,332 @@
+"""The graph of `ann`: which directions of the vectors it holds, how it is built, and how it grows.
+
+The graph (HNSW, package usearch) holds the first principal components of the vectors as 8-bit integers. All rows have
+the same scale and nearly the same length, so an inner product orders them as a cosine would, at two thirds of the time.
+
+Threads that add tools at the same time overwrite each other's edges, and a tool without edges to it cannot be found. So
+the edges of a new graph are followed from its entry, and a tool that none of them reaches gets a second entry.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from toolscout.errors import StoreError, require
+from toolscout.indexes.rounded import LEVELS, Codes
+
+if TYPE_CHECKING:
+    from typing import Self  # new in Python 3.11
+
+__all__ = ["EarlierGraph", "Graph", "Projection", "build_graph", "import_usearch", "is_available", "open_graph"]
+
+CONNECTIVITY: Final = 16  # neighbours of a tool in the graph; twice as many on its lowest level
+EXPANSION_ADD: Final = 80
+MIN_SQUARE_SHARE: Final = 0.85  # of the squared lengths of all vectors that the components of the graph hold
+COMPONENTS_STEP: Final = 32
+CLIPPED_SHARE: Final = 0.001  # of the components, which 8 bits cut so that the others keep more of theirs
+MAX_SCALED_ROWS: Final = 20_000  # from which the scale is estimated
+MAX_SIDES: Final = 10  # components by whose side tools are sorted before they are added
+MAX_TWINS: Final = 16  # tools with the same code in the graph; more of them would have edges only to each other
+ADDED_BATCH: Final = 8_192
+PROJECTED_BATCH: Final = 65_536
+MAX_CHANGED_SHARE: Final = 0.1  # of the tools, up to which a graph grows instead of being built anew
+DAMAGED: Final = "The stored graph of the index is damaged. Run  toolscout doctor --repair"
+
+Vectors = npt.NDArray[np.float32]
+Positions = npt.NDArray[np.int32]
+CountThreads = Callable[[], int]
+
+
+class Graph(NamedTuple):
+    """A graph as arrays.
+
+    Attributes:
+        content: its bytes.
+        keyed: for each key the position of its tool; -1: the tool is gone.
+    """
+
+    content: npt.NDArray[np.uint8]
+    keyed: Positions
+
+
+class Projection:
+    """Maps vectors to the 8-bit components that a graph holds.
+
+    Attributes:
+        components: `(dim, n)`, orthonormal columns.
+        scale: of a component as a whole number.
+    """
+
+    def __init__(self, components: Vectors, scale: float) -> None:
+        """Take the attributes."""
+        self.components, self.scale = components, scale
+
+    @classmethod
+    def of(cls, vectors: Vectors, products: npt.NDArray[np.float64]) -> Self:
+        """Choose the directions in which vectors are longest, as many as hold most of their squared lengths.
+
+        Args:
+            vectors: `(n, dim)`.
+            products: `(dim, dim)`, the mean of their outer products.
+        """
+        squares, directions = np.linalg.eigh(products)
+        shares = np.cumsum(squares[::-1]) / max(squares.sum(), np.finfo(np.float64).tiny)
+        enough = int(np.searchsorted(shares, MIN_SQUARE_SHARE)) + 1
+        count = min(vectors.shape[1], -(-enough // COMPONENTS_STEP) * COMPONENTS_STEP)
+        components = np.ascontiguousarray(directions[:, ::-1][:, :count], dtype=np.float32)
+        sample = _normalise(vectors[:: 1 + len(vectors) // MAX_SCALED_ROWS] @ components)
+        largest = float(np.quantile(np.abs(sample), 1 - CLIPPED_SHARE))
+        return cls(components, LEVELS / largest if largest else float(LEVELS))
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
+        """Take the arrays of `arrays` out of others.
+
+        Raises:
+            KeyError: if they are not among them.
+        """
+        return cls(arrays["components"], float(arrays["scale"][0]))
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the projection as arrays."""
+        return {"components": self.components, "scale": np.array([self.scale])}
+
+    def make_codes(self, vectors: Vectors) -> Codes:
+        """Return the components of vectors, `(n, components)`, as rows of nearly the same length."""
+        codes: Codes = np.empty((len(vectors), self.components.shape[1]), dtype=np.int8)
+        for start in range(0, len(vectors), PROJECTED_BATCH):
+            rows = _normalise(vectors[start : start + PROJECTED_BATCH] @ self.components) * np.float32(self.scale)
+            codes[start : start + PROJECTED_BATCH] = np.rint(rows).clip(-LEVELS, LEVELS)
+        return codes
+
+
+def _normalise(rows: Vectors) -> Vectors:
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    units: Vectors = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
+    return units
+
+
+class EarlierGraph:
+    """The graph of an earlier index, to which new tools are added. Those that are gone stay in it, and are not found.
+
+    Attributes:
+        projection: that of the earlier index.
+        keyed: for each key of the graph with the new tools the position of its tool; -1: it is gone.
+    """
+
+    def __init__(self, arrays: Mapping[str, npt.NDArray[Any]], places: npt.NDArray[np.int64]) -> None:
+        """Take over the graph of an index.
+
+        Args:
+            arrays: of the index.
+            places: `(tools,)`, for each tool of the new index its position in the earlier one; -1: it is new.
+        """
+        self.projection, self._content = Projection.from_arrays(arrays), arrays["graph"]
+        positions = np.full(len(arrays["vectors"]) + 1, -1, dtype=np.int32)  # the last stands for tools that were gone
+        positions[places[places >= 0]] = np.flatnonzero(places >= 0)
+        self._new = np.flatnonzero(places < 0)
+        self._n_keys = len(arrays["keyed"])
+        self.keyed = np.concatenate([positions[arrays["keyed"]], self._new.astype(np.int32)])
+
+    @property
+    def is_worthwhile(self) -> bool:
+        """Whether few tools are new or gone. With more of them, the graph would lose recall, and is built anew."""
+        n_gone = int((self.keyed < 0).sum())
+        return n_gone + len(self._new) <= MAX_CHANGED_SHARE * self._n_keys
+
+    def grow(self, vectors: Vectors, count_threads: CountThreads) -> Graph:
+        """Return the graph with the new tools; `vectors`: of all tools. `count_threads`: see `build_graph`."""
+        graph = _make_graph(self.projection)
+        graph.load(self._content.tobytes())
+        if len(graph) != self._n_keys:
+            raise StoreError(DAMAGED)
+        _add_codes(graph, self.projection.make_codes(vectors[self._new]), count_threads)
+        return _reach_all(graph, self.keyed, lambda positions: self.projection.make_codes(vectors[positions]))
+
+
+def build_graph(vectors: Vectors, projection: Projection, count_threads: CountThreads) -> Graph:
+    """Build the graph of vectors.
+
+    Tools that are near to each other are added one after the other. So the rows that are compared are still in the
+    processor's cache, and the graph finds slightly more. Of many tools with the same code, the first are added: all
+    score the same, and equal scores are ordered by id.
+
+    Args:
+        vectors: `(n, dim)`.
+        projection: says which components the graph holds.
+        count_threads: returns how many threads add the next batch.
+    """
+    codes = projection.make_codes(vectors)
+    kept = _limit_twins(codes)
+    order = kept[_sort_by_sides(codes[kept])]
+    graph = _make_graph(projection)
+    _add_codes(graph, codes[order], count_threads)
+    return _reach_all(graph, order.astype(np.int32), codes.__getitem__)
+
+
+def _limit_twins(codes: Codes) -> npt.NDArray[np.intp]:
+    """Return positions, ascending, without those that so many tools with the same code come before."""
+    factors = np.random.default_rng(0).integers(np.iinfo(np.int64).max, size=codes.shape[1])
+    marks = np.empty(len(codes), dtype=np.int64)  # different codes hardly ever have the same
+    for start in range(0, len(codes), PROJECTED_BATCH):
+        marks[start : start + PROJECTED_BATCH] = codes[start : start + PROJECTED_BATCH].astype(np.int64) @ factors
+    order = np.argsort(marks, kind="stable")
+    ordered = marks[order]
+    return np.sort(order[np.arange(len(order)) - np.searchsorted(ordered, ordered) < MAX_TWINS])
+
+
+def _sort_by_sides(codes: Codes) -> npt.NDArray[np.intp]:
+    """Return positions sorted by the side of the median on which the first components lie."""
+    if not len(codes):
+        return np.empty(0, dtype=np.intp)
+    first = codes[:, :MAX_SIDES]
+    sides = first > np.median(first, axis=0)
+    return np.argsort(sides @ (1 << np.arange(first.shape[1])[::-1]), kind="stable")
+
+
+def _add_codes(graph: Any, codes: Codes, count_threads: CountThreads) -> None:
+    """Add codes to a graph under its next keys."""
+    for start in range(0, len(codes), ADDED_BATCH):
+        batch = codes[start : start + ADDED_BATCH]
+        first = len(graph)
+        graph.add(np.arange(first, first + len(batch)), batch, threads=count_threads())
+
+
+def _reach_all(graph: Any, keyed: Positions, make_codes: Callable[[npt.NDArray[np.intp]], Codes]) -> Graph:
+    """Give a second entry to each tool that no edge leads to, and return the graph. One is enough for each code."""
+    entered = {bytes(graph.ndim)}  # codes with a second entry; one of zeros is near to nothing
+    while True:
+        content = np.frombuffer(graph.save() or b"", dtype=np.uint8)
+        lost = _find_lost(content, keyed) if len(keyed) else np.empty(0, dtype=np.intp)
+        codes = {code.tobytes(): position for code, position in zip(make_codes(lost), lost, strict=True)}
+        chosen = np.array([position for code, position in codes.items() if code not in entered], dtype=np.intp)
+        if not len(chosen):
+            return Graph(content, keyed)
+        entered |= codes.keys()
+        _add_codes(graph, make_codes(chosen), lambda: 1)
+        keyed = np.concatenate([keyed, chosen.astype(np.int32)])
+
+
+def _find_lost(content: npt.NDArray[np.uint8], keyed: Positions) -> npt.NDArray[np.intp]:
+    """Return the positions of the tools that no walk from the entry of a graph reaches."""
+    edges = _Edges(content)
+    is_reached = np.zeros(edges.n_nodes + 1, dtype=np.bool_)
+    is_reached[-1] = True  # stands for places without an edge
+    reached = np.array([edges.entry])
+    for level in range(edges.highest, -1, -1):  # what is reached on one level is an entry to the next
+        slots, neighbours = edges.read_level(level)
+        front = reached
+        while len(front):
+            is_reached[front] = True
+            is_next = np.zeros(len(is_reached), dtype=np.bool_)
+            is_next[neighbours[np.searchsorted(slots, front)]] = True
+            front = np.flatnonzero(is_next & ~is_reached)
+        reached = np.flatnonzero(is_reached[:-1])
+    positions = keyed[edges.read_keys()]
+    return np.setdiff1d(positions[positions >= 0], positions[reached]).astype(np.intp)
+
+
+class _Edges:
+    """Reads the edges from the bytes of a graph: version 2 of usearch's form.
+
+    The rows stand first: their number and length, 4 bytes each, and the rows. 64 bytes describe them. Five numbers of 8
+    bytes follow: nodes, neighbours of a node, the same on the lowest level, the highest level, and the entry. Then
+    comes the level of each node, 2 bytes. A node is its key (8 bytes), its level (2), and for each level from the
+    lowest on the number of its neighbours (4) and places for them (4 each).
+
+    Attributes:
+        n_nodes: how many nodes there are. A node is known by its place among them, its *slot*.
+        highest: the highest level.
+        entry: the slot from which every walk begins, on the highest level.
+    """
+
+    def __init__(self, content: npt.NDArray[np.uint8]) -> None:
+        """Read the description.
+
+        Raises:
+            StoreError: if the bytes have another form.
+        """
+        n_rows, n_bytes = content[:8].view("<u4").tolist()
+        start = 8 + n_rows * n_bytes
+        mark, start = content[start : start + 9].tobytes(), start + 64
+        numbers = content[start : start + 40].copy().view("<u8").tolist()
+        self.n_nodes, self._upper, self._lowest, self.highest, self.entry = numbers
+        first = start + 40 + 2 * self.n_nodes
+        self._content, self._levels = content, content[start + 40 : first].copy().view("<i2").astype(np.int64)
+        ends = first + np.cumsum(14 + 4 * self._lowest + self._levels * (4 + 4 * self._upper))
+        if mark != b"usearch\x02\x00" or self.n_nodes != n_rows or not n_rows or ends[-1] != len(content):
+            raise StoreError("This version of usearch writes graphs in a new form. Run  pip install 'usearch>=2.26,<3'")
+        self._starts = np.concatenate([[first], ends[:-1]])
+
+    def read_keys(self) -> npt.NDArray[np.int64]:
+        """Return the key of each node."""
+        return self._read(self._starts, 8).view("<i8")[:, 0]
+
+    def read_level(self, level: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.uint32]]:
+        """Return the slots on a level, ascending, and their neighbours there, filled up with the number of nodes."""
+        slots = np.flatnonzero(self._levels >= level)
+        skipped, width = (10, self._lowest) if level == 0 else (14 + 4 * self._lowest, self._upper)
+        starts = self._starts[slots] + skipped + max(0, level - 1) * (4 + 4 * self._upper)
+        numbers = self._read(starts, 4 + 4 * width).view("<u4")
+        neighbours = numbers[:, 1:]
+        neighbours[np.arange(width) >= numbers[:, :1]] = self.n_nodes
+        return slots, neighbours
+
+    def _read(self, starts: npt.NDArray[np.int64], n_bytes: int) -> npt.NDArray[np.uint8]:
+        """Return so many bytes from each start, `(len(starts), n_bytes)`."""
+        rows = np.empty((len(starts), n_bytes), dtype=np.uint8)
+        for first in range(0, len(starts), PROJECTED_BATCH):
+            part = slice(first, first + PROJECTED_BATCH)
+            rows[part] = self._content[starts[part, None] + np.arange(n_bytes)]
+        return rows
+
+
+def open_graph(content: npt.NDArray[np.uint8], n_components: int, n_keys: int) -> Any:
+    """Open the bytes of a graph without copying them.
+
+    Raises:
+        StoreError: if they are not those of a graph with so many components and keys.
+    """
+    graph = import_usearch().Index.restore(content.data, view=True)
+    if graph is None or graph.ndim != n_components or len(graph) != n_keys:
+        raise StoreError(DAMAGED)
+    return graph
+
+
+def is_available() -> bool:
+    """Tell whether the package that searches graphs is installed."""
+    return find_spec("usearch") is not None
+
+
+def import_usearch() -> ModuleType:
+    """Import the package of the graph so that onnxruntime can still be imported after it.
+
+    usearch brings a C++ library of its own that numbers the parts of its locale. The system's C++ library, which
+    onnxruntime uses, would take over these numbers, and end the process. So the system's comes first.
+    """
+    if "usearch" not in sys.modules and "onnxruntime" not in sys.modules and find_spec("onnxruntime") is not None:
+        try:
+            ctypes.CDLL("libstdc++.so.6")._ZNSt6locale7classicEv()  # std::locale::classic()
+        except (OSError, AttributeError):  # another system
+            importlib.import_module("onnxruntime")
+    return require("usearch.index", "scale")
+
+
+def _make_graph(projection: Projection) -> Any:
+    return import_usearch().Index(
+        ndim=projection.components.shape[1],
+        metric="ip",
+        dtype="i8",
+        connectivity=CONNECTIVITY,
+        expansion_add=EXPANSION_ADD,
+        enable_key_lookups=False,
+    )
