@@ -61,6 +61,16 @@ def order_hits(query: str, *ids: str, path_of: str = "") -> list[str]:
         ("quita la etiqueta de este correo", "mail/remove_label"),
         ("给这封邮件新建一个标签", "mail/add_label"),
         ("我想把报告上传到服务器", "disk/uploadFile"),
+        ("I added the label by mistake, take it off", "mail/remove_label"),
+        ("the label that I removed should be on it again", "mail/add_label"),
+        ('the mail "remove me, throw me out" gets a label', "mail/add_label"),
+        ("work on this mail as its label", "mail/add_label"),
+        ("I need the label work by the end of the month", "mail/add_label"),
+        ("put no label on this mail", "mail/remove_label"),
+        ("do not erase the label", "mail/add_label"),
+        ("lade den großen neuen langen Bericht auf den Server hoch", "disk/uploadFile"),
+        ("wipe the label, it is extra", "mail/remove_label"),
+        ("the dump is missing a label", "mail/add_label"),
     ],
 )
 def test_the_asked_one_of_two_opposites_comes_first_whichever_led(query: str, first: str) -> None:
@@ -73,6 +83,16 @@ def _are_siblings(one: str, other: str) -> bool:
     verbs = [name.split("/")[1].split("_")[0].split("-")[0].removesuffix("File").removesuffix("User")
              for name in (one, other)]  # fmt: skip
     return frozenset(verbs) in get_opposites()
+
+
+def test_three_siblings_stand_in_the_order_of_all_their_evidence() -> None:
+    names = ("reset_layout", "get_layout", "set_layout")
+    stage = OrderActions(Catalogue.of(Tool(id=f"cms/{name}", name=name) for name in names))
+    for order in itertools.permutations(names):
+        hits = tuple(Hit(f"cms/{name}", 1.0, "words") for name in order)
+        [result] = stage([Search(query="which layout should it have?", hits=hits)])
+        assert result.ids.index("cms/get_layout") < result.ids.index("cms/set_layout")
+        assert all(hit.why.count("action word") <= 1 for hit in result.hits)
 
 
 def test_only_siblings_change_places() -> None:

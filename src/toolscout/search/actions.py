@@ -18,6 +18,7 @@ import msgspec
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import split_identifiers
 from toolscout.search.action_words import (
+    BACK,
     LITERAL_WEIGHT,
     UNDO,
     Evidence,
@@ -40,6 +41,8 @@ MAX_VERB_WORDS: Final = 2
 MIN_LEAD: Final = 0.5  # evidence that one sibling must have more than another to stand before it
 MIN_DERIVED_EVIDENCE: Final = 2.0  # for `unfollow` where the request says "follow"
 EFFECT_SHARE: Final = 0.5  # of the weights of cues that hold for all verbs with one effect
+CHANGING: Final = frozenset(("set", "update", "write", "put"))
+READING: Final = frozenset(("get", "read", "list", "show", "view", "fetch", "find"))
 MOVED: Final = "action word"
 ACTIONS_FORMAT: Final = "actions/1"  # raise it whenever the result for an unchanged catalogue and vocabulary changes
 _POLITE_ORDER: Final = re.compile(r"\W*(?:can|could|would|will)\s+you\b(?!\s+(?:tell|see|say))", re.IGNORECASE)
@@ -190,7 +193,21 @@ class _Request:
             scores[short] -= LITERAL_WEIGHT
         if front in literals and not found[front].against and not (is_derived and front == short):
             return False
-        return scores[behind] - scores[front] >= MIN_LEAD
+        lead = scores[behind] - scores[front]
+        return lead >= MIN_LEAD or (lead > -MIN_LEAD and self._is_likelier(behind, front))
+
+    def _is_likelier(self, verb: str, other: str) -> bool:
+        """Tell whether a request that speaks for neither verb means this one.
+
+        Whoever wants something ended says so, and whoever wants to know something asks. So an order with no such word
+        means the verb that makes or changes something.
+        """
+        is_ending = get_effects().get(other) == "-" and (other, verb) in get_reversals()
+        if self._asks or not (is_ending or (verb in CHANGING and other in READING)):
+            return False
+        return (
+            not any(self._effects[effect].weight for effect in ("-", UNDO, BACK)) and not self._weigh(other)[1].weight
+        )
 
     def _weigh(self, verb: str) -> tuple[bool, Evidence]:
         """Return whether a verb itself stands in the request, and the evidence for it; each verb is weighed once."""
@@ -205,7 +222,9 @@ class _Request:
         if mine is None or its is None or mine == its:
             return 0.0
         weight = EFFECT_SHARE * (self._effects[mine].weight + self._effects[its].against)
-        return weight + (self._effects[UNDO].weight if (verb, other) in get_reversals() else 0.0)
+        if (verb, other) in get_reversals():
+            weight += self._effects[UNDO].weight + (self._effects[BACK].weight if mine == "+" else 0.0)
+        return weight
 
 
 def _swap_opposites(hits: list[Hit], places: Sequence[int], verbs: Mapping[str, str], request: _Request) -> None:
@@ -217,12 +236,25 @@ def _swap_opposites(hits: list[Hit], places: Sequence[int], verbs: Mapping[str, 
         verbs: id → verb.
         request: what the request says.
     """
-    for left, right in itertools.combinations(places, 2):
-        one, other = hits[left], hits[right]
-        front, behind = verbs[one.id], verbs[other.id]
-        if frozenset((front, behind)) in get_opposites() and request.prefers(behind, front):
-            hits[left] = Hit(other.id, one.score, f"{other.why}, {MOVED}")
-            hits[right] = Hit(one.id, other.score, f"{one.why}, {MOVED}")
+    for _ in places:  # a swap may bring two others into the wrong order
+        swaps = [_swap_pair(hits, *pair, verbs, request) for pair in itertools.combinations(places, 2)]
+        if not any(swaps):
+            return
+
+
+def _swap_pair(hits: list[Hit], left: int, right: int, verbs: Mapping[str, str], request: _Request) -> bool:
+    """Swap two siblings if they are opposites and the request prefers the one behind. Tell whether it did."""
+    one, other = hits[left], hits[right]
+    front, behind = verbs[one.id], verbs[other.id]
+    if frozenset((front, behind)) not in get_opposites() or not request.prefers(behind, front):
+        return False
+    hits[left], hits[right] = _move(other, one.score), _move(one, other.score)
+    return True
+
+
+def _move(hit: Hit, score: float) -> Hit:
+    """Return a hit at another place."""
+    return Hit(hit.id, score, f"{hit.why.removesuffix(f', {MOVED}')}, {MOVED}")
 
 
 def _mark_verbs(name: str) -> Iterator[tuple[str, Rest]]:
