@@ -48,38 +48,40 @@ COMMON_VERBS: Final = frozenset(
 ) | {"first", "last", "next", "before", "after"}
 """Verbs and particles that stand in requests of any kind. As literals they have the weight of a cue."""
 CLAUSE_END: Final = "|"
-HEAD: Final = ">"  # before the first word of a clause, behind "could you please"
+CLAUSE_START: Final = ">"  # before the first word of a clause, behind "could you please"
 TOLD: Final = "<"  # before a participle: "I archived it" tells what was done
-OBJECT: Final = "x"  # in place of words that name something
-MARKS: Final = frozenset((CLAUSE_END, HEAD, TOLD))
-HEAD_WEIGHT: Final = 1.5  # factor of a cue with which a clause starts
+NAMED_THING: Final = "x"  # in place of words that name something
+CLAUSE_MARKS: Final = frozenset((CLAUSE_END, CLAUSE_START, TOLD))
+CLAUSE_START_WEIGHT: Final = 1.5  # factor of a cue with which a clause starts
 NOUN_WEIGHT: Final = 0.5  # factor of a single word behind "the", "my": it may be a noun
 TOLD_WEIGHT: Final = 1.0  # of the verb itself as a participle
 NO_ACTION: Final = "[none]"
-PARTICLES: Final = frozenset(("out", "off", "away", "down", "up", "in", "on", "back", "apart", "together")) | {
+CLOSING_PARTICLES: Final = frozenset(("out", "off", "away", "down", "up", "in", "on", "back", "apart", "together")) | {
     *("hoch", "runter", "herunter", "ab", "an", "aus", "auf", "ein", "zu", "zuruck", "weg", "raus")
 }
 """Stems that close a clause and belong to its verb, however far away that is."""
 _CLAUSE: Final = re.compile(r"[.,;:!?]+(?=\s|$)|[，。；：！？]|\s(?=(?:but|and then|then|pero|mais|aber)\s)")
-_QUOTED: Final = re.compile(
+_QUOTATION: Final = re.compile(
     r'"[^"]{1,200}"|“[^”]{1,200}”|„[^“”]{1,200}[“”]|「[^」]{1,200}」|(?<!\w)\'[^\']{1,200}\'(?!\w)'
 )
-_PATH: Final = re.compile(r"[!-~]*\w[./@]\w[!-~]*", re.ASCII)  # a file, an address, a domain
+_PATH_OR_ADDRESS: Final = re.compile(r"[!-~]*\w[./@]\w[!-~]*", re.ASCII)  # a file, an address, a domain
 _PARTICIPLE: Final = re.compile(
     r"(?P<wish>\b(?:be|being|gets?|wants?|needs?|like|keep|leave|make|have|has)\s+(?:(?!have|has|been)\w+\s+){0,3}?)?"
     r"(?P<told>\b(?!need|feed|embed|speed|seed|bed|red|unneeded)\w+ed"
     r"|(?<=\bi )(?:sent|put|set|made|bought|sold|built|began|ran|held|hid|kept|left|lent|paid|shut|took|wrote))\b",
     re.IGNORECASE,
 )
-_HAVE: Final = re.compile(r"(?:have|has)\s+(?:just|already|once|accidentally|only|ever|recently)?\s*", re.IGNORECASE)
-_POLITE: Final = re.compile(
+_HAVE_JUST: Final = re.compile(
+    r"(?:have|has)\s+(?:just|already|once|accidentally|only|ever|recently)?\s*", re.IGNORECASE
+)
+_POLITE_START: Final = re.compile(
     r"\A(?:(?:pleas|now|then|and|also|so|just|ok|okay|hey|hi|but|can you|could you|would you|will you|can i|can we"
     r"|i (?:want|need|would like|d like|wish)(?: you)? to|i ll|let s|let us|kind|help me(?: to)?|bitt|por favor) )*"
 )
 _NEGATION: Final = re.compile(r"(?:\b(?:not?|never|nobodi|noth|no one|[a-z]+n t))(?: [\w<]+){0,2} \Z")
 _INNER_NEGATION: Final = re.compile(r" (?:not?|never|n t) ")
 _PAST: Final = re.compile(r"\b(?:was|were|been)(?: <)? \Z")  # "it was switched off" tells, and does not ask
-_NOUN: Final = re.compile(
+_ARTICLE: Final = re.compile(
     r"\b(?:an?|the|my|your|our|his|her|their|this|that|these|s|der|die|das|den|mein|meine|meinen|ein|eine|einen"
     r"|el|la|mi|le|un|une|una) \Z"
 )
@@ -143,18 +145,27 @@ class ActionCues:
             match = _compile(stems).search(words) if present.issuperset(stems) else None
             if match is None or _PAST.search(words, 0, match.start()):
                 continue
-            start, factor = match.start(), 1.0
-            if stems == self._literal and words.endswith(f"{TOLD} ", 0, start):
-                factor = min(1.0, TOLD_WEIGHT / value)
-            if words.endswith(f"{HEAD} ", 0, start):
-                factor *= HEAD_WEIGHT
-            elif len(stems) == 1 and _NOUN.search(words, 0, start):
-                factor *= NOUN_WEIGHT
-            if not is_negated and (_NEGATION.search(words, 0, start) or _INNER_NEGATION.search(match.group())):
-                against += factor * value
+            value *= self._find_factor(stems, words, match.start())
+            if not is_negated and _is_negated(words, match):
+                against += value
             else:
-                weight += factor * value
+                weight += value
         return Evidence(weight, against)
+
+    def _find_factor(self, stems: tuple[str, ...], words: str, start: int) -> float:
+        """Return the factor of a cue by the word before it."""
+        factor = 1.0
+        if stems == self._literal and words.endswith(f"{TOLD} ", 0, start):
+            factor = TOLD_WEIGHT / LITERAL_WEIGHT
+        if words.endswith(f"{CLAUSE_START} ", 0, start):
+            return factor * CLAUSE_START_WEIGHT
+        is_noun = len(stems) == 1 and _ARTICLE.search(words, 0, start)
+        return factor * (NOUN_WEIGHT if is_noun else 1.0)
+
+
+def _is_negated(words: str, match: re.Match[str]) -> bool:
+    """Tell whether a negation stands before a cue or between its words."""
+    return bool(_NEGATION.search(words, 0, match.start()) or _INNER_NEGATION.search(match[0]))
 
 
 @functools.lru_cache(maxsize=MAX_PATTERNS)
@@ -165,7 +176,7 @@ def _compile(stems: tuple[str, ...]) -> re.Pattern[str]:
     end = rf"{last}(?!\S)"
     if start:
         end = rf"{gap}{{0,{MAX_GAP}}} {end}"
-    if start and stems[-1] in PARTICLES:
+    if start and stems[-1] in CLOSING_PARTICLES:
         end = rf"(?:{end}|{gap}* {last}(?= \{CLAUSE_END}|\Z))"
     return re.compile(r"(?<!\S)" + rf"{gap}{{0,{MAX_GAP}}} ".join(start) + end)
 
@@ -176,22 +187,27 @@ def tokenize_in_order(text: str) -> list[str]:
 
 
 def read_words(text: str) -> str:
-    """Return the stems of a text in order, clause by clause, with `MARKS`. Quotes and paths become `OBJECT`."""
-    text = _PARTICIPLE.sub(_mark_participle, _PATH.sub(f" {OBJECT} ", _QUOTED.sub(f" {OBJECT} ", text)))
+    """Return the stems of a text in order, clause by clause, with `CLAUSE_MARKS`.
+
+    A quotation and a path become `NAMED_THING`.
+    """
+    for pattern in (_QUOTATION, _PATH_OR_ADDRESS):
+        text = pattern.sub(f" {NAMED_THING} ", text)
+    text = _PARTICIPLE.sub(_mark_participle, text)
     clauses = (" ".join(tokenize_in_order(clause)).replace("toldmark", TOLD) for clause in _CLAUSE.split(text))
-    clauses = (_POLITE.sub("", _get_idle_phrases().sub(OBJECT, clause)) for clause in clauses)
-    return f" {CLAUSE_END} ".join(f"{HEAD} {clause}" for clause in clauses if clause)
+    clauses = (_POLITE_START.sub("", _get_idle_phrases().sub(NAMED_THING, clause)) for clause in clauses)
+    return f" {CLAUSE_END} ".join(f"{CLAUSE_START} {clause}" for clause in clauses if clause)
 
 
 def _mark_participle(match: re.Match[str]) -> str:
     """Mark a participle, unless it is what somebody wishes: "have it archived"."""
     wish = match["wish"]
-    return match[0] if wish and not _HAVE.fullmatch(wish) else f"{wish or ''}toldmark {match['told']}"
+    return match[0] if wish and not _HAVE_JUST.fullmatch(wish) else f"{wish or ''}toldmark {match['told']}"
 
 
 def count_stems(words: str) -> int:
     """Return how many stems a request has; `words` is from `read_words`."""
-    return sum(word not in MARKS for word in words.split())
+    return sum(word not in CLAUSE_MARKS for word in words.split())
 
 
 @functools.lru_cache(maxsize=1)

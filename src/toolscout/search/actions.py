@@ -180,21 +180,16 @@ class _Request:
         A verb that stands in the request yields only if it is negated, or to one that is made from it: "stop following
         her" means `unfollow`. There the shared stem speaks for neither if enough else speaks for the longer verb.
         """
-        weighed = {verb: self._weigh(verb) for verb in (front, behind)}
-        literals = {verb for verb, (is_literal, _) in weighed.items() if is_literal}
-        found = {verb: evidence for verb, (_, evidence) in weighed.items()}
-        scores = {
-            verb: found[verb].weight + found[other].against + self._weigh_effect(verb, other)
-            for verb, other in ((front, behind), (behind, front))
-        }
-        short, long = sorted((front, behind), key=len)
+        scores = {front: self._score(front, behind), behind: self._score(behind, front)}
+        short, long = sorted(scores, key=len)
         is_derived = long.endswith(short)
-        if is_derived and short in literals and scores[long] >= MIN_DERIVED_EVIDENCE:
+        if is_derived and scores[long] >= MIN_DERIVED_EVIDENCE and self._weigh(short)[0]:
             scores[short] -= LITERAL_WEIGHT
-        if front in literals and not found[front].against and not (is_derived and front == short):
+        stands_in, evidence = self._weigh(front)
+        if stands_in and not evidence.against and not (is_derived and front == short):
             return False
         lead = scores[behind] - scores[front]
-        return lead >= MIN_LEAD or (lead > -MIN_LEAD and self._is_likelier(behind, front))
+        return lead >= (0.0 if self._is_likelier(behind, front) else MIN_LEAD)
 
     def _is_likelier(self, verb: str, other: str) -> bool:
         """Tell whether a request that speaks for neither verb means this one.
@@ -208,6 +203,10 @@ class _Request:
         return (
             not any(self._effects[effect].weight for effect in ("-", UNDO, BACK)) and not self._weigh(other)[1].weight
         )
+
+    def _score(self, verb: str, other: str) -> float:
+        """Return how strongly the request asks for a verb rather than for its opposite."""
+        return self._weigh(verb)[1].weight + self._weigh(other)[1].against + self._weigh_effect(verb, other)
 
     def _weigh(self, verb: str) -> tuple[bool, Evidence]:
         """Return whether a verb itself stands in the request, and the evidence for it; each verb is weighed once."""
