@@ -8,7 +8,7 @@ import pytest
 
 from toolscout.catalogue.store import Catalogue
 from toolscout.recipes import registry
-from toolscout.search.action_words import get_cues, get_effects, get_opposites, get_reversals
+from toolscout.search.action_words import find_verb, get_cues, get_effects, get_opposites, get_reversals
 from toolscout.search.actions import OrderActions, is_question
 from toolscout.testing import check_stage
 from toolscout.types import Hit, Search, Tool
@@ -109,6 +109,12 @@ def test_nothing_moves_without_evidence_in_long_requests_or_between_paths() -> N
     assert order_hits("remove the label", *pair)[0] == "mail/remove_label"
 
 
+def test_a_foreign_request_without_cues_moves_nothing() -> None:
+    lights = ["home/get-light", "home/set-light"]
+    assert order_hits("wie hell ist es bei mir im Wohnzimmer", *lights) == lights
+    assert order_hits("a bright living room", *lights) == lights[::-1]
+
+
 def test_a_verb_in_the_request_keeps_its_place_unless_its_reverse_is_meant() -> None:
     assert order_hits("add what I need to get rid of as a label", "mail/add_label", "mail/remove_label")[0] == (
         "mail/add_label"
@@ -171,3 +177,14 @@ def test_hybrid_runs_it_and_explains_the_new_rank() -> None:
     explained = stage.explain(search, "mail/remove_label")
     assert explained is not None and explained.rank == found.ids.index("mail/remove_label") + 1
     assert moved.note.endswith("siblings by their action")
+
+
+def test_names_with_forms_of_opposite_verbs_are_siblings() -> None:
+    assert [find_verb(word) for word in ("booking", "cancelling", "deletion", "archived", "imports")] == [
+        "book", "cancel", "delete", "archive", "import"
+    ]  # fmt: skip
+    assert find_verb("ring") is None and find_verb("session") is None
+    catalogue = Catalogue.of(Tool(id=f"hotel/{name}", name=name) for name in ("room_booking", "room_cancelling"))
+    hits = tuple(Hit(f"hotel/{name}", 1.0, "words") for name in ("room_booking", "room_cancelling"))
+    [result] = OrderActions(catalogue)([Search(query="call off the room", hits=hits)])
+    assert result.ids[0] == "hotel/room_cancelling"

@@ -74,7 +74,7 @@ TERSE_BUDGETS: Final = (
 CLEAR_CHAT_WISH: Final = -2.5  # a lower wish says that a request is chat, however few words it has
 MAX_CHAT_STEP_WISH: Final = 1.0  # a step with a higher wish asks for a tool, however chatty the rest of the request is
 _REQUEST_WORD: Final = re.compile(r"\w+")
-SMALL_TALK: Final = Verdict(0.0, 0.0, "no_tool_needed", "This is small talk rather than a task for a tool.")
+SMALL_TALK_VERDICT: Final = Verdict(0.0, 0.0, "no_tool_needed", "This is small talk rather than a task for a tool.")
 NO_FLOORS: Final = {"budgets": (0.0,), "need": (0.0,), "fit": (0.0,)}
 
 
@@ -231,7 +231,7 @@ class Abstainer:
             self.features.names, rows, chosen | self.decision.mark_terms(judged_texts), self.decision.wishes
         )
         needs, fits = self.decision.estimate(table)
-        verdicts: list[Verdict | None] = [SMALL_TALK if talk else None for talk in is_talk]
+        verdicts: list[Verdict | None] = [SMALL_TALK_VERDICT if talk else None for talk in is_talk]
         estimates = zip(decidable, needs.tolist(), fits.tolist(), wishes(table).tolist(), strict=True)
         for number, need, fit, wish in estimates:
             verdicts[number] = self._decide(searches[number], need, fit, wish, sizes[number])

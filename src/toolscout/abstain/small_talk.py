@@ -19,8 +19,8 @@ __all__ = ["is_small_talk"]
 SMALL_TALK_FILE: Final = Path(__file__).with_name("data") / "small_talk.txt"
 MAX_SMALL_TALK_CHARS: Final = 120
 ADDITIONS: Final = "+"
-_WORD: Final = re.compile(r"[^\W_]+")
-_UNSPACED: Final = "[\u3040-\u30ff\u3400-\u9fff]"  # scripts in which phrases follow each other without a space
+_LETTERS: Final = re.compile(r"[^\W_]+")
+_UNSPACED_LETTER: Final = "[\u3040-\u30ff\u3400-\u9fff]"  # scripts in which phrases follow each other without a space
 
 
 def is_small_talk(text: str) -> bool:
@@ -33,7 +33,7 @@ def is_small_talk(text: str) -> bool:
 
 def _drop_names(text: str) -> Iterator[str]:
     """Yield a text without each of its capitalised words but the first, which may be a name: "hello Anna"."""
-    for word in list(_WORD.finditer(text))[1:]:
+    for word in list(_LETTERS.finditer(text))[1:]:
         if word[0].istitle():
             yield text[: word.start()] + text[word.end() :]
 
@@ -57,7 +57,7 @@ def _compile_phrases() -> re.Pattern[str]:
         if not line.startswith("#"):
             (additions if key == ADDITIONS else phrases).update(map(_normalise, words.split(",")))
     phrase, addition = (_join_longest_first(group) for group in (phrases, additions))
-    end = rf"(?: |\Z|(?<={_UNSPACED}))"
+    end = rf"(?: |\Z|(?<={_UNSPACED_LETTER}))"
     return re.compile(rf"(?:(?:{addition}){end})*(?:(?:{phrase}){end}(?:(?:{addition}){end})*)+")
 
 

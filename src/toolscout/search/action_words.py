@@ -23,6 +23,7 @@ __all__ = [
     "ActionCues",
     "Evidence",
     "count_stems",
+    "find_verb",
     "get_cues",
     "get_effect_cues",
     "get_effects",
@@ -60,6 +61,7 @@ CLOSING_PARTICLES: Final = frozenset(("out", "off", "away", "down", "up", "in", 
     *("hoch", "runter", "herunter", "ab", "an", "aus", "auf", "ein", "zu", "zuruck", "weg", "raus")
 }
 """Stems that close a clause and belong to its verb, however far away that is."""
+_VERB_FORM: Final = re.compile(r"(\w{3,})(?:ing|ion|ed|s)")
 _CLAUSE: Final = re.compile(r"[.,;:!?]+(?=\s|$)|[，。；：！？]|\s(?=(?:but|and then|then|pero|mais|aber)\s)")
 _QUOTATION: Final = re.compile(
     r'"[^"]{1,200}"|“[^”]{1,200}”|„[^“”]{1,200}[“”]|「[^」]{1,200}」|(?<!\w)\'[^\']{1,200}\'(?!\w)'
@@ -254,6 +256,20 @@ def get_effects() -> dict[str, str]:
 def get_cues() -> dict[str, ActionCues]:
     """Return the cues of each verb. A verb with several words is joined by `_`."""
     return {verb: ActionCues(verb, words) for verb, words in _read_cues().items() if not verb.startswith("[")}
+
+
+@functools.lru_cache(maxsize=MAX_PATTERNS)
+def find_verb(word: str) -> str | None:
+    """Return the verb with cues of which a word of a name is a form: `cancelling`, `deletion`. None: there is none."""
+    verbs = get_cues()
+    if word in verbs:
+        return word
+    form = _VERB_FORM.fullmatch(word)
+    if form is None:
+        return None
+    stem = form[1]
+    single = stem[:-1] if stem[-1] == stem[-2] else stem
+    return next((verb for verb in (stem, f"{stem}e", single) if verb in verbs), None)
 
 
 @functools.lru_cache(maxsize=1)

@@ -17,12 +17,14 @@ import msgspec
 
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import split_identifiers
+from toolscout.encoders.languages import is_plainly_foreign
 from toolscout.search.action_words import (
     BACK,
     LITERAL_WEIGHT,
     UNDO,
     Evidence,
     count_stems,
+    find_verb,
     get_cues,
     get_effect_cues,
     get_effects,
@@ -44,7 +46,7 @@ EFFECT_SHARE: Final = 0.5  # of the weights of cues that hold for all verbs with
 CHANGING: Final = frozenset(("set", "update", "write", "put"))
 READING: Final = frozenset(("get", "read", "list", "show", "view", "fetch", "find"))
 MOVED: Final = "action word"
-ACTIONS_FORMAT: Final = "actions/1"  # raise it whenever the result for an unchanged catalogue and vocabulary changes
+ACTIONS_FORMAT: Final = "actions/2"  # raise it whenever the result for an unchanged catalogue and vocabulary changes
 _POLITE_ORDER: Final = re.compile(r"\W*(?:can|could|would|will)\s+you\b(?!\s+(?:tell|see|say))", re.IGNORECASE)
 _QUESTION_START: Final = re.compile(
     r"\W*(?:what|which|who|whose|whom|where|when|why|how|is|are|am|was|were|does|do|did|has|have|had)\b", re.IGNORECASE
@@ -91,7 +93,7 @@ class OrderActions(Stage):
         words = read_words(text)
         if count_stems(words) > MAX_TERMS:
             return search
-        request = _Request(words, is_question(text))
+        request = _Request(words, is_question(text), is_plainly_foreign(text))
         hits = list(search.hits)
         for number, held in contested.items():
             siblings = self._families[number]
@@ -167,10 +169,17 @@ def is_question(text: str) -> bool:
 class _Request:
     """What the words of a request say about actions."""
 
-    def __init__(self, words: str, asks: bool) -> None:
-        """Read the cues of effects; `asks`: whether the request asks for information."""
+    def __init__(self, words: str, asks: bool, is_foreign: bool = False) -> None:
+        """Read the cues of effects.
+
+        Args:
+            words: the request, from `read_words`.
+            asks: whether it asks for information; only English questions are known.
+            is_foreign: whether it is plainly in another language; then a missing cue says nothing.
+        """
         self._words = words
         self._asks = asks
+        self._is_foreign = is_foreign
         self._effects = {effect: cues.weigh(words, asks) for effect, cues in get_effect_cues().items()}
         self._weighed: dict[str, tuple[bool, Evidence]] = {}
 
@@ -198,7 +207,7 @@ class _Request:
         means the verb that makes or changes something.
         """
         is_ending = get_effects().get(other) == "-" and (other, verb) in get_reversals()
-        if self._asks or not (is_ending or (verb in CHANGING and other in READING)):
+        if self._asks or self._is_foreign or not (is_ending or (verb in CHANGING and other in READING)):
             return False
         return (
             not any(self._effects[effect].weight for effect in ("-", UNDO, BACK)) and not self._weigh(other)[1].weight
@@ -258,10 +267,9 @@ def _move(hit: Hit, score: float) -> Hit:
 
 def _mark_verbs(name: str) -> Iterator[tuple[str, Rest]]:
     """Yield (verb, name with a mark in place of the verb) for each verb of a name. A plural `s` does not count."""
-    verbs = get_cues()
     words = re.findall(r"[^\W_]+", split_identifiers(name).lower())
     for start in range(len(words)):
         for end in range(start + 1, min(start + MAX_VERB_WORDS, len(words)) + 1):
-            verb = "_".join(words[start:end])
-            if verb in verbs:
+            verb = find_verb("_".join(words[start:end]))
+            if verb is not None:
                 yield verb, tuple(word.rstrip("s") for word in (*words[:start], "*", *words[end:]))
