@@ -28,6 +28,8 @@ def is_small_talk(text: str) -> bool:
     if len(text) > MAX_SMALL_TALK_CHARS:
         return False
     phrases = _compile_phrases()
+    if not phrases.match(_normalise(text)):
+        return False
     return any(phrases.fullmatch(_normalise(shorter)) for shorter in itertools.chain([text], _drop_names(text)))
 
 
