@@ -23,6 +23,7 @@ import numpy as np
 
 from toolscout.abstain.decision import Decision, find_budget_share
 from toolscout.abstain.fit import QueryGroup
+from toolscout.abstain.small_talk import is_small_talk
 from toolscout.arrays import Array, Mask
 from toolscout.checks.results import write_json
 from toolscout.lab.machine import provenance
@@ -43,10 +44,13 @@ def measure_away(decision: Decision, group: QueryGroup) -> float:
 
 
 def mark_away(floors: Floors, budget: float, texts: Sequence[str], need: Array, fits: Array, wish: Array) -> Mask:
-    """Return which queries are turned away. Short ones use a share of the budget, unless they are clearly chat."""
+    """Return which queries are turned away. Short ones use a share of the budget, unless they are clearly chat.
+
+    Without a search, a query that names the object of its best tool is not known (`abstain.named_objects`).
+    """
     budgets = [budget * find_budget_share(text, value) for text, value in zip(texts, wish.tolist(), strict=True)]
     need_floors, fit_floors = (np.array([at(share) for share in budgets]) for at in (floors.need_at, floors.fit_at))
-    away: Mask = (need < need_floors) | (fits < fit_floors)
+    away: Mask = (need < need_floors) | (fits < fit_floors) | np.array([is_small_talk(text) for text in texts], bool)
     return away
 
 

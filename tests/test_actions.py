@@ -8,7 +8,7 @@ import pytest
 
 from toolscout.catalogue.store import Catalogue
 from toolscout.recipes import registry
-from toolscout.search.action_words import get_cues, get_effects, get_opposites, get_reversals
+from toolscout.search.action_words import find_verb, get_cues, get_effects, get_opposites, get_reversals
 from toolscout.search.actions import OrderActions, is_question
 from toolscout.testing import check_stage
 from toolscout.types import Hit, Search, Tool
@@ -61,6 +61,16 @@ def order_hits(query: str, *ids: str, path_of: str = "") -> list[str]:
         ("quita la etiqueta de este correo", "mail/remove_label"),
         ("给这封邮件新建一个标签", "mail/add_label"),
         ("我想把报告上传到服务器", "disk/uploadFile"),
+        ("I added the label by mistake, take it off", "mail/remove_label"),
+        ("the label that I removed should be on it again", "mail/add_label"),
+        ('the mail "remove me, throw me out" gets a label', "mail/add_label"),
+        ("work on this mail as its label", "mail/add_label"),
+        ("I need the label work by the end of the month", "mail/add_label"),
+        ("put no label on this mail", "mail/remove_label"),
+        ("do not erase the label", "mail/add_label"),
+        ("lade den großen neuen langen Bericht auf den Server hoch", "disk/uploadFile"),
+        ("wipe the label, it is extra", "mail/remove_label"),
+        ("the dump is missing a label", "mail/add_label"),
     ],
 )
 def test_the_asked_one_of_two_opposites_comes_first_whichever_led(query: str, first: str) -> None:
@@ -75,6 +85,16 @@ def _are_siblings(one: str, other: str) -> bool:
     return frozenset(verbs) in get_opposites()
 
 
+def test_three_siblings_stand_in_the_order_of_all_their_evidence() -> None:
+    names = ("reset_layout", "get_layout", "set_layout")
+    stage = OrderActions(Catalogue.of(Tool(id=f"cms/{name}", name=name) for name in names))
+    for order in itertools.permutations(names):
+        hits = tuple(Hit(f"cms/{name}", 1.0, "words") for name in order)
+        [result] = stage([Search(query="which layout should it have?", hits=hits)])
+        assert result.ids.index("cms/get_layout") < result.ids.index("cms/set_layout")
+        assert all(hit.why.count("action word") <= 1 for hit in result.hits)
+
+
 def test_only_siblings_change_places() -> None:
     ids = ["mail/send_email", "mail/add_label", "mail/list_labels", "mail/remove_label", "disk/uploadFile"]
     found = order_hits("throw the label out", *ids)
@@ -87,6 +107,12 @@ def test_nothing_moves_without_evidence_in_long_requests_or_between_paths() -> N
     assert order_hits("remove the label" + " of the mail that came from the landlord" * 6, *pair) == pair
     assert order_hits("remove the label", *pair, path_of="mail/add_label") == pair
     assert order_hits("remove the label", *pair)[0] == "mail/remove_label"
+
+
+def test_a_foreign_request_without_cues_moves_nothing() -> None:
+    lights = ["home/get-light", "home/set-light"]
+    assert order_hits("wie hell ist es bei mir im Wohnzimmer", *lights) == lights
+    assert order_hits("a bright living room", *lights) == lights[::-1]
 
 
 def test_a_verb_in_the_request_keeps_its_place_unless_its_reverse_is_meant() -> None:
@@ -151,3 +177,14 @@ def test_hybrid_runs_it_and_explains_the_new_rank() -> None:
     explained = stage.explain(search, "mail/remove_label")
     assert explained is not None and explained.rank == found.ids.index("mail/remove_label") + 1
     assert moved.note.endswith("siblings by their action")
+
+
+def test_names_with_forms_of_opposite_verbs_are_siblings() -> None:
+    assert [find_verb(word) for word in ("booking", "cancelling", "deletion", "archived", "imports")] == [
+        "book", "cancel", "delete", "archive", "import"
+    ]  # fmt: skip
+    assert find_verb("ring") is None and find_verb("session") is None
+    catalogue = Catalogue.of(Tool(id=f"hotel/{name}", name=name) for name in ("room_booking", "room_cancelling"))
+    hits = tuple(Hit(f"hotel/{name}", 1.0, "words") for name in ("room_booking", "room_cancelling"))
+    [result] = OrderActions(catalogue)([Search(query="call off the room", hits=hits)])
+    assert result.ids[0] == "hotel/room_cancelling"

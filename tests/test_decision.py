@@ -15,6 +15,7 @@ import pytest
 import toolscout
 from toolscout.abstain import decision
 from toolscout.abstain.decision import Abstainer, build_abstainer, find_budget_share, fit_floors, read
+from toolscout.abstain.small_talk import is_small_talk
 from toolscout.catalogue.store import Catalogue
 from toolscout.config import Settings
 from toolscout.encoders.static import StaticEncoder
@@ -236,6 +237,51 @@ def test_a_request_with_one_step_that_asks_for_a_tool_is_not_clearly_chat() -> N
     assert over().is_clear_chat(f"{chat}, and {step}", (chat,))
     assert not over().is_clear_chat(f"{chat}, and {step}", (chat, step))
     assert not over().is_clear_chat("Erzähl mir bitte eine lange Geschichte von einem mutigen Drachen", ())
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "hello",
+        "Good morning, Anna! How are you?",
+        "谢谢你，再见",
+        "Danke, Frau Müller!",
+        "¿Qué tal?",
+        "नमस्ते",
+        "ありがとうございます！",
+    ],
+)
+def test_small_talk_is_turned_away_in_any_language(everyday: Scout, query: str) -> None:
+    found = everyday.search(query)
+    assert (found.answer, found.hits) == ("no_tool_needed", ())
+    assert found.reason == "This is small talk rather than a task for a tool."
+    assert over().is_clear_chat(query, ())
+
+
+@pytest.mark.parametrize(
+    "query", ["hello world", "Hi, what is the weather in Rome?", "thanks, now copy the file", "evening news", "good"]
+)
+def test_a_request_behind_a_greeting_is_no_small_talk(query: str) -> None:
+    assert not is_small_talk(query)
+    assert not is_small_talk("hello " * 40), "long texts are not read"
+
+
+def test_a_tool_with_the_name_of_a_greeting_is_found(tmp_path: Path) -> None:
+    with Scout(tmp_path) as scout:
+        scout.add(EVERYDAY)
+        scout.add([{"name": "hello", "description": "Greets somebody."}], name="greetings")
+        assert scout.search("hello").ids[0] == "greetings/hello"
+
+
+def test_a_short_request_that_names_the_object_of_its_best_tool_is_answered() -> None:
+    never = strict(over(), need=1.1)
+    hit = Hit("notes/add_note", 1.0)
+    assert ask(never, "write down a note to buy milk", hit).answer == "tools"
+    assert ask(never, "write down to buy milk", hit).hits == ()
+    assert ask(never, "write down a note" + " for the landlord" * 4, hit).hits == ()
+    assert ask(never, "write down a note", Hit("notes/note", 1.0)).hits == (), "without a verb no object is known"
+    assert ask(never, "add it to us", Hit("notes/add_to", 1.0)).hits == ()
+    assert ask(strict(over(), need=1.1, fit=1.1), "write down a note to buy milk", hit).hits == ()
 
 
 def test_few_visible_tools_have_thresholds_of_their_own() -> None:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 SUITES = ROOT / "benchmarks" / "suites"
 LANGUAGES = SUITES / "languages_dev"
 TOUCAN = "tool_corpora/toucan"
-OPPOSITES = ("opposites.jsonl", "opposites_more.jsonl", "opposites_third.jsonl")
+OPPOSITES = ("opposites.jsonl", "opposites_more.jsonl", "opposites_third.jsonl", "opposites_fourth.jsonl")
 DEV_BELOW = 85  # of 256: about a third
 MAX_LINES_OF_A_VERB_PAIR = 25
 LINES = {
@@ -26,6 +26,7 @@ LINES = {
     "opposites.jsonl": {"dev": 59, "test": 141},
     "opposites_more.jsonl": {"dev": 103, "test": 103},
     "opposites_third.jsonl": {"dev": 110, "test": 72},
+    "opposites_fourth.jsonl": {"test": 200},
     "one_need.jsonl": {"dev": 71, "test": 129},
     "one_need_more.jsonl": {"dev": 60, "test": 60},
     "one_need_third.jsonl": {"test": 60},
@@ -37,6 +38,7 @@ FIELDS = {
     "opposites.jsonl": {"_id", "verbs", "ids", "asked", "query", "split"},
     "opposites_more.jsonl": {"_id", "verbs", "dataset", "ids", "asked", "query", "language", "split"},
     "opposites_third.jsonl": {"_id", "verbs", "dataset", "ids", "asked", "query", "language", "split"},
+    "opposites_fourth.jsonl": {"_id", "verbs", "dataset", "ids", "asked", "query", "language", "split"},
     "one_need.jsonl": {"_id", "text", "language", "group", "split"},
     "one_need_more.jsonl": {"_id", "text", "language", "split"},
     "one_need_third.jsonl": {"_id", "text", "language", "split"},
@@ -75,7 +77,7 @@ def test_no_id_and_no_request_stands_twice_in_any_list() -> None:
     lines = [line for name in LINES for line in read_lines(SUITES / name)] + read_lines(LANGUAGES / "queries.jsonl")
     requests = Counter((line.get("text") or line["query"]).casefold().strip(" .?!") for line in lines)
     assert [text for text, count in requests.items() if count > 1] == []
-    assert len({line["_id"] for line in lines}) == len(lines) == 640 + 120 + 206 + 182 + 120 + 60
+    assert len({line["_id"] for line in lines}) == len(lines) == 640 + 120 + 206 + 182 + 200 + 120 + 60
 
 
 def test_languages_has_sixty_requests_in_four_languages_and_in_english() -> None:
@@ -129,12 +131,20 @@ def test_further_opposites_share_no_tool_with_the_others_and_no_pair_across_the_
 def test_no_pair_of_opposites_is_dev_in_one_list_and_test_in_another() -> None:
     lines = [line for name in OPPOSITES for line in read_lines(SUITES / name)]
     later = [line for line in lines if line["_id"].startswith("opposite-third")]
-    before = {frozenset(line["ids"]) for line in lines if line not in later}
+    before = {frozenset(line["ids"]) for name in OPPOSITES[:2] for line in read_lines(SUITES / name)}
     pairs = {split: {frozenset(line["ids"]) for line in later if line["split"] == split} for split in ("dev", "test")}
     assert not pairs["test"] & (pairs["dev"] | before)
     assert not pairs["dev"] & {frozenset(line["ids"]) for line in lines if line["split"] == "test"}
     asked = Counter(line["ids"].index(line["asked"]) for line in later if line["split"] == "test")
     assert asked == {0: 32, 1: 40}
+
+
+def test_the_fourth_list_of_opposites_asks_for_pairs_that_no_older_list_has() -> None:
+    fourth = read_lines(SUITES / OPPOSITES[3])
+    before = {frozenset(line["ids"]) for name in OPPOSITES[:3] for line in read_lines(SUITES / name)}
+    pairs = {frozenset(line["ids"]) for line in fourth}
+    assert len(pairs) == len(fourth) and not pairs & before
+    assert Counter(line["ids"].index(line["asked"]) for line in fourth) == {0: 100, 1: 100}
 
 
 def test_the_same_trap_in_several_languages_stands_on_one_side() -> None:
@@ -229,7 +239,7 @@ def test_the_named_tools_exist(data: Path, tmp_path: Path) -> None:
         pytest.skip("needs tool_corpora/toucan in the data root")
     corpus = {tool["_id"]: tool["text"] for tool in read_lines(data / "tool_corpora" / "toucan" / "corpus.jsonl")}
     assert {tool for line in read_lines(SUITES / "opposites.jsonl") for tool in line["ids"]} <= set(corpus)
-    for line in [*read_lines(SUITES / "opposites_more.jsonl"), *read_lines(SUITES / "opposites_third.jsonl")]:
+    for line in [line for name in OPPOSITES[1:] for line in read_lines(SUITES / name)]:
         if line["dataset"] == "tool_corpora/toucan":
             assert set(line["ids"]) <= set(corpus)
     elsewhere = [data / name / "corpus.jsonl" for name in ("livemcpbench", "mcpproxy_golden")]

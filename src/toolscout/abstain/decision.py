@@ -10,7 +10,7 @@ such requests need tools elsewhere.
 The numbers that ship with toolscout (`data/decision.json`) were fitted by `benchmarks/fit_decision.py`; the file names
 its data. There is no verdict (None) where it would be a guess: if the encoder knows no word of the request, or if the
 request is not English (`toolscout.encoders.languages`), because the fit saw English alone. Requests that name a tool,
-and catalogues without a visible tool, need no verdict.
+and catalogues without a visible tool, need no verdict. Small talk is turned away in any language, by its phrases alone.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ import numpy as np
 
 from toolscout.abstain import calibration
 from toolscout.abstain.logistic import sigmoid
+from toolscout.abstain.named_objects import names_object
 from toolscout.abstain.request_terms import TERMS_VIEW, mark_terms
 from toolscout.abstain.score_features import ScoreFeatures
+from toolscout.abstain.small_talk import is_small_talk
 from toolscout.arrays import Floats, Mask, Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import ENGLISH, Encoder, get_languages
@@ -70,7 +72,9 @@ TERSE_BUDGETS: Final = (
     (8, 0.5),
 )  # (words, share of the budget) of requests with at most so many words
 CLEAR_CHAT_WISH: Final = -2.5  # a lower wish says that a request is chat, however few words it has
+MAX_CHAT_STEP_WISH: Final = 1.0  # a step with a higher wish asks for a tool, however chatty the rest of the request is
 _REQUEST_WORD: Final = re.compile(r"\w+")
+SMALL_TALK_VERDICT: Final = Verdict(0.0, 0.0, "no_tool_needed", "This is small talk rather than a task for a tool.")
 NO_FLOORS: Final = {"budgets": (0.0,), "need": (0.0,), "fit": (0.0,)}
 
 
@@ -215,11 +219,11 @@ class Abstainer:
         masks = [self.mask(search.visible) for search in searches]
         sizes = [len(self.features.words.ids) if mask is None else int(mask.sum()) for mask in masks]
         readable = _find_readable(texts, vectors, self.encoders, self.is_word)
-        decidable = [
-            number
-            for number, search in enumerate(searches)
-            if readable[number] and sizes[number] and not _names_a_tool(search)
-        ]
+        is_open = [size > 0 and not _names_a_tool(search) for search, size in zip(searches, sizes, strict=True)]
+        is_talk = [can_judge and is_small_talk(text) for text, can_judge in zip(texts, is_open, strict=True)]
+        decidable = np.flatnonzero(
+            np.array([is_open, readable, np.logical_not(is_talk)], dtype=bool).all(axis=0)
+        ).tolist()
         chosen = {view: rows[decidable] for view, rows in vectors.items()}
         judged_texts = [texts[number] for number in decidable]
         rows = self.features.rows(judged_texts, list(chosen.values()), [masks[number] for number in decidable])
@@ -227,7 +231,7 @@ class Abstainer:
             self.features.names, rows, chosen | self.decision.mark_terms(judged_texts), self.decision.wishes
         )
         needs, fits = self.decision.estimate(table)
-        verdicts: list[Verdict | None] = [None] * len(searches)
+        verdicts: list[Verdict | None] = [SMALL_TALK_VERDICT if talk else None for talk in is_talk]
         estimates = zip(decidable, needs.tolist(), fits.tolist(), wishes(table).tolist(), strict=True)
         for number, need, fit, wish in estimates:
             verdicts[number] = self._decide(searches[number], need, fit, wish, sizes[number])
@@ -235,12 +239,14 @@ class Abstainer:
 
     def is_clear_chat(self, query: str, steps: Sequence[str]) -> bool:
         """Tell whether a request is clearly chat by its words, and none of its steps resembles a request for a tool."""
+        if is_small_talk(query):
+            return True
         texts = [query, *steps]
         vectors = {view: encoder.encode(texts, "query") for view, encoder in self.encoders.items()}
         if not all(_find_readable(texts, vectors, self.encoders, self.is_word)):
             return False
         whole, *parts = self.decision.measure_wishes(texts, vectors).tolist()
-        return bool(whole < CLEAR_CHAT_WISH and max(parts, default=whole) < 0)
+        return bool(whole < CLEAR_CHAT_WISH and max(parts, default=whole) < MAX_CHAT_STEP_WISH)
 
     def _decide(self, search: Search, need: float, fit: float, wish: float, size: int) -> Verdict:
         """Decide one search from its estimates; see `Decision.estimate` and `wishes`.
@@ -253,7 +259,7 @@ class Abstainer:
             need, wish = search.need, search.need - 0.5
         need_floor, fit_floor = self._find_floors(search, size, wish)
         is_sure = self.sure is not None and bool(search.hits) and search.hits[0].score >= self.sure
-        if is_sure or (need >= need_floor and fit >= fit_floor):
+        if is_sure or (fit >= fit_floor and (need >= need_floor or _names_best(search))):
             return Verdict(need, fit)
         if wish < 0 and need < MAX_CHAT_NEED:
             likelihood = f"{_format_percent(need)} likely to need one"
@@ -328,6 +334,11 @@ def _judged_languages(encoder: Encoder) -> frozenset[str] | None:
 def _names_a_tool(search: Search) -> bool:
     """Tell whether the query names a tool or selects tools by name. Then there is nothing to decide."""
     return parse_selection(search.query) is not None or any(hit.why == EXACT for hit in search.hits)
+
+
+def _names_best(search: Search) -> bool:
+    """Tell whether a search, whose need no pipeline judged, names the object of its best tool."""
+    return search.need is None and bool(search.hits) and names_object(search.query, search.hits[0].id)
 
 
 def build_abstainer(

@@ -2,7 +2,8 @@
 
 `data/action_words.txt` holds the pairs of opposite verbs, the cues of each verb that stands in names of tools, and the
 cues of all verbs with one effect: "no longer" asks for something that is gone. A cue of several words holds if its
-words come in this order, with at most `MAX_GAP` others between two of them. A cue behind a negation speaks against.
+words come in this order in one clause, with at most `MAX_GAP` others between two of them. A cue behind a negation
+speaks against. The first word of a clause counts more, a word behind "the" less, and a participle tells what was done.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from typing import Final, NamedTuple
 from toolscout.indexes.words import tokenizer_for
 
 __all__ = [
+    "BACK",
     "LITERAL_WEIGHT",
     "UNDO",
     "ActionCues",
     "Evidence",
     "count_stems",
+    "find_verb",
     "get_cues",
     "get_effect_cues",
     "get_effects",
@@ -40,14 +43,50 @@ QUESTION_WEIGHT: Final = 1.5
 QUESTION_MARK: Final = "?"
 EFFECTS: Final = "+-"
 UNDO: Final = "undo"
+BACK: Final = "back"
 COMMON_VERBS: Final = frozenset(
     ("get", "set", "make", "put", "show", "read", "list", "find", "to", "from", "in", "out", "up", "down", "on", "off")
 ) | {"first", "last", "next", "before", "after"}
 """Verbs and particles that stand in requests of any kind. As literals they have the weight of a cue."""
 CLAUSE_END: Final = "|"
-_CLAUSE: Final = re.compile(r"[.,;:!?]+(?=\s|$)|[，。；：！？]")
-_NEGATION: Final = re.compile(r"(?:\b(?:not?|never|[a-z]+n t))(?: \w+){0,2} \Z")
-_PAST: Final = re.compile(r"\b(?:was|were|been) \Z")  # "it was switched off" tells, and does not ask
+CLAUSE_START: Final = ">"  # before the first word of a clause, behind "could you please"
+TOLD: Final = "<"  # before a participle: "I archived it" tells what was done
+NAMED_THING: Final = "x"  # in place of words that name something
+CLAUSE_MARKS: Final = frozenset((CLAUSE_END, CLAUSE_START, TOLD))
+CLAUSE_START_WEIGHT: Final = 1.5  # factor of a cue with which a clause starts
+NOUN_WEIGHT: Final = 0.5  # factor of a single word behind "the", "my": it may be a noun
+TOLD_WEIGHT: Final = 1.0  # of the verb itself as a participle
+NO_ACTION: Final = "[none]"
+CLOSING_PARTICLES: Final = frozenset(("out", "off", "away", "down", "up", "in", "on", "back", "apart", "together")) | {
+    *("hoch", "runter", "herunter", "ab", "an", "aus", "auf", "ein", "zu", "zuruck", "weg", "raus")
+}
+"""Stems that close a clause and belong to its verb, however far away that is."""
+_VERB_FORM: Final = re.compile(r"(\w{3,})(?:ing|ion|ed|s)")
+_CLAUSE: Final = re.compile(r"[.,;:!?]+(?=\s|$)|[，。；：！？]|\s(?=(?:but|and then|then|pero|mais|aber)\s)")
+_QUOTATION: Final = re.compile(
+    r'"[^"]{1,200}"|“[^”]{1,200}”|„[^“”]{1,200}[“”]|「[^」]{1,200}」|(?<!\w)\'[^\']{1,200}\'(?!\w)'
+)
+_PATH_OR_ADDRESS: Final = re.compile(r"[!-~]*\w[./@]\w[!-~]*", re.ASCII)  # a file, an address, a domain
+_PARTICIPLE: Final = re.compile(
+    r"(?P<wish>\b(?:be|being|gets?|wants?|needs?|like|keep|leave|make|have|has)\s+(?:(?!have|has|been)\w+\s+){0,3}?)?"
+    r"(?P<told>\b(?!need|feed|embed|speed|seed|bed|red|unneeded)\w+ed"
+    r"|(?<=\bi )(?:sent|put|set|made|bought|sold|built|began|ran|held|hid|kept|left|lent|paid|shut|took|wrote))\b",
+    re.IGNORECASE,
+)
+_HAVE_JUST: Final = re.compile(
+    r"(?:have|has)\s+(?:just|already|once|accidentally|only|ever|recently)?\s*", re.IGNORECASE
+)
+_POLITE_START: Final = re.compile(
+    r"\A(?:(?:pleas|now|then|and|also|so|just|ok|okay|hey|hi|but|can you|could you|would you|will you|can i|can we"
+    r"|i (?:want|need|would like|d like|wish)(?: you)? to|i ll|let s|let us|kind|help me(?: to)?|bitt|por favor) )*"
+)
+_NEGATION: Final = re.compile(r"(?:\b(?:not?|never|nobodi|noth|no one|[a-z]+n t))(?: [\w<]+){0,2} \Z")
+_INNER_NEGATION: Final = re.compile(r" (?:not?|never|n t) ")
+_PAST: Final = re.compile(r"\b(?:was|were|been)(?: <)? \Z")  # "it was switched off" tells, and does not ask
+_ARTICLE: Final = re.compile(
+    r"\b(?:an?|the|my|your|our|his|her|their|this|that|these|s|der|die|das|den|mein|meine|meinen|ein|eine|einen"
+    r"|el|la|mi|le|un|une|una) \Z"
+)
 _NEGATED_CUE: Final = re.compile(r"\b(?:not?|never|without|nobody|nothing|[a-z]+n t|any ?(?:more|longer))\b")
 
 
@@ -90,8 +129,9 @@ class ActionCues:
         return by_first
 
     def stands_in(self, words: str) -> bool:
-        """Tell whether the verb itself stands in a request; False for the commonest verbs."""
-        return self._literal is not None and _compile(self._literal).search(words) is not None
+        """Tell whether the verb itself stands in a request, and not as told; False for the commonest verbs."""
+        places = _compile(self._literal).finditer(words) if self._literal else ()
+        return any(not words.endswith(f"{TOLD} ", 0, place.start()) for place in places)
 
     def weigh(self, words: str, is_question: bool) -> Evidence:
         """Return how strongly a request asks for what the verb does, and how strongly it asks for the reverse.
@@ -101,23 +141,46 @@ class ActionCues:
             is_question: whether it asks for information.
         """
         weight, against = QUESTION_WEIGHT if is_question and self.is_answer else 0.0, 0.0
-        firsts = dict.fromkeys(words.split())
-        for stems, value, is_negated in (cue for first in firsts for cue in self._cues_by_first_stem.get(first, ())):
-            match = _compile(stems).search(words)
+        present = frozenset(words.split())
+        firsts = self._cues_by_first_stem.keys() & present
+        for stems, value, is_negated in (cue for first in firsts for cue in self._cues_by_first_stem[first]):
+            match = _compile(stems).search(words) if present.issuperset(stems) else None
             if match is None or _PAST.search(words, 0, match.start()):
                 continue
-            if not is_negated and _NEGATION.search(words, 0, match.start()):
+            value *= self._find_factor(stems, words, match.start())
+            if not is_negated and _is_negated(words, match):
                 against += value
             else:
                 weight += value
         return Evidence(weight, against)
 
+    def _find_factor(self, stems: tuple[str, ...], words: str, start: int) -> float:
+        """Return the factor of a cue by the word before it."""
+        factor = 1.0
+        if stems == self._literal and words.endswith(f"{TOLD} ", 0, start):
+            factor = TOLD_WEIGHT / LITERAL_WEIGHT
+        if words.endswith(f"{CLAUSE_START} ", 0, start):
+            return factor * CLAUSE_START_WEIGHT
+        is_noun = len(stems) == 1 and _ARTICLE.search(words, 0, start)
+        return factor * (NOUN_WEIGHT if is_noun else 1.0)
+
+
+def _is_negated(words: str, match: re.Match[str]) -> bool:
+    """Tell whether a negation stands before a cue or between its words."""
+    return bool(_NEGATION.search(words, 0, match.start()) or _INNER_NEGATION.search(match[0]))
+
 
 @functools.lru_cache(maxsize=MAX_PATTERNS)
 def _compile(stems: tuple[str, ...]) -> re.Pattern[str]:
-    """Return a pattern that finds the stems of a cue in those of a request."""
-    pattern = rf"(?: \S+){{0,{MAX_GAP}}} ".join(re.escape(stem) for stem in stems)
-    return re.compile(f"(?<!\\S){pattern}(?!\\S)")
+    """Return a pattern that finds the stems of a cue in one clause of a request."""
+    gap = rf"(?: [^\s{CLAUSE_END}]+)"
+    *start, last = map(re.escape, stems)
+    end = rf"{last}(?!\S)"
+    if start:
+        end = rf"{gap}{{0,{MAX_GAP}}} {end}"
+    if start and stems[-1] in CLOSING_PARTICLES:
+        end = rf"(?:{end}|{gap}* {last}(?= \{CLAUSE_END}|\Z))"
+    return re.compile(r"(?<!\S)" + rf"{gap}{{0,{MAX_GAP}}} ".join(start) + end)
 
 
 def tokenize_in_order(text: str) -> list[str]:
@@ -126,14 +189,35 @@ def tokenize_in_order(text: str) -> list[str]:
 
 
 def read_words(text: str) -> str:
-    """Return the stems of a text in order, with `CLAUSE_END` between its clauses."""
-    clauses = (" ".join(tokenize_in_order(clause)) for clause in _CLAUSE.split(text))
-    return f" {CLAUSE_END} ".join(clause for clause in clauses if clause)
+    """Return the stems of a text in order, clause by clause, with `CLAUSE_MARKS`.
+
+    A quotation and a path become `NAMED_THING`.
+    """
+    for pattern in (_QUOTATION, _PATH_OR_ADDRESS):
+        text = pattern.sub(f" {NAMED_THING} ", text)
+    text = _PARTICIPLE.sub(_mark_participle, text)
+    clauses = (" ".join(tokenize_in_order(clause)).replace("toldmark", TOLD) for clause in _CLAUSE.split(text))
+    clauses = (_POLITE_START.sub("", _get_idle_phrases().sub(NAMED_THING, clause)) for clause in clauses)
+    return f" {CLAUSE_END} ".join(f"{CLAUSE_START} {clause}" for clause in clauses if clause)
+
+
+def _mark_participle(match: re.Match[str]) -> str:
+    """Mark a participle, unless it is what somebody wishes: "have it archived"."""
+    wish = match["wish"]
+    return match[0] if wish and not _HAVE_JUST.fullmatch(wish) else f"{wish or ''}toldmark {match['told']}"
 
 
 def count_stems(words: str) -> int:
     """Return how many stems a request has; `words` is from `read_words`."""
-    return sum(word != CLAUSE_END for word in words.split())
+    return sum(word not in CLAUSE_MARKS for word in words.split())
+
+
+@functools.lru_cache(maxsize=1)
+def _get_idle_phrases() -> re.Pattern[str]:
+    """Return a pattern of phrases that ask for no action, whatever their words are: "end of the month"."""
+    phrases = {" ".join(tokenize_in_order(phrase)) for phrase in _read_cues()[NO_ACTION]}
+    longest_first = sorted(phrases, key=lambda phrase: (-len(phrase), phrase))
+    return re.compile(rf"(?<!\S)(?:{'|'.join(map(re.escape, longest_first))})(?!\S)")
 
 
 @functools.lru_cache(maxsize=1)
@@ -174,17 +258,38 @@ def get_cues() -> dict[str, ActionCues]:
     return {verb: ActionCues(verb, words) for verb, words in _read_cues().items() if not verb.startswith("[")}
 
 
+@functools.lru_cache(maxsize=MAX_PATTERNS)
+def find_verb(word: str) -> str | None:
+    """Return the verb with cues of which a word of a name is a form: `cancelling`, `deletion`. None: there is none."""
+    verbs = get_cues()
+    if word in verbs:
+        return word
+    form = _VERB_FORM.fullmatch(word)
+    if form is None:
+        return None
+    stem = form[1]
+    single = stem[:-1] if stem[-1] == stem[-2] else stem
+    return next((verb for verb in (stem, f"{stem}e", single) if verb in verbs), None)
+
+
 @functools.lru_cache(maxsize=1)
 def get_effect_cues() -> dict[str, ActionCues]:
-    """Return the cues of each effect, and those of `UNDO`: the second verb of a pair, which undoes the first."""
-    return {verb.strip("[]"): ActionCues("", words) for verb, words in _read_cues().items() if verb.startswith("[")}
+    """Return the cues of each effect, and those of the second verb of a pair, which undoes the first.
+
+    Those of `UNDO` hold whatever its effect is, those of `BACK` if something is there again afterwards.
+    """
+    return {
+        verb.strip("[]"): ActionCues("", words)
+        for verb, words in _read_cues().items()
+        if verb[0] == "[" and verb != NO_ACTION
+    }
 
 
 def _read_cues() -> dict[str, frozenset[str]]:
     cues: dict[str, frozenset[str]] = {}
     for line in _read_lines():
         verbs, equals, words = line.partition(" = ")
-        group = frozenset(word.strip() for word in words.split(","))
+        group = frozenset(filter(None, map(str.strip, words.split(","))))
         for verb in verbs.split() if equals else ():
             cues[verb] = cues.get(verb, frozenset()) | group
     return cues

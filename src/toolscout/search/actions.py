@@ -17,11 +17,14 @@ import msgspec
 
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import split_identifiers
+from toolscout.encoders.languages import is_plainly_foreign
 from toolscout.search.action_words import (
+    BACK,
     LITERAL_WEIGHT,
     UNDO,
     Evidence,
     count_stems,
+    find_verb,
     get_cues,
     get_effect_cues,
     get_effects,
@@ -40,8 +43,10 @@ MAX_VERB_WORDS: Final = 2
 MIN_LEAD: Final = 0.5  # evidence that one sibling must have more than another to stand before it
 MIN_DERIVED_EVIDENCE: Final = 2.0  # for `unfollow` where the request says "follow"
 EFFECT_SHARE: Final = 0.5  # of the weights of cues that hold for all verbs with one effect
+CHANGING: Final = frozenset(("set", "update", "write", "put"))
+READING: Final = frozenset(("get", "read", "list", "show", "view", "fetch", "find"))
 MOVED: Final = "action word"
-ACTIONS_FORMAT: Final = "actions/1"  # raise it whenever the result for an unchanged catalogue and vocabulary changes
+ACTIONS_FORMAT: Final = "actions/2"  # raise it whenever the result for an unchanged catalogue and vocabulary changes
 _POLITE_ORDER: Final = re.compile(r"\W*(?:can|could|would|will)\s+you\b(?!\s+(?:tell|see|say))", re.IGNORECASE)
 _QUESTION_START: Final = re.compile(
     r"\W*(?:what|which|who|whose|whom|where|when|why|how|is|are|am|was|were|does|do|did|has|have|had)\b", re.IGNORECASE
@@ -88,7 +93,7 @@ class OrderActions(Stage):
         words = read_words(text)
         if count_stems(words) > MAX_TERMS:
             return search
-        request = _Request(words, is_question(text))
+        request = _Request(words, is_question(text), is_plainly_foreign(text))
         hits = list(search.hits)
         for number, held in contested.items():
             siblings = self._families[number]
@@ -164,10 +169,17 @@ def is_question(text: str) -> bool:
 class _Request:
     """What the words of a request say about actions."""
 
-    def __init__(self, words: str, asks: bool) -> None:
-        """Read the cues of effects; `asks`: whether the request asks for information."""
+    def __init__(self, words: str, asks: bool, is_foreign: bool = False) -> None:
+        """Read the cues of effects.
+
+        Args:
+            words: the request, from `read_words`.
+            asks: whether it asks for information; only English questions are known.
+            is_foreign: whether it is plainly in another language; then a missing cue says nothing.
+        """
         self._words = words
         self._asks = asks
+        self._is_foreign = is_foreign
         self._effects = {effect: cues.weigh(words, asks) for effect, cues in get_effect_cues().items()}
         self._weighed: dict[str, tuple[bool, Evidence]] = {}
 
@@ -177,20 +189,33 @@ class _Request:
         A verb that stands in the request yields only if it is negated, or to one that is made from it: "stop following
         her" means `unfollow`. There the shared stem speaks for neither if enough else speaks for the longer verb.
         """
-        weighed = {verb: self._weigh(verb) for verb in (front, behind)}
-        literals = {verb for verb, (is_literal, _) in weighed.items() if is_literal}
-        found = {verb: evidence for verb, (_, evidence) in weighed.items()}
-        scores = {
-            verb: found[verb].weight + found[other].against + self._weigh_effect(verb, other)
-            for verb, other in ((front, behind), (behind, front))
-        }
-        short, long = sorted((front, behind), key=len)
+        scores = {front: self._score(front, behind), behind: self._score(behind, front)}
+        short, long = sorted(scores, key=len)
         is_derived = long.endswith(short)
-        if is_derived and short in literals and scores[long] >= MIN_DERIVED_EVIDENCE:
+        if is_derived and scores[long] >= MIN_DERIVED_EVIDENCE and self._weigh(short)[0]:
             scores[short] -= LITERAL_WEIGHT
-        if front in literals and not found[front].against and not (is_derived and front == short):
+        stands_in, evidence = self._weigh(front)
+        if stands_in and not evidence.against and not (is_derived and front == short):
             return False
-        return scores[behind] - scores[front] >= MIN_LEAD
+        lead = scores[behind] - scores[front]
+        return lead >= (0.0 if self._is_likelier(behind, front) else MIN_LEAD)
+
+    def _is_likelier(self, verb: str, other: str) -> bool:
+        """Tell whether a request that speaks for neither verb means this one.
+
+        Whoever wants something ended says so, and whoever wants to know something asks. So an order with no such word
+        means the verb that makes or changes something.
+        """
+        is_ending = get_effects().get(other) == "-" and (other, verb) in get_reversals()
+        if self._asks or self._is_foreign or not (is_ending or (verb in CHANGING and other in READING)):
+            return False
+        return (
+            not any(self._effects[effect].weight for effect in ("-", UNDO, BACK)) and not self._weigh(other)[1].weight
+        )
+
+    def _score(self, verb: str, other: str) -> float:
+        """Return how strongly the request asks for a verb rather than for its opposite."""
+        return self._weigh(verb)[1].weight + self._weigh(other)[1].against + self._weigh_effect(verb, other)
 
     def _weigh(self, verb: str) -> tuple[bool, Evidence]:
         """Return whether a verb itself stands in the request, and the evidence for it; each verb is weighed once."""
@@ -205,7 +230,9 @@ class _Request:
         if mine is None or its is None or mine == its:
             return 0.0
         weight = EFFECT_SHARE * (self._effects[mine].weight + self._effects[its].against)
-        return weight + (self._effects[UNDO].weight if (verb, other) in get_reversals() else 0.0)
+        if (verb, other) in get_reversals():
+            weight += self._effects[UNDO].weight + (self._effects[BACK].weight if mine == "+" else 0.0)
+        return weight
 
 
 def _swap_opposites(hits: list[Hit], places: Sequence[int], verbs: Mapping[str, str], request: _Request) -> None:
@@ -217,20 +244,32 @@ def _swap_opposites(hits: list[Hit], places: Sequence[int], verbs: Mapping[str, 
         verbs: id → verb.
         request: what the request says.
     """
-    for left, right in itertools.combinations(places, 2):
-        one, other = hits[left], hits[right]
-        front, behind = verbs[one.id], verbs[other.id]
-        if frozenset((front, behind)) in get_opposites() and request.prefers(behind, front):
-            hits[left] = Hit(other.id, one.score, f"{other.why}, {MOVED}")
-            hits[right] = Hit(one.id, other.score, f"{one.why}, {MOVED}")
+    for _ in places:  # a swap may bring two others into the wrong order
+        swaps = [_swap_pair(hits, *pair, verbs, request) for pair in itertools.combinations(places, 2)]
+        if not any(swaps):
+            return
+
+
+def _swap_pair(hits: list[Hit], left: int, right: int, verbs: Mapping[str, str], request: _Request) -> bool:
+    """Swap two siblings if they are opposites and the request prefers the one behind. Tell whether it did."""
+    one, other = hits[left], hits[right]
+    front, behind = verbs[one.id], verbs[other.id]
+    if frozenset((front, behind)) not in get_opposites() or not request.prefers(behind, front):
+        return False
+    hits[left], hits[right] = _move(other, one.score), _move(one, other.score)
+    return True
+
+
+def _move(hit: Hit, score: float) -> Hit:
+    """Return a hit at another place."""
+    return Hit(hit.id, score, f"{hit.why.removesuffix(f', {MOVED}')}, {MOVED}")
 
 
 def _mark_verbs(name: str) -> Iterator[tuple[str, Rest]]:
     """Yield (verb, name with a mark in place of the verb) for each verb of a name. A plural `s` does not count."""
-    verbs = get_cues()
     words = re.findall(r"[^\W_]+", split_identifiers(name).lower())
     for start in range(len(words)):
         for end in range(start + 1, min(start + MAX_VERB_WORDS, len(words)) + 1):
-            verb = "_".join(words[start:end])
-            if verb in verbs:
+            verb = find_verb("_".join(words[start:end]))
+            if verb is not None:
                 yield verb, tuple(word.rstrip("s") for word in (*words[:start], "*", *words[end:]))
