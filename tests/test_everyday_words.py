@@ -30,6 +30,7 @@ LINES = (
     "what's on\tevents list",
     "get rid of\tdelete remove",
     "rid\tnothing",
+    "get\tfetch read",
 )
 TOOLS = [
     Tool(id="w/forecast", name="forecast", description="Weather forecast for a city."),
