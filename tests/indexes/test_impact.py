@@ -9,6 +9,9 @@ import pytest
 
 from toolscout.indexes import impact, score_sample
 from toolscout.indexes.sparse import BM25, CODE_SETTINGS, PLAIN_SETTINGS, BM25Settings
+from toolscout.search import expanded_words
+from toolscout.search.everyday_words import Thesaurus
+from toolscout.search.expanded_words import ExpandedWords
 from toolscout.types import Tool
 
 WORDS = [f"w{letter}{other}" for letter in "bcdfghjklmnp" for other in "aeiou"]
@@ -58,6 +61,20 @@ def test_the_best_tools_and_their_scores_are_those_of_a_full_scan(pair: tuple[BM
     ):
         assert ids == others
         assert scores.tolist() == values.tolist()
+
+
+def test_added_words_keep_the_answer_of_a_full_scan(pair: tuple[BM25, BM25], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expanded_words, "is_foreign", lambda *_: False)  # these words are of no language
+    lines = [f"umbrella\t{WORDS[0]} {WORDS[30]}", f"jacket\t{WORDS[2]} {WORDS[50]} {WORDS[1]}"]
+    whole, pruned = (ExpandedWords(index, lambda: Thesaurus(lines), 0.3) for index in pair)
+    assert pruned._impacts is not None
+    pruned._impacts.min_postings = 0
+    queries = [f"{extra} {query}" for query in draw_queries(3, 10) for extra in ("umbrella", "umbrella jacket")]
+    assert sum(part.weight == 0.3 for query in queries for part in pruned._list_postings(query)) > len(queries)
+    for query in queries:
+        ids, [scores] = pruned.search([query], 10)
+        wanted_ids, [wanted] = whole.search([query], 10)
+        assert (ids, scores.tolist()) == (wanted_ids, wanted.tolist())
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.5])

@@ -42,13 +42,13 @@ class Postings(NamedTuple):
         term: number of the term.
         start: place of its first tool in `indices` and `data`.
         end: place after its last tool.
-        weight: how often the term counts.
+        weight: how much the term counts.
     """
 
     term: int
     start: int
     end: int
-    weight: int
+    weight: float
 
 
 def make_impact_arrays(data: Scores, indices: Positions, indptr: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[Any]]:

@@ -68,7 +68,7 @@ class BM25:
         self._token_kinds = list_kinds(settings)
         self._query_cache: dict[str, npt.NDArray[np.float32]] = {}
         self._best_cache: dict[str, tuple[npt.NDArray[np.intp], npt.NDArray[np.float32], bool]] = {}
-        self._terms_cache: dict[str, tuple[Counter[str], dict[str, Postings]]] = {}
+        self._terms_cache: dict[str, tuple[Mapping[str, float], dict[str, Postings]]] = {}
         self._impacts = self._sample = None
         if "impact_terms" in arrays:
             self._impacts = ImpactLists(arrays, self._data, self._indices)
@@ -156,11 +156,11 @@ class BM25:
         """Return the known terms of a query, in its order."""
         return list(self._look_up_terms(query)[1].values())
 
-    def _count_terms(self, query: str) -> Counter[str]:
+    def _count_terms(self, query: str) -> Mapping[str, float]:
         """Count each term of a query, once or as often as it occurs, depending on the settings."""
         return self._look_up_terms(query)[0]
 
-    def _look_up_terms(self, query: str) -> tuple[Counter[str], dict[str, Postings]]:
+    def _look_up_terms(self, query: str) -> tuple[Mapping[str, float], dict[str, Postings]]:
         """Return the counts of a query's terms, and the known terms. One search asks for them five times."""
         if (cached := self._terms_cache.get(query)) is not None:
             return cached
@@ -168,15 +168,20 @@ class BM25:
         kinds = self._token_kinds
         terms = [kind.mark + term for kind in kinds for word in words for term in kind.tokens.list_terms(word)]
         counts = Counter(terms if self.settings.repeats else list(dict.fromkeys(terms)))
+        postings = self._find_postings(counts)
+        if len(self._terms_cache) >= MAX_CACHED_SPLITS:
+            self._terms_cache = {}
+        self._terms_cache[query] = counts, postings
+        return counts, postings
+
+    def _find_postings(self, counts: Mapping[str, float]) -> dict[str, Postings]:
+        """Return those of some terms that a tool has."""
         postings = {}
         for term, count in counts.items():
             number = self._vocabulary.get(term)
             if number is not None:
                 postings[term] = Postings(number, int(self._indptr[number]), int(self._indptr[number + 1]), count)
-        if len(self._terms_cache) >= MAX_CACHED_SPLITS:
-            self._terms_cache = {}
-        self._terms_cache[query] = counts, postings
-        return counts, postings
+        return postings
 
     def scores(self, query: str) -> npt.NDArray[np.float32]:
         """Score every tool for a query, `(len(ids),)`, read only; 0 where no term is shared.
@@ -187,14 +192,18 @@ class BM25:
         if (cached := cache.get(query)) is not None:
             return cached
         scores = np.zeros(len(self.ids), dtype=np.float32)
-        for _, start, end, count in self._list_postings(query):
-            part = self._data[start:end]
-            scores[self._indices[start:end]] += part if count == 1 else part * np.float32(count)
+        self._add_scores(scores, self._list_postings(query))
         scores.flags.writeable = False
         if (len(cache) + 1) * len(scores) > MAX_CACHED_SCORES:
             self._query_cache = cache = {}
         cache[query] = scores
         return scores
+
+    def _add_scores(self, scores: npt.NDArray[np.float32], postings: Iterable[Postings]) -> None:
+        """Add what some terms of a query bring to the scores of all tools."""
+        for _, start, end, count in postings:
+            part = self._data[start:end]
+            scores[self._indices[start:end]] += part if count == 1 else part * np.float32(count)
 
     def spreads(self, queries: Sequence[str], depth: int, visible: Sequence[Mask | None] | None = None) -> list[Spread]:
         """Summarise the distribution of scores over all visible tools for each query.
@@ -257,13 +266,14 @@ class BM25:
         """Fill the table of `score_terms`. The lists of all terms are read at once, which suits short ones."""
         columns = np.full(len(self.ids), -1, dtype=np.int32)
         columns[positions] = np.arange(len(positions))
-        starts, ends, counts = np.array([(start, end, count) for _, start, end, count in postings]).T
+        starts, ends = np.array([(start, end) for _, start, end, _ in postings]).T
+        counts = np.array([count for *_, count in postings], dtype=np.float32)
         column = columns[np.concatenate([self._indices[start:end] for _, start, end, _ in postings])]
         places = np.flatnonzero(column >= 0)
         ends_read = np.cumsum(ends - starts)
         rows = np.searchsorted(ends_read, places, side="right")
         values = self._data[places + (ends - ends_read)[rows]]
-        table[rows, column[places]] = values * counts[rows].astype(np.float32)
+        table[rows, column[places]] = values * counts[rows]
 
     def _look_up_scores(
         self, table: npt.NDArray[np.float32], positions: npt.NDArray[np.int32], postings: Sequence[Postings]
@@ -275,6 +285,19 @@ class BM25:
             places[places == len(tools)] = 0
             has_term = tools[places] == positions
             row[has_term] = self._data[start + places[has_term]] * np.float32(count)
+
+    def count_tools(self, text: str) -> int:
+        """Count the tools that have every word of a text, function words aside; 0 if it has no other words."""
+        terms = dict.fromkeys(self._token_kinds[0].tokens(text), 1.0)
+        postings = self._find_postings(terms)
+        if not terms or len(postings) < len(terms):
+            return 0
+        lists = sorted((self._indices[start:end] for _, start, end, _ in postings.values()), key=len)
+        tools = lists[0]
+        for others in lists[1:]:
+            places = np.searchsorted(others, tools)
+            tools = tools[others[np.minimum(places, len(others) - 1)] == tools]
+        return len(tools)
 
     def mass(self, query: str) -> tuple[float, float]:
         """Compute an upper bound of a query's scores, and the share of its terms that occur in some tool.
@@ -347,7 +370,7 @@ class BM25:
         frequency = 0 if number is None else int(self._indptr[number + 1] - self._indptr[number])
         return math.log(1 + (len(self.ids) - frequency + 0.5) / (frequency + 0.5))
 
-    def _find_stems(self, query: str, counts: Mapping[str, int]) -> dict[str, tuple[str, int]]:
+    def _find_stems(self, query: str, counts: Mapping[str, float]) -> dict[str, tuple[str, float]]:
         """Map each term of a query to its stem, under which people read it, and its count."""
         words = [kind.tokens(query) for kind in self._token_kinds]
         stem_of = {kind.mark + word: stem for kind, part in zip(self._token_kinds, words, strict=True)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Annotated, TypeAlias
 
 import msgspec
 
+from toolscout.arrays import Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import ENGLISH, Encoder, get_languages
 from toolscout.encoders.static import load_static
 from toolscout.errors import ConfigError
+from toolscout.indexes.engines.words import EngineWords
 from toolscout.indexes.sparse import CODE_SETTINGS, PLAIN_SETTINGS, BM25Settings
 from toolscout.indexes.standard import StandardScores
 from toolscout.indexes.words import Tokenizer
 from toolscout.methods import BaseRule
 from toolscout.search.actions import OrderActions
+from toolscout.search.everyday_words import load_thesaurus
+from toolscout.search.expanded_words import EVERYDAY_WEIGHT, ExpandedWords, encode_expanded
 from toolscout.search.fusion import DEPTH, add_by_language, add_standard_scores
 from toolscout.search.pipeline import Fuse, Fusion, Retrieve, Stage, reciprocal_rank
 from toolscout.types import STYLES
@@ -35,6 +40,7 @@ __all__ = [
     "search_words",
 ]
 
+EncodeQueries: TypeAlias = Callable[[list[str]], Vectors]
 AboveZero: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
 
 
@@ -75,9 +81,10 @@ class DenseOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HybridOptions(Bm25Options, frozen=True, forbid_unknown_fields=True):
-    """Options of `hybrid`: those of `bm25` and `dense`."""
+    """Options of `hybrid`: those of `bm25` and `dense`, and the weight of words that everyday phrases add."""
 
     style: str = "named"
+    everyday: Annotated[float, msgspec.Meta(ge=0)] = EVERYDAY_WEIGHT
 
     def __post_init__(self) -> None:
         self.index_settings()
@@ -139,9 +146,16 @@ class Hybrid(_Plain):
         if get_languages(encoder) != ENGLISH:
             by = functools.partial(add_by_language, is_word=load_static().pieces.is_word)
         words = workspace.index_nearest_words(catalogue, encoder, options.style, options.index_settings())
+        encode: EncodeQueries = functools.partial(encoder.encode, kind="query")
+        if options.everyday:
+            plain = words.words if isinstance(words, EngineWords) else words
+            expanded = ExpandedWords(plain, load_thesaurus, options.everyday)
+            words = EngineWords(words.nearest, expanded) if isinstance(words, EngineWords) else expanded
+            if encoder.cheap:  # another one would take nearly twice as long
+                encode = functools.partial(encode_expanded, encoder=encoder, words=expanded)
         fused = Fuse(
             Retrieve(words, label="bm25", mask=catalogue.mask, depth=DEPTH),
-            search_standard_scores(workspace, catalogue, encoder, options.style),
+            search_standard_scores(workspace, catalogue, encoder, options.style, encode),
             by=by,
         )
         return fused >> OrderActions(catalogue)
@@ -173,9 +187,23 @@ def search_vectors(workspace: Workspace, catalogue: Catalogue, encoder: Encoder,
     return Retrieve(index, label="dense", encode=encode, mask=catalogue.mask, depth=DEPTH)
 
 
-def search_standard_scores(workspace: Workspace, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> Stage:
-    """Return the stage that finds the nearest vectors, with standard scores instead of cosines."""
-    encode = functools.partial(encoder.encode, kind="query")
+def search_standard_scores(
+    workspace: Workspace,
+    catalogue: Catalogue,
+    encoder: Encoder,
+    style: str = "named",
+    encode: EncodeQueries | None = None,
+) -> Stage:
+    """Return the stage that finds the nearest vectors, with standard scores instead of cosines.
+
+    Args:
+        workspace: builds the index.
+        catalogue: the tools.
+        encoder: reads the tools.
+        style: text of a tool that is embedded.
+        encode: queries → unit rows; None: the encoder's.
+    """
+    encode = encode or functools.partial(encoder.encode, kind="query")
     exact = workspace.index_tools(catalogue, encoder, style)
     index = StandardScores(workspace.index_nearest(catalogue, encoder, style), exact)
     return Retrieve(index, label="dense", encode=encode, mask=catalogue.mask, depth=DEPTH)
