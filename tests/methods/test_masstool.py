@@ -107,6 +107,29 @@ def test_it_learns_which_tools_and_whether_any(slang: Lesson, model: Model, chat
     assert np.mean([need or 0 for need in asked]) > np.mean([need or 0 for need in chatted]) + 0.3
 
 
+def test_the_epoch_is_chosen_by_retrieval_and_detection_or_by_retrieval_alone(
+    slang: Lesson, bert: str, home: Path, chat: NoTool
+) -> None:
+    """With one rule for both, a fit that learns to detect and one that does not can be compared."""
+    chosen = {}
+    for rule in ("both", "retrieval"):
+        job = lessons.plan(
+            "masstool",
+            slang,
+            home / "out" / f"by-{rule}",
+            encoder=TransformerEncoder(bert),
+            changes={**QUICK, **OURS, **BASE, "epochs": 30, "epoch_by": rule},
+            settings=Settings(home=home),
+            no_tool=chat,
+        )
+        values = fit(job).manifest.values
+        targets = ("ndcg@5", "detect_auroc") if rule == "both" else ("ndcg@5",)
+        quality = [sum(figures[name] for name in targets) for figures in values["history"]]
+        assert values["best_epoch"] == 1 + quality.index(max(quality)) and "need" in values
+        chosen[rule] = values["best_epoch"]
+    assert chosen["both"] != chosen["retrieval"]
+
+
 def test_without_no_tool_queries_it_does_not_judge_the_need(slang: Lesson, bert: str, home: Path) -> None:
     stage = pipeline(fitted(slang, bert, home, epochs=2), slang.tools)
     [found] = stage([Search(query="please umbrella")])
