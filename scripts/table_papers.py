@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -90,9 +91,32 @@ def tabulate_dev(words: Sequence[str]) -> list[str]:
     return lay_out([f"{name}, dev of the folds", *DEV_MEASURES, "sum"], rows)
 
 
+def tabulate_dev_differences(words: Sequence[str]) -> list[str]:
+    """Differences of labels from the first in the sum of three measures on dev: by fold, and over all dev queries.
+
+    The standard error is that of the mean of the folds' differences.
+    """
+    name, first, *labels = words
+    results = read_present(name, [first, *labels])
+    sums = {
+        label: [100 * sum(fit["dev"][measure] for measure in DEV_MEASURES) for fit in result["fitted"]]
+        for label, result in results.items()
+    }
+    sizes = [fit["data"]["n_dev"] for fit in results[first]["fitted"]]
+    rows = []
+    for label in labels:
+        differences = [value - other for value, other in zip(sums[label], sums[first], strict=True)]
+        mean = sum(size * value for size, value in zip(sizes, differences, strict=True)) / sum(sizes)
+        error = statistics.stdev(differences) / len(differences) ** 0.5
+        rows.append([f"`{label}`", *(f"{value:+.1f}" for value in (*differences, mean)), f"{error:.1f}"])
+    folds = [f"fold {number} ({size})" for number, size in enumerate(sizes, 1)]
+    return lay_out([f"dev, less `{first}`", *folds, "all", "std. error"], rows)
+
+
 PAPER_KINDS: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "paper": tabulate_paper,
     "papers": tabulate_papers,
     "subsets": tabulate_subsets,
     "dev": tabulate_dev,
+    "dev-differences": tabulate_dev_differences,
 }

@@ -133,6 +133,24 @@ def test_figures_are_means_shares_and_values_of_files(tables: ModuleType, kinds:
     assert tables.find_unmarked("Python 3.10, `1.5` and 1.7<!--= a b c --> but 2.5 % and\n```\n3.5\n```\n") == ["2.5"]
 
 
+def test_differences_on_dev_are_shown_by_fold_with_the_standard_error_of_their_mean(
+    tables: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(size: int, total: float) -> dict[str, object]:
+        return {"data": {"n_dev": size}, "dev": dict.fromkeys(("recall@5", "ndcg@5", "comp@5"), total / 3)}
+
+    results = {
+        "a": {"fitted": [fit(10, 2.0), fit(30, 2.1)]},
+        "b": {"fitted": [fit(10, 2.04), fit(30, 2.08)]},
+    }
+    papers = sys.modules["table_papers"]
+    monkeypatch.setattr(papers, "read_present", lambda name, labels: {label: results[label] for label in labels})
+    table = papers.tabulate_dev_differences(["toolbench", "a", "b"])
+    # +4 and -2 points: (10 * 4 - 30 * 2) / 40 = -0.5; their deviation is 4.24, over the root of two folds 3.0
+    assert [cell.strip() for cell in table[-1].strip("|").split("|")] == ["`b`", "+4.0", "-2.0", "-0.5", "3.0"]
+    assert "fold 1 (10)" in table[0] and "less `a`" in table[0]
+
+
 def test_sets_whose_tools_the_encoder_has_read_are_marked(kinds: ModuleType) -> None:
     marks = {name: kinds.mark_read(name) for name in kinds.GROUPS["all"]}
     assert [name for name, mark in marks.items() if not mark] == [
