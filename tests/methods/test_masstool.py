@@ -273,6 +273,19 @@ def test_each_part_of_the_loss_counts_by_its_weight(part: str) -> None:
     assert most - none == pytest.approx(4 * (some - none), rel=1e-4) and abs(most - none) > 0.01
 
 
+def test_detection_is_binary_cross_entropy_in_which_both_kinds_of_queries_weigh_the_same() -> None:
+    """Eq. 3 with its minus sign, by hand; six queries need a tool and five do not."""
+    random = np.random.default_rng(0)
+    made = task(random)
+    with torch.no_grad():
+        chat_logits = made.towers.need_logits(made.towers.compute_hidden(made.chat)).tolist()
+        loss = made._compute_need_loss(torch.tensor([2.0, -1.0, 0.5, 0.0, 3.0, -2.0]), random).item()
+    tool_costs = [-math.log(1 / (1 + math.exp(-logit))) for logit in (2.0, -1.0, 0.5, 0.0, 3.0, -2.0)]
+    chat_costs = [-math.log(1 - 1 / (1 + math.exp(-logit))) for logit in chat_logits]
+    assert loss == pytest.approx((sum(tool_costs) / 6 + sum(chat_costs) / 5) / 2, rel=1e-5)
+    assert abs(sum(tool_costs) / 6 - sum(chat_costs) / 5) > 0.1, "equal costs show nothing"
+
+
 def test_neighbours_below_the_floor_are_left_out_in_training_and_in_a_search(
     slang: Lesson, bert: str, home: Path, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
