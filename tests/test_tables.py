@@ -151,6 +151,33 @@ def test_differences_on_dev_are_shown_by_fold_with_the_standard_error_of_their_m
     assert "fold 1 (10)" in table[0] and "less `a`" in table[0]
 
 
+def test_detection_is_shown_with_its_test_and_the_means_of_the_controls_over_the_seeds(
+    tables: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    papers = sys.modules["table_papers"]
+
+    def figures(value: float, **rest: object) -> dict[str, object]:
+        return {"metrics": dict.fromkeys(papers.DETECTION_MEASURES, value), **rest}
+
+    def model(detects: bool, value: float) -> dict[str, object]:
+        controls = {name: figures(value, joint_cosine=value) for name in papers.DETECTION_CONTROLS}
+        return {"dataset": "d", "detects": detects, "controls": controls}
+
+    test = {"difference": -0.012, "ci95": [-0.03, 0.004], "p_holm": 0.1234}
+    arm = {"dataset": "d", "seeds": [0, 1], "detecting": figures(0.5), "other": figures(0.512)}
+    arm["difference"] = dict.fromkeys(papers.DETECTION_MEASURES, test)
+    results = tmp_path / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    content = {"arms": [arm], "models": [model(True, 0.4), model(True, 0.6), model(False, 0.9)]}
+    (results / "detection-controls.json").write_text(json.dumps(content))
+    monkeypatch.setattr(papers, "ROOT", tmp_path)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in papers.tabulate_detection(["d"])]
+    assert rows[0][:2] == ["d, test, seeds 0, 1", "recall@3"]
+    assert rows[2][:2] == ["detection learned", "50.0"] and rows[3][:2] == ["not learned", "51.2"]
+    assert rows[4][:2] == ["**difference (95 %; p)**", "-1.2 (-3.0 to +0.4; 0.12)"]
+    assert rows[5][:2] == ["h of another query (cosine 0.50)", "50.0"], "the mean of those that detect"
+
+
 def test_sets_whose_tools_the_encoder_has_read_are_marked(kinds: ModuleType) -> None:
     marks = {name: kinds.mark_read(name) for name in kinds.GROUPS["all"]}
     assert [name for name, mark in marks.items() if not mark] == [
