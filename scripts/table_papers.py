@@ -123,9 +123,12 @@ def tabulate_dev_differences(words: Sequence[str]) -> list[str]:
 
 
 def tabulate_detection(words: Sequence[str]) -> list[str]:
-    """Models that learned to detect against those that did not, and what the controls take from those that did."""
-    [dataset] = words
-    content = json.loads((ROOT / "benchmarks" / "results" / "detection-controls.json").read_text(encoding="utf-8"))
+    """Models that learned to detect against those that did not, and what the controls take from those that did.
+
+    `words` are the dataset and the name of a file of `benchmarks/detection_controls.py`.
+    """
+    dataset, file = words
+    content = json.loads((ROOT / "benchmarks" / "results" / file).read_text(encoding="utf-8"))
     [arm] = [arm for arm in content["arms"] if arm["dataset"] == dataset]
     rows = [
         [label, *(f"{100 * arm[kind]['metrics'][measure]:.1f}" for measure in DETECTION_MEASURES)]

@@ -171,7 +171,8 @@ def test_detection_is_shown_with_its_test_and_the_means_of_the_controls_over_the
     content = {"arms": [arm], "models": [model(True, 0.4), model(True, 0.6), model(False, 0.9)]}
     (results / "detection-controls.json").write_text(json.dumps(content))
     monkeypatch.setattr(papers, "ROOT", tmp_path)
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in papers.tabulate_detection(["d"])]
+    words = ["d", "detection-controls.json"]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in papers.tabulate_detection(words)]
     assert rows[0][:2] == ["d, test, seeds 0, 1", "recall@3"]
     assert rows[2][:2] == ["detection learned", "50.0"] and rows[3][:2] == ["not learned", "51.2"]
     assert rows[4][:2] == ["**difference (95 %; p)**", "-1.2 (-3.0 to +0.4; 0.12)"]
