@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,6 +20,14 @@ from table_layout import ROOT, lay_out, read_present
 
 STATES = ("present", "partly", "absent", "not comparable")
 DEV_MEASURES = ("recall@5", "ndcg@5", "comp@5")
+DETECTION_MEASURES = ("recall@3", "recall@5", "ndcg@5", "comp@5")
+DETECTION_CONTROLS = {
+    "shuffled": "h of another query",
+    "mean": "mean h",
+    "zero": "no h",
+    "no_joint": "no joint part",
+    "encoder": "the encoder alone",
+}
 TOOLBENCH_SUBSETS = (
     "G1_instruction",
     "G1_tool",
@@ -90,9 +100,66 @@ def tabulate_dev(words: Sequence[str]) -> list[str]:
     return lay_out([f"{name}, dev of the folds", *DEV_MEASURES, "sum"], rows)
 
 
+def tabulate_dev_differences(words: Sequence[str]) -> list[str]:
+    """Differences of labels from the first in the sum of three measures on dev: by fold, and over all dev queries.
+
+    The standard error is that of the mean of the folds' differences.
+    """
+    name, first, *labels = words
+    results = read_present(name, [first, *labels])
+    sums = {
+        label: [100 * sum(fit["dev"][measure] for measure in DEV_MEASURES) for fit in result["fitted"]]
+        for label, result in results.items()
+    }
+    sizes = [fit["data"]["n_dev"] for fit in results[first]["fitted"]]
+    rows = []
+    for label in labels:
+        differences = [value - other for value, other in zip(sums[label], sums[first], strict=True)]
+        mean = sum(size * value for size, value in zip(sizes, differences, strict=True)) / sum(sizes)
+        error = statistics.stdev(differences) / len(differences) ** 0.5
+        rows.append([f"`{label}`", *(f"{value:+.1f}" for value in (*differences, mean)), f"{error:.1f}"])
+    folds = [f"fold {number} ({size})" for number, size in enumerate(sizes, 1)]
+    return lay_out([f"dev, less `{first}`", *folds, "all", "std. error"], rows)
+
+
+def tabulate_detection(words: Sequence[str]) -> list[str]:
+    """Models that learned to detect against those that did not, and what the controls take from those that did.
+
+    `words` are the dataset and the name of a file of `benchmarks/detection_controls.py`.
+    """
+    dataset, file = words
+    content = json.loads((ROOT / "benchmarks" / "results" / file).read_text(encoding="utf-8"))
+    [arm] = [arm for arm in content["arms"] if arm["dataset"] == dataset]
+    rows = [
+        [label, *(f"{100 * arm[kind]['metrics'][measure]:.1f}" for measure in DETECTION_MEASURES)]
+        for label, kind in (("detection learned", "detecting"), ("not learned", "other"))
+    ]
+    tests = [arm["difference"][measure] for measure in DETECTION_MEASURES]
+    rows.append(["**difference (95 %; p)**", *map(_describe_test, tests)])
+    models = [model for model in content["models"] if model["dataset"] == dataset and model["detects"]]
+    for name, label in DETECTION_CONTROLS.items():
+        controls = [model["controls"][name] for model in models]
+        means = [
+            100 * statistics.fmean(control["metrics"][measure] for control in controls)
+            for measure in DETECTION_MEASURES
+        ]
+        cosines = [control["joint_cosine"] for control in controls if "joint_cosine" in control]
+        cosine = f" (cosine {statistics.fmean(cosines):.2f})" if cosines else ""
+        rows.append([label + cosine, *(f"{mean:.1f}" for mean in means)])
+    seeds = ", ".join(map(str, arm["seeds"]))
+    return lay_out([f"{dataset}, test, seeds {seeds}", *DETECTION_MEASURES], rows)
+
+
+def _describe_test(test: dict[str, Any]) -> str:
+    low, high = test["ci95"]
+    return f"{100 * test['difference']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f}; {test['p_holm']:.2f})"
+
+
 PAPER_KINDS: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "paper": tabulate_paper,
     "papers": tabulate_papers,
     "subsets": tabulate_subsets,
     "dev": tabulate_dev,
+    "dev-differences": tabulate_dev_differences,
+    "detection": tabulate_detection,
 }

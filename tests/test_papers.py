@@ -67,6 +67,21 @@ def test_what_is_absent_claims_no_figure() -> None:
         assert row[1] != "absent" or "{" not in row[4], (name, number)
 
 
+def test_what_was_not_measured_gives_its_cost_and_its_command(papers: ModuleType, tmp_path: Path) -> None:
+    """No row rests on a promise: it has a figure or a reason, and where only time is missing, hours and a command."""
+    hours = {each.name: each.hours for each in papers.list_measurements(tmp_path)}
+    costs = 0
+    for name, number, row in ROWS:
+        assert not re.search("queued|later|to come|not yet|no measured run", " ".join(row)), (name, number)
+        commands = re.findall(r"`scripts/bench papers --only ([\w-]+)`", row[5])
+        stated = re.findall(r"([\d.]+) h[:,] `scripts/bench papers --only ([\w-]+)`", row[5])
+        assert [measurement for _, measurement in stated] == commands, (name, number)
+        assert all(float(cost) == hours[measurement] for cost, measurement in stated), (name, number)
+        assert "`scripts/bench` (papers)" not in row[2] or stated, (name, number)
+        costs += len(stated)
+    assert costs
+
+
 def values_of(command: list[str], option: str) -> list[str]:
     return [command[place + 1] for place, word in enumerate(command) if word == option]
 

@@ -133,6 +133,52 @@ def test_figures_are_means_shares_and_values_of_files(tables: ModuleType, kinds:
     assert tables.find_unmarked("Python 3.10, `1.5` and 1.7<!--= a b c --> but 2.5 % and\n```\n3.5\n```\n") == ["2.5"]
 
 
+def test_differences_on_dev_are_shown_by_fold_with_the_standard_error_of_their_mean(
+    tables: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(size: int, total: float) -> dict[str, object]:
+        return {"data": {"n_dev": size}, "dev": dict.fromkeys(("recall@5", "ndcg@5", "comp@5"), total / 3)}
+
+    results = {
+        "a": {"fitted": [fit(10, 2.0), fit(30, 2.1)]},
+        "b": {"fitted": [fit(10, 2.04), fit(30, 2.08)]},
+    }
+    papers = sys.modules["table_papers"]
+    monkeypatch.setattr(papers, "read_present", lambda name, labels: {label: results[label] for label in labels})
+    table = papers.tabulate_dev_differences(["toolbench", "a", "b"])
+    # +4 and -2 points: (10 * 4 - 30 * 2) / 40 = -0.5; their deviation is 4.24, over the root of two folds 3.0
+    assert [cell.strip() for cell in table[-1].strip("|").split("|")] == ["`b`", "+4.0", "-2.0", "-0.5", "3.0"]
+    assert "fold 1 (10)" in table[0] and "less `a`" in table[0]
+
+
+def test_detection_is_shown_with_its_test_and_the_means_of_the_controls_over_the_seeds(
+    tables: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    papers = sys.modules["table_papers"]
+
+    def figures(value: float, **rest: object) -> dict[str, object]:
+        return {"metrics": dict.fromkeys(papers.DETECTION_MEASURES, value), **rest}
+
+    def model(detects: bool, value: float) -> dict[str, object]:
+        controls = {name: figures(value, joint_cosine=value) for name in papers.DETECTION_CONTROLS}
+        return {"dataset": "d", "detects": detects, "controls": controls}
+
+    test = {"difference": -0.012, "ci95": [-0.03, 0.004], "p_holm": 0.1234}
+    arm = {"dataset": "d", "seeds": [0, 1], "detecting": figures(0.5), "other": figures(0.512)}
+    arm["difference"] = dict.fromkeys(papers.DETECTION_MEASURES, test)
+    results = tmp_path / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    content = {"arms": [arm], "models": [model(True, 0.4), model(True, 0.6), model(False, 0.9)]}
+    (results / "detection-controls.json").write_text(json.dumps(content))
+    monkeypatch.setattr(papers, "ROOT", tmp_path)
+    words = ["d", "detection-controls.json"]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in papers.tabulate_detection(words)]
+    assert rows[0][:2] == ["d, test, seeds 0, 1", "recall@3"]
+    assert rows[2][:2] == ["detection learned", "50.0"] and rows[3][:2] == ["not learned", "51.2"]
+    assert rows[4][:2] == ["**difference (95 %; p)**", "-1.2 (-3.0 to +0.4; 0.12)"]
+    assert rows[5][:2] == ["h of another query (cosine 0.50)", "50.0"], "the mean of those that detect"
+
+
 def test_sets_whose_tools_the_encoder_has_read_are_marked(kinds: ModuleType) -> None:
     marks = {name: kinds.mark_read(name) for name in kinds.GROUPS["all"]}
     assert [name for name, mark in marks.items() if not mark] == [

@@ -17,6 +17,7 @@ import lessons  # noqa: E402
 from toolscout import metrics  # noqa: E402
 from toolscout.catalogue.store import Catalogue  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
+from toolscout.dataset import NoTool, Prompt  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
@@ -66,7 +67,7 @@ def test_no_query_keeps_its_own_and_the_mean_is_the_same_for_all(script: Any) ->
 
 
 def test_own_has_the_figures_of_a_search(script: Any, slang: Any, model: Model) -> None:
-    found = script.measure_model(model, slang.dataset, "test", 2)
+    found, own = script.measure_model(model, slang.dataset, "test", 2)
     stage = registry.build("masstool", Catalogue.of(slang.tools), model=model.folder)
     texts = slang.dataset.texts("test")
     run = {query: stage([Search(query=text)])[0].ids for query, text in texts.items()}
@@ -76,11 +77,12 @@ def test_own_has_the_figures_of_a_search(script: Any, slang: Any, model: Model) 
     }
     assert found["controls"]["own"]["metrics"] == pytest.approx(metrics.score(run, gold, script.MEASURES).means())
     assert found["n_queries"] == len(texts) and not found["detects"] and found["towers"] == 2
-    assert set(found["controls"]) == {"own", "shuffled", "mean", "zero", "no_joint"}
+    assert own.means() == found["controls"]["own"]["metrics"] and set(own.ids) == set(texts)
+    assert set(found["controls"]) == {"own", "shuffled", "mean", "zero", "no_joint", "encoder"}
     assert found["controls"]["own"]["joint_cosine"] == pytest.approx(1, abs=1e-5)
     for name in ("shuffled", "mean", "zero"):
         assert found["controls"][name]["joint_cosine"] < 0.9999
-    for name in ("shuffled", "mean", "zero", "no_joint"):
+    for name in ("shuffled", "mean", "zero", "no_joint", "encoder"):
         control = found["controls"][name]
         for measure, test in control["from_own"].items():
             difference = control["metrics"][measure] - found["controls"]["own"]["metrics"][measure]
@@ -92,7 +94,7 @@ def test_a_gate_that_does_not_read_h_loses_nothing_and_one_that_does_loses(
 ) -> None:
     """The gate of one model is constant; that of the other lets pass only what the query's own h opens."""
     deaf = {**model.arrays, "towers.join.0.weight": np.zeros_like(model.arrays["towers.join.0.weight"])}
-    found = script.measure_model(dataclasses.replace(model, arrays=deaf), slang.dataset, "test", 2)["controls"]
+    found = script.measure_model(dataclasses.replace(model, arrays=deaf), slang.dataset, "test", 2)[0]["controls"]
     for name in ("shuffled", "mean", "zero"):
         assert found[name]["metrics"] == found["own"]["metrics"] and found[name]["joint_cosine"] > 0.99999
         assert all(test["difference"] == 0 and test["p"] == 1 for test in found[name]["from_own"].values())
@@ -105,7 +107,7 @@ def test_a_gate_that_does_not_read_h_loses_nothing_and_one_that_does_loses(
         "towers.join.0.weight": 8 * np.eye(d, dtype=np.float32),
         "towers.join.0.bias": np.full(d, -8, dtype=np.float32),
     }
-    found = script.measure_model(dataclasses.replace(model, arrays=eager), slang.dataset, "test", 2)["controls"]
+    found = script.measure_model(dataclasses.replace(model, arrays=eager), slang.dataset, "test", 2)[0]["controls"]
     assert all(found[name]["joint_cosine"] < 0.99 for name in ("shuffled", "mean", "zero"))
 
 
@@ -117,8 +119,77 @@ def test_the_file_holds_every_model_and_a_model_without_the_joint_part_is_refuse
     script.main(["--model", str(model.folder), "--model", str(model.folder), *again])
     written = json.loads(out.read_text())
     assert [each["split"] for each in written["models"]] == ["dev", "dev"] and "commit" in written["provenance"]
-    assert written["models"][0] == written["models"][1]
+    assert written["models"][0] == written["models"][1] and written["arms"] == []
     assert "shuffled" in capsys.readouterr().out
     without = fitted(slang, bert, home, "masstool-no-adakt")
     with pytest.raises(SystemExit, match="has no joint part. Give a model of masstool"):
         script.main(["--model", str(without.folder), *again])
+
+
+def scored(script: Any, **values: list[float]) -> metrics.PerQuery:
+    table = {name: np.array(values.get(name.replace("@", "_"), [0.0, 0.0])) for name in script.MEASURES}
+    return metrics.PerQuery(("q1", "q2"), table)
+
+
+def report(seed: int, detects: bool, dataset: str = "d") -> dict[str, Any]:
+    return {
+        "dataset": dataset,
+        "seed": seed,
+        "detects": detects,
+        "epoch_by": "retrieval",
+        "best_epoch": 10 * seed + detects,
+    }
+
+
+def test_both_kinds_are_compared_query_by_query_over_the_means_of_their_seeds(script: Any) -> None:
+    measured = [
+        (report(2, True), scored(script, ndcg_5=[0.9, 0.7])),
+        (report(1, False), scored(script, ndcg_5=[0.2, 0.6])),
+        (report(1, True), scored(script, ndcg_5=[0.5, 0.5])),
+        (report(2, False), scored(script, ndcg_5=[0.4, 0.4])),
+        (report(1, True, "alone"), scored(script, ndcg_5=[1.0, 1.0])),
+    ]
+    [arm] = script.compare_arms(measured)
+    assert (arm["dataset"], arm["seeds"]) == ("d", [1, 2])
+    assert arm["epoch_by"] == {"detecting": ["retrieval"], "other": ["retrieval"]}
+    assert arm["best_epochs"] == {"detecting": [11, 21], "other": [10, 20]}
+    # by query: (0.5 + 0.9) / 2 and (0.5 + 0.7) / 2 less (0.2 + 0.4) / 2 and (0.6 + 0.4) / 2
+    assert arm["detecting"]["metrics"]["ndcg@5"] == pytest.approx((0.7 + 0.6) / 2)
+    assert arm["other"]["metrics"]["ndcg@5"] == pytest.approx((0.3 + 0.5) / 2)
+    assert arm["difference"]["ndcg@5"]["difference"] == pytest.approx((0.4 + 0.1) / 2)
+    assert arm["by_seed"][1]["ndcg@5"]["difference"] == pytest.approx((0.3 - 0.1) / 2)
+    assert arm["by_seed"][2]["ndcg@5"]["difference"] == pytest.approx((0.5 + 0.3) / 2)
+    assert arm["difference"]["comp@5"]["difference"] == 0
+    for wrong in (measured[:3], [*measured, measured[0], measured[3]]):
+        with pytest.raises(SystemExit, match="Give one of each"):
+            script.compare_arms(wrong)
+
+
+def test_a_model_that_detects_and_one_that_does_not_are_compared(
+    script: Any, slang: Any, bert: str, home: Path, model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts = [Prompt(f"chat-{number}", f"why {word}?", "chat") for number, word in enumerate(["who", "when", "how"])]
+    changes = {**lessons.QUICK_BASE, **QUICK, "epoch_by": "retrieval"}
+    detecting = fit(
+        lessons.plan(
+            "masstool",
+            slang,
+            home / "detecting",
+            encoder=TransformerEncoder(bert),
+            changes=changes,
+            settings=Settings(home=home),
+            no_tool=NoTool(prompts, prompts, prompts),
+        )
+    )
+    out = tmp_path / "controls.json"
+    folders = ["--model", str(model.folder), "--model", str(detecting.folder)]
+    script.main([*folders, "--data", str(slang.dataset.folder.parent), "--draws", "1", "--out", str(out)])
+    written = json.loads(out.read_text())
+    [arm] = written["arms"]
+    without, with_detection = written["models"]
+    assert [each["detects"] for each in written["models"]] == [False, True]
+    assert arm["epoch_by"] == {"detecting": ["retrieval"], "other": ["both"]}
+    assert arm["detecting"]["metrics"] == with_detection["controls"]["own"]["metrics"]
+    assert arm["other"]["metrics"] == without["controls"]["own"]["metrics"]
+    assert len(with_detection["history"]) == 3 and "detect_auroc" in with_detection["history"][0]
+    assert "slang  ndcg@5" in capsys.readouterr().out

@@ -282,6 +282,21 @@ def test_all_recipes_of_a_benchmark_share_one_budget() -> None:
     assert "was used up before the end, so no result is written" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("lab", "elo", "mail", "-r", "bm25", "--condition", "gold", "--out", "elo", "--data", "data"),
+        ("lab", "downstream", "mail", "--condition", "gold", "--data", "data"),
+        ("lab", "synth", "toolbank", "py:statistics", "--out", "made", "-n", "9"),
+    ],
+)
+def test_a_command_that_stops_at_its_budget_says_what_it_spent(command: tuple[str, ...]) -> None:
+    with ScriptedServer() as server:
+        stopped = cli(*command, "--llm", server.place, "--llm-budget", "calls=3")
+        assert stopped.exit_code == 1 and "The budget of 3 calls is used up" in stopped.stderr, stopped.output
+        assert 1 <= len(server.bodies) <= 3 and stopped.stderr.count(f"sent {len(server.bodies)} calls: ") == 1
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_training_counts_its_calls_before_and_never_exceeds_the_budget(bert: str) -> None:

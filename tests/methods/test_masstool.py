@@ -107,6 +107,29 @@ def test_it_learns_which_tools_and_whether_any(slang: Lesson, model: Model, chat
     assert np.mean([need or 0 for need in asked]) > np.mean([need or 0 for need in chatted]) + 0.3
 
 
+def test_the_epoch_is_chosen_by_retrieval_and_detection_or_by_retrieval_alone(
+    slang: Lesson, bert: str, home: Path, chat: NoTool
+) -> None:
+    """With one rule for both, a fit that learns to detect and one that does not can be compared."""
+    chosen = {}
+    for rule in ("both", "retrieval"):
+        job = lessons.plan(
+            "masstool",
+            slang,
+            home / "out" / f"by-{rule}",
+            encoder=TransformerEncoder(bert),
+            changes={**QUICK, **OURS, **BASE, "epochs": 30, "epoch_by": rule},
+            settings=Settings(home=home),
+            no_tool=chat,
+        )
+        values = fit(job).manifest.values
+        targets = ("ndcg@5", "detect_auroc") if rule == "both" else ("ndcg@5",)
+        quality = [sum(figures[name] for name in targets) for figures in values["history"]]
+        assert values["best_epoch"] == 1 + quality.index(max(quality)) and "need" in values
+        chosen[rule] = values["best_epoch"]
+    assert chosen["both"] != chosen["retrieval"]
+
+
 def test_without_no_tool_queries_it_does_not_judge_the_need(slang: Lesson, bert: str, home: Path) -> None:
     stage = pipeline(fitted(slang, bert, home, epochs=2), slang.tools)
     [found] = stage([Search(query="please umbrella")])
@@ -248,6 +271,19 @@ def test_each_part_of_the_loss_counts_by_its_weight(part: str) -> None:
 
     none, some, most = (loss(weight) for weight in (0.0, 0.25, 1.0))
     assert most - none == pytest.approx(4 * (some - none), rel=1e-4) and abs(most - none) > 0.01
+
+
+def test_detection_is_binary_cross_entropy_in_which_both_kinds_of_queries_weigh_the_same() -> None:
+    """Eq. 3 with its minus sign, by hand; six queries need a tool and five do not."""
+    random = np.random.default_rng(0)
+    made = task(random)
+    with torch.no_grad():
+        chat_logits = made.towers.need_logits(made.towers.compute_hidden(made.chat)).tolist()
+        loss = made._compute_need_loss(torch.tensor([2.0, -1.0, 0.5, 0.0, 3.0, -2.0]), random).item()
+    tool_costs = [-math.log(1 / (1 + math.exp(-logit))) for logit in (2.0, -1.0, 0.5, 0.0, 3.0, -2.0)]
+    chat_costs = [-math.log(1 - 1 / (1 + math.exp(-logit))) for logit in chat_logits]
+    assert loss == pytest.approx((sum(tool_costs) / 6 + sum(chat_costs) / 5) / 2, rel=1e-5)
+    assert abs(sum(tool_costs) / 6 - sum(chat_costs) / 5) > 0.1, "equal costs show nothing"
 
 
 def test_neighbours_below_the_floor_are_left_out_in_training_and_in_a_search(

@@ -20,7 +20,8 @@ from toolscout.recipes import registry  # noqa: E402
 from toolscout.recipes.fit import Lesson, fit  # noqa: E402
 from toolscout.search.pipeline import Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
-from toolscout.training.classifiers import Heads, drop_tokens  # noqa: E402
+from toolscout.training.classifiers import Classifier, Heads, Tuning, drop_tokens  # noqa: E402
+from toolscout.training.towers import Tower  # noqa: E402
 from toolscout.types import Search, Tool  # noqa: E402
 
 QUICK = {"epochs": 30, "batch": 16, "rate": 0.01, "fast": 2.0, "patience": 30, "precision": "float32", "threads": 1}
@@ -145,3 +146,31 @@ def test_thinned_texts_keep_their_ends_and_their_order() -> None:
     assert kept[0] == 100 and kept[-1] == 159 and kept == sorted(kept) and 15 < len(kept) < 45
     assert drop_tokens(tokens, 0.0, np.random.default_rng(0)) == tokens
     assert drop_tokens([1, 2], 0.9, np.random.default_rng(0)) == [1, 2]
+
+
+def test_the_published_layer_reads_the_mean_of_the_tokens_scaled_to_length_one(bert: str) -> None:
+    """Its loss is the binary cross-entropy per tool, summed over the tools; worked out from the encoder's states."""
+    encoder = TransformerEncoder(bert)
+    tower = Tower(encoder.model, dropout=0.0, precision="float32")
+    tokens = tower.tokens(["book a room", "umbrella"], "query", 16)
+    heads = Heads(encoder.dim, {"tools": 3}, LOGIT_SCALE)
+    random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for values in heads.parameters():
+            values.copy_(0.1 * torch.randn(values.shape, generator=random))
+    gold = np.array([[True, False, True], [False, True, False]])
+    tuning = Tuning(loss="binary", fast=1.0, thinned=0.0, hold=10_000)
+    task = Classifier(
+        tower, heads, queries=tokens, gold=gold, set_of=None, evaluate=dict, identity="test", tuning=tuning
+    )
+    total = 0.0
+    for text, golds in zip(tokens, gold, strict=True):
+        with torch.no_grad():
+            states = encoder.model[0].auto_model.eval()(input_ids=torch.tensor([list(text)])).last_hidden_state[0]
+        row = states.mean(dim=0) / states.mean(dim=0).norm()
+        logits = (LOGIT_SCALE * (heads.layers["tools"].weight @ row + heads.layers["tools"].bias)).tolist()
+        for logit, is_gold in zip(logits, golds, strict=True):
+            share = 1 / (1 + np.exp(-logit))
+            total -= np.log(share if is_gold else 1 - share)
+    loss = task.backward(np.array([0, 1]), np.random.default_rng(0))
+    assert loss == pytest.approx(total / 2, rel=1e-4)

@@ -175,3 +175,17 @@ def test_the_wanted_rows_alone_are_those_of_all(layers: int, scaled: bool) -> No
         strict=True,
     ):
         assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_a_scene_starts_anew_from_all_its_tools_whichever_edges_an_epoch_drops() -> None:
+    """Layer 0 of a scene (eq. 2) and its vector in the tool view (eq. 6); no edge from a scene to a tool is dropped."""
+    made = task(layers=0, dropped=0.9)
+    moved = torch.from_numpy(np.random.default_rng(5).normal(size=(5, 6)).astype(np.float32))
+    with torch.no_grad():
+        made.compute_views(*made.epoch_edges)
+        made.tools.copy_(moved)
+        _, scenes, _, _, pooled = made.compute_views(*made.epoch_edges)
+    expected = np.stack([moved[GOLD[query]].mean(dim=0).numpy() for query in (0, 1, 3)])
+    np.testing.assert_allclose(scenes.numpy(), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(pooled.numpy(), expected, rtol=1e-5, atol=1e-6)
+    assert len(made.epoch_edges[0].left) < 4 and len(made.epoch_edges[1].left) < 7

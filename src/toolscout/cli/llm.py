@@ -73,8 +73,8 @@ def share_llm(
 ) -> Iterator[SharedLLM]:
     """Prepare the language model of a command, or a rehearsal for `--dry-run`, with one budget for all that it does.
 
-    It is opened when something first needs it. At the end the record is written. With `prints_cost`, what was spent is
-    printed after the last running call has ended, unless nothing was sent.
+    It is opened when something first needs it. At the end the record is written. With `prints_cost`, or if the command
+    fails, what was spent is printed after the last running call has ended, unless nothing was sent.
 
     Raises:
         ConfigError: if the budget cannot be read.
@@ -86,14 +86,16 @@ def share_llm(
     Budget.parse(settings.llm_budget, Prices(settings.llm_price_in, settings.llm_price_out))
     source = Path(replay) if replay else None
     shared = SharedLLM(settings, rehearse=dry_run, replay=source, temperature=temperature)
+    failed = True
     try:
         yield shared
+        failed = False
     finally:
         opened = shared.opened
         if record and opened is not None and opened.cache is not None:
             opened.cache.export(Path(record), opened.answers)
         shared.close()
-        if prints_cost and not dry_run and shared.spent.calls:
+        if (prints_cost or failed) and not dry_run and shared.spent.calls:
             print_cost(shared, dry_run=False)
 
 

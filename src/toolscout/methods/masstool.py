@@ -75,6 +75,9 @@ class Options(Graphs, frozen=True, forbid_unknown_fields=True):
         transfer: how to pass on the knowledge of the detection tower (AdaKT): `gate`, `attention`, `concatenation`,
             `addition`, or `none`.
         need: λ, weight of the loss of the detection tower, which learns if there are queries that need no tool.
+        epoch_by: the dev figures that choose the epoch if detection is learned: ndcg@5 and the AUROC of the need
+            (`both`), or ndcg@5 alone (`retrieval`), as without detection. AUROC rises long after ndcg@5 has begun to
+            fall, so fits with and without detection are comparable only if both go by `retrieval`.
     """
 
     base: str = "dpr"
@@ -84,6 +87,7 @@ class Options(Graphs, frozen=True, forbid_unknown_fields=True):
     floor: Annotated[float, msgspec.Meta(ge=-1, lt=1)] = 0.7
     transfer: Literal["gate", "attention", "concatenation", "addition", "none"] = "attention"
     need: Amount = 0.2
+    epoch_by: Literal["both", "retrieval"] = "both"
     loss: Literal["colt", "softmax"] = "softmax"
     length: NonNegative = 0
     sharpness: Positive = 8.0
@@ -410,7 +414,7 @@ class MassTool:
             identity=digest("masstool/3", [encoder.fingerprint, *fingerprints, options]),
             seed=workspace.seed,
         )
-        targets = ("ndcg@5", "detect_auroc") if detects else ("ndcg@5",)
+        targets = ("ndcg@5", "detect_auroc") if detects and options.epoch_by == "both" else ("ndcg@5",)
         done = train_task(workspace, options, task, warmup=0.0, schedule="constant", clip=float("inf"), targets=targets)
         arrays = task.arrays()
         values: dict[str, Any] = {

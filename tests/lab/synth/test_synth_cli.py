@@ -159,6 +159,34 @@ def test_what_was_written_is_trained_on_and_measured_unchanged_and_costs_what_wa
     assert (tmp_path / "results" / "made" / "mlc.run.gz").exists() and 0 <= scored["metrics"]["recall@5"] <= 1
 
 
+BANKS = {"numpy": ("py:numpy", 400), "pandas": ("py:pandas", 1_200), "boto3": ("boto3", 1_300)}
+
+
+@pytest.mark.net
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("bank", BANKS)
+def test_each_bank_of_the_paper_is_built_and_measured_by_one_command_each(tmp_path: Path, bank: str) -> None:
+    """BankNumpy, BankPandas and BankAWS of the Tool2Vec paper, over all tools of the library."""
+    pytest.importorskip("botocore" if bank == "boto3" else bank)
+    source, least = BANKS[bank]
+    out = str(tmp_path / bank)
+    with ScriptedServer() as server:
+        options = ("--instructions", bank, "-n", "24", "--llm", server.place, "--json")
+        built = cli("lab", "synth", "toolbank", source, "--out", out, *options)
+        assert built.exit_code == 0, built.output
+        instructions = json.loads(built.stdout)["settings"]["instructions"]
+        assert any(instructions in str(body["messages"][0]["content"]) for body in server.bodies)
+    tools = [json.loads(line) for line in (tmp_path / bank / "corpus.jsonl").read_text().splitlines()]
+    assert len(tools) >= least and all(tool["text"] for tool in tools[:50])
+    results = ("--out", str(tmp_path / "results"), "--encoder", "static", "--json")
+    measured = cli("lab", "bench", out, "-r", "bm25", "-r", "tool2vec", "-r", "mlc-light", *results)
+    assert measured.exit_code == 0, measured.output
+    rows = {each["recipe"]: each for each in json.loads(measured.stdout)}
+    assert set(rows) == {"bm25", "tool2vec", "mlc-light"} and rows["bm25"]["n_tools"] == len(tools)
+    assert all(row["n_queries"] >= 1 and 0 <= row["metrics"]["recall@5"] <= 1 for row in rows.values())
+
+
 @pytest.mark.net
 def test_the_settings_of_the_papers_are_options_and_stand_in_the_report(tmp_path: Path) -> None:
     with ScriptedServer() as server:
