@@ -43,7 +43,7 @@ SHORT_WEIGHT = 3.0  # of a cut in a compound of short imperatives
 SUITES = Path(__file__).parent / "suites"
 PHRASES = Path(__file__).parent / "step_phrases.txt"
 SEED = 0
-THRESHOLD = 0.35  # lower ones split single needs, higher ones miss steps
+THRESHOLD = 0.4  # lower ones split single needs, higher ones miss steps
 
 FOREIGN_GLUES = {
     "de": (" und ", ", dann ", ". ", " und danach ", "; ", ", und ", ". Danach ", ". Außerdem ", "\n- ", " sowie "),

@@ -45,13 +45,19 @@ MAX_REFERENCE_TOKENS: Final = 5
 
 _PROTECTED: Final = re.compile(
     r"\"[^\"\n]{1,300}\"|“[^”\n]{1,300}”|„[^“”\n]{1,300}[“”]|«[^»\n]{1,300}»|「[^」\n]{1,300}」|『[^』\n]{1,300}』"
-    r"|`[^`\n]{1,300}`|(?<!\w)['‘][^'’\n]{1,300}['’](?!\w)|\([^()\n]{3,300}\)|\[[^\[\]\n]{1,300}\]|\{[^{}\n]{1,300}\}"
+    r"|`[^`\n]{1,300}`|(?<!\w)['‘][^'’\n]{1,300}['’](?!\w)|\([^()\n]{3,300}\)"
+    r"|\[(?!\d{1,2}\])[^\[\]\n]{1,300}\]|\{[^{}\n]{1,300}\}"
+    r"|\b(?:(?-i:[A-Z]{2,12})|context|background)[:：][\s\S]{1,2000}?\s(?:query|question)[:：]"  # a pasted text
     r"|\b(?:https?://|www\.)\S+|\S+@\S+\.\w+|\d[\d.,:/-]*\d"
     r"|\b(?:e\.g|i\.e|etc|vs|mr|mrs|ms|dr|st|no|a\.m|p\.m|u\.s|inc|ltd|approx|z\.\s?b|bzw|núm|sr|sra)\.",
     re.IGNORECASE,
 )
-_LIST_MARK: Final = r"(?:\(?\d{1,2}[.)]|\(?[a-hA-H]\)|(?:step|task|item|part)\s+\d{1,2}\s*[:.)-]|[-*•◦‣·–—]|#\d)"
-_INLINE_MARK: Final = r"(?:\(?\d{1,2}[.)]|\(?[a-hA-H]\)|(?:step|task|item|part)\s+\d{1,2}\s*[:.)-]|[•◦‣·*])"
+_NUMBER_MARK: Final = (
+    r"\(?\d{1,2}[.)]|\[\d{1,2}\]|\(?[a-hA-H]\)|\((?:i{1,3}|iv|v)\)|(?:one|two|three|four|five)[:)]"
+    r"|(?:step|task|item|part|request|question|point|to-?do|q|no\.|nr\.)\s*#?\d{1,2}\s*[:.)-]"
+)
+_LIST_MARK: Final = rf"(?:{_NUMBER_MARK}|[-*•◦‣·–—]|#\d)"
+_INLINE_MARK: Final = rf"(?:{_NUMBER_MARK}|[•◦‣·*])"
 _NOT_IN_WORD: Final = r"(?!\B\w)"  # no mark begins inside a word; one look saves a try of every alternative
 _CUT: Final = re.compile(
     rf"{_NOT_IN_WORD}(?:"
@@ -62,7 +68,7 @@ _CUT: Final = re.compile(
     r"|(?P<colon>[:：](?=\s)|：)"
     r"|(?P<dash>\s+[-–—]+\s+|—)"
     r"|(?P<comma>[,，、،](?=\s)|[，、،])"
-    r"|(?P<slash>\s+/\s+|\s+>\s+|\s*(?:->|→|=>)\s*))",
+    r"|(?P<slash>\s+//?\s+|\s+[>+]\s+|\t+|\s*(?:->|→|=>)\s*))",
     re.IGNORECASE,
 )
 _TOKEN: Final = re.compile(r"[\w'’-]+")
@@ -83,7 +89,7 @@ class Cut(NamedTuple):
         start: where the piece before it ends.
         end: where the piece after it begins, behind marks and connectors.
         marks: kinds of marks in between: line, item, end, semicolon, colon, dash, comma, slash.
-        links: kinds of connectors in between: then, also, joint.
+        links: kinds of connectors in between: then, also, joint, lead (a lead-in).
     """
 
     start: int
@@ -186,7 +192,7 @@ def _read_piece(text: str) -> _Piece:
 
 #: Names of the features of a cut; each counts separately for lines and items, for ends of sentences, and for the rest.
 FEATURES: Final = (
-    *("bias", "line", "item", "end", "semicolon", "colon", "dash", "comma", "slash", "then", "also", "joint"),
+    *("bias", "line", "item", "end", "semicolon", "colon", "dash", "comma", "slash", "then", "also", "joint", "lead"),
     *("asked", "exclaimed", "after_verb", "after_request", "after_question", "after_pronoun", "after_bound"),
     *("after_active", "after_has_verb", "after_one", "after_two", "after_log", "after_refers", "after_number"),
     *("before_verb", "before_request", "before_question", "before_pronoun", "before_active", "before_has_verb"),
