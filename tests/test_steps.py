@@ -50,10 +50,45 @@ def read_dev(name: str) -> list[dict[str, object]]:
         ("How long is the drive to Bonn? If not too far, book a room there. If so, tell Anna.", 3),
         ("Find a plumber near me (and also remind me to call my landlord)", 2),
         ("Is there a table for two tonight? Oh, and before I forget: my order from last week.", 2),
+        ("Book a room in Bonn. My second request is: send Anna the minutes.", 2),
+        ("How warm is it in Oslo? Besides all of that, the latest scores of the league.", 2),
+        ("[1] Book a room in Bonn [2] send Anna the minutes [3] order lunch for six", 3),
+        ("Question 1: how warm is it in Oslo? Question 2: when does the bank open?", 2),
+        ("(i) book a room in Bonn (ii) send Anna the minutes", 2),
+        ("book a room in Bonn + send Anna the minutes", 2),
+        ("book a room in Bonn // send Anna the minutes", 2),
+        ("Wie warm ist es in Oslo? Übrigens, buche einen Tisch für zwei", 2),
     ],
 )
 def test_a_request_is_split_into_its_steps(text: str, steps: int) -> None:
     assert len(SPLITTER.split(text)) == steps
+
+
+@pytest.mark.parametrize(
+    ("text", "links"),
+    [
+        ("Book a room. Before all of that, call Bob.", {"lead"}),
+        ("Book a room. My last request is: call Bob.", {"lead"}),
+        ("Book a room. And one more small thing: call Bob.", {"joint", "lead"}),
+        ("Book a room. That's it, call Bob.", {"lead"}),
+        ("Book a room. My request, call Bob.", set()),
+        ("Book a room. Before all cats, call Bob.", set()),
+    ],
+    ids=["comma", "colon", "and", "apostrophe", "a wish before a comma", "another word"],
+)
+def test_a_lead_in_belongs_to_the_mark_before_it(text: str, links: set[str]) -> None:
+    first = find_cuts(text)[0]
+    assert first.links == links
+    assert ("lead" in links) == (text[first.end :] == "call Bob.")
+
+
+@pytest.mark.parametrize("label", ["EMAIL: ", "Context: "])
+def test_text_pasted_before_a_query_has_no_cuts(label: str) -> None:
+    text = f"{label}Dear team, please call Bob. Then go home; thanks! query: set an alarm for the time he names"
+    assert find_cuts(text) == []
+    longer = f"{text}; order lunch"
+    assert [longer[cut.end :] for cut in find_cuts(longer)] == ["order lunch"]
+    assert find_cuts(text.replace(" query:", " so"))
 
 
 def test_a_noun_in_brackets_is_no_cut() -> None:
