@@ -165,6 +165,21 @@ WAYS: Mapping[str, Mapping[str, Way]] = {
         ),
         "postscript": marked("", ("", "PS, "), " ", "", end_lowered),
         "as-well-as-sentences": between("", ", as well as ", end=".", first=strip_end),
+        "neighbour": marked("", ("", "My neighbour keeps asking: ", "Something different now: "), " ", "", end_lowered),
+        "provided": marked("", ("", "Provided this goes well, ", "Shortly before lunch, "), " ", "", end_lowered),
+        "evening": marked(
+            "",
+            ("To kick things off, ", "In the second place, ", "Along the same lines, ", "As a closing act, "),
+            " ",
+            shape=end_lowered,
+        ),
+        "whereupon": between("", ", whereupon ", end=".", first=strip_end),
+        "together-with": between("", "; together with this: ", first=strip_end),
+        "arrows": marked("", ("➤ ",), " ", shape=strip_end),
+        "circled": marked("", ("① ", "② ", "③ ", "④ "), " ", shape=lower_start),
+        "broken-bars": between("", " ¦ ", shape=lower_start),
+        "letters-with-dots": marked("", ordinals("@. "), "\n", shape=strip_end),
+        "equals": between("", "\n===\n", shape=lower_start),
     },
     "dev": {
         "next-lastly": marked(

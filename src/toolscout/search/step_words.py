@@ -61,7 +61,7 @@ _ALSO: Final = (
     *("abgesehen davon", "übrigens", "nebenbei", "dazu", "noch etwas", "aparte de eso", "por cierto", "así como"),
     *("otra cosa", "una cosa más", "à part ça", "au fait", "encore une chose", "a parte questo", "a proposito"),
     *("un'altra cosa", "fora isso", "aliás", "a propósito", "bem como", "mais uma coisa", "trouwens", "daarnaast"),
-    *("nog iets", "кстати", "ещё одно", "к тому же"),
+    *("nog iets", "ach ja", "ach", "ah", "oh", "кстати", "ещё одно", "к тому же"),
 )
 _LEAD_WORDS: Final = _words(  # of lead-ins before a comma
     "and also but or oh ah ok okay well now then next while when once after before besides beside apart aside from",
@@ -95,7 +95,9 @@ _THEN: Final = (
     *("luego", "después", "entonces", "primero", "por último", "finalmente", "al final", "puis", "ensuite"),
     *("après", "après ça", "après cela", "d'abord", "enfin", "poi", "dopo", "quindi", "prima", "infine"),
     *("depois", "em seguida", "então", "primeiro", "por fim", "dan", "daarna", "vervolgens", "eerst", "ten slotte"),
-    *("затем", "потом", "сначала", "наконец", "после этого"),
+    *("затем", "потом", "сначала", "наконец", "после этого", "во-первых", "во-вторых", "в-третьих"),
+    *("erstens", "zweitens", "drittens", "im anschluss", "primero", "segundo", "tercero", "premièrement"),
+    *("deuxièmement", "troisièmement", "secondo", "segundo", "terceiro", "ten eerste", "ten tweede", "ten derde"),
 )
 _UNSPACED_THEN: Final = (
     *(
@@ -112,6 +114,12 @@ _UNSPACED_THEN: Final = (
         "以及",
         "同时",
         "再帮我",
+        "第一",
+        "第二",
+        "第三",
+        "对了",
+        "还要",
+        "此外",
         "顺便",
     ),
     *("そして", "それから", "その後", "次に", "最後に", "まず", "あと、", "また、"),
