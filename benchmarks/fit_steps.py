@@ -42,18 +42,44 @@ PHRASE_WEIGHT = 10.0
 SHORT_WEIGHT = 3.0  # of a cut in a compound of short imperatives
 SUITES = Path(__file__).parent / "suites"
 PHRASES = Path(__file__).parent / "step_phrases.txt"
+THING_SHARE = 0.5  # of the further parts of a compound that name a thing alone, if a connector stands before them
+LINKED_WAYS = ("also-sentences", "once-done", "apart-from-that", "when-finished", "sentences-next", "leads", "evening")
 SEED = 0
-THRESHOLD = 0.35  # lower ones split single needs, higher ones miss steps
+THRESHOLD = 0.4  # lower ones split single needs, higher ones miss steps
 
 FOREIGN_GLUES = {
-    "de": (" und ", ", dann ", ". ", " und danach ", "; ", ", und ", ". Danach ", ". Außerdem ", "\n- ", " sowie "),
-    "es": (" y ", ", luego ", ". ", " y después ", "; ", ", y ", ". Además, ", "\n- ", " y también "),
-    "fr": (" et ", ", puis ", ". ", " et ensuite ", "; ", ", et ", ". Ensuite, ", "\n- ", " et aussi "),
-    "it": (" e ", ", poi ", ". ", " e dopo ", "; ", ", e ", ". Poi ", "\n- ", " e anche "),
-    "pt": (" e ", ", depois ", ". ", " e depois ", "; ", ", e ", ". Além disso, ", "\n- ", " e também "),
-    "nl": (" en ", ", dan ", ". ", " en daarna ", "; ", ", en ", ". Daarna ", "\n- ", " en ook "),
-    "ru": (" и ", ", затем ", ". ", " и потом ", "; ", ", и ", ". Потом ", "\n- ", " и ещё "),
-    "zh": ("，然后", "，再", "。", "，并", "；", "，", "，最后", "\n- ", "，接着"),
+    "de": (
+        *(" und ", ", dann ", ". ", " und danach ", "; ", ", und ", ". Danach ", ". Außerdem ", "\n- ", " sowie "),
+        *(". Noch etwas: ", " – außerdem ", ". Im Anschluss "),
+    ),
+    "es": (
+        *(" y ", ", luego ", ". ", " y después ", "; ", ", y ", ". Además, ", "\n- ", " y también "),
+        *(". Otra petición: ", " – además ", ". Al terminar, "),
+    ),
+    "fr": (
+        *(" et ", ", puis ", ". ", " et ensuite ", "; ", ", et ", ". Ensuite, ", "\n- ", " et aussi "),
+        *(". Autre demande : ", " – et aussi ", ". Une fois fini, "),
+    ),
+    "it": (
+        *(" e ", ", poi ", ". ", " e dopo ", "; ", ", e ", ". Poi ", "\n- ", " e anche "),
+        *(". Altra richiesta: ", " – e anche ", ". Una volta fatto, "),
+    ),
+    "pt": (
+        *(" e ", ", depois ", ". ", " e depois ", "; ", ", e ", ". Além disso, ", "\n- ", " e também "),
+        *(". Outro pedido: ", " – e também ", ". Ao terminar, "),
+    ),
+    "nl": (
+        *(" en ", ", dan ", ". ", " en daarna ", "; ", ", en ", ". Daarna ", "\n- ", " en ook "),
+        *(". Nog een verzoek: ", " – en ook ", ". Als dat klaar is, "),
+    ),
+    "ru": (
+        *(" и ", ", затем ", ". ", " и потом ", "; ", ", и ", ". Потом ", "\n- ", " и ещё "),
+        *(". Другая просьба: ", " – и ещё ", ". Как закончишь, "),
+    ),
+    "zh": (
+        *("，然后", "，再", "。", "，并", "；", "，", "，最后", "\n- ", "，接着"),
+        *("。另一个请求：", "，此外", "。做完以后，"),
+    ),
 }
 
 
@@ -75,6 +101,13 @@ def list_one_needs() -> list[str]:
     return [*phrases["one need"], *(draw.choice(frames).replace("{}", pair) for pair in pairs for _ in range(4))]
 
 
+def name_thing(order: str) -> str:
+    """Return what a short order acts on: "the members of my team" of "list the members of my team"."""
+    thing = order.split(" ", 1)[1]
+    first = thing.split(" ", 1)[0]
+    return order if first in ("it", "that", "them") else thing if first in ("the", "my", "a") else f"the {thing}"
+
+
 def join_short(names: Sequence[str], count: int) -> Iterator[Joined]:
     """Yield compounds of names of tools, which are short imperatives, and of short foreign requests."""
     draw = random.Random(SEED)
@@ -82,6 +115,8 @@ def join_short(names: Sequence[str], count: int) -> Iterator[Joined]:
     for number in range(count):
         parts = draw.sample(names, 2 + number % 3)
         way = list(ways)[number % len(ways)]
+        if way in LINKED_WAYS:
+            parts[1:] = [name_thing(part) if draw.random() < THING_SHARE else part for part in parts[1:]]
         text, spans = join_parts(parts, ways[way])
         yield Joined(text, spans, (), way)
     phrases = read_phrases()

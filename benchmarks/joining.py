@@ -151,6 +151,35 @@ WAYS: Mapping[str, Mapping[str, Way]] = {
         "question-and-order": marked("", ("", "If not, ", "Whatever the answer, "), " ", shape=end_lowered),
         "brackets": between("", " (and also ", end=")", first=strip_end),
         "and-without-marks": between("", " and ", shape=drop_marks),
+        "small-sentences": between("", ". ", end=".", shape=lower_start),
+        "questions": between("", "? ", end="?", shape=lower_start, first=strip_end),
+        "dots": between("", "... ", shape=lower_start),
+        "plus-marks": between("", " + ", first=strip_end),
+        "square-numbers": marked("", ordinals("[#] "), " "),
+        "wishes": marked("", ("My first wish: ", "The next one: ", "One more: ", "And the last: "), " "),
+        "leads": marked(
+            "", ("", "Besides all of this, ", "When this is over, ", "At the same time, "), " ", "", end_lowered
+        ),
+        "lead-and-request": marked(
+            "", ("", "On the side, could you ", "And if you can, please "), " ", "", end_lowered
+        ),
+        "postscript": marked("", ("", "PS, "), " ", "", end_lowered),
+        "as-well-as-sentences": between("", ", as well as ", end=".", first=strip_end),
+        "neighbour": marked("", ("", "My neighbour keeps asking: ", "Something different now: "), " ", "", end_lowered),
+        "provided": marked("", ("", "Provided this goes well, ", "Shortly before lunch, "), " ", "", end_lowered),
+        "evening": marked(
+            "",
+            ("To kick things off, ", "In the second place, ", "Along the same lines, ", "As a closing act, "),
+            " ",
+            shape=end_lowered,
+        ),
+        "whereupon": between("", ", whereupon ", end=".", first=strip_end),
+        "together-with": between("", "; together with this: ", first=strip_end),
+        "arrows": marked("", ("➤ ",), " ", shape=strip_end),
+        "circled": marked("", ("① ", "② ", "③ ", "④ "), " ", shape=lower_start),
+        "broken-bars": between("", " ¦ ", shape=lower_start),
+        "letters-with-dots": marked("", ordinals("@. "), "\n", shape=strip_end),
+        "equals": between("", "\n===\n", shape=lower_start),
     },
     "dev": {
         "next-lastly": marked(

@@ -23,7 +23,7 @@ from toolscout.search.step_merge import (
     merge_steps,
 )
 from toolscout.search.step_search import MAX_UNCOVERED_CHANCE, StepSearch
-from toolscout.search.steps import find_cuts, load_splitter
+from toolscout.search.steps import describe_cuts, find_cuts, load_splitter
 from toolscout.types import Explanation, Hit, Search, Tool, as_json
 
 SUITES = Path(__file__).parent.parent / "benchmarks" / "suites"
@@ -50,10 +50,51 @@ def read_dev(name: str) -> list[dict[str, object]]:
         ("How long is the drive to Bonn? If not too far, book a room there. If so, tell Anna.", 3),
         ("Find a plumber near me (and also remind me to call my landlord)", 2),
         ("Is there a table for two tonight? Oh, and before I forget: my order from last week.", 2),
+        ("Book a room in Bonn. My second request is: send Anna the minutes.", 2),
+        ("How warm is it in Oslo? Besides all of that, the latest scores of the league.", 2),
+        ("[1] Book a room in Bonn [2] send Anna the minutes [3] order lunch for six", 3),
+        ("Question 1: how warm is it in Oslo? Question 2: when does the bank open?", 2),
+        ("(i) book a room in Bonn (ii) send Anna the minutes", 2),
+        ("book a room in Bonn + send Anna the minutes", 2),
+        ("book a room in Bonn // send Anna the minutes", 2),
+        ("Wie warm ist es in Oslo? Übrigens, buche einen Tisch für zwei", 2),
+        ("Wie warm ist es in Oslo? Zweitens: buche einen Tisch für zwei", 2),
+        ("1️⃣ book a room in Bonn 2️⃣ send Anna the minutes 3️⃣ order lunch for six", 3),
+        ("book a room in Bonn ~ send Anna the minutes", 2),
+        ("a. book a room in Bonn b. send Anna the minutes c. order lunch", 3),
+        ("How warm is it in Oslo? That reminds me: send Anna the minutes.", 2),
+        ("Book a room in Bonn. With a bit of luck, send Anna the address.", 2),
     ],
 )
 def test_a_request_is_split_into_its_steps(text: str, steps: int) -> None:
     assert len(SPLITTER.split(text)) == steps
+
+
+@pytest.mark.parametrize(
+    ("text", "links"),
+    [
+        ("Book a room. Before all of that, call Bob.", {"lead"}),
+        ("Book a room. My last request is: call Bob.", {"lead"}),
+        ("Book a room. And one more small thing: call Bob.", {"joint", "lead"}),
+        ("Book a room. That's it, call Bob.", {"lead"}),
+        ("Book a room. My request, call Bob.", set()),
+        ("Book a room. Before all cats, call Bob.", set()),
+    ],
+    ids=["comma", "colon", "and", "apostrophe", "a wish before a comma", "another word"],
+)
+def test_a_lead_in_belongs_to_the_mark_before_it(text: str, links: set[str]) -> None:
+    first = find_cuts(text)[0]
+    assert first.links == links
+    assert ("lead" in links) == (text[first.end :] == "call Bob.")
+
+
+@pytest.mark.parametrize("label", ["EMAIL: ", "Context: "])
+def test_text_pasted_before_a_query_has_no_cuts(label: str) -> None:
+    text = f"{label}Dear team, please call Bob. Then go home; thanks! query: set an alarm for the time he names"
+    assert find_cuts(text) == []
+    longer = f"{text}; order lunch"
+    assert [longer[cut.end :] for cut in find_cuts(longer)] == ["order lunch"]
+    assert find_cuts(text.replace(" query:", " so"))
 
 
 def test_a_noun_in_brackets_is_no_cut() -> None:
@@ -70,6 +111,38 @@ def test_and_between_two_verbs_of_one_action_is_no_cut(text: str) -> None:
 
 def test_a_mark_of_a_list_is_found_at_the_start_of_a_word_alone() -> None:
     assert [cut.marks for cut in find_cuts("b) pay the rent c) call Bob about plan-c) today")] == [{"item"}]
+
+
+def test_letters_with_dots_are_marks_if_they_are_in_order() -> None:
+    assert [sorted(cut.marks) for cut in find_cuts("a. pay the rent b. call Bob")] == [["end", "item"]]
+    for text in ("add vitamin b. call Bob", "meet Adam B. with Carl A. about the rent"):
+        assert all("item" not in cut.marks for cut in find_cuts(text))
+
+
+def test_a_sign_that_stands_alone_is_a_mark() -> None:
+    for sign in ("~", "»", "//", "+", "¦"):
+        assert [cut.marks for cut in find_cuts(f"pay the rent {sign} call Bob")] == [{"slash"}]
+    for sign in ("=", "$", "%", "'"):
+        assert find_cuts(f"pay the rent {sign} call Bob") == []
+
+
+def test_a_cut_tells_whether_a_lead_in_of_any_words_stands_behind_it() -> None:
+    def name_features(text: str) -> list[set[str]]:
+        lead_ins = {
+            "leads_to_active",
+            "short_before_active",
+            "short_before_comma",
+            "short_before_colon",
+            "behind_short",
+        }
+        return [{name.partition(".")[2] for name in row} & lead_ins for row in describe_cuts(text, find_cuts(text))]
+
+    assert name_features("Pay the rent. Zorb flim: call Bob") == [
+        {"leads_to_active", "short_before_active", "short_before_colon"},
+        {"behind_short"},
+    ]
+    assert name_features("Pay the rent. Call Bob: zorb flim") == [{"short_before_colon"}, set()]
+    assert name_features(f"Pay the rent. {'Zorb ' * 9}: call Bob") == [set(), set()]
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def _alternatives(phrases: Iterable[str]) -> str:
     return "|".join(re.escape(phrase).replace(r"\ ", r"\s+") for phrase in sorted(phrases, key=len, reverse=True))
 
 
-_AND: Final = ("and", "&", "plus", "und", "sowie", "y", "e", "et", "en", "и", "+")
+_AND: Final = ("and", "&", "plus", "und", "sowie", "y", "e", "et", "en", "и")
 _ALSO: Final = (
     *("also", "too", "as well as", "as well", "besides", "additionally", "in addition", "furthermore", "moreover"),
     *(
@@ -58,6 +58,22 @@ _ALSO: Final = (
     *("at the same time", "in the meantime", "in parallel"),
     *("außerdem", "auch", "zudem", "ebenfalls", "también", "además", "de paso", "aussi", "en plus", "de plus"),
     *("ainsi que", "anche", "inoltre", "também", "além disso", "ook", "bovendien", "также", "ещё", "кроме того"),
+    *("abgesehen davon", "übrigens", "nebenbei", "dazu", "noch etwas", "aparte de eso", "por cierto", "así como"),
+    *("otra cosa", "una cosa más", "à part ça", "au fait", "encore une chose", "a parte questo", "a proposito"),
+    *("un'altra cosa", "fora isso", "aliás", "a propósito", "bem como", "mais uma coisa", "trouwens", "daarnaast"),
+    *("nog iets", "ach ja", "ach", "ah", "oh", "кстати", "ещё одно", "к тому же"),
+)
+_LEAD_WORDS: Final = _words(  # of lead-ins before a comma
+    "and also but or oh ah ok okay well now then next while when once after before besides beside apart aside from",
+    "other than that this these those it all everything else one two three another second third fourth last final",
+    "first more thing things note topic matter in on to of the a an my our your you at as with for by if possible",
+    "can could may time way top addition moving going done ready finished sorted settled over through not least",
+    "same meanwhile separately unrelated related different separate quick small little side further additionally",
+    "lastly finally again still up soon is are be been has have i we ps p.s pps p.p.s bonus extra",
+)
+_WISH_WORDS: Final = _words(  # of lead-ins before a colon, besides
+    "query question request task item point favour favor order ask job wish need want like do would please here",
+    "there's here's forget help remaining following",
 )
 _THEN: Final = (
     *("then", "next", "after that", "afterwards", "afterward", "later", "finally", "lastly", "last"),
@@ -79,7 +95,9 @@ _THEN: Final = (
     *("luego", "después", "entonces", "primero", "por último", "finalmente", "al final", "puis", "ensuite"),
     *("après", "après ça", "après cela", "d'abord", "enfin", "poi", "dopo", "quindi", "prima", "infine"),
     *("depois", "em seguida", "então", "primeiro", "por fim", "dan", "daarna", "vervolgens", "eerst", "ten slotte"),
-    *("затем", "потом", "сначала", "наконец", "после этого"),
+    *("затем", "потом", "сначала", "наконец", "после этого", "во-первых", "во-вторых", "в-третьих"),
+    *("erstens", "zweitens", "drittens", "im anschluss", "primero", "segundo", "tercero", "premièrement"),
+    *("deuxièmement", "troisièmement", "secondo", "segundo", "terceiro", "ten eerste", "ten tweede", "ten derde"),
 )
 _UNSPACED_THEN: Final = (
     *(
@@ -96,6 +114,12 @@ _UNSPACED_THEN: Final = (
         "以及",
         "同时",
         "再帮我",
+        "第一",
+        "第二",
+        "第三",
+        "对了",
+        "还要",
+        "此外",
         "顺便",
     ),
     *("そして", "それから", "その後", "次に", "最後に", "まず", "あと、", "また、"),
@@ -112,12 +136,25 @@ _DONE: Final = (  # "when you have finished", "as soon as this is done"
     r"(?: (?:that|this|it|with (?:that|this|it)))?"
 )
 
-#: A connector at the start of a piece. Groups: `then` (sequence), `also`, `joint` (and).
+
+def _chain_words(chained: Iterable[str], mark: str) -> str:
+    """Return a regular expression for one to eight of the words, with a mark behind the last."""
+    word = rf"(?:{_alternatives(chained)})(?:['’]\w{{1,2}})?"
+    return rf"{word}(?:\s+{word}){{0,7}}\s*{mark}"
+
+
+_COMMA: Final = r"[,，](?=\s)"
+_COLON: Final = r"[:：](?=\s)"
+#: A lead-in, which asks for nothing itself: "besides all that, …", "my second question is: …".
+_LEAD: Final = rf"{_chain_words(_LEAD_WORDS, _COMMA)}|{_chain_words(_LEAD_WORDS | _WISH_WORDS, _COLON)}"
+
+#: A connector at the start of a piece. Groups: `then` (sequence), `also`, `joint` (and), `lead` (a lead-in).
 CONNECTOR: Final = re.compile(
     rf"(?:(?P<then>(?:{_DONE}|{_alternatives(_THEN)})(?![\w’'])"
     rf"|{_alternatives(_UNSPACED_THEN)}|[再并还先](?=[\u3400-\u9fff]))"
     rf"|(?P<also>(?:{_alternatives(_ALSO)})(?![\w’']))"
-    rf"|(?P<joint>(?:{_alternatives(_AND)})(?![\w’'])))",
+    rf"|(?P<joint>(?:{_alternatives(_AND)})(?![\w’']))"
+    rf"|(?P<lead>{_LEAD}))",
     re.IGNORECASE,
 )
 #: Connectors that end a piece without a punctuation mark before them.

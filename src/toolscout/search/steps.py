@@ -42,16 +42,25 @@ MAX_DESCRIBED_REQUESTS: Final = 64  # whose cuts are remembered
 MAX_SPLIT_CHARS: Final = 3_000  # longer requests are documents, and are not split
 MAX_STEPS: Final = 8
 MAX_REFERENCE_TOKENS: Final = 5
+MAX_LEAD_IN_TOKENS: Final = 8
 
 _PROTECTED: Final = re.compile(
     r"\"[^\"\n]{1,300}\"|“[^”\n]{1,300}”|„[^“”\n]{1,300}[“”]|«[^»\n]{1,300}»|「[^」\n]{1,300}」|『[^』\n]{1,300}』"
-    r"|`[^`\n]{1,300}`|(?<!\w)['‘][^'’\n]{1,300}['’](?!\w)|\([^()\n]{3,300}\)|\[[^\[\]\n]{1,300}\]|\{[^{}\n]{1,300}\}"
+    r"|`[^`\n]{1,300}`|(?<!\w)['‘][^'’\n]{1,300}['’](?!\w)|\([^()\n]{3,300}\)"
+    r"|\[(?!\d{1,2}\])[^\[\]\n]{1,300}\]|\{[^{}\n]{1,300}\}"
+    r"|\b(?:(?-i:[A-Z]{2,12})|context|background)[:：][\s\S]{1,2000}?\s(?:query|question)[:：]"  # a pasted text
     r"|\b(?:https?://|www\.)\S+|\S+@\S+\.\w+|\d[\d.,:/-]*\d"
     r"|\b(?:e\.g|i\.e|etc|vs|mr|mrs|ms|dr|st|no|a\.m|p\.m|u\.s|inc|ltd|approx|z\.\s?b|bzw|núm|sr|sra)\.",
     re.IGNORECASE,
 )
-_LIST_MARK: Final = r"(?:\(?\d{1,2}[.)]|\(?[a-hA-H]\)|(?:step|task|item|part)\s+\d{1,2}\s*[:.)-]|[-*•◦‣·–—]|#\d)"
-_INLINE_MARK: Final = r"(?:\(?\d{1,2}[.)]|\(?[a-hA-H]\)|(?:step|task|item|part)\s+\d{1,2}\s*[:.)-]|[•◦‣·*])"
+_NUMBER_MARK: Final = (
+    r"\(?\d{1,2}[.)]|\[\d{1,2}\]|\(?[a-hA-H]\)|\((?:i{1,3}|iv|v)\)|(?:one|two|three|four|five)[:)]"
+    r"|(?:step|task|item|part|request|question|point|to-?do|q|no\.|nr\.)\s*#?\d{1,2}\s*[:.)-]"
+)
+_BULLET: Final = r"(?:\d?\ufe0f?\u20e3|[•◦‣·\u2460-\u27bf\U0001f446-\U0001f449]\ufe0f?)"  # 1️⃣ ① ✅ ➤ 👉
+_LIST_MARK: Final = rf"(?:{_NUMBER_MARK}|{_BULLET}|[-*–—]|#\d)"
+_INLINE_MARK: Final = rf"(?:{_NUMBER_MARK}|{_BULLET}|\*)"
+_SEPARATOR: Final = r"[^\w\s.,;:!?'\"()\[\]{}&@#=<*%^$€£°–—-]{1,3}"  # any sign that stands alone, such as ~ » // +
 _NOT_IN_WORD: Final = r"(?!\B\w)"  # no mark begins inside a word; one look saves a try of every alternative
 _CUT: Final = re.compile(
     rf"{_NOT_IN_WORD}(?:"
@@ -62,9 +71,10 @@ _CUT: Final = re.compile(
     r"|(?P<colon>[:：](?=\s)|：)"
     r"|(?P<dash>\s+[-–—]+\s+|—)"
     r"|(?P<comma>[,，、،](?=\s)|[，、،])"
-    r"|(?P<slash>\s+/\s+|\s+>\s+|\s*(?:->|→|=>)\s*))",
+    rf"|(?P<slash>\s+{_SEPARATOR}\s+|\t+|\s*(?:->|→|=>)\s*))",
     re.IGNORECASE,
 )
+_LETTER_MARK: Final = re.compile(r"(?<!\S)([a-hA-H])[.:]\s+")  # counts if all in the text are in order: a. b.
 _TOKEN: Final = re.compile(r"[\w'’-]+")
 _UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 _CHARS_PER_UNSPACED_TOKEN: Final = 2
@@ -83,7 +93,7 @@ class Cut(NamedTuple):
         start: where the piece before it ends.
         end: where the piece after it begins, behind marks and connectors.
         marks: kinds of marks in between: line, item, end, semicolon, colon, dash, comma, slash.
-        links: kinds of connectors in between: then, also, joint.
+        links: kinds of connectors in between: then, also, joint, lead (a lead-in).
     """
 
     start: int
@@ -123,6 +133,9 @@ def _mask_text(match: re.Match[str]) -> str:
 def _find_marks(masked: str) -> list[tuple[int, int, str]]:
     """Return start, end and kind of each mark, in order; a connector without a mark has no kind and no length."""
     marks = [(match.start(), match.end(), str(match.lastgroup)) for match in _CUT.finditer(masked)]
+    letters = list(_LETTER_MARK.finditer(masked))
+    if len(letters) > 1 and "".join(match[1] for match in letters).lower() in "abcdefgh":
+        marks += [(match.start(), match.end(), "item") for match in letters]
     marks += [(match.start(), match.start(), "") for match in words.SEQUENCE.finditer(masked)]
     marks += [(match.start(), match.start(), "") for match in _DUTCH_AND.finditer(masked) if _is_verb(match[1])]
     return sorted(marks)
@@ -186,7 +199,7 @@ def _read_piece(text: str) -> _Piece:
 
 #: Names of the features of a cut; each counts separately for lines and items, for ends of sentences, and for the rest.
 FEATURES: Final = (
-    *("bias", "line", "item", "end", "semicolon", "colon", "dash", "comma", "slash", "then", "also", "joint"),
+    *("bias", "line", "item", "end", "semicolon", "colon", "dash", "comma", "slash", "then", "also", "joint", "lead"),
     *("asked", "exclaimed", "after_verb", "after_request", "after_question", "after_pronoun", "after_bound"),
     *("after_active", "after_has_verb", "after_one", "after_two", "after_log", "after_refers", "after_number"),
     *("before_verb", "before_request", "before_question", "before_pronoun", "before_active", "before_has_verb"),
@@ -200,6 +213,14 @@ FEATURES: Final = (
         "question_after_active",
         "request_after_active",
         "told",
+    ),
+    *(
+        "leads_to_active",
+        "short_before_active",
+        "short_before_comma",
+        "short_before_colon",
+        "behind_short",
+        "linked_thing",
     ),
 )
 CLASSES: Final = ("list", "sentence", "inner")
@@ -226,9 +247,23 @@ def describe_cuts(text: str, cuts: Sequence[Cut]) -> list[dict[str, float]]:
         before, after = pieces[number], pieces[number + 1]
         active = active or _is_active(before)
         regular = sum(shape == shapes[number] for shape in shapes) > 1
-        context = {**common, "active_so_far": active, "regular": regular}
+        context = {**common, "active_so_far": active, "regular": regular, **_describe_lead_in(cuts, pieces, number)}
         rows.append(_describe_cut(text, cut, before, after, context))
     return rows
+
+
+def _describe_lead_in(cuts: Sequence[Cut], pieces: Sequence[_Piece], number: int) -> dict[str, float]:
+    """Return whether a short piece, such as "that reminds me:", stands behind a cut or before it."""
+    marks = cuts[number + 1].marks if number + 1 < len(cuts) else frozenset[str]()
+    leads = bool(marks & {"comma", "colon"}) and pieces[number + 1].size <= MAX_LEAD_IN_TOKENS
+    behind = number > 0 and pieces[number].size <= MAX_LEAD_IN_TOKENS and not _is_active(pieces[number])
+    return {
+        "leads_to_active": leads and _is_active(pieces[number + 2]),
+        "short_before_active": leads and _is_active(pieces[number + 2]) and not _is_active(pieces[number + 1]),
+        "short_before_comma": leads and "comma" in marks,
+        "short_before_colon": leads and "colon" in marks,
+        "behind_short": behind and bool(cuts[number - 1].marks - {"comma", "colon"}),
+    }
 
 
 def is_command(step: str) -> bool:
@@ -326,6 +361,7 @@ def _describe_cut(text: str, cut: Cut, before: _Piece, after: _Piece, context: M
         "both_active": all(active),
         "header": "colon" in cut.marks and not active[0],
         "then_and_verb": "then" in cut.links and active[1],
+        "linked_thing": bool(cut.marks and cut.links) and not active[1],  # "Apart from that, the latest scores"
         **context,
     }
     kind = "list" if cut.marks & {"line", "item"} else "sentence" if cut.marks & {"end", "semicolon"} else "inner"
