@@ -490,7 +490,7 @@ def test_what_is_used_counts_at_once_and_after_a_restart(office: Scout) -> None:
     stories = {
         "neighbours": ("zebra crossing", "Holds things upright."),
         "tool2vec": ("quantum banjo", "Tunes a string."),
-        "scout-light": ("velvet lighthouse", "Paints a wall."),
+        "scout-light": ("silent courier", "Paints a wall."),
     }
     for recipe, (asked, work) in stories.items():
         report = learn(office, recipes=[recipe], dry_run=True)

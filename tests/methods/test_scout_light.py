@@ -12,8 +12,8 @@ import lessons
 from toolscout.catalogue.store import Catalogue
 from toolscout.errors import ConfigError
 from toolscout.methods.scout_light import _can_classify
-from toolscout.methods.shared.mixture import mix_usages
-from toolscout.methods.shared.usage import HybridScorer
+from toolscout.methods.shared.mixture import Part, load_mixture, mix_usages
+from toolscout.methods.shared.usage import HybridScorer, Learned
 from toolscout.methods.shared.usage_fit import FitData
 from toolscout.recipes import registry
 from toolscout.recipes.fit import Lesson, fit
@@ -30,6 +30,26 @@ def test_the_shares_count_only_among_the_parts_that_know_a_query() -> None:
     both = mix_usages([(0.25, lambda text, row: np.array([1.0, 0.0])), (0.75, lambda text, row: half)])
     assert both("", np.zeros(1, np.float32)).tolist() == [0.625, 0.375]
     assert not mix_usages([(1.0, lambda text, row: nothing)])("", np.zeros(1, np.float32)).any()
+
+
+def test_a_newer_tool_is_estimated_by_the_parts_that_can_know_it() -> None:
+    """Two tools were there at the fit; calls of a third came after it."""
+    votes = Learned(lambda text, row: np.array([1.0, 0.0]), lambda texts, gold, n: lambda text, row: np.eye(n)[2])
+    classifier = Learned(lambda text, row: np.array([0.9, 0.1]))
+
+    class Fixed:
+        def __init__(self, learned: Learned) -> None:
+            self.learned = learned
+
+        def load_usage(self, *_: object) -> Learned:
+            return self.learned
+
+    parts = {name: Part(Fixed(one), HashEncoder()) for name, one in {"votes": votes, "classifier": classifier}.items()}  # type: ignore[arg-type]
+    mixture = load_mixture(parts, {"votes": 0.25, "classifier": 0.75}, {"uses": np.ones(2, np.float32)}, {})
+    assert mixture.grow is not None
+    row = np.ones(2, np.float32)
+    assert mixture.usage("a", row).tolist() == pytest.approx([0.925, 0.075])
+    assert mixture.grow(["a"], [np.array([2])], 3)("a", row).tolist() == pytest.approx([0.675, 0.075, 1.0])
 
 
 def test_a_tool_without_usage_keeps_the_score_of_hybrid(slang: Lesson, tmp_path: Path) -> None:

@@ -71,10 +71,11 @@ SHARE_GRID: Final = (
     (0.4, 0.4, 0.2),
     (0.75, 0.0, 0.25),
     (1.0, 0.0, 0.0),
-    (0.0, 1.0, 0.0),
-    (0.0, 0.0, 1.0),
 )
-"""Shares of the parts that are tried on dev, in the order of `LIGHT_PARTS`; the first of the best ones is taken."""
+"""Shares of the parts that are tried on dev, in the order of `LIGHT_PARTS`; the first of the best ones is taken.
+
+`neighbours` has a share in each, because it takes in new requests at once.
+"""
 MIN_CLASSIFIER_QUERIES: Final = 200
 MAX_CLASSIFIER_CELLS: Final = 150_000_000  # words × (tools and sets of tools); memory holds four such arrays
 RANKING_DEPTH: Final = 20

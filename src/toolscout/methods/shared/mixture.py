@@ -90,9 +90,12 @@ class Part(NamedTuple):
         method_settings = {**settings, **{name: settings[mixture_name] for name, mixture_name in self.names.items()}}
         learned = self.method.load_usage(arrays, method_settings, _QueryMemory(self.encoder).encode)
 
+        grow_part = learned.grow
+        if grow_part is None:
+            return Learned(self._take_whole_rows(learned.usage))
+
         def grow(texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> Usage:
-            usage = learned.grow(texts, gold, n_tools) if learned.grow else _widen(learned.usage, n_tools)
-            return self._take_whole_rows(usage)
+            return self._take_whole_rows(grow_part(texts, gold, n_tools))
 
         return Learned(self._take_whole_rows(learned.usage), grow)
 
@@ -132,9 +135,23 @@ def load_mixture(
             part_arrays = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
             loaded.append((shares[name], part.load({**part_arrays, "uses": arrays["uses"]}, settings)))
 
+    n_fitted = len(arrays["uses"])
+
     def grow(texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> Usage:
-        growing = [(share, part.grow) for share, part in loaded]
-        return mix_usages([(share, make(texts, gold, n_tools)) for share, make in growing if make is not None])
+        growing = [(share, part.grow(texts, gold, n_tools)) for share, part in loaded if part.grow]
+        fixed = [(share, _widen(part.usage, n_tools)) for share, part in loaded if not part.grow]
+        everyone = mix_usages(growing + fixed)
+        if not growing:
+            return everyone
+        informed = mix_usages(growing)
+
+        def usage(text: str, row: Vectors) -> Scores:
+            """Estimate tools that came after the fit by the parts that can know them."""
+            probabilities = everyone(text, row)
+            probabilities[n_fitted:] = informed(text, row)[n_fitted:]
+            return probabilities
+
+        return usage
 
     return Learned(mix_usages([(share, part.usage) for share, part in loaded]), grow)
 
