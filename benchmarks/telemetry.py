@@ -13,6 +13,11 @@ The intervals (95 %) are bootstrapped over the rounds. `starts` has the ratios o
 gateways run without telemetry: what that finds is the error of the measurement.
 
     python benchmarks/telemetry.py --data FOLDER [--starts 4] [--rounds 15] [--out benchmarks/results/telemetry.json]
+
+On a busy machine these ratios err by five hundredths. `--count` counts the function calls of all threads of a gateway
+for each request instead, with what is sent in the background. That does not depend on the load.
+
+    python benchmarks/telemetry.py --data FOLDER --count [--out benchmarks/results/telemetry-calls.json]
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -59,6 +65,35 @@ with open_collector() as collector:
 """
 
 
+#: Runs a gateway that counts its function calls between two signals, and writes their number to a file.
+COUNTER: Final = """
+import os, runpy, signal, sys, threading
+file, sys.argv = sys.argv[1], ["toolscout", *sys.argv[2:]]
+counts, counting = {}, False
+def profile(frame, event, _):
+    if counting and event in ("call", "c_call"):
+        thread = threading.get_ident()
+        counts[thread] = counts.get(thread, 0) + 1
+def begin(*_):
+    global counting
+    counts.clear()
+    counting = True
+def end(*_):
+    global counting
+    counting = False
+    with open(file + ".new", "w") as out:
+        out.write(str(sum(counts.values())))
+    os.rename(file + ".new", file)
+signal.signal(signal.SIGUSR1, begin)
+signal.signal(signal.SIGUSR2, end)
+threading.setprofile(profile)
+sys.setprofile(profile)
+runpy.run_module("toolscout", run_name="__main__")
+"""
+COUNTED_REQUESTS: Final = 600
+SENDING_S: Final = 6.0  # after the requests: the SDK sends spans every five seconds
+
+
 class Gateway(NamedTuple):
     """A running gateway and the number of its process."""
 
@@ -79,9 +114,11 @@ class Round(NamedTuple):
 
 
 @asynccontextmanager
-async def open_gateway(folder: Path, home: Path, variables: dict[str, str]) -> AsyncIterator[Gateway]:
+async def open_gateway(
+    folder: Path, home: Path, variables: dict[str, str], program: tuple[str, ...] = ("-m", "toolscout")
+) -> AsyncIterator[Gateway]:
     """Start a gateway and wait until its server is there."""
-    words = ["-m", "toolscout", "--home", str(home), "gateway", "--config", str(folder / "mcp.json")]
+    words = [*program, "--home", str(home), "gateway", "--config", str(folder / "mcp.json")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOOLSCOUT_GATEWAY_RATE": "0", **variables}
     before = find_children()
     async with Client(StdioServerParameters(command=sys.executable, args=words, env=environment)) as client:
@@ -136,6 +173,28 @@ async def measure(folder: Path, queries: list[str], address: str, share: str, op
     return {kind: summarise(results) for kind, results in rounds.items()}
 
 
+async def count(folder: Path, queries: list[str], address: str, share: str) -> dict[str, Any]:
+    """Count the function calls of a request, with telemetry at a share and without."""
+    counts: dict[str, dict[str, float]] = {kind: {} for kind in ("search", *CALLS)}
+    on = {"TOOLSCOUT_TELEMETRY": address, "TOOLSCOUT_TELEMETRY_SHARE": share}
+    for kind, results in counts.items():
+        for name, variables in (("off", {}), ("on", on)):
+            home, file = folder / f"{share}-{kind}-{name}", folder / f"{share}-{kind}-{name}.count"
+            shutil.copytree(folder / "home", home)
+            async with open_gateway(folder, home, variables, ("-c", COUNTER, str(file))) as gateway:
+                for number in range(-20, COUNTED_REQUESTS):
+                    if number == 0:
+                        os.kill(gateway.process, signal.SIGUSR1)
+                    request = CALLS.get(kind, ("search_tools", {"queries": [queries[number % len(queries)]]}))
+                    assert not (await gateway.client.call_tool(*request)).is_error
+                await asyncio.sleep(SENDING_S)
+                os.kill(gateway.process, signal.SIGUSR2)
+                while not file.exists():
+                    await asyncio.sleep(0.1)
+            results[name] = int(file.read_text()) / COUNTED_REQUESTS
+    return {kind: {**side, "ratio": round(side["on"] / side["off"], 4)} for kind, side in counts.items()}
+
+
 def summarise(starts: list[list[dict[str, Round]]]) -> dict[str, Any]:
     rounds = [result for start in starts for result in start]
     walls, seconds = ([[getattr(r[side], name) for side in ("on", "off")] for r in rounds] for name in Round._fields)
@@ -176,6 +235,7 @@ def main() -> int:
     parser.add_argument("--starts", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=15, help="of each start and kind of request")
     parser.add_argument("--share", action="append", help="share of the traces that are kept; default none, 0.1 and 1")
+    parser.add_argument("--count", action="store_true", help="count function calls instead of time")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     lines = (options.data / options.set / "queries.jsonl").read_text(encoding="utf-8").splitlines()
@@ -195,14 +255,17 @@ def main() -> int:
             scout.embed()
             tools = len(scout.store.catalogue())
         measured = {}
-        for share in options.share or ["none", "0.1", "1"]:
-            found = asyncio.run(measure(folder, queries, address, share, options))
-            measured[f"share {share}"] = found
-            click.echo(json.dumps({share: found}), err=True)
+        shares = options.share or (["0", "0.05", "0.1"] if options.count else ["none", "0.05", "1"])
+        for share in shares:
+            work = count(folder, queries, address, share) if options.count else None
+            result = asyncio.run(work or measure(folder, queries, address, share, options))
+            measured[f"share {share}"] = result
+            click.echo(json.dumps({share: result}), err=True)
     spans, _ = collector.communicate()
+    how = "--count" if options.count else f"--starts {options.starts} --rounds {options.rounds}"
     result = {
         **provenance(),
-        "command": f"python benchmarks/telemetry.py --starts {options.starts} --rounds {options.rounds}",
+        "command": f"python benchmarks/telemetry.py {how}",
         "tools": tools,
         "spans": int(spans.split()[-1]),
         **measured,

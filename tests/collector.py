@@ -17,14 +17,14 @@ class Collector:
         address: for the setting `telemetry`.
         spans: as protobuf messages.
         services: names of the services that sent them.
-        metrics: names of metrics.
+        metrics: name of each metric → its newest protobuf message.
         bodies: the bytes of all requests, decompressed.
     """
 
     def __init__(self) -> None:
         self.spans: list[Any] = []
         self.services: set[str] = set()
-        self.metrics: set[str] = set()
+        self.metrics: dict[str, Any] = {}
         self.bodies = b""
         self.address = ""
 
@@ -41,12 +41,19 @@ class Collector:
                 self.spans += [span for scope in group.scope_spans for span in scope.spans]
         elif path == "/v1/metrics":
             for group in ExportMetricsServiceRequest.FromString(body).resource_metrics:
-                self.metrics |= {metric.name for scope in group.scope_metrics for metric in scope.metrics}
+                self.metrics |= {metric.name: metric for scope in group.scope_metrics for metric in scope.metrics}
 
     def find(self, name: str) -> Any:
         """The one span of a name."""
         [span] = [span for span in self.spans if span.name == name]
         return span
+
+    def count_durations(self, name: str) -> dict[tuple[str | bool, ...], int]:
+        """The number of durations of a metric, by the values of its attributes."""
+        return {
+            tuple(getattr(pair.value, str(pair.value.WhichOneof("value"))) for pair in point.attributes): point.count
+            for point in self.metrics[name].histogram.data_points
+        }
 
     def below(self, span: Any) -> list[Any]:
         return [other for other in self.spans if other.parent_span_id == span.span_id]

@@ -194,6 +194,15 @@ def test_too_little_failed_hidden_and_unknown_teach_nothing_and_are_counted(offi
     assert (told["searches"], told["unused"], told["hidden"], told["unknown_tools"]) == (200, 50, 50, 50)
 
 
+def test_calls_that_name_no_search_do_not_count_and_learn_says_so(office: Scout) -> None:
+    assert "search_id" not in learn(office).reason
+    for number in range(7):
+        office.called("office/music/play", ok=number > 1, caller="ann")
+    report = learn(office)
+    assert report.outcome == "refused" and report.evidence["unnamed"] == 5
+    assert "; 5 successful calls do not count, because they name no search: pass the search_id" in report.reason
+
+
 def test_feedback_teaches_what_calls_do_not(office: Scout) -> None:
     for number, (text, tool) in enumerate(CLEAN):
         caller, search = CALLERS[number % 10], f"s{number}"

@@ -282,10 +282,14 @@ async def serve_stdio(agent: Any) -> AsyncIterator[Any]:
                     options = agent.gateway.server.create_initialization_options()
                     await agent.gateway.server.run(*streams, options)
 
-        async with anyio.create_task_group() as group:
-            group.start_soon(serve)
-            yield StdioServerParameters(command=command[0], args=command[1:])
-            group.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(serve)
+                yield StdioServerParameters(command=command[0], args=command[1:])
+                group.cancel_scope.cancel()
+        finally:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # the thread that still accepts would keep this process alive
 
 
 async def compare(tmp_path: Path, configured: Any, behind: Any, cases: list[Any]) -> tuple[int, list[str]]:

@@ -73,7 +73,12 @@ def test_one_call_shows_every_stage_and_the_upstream_span_below_the_caller_s_tra
     [upstream] = [span for span in collector.below(call) if span.name == "MCP send tools/call trace"]
     assert called.content[0].text.endswith(f"{TRACE}-{upstream.span_id.hex()}-01")
     assert collector.services == {"toolscout-gateway"}
-    assert {"toolscout.searches", "toolscout.stage.duration", "toolscout.call.duration"} <= collector.metrics
+    assert collector.count_durations("toolscout.call.duration") == {("traced", True): 1}
+    assert collector.count_durations("toolscout.stage.duration") == {
+        (name.removeprefix("stage "),): 1 for name in stages
+    }
+    [answers] = collector.metrics["toolscout.searches"].sum.data_points
+    assert answers.as_int == 1
     assert b"zebra" not in collector.bodies
 
 
@@ -90,7 +95,7 @@ def test_a_trace_that_begins_here_is_kept_by_share_unless_the_sdk_s_variable_nam
     with open_collector() as collector:
         _, called = run_gateway(tmp_path, collector, traced=False, **variables)
     assert bool(collector.spans) is is_kept
-    assert {"toolscout.searches", "toolscout.stage.duration", "toolscout.call.duration"} <= collector.metrics
+    assert {"toolscout.searches", "toolscout.stage.duration", "toolscout.call.duration"} <= collector.metrics.keys()
     assert int(called.content[0].text[-2:], 16) & 1 == is_kept, "the server learns whether the trace is kept"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from toolscout.access.policy_file import find_policy
 from toolscout.catalogue import migrate
 from toolscout.catalogue.migrate import migrate_home
 from toolscout.catalogue.store import Origin, Store
+from toolscout.database.tenants import add_tenant, list_tenants
 from toolscout.errors import ConfigError, StoreError
-from toolscout.home import Address, Home, local_folder
+from toolscout.home import Address, Home, describe_home, local_folder, place_tenant
 from toolscout.journal.journal import Journal
 from toolscout.learn.loop import learn
 from toolscout.models import champion
@@ -138,6 +140,25 @@ def test_a_folder_without_a_home_is_not_made_one(tmp_path: Path, postgres: Addre
     with pytest.raises(ConfigError, match="holds no catalogue"):
         migrate_home(tmp_path / "nothing", postgres)
     assert not (tmp_path / "nothing").exists()
+
+
+def test_other_tenants_are_named_with_the_commands_that_copy_them(place: Home, tmp_path: Path) -> None:
+    Store(place).close()
+    for name in ("team_a", "team_b"):
+        add_tenant(place, name)
+        with contextlib.closing(Store(place_tenant(place, name))) as store:
+            store.put_source(Origin(name, "x"), "s", kind="objects")
+    source, target = describe(place) if isinstance(place, Address) else str(place), tmp_path / "copy"
+    done = run("migrate", source, str(target))
+    assert done.exit_code == 0 and "other tenants were not copied: team_a, team_b. Copy each" in done.stdout
+    commands = [shlex.split(line)[1:] for line in done.stdout.splitlines() if line.startswith("  toolscout ")]
+    assert len(commands) == 4
+    for command in commands:
+        copied = run(*(source if word == describe_home(place) else word for word in command))
+        assert copied.exit_code == 0 and "other tenants" not in copied.stdout, copied.output
+    with contextlib.closing(Store(target / "tenants" / "team_b")) as store:
+        assert [origin.locator for origin in store.origins()] == ["team_b"]
+    assert [tenant.name for tenant in list_tenants(target)] == ["default", "team_a", "team_b"]
 
 
 def test_the_policy_of_a_home_is_checked_set_and_printed(place: Home, tmp_path: Path) -> None:

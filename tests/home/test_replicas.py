@@ -162,6 +162,46 @@ def test_only_the_caller_who_was_asked_may_answer_and_a_replica_that_ended_is_no
     close_documents(postgres)
 
 
+def test_a_caller_who_gives_up_at_another_replica_stops_the_work_of_the_one_that_asked(
+    postgres: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mcp_types import ElicitResult
+
+    for name in ("HANDOVER_POLL_S", "RENEWAL_PAUSE_S"):
+        monkeypatch.setattr(handover, name, 0.01)
+    questions, ann = handles.SharedQuestions(postgres), Caller("ann")
+    events: list[str] = []
+
+    async def body() -> None:
+        works = anyio.Event()
+
+        async def go_on(answer: ElicitResult) -> Any:
+            events.append("works")
+            works.set()
+            try:
+                await anyio.sleep(3600)
+            finally:
+                events.append("stopped")
+
+        asking, answering = (Handover(questions, run_in_thread) for _ in range(2))
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as group:
+                await group.start(asking.wait, "h", ann, lambda: True, go_on)
+                async with anyio.create_task_group() as request:
+                    request.start_soon(answering.pass_on, "h", ann, ElicitResult(action="accept", content={}))
+                    await works.wait()
+                    questions.give_up("h", handover._mark(Caller("bob")))
+                    assert questions.renew("h") is not None, "nobody else can give it up"
+                    request.cancel_scope.cancel()
+
+    async def run_in_thread(function: Any, *arguments: Any) -> Any:
+        return await anyio.to_thread.run_sync(function, *arguments)
+
+    anyio.run(body)
+    assert events == ["works", "stopped"]
+    close_documents(postgres)
+
+
 # --- a version beside its successor
 
 EXPAND = Migration("", "CREATE TABLE next_thing (name TEXT)", expands=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import msgspec
 import psycopg
 import pytest
@@ -18,9 +20,10 @@ from conftest import fill
 from homes_in_postgres import find_place
 from postgres_server import ROLE, describe
 from tests_cli import run
+from toolscout.access import tenants
 from toolscout.access.policy import hashed_key
 from toolscout.access.policy_file import find_policy, put_policy
-from toolscout.access.tenants import TenantKeys
+from toolscout.access.tenants import TenantApp, TenantKeys
 from toolscout.catalogue import schema
 from toolscout.catalogue.store import Origin, Store
 from toolscout.config import Settings, load_settings
@@ -217,6 +220,46 @@ def test_a_tenant_that_is_removed_is_served_no_longer_and_a_new_one_is(two: Home
 
 
 @pytest.mark.net
+@pytest.mark.parametrize("is_opened_late", [False, True])
+def test_a_look_for_new_tenants_during_the_end_opens_none_that_stays(
+    is_opened_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look waits for the database, and the tenants that were served have ended before it answers."""
+    monkeypatch.setattr(tenants, "LOOK_AGAIN_S", 0.001)
+    looks, ended, opened = threading.Event(), threading.Event(), list[str]()
+
+    class Keys:
+        policies = dict.fromkeys(["default"])
+
+        def refresh(self) -> None:
+            self.policies = dict.fromkeys(["default", *["new"] * is_opened_late])
+            looks.set()
+            assert is_opened_late or ended.wait(10)
+
+    async def serve_lifespan(scope: Any, receive: Any, send: Any) -> None:
+        for _ in range(2):
+            await send({"type": f"{(await receive())['type']}.complete"})
+
+    @contextlib.asynccontextmanager
+    async def open_tenant(name: str, policies: Any) -> AsyncIterator[Any]:
+        opened.append(name)
+        if name == "new":
+            looks.clear()
+            await anyio.to_thread.run_sync(ended.wait)
+        yield serve_lifespan
+        ended.set()
+
+    async def serve() -> None:
+        with anyio.fail_after(20):
+            async with TenantApp(Keys(), open_tenant).running():  # type: ignore[arg-type]
+                await anyio.to_thread.run_sync(looks.wait)
+                while is_opened_late and len(opened) == 1:
+                    await anyio.sleep(0.001)
+
+    anyio.run(serve)
+    assert opened == ["default", *["new"] * is_opened_late]
+
+
 def test_the_gateway_takes_the_tenant_from_the_key_and_a_session_from_no_other(two: Home) -> None:
     pytest.importorskip("mcp", reason="needs the extra `mcp`")
     from starlette.applications import Starlette

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from homes_in_postgres import name_home
 from postgres_server import PostgresServer, describe
 from tests_cli import run
 from toolscout.indexes.engines import connect
@@ -35,7 +36,7 @@ VERSION = {
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
     """The home and the setting `index`."""
     kind, _, engine = request.param.partition(" + ")
-    home = str(tmp_path / "home")
+    home = name_home(tmp_path / "home")
     if kind == "database":
         home = describe(request.getfixturevalue("postgres"))
     if engine == "milvus":

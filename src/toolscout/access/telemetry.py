@@ -7,7 +7,7 @@ OpenTelemetry SDK, such as OTEL_EXPORTER_OTLP_HEADERS, hold here too.
 
 A trace is kept or not when it begins. A request of a caller's trace follows the caller; of the others a share is kept,
 by the setting `telemetry_share` unless OTEL_TRACES_SAMPLER says otherwise. Metrics count every request. Nothing is made
-for a span that is not kept, because most are not.
+for a span that is not kept, because most are not; see `unkept_traces`.
 
 The spans and metrics of this module hold no query, argument, result or name of a caller. A span of the SDK may hold the
 message of an error.
@@ -19,7 +19,7 @@ import contextlib
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -49,7 +49,6 @@ Attribute = str | int | float | bool
 SHUTDOWN_MS: Final = 5_000
 RECORD_INTERVAL_S: Final = 0.2
 MAX_WAITING_SEARCHES: Final = 1_000
-SPAN_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 _active: Telemetry | None = None
 
 
@@ -69,38 +68,48 @@ class Telemetry:
         """
         for package in ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
             require(package, "otel")
-        from opentelemetry import trace
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry import propagate, trace
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.metrics import Observation
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
-        from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+        from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+        from toolscout.access.durations import Durations, MetricExporter
+        from toolscout.access.unkept_traces import Propagator, Provider, find_unkept, make_headers
 
         base = address.rstrip("/")
         described = {"service.name": service, "service.version": toolscout.__version__}
         resource = Resource.create(described).merge(OTELResourceDetector().detect())
-        sampler = None if os.environ.get("OTEL_TRACES_SAMPLER") else ParentBased(TraceIdRatioBased(share))
-        self.traces = TracerProvider(sampler, resource)
+        has_sampler = bool(os.environ.get("OTEL_TRACES_SAMPLER"))
+        self.traces = TracerProvider(None if has_sampler else ParentBased(ALWAYS_ON), resource)
         self._processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{base}/v1/traces"))
         self.traces.add_span_processor(self._processor)
-        reader = PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=f"{base}/v1/metrics"))
-        self.metrics = MeterProvider(resource=resource, metric_readers=[reader])
-        trace.set_tracer_provider(self.traces)
-        self.tracer = self.traces.get_tracer("toolscout")
-        self.get_span = trace.get_current_span
         self._scope = InstrumentationScope("toolscout")
-        meter = self.metrics.get_meter("toolscout")
-        self.searches = meter.create_counter("toolscout.searches", description="Answers of searches.")
-        self.stage_seconds, self.call_seconds = (
-            meter.create_histogram(name, "s", explicit_bucket_boundaries_advisory=SPAN_BUCKETS_S)
-            for name in ("toolscout.stage.duration", "toolscout.call.duration")
+        self.stage_seconds = Durations("toolscout.stage.duration", "stage")
+        self.call_seconds = Durations("toolscout.call.duration", "server", "ok")
+        exporter = MetricExporter(f"{base}/v1/metrics", [self.stage_seconds, self.call_seconds])
+        self.metrics = MeterProvider(resource=resource, metric_readers=[PeriodicExportingMetricReader(exporter)])
+        self.answers = Counter(tools=0)
+        self.metrics.get_meter("toolscout").create_observable_counter(
+            "toolscout.searches",
+            [lambda _: [Observation(count, {"answer": answer}) for answer, count in self.answers.copy().items()]],
+            description="Answers of searches.",
         )
-
+        provider = Provider(self.traces, None if has_sampler else share)
+        trace.set_tracer_provider(provider)
+        propagate.set_global_textmap(Propagator())
+        self.tracer = provider.get_tracer("toolscout")
+        self.find_unkept, self.make_headers, self._get_span = find_unkept, make_headers, trace.get_current_span
         self.recorder = _Recorder(self)
+
+    def get_context(self) -> SpanContext:
+        """Return the ids of the present span, and whether it is kept."""
+        return (self.find_unkept() or self._get_span()).get_span_context()
 
     def end_span(self, name: str, parent: SpanContext, begin: int, end: int, details: dict[str, Any]) -> SpanContext:
         """Send a span that has ended, and return its context. This takes a fraction of the time of `start_span`.
@@ -188,9 +197,9 @@ class _Recorder:
 
     def _record(self, search: Search, ended: int, parent: SpanContext) -> None:
         telemetry, answer = self._telemetry, search.answer or "none"
-        telemetry.searches.add(1, {"answer": answer})
+        telemetry.answers[answer] += 1
         for step in search.trace:
-            telemetry.stage_seconds.record(step.seconds, {"stage": step.stage})
+            telemetry.stage_seconds.record(step.seconds, step.stage)
         if not parent.trace_flags.sampled:
             return
         begin = ended - sum(round(step.seconds * 1e9) for step in search.trace)
@@ -237,19 +246,14 @@ def is_on() -> bool:
 def span(name: str, **attributes: Attribute) -> contextlib.AbstractContextManager[Span | None]:
     """Return a context that records a span below the present one. It gives None if telemetry is off.
 
-    It gives None too if the present span of this program is not kept, because then no span below it is.
+    It gives None too in a trace that is not kept.
 
     Args:
         name: of the span.
         **attributes: of the span, each below `toolscout.`.
     """
-    if _active is None:
+    if _active is None or _active.find_unkept() is not None:
         return contextlib.nullcontext()
-    present = _active.get_span()
-    if not present.is_recording():
-        context = present.get_span_context()
-        if context.is_valid and not context.is_remote:
-            return contextlib.nullcontext()
     return _active.tracer.start_as_current_span(
         name,
         attributes={f"toolscout.{key}": value for key, value in attributes.items()},
@@ -266,7 +270,7 @@ def record_searches(searches: Sequence[Search]) -> None:
     that is kept only the metrics are recorded.
     """
     if _active is not None:
-        _active.recorder.take(_Searches(time.time_ns(), _active.get_span().get_span_context(), searches))
+        _active.recorder.take(_Searches(time.time_ns(), _active.get_context(), searches))
 
 
 @contextlib.contextmanager
@@ -277,8 +281,8 @@ def record_call(server: str, tool: str) -> Iterator[CallOutcome]:
         server: name of the source, in the catalogue.
         tool: id of the tool.
     """
-    outcome = CallOutcome()
-    if _active is None:
+    outcome, telemetry = CallOutcome(), _active
+    if telemetry is None:
         yield outcome
         return
     started = time.perf_counter()
@@ -290,8 +294,7 @@ def record_call(server: str, tool: str) -> Iterator[CallOutcome]:
                 current.set_attribute("toolscout.ok", outcome.ok)
                 if not outcome.ok:
                     _set_error(current)
-            seconds = time.perf_counter() - started
-            _active.call_seconds.record(seconds, {"server": server, "ok": outcome.ok})
+            telemetry.call_seconds.record(time.perf_counter() - started, server, outcome.ok)
 
 
 def _set_error(span: Span) -> None:
@@ -309,7 +312,9 @@ def record_list(server: str, began: float) -> None:
     """
     if _active is None:
         return
-    parent = _active.get_span().get_span_context()
+    if _active.find_unkept() is not None:
+        return
+    parent = _active.get_context()
     if parent.trace_flags.sampled:
         now = time.time_ns()
         begin = now - round((time.monotonic() - began) * 1e9)
@@ -320,20 +325,18 @@ def make_headers() -> dict[str, str]:
     """Return headers that carry the present trace to a server or an HTTP API. Empty if telemetry is off."""
     if _active is None:
         return {}
-    context = _active.get_span().get_span_context()
-    if not context.is_valid:
-        return {}
-    headers = {"traceparent": f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"}
-    if context.trace_state:
-        headers["tracestate"] = context.trace_state.to_header()
-    return headers
+    unkept = _active.find_unkept()
+    if unkept is not None:
+        return unkept.headers.copy()
+    context = _active.get_context()
+    return _active.make_headers(context) if context.is_valid else {}
 
 
 def current_trace() -> tuple[str, str] | None:
     """Return the hexadecimal ids of the present trace and span. None outside of a span, or if telemetry is off."""
     if _active is None:
         return None
-    context = _active.get_span().get_span_context()
+    context = _active.get_context()
     return (f"{context.trace_id:032x}", f"{context.span_id:016x}") if context.is_valid else None
 
 

@@ -153,7 +153,7 @@ class TenantApp:
 
         ending = anyio.Event()
         async with anyio.create_task_group() as group:
-            await self._open_new(group)
+            await self._open_new(group, ending)
             group.start_soon(self._follow, group, ending)
             try:
                 yield
@@ -174,17 +174,21 @@ class TenantApp:
             for name in self._ends.keys() - self.keys.policies.keys():
                 self._apps.pop(name, None)
                 self._ends[name].set()
-            await self._open_new(group)
+            await self._open_new(group, ending)
 
-    async def _open_new(self, group: anyio.abc.TaskGroup) -> None:
+    async def _open_new(self, group: anyio.abc.TaskGroup, ending: anyio.Event) -> None:
+        """Open the tenants that are not open, unless everything ends: then those that have ended stay closed."""
         import anyio
 
         now = anyio.current_time()
         for name in sorted(self.keys.policies, key=lambda name: (name != DEFAULT_TENANT, name)):
-            if name in self._ends or now - self._failed.get(name, float("-inf")) < RETRY_OPEN_S:
+            if ending.is_set() or name in self._ends or now - self._failed.get(name, float("-inf")) < RETRY_OPEN_S:
                 continue
             try:
-                await group.start(self._serve_tenant, name, anyio.Event())
+                end = anyio.Event()
+                await group.start(self._serve_tenant, name, end)
+                if ending.is_set():  # while it was opened, so that nobody has told it
+                    end.set()
                 self._failed.pop(name, None)
             except UserError as error:
                 if name == DEFAULT_TENANT:

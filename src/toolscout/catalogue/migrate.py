@@ -23,8 +23,9 @@ from toolscout.catalogue.store import Store
 from toolscout.database import Connection, Database, now
 from toolscout.database.dialect import SQLITE
 from toolscout.database.documents import close_documents, delete_document, read_document, write_document
+from toolscout.database.tenants import list_tenants
 from toolscout.errors import ConfigError, StoreError
-from toolscout.home import Address, Home, describe_home
+from toolscout.home import DEFAULT_TENANT, Address, Home, describe_home
 from toolscout.journal.journal import Journal
 from toolscout.models import champion, model_store
 from toolscout.models.sharing import fetch_model, publish_model
@@ -57,7 +58,10 @@ COPY_BATCH_ROWS: Final = 1000
 
 
 class Migrated(msgspec.Struct, frozen=True, kw_only=True):
-    """What a home holds after a migration, and the digests that both homes agree on."""
+    """What a home holds after a migration, and the digests that both homes agree on.
+
+    `other_tenants` are in the source, and were not copied.
+    """
 
     tools: int
     events: int
@@ -65,6 +69,7 @@ class Migrated(msgspec.Struct, frozen=True, kw_only=True):
     documents: int
     catalogue_digest: str
     journal_digest: str
+    other_tenants: tuple[str, ...] = ()
 
 
 class _Mark(msgspec.Struct, frozen=True):
@@ -111,6 +116,7 @@ def migrate_home(source: Home, target: Home, say: Callable[[str], None] = lambda
         with journals[1].reading() as connection:
             (events,) = connection.execute("SELECT count(*) FROM events").fetchone()
         delete_document(target, MARK_FILE)
+    is_tenant = isinstance(source, Address) and source.tenant != DEFAULT_TENANT
     return Migrated(
         tools=tools,
         events=events,
@@ -118,6 +124,7 @@ def migrate_home(source: Home, target: Home, say: Callable[[str], None] = lambda
         documents=documents,
         catalogue_digest=catalogue_digest,
         journal_digest=journal_digest,
+        other_tenants=() if is_tenant else tuple(tenant.name for tenant in list_tenants(source)[1:]),
     )
 
 

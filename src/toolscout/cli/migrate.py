@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from toolscout.catalogue.migrate import migrate_home
 from toolscout.cli.output import echo, json_option, print_json
-from toolscout.home import Address, Home, describe_home, parse_home
+from toolscout.home import Address, Home, describe_home, parse_home, place_tenant
 
 
 @click.command("migrate")
@@ -21,7 +23,8 @@ def migrate_command(source: str, target: str, as_json: bool) -> None:
     continues. Stop everything that writes to FROM first.
     """
     new_home = _parse_home(target)
-    migrated = migrate_home(_parse_home(source), new_home, lambda text: echo(text, err=True))
+    old_home = _parse_home(source)
+    migrated = migrate_home(old_home, new_home, lambda text: echo(text, err=True))
     if as_json:
         print_json(migrated)
         return
@@ -30,6 +33,12 @@ def migrate_command(source: str, target: str, as_json: bool) -> None:
         "models now"
     )
     echo(f"the digests agree: catalogue {migrated.catalogue_digest}, journal {migrated.journal_digest}")
+    if migrated.other_tenants:
+        echo(f"other tenants were not copied: {', '.join(migrated.other_tenants)}. Copy each by itself:")
+    for name in migrated.other_tenants:
+        echo(f"  toolscout --home {shlex.quote(describe_home(new_home))} tenant add {name}")
+        homes = (describe_home(place_tenant(home, name)) for home in (old_home, new_home))
+        echo(f"  toolscout migrate {' '.join(map(shlex.quote, homes))}")
 
 
 def _parse_home(text: str) -> Home:

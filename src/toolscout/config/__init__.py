@@ -195,7 +195,7 @@ class Settings:
     learn_trust: tuple[str, ...] = ()
     false_rejects: float = 0.02
     telemetry: str = ""
-    telemetry_share: float = 0.1
+    telemetry_share: float = 0.05
     log_format: str = "text"
     drain_seconds: float = 0.0
     ray: str = ""

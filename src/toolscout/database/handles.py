@@ -101,7 +101,10 @@ class SharedQuestions:
             connection.execute(f"INSERT INTO questions VALUES (?, ?, {_NOW}, NULL, NULL)", (handle, caller))
 
     def renew(self, handle: str) -> bytes | None:
-        """Say that this replica still waits for an answer, and return the answer that another one has taken."""
+        """Say that this replica still waits for an answer, and return the answer that another one has taken.
+
+        None: there is no answer, or its caller has given the request up since.
+        """
         with open_files(self._address).session() as connection:
             query = f"UPDATE questions SET renewed_at = {_NOW} WHERE handle = ? RETURNING answer"
             row = connection.execute(query, (handle,)).fetchone()
@@ -121,6 +124,13 @@ class SharedQuestions:
                 f"AND renewed_at > {_NOW} - ?"
             )
             return connection.execute(query, (answer, handle, caller, RENEWAL_S)).rowcount > 0
+
+    def give_up(self, handle: str, caller: str) -> None:
+        """Forget an answered question, because its caller no longer waits for what comes of it."""
+        with open_files(self._address).session() as connection:
+            connection.execute(
+                "DELETE FROM questions WHERE handle = ? AND caller = ? AND answer IS NOT NULL", (handle, caller)
+            )
 
     def finish(self, handle: str, outcome: bytes) -> None:
         """Hand what came of the request to the replica that took the answer."""

@@ -21,6 +21,7 @@ from toolscout.errors import StoreError, Unavailable, UserError
 from toolscout.home import Address, Home
 
 if TYPE_CHECKING:
+    import anyio
     from anyio.abc import TaskStatus
     from mcp_types import ElicitResult
 
@@ -28,6 +29,7 @@ __all__ = ["CLOSED", "Handover", "make_handover", "read_state_key"]
 
 HANDOVER_POLL_S: Final = 0.2
 RENEWAL_PAUSE_S: Final = 1.0
+GIVE_UP_S: Final = 2.0  # for the database, when a caller gives a request up
 FINISH_PAUSES_S: Final = (0.5, 1.0, 2.0)  # before an outcome is stored again; later the other replica has given up
 STATE_KEY: Final = "gateway/state.key"
 RunInThread = Callable[..., Awaitable[Any]]
@@ -89,17 +91,19 @@ class Handover:
         except StoreError:
             return  # while the database does not answer, the question can be answered here alone
         async with anyio.create_task_group() as group:
-            group.start_soon(self._keep_renewing, handle)
+            group.start_soon(self._keep_renewing, handle, group.cancel_scope)
             await self._store_outcome(handle, await _note_outcome(go_on, answer))
             group.cancel_scope.cancel()
 
-    async def _keep_renewing(self, handle: str) -> None:
+    async def _keep_renewing(self, handle: str, work: anyio.CancelScope) -> None:
+        """Say that this replica works on an answered question, and stop the work if its caller gave it up."""
         import anyio
 
         while True:
             await anyio.sleep(RENEWAL_PAUSE_S)
             with contextlib.suppress(StoreError):  # the next renewal may be in time
-                await self._run(self._questions.renew, handle)
+                if await self._run(self._questions.renew, handle) is None:
+                    work.cancel()
 
     async def _store_outcome(self, handle: str, outcome: _Outcome) -> None:
         """Store an outcome for the replica that took the answer. While the database does not answer, try again."""
@@ -119,6 +123,8 @@ class Handover:
     async def pass_on(self, handle: str, caller: Caller, answer: ElicitResult) -> Any:
         """Give the answer to the replica that asked. Returns the result of the request, or its next question.
 
+        If the caller gives the request up meanwhile, that replica stops working on it.
+
         Raises:
             Unavailable: if no replica waits for this answer of this caller.
         """
@@ -137,6 +143,10 @@ class Handover:
                 await anyio.sleep(HANDOVER_POLL_S)
         except StoreError as error:
             raise Unavailable(f"{error} Then call the tool again.") from None
+        except anyio.get_cancelled_exc_class():
+            with anyio.move_on_after(GIVE_UP_S, shield=True), contextlib.suppress(StoreError):
+                await self._run(self._questions.give_up, handle, _mark(caller))
+            raise
 
 
 def make_handover(home: Home, run_in_thread: RunInThread) -> Handover | None:

@@ -85,6 +85,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         searches: number of searches with a call or feedback.
         unused: how many of these had no success.
         hidden: how many of these have no readable query.
+        unnamed: number of successful calls that name no search, so that they belong to no request.
         capped: examples left out because their caller brought too many.
         repeated: examples left out because the same caller repeated the request later.
         callers: caller → number of examples taken.
@@ -96,6 +97,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     searches: int
     unused: int
     hidden: int
+    unnamed: int
     capped: int
     repeated: int
     callers: dict[str, int]
@@ -220,6 +222,7 @@ def collect_evidence(
         searches=searches,
         unused=unused,
         hidden=hidden,
+        unnamed=journal.count_unnamed_calls(until),
         capped=capped,
         repeated=repeated,
         callers=callers,

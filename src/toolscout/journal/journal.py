@@ -399,6 +399,16 @@ class Journal(Database):
             events_of.setdefault(search_id, []).append(build_line(*fields))
         return [Trail(row, events_of[search_id]) for row, search_id in rows]
 
+    def count_unnamed_calls(self, until: int) -> int:
+        """Count the successful calls up to a row id that name no search."""
+        with self.reading() as connection:
+            row = connection.execute(
+                "SELECT count(*) FROM events WHERE event = 'call' AND search_id IS NULL AND id <= ? "
+                f"AND {self.dialect.json_true.format(column='body', key='ok')}",
+                (until,),
+            ).fetchone()
+            return int(row[0])
+
     def stats(self) -> dict[str, Any]:
         """Return counts by event, first and last instant, callers, and searches with a later successful call."""
         with self.reading() as connection:

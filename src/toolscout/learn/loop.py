@@ -213,10 +213,15 @@ def _check_amount(run: _Run, splits: Mapping[str, int]) -> None:
             "above the limit of one caller": evidence.capped,
         }
         lost = "".join(f", {count:,} {why}" for why, count in losses.items() if count)
+        unnamed = (
+            f"; {evidence.unnamed:,} successful calls do not count, because they name no search: pass the search_id of "
+            "a search on with each call"
+        )
         raise _Refused(
             f"there is too little to learn from: {used:,} requests led to a successful call of a tool of the "
             f"catalogue, and at least {MIN_TEST_REQUESTS * 5} are needed "
             f"({evidence.searches:,} searches were followed by a call or feedback{lost})"
+            f"{unnamed if evidence.unnamed else ''}"
         )
 
 

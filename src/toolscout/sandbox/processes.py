@@ -28,4 +28,5 @@ async def start_process(
 
     await anyio.lowlevel.checkpoint_if_cancelled()
     with anyio.CancelScope(shield=True):
-        return await anyio.open_process(list(command), env=dict(env), cwd=cwd, stderr=errors, start_new_session=True)
+        process = await anyio.open_process(list(command), env=dict(env), cwd=cwd, stderr=errors, start_new_session=True)
+    return process
