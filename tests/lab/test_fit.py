@@ -291,9 +291,8 @@ def test_a_manifest_of_something_else_and_a_file_are_left_alone(root: Path, tmp_
 
 def test_models_of_other_rules_are_others(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = lessons.plan("scout-light", learned(root), tmp_path / "m").identity
-    monkeypatch.setitem(
-        registry.RECIPES, "scout-light", dataclasses.replace(registry.RECIPES["scout-light"], revision=2)
-    )
+    recipe = registry.RECIPES["scout-light"]
+    monkeypatch.setitem(registry.RECIPES, recipe.name, dataclasses.replace(recipe, revision=recipe.revision + 1))
     assert lessons.plan("scout-light", learned(root), tmp_path / "m").identity != before
 
 
