@@ -17,7 +17,7 @@ from toolscout.errors import UserError
 from toolscout.lab.encoder_data import DataPlan, build_training_set
 
 SUITES = Path(__file__).parent / "suites"
-OPPOSITES = ("opposites.jsonl", "opposites_more.jsonl", "opposites_third.jsonl", "opposites_fourth.jsonl")
+OPPOSITES = ("opposites.jsonl", *(f"opposites_{name}.jsonl" for name in ("more", "third", "fourth", "fifth")))
 TOUCAN = "tool_corpora/toucan"
 
 
