@@ -11,9 +11,12 @@ import pytest
 import lessons
 from toolscout.catalogue.store import Catalogue
 from toolscout.errors import ConfigError
+from toolscout.methods import mlc_light
+from toolscout.methods.mlc_light import Options, Training
 from toolscout.methods.neighbours import Log
 from toolscout.methods.shared.ngrams import Bags, Ngrams, hash_features
 from toolscout.methods.shared.tool_sets import ToolSets
+from toolscout.methods.shared.usage_fit import FitData
 from toolscout.models.model_store import Model
 from toolscout.recipes import registry
 from toolscout.recipes.fit import Lesson, fit
@@ -188,3 +191,65 @@ def test_sets_of_tools_lift_the_tools_that_go_together() -> None:
 
 def test_where_every_query_needs_one_tool_there_are_no_sets() -> None:
     assert len(ToolSets.group([np.array([0]), np.array([1])])[0]) == 0
+
+
+def prepare(lesson: Lesson, **changes: Any) -> FitData:
+    """The queries of a lesson, as `mlc-light` with these settings gets them."""
+    options = Options(**changes)
+    return FitData(Workspace(HashEncoder()), lesson, options, HashEncoder())
+
+
+def test_a_step_with_a_hidden_layer_is_the_one_that_torch_takes(slang: Lesson, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(mlc_light, "DROPPED", 0.0)
+    data = prepare(slang, hidden=16, batch=1_000, rate=0.05)
+    training = Training(data, data.n_train)
+    n, n_tools = data.n_train, len(slang.tools)
+    layers = [torch.tensor(layer.copy(), requires_grad=True) for layer in training.head.weights]
+    words = torch.tensor(training.bags.multiply(np.eye(training.ngrams.keys.size, dtype=np.float32)))
+    rows = torch.cat([torch.tensor(data.rows[:n]), torch.ones(n, 1)], dim=1)
+    units = torch.relu(words @ layers[0] + rows @ layers[1])
+    logits = torch.cat([units, torch.ones(n, 1)], dim=1) @ layers[2]
+    tools = torch.zeros(n, n_tools)
+    for row, gold in zip(tools, data.gold[:n], strict=True):
+        row[torch.tensor(gold)] = 1 / len(gold)
+    of_tools = -(tools * logits[:, :n_tools].log_softmax(1)).sum(1)
+    of_sets = torch.nn.functional.cross_entropy(logits[:, n_tools:], torch.tensor(training.set_of), reduction="none")
+    loss = (of_tools + of_sets).mean()
+    loss.backward()
+    torch.optim.Adagrad(layers, lr=0.05, initial_accumulator_value=1e-8, eps=0.0).step()
+    assert training.run_epoch() == pytest.approx(loss.item(), rel=1e-4)
+    for mine, its in zip(training.head.weights, layers, strict=True):
+        assert np.abs(mine - its.detach().numpy()).max() < 2e-3
+
+
+def test_hidden_units_are_left_out_in_training_and_the_others_count_for_them(
+    slang: Lesson, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = prepare(slang, hidden=64, batch=1_000)
+    gradients, moved = [], []
+    for dropped in (0.0, 0.5):
+        monkeypatch.setattr(mlc_light, "DROPPED", dropped)
+        training = Training(data, data.n_train)
+        before = training.head.weights.sparse.copy()
+        training.run_epoch()
+        moved.append((training.head.weights.sparse != before).mean())
+        gradients.append(np.sqrt(training._squares.out[:-1]).mean())
+    assert moved[1] < 0.9 * moved[0]
+    assert 0.8 < gradients[1] / gradients[0] < 1.6
+
+
+def test_a_model_with_a_hidden_layer_finds_what_no_description_says(slang: Lesson, tmp_path: Path) -> None:
+    changes = {"hidden": 64, "epochs": 40}
+    model = fit(lessons.plan("mlc-light", slang, tmp_path / "m", encoder=HashEncoder(), changes=changes))
+    assert model.arrays["out"].shape[0] == 65 == model.arrays["sparse"].shape[1] + 1
+    stage, texts = pipeline(model, slang.tools), slang.dataset.texts("test")
+    gold = {query: {f"d/{tool}" for tool in tools} for query, tools in slang.dataset.split("test").items()}
+    found = stage([Search(query=text) for text in texts.values()])
+    assert sum(gold[query] <= set(each.ids[:2]) for query, each in zip(texts, found, strict=True)) >= 0.9 * len(texts)
+
+
+@pytest.mark.parametrize(("n", "tools", "hidden"), [(9_999, 3, 0), (10_000, 3, 512), (10_000, 1, 0), (99_999, 1, 0)])
+def test_many_queries_that_need_several_tools_train_a_hidden_layer(n: int, tools: int, hidden: int) -> None:
+    assert mlc_light._choose_hidden(Options(), [np.arange(tools)] * n) == hidden
+    assert mlc_light._choose_hidden(Options(hidden=7), [np.arange(tools)] * n) == 7

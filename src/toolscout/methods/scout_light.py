@@ -35,7 +35,7 @@ from toolscout.methods.shared.hidden_tools import make_trial
 from toolscout.methods.shared.mixture import Part, load_mixture, mix_on_dev, mix_usages
 from toolscout.methods.shared.ngrams import Ngrams
 from toolscout.methods.shared.tool_sets import ToolSets
-from toolscout.methods.shared.tuning import Amount, Count, Positive
+from toolscout.methods.shared.tuning import Amount, Count, NonNegative, Positive
 from toolscout.methods.shared.usage import (
     Blend,
     DescriptionScorer,
@@ -67,6 +67,7 @@ LIGHT_PARTS: Final[Mapping[str, UsageMethod]] = {
 SHARE_GRID: Final = (
     (0.5, 0.5, 0.0),
     (0.25, 0.75, 0.0),
+    (0.1, 0.9, 0.0),
     (0.75, 0.25, 0.0),
     (0.4, 0.4, 0.2),
     (0.75, 0.0, 0.25),
@@ -95,6 +96,7 @@ class Options(Blend, frozen=True, forbid_unknown_fields=True):
         steps: whether requests are split into steps.
         k: as in `neighbours`.
         focus: as in `neighbours`.
+        hidden: as in `mlc-light`.
         rate: as in `mlc-light`.
         batch: as in `mlc-light`.
         epochs: as in `mlc-light`.
@@ -107,7 +109,8 @@ class Options(Blend, frozen=True, forbid_unknown_fields=True):
     steps: bool | None = None
     k: Count | None = None
     focus: Amount | None = None
-    rate: Positive = 0.3
+    hidden: NonNegative | None = None
+    rate: Positive | None = None
     batch: Count = 256
     epochs: Count | None = None
     most_epochs: Count = 12

@@ -2,7 +2,8 @@
 
 `add_label` and `remove_label` share nearly all words, and word vectors of opposites lie close together. So which of the
 two stands first is often chance. The names decide who is a sibling: they are equal but for a verb that
-`toolscout.search.action_words` knows. Siblings only change places among themselves; no other tool moves.
+`toolscout.search.action_words` knows, and for words that only join others: `add_to_cart`, `remove_from_cart`. Siblings
+only change places among themselves; no other tool moves.
 """
 
 from __future__ import annotations
@@ -46,14 +47,19 @@ EFFECT_SHARE: Final = 0.5  # of the weights of cues that hold for all verbs with
 CHANGING: Final = frozenset(("set", "update", "write", "put"))
 READING: Final = frozenset(("get", "read", "list", "show", "view", "fetch", "find"))
 MOVED: Final = "action word"
-ACTIONS_FORMAT: Final = "actions/2"  # raise it whenever the result for an unchanged catalogue and vocabulary changes
+ACTIONS_FORMAT: Final = "actions/3"  # raise it whenever the result for an unchanged catalogue and vocabulary changes
 _POLITE_ORDER: Final = re.compile(r"\W*(?:can|could|would|will)\s+you\b(?!\s+(?:tell|see|say))", re.IGNORECASE)
 _QUESTION_START: Final = re.compile(
     r"\W*(?:what|which|who|whose|whom|where|when|why|how|is|are|am|was|were|does|do|did|has|have|had)\b", re.IGNORECASE
 )
 
+JOINING_WORDS: Final = frozenset(
+    ("to", "from", "in", "into", "on", "onto", "out", "of", "for", "by", "with", "at", "a", "an", "the", "all", "my")
+)
+"""Words of a name that do not tell what the tool acts on."""
+
 Rest = tuple[str, ...]
-"""The words of a name with a mark in place of the verb."""
+"""The words of a name without the verb and without joining words, in alphabetical order."""
 
 
 class OrderActions(Stage):
@@ -118,7 +124,7 @@ class OrderActions(Stage):
 
 
 def _find_families(catalogue: Catalogue, key: str) -> list[dict[str, str]]:
-    """Return the siblings of a snapshot: tools with the same path, and the same name but for opposite verbs.
+    """Return the siblings of a snapshot: tools of one server, with the same name but for opposite verbs.
 
     Each family is a mapping of the tools' ids to their verbs, none from two sources. Those of sources that have not
     changed are taken over from the snapshot before, which stored them under the key.
@@ -139,13 +145,13 @@ def _find_families(catalogue: Catalogue, key: str) -> list[dict[str, str]]:
 
 
 def _split_by_path(catalogue: Catalogue, families: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Split families by the paths of their tools, and return those that still hold opposites."""
+    """Split families by the first part of their tools' paths, the server; return those that still hold opposites."""
     paths = {tool.id: tool.path for tool in catalogue.tools(sorted({id for verbs in families for id in verbs}))}
     all_siblings: list[dict[str, str]] = []
     for verbs in families:
         by_path: defaultdict[tuple[str, ...], dict[str, str]] = defaultdict(dict)
         for tool_id, verb in verbs.items():
-            by_path[paths[tool_id]][tool_id] = verb
+            by_path[paths[tool_id][:1]][tool_id] = verb
         all_siblings += [siblings for siblings in by_path.values() if _has_opposites(siblings.values())]
     return all_siblings
 
@@ -266,10 +272,11 @@ def _move(hit: Hit, score: float) -> Hit:
 
 
 def _mark_verbs(name: str) -> Iterator[tuple[str, Rest]]:
-    """Yield (verb, name with a mark in place of the verb) for each verb of a name. A plural `s` does not count."""
+    """Yield (verb, the other words) for each verb of a name. A plural `s` does not count."""
     words = re.findall(r"[^\W_]+", split_identifiers(name).lower())
     for start in range(len(words)):
         for end in range(start + 1, min(start + MAX_VERB_WORDS, len(words)) + 1):
             verb = find_verb("_".join(words[start:end]))
             if verb is not None:
-                yield verb, tuple(word.rstrip("s") for word in (*words[:start], "*", *words[end:]))
+                others = (word.rstrip("s") for word in (*words[:start], *words[end:]) if word not in JOINING_WORDS)
+                yield verb, tuple(sorted(others))

@@ -18,7 +18,7 @@ from toolscout.methods.shared.ngrams import Bags
 
 __all__ = ["SET_WEIGHT_GRID", "ToolSets"]
 
-SET_WEIGHT_GRID: Final = (0.0, 0.5, 1.0, 2.0)
+SET_WEIGHT_GRID: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
 MAX_TOOL_SETS: Final = 4_000
 SET_SMOOTHING: Final = 1e-3
 
