@@ -112,7 +112,7 @@ class Training:
         self.rate = self.options.rate or (HIDDEN_RATE if hidden else LINEAR_RATE)
         shape = self.ngrams.keys.size, self.rows.shape[1], hidden, n_tools + len(sets)
         self.head = Head(self._draw_weights(*shape), sets, n_tools)
-        self._squares = Weights(*(None if one is None else np.full_like(one, 1e-8) for one in self.head.weights))
+        self._squares = Weights(*[np.full_like(layer, 1e-8) for layer in self.head.weights if layer is not None])
 
     def _draw_weights(self, n_features: int, dim: int, hidden: int, n_outputs: int) -> Weights:
         """Return zeros, or small random weights around a hidden layer."""
@@ -141,7 +141,8 @@ class Training:
         if weights.out is None:
             loss, slope = self._measure_loss(sums, batch)
         else:
-            kept = (sums > 0) * (self.rng.random(sums.shape, dtype=np.float32) >= DROPPED) / np.float32(1 - DROPPED)
+            is_kept = (sums > 0) & (self.rng.random(sums.shape, dtype=np.float32) >= DROPPED)
+            kept: Vectors = is_kept.astype(np.float32) / np.float32(1 - DROPPED)
             units = _add_ones(sums * kept)
             loss, out_slope = self._measure_loss(units @ weights.out, batch)
             slope = (out_slope @ weights.out[:-1].T) * kept

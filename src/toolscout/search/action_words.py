@@ -285,6 +285,7 @@ def get_effect_cues() -> dict[str, ActionCues]:
     }
 
 
+@functools.lru_cache(maxsize=1)
 def _read_cues() -> dict[str, frozenset[str]]:
     cues: dict[str, frozenset[str]] = {}
     for line in _read_lines():
