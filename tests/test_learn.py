@@ -331,9 +331,9 @@ def test_a_champion_does_not_turn_away_what_it_is_sure_of(office: Scout, recipe:
     ("few", "first", "seeds", "least"),
     [
         (105, 1, (13,), 0),
-        (110, 2, (17,), 1),
+        (100, 3, (1, 3, 6, 7), 1),
         pytest.param(105, 1, range(20), 0, marks=pytest.mark.full),
-        pytest.param(110, 2, range(20), 1, marks=pytest.mark.full),
+        pytest.param(100, 3, range(20), 1, marks=pytest.mark.full),
     ],
 )
 def test_random_labels_promote_over_a_weak_champion_only_what_is_not_worse(
@@ -341,8 +341,8 @@ def test_random_labels_promote_over_a_weak_champion_only_what_is_not_worse(
 ) -> None:
     """A champion fitted on few requests leaves room: some are promoted, none of them significantly worse on clean ones.
 
-    Against the champion of 105 requests, the candidate of seed 13 is 11 points worse, significantly; that of seed 17
-    against the champion of 110 is 10 points better.
+    Against the champion of 105 requests, the candidate of seed 13 is 11 points worse, significantly. Against that of 100,
+    four of 20 candidates are promoted, 8 to 14 points better.
     """
     clean = traffic.requests(400, 99)
     traffic.replay(office, traffic.requests(few, first, noise=0.3), CALLERS)

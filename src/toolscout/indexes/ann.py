@@ -42,7 +42,7 @@ __all__ = ["ANN_FORMAT", "Ann", "EarlierGraph", "count_candidates", "is_availabl
 ANN_FORMAT: Final = "ann/3"  # raise it whenever the arrays change
 
 MIN_CANDIDATES: Final = 256  # that the graph returns at least
-CANDIDATES_PER_ROOT: Final = 1.5  # candidates for each unit of the square root of the number of tools
+CANDIDATES_PER_ROOT: Final = 1.8  # candidates for each unit of the square root of the number of tools
 MAX_CANDIDATES: Final = 4_096  # from here on, the tools are compared one by one
 MAX_COMPARED_TOOLS: Final = 20_000  # visible tools that are compared one by one at once
 MASK_MARGIN: Final = 1.5  # candidates in reserve, because a mask need not hide tools evenly
