@@ -341,8 +341,8 @@ def test_random_labels_promote_over_a_weak_champion_only_what_is_not_worse(
 ) -> None:
     """A champion fitted on few requests leaves room: some are promoted, none of them significantly worse on clean ones.
 
-    Against the champion of 105 requests, the candidate of seed 13 is 11 points worse, significantly. Against that of 100,
-    four of 20 candidates are promoted, 8 to 14 points better.
+    Against the champion of 105 requests, the candidate of seed 13 is 11 points worse, significantly. Against that of
+    100, four of 20 candidates are promoted, 8 to 14 points better.
     """
     clean = traffic.requests(400, 99)
     traffic.replay(office, traffic.requests(few, first, noise=0.3), CALLERS)
