@@ -251,5 +251,5 @@ def test_a_model_with_a_hidden_layer_finds_what_no_description_says(slang: Lesso
 
 @pytest.mark.parametrize(("n", "tools", "hidden"), [(9_999, 3, 0), (10_000, 3, 512), (10_000, 1, 0), (99_999, 1, 0)])
 def test_many_queries_that_need_several_tools_train_a_hidden_layer(n: int, tools: int, hidden: int) -> None:
-    assert mlc_light._choose_hidden(Options(), [np.arange(tools)] * n) == hidden
-    assert mlc_light._choose_hidden(Options(hidden=7), [np.arange(tools)] * n) == 7
+    assert mlc_light.choose_hidden(None, [np.arange(tools)] * n) == hidden
+    assert mlc_light.choose_hidden(7, [np.arange(tools)] * n) == 7

@@ -11,8 +11,10 @@ import pytest
 import lessons
 from toolscout.catalogue.store import Catalogue
 from toolscout.errors import ConfigError
+from toolscout.methods import scout_light
 from toolscout.methods.scout_light import _can_classify
 from toolscout.methods.shared.mixture import Part, load_mixture, mix_usages
+from toolscout.methods.shared.ngrams import Ngrams
 from toolscout.methods.shared.usage import HybridScorer, Learned
 from toolscout.methods.shared.usage_fit import FitData
 from toolscout.recipes import registry
@@ -83,6 +85,20 @@ def test_dev_decides_whether_requests_are_split(slang: Lesson, tmp_path: Path) -
     bears_steps = split >= whole - 2 * error
     assert model.manifest.settings["steps"].value is bears_steps
     assert model.manifest.settings["steps"].origin == "dev"
+
+
+def test_the_classifier_is_left_out_where_its_largest_layer_does_not_fit_into_memory(
+    slang: Lesson, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def can_classify(hidden: int) -> bool:
+        options, _ = registry.resolve("scout-light", {"hidden": hidden})
+        data = FitData(Workspace(HashEncoder()), slang, options, HashEncoder(), HybridScorer)
+        data.n_train = 200
+        n_words = Ngrams.of(data.features[: data.n_final]).keys.size
+        monkeypatch.setattr(scout_light, "MAX_CLASSIFIER_CELLS", 64 * n_words)
+        return _can_classify(data)
+
+    assert can_classify(0) and can_classify(64) and not can_classify(65)
 
 
 def test_the_classifier_waits_for_enough_queries(slang: Lesson, tmp_path: Path) -> None:

@@ -23,11 +23,11 @@ from toolscout.methods.shared.tuning import Amount, Count, NonNegative, Positive
 from toolscout.methods.shared.usage import Blend, Encode, Learned, Usage, softmax
 from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod
 
-__all__ = ["MlcLight", "Options"]
+__all__ = ["MlcLight", "Options", "choose_hidden"]
 
 MIN_EPOCH_GAIN: Final = 1e-3
-MIN_HIDDEN_QUERIES: Final = 10_000  # that train a hidden layer; with fewer, a linear classifier is as good or better
-MIN_HIDDEN_TOOLS: Final = 1.5  # that such a query needs in the mean; for one tool each, a linear classifier is as good
+MIN_HIDDEN_QUERIES: Final = 10_000  # that train a hidden layer; with fewer, it lost more often than it gained (LAB.md)
+MIN_HIDDEN_TOOLS: Final = 1.5  # that such a query needs in the mean; for one tool each, it gained nothing
 HIDDEN_UNITS: Final = 512
 LINEAR_RATE: Final = 0.3
 HIDDEN_RATE: Final = 0.02
@@ -108,14 +108,14 @@ class Training:
         self.ngrams = Ngrams.of(data.features[:n])
         self.bags, self.rows, self.gold = self.ngrams.make_bags(data.features[:n]), data.rows[:n], data.gold[:n]
         sets, self.set_of = ToolSets.group(self.gold)
-        hidden = _choose_hidden(self.options, data.gold[: data.n_train])
+        hidden = choose_hidden(self.options.hidden, data.gold[: data.n_train])
         self.rate = self.options.rate or (HIDDEN_RATE if hidden else LINEAR_RATE)
-        shape = self.ngrams.keys.size, self.rows.shape[1], hidden, n_tools + len(sets)
-        self.head = Head(self._draw_weights(*shape), sets, n_tools)
+        weights = self._draw_weights(self.ngrams.keys.size, self.rows.shape[1], hidden, n_tools + len(sets))
+        self.head = Head(weights, sets, n_tools)
         self._squares = Weights(*[np.full_like(layer, 1e-8) for layer in self.head.weights if layer is not None])
 
     def _draw_weights(self, n_features: int, dim: int, hidden: int, n_outputs: int) -> Weights:
-        """Return zeros, or small random weights around a hidden layer."""
+        """Return zeros for one layer, or small random weights for two."""
         if not hidden:
             return Weights(np.zeros((n_features, n_outputs), np.float32), np.zeros((dim + 1, n_outputs), np.float32))
 
@@ -177,10 +177,15 @@ class Training:
         weights[places] -= gradient
 
 
-def _choose_hidden(options: Options, gold: Sequence[Places]) -> int:
-    """Return the number of hidden units, 0 for none; `gold`: the tools of each query that trains while dev chooses."""
-    if options.hidden is not None:
-        return options.hidden
+def choose_hidden(hidden: int | None, gold: Sequence[Places]) -> int:
+    """Return the number of hidden units, 0 for none.
+
+    Args:
+        hidden: the setting.
+        gold: the tools of each training query, without dev.
+    """
+    if hidden is not None:
+        return hidden
     n_tools = sum(map(len, gold))
     return HIDDEN_UNITS if len(gold) >= MIN_HIDDEN_QUERIES and n_tools >= MIN_HIDDEN_TOOLS * len(gold) else 0
 

@@ -28,7 +28,7 @@ from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError
 from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.lesson import DEV_METRICS, Lesson
-from toolscout.methods.mlc_light import MlcLight
+from toolscout.methods.mlc_light import MlcLight, choose_hidden
 from toolscout.methods.neighbours import Neighbours
 from toolscout.methods.shared.dev_choice import DevQueries, rank_by_score, rank_with_prerequisites
 from toolscout.methods.shared.hidden_tools import make_trial
@@ -78,7 +78,7 @@ SHARE_GRID: Final = (
 `neighbours` has a share in each, because it takes in new requests at once.
 """
 MIN_CLASSIFIER_QUERIES: Final = 200
-MAX_CLASSIFIER_CELLS: Final = 150_000_000  # words × (tools and sets of tools); memory holds four such arrays
+MAX_CLASSIFIER_CELLS: Final = 150_000_000  # words × (hidden units, or tools and sets); memory holds four such arrays
 RANKING_DEPTH: Final = 20
 MAX_STEP_QUERIES: Final = 1_000  # dev queries that compare whole requests with steps
 STANDARD_ERRORS: Final = 2.0
@@ -125,7 +125,8 @@ def _can_classify(data: FitData) -> bool:
         return False
     sets, _ = ToolSets.group(data.gold[: data.n_final])
     words = Ngrams.of(data.features[: data.n_final]).keys.size
-    return bool(words * (len(data.lesson.tools) + len(sets)) <= MAX_CLASSIFIER_CELLS)
+    n_units = choose_hidden(data.options.hidden, data.gold[: data.n_train]) or len(data.lesson.tools) + len(sets)
+    return bool(words * n_units <= MAX_CLASSIFIER_CELLS)
 
 
 class Sides(NamedTuple):

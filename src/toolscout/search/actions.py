@@ -56,7 +56,7 @@ _QUESTION_START: Final = re.compile(
 JOINING_WORDS: Final = frozenset(
     ("to", "from", "in", "into", "on", "onto", "out", "of", "for", "by", "with", "at", "a", "an", "the", "all", "my")
 )
-"""Words of a name that do not tell what the tool acts on."""
+"""Words of a tool's name that do not tell what it acts on."""
 
 Rest = tuple[str, ...]
 """The words of a name without the verb and without joining words, in alphabetical order."""
@@ -278,5 +278,5 @@ def _mark_verbs(name: str) -> Iterator[tuple[str, Rest]]:
         for end in range(start + 1, min(start + MAX_VERB_WORDS, len(words)) + 1):
             verb = find_verb("_".join(words[start:end]))
             if verb is not None:
-                others = (word.rstrip("s") for word in (*words[:start], *words[end:]) if word not in JOINING_WORDS)
-                yield verb, tuple(sorted(others))
+                object_words = [word for word in (*words[:start], *words[end:]) if word not in JOINING_WORDS]
+                yield verb, tuple(sorted(word.rstrip("s") for word in object_words))

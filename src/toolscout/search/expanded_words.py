@@ -118,9 +118,10 @@ class ExpandedWords(BM25):
         """Score every tool for a query and its additions; see `BM25.scores`. The part of the query is shared."""
         scores = self._plain.scores(query)
         if self.find_additions(query):
-            own = self._plain._look_up_terms(query)[1]
+            query_postings = self._plain._look_up_terms(query)[1]
             scores = scores.copy()
-            self._add_scores(scores, (part for term, part in self._look_up_terms(query)[1].items() if term not in own))
+            postings = self._look_up_terms(query)[1]
+            self._add_scores(scores, (part for term, part in postings.items() if term not in query_postings))
         return scores
 
     def explain(self, query: str, tool_id: str, visible: Mask | None = None) -> Explanation:
@@ -129,18 +130,18 @@ class ExpandedWords(BM25):
         additions = self.find_additions(query)
         if not additions:
             return explanation
-        own = self._plain._count_terms(query)
+        query_terms = self._plain._count_terms(query)
         return msgspec.structs.replace(
             explanation,
             note="; ".join([*filter(None, [explanation.note]), *(addition.describe() for addition in additions)]),
-            missing=tuple(term for term in explanation.missing if term in own),
+            missing=tuple(term for term in explanation.missing if term in query_terms),
         )
 
     def _find_stems(self, query: str, counts: Mapping[str, float]) -> dict[str, tuple[str, float]]:
-        own = self._plain._count_terms(query)
-        stems = self._plain._find_stems(query, own)
+        query_terms = self._plain._count_terms(query)
+        stems = self._plain._find_stems(query, query_terms)
         added = self._list_added_terms(query)
-        return stems | {term: (added[term], count) for term, count in counts.items() if term not in own}
+        return stems | {term: (added[term], count) for term, count in counts.items() if term not in query_terms}
 
 
 def encode_expanded(texts: list[str], encoder: Encoder, words: ExpandedWords) -> Vectors:
