@@ -118,7 +118,7 @@ def _choose_terms(parts: Sequence[QueryGroup], train: Sequence[QueryGroup]) -> t
     return choose_terms(texts)
 
 
-def _add_terms(parts: Sequence[QueryGroup], terms: Sequence[str]) -> Sequence[QueryGroup]:
+def _add_terms(parts: Sequence[QueryGroup], terms: tuple[str, ...]) -> Sequence[QueryGroup]:
     if not terms:
         return parts
     return [

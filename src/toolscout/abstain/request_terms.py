@@ -47,11 +47,17 @@ def choose_terms(texts: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
     return tuple(sorted(common, key=lambda term: (-frequency[term], term))[:MAX_TERMS_CHOSEN])
 
 
-def mark_terms(texts: Sequence[str], terms: Sequence[str]) -> Vectors:
+@functools.lru_cache(maxsize=4)
+def _place_terms(terms: tuple[str, ...]) -> dict[str, int]:
+    """Return the column of each term."""
+    return {term: place for place, term in enumerate(terms)}
+
+
+def mark_terms(texts: Sequence[str], terms: tuple[str, ...]) -> Vectors:
     """Return a row for each request, (n, terms): equal values for the terms that occur, unit length, else zeros."""
-    places = {term: place for place, term in enumerate(terms)}
+    places = _place_terms(terms)
     rows = np.zeros((len(texts), len(terms)), dtype=np.float32)
     for row, text in zip(rows, texts, strict=True):
-        row[[places[term] for term in _find_terms(text) if term in places]] = 1.0
+        row[[places[term] for term in _find_terms(text) & places.keys()]] = 1.0
     units: Vectors = rows / np.sqrt(np.maximum(rows.sum(axis=1, keepdims=True), 1.0))
     return units

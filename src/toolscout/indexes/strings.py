@@ -106,6 +106,8 @@ class Lookup:
     def __init__(self, hashes: npt.NDArray[np.uint64], places: npt.NDArray[np.int32]) -> None:
         """Take the arrays of `arrays`."""
         self._hashes, self._places = hashes, places
+        # One number is read four times as fast as from an array, and in a mapped file it need not be aligned.
+        self._read_hashes: Sequence[int] = hashes.view(np.uint8).data.cast("Q") if len(hashes) else ()
 
     @classmethod
     def of(cls, keys: Iterable[str]) -> Lookup:
@@ -135,10 +137,10 @@ class Lookup:
 
     def find(self, key: str, read: Callable[[int], str]) -> list[int]:
         """Return the places of a key, ascending. `read` returns the key at a place, since hashes may collide."""
-        number = _hash(key)
-        start = int(np.searchsorted(self._hashes, np.uint64(number)))
+        number, hashes = _hash(key), self._read_hashes
+        start = bisect.bisect_left(hashes, number)
         places = []
-        while start < len(self._hashes) and int(self._hashes[start]) == number:
+        while start < len(hashes) and hashes[start] == number:
             place = int(self._places[start])
             if read(place) == key:
                 places.append(place)

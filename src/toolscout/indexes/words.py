@@ -136,8 +136,8 @@ def _index_forms(word: str) -> Sequence[str]:
     """List the forms under which one run of letters and digits is indexed: pairs of characters, or word and parts."""
     if _RUN.match(word):
         return [word[i : i + 2] for i in range(len(word) - 1)] or [word]
-    if word.isascii() and word.isalpha() and word.islower():  # most words: there is nothing to split
-        return [word]
+    if word.isascii() and word.isalpha() and (word.islower() or word[1:].islower() or word.isupper()):
+        return [word.lower()]  # most words: there is nothing to split
     pieces = _DIGITS.findall(word)
     parts = [*pieces, *(part for piece in pieces for part in _split_camel_case(piece))]
     forms = [word, *(part for part in parts if len(part) > 1)]

@@ -21,10 +21,14 @@ __all__ = ["EVERYDAY_WORDS_FILE", "Phrase", "Thesaurus", "list_stems", "load_the
 
 EVERYDAY_WORDS_FILE: Final = Path(__file__).with_name("data") / "everyday_words.txt"
 MAX_WORDS_BETWEEN: Final = 1  # other words between two words of a phrase
+ONE_WORD: Final = ""  # in place of the second word of a phrase of one word
 MIN_LOOSE_WORDS: Final = 2  # words of a phrase, apart from function words, from which others may stand between
 _PHRASE_WORD: Final = re.compile(r"[a-z0-9]+")
 _DETERMINERS: Final = frozenset(
-    ["a", "an", "the", "my", "our", "your", "his", "her", "their", "its", "this", "that", "these", "those"]
+    [
+        *("a", "an", "the", "my", "our", "ours", "your", "yours", "his", "her", "hers", "their", "theirs", "it", "its"),
+        *("this", "that", "these", "those"),
+    ]
 )
 _CONTRACTIONS: Final[Mapping[str, str]] = {"s": "is", "re": "are", "ve": "have", "ll": "will", "m": "am"}
 _all_words = tokenizer_for("code", True, False, True)
@@ -53,7 +57,8 @@ class Phrase(NamedTuple):
 class Thesaurus:
     """Phrases and the words of tools that stand for them.
 
-    A phrase is split into stems when the first request comes that has its first word, which keeps loading fast.
+    A request looks at the phrases of which it has the first two words that count. They are split into stems when the
+    first request looks at them, which keeps loading fast.
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
@@ -62,12 +67,13 @@ class Thesaurus:
         Raises:
             ValueError: for a line without a tab, or without words on either side of it.
         """
-        self._lines = defaultdict[str, list[tuple[str, str]]](list)
-        self._phrases: dict[str, list[Phrase]] = {}
+        self._lines = defaultdict[str, list[str]](list)
+        self._by_second: dict[str, dict[str, list[tuple[int, str]]]] = {}
+        self._ranked: dict[tuple[str, str], list[tuple[int, int, Phrase]]] = {}
         for line in lines:
             if line and not line.startswith("#"):
                 text, _, words = line.partition("\t")
-                self._lines[_find_first_word(text)].append((text, words))
+                self._lines[_find_first_word(text)].append(line)
                 if not words.strip():
                     raise ValueError(f"expected a phrase, a tab and words, found {line!r}")
 
@@ -78,37 +84,47 @@ class Thesaurus:
             stems: of the request, from `list_stems`.
         """
         phrases: list[Phrase] = []
-        present, taken = set(stems), [False] * len(stems)
+        present, taken = {ONE_WORD, *stems}, [False] * len(stems)
         for start, stem in enumerate(stems):
             if taken[start]:
                 continue
-            for phrase in self._list_phrases(stem):
-                if present.issuperset(phrase.stems) and (places := _place(phrase, stems, taken, start)):
+            for phrase in self._list_phrases(stem, present):
+                if places := _place(phrase, stems, taken, start):
                     phrases.append(phrase)
                     for place in places:
                         taken[place] = True
                     break
         return phrases
 
-    def _list_phrases(self, stem: str) -> list[Phrase]:
-        """Return the phrases that begin with a stem, the longest first."""
-        if (phrases := self._phrases.get(stem)) is None:
-            if not self._lines_by_stem.get(stem):
-                return []
-            made: dict[tuple[str, ...], Phrase] = {}
-            for text, words in self._lines_by_stem[stem]:
-                phrase = _make_phrase(text, words)
-                made.setdefault(phrase.stems, phrase)
-            phrases = sorted(made.values(), key=lambda phrase: -len(phrase.stems))
-            self._phrases[stem] = phrases
-        return phrases
+    def _list_phrases(self, stem: str, present: set[str]) -> list[Phrase]:
+        """Return the phrases that begin with a stem and whose next stem is present, the longest first."""
+        seconds = self._split_lines(stem).keys() & present
+        ranked = sorted(phrase for second in seconds for phrase in self._rank_phrases(stem, second))
+        return [phrase for *_, phrase in ranked]
+
+    def _split_lines(self, first: str) -> dict[str, list[tuple[int, str]]]:
+        """Map the second stem of the phrases that begin with a stem to their lines and these lines' numbers."""
+        if (by_second := self._by_second.get(first)) is None:
+            by_second = {}
+            for number, line in enumerate(self._lines_by_stem.get(first, ())):
+                _, *more = _list_needed_words(line.partition("\t")[0])
+                by_second.setdefault(_find_stem(more[0]) if more else ONE_WORD, []).append((number, line))
+            self._by_second[first] = by_second
+        return by_second
+
+    def _rank_phrases(self, first: str, second: str) -> list[tuple[int, int, Phrase]]:
+        """Return the phrases that begin with two stems; the longest and of those the earliest have the lowest ranks."""
+        if (ranked := self._ranked.get((first, second))) is None:
+            phrases = [(number, _make_phrase(*line.split("\t", 1))) for number, line in self._by_second[first][second]]
+            ranked = [(-len(phrase.stems), number, phrase) for number, phrase in phrases]
+            self._ranked[first, second] = ranked
+        return ranked
 
     @functools.cached_property
-    def _lines_by_stem(self) -> dict[str, list[tuple[str, str]]]:
-        by_stem = defaultdict[str, list[tuple[str, str]]](list)
+    def _lines_by_stem(self) -> dict[str, list[str]]:
+        by_stem = defaultdict[str, list[str]](list)
         for word, lines in self._lines.items():
-            stem = _all_words(word)[0]
-            by_stem[_CONTRACTIONS.get(stem, stem)].extend(lines)
+            by_stem[_find_stem(word)].extend(lines)
         return dict(by_stem)
 
 
@@ -117,8 +133,14 @@ def list_stems(text: str) -> list[str]:
     return [_CONTRACTIONS.get(stem, stem) for stem in _all_words(text)]
 
 
+def _find_stem(word: str) -> str:
+    """Return the stem of a word; of several forms (`mp3`, `mp`) that of the word itself."""
+    stem = _all_words(word)[0]
+    return _CONTRACTIONS.get(stem, stem)
+
+
 def _find_first_word(text: str) -> str:
-    """Return the first word that a request must have.
+    """Return the first word of a phrase that a request must have.
 
     Raises:
         ValueError: if there is none.
@@ -126,10 +148,14 @@ def _find_first_word(text: str) -> str:
     first = _PHRASE_WORD.match(text)
     if first is None:
         raise ValueError(f"expected a phrase in small letters, found {text!r}")
-    if first[0] not in _DETERMINERS:
-        return first[0]
-    main = [word for word in _PHRASE_WORD.findall(text) if word not in _DETERMINERS]
-    return main[0] if len(main) > 1 else first[0]
+    return first[0] if first[0] not in _DETERMINERS else _list_needed_words(text)[0]
+
+
+def _list_needed_words(text: str) -> list[str]:
+    """Return the words of a phrase that a request must have."""
+    words: list[str] = _PHRASE_WORD.findall(text)
+    main = [word for word in words if word not in _DETERMINERS]
+    return main if len(main) > 1 else words
 
 
 def _make_phrase(text: str, words: str) -> Phrase:
