@@ -135,13 +135,14 @@ def is_plainly_foreign(text: str) -> bool:
     return other_count - english_count >= MIN_FOREIGN_LEAD
 
 
-def _share_known(words: Sequence[str], is_known: Callable[[str], bool]) -> float:
+@functools.lru_cache(maxsize=MAX_REMEMBERED_LANGUAGES)
+def _share_known(words: tuple[str, ...], is_known: Callable[[str], bool]) -> float:
     """Return the share of words in English letters that the bundled encoder knows."""
     return sum((word := each.lower()).isascii() and is_known(word) for each in words) / len(words)
 
 
 @functools.lru_cache(maxsize=MAX_REMEMBERED_LANGUAGES)
-def _read_words(text: str) -> tuple[list[str], bool, int, int]:
+def _read_words(text: str) -> tuple[tuple[str, ...], bool, int, int]:
     """Return the words of a text, whether it is in another script, and its function words: English ones and others.
 
     One search asks several times for each of its steps.
@@ -150,7 +151,7 @@ def _read_words(text: str) -> tuple[list[str], bool, int, int]:
     return words, is_other_script, *_count_function_words(words, text.isupper())
 
 
-def _find_words(text: str) -> tuple[list[str], bool]:
+def _find_words(text: str) -> tuple[tuple[str, ...], bool]:
     """Return the words of a text in Latin script, and whether too much of it is in another script."""
     text = unicodedata.normalize("NFC", text)
     if any(mark in text for mark in ADDRESS_MARKS):
@@ -160,10 +161,10 @@ def _find_words(text: str) -> tuple[list[str], bool]:
     if not text.isascii():
         letter_count = sum(map(str.isalpha, text))
         is_other_script = letter_count - sum(map(len, words)) > MAX_OTHER_SCRIPT_SHARE * letter_count
-    return [word for word in words if len(word) > 1], is_other_script
+    return tuple([word for word in words if len(word) > 1]), is_other_script
 
 
-def _count_function_words(words: list[str], all_capitals: bool) -> tuple[int, int]:
+def _count_function_words(words: Sequence[str], all_capitals: bool) -> tuple[int, int]:
     """Count the function words of English, and of the other languages."""
     lowered = [word.lower() for word in words]
     english_count = sum(map(ENGLISH_WORDS.__contains__, lowered))

@@ -7,6 +7,7 @@ where any tool has them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
@@ -31,6 +32,13 @@ VECTOR_SHARE: Final = 0.67  # of this weight: length of the added words' vector,
 MAX_SERVED_SHARE: Final = 0.03  # of the tools that have the words of a phrase: more of them, and it adds nothing
 MAX_SHORT_REQUEST: Final = 10  # words; in a longer request, a phrase whose words some tool has adds nothing
 MAX_CACHED_ADDITIONS: Final = 256  # queries
+MAX_CACHED_WORDS: Final = 8192
+
+
+@functools.lru_cache(maxsize=MAX_CACHED_WORDS)
+def _list_terms(word: str) -> tuple[str, ...]:
+    """Return the terms of an added word. Few words are added by many phrases."""
+    return tuple(tokenize(word))
 
 
 class Addition(NamedTuple):
@@ -71,7 +79,7 @@ class ExpandedWords(BM25):
         additions: list[Addition] = []
         present, added = set(stems), set[str]()
         for phrase in phrases:
-            words = [word for word in phrase.words if word not in added and not present.issuperset(tokenize(word))]
+            words = [word for word in phrase.words if word not in added and not present.issuperset(_list_terms(word))]
             if words and not self._is_served(phrase, len(stems)):
                 added.update(words)
                 additions.append(Addition(phrase.text, tuple(words)))
