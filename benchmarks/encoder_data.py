@@ -17,7 +17,7 @@ from toolscout.errors import UserError
 from toolscout.lab.encoder_data import DataPlan, build_training_set
 
 SUITES = Path(__file__).parent / "suites"
-OPPOSITES = ("opposites.jsonl", *(f"opposites_{name}.jsonl" for name in ("more", "third", "fourth", "fifth")))
+OPPOSITES = ("opposites.jsonl", *(f"opposites_{name}.jsonl" for name in ("more", "third", "fourth", "fifth", "sixth")))
 TOUCAN = "tool_corpora/toucan"
 
 

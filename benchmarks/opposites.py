@@ -1,12 +1,13 @@
 """Measures whether the asked one of two opposite tools stands first: `add_label` or `remove_label`.
 
-Nine lists. `dev` and `test` are the requests that people wrote (`suites/opposites.jsonl`); `more_dev` and `more_test`
+Ten lists. `dev` and `test` are the requests that people wrote (`suites/opposites.jsonl`); `more_dev` and `more_test`
 are those of `suites/opposites_more.jsonl`, over other sets too and in four languages; `third_dev` and `third_test`
-those of `suites/opposites_third.jsonl`; `fourth_test` and `fifth_test` those of `suites/opposites_fourth.jsonl` and
-`suites/opposites_fifth.jsonl`. They name the aim in other words than the tool's name. `described` is made by rule: of
-each other pair of toucan that `suites/find_opposites.py` finds, each tool's first sentence is the request. In toucan
-the tools of the pair's server are searched, elsewhere all tools of the set. `without` is `hybrid` without the order of
-opposites by their action. `--splits dev` reads only the dev lines.
+those of `suites/opposites_third.jsonl`; `fourth_test`, `fifth_test` and `sixth_test` those of
+`suites/opposites_fourth.jsonl`, `suites/opposites_fifth.jsonl` and `suites/opposites_sixth.jsonl`. They name the aim in
+other words than the tool's name. `described` is made by rule: of each other pair of toucan that
+`suites/find_opposites.py` finds, each tool's first sentence is the request. In toucan the tools of the pair's server
+are searched, elsewhere all tools of the set. `without` is `hybrid` without the order of opposites by their action.
+`--splits dev` reads only the dev lists.
 
     python benchmarks/opposites.py [--data DIR] [--splits dev test …] [--out FILE]
 """
@@ -43,10 +44,12 @@ MORE: Final = SUITES / "opposites_more.jsonl"
 THIRD: Final = SUITES / "opposites_third.jsonl"
 FOURTH: Final = SUITES / "opposites_fourth.jsonl"
 FIFTH: Final = SUITES / "opposites_fifth.jsonl"
+SIXTH: Final = SUITES / "opposites_sixth.jsonl"
 SPLITS: Final = (
     *("dev", "described", "test", "more_dev", "more_test", "third_dev", "third_test", "fourth_test", "fifth_test"),
+    "sixth_test",
 )
-FILES: Final = {"": SUITE, "more": MORE, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH}
+FILES: Final = {"": SUITE, "more": MORE, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH}
 TOUCAN: Final = "tool_corpora/toucan"
 SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s|\n")
 MAX_HITS: Final = 10_000

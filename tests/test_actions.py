@@ -8,8 +8,15 @@ import pytest
 
 from toolscout.catalogue.store import Catalogue
 from toolscout.recipes import registry
-from toolscout.search.action_words import find_verb, get_cues, get_effects, get_opposites, get_reversals
-from toolscout.search.actions import OrderActions, is_question
+from toolscout.search.action_words import (
+    find_verb,
+    get_cues,
+    get_effects,
+    get_opposites,
+    get_reversals,
+    has_more_words,
+)
+from toolscout.search.actions import MIN_HEAD, OrderActions, is_question
 from toolscout.testing import check_stage
 from toolscout.types import Hit, Search, Tool
 from toolscout.workspace import Workspace
@@ -107,6 +114,22 @@ def test_nothing_moves_without_evidence_in_long_requests_or_between_paths() -> N
     assert order_hits("remove the label" + " of the mail that came from the landlord" * 6, *pair) == pair
     assert order_hits("remove the label", *pair, path_of="mail/add_label") == pair
     assert order_hits("remove the label", *pair)[0] == "mail/remove_label"
+
+
+def test_siblings_far_down_keep_their_places() -> None:
+    others = [f"mail/list_{number}" for number in range(MIN_HEAD)]
+    deep = [*others, "mail/add_label", "mail/remove_label"]
+    assert order_hits("throw the label out", *deep) == deep
+    half = [*others[:-1], "mail/add_label", others[-1], "mail/remove_label"]
+    assert order_hits("throw the label out", *half)[MIN_HEAD - 1] == "mail/remove_label"
+
+
+def test_the_words_of_a_quotation_do_not_make_a_request_long() -> None:
+    assert not has_more_words("put it on " * 5, 15)
+    assert has_more_words("put it on " * 5, 14)
+    assert not has_more_words('put "this long name" on', 3)
+    quotation = '"remove me, ' + "and so on, " * 15 + '"'
+    assert order_hits(f"put the label {quotation} on it", "mail/remove_label", "mail/add_label")[0] == "mail/add_label"
 
 
 def test_a_foreign_request_without_cues_moves_nothing() -> None:

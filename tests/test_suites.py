@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 SUITES = ROOT / "benchmarks" / "suites"
 LANGUAGES = SUITES / "languages_dev"
 TOUCAN = "tool_corpora/toucan"
-OPPOSITES = ("opposites.jsonl", *(f"opposites_{name}.jsonl" for name in ("more", "third", "fourth", "fifth")))
+OPPOSITES = ("opposites.jsonl", *(f"opposites_{name}.jsonl" for name in ("more", "third", "fourth", "fifth", "sixth")))
 DEV_BELOW = 85  # of 256: about a third
 MAX_LINES_OF_A_VERB_PAIR = 25
 LINES = {
@@ -28,6 +28,7 @@ LINES = {
     "opposites_third.jsonl": {"dev": 110, "test": 72},
     "opposites_fourth.jsonl": {"test": 200},
     "opposites_fifth.jsonl": {"test": 200},
+    "opposites_sixth.jsonl": {"test": 200},
     "one_need.jsonl": {"dev": 71, "test": 129},
     "one_need_more.jsonl": {"dev": 60, "test": 60},
     "one_need_third.jsonl": {"test": 60},
@@ -41,6 +42,7 @@ FIELDS = {
     "opposites_third.jsonl": {"_id", "verbs", "dataset", "ids", "asked", "query", "language", "split"},
     "opposites_fourth.jsonl": {"_id", "verbs", "dataset", "ids", "asked", "query", "language", "split"},
     "opposites_fifth.jsonl": {"_id", "verbs", "dataset", "ids", "asked", "query", "language", "split"},
+    "opposites_sixth.jsonl": {"_id", "verbs", "dataset", "ids", "asked", "query", "language", "split"},
     "one_need.jsonl": {"_id", "text", "language", "group", "split"},
     "one_need_more.jsonl": {"_id", "text", "language", "split"},
     "one_need_third.jsonl": {"_id", "text", "language", "split"},
@@ -79,7 +81,7 @@ def test_no_id_and_no_request_stands_twice_in_any_list() -> None:
     lines = [line for name in LINES for line in read_lines(SUITES / name)] + read_lines(LANGUAGES / "queries.jsonl")
     requests = Counter((line.get("text") or line["query"]).casefold().strip(" .?!") for line in lines)
     assert [text for text, count in requests.items() if count > 1] == []
-    assert len({line["_id"] for line in lines}) == len(lines) == 640 + 120 + 206 + 182 + 2 * 200 + 120 + 60
+    assert len({line["_id"] for line in lines}) == len(lines) == 640 + 120 + 206 + 182 + 3 * 200 + 120 + 60
 
 
 def test_languages_has_sixty_requests_in_four_languages_and_in_english() -> None:
@@ -149,13 +151,14 @@ def test_the_fourth_list_of_opposites_asks_for_pairs_that_no_older_list_has() ->
     assert Counter(line["ids"].index(line["asked"]) for line in fourth) == {0: 100, 1: 100}
 
 
-def test_the_fifth_list_of_opposites_asks_for_pairs_that_no_older_list_has_each_tool_once() -> None:
-    fifth = read_lines(SUITES / OPPOSITES[4])
-    before = {frozenset(line["ids"]) for name in OPPOSITES[:4] for line in read_lines(SUITES / name)}
-    asked = Counter((frozenset(line["ids"]), line["asked"]) for line in fifth)
-    assert len(asked) == len(fifth) and not {pair for pair, _ in asked} & before
-    assert len({pair for pair, _ in asked}) == 143
-    assert Counter(line["ids"].index(line["asked"]) for line in fifth) == {0: 100, 1: 100}
+@pytest.mark.parametrize(("place", "pairs"), [(4, 143), (5, 100)])
+def test_a_later_list_of_opposites_asks_for_pairs_that_no_older_list_has_each_tool_once(place: int, pairs: int) -> None:
+    lines = read_lines(SUITES / OPPOSITES[place])
+    before = {frozenset(line["ids"]) for name in OPPOSITES[:place] for line in read_lines(SUITES / name)}
+    asked = Counter((frozenset(line["ids"]), line["asked"]) for line in lines)
+    assert len(asked) == len(lines) and not {pair for pair, _ in asked} & before
+    assert len({pair for pair, _ in asked}) == pairs
+    assert Counter(line["ids"].index(line["asked"]) for line in lines) == {0: 100, 1: 100}
 
 
 def test_the_same_trap_in_several_languages_stands_on_one_side() -> None:

@@ -22,13 +22,15 @@ __all__ = [
     "UNDO",
     "ActionCues",
     "Evidence",
-    "count_stems",
+    "RequestWords",
     "find_verb",
     "get_cues",
     "get_effect_cues",
     "get_effects",
     "get_opposites",
+    "get_opposites_by_verb",
     "get_reversals",
+    "has_more_words",
     "read_words",
     "tokenize_in_order",
 ]
@@ -51,6 +53,7 @@ COMMON_VERBS: Final = frozenset(
 CLAUSE_END: Final = "|"
 CLAUSE_START: Final = ">"  # before the first word of a clause, behind "could you please"
 TOLD: Final = "<"  # before a participle: "I archived it" tells what was done
+TOLD_STEM: Final = "toldmark"  # the same in a text that is not yet tokenised
 NAMED_THING: Final = "x"  # in place of words that name something
 CLAUSE_MARKS: Final = frozenset((CLAUSE_END, CLAUSE_START, TOLD))
 CLAUSE_START_WEIGHT: Final = 1.5  # factor of a cue with which a clause starts
@@ -66,13 +69,20 @@ _CLAUSE: Final = re.compile(r"[.,;:!?]+(?=\s|$)|[，。；：！？]|\s(?=(?:but
 _QUOTATION: Final = re.compile(
     r'"[^"]{1,200}"|“[^”]{1,200}”|„[^“”]{1,200}[“”]|「[^」]{1,200}」|(?<!\w)\'[^\']{1,200}\'(?!\w)'
 )
+_QUOTATION_MARK: Final = re.compile(r"[\"“„「']")
+_INNER_MARK: Final = re.compile(r"[./@]\b")  # without one there is no path
 _PATH_OR_ADDRESS: Final = re.compile(r"[!-~]*\w[./@]\w[!-~]*", re.ASCII)  # a file, an address, a domain
-_PARTICIPLE: Final = re.compile(
-    r"(?P<wish>\b(?:be|being|gets?|wants?|needs?|like|keep|leave|make|have|has)\s+(?:(?!have|has|been)\w+\s+){0,3}?)?"
-    r"(?P<told>\b(?!need|feed|embed|speed|seed|bed|red|unneeded)\w+ed"
-    r"|(?<=\bi )(?:sent|put|set|made|bought|sold|built|began|ran|held|hid|kept|left|lent|paid|shut|took|wrote))\b",
-    re.IGNORECASE,
+_ENDING_OF_PARTICIPLE: Final = re.compile(r"[eE][dD]\b")
+_TOLD_WORD: Final = re.compile(r"\b\w+[eE][dD]\b")
+NEVER_TOLD: Final = ("need", "feed", "embed", "speed", "seed", "bed", "red", "unneeded")
+_I_DID: Final = re.compile(
+    r"[iI](?<!\w[iI]) "
+    r"((?i:sent|put|set|made|bought|sold|built|began|ran|held|hid|kept|left|lent|paid|shut|took|wrote))\b"
 )
+_WISH: Final = re.compile(
+    r"\b(?:be|being|gets?|wants?|needs?|like|keep|leave|make|have|has)\s+(?:(?!have|has|been)\w+\s+){0,3}?\Z",
+    re.IGNORECASE,
+)  # before a participle: "I want it archived" asks for it
 _HAVE_JUST: Final = re.compile(
     r"(?:have|has)\s+(?:just|already|once|accidentally|only|ever|recently)?\s*", re.IGNORECASE
 )
@@ -82,11 +92,12 @@ _POLITE_START: Final = re.compile(
 )
 _NEGATION: Final = re.compile(r"(?:\b(?:not?|never|nobodi|noth|no one|[a-z]+n t))(?: [\w<]+){0,2} \Z")
 _INNER_NEGATION: Final = re.compile(r" (?:not?|never|n t) ")
+PAST_STEMS: Final = ("was", "were", "been")
+NEGATING_STEMS: Final = ("no", "not", "never", "nobodi", "noth", "t")  # one of them stands in each negation
 _PAST: Final = re.compile(r"\b(?:was|were|been)(?: <)? \Z")  # "it was switched off" tells, and does not ask
-_ARTICLE: Final = re.compile(
-    r"\b(?:an?|the|my|your|our|his|her|their|this|that|these|s|der|die|das|den|mein|meine|meinen|ein|eine|einen"
-    r"|el|la|mi|le|un|une|una) \Z"
-)
+ARTICLES: Final = frozenset(
+    ("a", "an", "the", "my", "your", "our", "his", "her", "their", "this", "that", "these", "s", "der", "die", "das")
+) | {"den", "mein", "meine", "meinen", "ein", "eine", "einen", "el", "la", "mi", "le", "un", "une", "una"}
 _NEGATED_CUE: Final = re.compile(r"\b(?:not?|never|without|nobody|nothing|[a-z]+n t|any ?(?:more|longer))\b")
 
 
@@ -95,6 +106,42 @@ class Evidence(NamedTuple):
 
     weight: float
     against: float
+
+
+class RequestWords(NamedTuple):
+    """A request as `read_words` returns it: its stems in order with `CLAUSE_MARKS`, the set of both, their count."""
+
+    text: str
+    stems: frozenset[str]
+    n_stems: int
+
+    def tells_of_past(self, cue: re.Match[str]) -> bool:
+        """Tell whether "was" or the like stands before a cue."""
+        return not self.stems.isdisjoint(PAST_STEMS) and bool(_PAST.search(self.text, 0, cue.start()))
+
+    def negates(self, cue: re.Match[str]) -> bool:
+        """Tell whether a negation stands before a cue or between its words."""
+        if self.stems.isdisjoint(NEGATING_STEMS):
+            return False
+        return bool(_NEGATION.search(self.text, 0, cue.start()) or _INNER_NEGATION.search(cue[0]))
+
+
+class _Cue:
+    """A cue as its stems, with its weight. Its pattern is compiled when all its stems stand in a request."""
+
+    __slots__ = ("_pattern", "is_negated", "stems", "weight")
+
+    def __init__(self, stems: tuple[str, ...], weight: float, is_negated: bool) -> None:
+        """Take what `ActionCues` knows; `is_negated` tells that the cue holds a negation itself."""
+        self.stems, self.weight, self.is_negated = stems, weight, is_negated
+        self._pattern: re.Pattern[str] | None = None
+
+    def find(self, words: RequestWords) -> re.Match[str] | None:
+        """Return the first place of the cue in one clause of a request."""
+        if len(self.stems) > 1 and not words.stems.issuperset(self.stems):
+            return None
+        self._pattern = self._pattern or _compile(self.stems)
+        return self._pattern.search(words.text)
 
 
 class ActionCues:
@@ -110,8 +157,8 @@ class ActionCues:
         return tuple(tokenize_in_order(self._verb)) if self._verb and self._verb not in COMMON_VERBS else None
 
     @functools.cached_property
-    def _cues_by_first_stem(self) -> dict[str, list[tuple[tuple[str, ...], float, bool]]]:
-        """Map the first stem of a cue to its stems, its weight, and whether it holds a negation itself."""
+    def _cues_by_first_stem(self) -> dict[str, list[_Cue]]:
+        """Map the first stem of a cue to the cues with it."""
         weighted = {
             cue: ENDING_WEIGHT if cue in ENDINGS else float(cue.count(" ") + 1)
             for cue in self._cues
@@ -123,17 +170,19 @@ class ActionCues:
         for cue, weight in weighted.items():
             stems = tuple(tokenize_in_order(cue))
             patterns[stems] = max(weight, patterns.get(stems, (0.0, False))[0]), bool(_NEGATED_CUE.search(cue))
-        by_first = defaultdict(list)
+        by_first: defaultdict[str, list[_Cue]] = defaultdict(list)
         for stems, (weight, is_negated) in patterns.items():
-            by_first[stems[0]].append((stems, weight, is_negated))
+            by_first[stems[0]].append(_Cue(stems, weight, is_negated))
         return by_first
 
-    def stands_in(self, words: str) -> bool:
+    def stands_in(self, words: RequestWords) -> bool:
         """Tell whether the verb itself stands in a request, and not as told; False for the commonest verbs."""
-        places = _compile(self._literal).finditer(words) if self._literal else ()
-        return any(not words.endswith(f"{TOLD} ", 0, place.start()) for place in places)
+        if not self._literal or not words.stems.issuperset(self._literal):
+            return False
+        places = _compile(self._literal).finditer(words.text)
+        return any(not words.text.endswith(f"{TOLD} ", 0, place.start()) for place in places)
 
-    def weigh(self, words: str, is_question: bool) -> Evidence:
+    def weigh(self, words: RequestWords, is_question: bool) -> Evidence:
         """Return how strongly a request asks for what the verb does, and how strongly it asks for the reverse.
 
         Args:
@@ -141,14 +190,13 @@ class ActionCues:
             is_question: whether it asks for information.
         """
         weight, against = QUESTION_WEIGHT if is_question and self.is_answer else 0.0, 0.0
-        present = frozenset(words.split())
-        firsts = self._cues_by_first_stem.keys() & present
-        for stems, value, is_negated in (cue for first in firsts for cue in self._cues_by_first_stem[first]):
-            match = _compile(stems).search(words) if present.issuperset(stems) else None
-            if match is None or _PAST.search(words, 0, match.start()):
+        firsts = self._cues_by_first_stem.keys() & words.stems
+        for cue in (cue for first in firsts for cue in self._cues_by_first_stem[first]):
+            match = cue.find(words)
+            if match is None or words.tells_of_past(match):
                 continue
-            value *= self._find_factor(stems, words, match.start())
-            if not is_negated and _is_negated(words, match):
+            value = cue.weight * self._find_factor(cue.stems, words.text, match.start())
+            if not cue.is_negated and words.negates(match):
                 against += value
             else:
                 weight += value
@@ -161,13 +209,8 @@ class ActionCues:
             factor = TOLD_WEIGHT / LITERAL_WEIGHT
         if words.endswith(f"{CLAUSE_START} ", 0, start):
             return factor * CLAUSE_START_WEIGHT
-        is_noun = len(stems) == 1 and _ARTICLE.search(words, 0, start)
+        is_noun = len(stems) == 1 and words[: start - 1].rpartition(" ")[2] in ARTICLES
         return factor * (NOUN_WEIGHT if is_noun else 1.0)
-
-
-def _is_negated(words: str, match: re.Match[str]) -> bool:
-    """Tell whether a negation stands before a cue or between its words."""
-    return bool(_NEGATION.search(words, 0, match.start()) or _INNER_NEGATION.search(match[0]))
 
 
 @functools.lru_cache(maxsize=MAX_PATTERNS)
@@ -188,36 +231,65 @@ def tokenize_in_order(text: str) -> list[str]:
     return tokenizer_for("code", True, False, True)(text)
 
 
-def read_words(text: str) -> str:
-    """Return the stems of a text in order, clause by clause, with `CLAUSE_MARKS`.
-
-    A quotation and a path become `NAMED_THING`.
-    """
-    for pattern in (_QUOTATION, _PATH_OR_ADDRESS):
-        text = pattern.sub(f" {NAMED_THING} ", text)
-    text = _PARTICIPLE.sub(_mark_participle, text)
-    clauses = (" ".join(tokenize_in_order(clause)).replace("toldmark", TOLD) for clause in _CLAUSE.split(text))
-    clauses = (_POLITE_START.sub("", _get_idle_phrases().sub(NAMED_THING, clause)) for clause in clauses)
-    return f" {CLAUSE_END} ".join(f"{CLAUSE_START} {clause}" for clause in clauses if clause)
+def has_more_words(text: str, limit: int) -> bool:
+    """Tell whether a text has more words than the limit. A quotation counts as one."""
+    return len(text.split()) > limit and len(_QUOTATION.sub(f" {NAMED_THING} ", text).split()) > limit
 
 
-def _mark_participle(match: re.Match[str]) -> str:
-    """Mark a participle, unless it is what somebody wishes: "have it archived"."""
-    wish = match["wish"]
-    return match[0] if wish and not _HAVE_JUST.fullmatch(wish) else f"{wish or ''}toldmark {match['told']}"
+def read_words(text: str) -> RequestWords:
+    """Return the stems of a text in order, clause by clause. A quotation and a path become `NAMED_THING`."""
+    if _QUOTATION_MARK.search(text):
+        text = _QUOTATION.sub(f" {NAMED_THING} ", text)
+    if _INNER_MARK.search(text):
+        text = _PATH_OR_ADDRESS.sub(f" {NAMED_THING} ", text)
+    parts = _CLAUSE.split(_mark_participles(text))
+    clauses = [_POLITE_START.sub("", " ".join(_leave_idle_phrases_out(tokenize_in_order(part)))) for part in parts]
+    words = f" {CLAUSE_END} ".join([f"{CLAUSE_START} {clause}" for clause in clauses if clause])
+    marked = words.split()
+    return RequestWords(words, frozenset(marked), len(marked) - sum(map(CLAUSE_MARKS.__contains__, marked)))
 
 
-def count_stems(words: str) -> int:
-    """Return how many stems a request has; `words` is from `read_words`."""
-    return sum(word not in CLAUSE_MARKS for word in words.split())
+def _mark_participles(text: str) -> str:
+    """Put `TOLD_STEM` before each participle, but those that somebody wishes: "have it archived"."""
+    told = (
+        []
+        if _ENDING_OF_PARTICIPLE.search(text) is None
+        else [match.span() for match in _TOLD_WORD.finditer(text) if not match[0].lower().startswith(NEVER_TOLD)]
+    )
+    told += [match.span(1) for match in _I_DID.finditer(text)]
+    if not told:
+        return text
+    parts, end = [], 0
+    for start, stop in sorted(told):
+        wish = _WISH.search(text, end, start)
+        is_wished = wish is not None and not _HAVE_JUST.fullmatch(wish[0])
+        parts += [text[end:start], "" if is_wished else f"{TOLD_STEM} ", text[start:stop]]
+        end = stop
+    return "".join((*parts, text[end:]))
+
+
+def _leave_idle_phrases_out(stems: list[str]) -> list[str]:
+    """Put `NAMED_THING` in place of the phrases that ask for no action, and `TOLD` in place of its stem."""
+    phrases, present = _get_idle_phrases(), set(stems)
+    if not any(present.issuperset(some) for first in phrases.keys() & present for some in phrases[first]):
+        return stems
+    kept: list[str] = []
+    place = 0
+    while place < len(stems):
+        found = next((some for some in phrases.get(stems[place], ()) if stems[place : place + len(some)] == some), None)
+        kept.append(stems[place] if found is None else TOLD if found == [TOLD_STEM] else NAMED_THING)
+        place += len(found or "1")
+    return kept
 
 
 @functools.lru_cache(maxsize=1)
-def _get_idle_phrases() -> re.Pattern[str]:
-    """Return a pattern of phrases that ask for no action, whatever their words are: "end of the month"."""
-    phrases = {" ".join(tokenize_in_order(phrase)) for phrase in _read_cues()[NO_ACTION]}
-    longest_first = sorted(phrases, key=lambda phrase: (-len(phrase), phrase))
-    return re.compile(rf"(?<!\S)(?:{'|'.join(map(re.escape, longest_first))})(?!\S)")
+def _get_idle_phrases() -> dict[str, list[list[str]]]:
+    """Map a stem to the phrases with it that ask for no action, the longest first: "end of the month"."""
+    phrases: defaultdict[str, list[list[str]]] = defaultdict(list)
+    phrases[TOLD_STEM] = [[TOLD_STEM]]
+    for phrase in sorted({" ".join(tokenize_in_order(phrase)) for phrase in _read_cues()[NO_ACTION]}, key=len)[::-1]:
+        phrases[phrase.partition(" ")[0]].append(phrase.split())
+    return dict(phrases)
 
 
 @functools.lru_cache(maxsize=1)
@@ -237,6 +309,16 @@ def _read_pairs() -> tuple[tuple[str, str], ...]:
 def get_opposites() -> frozenset[frozenset[str]]:
     """Return the pairs of verbs of which a request asks for one or for the other."""
     return frozenset(map(frozenset, _read_pairs()))
+
+
+@functools.lru_cache(maxsize=1)
+def get_opposites_by_verb() -> dict[str, frozenset[str]]:
+    """Return the opposites of each verb."""
+    opposites: defaultdict[str, set[str]] = defaultdict(set)
+    for first, second in _read_pairs():
+        opposites[first].add(second)
+        opposites[second].add(first)
+    return {verb: frozenset(others) for verb, others in opposites.items()}
 
 
 @functools.lru_cache(maxsize=1)

@@ -8,6 +8,7 @@ only change places among themselves; no other tool moves.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections import defaultdict
@@ -24,13 +25,15 @@ from toolscout.search.action_words import (
     LITERAL_WEIGHT,
     UNDO,
     Evidence,
-    count_stems,
+    RequestWords,
     find_verb,
     get_cues,
     get_effect_cues,
     get_effects,
     get_opposites,
+    get_opposites_by_verb,
     get_reversals,
+    has_more_words,
     read_words,
 )
 from toolscout.search.pipeline import Stage
@@ -39,8 +42,11 @@ from toolscout.types import Explanation, Hit, Search, digest
 __all__ = ["OrderActions", "is_question"]
 
 MAX_READ_CHARS: Final = 2_000
+MIN_HEAD: Final = 60  # first hits of which one takes part in every change: so many may move up later
 MAX_TERMS: Final = 30  # longer requests have several steps, and a cue may belong to another one
+MAX_WORDS: Final = 45  # of a request that is read at all: hardly a word has no stem
 MAX_VERB_WORDS: Final = 2
+MAX_REMEMBERED_ORDERS: Final = 10_000
 MIN_LEAD: Final = 0.5  # evidence that one sibling must have more than another to stand before it
 MIN_DERIVED_EVIDENCE: Final = 2.0  # for `unfollow` where the request says "follow"
 EFFECT_SHARE: Final = 0.5  # of the weights of cues that hold for all verbs with one effect
@@ -73,10 +79,10 @@ class OrderActions(Stage):
         key = f"{ACTIONS_FORMAT}/{digest('verbs/1', [sorted(get_cues()), sorted(map(sorted, get_opposites()))])}"
         encoded = catalogue.load_or_build(key, lambda: msgspec.json.encode(_find_families(catalogue, key)))
         self._families = msgspec.json.decode(encoded, type=list[dict[str, str]])
-        self._of_tool: defaultdict[str, list[int]] = defaultdict(list)
+        self._of_tool: dict[str, list[int]] = {}
         for number, siblings in enumerate(self._families):
             for tool_id in siblings:
-                self._of_tool[tool_id].append(number)
+                self._of_tool.setdefault(tool_id, []).append(number)
 
     @property
     def name(self) -> str:
@@ -88,24 +94,21 @@ class OrderActions(Stage):
         return [self._reorder(search) for search in searches] if self._families else list(searches)
 
     def _reorder(self, search: Search) -> Search:
+        text, hits, of_tool = search.query[:MAX_READ_CHARS], search.hits, self._of_tool
+        if has_more_words(text, MAX_WORDS):
+            return search
+        head = {number for hit in hits[: max(search.k, MIN_HEAD)] for number in of_tool.get(hit.id, ())}
+        wanted = set().union(*[self._families[number] for number in head])
         places: defaultdict[int, list[int]] = defaultdict(list)
-        for place, hit in enumerate(search.hits):
-            for number in self._of_tool.get(hit.id, ()):
+        for place, numbers in [(place, of_tool[hit.id]) for place, hit in enumerate(hits) if hit.id in wanted]:
+            for number in numbers:
                 places[number].append(place)
-        contested = {number: held for number, held in places.items() if len(held) > 1}
+        contested = [(held, self._families[number]) for number, held in places.items() if len(held) > 1]
         if not contested:
             return search
-        text = search.query[:MAX_READ_CHARS]
-        words = read_words(text)
-        if count_stems(words) > MAX_TERMS:
-            return search
-        request = _Request(words, is_question(text), is_plainly_foreign(text))
-        hits = list(search.hits)
-        for number, held in contested.items():
-            siblings = self._families[number]
-            present = [place for place in held if hits[place].id in siblings]
-            _swap_opposites(hits, present, {hits[place].id: siblings[hits[place].id] for place in present}, request)
-        return msgspec.structs.replace(search, hits=tuple(hits))
+        request, moved = _Request(text), list(hits)
+        swaps = [_swap_opposites(moved, held, siblings, request) for held, siblings in contested]
+        return msgspec.structs.replace(search, hits=tuple(moved)) if any(swaps) else search
 
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
         """Return rank and score of a tool that changes its place; None if it keeps it."""
@@ -172,39 +175,59 @@ def is_question(text: str) -> bool:
     return bool(_QUESTION_START.match(text)) or text.rstrip().endswith("?")
 
 
+@functools.lru_cache(maxsize=MAX_REMEMBERED_ORDERS)
+def _list_opposites(done: tuple[str, ...]) -> frozenset[tuple[str, str]]:
+    """Return the pairs (verb, a later verb that is its opposite)."""
+    opposites = get_opposites_by_verb()
+    return frozenset(pair for pair in itertools.combinations(done, 2) if pair[1] in opposites.get(pair[0], ()))
+
+
 class _Request:
-    """What the words of a request say about actions."""
+    """What the words of a request say about actions. They are read when two opposites are compared."""
 
-    def __init__(self, words: str, asks: bool, is_foreign: bool = False) -> None:
-        """Read the cues of effects.
-
-        Args:
-            words: the request, from `read_words`.
-            asks: whether it asks for information; only English questions are known.
-            is_foreign: whether it is plainly in another language; then a missing cue says nothing.
-        """
-        self._words = words
-        self._asks = asks
-        self._is_foreign = is_foreign
-        self._effects = {effect: cues.weigh(words, asks) for effect, cues in get_effect_cues().items()}
+    def __init__(self, text: str) -> None:
+        """Take the text of the request."""
+        self._text = text
+        self._words: RequestWords | None = None
+        self._is_read = self._asks = False
+        self._effects: dict[str, Evidence] = {}
         self._weighed: dict[str, tuple[bool, Evidence]] = {}
+        self._preferred: dict[tuple[str, str], bool] = {}
 
-    def prefers(self, behind: str, front: str) -> bool:
+    def prefers_later(self, pair: tuple[str, str]) -> bool:
+        """Tell whether the evidence puts the second of two opposites before the first; each pair is compared once."""
+        is_preferred = self._preferred.get(pair)
+        if is_preferred is None:
+            words = self._words if self._is_read else self._read()
+            is_preferred = self._preferred[pair] = words is not None and self._prefers(pair[1], pair[0], words)
+        return is_preferred
+
+    def _read(self) -> RequestWords | None:
+        """Read the request; None if it is too long, and may ask for several actions."""
+        self._is_read = True
+        words = read_words(self._text)
+        if words.n_stems <= MAX_TERMS:
+            self._words, self._asks = words, is_question(self._text)
+            self._effects = {effect: cues.weigh(words, self._asks) for effect, cues in get_effect_cues().items()}
+        return self._words
+
+    def _prefers(self, behind: str, front: str, words: RequestWords) -> bool:
         """Tell whether the evidence puts a tool that does `behind` before one that does `front`, its opposite.
 
         A verb that stands in the request yields only if it is negated, or to one that is made from it: "stop following
         her" means `unfollow`. There the shared stem speaks for neither if enough else speaks for the longer verb.
         """
-        scores = {front: self._score(front, behind), behind: self._score(behind, front)}
-        short, long = sorted(scores, key=len)
-        is_derived = long.endswith(short)
-        if is_derived and scores[long] >= MIN_DERIVED_EVIDENCE and self._weigh(short)[0]:
-            scores[short] -= LITERAL_WEIGHT
-        stands_in, evidence = self._weigh(front)
-        if stands_in and not evidence.against and not (is_derived and front == short):
+        (front_stands, first), (behind_stands, second) = self._weigh(front, words), self._weigh(behind, words)
+        for_front = first.weight + second.against + self._weigh_effect(front, behind)
+        for_behind = second.weight + first.against + self._weigh_effect(behind, front)
+        if behind.endswith(front):
+            for_front -= LITERAL_WEIGHT if front_stands and for_behind >= MIN_DERIVED_EVIDENCE else 0.0
+        elif front_stands and not first.against:
             return False
-        lead = scores[behind] - scores[front]
-        return lead >= (0.0 if self._is_likelier(behind, front) else MIN_LEAD)
+        elif front.endswith(behind):
+            for_behind -= LITERAL_WEIGHT if behind_stands and for_front >= MIN_DERIVED_EVIDENCE else 0.0
+        lead = for_behind - for_front
+        return lead >= MIN_LEAD or (lead >= 0.0 and not first.weight and self._is_likelier(behind, front))
 
     def _is_likelier(self, verb: str, other: str) -> bool:
         """Tell whether a request that speaks for neither verb means this one.
@@ -213,22 +236,17 @@ class _Request:
         means the verb that makes or changes something.
         """
         is_ending = get_effects().get(other) == "-" and (other, verb) in get_reversals()
-        if self._asks or self._is_foreign or not (is_ending or (verb in CHANGING and other in READING)):
+        if self._asks or not (is_ending or (verb in CHANGING and other in READING)) or is_plainly_foreign(self._text):
             return False
-        return (
-            not any(self._effects[effect].weight for effect in ("-", UNDO, BACK)) and not self._weigh(other)[1].weight
-        )
+        return not any(self._effects[effect].weight for effect in ("-", UNDO, BACK))
 
-    def _score(self, verb: str, other: str) -> float:
-        """Return how strongly the request asks for a verb rather than for its opposite."""
-        return self._weigh(verb)[1].weight + self._weigh(other)[1].against + self._weigh_effect(verb, other)
-
-    def _weigh(self, verb: str) -> tuple[bool, Evidence]:
+    def _weigh(self, verb: str, words: RequestWords) -> tuple[bool, Evidence]:
         """Return whether a verb itself stands in the request, and the evidence for it; each verb is weighed once."""
-        if verb not in self._weighed:
+        weighed = self._weighed.get(verb)
+        if weighed is None:
             cues = get_cues()[verb]
-            self._weighed[verb] = cues.stands_in(self._words), cues.weigh(self._words, self._asks)
-        return self._weighed[verb]
+            weighed = self._weighed[verb] = cues.stands_in(words), cues.weigh(words, self._asks)
+        return weighed
 
     def _weigh_effect(self, verb: str, other: str) -> float:
         """Return how strongly the request asks for the effect of a verb; 0 if its opposite has the same effect."""
@@ -241,29 +259,38 @@ class _Request:
         return weight
 
 
-def _swap_opposites(hits: list[Hit], places: Sequence[int], verbs: Mapping[str, str], request: _Request) -> None:
-    """Swap opposites at these places where the evidence differs enough. The scores stay at their places.
+def _swap_opposites(hits: list[Hit], held: Sequence[int], verbs: Mapping[str, str], request: _Request) -> bool:
+    """Swap siblings that are opposites where the evidence differs enough. The scores stay at their places.
 
     Args:
         hits: changed in place.
-        places: of the siblings, ascending.
-        verbs: id → verb.
+        held: places of the siblings, ascending. Those that an earlier family moved away are left out.
+        verbs: id → verb, of all siblings.
         request: what the request says.
+
+    Returns:
+        Whether any were swapped.
     """
-    for _ in places:  # a swap may bring two others into the wrong order
-        swaps = [_swap_pair(hits, *pair, verbs, request) for pair in itertools.combinations(places, 2)]
-        if not any(swaps):
-            return
-
-
-def _swap_pair(hits: list[Hit], left: int, right: int, verbs: Mapping[str, str], request: _Request) -> bool:
-    """Swap two siblings if they are opposites and the request prefers the one behind. Tell whether it did."""
-    one, other = hits[left], hits[right]
-    front, behind = verbs[one.id], verbs[other.id]
-    if frozenset((front, behind)) not in get_opposites() or not request.prefers(behind, front):
+    places = [place for place in held if hits[place].id in verbs]
+    done = [verbs[hits[place].id] for place in places]
+    if not any(map(request.prefers_later, _list_opposites(tuple(done)))):
         return False
-    hits[left], hits[right] = _move(other, one.score), _move(one, other.score)
+    wrong = frozenset(filter(request.prefers_later, _list_opposites((*done, *done))))
+    for _ in places:  # a swap may bring two others into the wrong order
+        before = done.copy()
+        for left, right in itertools.combinations(range(len(places)), 2):
+            if (done[left], done[right]) in wrong:
+                _swap(hits, places[left], places[right])
+                done[left], done[right] = done[right], done[left]
+        if done == before:
+            break
     return True
+
+
+def _swap(hits: list[Hit], left: int, right: int) -> None:
+    """Swap two hits. The scores stay."""
+    one, other = hits[left], hits[right]
+    hits[left], hits[right] = _move(other, one.score), _move(one, other.score)
 
 
 def _move(hit: Hit, score: float) -> Hit:
