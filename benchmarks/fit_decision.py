@@ -36,6 +36,8 @@ from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25
 from toolscout.lab.bench import load_dataset
 from toolscout.recipes.fit import make_lesson
+from toolscout.search.everyday_words import load_thesaurus
+from toolscout.search.expanded_words import ExpandedWords
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool
 
@@ -158,7 +160,7 @@ def put(tools: Sequence[Tool]) -> ScoreFeatures:
     ordered = sorted(tools, key=lambda tool: tool.id)
     index = Exact(ENCODER.dim)
     index.upsert([tool.id for tool in ordered], encode_tools(lambda texts: ENCODER.encode(texts, "tool"), ordered))
-    return ScoreFeatures(BM25.build(ordered), {"static": index})
+    return ScoreFeatures(ExpandedWords(BM25.build(ordered), load_thesaurus), {"static": index})
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -56,6 +56,8 @@ from toolscout.indexes.sparse import BM25
 from toolscout.lab.bench import load_dataset
 from toolscout.lab.machine import provenance
 from toolscout.recipes.fit import make_lesson
+from toolscout.search.everyday_words import load_thesaurus
+from toolscout.search.expanded_words import ExpandedWords
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool, render
 
@@ -135,7 +137,7 @@ class Domain:
     def __init__(self, name: str, root: Path, using: Encoders, draw: random.Random, parts: Sequence[str]) -> None:
         dataset = load_dataset(name, root)
         self.name, self.tools = name, sorted(read_tools(dataset.folder, "d").tools, key=lambda tool: tool.id)
-        self.signals = ScoreFeatures(BM25.build(self.tools), using.tools(self.tools))
+        self.signals = ScoreFeatures(ExpandedWords(BM25.build(self.tools), load_thesaurus), using.tools(self.tools))
         place = {tool.id.partition("/")[2]: number for number, tool in enumerate(self.tools)}
         told = {"test": dataset.split("test")}
         if "train" in parts:

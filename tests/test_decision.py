@@ -21,7 +21,10 @@ from toolscout.config import Settings
 from toolscout.encoders.static import StaticEncoder
 from toolscout.errors import ConfigError, StoreError
 from toolscout.home import describe_home
+from toolscout.indexes.sparse import BM25
 from toolscout.scout import Scout
+from toolscout.search.everyday_words import Thesaurus
+from toolscout.search.expanded_words import ExpandedWords
 from toolscout.search.pipeline import Decide, Detect, Floors, Stage, Verdict
 from toolscout.testing import check_stage, toy_tools
 from toolscout.types import Hit, Search, Tool
@@ -282,6 +285,36 @@ def test_a_short_request_that_names_the_object_of_its_best_tool_is_answered() ->
     assert ask(never, "write down a note", Hit("notes/note", 1.0)).hits == (), "without a verb no object is known"
     assert ask(never, "add it to us", Hit("notes/add_to", 1.0)).hits == ()
     assert ask(strict(over(), need=1.1, fit=1.1), "write down a note to buy milk", hit).hits == ()
+
+
+def test_a_short_request_with_an_everyday_phrase_that_a_first_tool_serves_is_answered() -> None:
+    lines = ["pack a parasol\tweather forecast", "parasol\tweather forecast", "take a coat\tweather clothes"]
+    words = ExpandedWords(BM25.build(toy_tools()), lambda: Thesaurus(lines))
+    never = dataclasses.replace(strict(over(), need=1.1, fit=1.1), words=words)
+    weather, mail = Hit("weather/get_forecast", 1.0), Hit("mail/send_email", 2.0)
+    asked = "should we pack a parasol for the trip"
+    assert ask(never, asked, mail, weather).answer == "tools"
+    assert ask(never, asked, mail).hits == () == ask(dataclasses.replace(never, words=None), asked, weather).hits
+    assert ask(never, asked, *[Hit(f"mail/{n}", 5.0 - n) for n in range(3)], weather).hits == (), "only the first three"
+    assert ask(never, "should we buy a parasol for the trip", weather).hits == (), "one word is no phrase"
+    assert ask(never, "should we take a coat for the trip", weather).hits == (), "one added word may be chance"
+    assert ask(never, asked + " to the sea with all of our friends", weather).hits == ()
+    assert ask(never, asked, weather, need=0.1).hits == (), "a need that the pipeline estimated counts"
+
+
+def test_a_phrase_keeps_no_request_that_is_clearly_chat() -> None:
+    words = ExpandedWords(BM25.build(toy_tools()), lambda: Thesaurus(["tell a joke\tweather forecast"]))
+    never = dataclasses.replace(strict(over(), need=1.1), words=words)
+    assert ask(never, "tell me a joke about a philosopher", Hit("weather/get_forecast", 1.0)).hits == ()
+
+
+def test_words_that_everyday_phrases_add_count_for_the_need() -> None:
+    found = over()
+    assert found.words is found.features.words
+    with_phrase, plain = (found.features.rows([text], [found.encoders["static"].encode([text], "query")])
+                          for text in ("do I need an umbrella", "do I need a chair"))  # fmt: skip
+    top = found.features.names.index("words.top")
+    assert with_phrase[0, top] > plain[0, top] == 0
 
 
 def test_few_visible_tools_have_thresholds_of_their_own() -> None:

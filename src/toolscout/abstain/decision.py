@@ -26,7 +26,7 @@ import numpy as np
 
 from toolscout.abstain import calibration
 from toolscout.abstain.logistic import sigmoid
-from toolscout.abstain.named_objects import names_object
+from toolscout.abstain.named_objects import names_object, serves_phrase
 from toolscout.abstain.request_terms import TERMS_VIEW, mark_terms
 from toolscout.abstain.score_features import ScoreFeatures
 from toolscout.abstain.small_talk import is_small_talk
@@ -37,7 +37,9 @@ from toolscout.encoders.languages import understands
 from toolscout.encoders.static import StaticEncoder, load_static
 from toolscout.errors import StoreError
 from toolscout.models import model_store
+from toolscout.search.everyday_words import load_thesaurus
 from toolscout.search.exact_names import EXACT, parse_selection
+from toolscout.search.expanded_words import ExpandedWords
 from toolscout.search.pipeline import Detect, Floors, Pipeline, Stage, Verdict, Visible
 from toolscout.search.shipped import read_shipped
 from toolscout.types import Search
@@ -199,6 +201,7 @@ class Abstainer:
         small_floors: the same where the caller sees few tools; None: `floors`.
         pipeline_floors: thresholds of a `need` that the pipeline estimated; None: such a need turns nobody away.
         sure: score of the first hit from which a request is never turned away; None: no such score.
+        words: finds everyday phrases; None: no phrase keeps a request.
     """
 
     decision: Decision
@@ -211,6 +214,7 @@ class Abstainer:
     pipeline_floors: Floors | None = None
     sure: float | None = None
     small_floors: Floors | None = None
+    words: ExpandedWords | None = None
 
     def __call__(self, searches: Sequence[Search]) -> list[Verdict | None]:
         """Return the verdict on each search; None: no verdict."""
@@ -259,7 +263,8 @@ class Abstainer:
             need, wish = search.need, search.need - 0.5
         need_floor, fit_floor = self._find_floors(search, size, wish)
         is_sure = self.sure is not None and bool(search.hits) and search.hits[0].score >= self.sure
-        if is_sure or (fit >= fit_floor and (need >= need_floor or _names_best(search))):
+        is_served = fit >= fit_floor and (need >= need_floor or _names_best(search))
+        if is_sure or is_served or self._finds_phrase(search, wish):
             return Verdict(need, fit)
         if wish < 0 and need < MAX_CHAT_NEED:
             likelihood = f"{_format_percent(need)} likely to need one"
@@ -268,6 +273,12 @@ class Abstainer:
         start = "The only tool does not seem" if size == 1 else f"None of the {size:,} tools seems"
         reason = f"{start} to fit this request ({_format_percent(fit)} likely that one fits)."
         return Verdict(need, fit, "no_tool_fits", reason)
+
+    def _finds_phrase(self, search: Search, wish: float) -> bool:
+        """Tell whether a search that is not clearly chat has a phrase that one of its first tools serves."""
+        if self.words is None or search.need is not None or wish < CLEAR_CHAT_WISH:
+            return False
+        return serves_phrase(search.query, search.ids, self.words)
 
     def _find_floors(self, search: Search, size: int, wish: float) -> tuple[float, float]:
         """Return the thresholds of need and fit. A need that the pipeline estimated shares the budget with the fit."""
@@ -369,7 +380,8 @@ def build_abstainer(
     if manifest is not None:
         small_floors = None
         floors, sure = _load_model_floors(manifest, len(catalogue)), manifest.values.get("sure")
-    features = ScoreFeatures(index_words(catalogue), {VIEW: workspace.index_tools(catalogue, encoder)})
+    words = _expand_words(catalogue)
+    features = ScoreFeatures(words, {VIEW: workspace.index_tools(catalogue, encoder)})
     is_word = encoder.pieces.is_word
     return Abstainer(
         decision,
@@ -382,7 +394,13 @@ def build_abstainer(
         pipeline_floors,
         sure,
         small_floors,
+        words,
     )
+
+
+def _expand_words(catalogue: Catalogue) -> ExpandedWords:
+    """Return the words of a catalogue. Those that everyday phrases add count as they do in a search."""
+    return ExpandedWords(index_words(catalogue), load_thesaurus)
 
 
 def _load_model_floors(manifest: model_store.Manifest, size: int) -> Floors:
@@ -416,7 +434,7 @@ def fit_floors(workspace: Workspace, catalogue: Catalogue, texts: Sequence[str])
         texts: the requests.
     """
     decision, encoder = load_bundled()
-    features = ScoreFeatures(index_words(catalogue), {VIEW: workspace.index_tools(catalogue, encoder)})
+    features = ScoreFeatures(_expand_words(catalogue), {VIEW: workspace.index_tools(catalogue, encoder)})
     vectors = encoder.encode(texts, "query")
     readable = np.flatnonzero(_find_readable(texts, {VIEW: vectors}, {VIEW: encoder}, encoder.pieces.is_word)).tolist()
     if not readable:

@@ -8,7 +8,7 @@ where any tool has them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -87,6 +87,11 @@ class ExpandedWords(BM25):
             self._additions = {}
         self._additions[query] = tuple(additions)
         return self._additions[query]
+
+    def count_added_words(self, addition: Addition, ids: Sequence[str]) -> int:
+        """Count the words of an addition that a tool has: the most that one of these tools has."""
+        present = [(self._plain.score_terms(word, ids) > 0).any(axis=0) for word in addition.words]
+        return int(np.sum(present, axis=0).max(initial=0))
 
     def _is_served(self, phrase: Phrase, n_words: int) -> bool:
         """Tell whether the words of a phrase find its tools without others, in a request of so many words."""
