@@ -37,7 +37,7 @@ from toolscout.indexes.sparse import BM25
 from toolscout.lab.bench import load_dataset
 from toolscout.recipes.fit import make_lesson
 from toolscout.search.everyday_words import load_thesaurus
-from toolscout.search.expanded_words import ExpandedWords
+from toolscout.search.expanded_words import ExpandedWords, encode_expanded
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool
 
@@ -132,7 +132,7 @@ class Drawn:
             mask[list(places)] = False
             masks.append(mask)
         vectors = ENCODER.encode(texts, "query")
-        rows = signals.rows(texts, [vectors], masks or None)
+        rows = signals.rows(texts, [encode_expanded(texts, ENCODER, signals.words)], masks or None)
         kept = vectors.any(axis=1) & (np.array([mask.any() for mask in masks]) if masks else True)
         size = len(signals.words.ids)
         extent = "whole" if size == len(self.tools) else "small" if size <= MAX_SMALL_CATALOGUE else "part"

@@ -57,7 +57,7 @@ from toolscout.lab.bench import load_dataset
 from toolscout.lab.machine import provenance
 from toolscout.recipes.fit import make_lesson
 from toolscout.search.everyday_words import load_thesaurus
-from toolscout.search.expanded_words import ExpandedWords
+from toolscout.search.expanded_words import ExpandedWords, encode_expanded
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool, render
 
@@ -137,6 +137,7 @@ class Domain:
     def __init__(self, name: str, root: Path, using: Encoders, draw: random.Random, parts: Sequence[str]) -> None:
         dataset = load_dataset(name, root)
         self.name, self.tools = name, sorted(read_tools(dataset.folder, "d").tools, key=lambda tool: tool.id)
+        self.encoder = using.static
         self.signals = ScoreFeatures(ExpandedWords(BM25.build(self.tools), load_thesaurus), using.tools(self.tools))
         place = {tool.id.partition("/")[2]: number for number, tool in enumerate(self.tools)}
         told = {"test": dataset.split("test")}
@@ -165,7 +166,9 @@ class Domain:
             masks = [np.ones(len(self.tools), dtype=bool) for _ in gone]
             for mask, places in zip(masks, gone, strict=True):
                 mask[list(places)] = False
-        return self.signals.rows(some.texts, list(some.vectors.values()), masks)
+        # As a search does, the bundled encoder reads the words that phrases add, and a slow one does not.
+        vectors = some.vectors | {"static": encode_expanded(some.texts, self.encoder, self.signals.words)}
+        return self.signals.rows(some.texts, list(vectors.values()), masks)
 
     def relatives(self, gold: Sequence[int]) -> list[int] | None:
         """Return the places of all tools with a parent of these; None: one has no parent, or no tool would be left."""

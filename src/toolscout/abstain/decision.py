@@ -37,9 +37,8 @@ from toolscout.encoders.languages import understands
 from toolscout.encoders.static import StaticEncoder, load_static
 from toolscout.errors import StoreError
 from toolscout.models import model_store
-from toolscout.search.everyday_words import load_thesaurus
 from toolscout.search.exact_names import EXACT, parse_selection
-from toolscout.search.expanded_words import ExpandedWords
+from toolscout.search.expanded_words import ExpandedWords, encode_expanded, expand_words
 from toolscout.search.pipeline import Detect, Floors, Pipeline, Stage, Verdict, Visible
 from toolscout.search.shipped import read_shipped
 from toolscout.types import Search
@@ -201,7 +200,7 @@ class Abstainer:
         small_floors: the same where the caller sees few tools; None: `floors`.
         pipeline_floors: thresholds of a `need` that the pipeline estimated; None: such a need turns nobody away.
         sure: score of the first hit from which a request is never turned away; None: no such score.
-        words: finds everyday phrases; None: no phrase keeps a request.
+        words: finds everyday phrases; None: no phrase counts.
     """
 
     decision: Decision
@@ -230,7 +229,8 @@ class Abstainer:
         ).tolist()
         chosen = {view: rows[decidable] for view, rows in vectors.items()}
         judged_texts = [texts[number] for number in decidable]
-        rows = self.features.rows(judged_texts, list(chosen.values()), [masks[number] for number in decidable])
+        searched = [self._encode_as_searched(view, judged_texts) for view in self.encoders]
+        rows = self.features.rows(judged_texts, searched, [masks[number] for number in decidable])
         table = columns(
             self.features.names, rows, chosen | self.decision.mark_terms(judged_texts), self.decision.wishes
         )
@@ -240,6 +240,11 @@ class Abstainer:
         for number, need, fit, wish in estimates:
             verdicts[number] = self._decide(searches[number], need, fit, wish, sizes[number])
         return verdicts
+
+    def _encode_as_searched(self, view: str, texts: list[str]) -> Vectors:
+        """Encode requests for the score features: with the words of their phrases, as a search does."""
+        encoder = self.encoders[view]
+        return encoder.encode(texts, "query") if self.words is None else encode_expanded(texts, encoder, self.words)
 
     def is_clear_chat(self, query: str, steps: Sequence[str]) -> bool:
         """Tell whether a request is clearly chat by its words, and none of its steps resembles a request for a tool."""
@@ -380,7 +385,7 @@ def build_abstainer(
     if manifest is not None:
         small_floors = None
         floors, sure = _load_model_floors(manifest, len(catalogue)), manifest.values.get("sure")
-    words = _expand_words(catalogue)
+    words = expand_words(catalogue, index_words(catalogue))
     features = ScoreFeatures(words, {VIEW: workspace.index_tools(catalogue, encoder)})
     is_word = encoder.pieces.is_word
     return Abstainer(
@@ -396,11 +401,6 @@ def build_abstainer(
         small_floors,
         words,
     )
-
-
-def _expand_words(catalogue: Catalogue) -> ExpandedWords:
-    """Return the words of a catalogue. Those that everyday phrases add count as they do in a search."""
-    return ExpandedWords(index_words(catalogue), load_thesaurus)
 
 
 def _load_model_floors(manifest: model_store.Manifest, size: int) -> Floors:
@@ -434,13 +434,14 @@ def fit_floors(workspace: Workspace, catalogue: Catalogue, texts: Sequence[str])
         texts: the requests.
     """
     decision, encoder = load_bundled()
-    features = ScoreFeatures(_expand_words(catalogue), {VIEW: workspace.index_tools(catalogue, encoder)})
+    words = expand_words(catalogue, index_words(catalogue))
+    features = ScoreFeatures(words, {VIEW: workspace.index_tools(catalogue, encoder)})
     vectors = encoder.encode(texts, "query")
     readable = np.flatnonzero(_find_readable(texts, {VIEW: vectors}, {VIEW: encoder}, encoder.pieces.is_word)).tolist()
     if not readable:
         return msgspec.convert(NO_FLOORS, Floors)
     judged_texts = [texts[number] for number in readable]
-    rows = features.rows(judged_texts, [vectors[readable]])
+    rows = features.rows(judged_texts, [encode_expanded(judged_texts, encoder, words)])
     views = {VIEW: vectors[readable]} | decision.mark_terms(judged_texts)
     table = columns(features.names, rows, views, decision.wishes)
     return calibration.floors(*decision.estimate(table))

@@ -47,6 +47,7 @@ class Exact:
         self.ids: Sequence[str] = ()
         self.vectors: Vectors = np.empty((0, dim), dtype=np.float32)
         self._slack = 0.0
+        self._last_described = self.vectors[:0], self.vectors[:0], (0.0, 0.0)
         self._last: tuple[Vectors, Vectors, Vectors] = (self.vectors[:0], self.vectors[:0], self.vectors[:0])
         self._nearest_cache: tuple[Vectors, dict[bytes, tuple[npt.NDArray[np.intp], Vectors]]] = (self.vectors, {})
         self._rounded: RoundedRows | None = None
@@ -208,18 +209,23 @@ class Exact:
     def describe_cosines(self, query: Vectors) -> tuple[float, float]:
         """Compute the mean and the standard deviation of a query's cosines with all tools, (0, 0) without tools.
 
-        They follow from two moments of the tools' vectors, which are computed once.
+        They follow from two moments of the tools' vectors, which are computed once. The last result is cached, because
+        ranking and abstention need it one after the other.
 
         Args:
             query: `(dim,)`, a unit row.
         """
         if not len(self.vectors):
             return 0.0, 0.0
-        mean, products = self._compute_moments()
-        row = query.astype(np.float64)
-        mean_cosine = float(np.einsum("d,d->", mean, row))
-        mean_square = float(np.einsum("d,d->", np.einsum("de,e->d", products, row), row))
-        return mean_cosine, max(mean_square - mean_cosine * mean_cosine, 0.0) ** 0.5
+        vectors, last, described = self._last_described
+        if vectors is not self.vectors or not np.array_equal(last, query):
+            mean, products = self._compute_moments()
+            row = query.astype(np.float64)
+            mean_cosine = float(np.einsum("d,d->", mean, row))
+            mean_square = float(np.einsum("d,d->", np.einsum("de,e->d", products, row), row))
+            described = mean_cosine, max(mean_square - mean_cosine * mean_cosine, 0.0) ** 0.5
+            self._last_described = self.vectors, query.copy(), described
+        return described
 
     def _compute_moments(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Compute the (dim,) mean of the vectors and the (dim, dim) mean of their outer products."""

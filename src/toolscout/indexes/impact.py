@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from toolscout.indexes.ranking import Mask, find_kth, top_k
 
-__all__ = ["MIN_LONG_LIST", "ImpactLists", "Postings", "make_impact_arrays", "score_positions"]
+__all__ = ["MIN_LONG_LIST", "ImpactLists", "Postings", "make_impact_arrays", "score_all", "score_positions"]
 
 MIN_LONG_LIST: Final = 1_024  # tools of a term from which its list is also stored by impact
 N_TIERS: Final = 24  # impacts at the ranks 0, 64, 128, 256 …
@@ -87,17 +87,29 @@ def _tier_ranks() -> npt.NDArray[np.int64]:
     return np.array([0, *(FIRST_TIER_RANK << step for step in range(N_TIERS - 1))], dtype=np.int64)
 
 
+def score_all(n_tools: int, postings: Sequence[Postings], data: Scores, indices: Positions) -> Scores:
+    """Score every tool. The sums are in double precision, and in the order of the postings."""
+    if not postings:
+        return np.zeros(n_tools, dtype=np.float32)
+    tools = np.concatenate([indices[start:end] for _, start, end, _ in postings])
+    parts = np.concatenate([_weigh(data[start:end], weight) for _, start, end, weight in postings])
+    return np.bincount(tools, weights=parts, minlength=n_tools).astype(np.float32)
+
+
 def score_positions(positions: Positions, postings: Sequence[Postings], data: Scores, indices: Positions) -> Scores:
-    """Score the tools at ascending positions, with the sums in the order of the postings, as a full scan does."""
-    scores = np.zeros(len(positions), dtype=np.float32)
+    """Score the tools at ascending positions, as `score_all` does, to the last bit."""
+    scores = np.zeros(len(positions))
     for _, start, end, weight in postings:
         tools = indices[start:end]
         places = np.searchsorted(tools, positions)
         places[places == len(tools)] = 0
         held = np.flatnonzero(tools[places] == positions)
-        part = data[start + places[held]]
-        scores[held] += part if weight == 1 else part * np.float32(weight)
-    return scores
+        scores[held] += _weigh(data[start + places[held]], weight)
+    return scores.astype(np.float32)
+
+
+def _weigh(impacts: Scores, weight: float) -> Scores:
+    return impacts if weight == 1 else impacts * np.float32(weight)
 
 
 class _List(NamedTuple):
@@ -186,7 +198,7 @@ class ImpactLists:
         else:
             first, end = one.start + first, one.start + min(end, one.length)
             positions, impacts = self._tools[first:end], self._scores[first:end]
-        return positions, impacts if weight == 1 else impacts * np.float32(weight)
+        return positions, _weigh(impacts, weight)
 
     def _choose_prefixes(self, lists: Sequence[_List], budget: float) -> list[int]:
         """Choose how much of each list is read, so that no tool gains more than the budget from what is not.

@@ -22,7 +22,7 @@ from toolscout.indexes.bm25_settings import (
     BM25Settings,
     list_kinds,
 )
-from toolscout.indexes.impact import ImpactLists, Postings, make_impact_arrays, score_positions
+from toolscout.indexes.impact import ImpactLists, Postings, make_impact_arrays, score_all, score_positions
 from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, place, rank, spread, top_k
 from toolscout.indexes.score_sample import ScoreSample, make_sample_arrays
 from toolscout.indexes.strings import Vocabulary
@@ -180,7 +180,7 @@ class BM25:
         for term, count in counts.items():
             number = self._vocabulary.get(term)
             if number is not None:
-                postings[term] = Postings(number, int(self._indptr[number]), int(self._indptr[number + 1]), count)
+                postings[term] = Postings(number, self._indptr.item(number), self._indptr.item(number + 1), count)
         return postings
 
     def scores(self, query: str) -> npt.NDArray[np.float32]:
@@ -188,22 +188,14 @@ class BM25:
 
         The last results are cached, because ranking and abstention need them one after the other.
         """
-        cache = self._query_cache
-        if (cached := cache.get(query)) is not None:
+        if (cached := self._query_cache.get(query)) is not None:
             return cached
-        scores = np.zeros(len(self.ids), dtype=np.float32)
-        self._add_scores(scores, self._list_postings(query))
+        scores = score_all(len(self.ids), self._list_postings(query), self._data, self._indices)
         scores.flags.writeable = False
-        if (len(cache) + 1) * len(scores) > MAX_CACHED_SCORES:
-            self._query_cache = cache = {}
-        cache[query] = scores
+        if (len(self._query_cache) + 1) * len(scores) > MAX_CACHED_SCORES:
+            self._query_cache = {}
+        self._query_cache[query] = scores
         return scores
-
-    def _add_scores(self, scores: npt.NDArray[np.float32], postings: Iterable[Postings]) -> None:
-        """Add what some terms of a query bring to the scores of all tools."""
-        for _, start, end, count in postings:
-            part = self._data[start:end]
-            scores[self._indices[start:end]] += part if count == 1 else part * np.float32(count)
 
     def spreads(self, queries: Sequence[str], depth: int, visible: Sequence[Mask | None] | None = None) -> list[Spread]:
         """Summarise the distribution of scores over all visible tools for each query.
@@ -229,13 +221,18 @@ class BM25:
         return Spread(pad_best(row, depth), int(best[0]), *moments)
 
     def _summarise_scores(self, scores: npt.NDArray[np.float32], depth: int, mask: Mask | None) -> Spread:
-        """Compute `spread`, but sort only the few tools with a score above 0."""
-        best = top_k(scores, depth, mask, floor=0.0)
-        if not len(best):
+        """Compute `spread`, but look only at the few tools with a score above 0."""
+        found = np.flatnonzero(scores if mask is None else scores * mask)
+        if not len(found):
             return spread(scores, depth, mask)
-        row = (scores if mask is None else scores[mask]).astype(np.float64)
-        first = scores[best] if len(best) == min(depth, len(row)) else np.append(scores[best], np.float32(0.0))
-        return Spread(pad_best(first, depth), int(best[0]), float(row.mean()), float(row.std()))
+        n_tools = len(scores) if mask is None else int(np.count_nonzero(mask))
+        values = scores[found]
+        best = found[top_k(values, depth)]
+        first = scores[best] if len(best) == min(depth, n_tools) else np.append(scores[best], np.float32(0.0))
+        row = values.astype(np.float64)
+        mean, mean_square = float(row.sum()) / n_tools, float(np.einsum("n,n->", row, row)) / n_tools
+        deviation = max(mean_square - mean * mean, 0.0) ** 0.5
+        return Spread(pad_best(first, depth), int(best[0]), mean, deviation)
 
     def at(self, query: str, positions: Sequence[int]) -> npt.NDArray[np.float32]:
         """Return the scores of the tools at some positions."""

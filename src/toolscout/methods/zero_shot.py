@@ -19,8 +19,7 @@ from toolscout.indexes.standard import StandardScores
 from toolscout.indexes.words import Tokenizer
 from toolscout.methods import BaseRule
 from toolscout.search.actions import OrderActions
-from toolscout.search.everyday_words import load_thesaurus
-from toolscout.search.expanded_words import EVERYDAY_WEIGHT, ExpandedWords, encode_expanded
+from toolscout.search.expanded_words import EVERYDAY_WEIGHT, encode_expanded, expand_words
 from toolscout.search.fusion import DEPTH, add_by_language, add_standard_scores
 from toolscout.search.pipeline import Fuse, Fusion, Retrieve, Stage, reciprocal_rank
 from toolscout.types import STYLES
@@ -149,7 +148,7 @@ class Hybrid(_Plain):
         encode: EncodeQueries = functools.partial(encoder.encode, kind="query")
         if options.everyday:
             plain = words.words if isinstance(words, EngineWords) else words
-            expanded = ExpandedWords(plain, load_thesaurus, options.everyday)
+            expanded = expand_words(catalogue, plain, options.everyday)
             words = EngineWords(words.nearest, expanded) if isinstance(words, EngineWords) else expanded
             if encoder.cheap:  # another one would take nearly twice as long
                 encode = functools.partial(encode_expanded, encoder=encoder, words=expanded)

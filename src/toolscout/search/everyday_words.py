@@ -8,6 +8,7 @@ and one other word may stand between two words of a phrase: "put it in the calen
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ __all__ = ["EVERYDAY_WORDS_FILE", "Phrase", "Thesaurus", "list_stems", "load_the
 
 EVERYDAY_WORDS_FILE: Final = Path(__file__).with_name("data") / "everyday_words.txt"
 MAX_WORDS_BETWEEN: Final = 1  # other words between two words of a phrase
-ONE_WORD: Final = ""  # in place of the second word of a phrase of one word
+ONE_WORD: Final = ""  # in place of the second word, where the first is all or has several forms: "mp3"
 MIN_LOOSE_WORDS: Final = 2  # words of a phrase, apart from function words, from which others may stand between
 _PHRASE_WORD: Final = re.compile(r"[a-z0-9]+")
 _DETERMINERS: Final = frozenset(
@@ -84,11 +85,12 @@ class Thesaurus:
             stems: of the request, from `list_stems`.
         """
         phrases: list[Phrase] = []
-        present, taken = {ONE_WORD, *stems}, [False] * len(stems)
+        taken = [False] * len(stems)
         for start, stem in enumerate(stems):
-            if taken[start]:
+            if taken[start] or not (by_second := self._split_lines(stem)):
                 continue
-            for phrase in self._list_phrases(stem, present):
+            near = [word for word in _list_near(stems, start) if word in by_second]
+            for phrase in self._list_phrases(stem, near) if near else ():
                 if places := _place(phrase, stems, taken, start):
                     phrases.append(phrase)
                     for place in places:
@@ -96,10 +98,9 @@ class Thesaurus:
                     break
         return phrases
 
-    def _list_phrases(self, stem: str, present: set[str]) -> list[Phrase]:
-        """Return the phrases that begin with a stem and whose next stem is present, the longest first."""
-        seconds = self._split_lines(stem).keys() & present
-        ranked = sorted(phrase for second in seconds for phrase in self._rank_phrases(stem, second))
+    def _list_phrases(self, first: str, seconds: Iterable[str]) -> list[Phrase]:
+        """Return the phrases that begin with a stem and one of these, the longest first."""
+        ranked = sorted(phrase for second in dict.fromkeys(seconds) for phrase in self._rank_phrases(first, second))
         return [phrase for *_, phrase in ranked]
 
     def _split_lines(self, first: str) -> dict[str, list[tuple[int, str]]]:
@@ -107,8 +108,9 @@ class Thesaurus:
         if (by_second := self._by_second.get(first)) is None:
             by_second = {}
             for number, line in enumerate(self._lines_by_stem.get(first, ())):
-                _, *more = _list_needed_words(line.partition("\t")[0])
-                by_second.setdefault(_find_stem(more[0]) if more else ONE_WORD, []).append((number, line))
+                word, *more = _list_needed_words(line.partition("\t")[0])
+                is_one = not more or len(_all_words.list_terms(word)) > 1
+                by_second.setdefault(ONE_WORD if is_one else _find_stem(more[0]), []).append((number, line))
             self._by_second[first] = by_second
         return by_second
 
@@ -135,7 +137,7 @@ def list_stems(text: str) -> list[str]:
 
 def _find_stem(word: str) -> str:
     """Return the stem of a word; of several forms (`mp3`, `mp`) that of the word itself."""
-    stem = _all_words(word)[0]
+    stem = _all_words.list_terms(word)[0]
     return _CONTRACTIONS.get(stem, stem)
 
 
@@ -153,7 +155,9 @@ def _find_first_word(text: str) -> str:
 
 def _list_needed_words(text: str) -> list[str]:
     """Return the words of a phrase that a request must have."""
-    words: list[str] = _PHRASE_WORD.findall(text)
+    words: list[str] = text.split(" ")
+    if not "".join(words).isalnum():
+        words = _PHRASE_WORD.findall(text)
     main = [word for word in words if word not in _DETERMINERS]
     return main if len(main) > 1 else words
 
@@ -166,6 +170,17 @@ def _make_phrase(text: str, words: str) -> Phrase:
     return Phrase(
         text, tuple(words.split()), tuple(needed), len(needed) > n_main_words, n_main_words >= MIN_LOOSE_WORDS
     )
+
+
+def _list_near(stems: Sequence[str], start: int) -> list[str]:
+    """Return the stems that can be the second of a phrase that begins at a place, and `ONE_WORD`."""
+    near, n_between = [ONE_WORD], 0
+    for stem in itertools.islice(stems, start + 1, None):
+        near.append(stem)
+        n_between += stem not in _DETERMINER_STEMS
+        if n_between > MAX_WORDS_BETWEEN:
+            break
+    return near
 
 
 def _place(phrase: Phrase, stems: Sequence[str], taken: Sequence[bool], start: int) -> list[int]:

@@ -16,16 +16,17 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout.arrays import Mask, Vectors
+from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder, unit_rows
 from toolscout.encoders.languages import is_foreign
 from toolscout.encoders.static import load_static
 from toolscout.indexes.impact import Postings
 from toolscout.indexes.sparse import BM25
 from toolscout.indexes.words import tokenize
-from toolscout.search.everyday_words import Phrase, Thesaurus, list_stems
+from toolscout.search.everyday_words import Phrase, Thesaurus, list_stems, load_thesaurus
 from toolscout.types import Explanation
 
-__all__ = ["EVERYDAY_WEIGHT", "Addition", "ExpandedWords", "encode_expanded"]
+__all__ = ["EVERYDAY_WEIGHT", "Addition", "ExpandedWords", "encode_expanded", "expand_words"]
 
 EVERYDAY_WEIGHT: Final = 0.3  # of an added word in BM25, beside 1 for a word of the request; chosen on dev (LAB.md)
 VECTOR_SHARE: Final = 0.67  # of this weight: length of the added words' vector, beside 1 for that of the request
@@ -128,14 +129,8 @@ class ExpandedWords(BM25):
         )
 
     def scores(self, query: str) -> npt.NDArray[np.float32]:
-        """Score every tool for a query and its additions; see `BM25.scores`. The part of the query is shared."""
-        scores = self._plain.scores(query)
-        if self.find_additions(query):
-            query_postings = self._plain._look_up_terms(query)[1]
-            scores = scores.copy()
-            postings = self._look_up_terms(query)[1]
-            self._add_scores(scores, (part for term, part in postings.items() if term not in query_postings))
-        return scores
+        """Score every tool for a query and its additions; see `BM25.scores`."""
+        return super().scores(query) if self.find_additions(query) else self._plain.scores(query)
 
     def explain(self, query: str, tool_id: str, visible: Mask | None = None) -> Explanation:
         """Explain rank and score of one tool; see `BM25.explain`. A note says which phrase added which words."""
@@ -155,6 +150,12 @@ class ExpandedWords(BM25):
         stems = self._plain._find_stems(query, query_terms)
         added = self._list_added_terms(query)
         return stems | {term: (added[term], count) for term, count in counts.items() if term not in query_terms}
+
+
+def expand_words(catalogue: Catalogue, words: BM25, weight: float = EVERYDAY_WEIGHT) -> ExpandedWords:
+    """Return an index of a snapshot that also searches for added words. Search and abstention share it."""
+    key = f"expanded/{words.settings.fingerprint}/{weight}"
+    return catalogue.share(key, lambda: ExpandedWords(words, load_thesaurus, weight))
 
 
 def encode_expanded(texts: list[str], encoder: Encoder, words: ExpandedWords) -> Vectors:
