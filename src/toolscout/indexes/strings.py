@@ -19,6 +19,7 @@ __all__ = ["Lookup", "Strings", "Vocabulary"]
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 MAX_CACHED_TERMS: Final = 50_000
+TERMS_READ_PER_LOOKUP: Final = 32  # while one term is looked up; so after so many lookups all are read at once
 SURROGATES: Final = "surrogatepass"  # a lone surrogate in an id must not end a search
 
 
@@ -155,6 +156,7 @@ class Vocabulary:
         """Take the terms and their index."""
         self.terms, self._lookup = terms, lookup
         self._cache: dict[str, int | None] = {}
+        self._is_read = False
 
     @classmethod
     def of(cls, terms: Iterable[str]) -> Vocabulary:
@@ -182,13 +184,17 @@ class Vocabulary:
         return len(self.terms)
 
     def get(self, term: str) -> int | None:
-        """Return the number of a term, or None."""
+        """Return the number of a term, or None. A table that is not long is read as a whole at last."""
         if term in self._cache:
             return self._cache[term]
+        if self._is_read:
+            return None
         number = next(iter(self._lookup.find(term, self.terms.__getitem__)), None)
         if len(self._cache) >= MAX_CACHED_TERMS:
-            self._cache.clear()
+            self._cache = {}
         self._cache[term] = number
+        if len(self._cache) * TERMS_READ_PER_LOOKUP >= len(self.terms) and len(self.terms) <= MAX_CACHED_TERMS:
+            self._cache, self._is_read = {name: place for place, name in enumerate(self.terms)}, True
         return number
 
 

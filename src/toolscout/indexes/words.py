@@ -8,7 +8,7 @@ import re
 import threading
 import unicodedata
 from collections.abc import Callable, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 __all__ = ["Tokenizer", "WordSplitter", "list_source_words", "tokenize", "tokenizer_for"]
 
@@ -52,6 +52,9 @@ _DIGITS: Final = re.compile(r"\d+|\D+")
 _ACCENTS: Final = re.compile("[\u0300-\u036f]")
 MAX_CACHED_WORD_CHARS: Final = 64
 MAX_CACHED_WORDS: Final = 100_000
+MAX_SHARED_WORDS: Final = 2_048
+
+Split = TypeVar("Split")
 
 
 def tokenize(
@@ -85,11 +88,11 @@ class WordSplitter:
         self._code, self._fold = tokenizer == "code", fold
         self._find, split = (_CODE_WORD.findall, _index_forms) if self._code else (_PLAIN_WORD.findall, _keep_word)
         dropped = (_STOPWORDS if self._code else _PLAIN_STOPWORDS) if stopwords else frozenset[str]()
-        ending = _make_stemmer() if stem else str
+        ending = _stem_word if stem else str
 
         class WordCache(dict[str, tuple[str, ...]]):
             def __missing__(self, word: str) -> tuple[str, ...]:
-                terms = tuple(ending(form) for form in split(word) if form not in dropped)
+                terms = tuple([ending(form) for form in split(word) if form not in dropped])
                 if len(word) <= MAX_CACHED_WORD_CHARS:
                     if len(self) >= MAX_CACHED_WORDS:
                         self.clear()
@@ -116,22 +119,32 @@ def tokenizer_for(tokenizer: Tokenizer, stem: bool, stopwords: bool, fold: bool)
     return WordSplitter(tokenizer, stem, stopwords, fold)
 
 
-def _make_stemmer() -> Callable[[str], str]:
+def _remember(split: Callable[[str], Split]) -> Callable[[str], Split]:
+    """Return a function that remembers its results for the last short words: splitters share them."""
+    remembered = functools.lru_cache(MAX_SHARED_WORDS)(split)
+    return lambda word: remembered(word) if len(word) <= MAX_CACHED_WORD_CHARS else split(word)
+
+
+@functools.lru_cache(maxsize=1)
+def _load_stemmer() -> tuple[Callable[[str], str], threading.Lock]:
     import Stemmer
 
-    stem, lock = Stemmer.Stemmer("english", 0).stemWord, threading.Lock()
+    return Stemmer.Stemmer("english", 0).stemWord, threading.Lock()
 
-    def stem_word(word: str) -> str:
-        with lock:  # a stemmer uses one internal buffer
-            return str(stem(word))
 
-    return stem_word
+@_remember
+def _stem_word(word: str) -> str:
+    """Return the stem of a word: Snowball's for English."""
+    stem, lock = _load_stemmer()
+    with lock:  # a stemmer uses one internal buffer
+        return str(stem(word))
 
 
 def _keep_word(word: str) -> Sequence[str]:
     return (word,)
 
 
+@_remember
 def _index_forms(word: str) -> Sequence[str]:
     """List the forms under which one run of letters and digits is indexed: pairs of characters, or word and parts."""
     if _RUN.match(word):

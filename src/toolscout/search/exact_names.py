@@ -143,7 +143,7 @@ def find_named_tools(lookup: _Lookup, query: str) -> list[int]:
 def _find_word(lookup: _Lookup, text: str, words: Sequence[str], place: int) -> list[int]:
     """Return the positions for a word inside a query: an id, or a name that is an identifier there."""
     key = text.casefold()
-    ids = lookup.table.find_id(key)
+    ids = lookup.table.find_id(key) if "/" in key else ()  # an id begins with its source
     if ids or _is_identifier(text, _is_called(words, place)):  # most words are none, and need not be looked up
         return [*ids, *lookup.table.find_name(key)]
     return []
