@@ -215,9 +215,9 @@ def test_names_with_forms_of_opposite_verbs_are_siblings() -> None:
 
 def test_words_that_only_join_others_and_deeper_paths_keep_no_siblings_apart() -> None:
     tools = [
-        Tool(id="shop/add_item_to_cart", name="add_item_to_cart", path=("shop", "cart", "add")),
-        Tool(id="shop/cart_remove_item", name="cart_remove_item", path=("shop", "cart")),
+        Tool(id="shop/add_to_the_cart", name="add_to_the_cart", path=("shop", "cart", "add")),
+        Tool(id="shop/cart_remove", name="cart_remove", path=("shop", "cart")),
     ]
     hits = tuple(Hit(tool.id, 1.0, "words") for tool in tools)
     [result] = OrderActions(Catalogue.of(tools))([Search(query="throw the item out of the cart", hits=hits)])
-    assert result.ids[0] == "shop/cart_remove_item"
+    assert result.ids[0] == "shop/cart_remove"

@@ -9,6 +9,7 @@ speaks against. The first word of a clause counts more, a word behind "the" less
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -23,12 +24,12 @@ __all__ = [
     "ActionCues",
     "Evidence",
     "RequestWords",
+    "are_opposites",
     "find_verb",
     "get_cues",
     "get_effect_cues",
     "get_effects",
     "get_opposites",
-    "get_opposites_by_verb",
     "get_reversals",
     "has_more_words",
     "read_words",
@@ -64,7 +65,8 @@ CLOSING_PARTICLES: Final = frozenset(("out", "off", "away", "down", "up", "in", 
     *("hoch", "runter", "herunter", "ab", "an", "aus", "auf", "ein", "zu", "zuruck", "weg", "raus")
 }
 """Stems that close a clause and belong to its verb, however far away that is."""
-_VERB_FORM: Final = re.compile(r"(\w{3,})(?:ing|ion|ed|s)")
+VERB_ENDINGS: Final = ("ation", "ing", "ion", "ed", "al", "s")
+MIN_STEM_LETTERS: Final = 3
 _CLAUSE: Final = re.compile(r"[.,;:!?]+(?=\s|$)|[，。；：！？]|\s(?=(?:but|and then|then|pero|mais|aber)\s)")
 _QUOTATION: Final = re.compile(
     r'"[^"]{1,200}"|“[^”]{1,200}”|„[^“”]{1,200}[“”]|「[^」]{1,200}」|(?<!\w)\'[^\']{1,200}\'(?!\w)'
@@ -302,7 +304,9 @@ def _read_lines() -> list[str]:
 def _read_pairs() -> tuple[tuple[str, str], ...]:
     lines = [line for line in _read_lines() if "=" not in line and line[0] not in EFFECTS]
     pairs = [pair.partition("/") for line in lines for pair in line.split()]
-    return tuple((first, second) for first, _, second in pairs)
+    return tuple(
+        pair for firsts, _, seconds in pairs for pair in itertools.product(firsts.split("+"), seconds.split("+"))
+    )
 
 
 @functools.lru_cache(maxsize=1)
@@ -311,14 +315,9 @@ def get_opposites() -> frozenset[frozenset[str]]:
     return frozenset(map(frozenset, _read_pairs()))
 
 
-@functools.lru_cache(maxsize=1)
-def get_opposites_by_verb() -> dict[str, frozenset[str]]:
-    """Return the opposites of each verb."""
-    opposites: defaultdict[str, set[str]] = defaultdict(set)
-    for first, second in _read_pairs():
-        opposites[first].add(second)
-        opposites[second].add(first)
-    return {verb: frozenset(others) for verb, others in opposites.items()}
+def are_opposites(verb: str, other: str) -> bool:
+    """Tell whether a request asks for one of two verbs or for the other."""
+    return frozenset((verb, other)) in get_opposites()
 
 
 @functools.lru_cache(maxsize=1)
@@ -346,12 +345,14 @@ def find_verb(word: str) -> str | None:
     verbs = get_cues()
     if word in verbs:
         return word
-    form = _VERB_FORM.fullmatch(word)
-    if form is None:
-        return None
-    stem = form[1]
-    single = stem[:-1] if stem[-1] == stem[-2] else stem
-    return next((verb for verb in (stem, f"{stem}e", single) if verb in verbs), None)
+    for ending in VERB_ENDINGS:
+        stem = word.removesuffix(ending)
+        if stem != word and len(stem) >= MIN_STEM_LETTERS:
+            single = stem[:-1] if stem[-1] == stem[-2] else stem
+            found = next((verb for verb in (stem, f"{stem}e", single) if verb in verbs), None)
+            if found is not None:
+                return found
+    return None
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,9 +1,8 @@
 """Among tools of one source that differ in the action alone, puts the one first whose action the request asks for.
 
 `add_label` and `remove_label` share nearly all words, and word vectors of opposites lie close together. So which of the
-two stands first is often chance. The names decide who is a sibling: they are equal but for a verb that
-`toolscout.search.action_words` knows, and for words that only join others: `add_to_cart`, `remove_from_cart`. Siblings
-only change places among themselves; no other tool moves.
+two stands first is often chance. `toolscout.search.action_families` tells which tools are such opposites. They only
+change places among themselves; no other tool moves.
 """
 
 from __future__ import annotations
@@ -12,26 +11,25 @@ import functools
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from toolscout.catalogue.store import Catalogue
-from toolscout.encoders import split_identifiers
 from toolscout.encoders.languages import is_plainly_foreign
+from toolscout.search.action_families import find_families
 from toolscout.search.action_words import (
     BACK,
     LITERAL_WEIGHT,
     UNDO,
     Evidence,
     RequestWords,
-    find_verb,
+    are_opposites,
     get_cues,
     get_effect_cues,
     get_effects,
     get_opposites,
-    get_opposites_by_verb,
     get_reversals,
     has_more_words,
     read_words,
@@ -44,8 +42,7 @@ __all__ = ["OrderActions", "is_question"]
 MAX_READ_CHARS: Final = 2_000
 MIN_HEAD: Final = 60  # first hits of which one takes part in every change: so many may move up later
 MAX_TERMS: Final = 30  # longer requests have several steps, and a cue may belong to another one
-MAX_WORDS: Final = 45  # of a request that is read at all: hardly a word has no stem
-MAX_VERB_WORDS: Final = 2
+MAX_WORDS: Final = 40  # of a request that is read at all: hardly a word has no stem
 MAX_REMEMBERED_ORDERS: Final = 10_000
 MIN_LEAD: Final = 0.5  # evidence that one sibling must have more than another to stand before it
 MIN_DERIVED_EVIDENCE: Final = 2.0  # for `unfollow` where the request says "follow"
@@ -53,19 +50,11 @@ EFFECT_SHARE: Final = 0.5  # of the weights of cues that hold for all verbs with
 CHANGING: Final = frozenset(("set", "update", "write", "put"))
 READING: Final = frozenset(("get", "read", "list", "show", "view", "fetch", "find"))
 MOVED: Final = "action word"
-ACTIONS_FORMAT: Final = "actions/3"  # raise it whenever the result for an unchanged catalogue and vocabulary changes
+ACTIONS_FORMAT: Final = "actions/4"  # raise it whenever the result for an unchanged catalogue and vocabulary changes
 _POLITE_ORDER: Final = re.compile(r"\W*(?:can|could|would|will)\s+you\b(?!\s+(?:tell|see|say))", re.IGNORECASE)
 _QUESTION_START: Final = re.compile(
     r"\W*(?:what|which|who|whose|whom|where|when|why|how|is|are|am|was|were|does|do|did|has|have|had)\b", re.IGNORECASE
 )
-
-JOINING_WORDS: Final = frozenset(
-    ("to", "from", "in", "into", "on", "onto", "out", "of", "for", "by", "with", "at", "a", "an", "the", "all", "my")
-)
-"""Words of a tool's name that do not tell what it acts on."""
-
-Rest = tuple[str, ...]
-"""The words of a name without the verb and without joining words, in alphabetical order."""
 
 
 class OrderActions(Stage):
@@ -77,7 +66,7 @@ class OrderActions(Stage):
     def __init__(self, catalogue: Catalogue) -> None:
         """Find the siblings of a snapshot, once for each generation."""
         key = f"{ACTIONS_FORMAT}/{digest('verbs/1', [sorted(get_cues()), sorted(map(sorted, get_opposites()))])}"
-        encoded = catalogue.load_or_build(key, lambda: msgspec.json.encode(_find_families(catalogue, key)))
+        encoded = catalogue.load_or_build(key, lambda: msgspec.json.encode(find_families(catalogue, key)))
         self._families = msgspec.json.decode(encoded, type=list[dict[str, str]])
         self._of_tool: dict[str, list[int]] = {}
         for number, siblings in enumerate(self._families):
@@ -126,48 +115,6 @@ class OrderActions(Stage):
         return f"{count} siblings by their action" if count else ""
 
 
-def _find_families(catalogue: Catalogue, key: str) -> list[dict[str, str]]:
-    """Return the siblings of a snapshot: tools of one server, with the same name but for opposite verbs.
-
-    Each family is a mapping of the tools' ids to their verbs, none from two sources. Those of sources that have not
-    changed are taken over from the snapshot before, which stored them under the key.
-    """
-    named: defaultdict[tuple[str, Rest], dict[str, str]] = defaultdict(dict)
-    encoded, positions = catalogue.list_changed_sources(key)
-    for position in range(len(catalogue)) if positions is None else positions.tolist():
-        tool_id = catalogue.ids[position]
-        for verb, rest in _mark_verbs(catalogue.names[position]):
-            named[tool_id.partition("/")[0], rest][tool_id] = verb
-    siblings = _split_by_path(catalogue, [verbs for verbs in named.values() if _has_opposites(verbs.values())])
-    if encoded is None or catalogue.earlier is None:
-        return siblings
-    sources = catalogue.earlier.sources
-    siblings += [one for one in msgspec.json.decode(encoded, type=list[dict[str, str]]) if _find_source(one) in sources]
-    ranks = {source: rank for rank, source in enumerate(catalogue.list_sources())}
-    return sorted(siblings, key=lambda one: ranks[_find_source(one)])
-
-
-def _split_by_path(catalogue: Catalogue, families: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Split families by the first part of their tools' paths, the server; return those that still hold opposites."""
-    paths = {tool.id: tool.path for tool in catalogue.tools(sorted({id for verbs in families for id in verbs}))}
-    all_siblings: list[dict[str, str]] = []
-    for verbs in families:
-        by_path: defaultdict[tuple[str, ...], dict[str, str]] = defaultdict(dict)
-        for tool_id, verb in verbs.items():
-            by_path[paths[tool_id][:1]][tool_id] = verb
-        all_siblings += [siblings for siblings in by_path.values() if _has_opposites(siblings.values())]
-    return all_siblings
-
-
-def _find_source(siblings: Mapping[str, str]) -> str:
-    """Return the source of a family."""
-    return next(iter(siblings)).partition("/")[0]
-
-
-def _has_opposites(verbs: Iterable[str]) -> bool:
-    return any(frozenset(pair) in get_opposites() for pair in itertools.combinations(set(verbs), 2))
-
-
 def is_question(text: str) -> bool:
     """Tell whether a request asks for information. "Can you delete it?" does not."""
     if _POLITE_ORDER.match(text):
@@ -178,8 +125,7 @@ def is_question(text: str) -> bool:
 @functools.lru_cache(maxsize=MAX_REMEMBERED_ORDERS)
 def _list_opposites(done: tuple[str, ...]) -> frozenset[tuple[str, str]]:
     """Return the pairs (verb, a later verb that is its opposite)."""
-    opposites = get_opposites_by_verb()
-    return frozenset(pair for pair in itertools.combinations(done, 2) if pair[1] in opposites.get(pair[0], ()))
+    return frozenset(pair for pair in itertools.combinations(done, 2) if are_opposites(*pair))
 
 
 class _Request:
@@ -296,14 +242,3 @@ def _swap(hits: list[Hit], left: int, right: int) -> None:
 def _move(hit: Hit, score: float) -> Hit:
     """Return a hit at another place."""
     return Hit(hit.id, score, f"{hit.why.removesuffix(f', {MOVED}')}, {MOVED}")
-
-
-def _mark_verbs(name: str) -> Iterator[tuple[str, Rest]]:
-    """Yield (verb, the other words) for each verb of a name. A plural `s` does not count."""
-    words = re.findall(r"[^\W_]+", split_identifiers(name).lower())
-    for start in range(len(words)):
-        for end in range(start + 1, min(start + MAX_VERB_WORDS, len(words)) + 1):
-            verb = find_verb("_".join(words[start:end]))
-            if verb is not None:
-                object_words = [word for word in (*words[:start], *words[end:]) if word not in JOINING_WORDS]
-                yield verb, tuple(sorted(word.rstrip("s") for word in object_words))
