@@ -144,8 +144,8 @@ def keep_kind(kind: Kind | None, visible: Callable[[Tool], bool] | None = None) 
     return visible if kind is None else OfKind(kind, visible)
 
 
-class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One tool in an answer.
+class Hit(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """One tool in an answer. A search makes hundreds; none is part of a cycle, so the garbage collector leaves them out.
 
     Attributes:
         id: of the tool.
@@ -168,7 +168,7 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
     coverage: float | None = None
 
 
-class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
+class Trace(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The work of one stage: its name, wall seconds (divided evenly among a batch), and a note."""
 
     stage: str

@@ -111,7 +111,7 @@ class OrderActions(Stage):
 
     def note(self, search: Search) -> str:
         """Return how many hits changed their places."""
-        count = sum(hit.why.endswith(MOVED) for hit in search.hits)
+        count = sum([hit.why.endswith(MOVED) for hit in search.hits])
         return f"{count} siblings by their action" if count else ""
 
 

@@ -100,7 +100,7 @@ class Fold(Stage):
 
     def note(self, search: Search) -> str:
         """Return how many tools are folded into others."""
-        count = sum(len(hit.similar) for hit in search.hits)
+        count = sum([len(hit.similar) for hit in search.hits if hit.similar])
         return f"{count} duplicates folded" if count else ""
 
 
