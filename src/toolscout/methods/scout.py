@@ -27,6 +27,6 @@ class Scout:
         """Build the search for one step, the splitter, and the judge of whether a tool fits a step."""
         hybrid = Hybrid().build(workspace, catalogue, options)
         judge = build_abstainer(workspace, catalogue, hybrid)
-        points = index_words(catalogue, options.index_settings()).score_terms
+        words = index_words(catalogue, options.index_settings())
         is_chat = judge.is_clear_chat if judge else None
-        return StepSearch(hybrid, load_splitter(), judge, is_chat=is_chat, points=points)
+        return StepSearch(hybrid, load_splitter(), judge, is_chat=is_chat, words=words)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from toolscout.types import Hit
@@ -41,9 +41,6 @@ UNSURE_POWER: Final = 3  # below, it counts by this power of the proportion
 MIN_MERGED_HITS: Final = 20  # so many places are given out one by one, or k; the others follow by score
 MAX_LIST_HITS: Final = 60  # so many hits of each list are merged, or k; `explain` asks for all
 MAX_RANK_OF_STEP: Final = 10  # a hit of the unsplit request belongs to a step that ranks it among so many
-
-Estimate = Callable[[float, int], float]
-"""The probability that every list has its tool, and the number of tools → the coverage."""
 
 
 def find_chances(hits: Sequence[Hit]) -> list[float]:
@@ -82,7 +79,6 @@ def merge_steps(
     k: int | None,
     doubted: Container[str] = (),
     sure: Mapping[str, float] | None = None,
-    estimate: Estimate = lambda merged, places: merged,
 ) -> tuple[Hit, ...]:
     """Merge the hits of a request and of its steps, so that the first ones most likely hold a right tool of every step.
 
@@ -93,12 +89,11 @@ def merge_steps(
         k: how many hits are wanted; None: all.
         doubted: steps that no tool seems to fit.
         sure: step → probability that it is a step of its own; without one: 1.
-        estimate: corrects the coverage.
 
     Returns:
         Every tool once, with the step of the list that gave it its place, and scores that never rise. Those that got
-        their place one by one tell the coverage of the answer that ends with them; doubted steps do not count for it,
-        unless all are doubted.
+        their place one by one tell how likely the answer that ends with them is complete, as `coverage`, which
+        `search.coverage` corrects; doubted steps do not count for it, unless all are doubted.
     """
     if k is not None:
         depth = max(MAX_LIST_HITS, k)
@@ -108,7 +103,7 @@ def merge_steps(
         _List(hits, step, sure.get(step, 1.0) if sure else 1.0, step in doubted)
         for hits, step in zip(_prefer_others(unsplit, parts), steps, strict=True)
     ]
-    taken, given, coverages = _give_places(lists, max(k or 0, MIN_MERGED_HITS), estimate)
+    taken, given, coverages = _give_places(lists, max(k or 0, MIN_MERGED_HITS))
     rest = [(hit, some.step) for some in lists for hit in some.hits if hit.id not in taken]
     for hit, step in sorted(rest, key=lambda pair: (-pair[0].score, pair[0].id)):
         if taken.setdefault(hit.id, hit) is hit:
@@ -116,9 +111,7 @@ def merge_steps(
     return _finish(list(taken.values()), given, coverages, _find_steps(lists))
 
 
-def _give_places(
-    lists: Sequence[_List], count: int, estimate: Estimate
-) -> tuple[dict[str, Hit], dict[str, str | None], list[float]]:
+def _give_places(lists: Sequence[_List], count: int) -> tuple[dict[str, Hit], dict[str, str | None], list[float]]:
     """Give so many places one by one, each to the tool that raises the coverage of all lists most.
 
     Returns:
@@ -137,7 +130,7 @@ def _give_places(
         taken[hit.id], given[hit.id] = hit, step
         for some in lists:
             some.coverage += some.chances.get(hit.id, 0.0)
-        coverages.append(estimate(_multiply_coverages(counted), len(taken)))
+        coverages.append(_multiply_coverages(counted))
     return taken, given, coverages
 
 
@@ -150,12 +143,12 @@ def _multiply_coverages(lists: Sequence[_List]) -> float:
     )
 
 
-def estimate_coverage(hits: Sequence[Hit], estimate: Estimate = lambda merged, places: merged) -> tuple[Hit, ...]:
-    """Return the hits of a request with one need, with the coverage of the answer that ends with each."""
+def estimate_coverage(hits: Sequence[Hit]) -> tuple[Hit, ...]:
+    """Return the hits of a request with one need, with the coverage of the answer that ends with each, as merged."""
     covered, finished = 0.0, list(hits)
     for place, chance in enumerate(find_chances(hits)):
         covered += chance
-        finished[place] = _replace(hits[place], coverage=estimate(covered, place + 1))
+        finished[place] = _replace(hits[place], coverage=covered)
     return tuple(finished)
 
 

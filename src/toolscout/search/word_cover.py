@@ -1,4 +1,4 @@
-"""Keeps the last places of an answer for tools that match words of the request that no earlier tool has.
+"""Tells which words of a request the tools have, and keeps the last places for words that no earlier tool has.
 
 Requests often hold needs that no mark separates: "export the interpolated values of the angles in radians as text". The
 first tools then repeat each other's words, and the tool for a word that is said once stands behind them. So from the
@@ -14,8 +14,8 @@ the right ones share their object ("query and book a train"); word cover at earl
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +23,12 @@ import numpy.typing as npt
 from toolscout.search.step_words import VERBS
 from toolscout.types import Hit
 
-__all__ = ["FIRST_COVER_PLACE", "WordPoints", "cover_words"]
+__all__ = ["FIRST_COVER_PLACE", "WordTable", "Words", "cover_words", "read_words"]
 
 FIRST_COVER_PLACE: Final = 8  # from 0: so many tools keep their places
 LAST_COVER_PLACE: Final = 10  # after it all tools keep their order
 MIN_NEW_POINTS: Final = 3.0  # of BM25, by words that no tool before has
-MAX_COVER_HITS: Final = 60  # hits that may move up
+MAX_COVER_HITS: Final = 60  # hits whose words are read, and that may move up
 
 _LABEL: Final = re.compile(  # up to two words before a value: "train number T12306", "password is abc123"
     r"(?:\b[A-Za-z]{1,30}\s{1,3})?\b[A-Za-z]{1,30}(?:\s{1,3}(?:is|of|as|are|was))?[\s:#=('\"“]{1,4}"
@@ -36,17 +36,57 @@ _LABEL: Final = re.compile(  # up to two words before a value: "train number T12
 )
 _TOKEN: Final = re.compile(r"[\w'’-]+")
 
-WordPoints = Callable[[str, Sequence[str]], npt.NDArray[Any]]
-"""The request, ids of tools → the points of each word for each tool, (words, tools)."""
+
+class Words(Protocol):
+    """Compares the words of a text with those of tools: a BM25 index."""
+
+    def score_terms(self, query: str, ids: Sequence[str]) -> npt.NDArray[Any]:
+        """Return the points of each known word for each tool, (words, tools)."""
+        ...
+
+    def mass(self, query: str) -> tuple[float, float]:
+        """Return what a text can score at most, and the share of its words that some tool has."""
+        ...
 
 
-def cover_words(hits: tuple[Hit, ...], query: str, points: WordPoints, k: int | None = None) -> tuple[Hit, ...]:
+class WordTable(NamedTuple):
+    """Which words of a request the first hits have.
+
+    Attributes:
+        points: of each word that some tool has, for each hit, (words, hits).
+        columns: id of a hit → its column.
+        known: share of the words of the request that some tool has; None: the request has no words that count.
+    """
+
+    points: npt.NDArray[Any]
+    columns: Mapping[str, int]
+    known: float | None
+
+    def share(self, hits: Sequence[Hit]) -> list[float]:
+        """Return after each hit the share of the words that it or one before has; nothing if there are no words."""
+        if self.known is None:
+            return []
+        columns = [self.columns[hit.id] for hit in hits if hit.id in self.columns]
+        if not len(self.points):
+            return [0.0] * len(columns)
+        has = np.logical_or.accumulate(self.points[:, columns] > 0, axis=1)
+        return (self.known * has.mean(axis=0)).tolist()  # type: ignore[no-any-return]
+
+
+def read_words(query: str, hits: Sequence[Hit], words: Words) -> WordTable:
+    """Compare the words of a request with its first hits. Verbs and labels of values are left out."""
+    text, ids = _keep_objects(query), [hit.id for hit in hits[:MAX_COVER_HITS]]
+    most, known = words.mass(text)
+    columns = {tool_id: column for column, tool_id in enumerate(ids)}
+    return WordTable(words.score_terms(text, ids), columns, known if most else None)
+
+
+def cover_words(hits: tuple[Hit, ...], table: WordTable, k: int | None = None) -> tuple[Hit, ...]:
     """Return the hits with tools for uncovered words moved up to the last places.
 
     Args:
         hits: best first.
-        query: the request.
-        points: the points of each word.
+        table: of these hits.
         k: how many hits are wanted; None: all.
 
     Returns:
@@ -56,8 +96,7 @@ def cover_words(hits: tuple[Hit, ...], query: str, points: WordPoints, k: int | 
     last = LAST_COVER_PLACE if k is None else min(k, LAST_COVER_PLACE)
     if len(hits) <= FIRST_COVER_PLACE or last <= FIRST_COVER_PLACE:
         return hits
-    table = points(_keep_objects(query), [hit.id for hit in hits[:MAX_COVER_HITS]])
-    order = _choose_order(table, last)
+    order = _choose_order(table.points, last)
     if order == sorted(order):
         return hits
     moved = [hits[place] for place in order]
