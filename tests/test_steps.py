@@ -264,6 +264,17 @@ def test_a_step_that_is_hardly_one_leaves_the_first_places_to_the_others() -> No
     assert (merged[1].coverage or 0) > (merged[0].coverage or 0)
 
 
+def test_an_unsure_step_that_strays_from_the_request_leaves_the_first_places_to_it() -> None:
+    whole = hits(("s/a", 9), ("s/b", 8), ("s/c", 7.5))
+    lists, steps = [hits(("s/a", 9), ("s/b", 7)), hits(("t/x", 8), ("t/y", 7))], ["one", "use version 5"]
+
+    def rank(unsplit: Sequence[Hit], sure: float) -> list[str]:
+        return [hit.id for hit in merge_steps(unsplit, lists, steps, 5, sure={steps[1]: sure})]
+
+    assert rank(whole, 0.75)[:3] == ["s/a", "s/b", "t/x"]
+    assert rank(whole, 0.9)[1] == "t/x" and rank((*whole, *hits(("t/x", 1))), 0.75)[1] == "t/x"
+
+
 def test_an_unclear_step_prefers_what_the_unsplit_request_points_to() -> None:
     clear, unclear = hits(("t/weather", 20)), hits(("s/cancel_alarm", 5.2), ("s/cancel_rental", 4.0))
     merged = merge_steps(hits(("s/cancel_rental", 20)), [clear, unclear], ["one", "two"], 5)

@@ -62,10 +62,11 @@ def test_scores_never_rise_and_places_keep_their_coverage() -> None:
     assert [hit.coverage for hit in covered] == [hit.coverage for hit in HITS]
 
 
-def test_verbs_and_labels_of_values_count_for_nothing() -> None:
+def test_pasted_texts_verbs_and_labels_of_values_count_for_nothing() -> None:
     names = ("confirm", "flight", "verification", "code", "7788", "seat", "number", "B12", "password", "abc123")
     index = BM25.build_batches([[Tool(id=f"s/{name}", name=name) for name in sorted(names)]])
     request = "Confirm my flight, verification code 7788, seat number: B12, and the password is abc123"
+    request = f"NOTE: the seat has a code. query: {request}"
     table = read_words(request, [Hit(tool_id, 1.0, "bm25") for tool_id in index.ids], index)
     has = [tool_id for tool_id, column in table.columns.items() if table.points[:, column].any()]
     assert has == ["s/7788", "s/B12", "s/abc123", "s/flight"] and table.known == 1.0

@@ -7,7 +7,8 @@ prefers sources that the request or another step points to, and tools that the u
 
 Places go one by one to the tool that raises the coverage of all lists most, relative to what they have already. So a
 step with one clear tool leaves its places to steps with several likely ones, and the unsplit request competes as one
-more list. A step counts for less if no tool seems to fit it, or if the splitter is not sure that it is a step.
+more list. A step counts for less if no tool seems to fit it, or if the splitter is not sure that it is a step, and for
+still less if then its best tool is none of the first for the unsplit request: "use version number 5" is a detail.
 
 `benchmarks/coverage.py` fits the constants of the chances on dev requests with one gold tool, and the correction of the
 coverage (`search.coverage`). The others were chosen on joined and on single dev requests (`benchmarks/joined.py`).
@@ -38,6 +39,8 @@ MIN_GAIN_SHARE: Final = 0.15  # of what the aim lacks to 1: an answer ends where
 DOUBTED_SHARE: Final = 0.6  # of what a tool brings to a list, if the list's step is doubted
 SURE_STEP: Final = 0.8  # probability of being a step from which one counts wholly
 UNSURE_POWER: Final = 3  # below, it counts by this power of the proportion
+STRAY_SHARE: Final = 0.3  # of what a tool brings to the list of an unsure step that strays from the request
+MAX_RANK_IN_WHOLE: Final = 20  # a step strays if its best tool is not among so many of the unsplit request
 MIN_MERGED_HITS: Final = 20  # so many places are given out one by one, or k; the others follow by score
 MAX_LIST_HITS: Final = 60  # so many hits of each list are merged, or k; `explain` asks for all
 MAX_RANK_OF_STEP: Final = 10  # a hit of the unsplit request belongs to a step that ranks it among so many
@@ -59,9 +62,13 @@ def find_chances(hits: Sequence[Hit]) -> list[float]:
 class _List:
     """The hits of one list that may still get a place, their chances, and how far the list is covered."""
 
-    def __init__(self, hits: Sequence[Hit], step: str | None, sure: float = 1.0, doubted: bool = False) -> None:
+    def __init__(
+        self, hits: Sequence[Hit], step: str | None, sure: float = 1.0, doubted: bool = False, strays: bool = False
+    ) -> None:
         self.hits, self.step, self.sure, self.doubted = hits, step, sure, doubted
         self.share = min(1.0, sure / SURE_STEP) ** UNSURE_POWER * (DOUBTED_SHARE if doubted else 1.0)
+        if strays and sure < SURE_STEP:
+            self.share *= STRAY_SHARE
         self.place, self.coverage = 0, 0.0
         self.chances = {hit.id: chance for hit, chance in zip(hits, find_chances(hits), strict=False)}
 
@@ -98,17 +105,29 @@ def merge_steps(
     if k is not None:
         depth = max(MAX_LIST_HITS, k)
         unsplit, parts = unsplit[:depth], [hits[:depth] for hits in parts]
-    lists = [_List(unsplit, None)]
-    lists += [
-        _List(hits, step, sure.get(step, 1.0) if sure else 1.0, step in doubted)
-        for hits, step in zip(_prefer_others(unsplit, parts), steps, strict=True)
-    ]
+    lists = [_List(unsplit, None), *_list_steps(unsplit, parts, steps, doubted, sure or {})]
     taken, given, coverages = _give_places(lists, max(k or 0, MIN_MERGED_HITS))
     rest = [(hit, some.step) for some in lists for hit in some.hits if hit.id not in taken]
     for hit, step in sorted(rest, key=lambda pair: (-pair[0].score, pair[0].id)):
         if taken.setdefault(hit.id, hit) is hit:
             given[hit.id] = step
     return _finish(list(taken.values()), given, coverages, _find_steps(lists))
+
+
+def _list_steps(
+    unsplit: Sequence[Hit],
+    parts: Sequence[Sequence[Hit]],
+    steps: Sequence[str],
+    doubted: Container[str],
+    sure: Mapping[str, float],
+) -> list[_List]:
+    """Return the lists of the steps."""
+    first = {hit.id for hit in unsplit[:MAX_RANK_IN_WHOLE]}
+    strays = [bool(first) and first.isdisjoint(hit.id for hit in hits[:1]) for hits in parts]
+    return [
+        _List(hits, step, sure.get(step, 1.0), step in doubted, is_stray)
+        for hits, step, is_stray in zip(_prefer_others(unsplit, parts), steps, strays, strict=True)
+    ]
 
 
 def _give_places(lists: Sequence[_List], count: int) -> tuple[dict[str, Hit], dict[str, str | None], list[float]]:

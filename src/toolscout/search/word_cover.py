@@ -4,8 +4,8 @@ Requests often hold needs that no mark separates: "export the interpolated value
 first tools then repeat each other's words, and the tool for a word that is said once stands behind them. So from the
 ninth place on, the first tool comes next that scores enough BM25 points with words that none before it has. Its points
 must be many: tools that share no more than a name or a number with the rest of the request stay where they are. Verbs
-("confirm", "check") and the labels of values ("verification code 7788") count for nothing: they name no need by
-themselves, but many requests of several steps have one that no tool before repeats.
+("confirm", "check"), the labels of values ("verification code 7788") and a text pasted before the query ("EMAIL: …
+query: …") count for nothing: they name no need by themselves, but hold words that no tool before has.
 
 The numbers were chosen on train and dev requests of eight datasets (benchmarks/LAB.md). Fewer points move tools where
 the right ones share their object ("query and book a train"); word cover at earlier places does too.
@@ -33,6 +33,9 @@ MAX_COVER_HITS: Final = 60  # hits whose words are read, and that may move up
 _LABEL: Final = re.compile(  # up to two words before a value: "train number T12306", "password is abc123"
     r"(?:\b[A-Za-z]{1,30}\s{1,3})?\b[A-Za-z]{1,30}(?:\s{1,3}(?:is|of|as|are|was))?[\s:#=('\"“]{1,4}"
     r"(?=[A-Za-z]{0,30}-?\d)"
+)
+_PASTED: Final = re.compile(  # as in `search.steps`
+    r"\b(?:(?-i:[A-Z]{2,12})|context|background)[:：][\s\S]{1,2000}?\s(?:query|question)[:：]", re.IGNORECASE
 )
 _TOKEN: Final = re.compile(r"[\w'’-]+")
 
@@ -74,7 +77,7 @@ class WordTable(NamedTuple):
 
 
 def read_words(query: str, hits: Sequence[Hit], words: Words) -> WordTable:
-    """Compare the words of a request with its first hits. Verbs and labels of values are left out."""
+    """Compare the words of a request with its first hits. Verbs, labels of values and pasted texts are left out."""
     text, ids = _keep_objects(query), [hit.id for hit in hits[:MAX_COVER_HITS]]
     most, known = words.mass(text)
     columns = {tool_id: column for column, tool_id in enumerate(ids)}
@@ -105,8 +108,9 @@ def cover_words(hits: tuple[Hit, ...], table: WordTable, k: int | None = None) -
 
 
 def _keep_objects(query: str) -> str:
-    """Return a request without its verbs and without the labels of values."""
-    return _TOKEN.sub(lambda match: "" if match[0].lower() in VERBS else match[0], _LABEL.sub(" ", query))
+    """Return a request without pasted texts, verbs and the labels of values."""
+    own = _PASTED.sub(" ", query)
+    return _TOKEN.sub(lambda match: "" if match[0].lower() in VERBS else match[0], _LABEL.sub(" ", own))
 
 
 def _choose_order(table: npt.NDArray[Any], last: int) -> list[int]:
