@@ -24,7 +24,7 @@ def give_points(first: float = 4.0, second: float = 4.0, repeated: float = 9.0) 
 
 
 def as_table(points: npt.NDArray[np.float32], known: float | None = 1.0) -> WordTable:
-    return WordTable(points, {hit.id: column for column, hit in enumerate(HITS)}, known)
+    return WordTable(points, points, {hit.id: column for column, hit in enumerate(HITS)}, known)
 
 
 def cover(points: npt.NDArray[np.float32], k: int | None = 10) -> list[str]:
@@ -62,14 +62,23 @@ def test_scores_never_rise_and_places_keep_their_coverage() -> None:
     assert [hit.coverage for hit in covered] == [hit.coverage for hit in HITS]
 
 
-def test_pasted_texts_verbs_and_labels_of_values_count_for_nothing() -> None:
+def test_verbs_and_labels_of_values_count_for_nothing() -> None:
     names = ("confirm", "flight", "verification", "code", "7788", "seat", "number", "B12", "password", "abc123")
     index = BM25.build_batches([[Tool(id=f"s/{name}", name=name) for name in sorted(names)]])
     request = "Confirm my flight, verification code 7788, seat number: B12, and the password is abc123"
-    request = f"NOTE: the seat has a code. query: {request}"
     table = read_words(request, [Hit(tool_id, 1.0, "bm25") for tool_id in index.ids], index)
     has = [tool_id for tool_id, column in table.columns.items() if table.points[:, column].any()]
     assert has == ["s/7788", "s/B12", "s/abc123", "s/flight"] and table.known == 1.0
+
+
+def test_pasted_texts_bring_no_tool() -> None:
+    others = [Tool(id=f"s/{number:03}", name=f"book {number}") for number in range(200)]
+    index = BM25.build_batches([[*others, Tool(id="t/menu", name="menu"), Tool(id="t/seat", name="seat")]])
+    hits = tuple(Hit(tool_id, 1.0, "bm25") for tool_id in (*index.ids[:10], "t/menu", "t/seat"))
+    request = "NOTE: the menu is new. query: book a seat"
+    table = read_words(request, hits, index)
+    assert [hit.id for hit in cover_words(hits, table, 10)[8:10]] == ["t/seat", "s/008"]
+    assert table.points[:, table.columns["t/menu"]].any()  # its words count for the coverage
 
 
 def test_the_share_of_the_words_grows_with_the_tools() -> None:

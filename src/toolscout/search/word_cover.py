@@ -5,7 +5,7 @@ first tools then repeat each other's words, and the tool for a word that is said
 ninth place on, the first tool comes next that scores enough BM25 points with words that none before it has. Its points
 must be many: tools that share no more than a name or a number with the rest of the request stay where they are. Verbs
 ("confirm", "check"), the labels of values ("verification code 7788") and a text pasted before the query ("EMAIL: …
-query: …") count for nothing: they name no need by themselves, but hold words that no tool before has.
+query: …") bring no tool: they name no need by themselves, but hold words that no tool before has.
 
 The numbers were chosen on train and dev requests of eight datasets (benchmarks/LAB.md). Fewer points move tools where
 the right ones share their object ("query and book a train"); word cover at earlier places does too.
@@ -57,11 +57,13 @@ class WordTable(NamedTuple):
 
     Attributes:
         points: of each word that some tool has, for each hit, (words, hits).
+        own: the same, without the words of pasted texts alone.
         columns: id of a hit → its column.
         known: share of the words of the request that some tool has; None: the request has no words that count.
     """
 
     points: npt.NDArray[Any]
+    own: npt.NDArray[Any]
     columns: Mapping[str, int]
     known: float | None
 
@@ -77,11 +79,13 @@ class WordTable(NamedTuple):
 
 
 def read_words(query: str, hits: Sequence[Hit], words: Words) -> WordTable:
-    """Compare the words of a request with its first hits. Verbs, labels of values and pasted texts are left out."""
+    """Compare the words of a request with its first hits. Verbs and labels of values are left out."""
     text, ids = _keep_objects(query), [hit.id for hit in hits[:MAX_COVER_HITS]]
-    most, known = words.mass(text)
+    points, (most, known) = words.score_terms(text, ids), words.mass(text)
+    asked = _PASTED.sub(" ", query)
+    own = points if asked == query else words.score_terms(_keep_objects(asked), ids)
     columns = {tool_id: column for column, tool_id in enumerate(ids)}
-    return WordTable(words.score_terms(text, ids), columns, known if most else None)
+    return WordTable(points, own, columns, known if most else None)
 
 
 def cover_words(hits: tuple[Hit, ...], table: WordTable, k: int | None = None) -> tuple[Hit, ...]:
@@ -99,7 +103,7 @@ def cover_words(hits: tuple[Hit, ...], table: WordTable, k: int | None = None) -
     last = LAST_COVER_PLACE if k is None else min(k, LAST_COVER_PLACE)
     if len(hits) <= FIRST_COVER_PLACE or last <= FIRST_COVER_PLACE:
         return hits
-    order = _choose_order(table.points, last)
+    order = _choose_order(table.own, last)
     if order == sorted(order):
         return hits
     moved = [hits[place] for place in order]
@@ -108,9 +112,8 @@ def cover_words(hits: tuple[Hit, ...], table: WordTable, k: int | None = None) -
 
 
 def _keep_objects(query: str) -> str:
-    """Return a request without pasted texts, verbs and the labels of values."""
-    own = _PASTED.sub(" ", query)
-    return _TOKEN.sub(lambda match: "" if match[0].lower() in VERBS else match[0], _LABEL.sub(" ", own))
+    """Return a request without its verbs and without the labels of values."""
+    return _TOKEN.sub(lambda match: "" if match[0].lower() in VERBS else match[0], _LABEL.sub(" ", query))
 
 
 def _choose_order(table: npt.NDArray[Any], last: int) -> list[int]:
