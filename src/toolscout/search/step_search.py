@@ -24,7 +24,7 @@ from toolscout.search.exact_names import parse_selection
 from toolscout.search.pipeline import Stage, Verdict
 from toolscout.search.step_merge import BestChance, estimate_coverage, find_best_chances, merge_steps
 from toolscout.search.steps import Splitter, is_command
-from toolscout.search.word_cover import FIRST_COVER_PLACE, Words, cover_words, read_words
+from toolscout.search.word_cover import FIRST_COVER_PLACE, Compare, Words, cover_words, read_words
 from toolscout.types import Explanation, Hit, Search, Trace
 
 __all__ = ["StepSearch"]
@@ -50,6 +50,7 @@ class StepSearch(Stage):
         coverage: CoverageModel | None = None,
         is_chat: IsChat | None = None,
         words: Words | None = None,
+        compare: Compare | None = None,
     ) -> None:
         """Search with a base.
 
@@ -62,9 +63,10 @@ class StepSearch(Stage):
                 of few words are hardly ever turned away. None: every request may be split.
             words: compares the words of requests with tools; see `search.word_cover`. None: no tool moves up, and the
                 coverage does not read them.
+            compare: compares texts with tools by their vectors; see `search.word_cover`. None: words alone move a tool.
         """
         self.base, self.splitter, self.judge = base, splitter, judge
-        self.is_chat, self.words = is_chat, words
+        self.is_chat, self.words, self.compare = is_chat, words, compare
         self.coverage = load_coverage() if coverage is None else coverage
         self.asks = base.asks
 
@@ -100,7 +102,7 @@ class StepSearch(Stage):
         shares: Sequence[float] = ()
         if words is not None and hits and not answer.rewrites and parse_selection(answer.query) is None:
             table = read_words(answer.query, hits, words)
-            hits = cover_words(hits, table, answer.k)
+            hits = cover_words(hits, table, answer.k, words, self.compare)
             shares = table.share(hits)
         missed = self.rate_split(answer.query, answer.steps).missed
         return msgspec.structs.replace(answer, hits=self.coverage.correct(hits, missed, shares))

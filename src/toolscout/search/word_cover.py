@@ -2,9 +2,10 @@
 
 Requests often hold needs that no mark separates: "export the interpolated values of the angles in radians as text". The
 first tools then repeat each other's words, and the tool for a word that is said once stands behind them. So from the
-ninth place on, the first tool comes next that scores enough BM25 points with words that none before it has. Its points
-must be many: tools that share no more than a name or a number with the rest of the request stay where they are. Verbs
-("confirm", "check"), the labels of values ("verification code 7788") and a text pasted before the query ("EMAIL: …
+ninth place on, the first tool comes next that scores enough BM25 points with words that none before it has, if its
+vector is also among the nearest to these words together. Without vectors its points must be more: tools that share no
+more than a name or a number with the rest of the request stay where they are. Verbs ("confirm", "check"), the labels of
+values ("verification code 7788") and a text pasted before the query ("EMAIL: …
 query: …") bring no tool: they name no need by themselves, but hold words that no tool before has.
 
 The numbers were chosen on train and dev requests of eight datasets (benchmarks/LAB.md). Fewer points move tools where
@@ -14,7 +15,7 @@ the right ones share their object ("query and book a train"); word cover at earl
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -23,11 +24,13 @@ import numpy.typing as npt
 from toolscout.search.step_words import VERBS
 from toolscout.types import Hit
 
-__all__ = ["FIRST_COVER_PLACE", "WordTable", "Words", "cover_words", "read_words"]
+__all__ = ["FIRST_COVER_PLACE", "Compare", "WordTable", "Words", "cover_words", "read_words"]
 
 FIRST_COVER_PLACE: Final = 8  # from 0: so many tools keep their places
 LAST_COVER_PLACE: Final = 10  # after it all tools keep their order
 MIN_NEW_POINTS: Final = 3.0  # of BM25, by words that no tool before has
+MIN_NEAR_POINTS: Final = 2.0  # the same, for a tool that is near to the words
+NEAR_TOOLS: Final = 5  # hits that count as near
 MAX_COVER_HITS: Final = 60  # hits whose words are read, and that may move up
 
 _LABEL: Final = re.compile(  # up to two words before a value: "train number T12306", "password is abc123"
@@ -38,6 +41,10 @@ _PASTED: Final = re.compile(  # as in `search.steps`
     r"\b(?:(?-i:[A-Z]{2,12})|context|background)[:：][\s\S]{1,2000}?\s(?:query|question)[:：]", re.IGNORECASE
 )
 _TOKEN: Final = re.compile(r"[\w'’-]+")
+
+
+Compare = Callable[[str, Sequence[str]], npt.NDArray[Any]]
+"""A text, ids of tools → how near the vector of each is, (tools,)."""
 
 
 class Words(Protocol):
@@ -51,6 +58,10 @@ class Words(Protocol):
         """Return what a text can score at most, and the share of its words that some tool has."""
         ...
 
+    def weigh_query(self, query: str) -> Mapping[str, float]:
+        """Return the weight of each known term of a text, in the order of `score_terms`."""
+        ...
+
 
 class WordTable(NamedTuple):
     """Which words of a request the first hits have.
@@ -60,12 +71,14 @@ class WordTable(NamedTuple):
         own: the same, without the words of pasted texts alone.
         columns: id of a hit → its column.
         known: share of the words of the request that some tool has; None: the request has no words that count.
+        asked: the request without pasted texts, verbs and labels, whose words `own` has.
     """
 
     points: npt.NDArray[Any]
     own: npt.NDArray[Any]
     columns: Mapping[str, int]
     known: float | None
+    asked: str = ""
 
     def share(self, hits: Sequence[Hit]) -> list[float]:
         """Return after each hit the share of the words that it or one before has; nothing if there are no words."""
@@ -82,19 +95,27 @@ def read_words(query: str, hits: Sequence[Hit], words: Words) -> WordTable:
     """Compare the words of a request with its first hits. Verbs and labels of values are left out."""
     text, ids = _keep_objects(query), [hit.id for hit in hits[:MAX_COVER_HITS]]
     points, (most, known) = words.score_terms(text, ids), words.mass(text)
-    asked = _PASTED.sub(" ", query)
-    own = points if asked == query else words.score_terms(_keep_objects(asked), ids)
+    asked = _keep_objects(_PASTED.sub(" ", query))
+    own = points if asked == text else words.score_terms(asked, ids)
     columns = {tool_id: column for column, tool_id in enumerate(ids)}
-    return WordTable(points, own, columns, known if most else None)
+    return WordTable(points, own, columns, known if most else None, asked)
 
 
-def cover_words(hits: tuple[Hit, ...], table: WordTable, k: int | None = None) -> tuple[Hit, ...]:
+def cover_words(
+    hits: tuple[Hit, ...],
+    table: WordTable,
+    k: int | None = None,
+    words: Words | None = None,
+    compare: Compare | None = None,
+) -> tuple[Hit, ...]:
     """Return the hits with tools for uncovered words moved up to the last places.
 
     Args:
         hits: best first.
         table: of these hits.
         k: how many hits are wanted; None: all.
+        words: that the table was read with.
+        compare: compares the uncovered words with tools. None, or without `words`: the points alone decide.
 
     Returns:
         All hits, with scores that never rise. Places keep their coverage, since a hit that moves up changes hardly more
@@ -103,7 +124,11 @@ def cover_words(hits: tuple[Hit, ...], table: WordTable, k: int | None = None) -
     last = LAST_COVER_PLACE if k is None else min(k, LAST_COVER_PLACE)
     if len(hits) <= FIRST_COVER_PLACE or last <= FIRST_COVER_PLACE:
         return hits
-    order = _choose_order(table.own, last)
+    if words is None or compare is None:
+        order = _choose_order(table.own, last, MIN_NEW_POINTS)
+    else:
+        near = _find_near(table, words, compare)
+        order = _choose_order(table.own, last, MIN_NEAR_POINTS, near) if len(near) else []
     if order == sorted(order):
         return hits
     moved = [hits[place] for place in order]
@@ -116,12 +141,26 @@ def _keep_objects(query: str) -> str:
     return _TOKEN.sub(lambda match: "" if match[0].lower() in VERBS else match[0], _LABEL.sub(" ", query))
 
 
-def _choose_order(table: npt.NDArray[Any], last: int) -> list[int]:
-    """Return the places of the hits in their new order."""
+def _find_near(table: WordTable, words: Words, compare: Compare) -> npt.NDArray[Any]:
+    """Return the places of the hits that are near to the words that none of the first has; none if none may move up."""
+    is_covered = np.asarray((table.own[:, :FIRST_COVER_PLACE] > 0).any(axis=1))
+    if not (table.own[~is_covered, FIRST_COVER_PLACE:].sum(axis=0) >= MIN_NEAR_POINTS).any():
+        return np.zeros(0, dtype=np.intp)
+    covered = {term for term, has in zip(words.weigh_query(table.asked), is_covered, strict=True) if has}
+    rest = [word for word in _TOKEN.findall(table.asked) if words.mass(word)[0]]
+    uncovered = " ".join([word for word in rest if covered.isdisjoint(words.weigh_query(word))])
+    return np.argsort(-compare(uncovered, [*table.columns]), kind="stable")[:NEAR_TOOLS]
+
+
+def _choose_order(
+    table: npt.NDArray[Any], last: int, least: float, allowed: npt.NDArray[Any] | None = None
+) -> list[int]:
+    """Return the places of the hits in their new order; `allowed`: the places of those that may move up."""
+    may_move = np.ones(table.shape[1], dtype=bool) if allowed is None else np.isin(np.arange(table.shape[1]), allowed)
     chosen, left = list(range(FIRST_COVER_PLACE)), list(range(FIRST_COVER_PLACE, table.shape[1]))
     uncovered = ~(table[:, chosen] > 0).any(axis=1)
     while len(chosen) < last and left:
-        enough = table[uncovered][:, left].sum(axis=0) >= MIN_NEW_POINTS
+        enough = (table[uncovered][:, left].sum(axis=0) >= least) & may_move[left]
         place = left.pop(int(np.argmax(enough)))  # the first that has enough, or the first of all
         chosen.append(place)
         uncovered &= table[:, place] <= 0
