@@ -40,11 +40,12 @@ from toolscout.lab.bench import load_dataset
 from toolscout.lab.machine import provenance
 from toolscout.recipes import registry
 from toolscout.scout import MAX_AUTO_TOOLS
-from toolscout.search.coverage import BUNDLED_COVERAGE, COVERAGE_FORMAT, CoverageModel
+from toolscout.search.coverage import BUNDLED_COVERAGE, COVERAGE_FORMAT, USUAL_SHARE, CoverageModel
 from toolscout.search.pipeline import Stage
 from toolscout.search.prerequisites import bring_prerequisites
 from toolscout.search.step_merge import CANDIDATES, end_answer
 from toolscout.search.step_search import StepSearch
+from toolscout.search.word_cover import read_words
 from toolscout.sources.folder import read_tools
 from toolscout.types import Hit, Search
 
@@ -60,10 +61,10 @@ SINGLES = 600
 JOINED = 300
 BINS = 10
 MAX_GROUP_WEIGHT = 150  # a set and kind weighs as its requests in the fit, but at most as so many
-RIDGE = 1e-3
+RIDGE = 1e-4
 BATCH = 64
 DRAWS = 20  # for the floor
-RAW = CoverageModel(COVERAGE_FORMAT, {}, 0.0, 1.0, 0.0, 0.0)  # returns the estimate of the merge as it is
+RAW = CoverageModel(COVERAGE_FORMAT, {}, 0.0, 1.0, 0.0, 0.0, 0.0)  # returns the estimate of the merge as it is
 
 
 class Request(NamedTuple):
@@ -72,12 +73,14 @@ class Request(NamedTuple):
     Attributes:
         merged: the estimates of the merge.
         missed: expected number of missed steps.
+        shares: of the words that the tools have.
         complete: whether the answer is complete.
         roles: of the tools.
     """
 
     merged: list[float]
     missed: float
+    shares: list[float]
     complete: list[bool]
     roles: list[str]
 
@@ -128,14 +131,16 @@ def search_requests(
             merged = np.maximum.accumulate([hit.coverage or 0.0 for hit in hits]).tolist() if hits else []
             complete = [is_complete(gold, ids[:count]) for count in range(1, len(hits) + 1)]
             missed = steps.rate_split(text, search.steps).missed
-            yield Request(merged, missed, complete, [hit.role for hit in hits])
+            shares = read_words(text, hits, steps.words).share(hits) if steps.words else []
+            yield Request(merged, missed, shares or [USUAL_SHARE] * len(hits), complete, [hit.role for hit in hits])
 
 
 def as_columns(request: Request) -> np.ndarray:
-    """Return the inputs of the model, (tools, 4): constant, logit of the merged estimate, log of tools, missed."""
+    """Return the inputs of the model, constant, logit of the merged estimate, log of tools, missed, share."""
     merged = np.clip(request.merged, 1e-4, 1 - 1e-4)
     places = np.log(np.arange(1, len(merged) + 1))
     columns = [np.ones(len(merged)), np.log(merged / (1 - merged)), places, np.full(len(merged), request.missed)]
+    columns.append(np.array(request.shares))
     return np.stack(columns, axis=1)
 
 
@@ -152,7 +157,7 @@ def fit_model(groups: Groups, about: Mapping[str, Any]) -> CoverageModel:
         ]
     )
     weights /= weights.sum()
-    penalty = np.array([0.0, RIDGE, RIDGE, RIDGE])
+    penalty = np.array([0.0, RIDGE, RIDGE, RIDGE, RIDGE])
 
     def measure_loss(numbers: np.ndarray) -> tuple[float, np.ndarray]:
         logits = inputs @ numbers
@@ -160,14 +165,15 @@ def fit_model(groups: Groups, about: Mapping[str, Any]) -> CoverageModel:
         slope = inputs.T @ (weights * (1 / (1 + np.exp(-logits)) - complete)) + 2 * penalty * numbers
         return float(loss), slope
 
-    bounds = [(None, None), (0.01, None), (0.0, None), (None, None)]
-    found = minimize(measure_loss, np.array([0.0, 1.0, 0.0, 0.0]), jac=True, method="L-BFGS-B", bounds=bounds)
+    bounds = [(None, None), (0.01, None), (0.0, None), (None, None), (0.0, None)]
+    found = minimize(measure_loss, np.array([0.0, 1.0, 0.0, 0.0, 0.0]), jac=True, method="L-BFGS-B", bounds=bounds)
     return CoverageModel(COVERAGE_FORMAT, dict(about), *(round(float(number), 4) for number in found.x))
 
 
 def estimate(model: CoverageModel, request: Request) -> list[float]:
     """Return the coverage after each tool."""
-    return [model.estimate(value, count, request.missed) for count, value in enumerate(request.merged, 1)]
+    rows = enumerate(zip(request.merged, request.shares, strict=True), 1)
+    return [model.estimate(value, count, request.missed, share) for count, (value, share) in rows]
 
 
 class Estimated(NamedTuple):
@@ -312,7 +318,8 @@ def main() -> None:
     counts = {f"{name}, {kind}": len(rows) for (name, kind), rows in fitted.items() if kind != "hidden"}
     command = "python benchmarks/coverage.py --write"
     model = fit_model(fitted, {"requests": counts, "edition": "dev", "encoder": "static", "command": command})
-    click.echo(f"constant {model.constant}, merged {model.merged}, places {model.places}, missed {model.missed}")
+    numbers = {name: getattr(model, name) for name in ("constant", "merged", "places", "missed", "words")}
+    click.echo(", ".join(f"{name} {number}" for name, number in numbers.items()))
     if options.write:
         BUNDLED_COVERAGE.write_bytes(msgspec.json.format(msgspec.json.encode(model), indent=1) + b"\n")
     measured = dict(fitted)

@@ -264,6 +264,17 @@ def test_a_step_that_is_hardly_one_leaves_the_first_places_to_the_others() -> No
     assert (merged[1].coverage or 0) > (merged[0].coverage or 0)
 
 
+def test_an_unsure_step_that_strays_from_the_request_leaves_the_first_places_to_it() -> None:
+    whole = hits(("s/a", 9), ("s/b", 8), ("s/c", 7.5))
+    lists, steps = [hits(("s/a", 9), ("s/b", 7)), hits(("t/x", 8), ("t/y", 7))], ["one", "use version 5"]
+
+    def rank(unsplit: Sequence[Hit], sure: float) -> list[str]:
+        return [hit.id for hit in merge_steps(unsplit, lists, steps, 5, sure={steps[1]: sure})]
+
+    assert rank(whole, 0.75)[:3] == ["s/a", "s/b", "t/x"]
+    assert rank(whole, 0.9)[1] == "t/x" and rank((*whole, *hits(("t/x", 1))), 0.75)[1] == "t/x"
+
+
 def test_an_unclear_step_prefers_what_the_unsplit_request_points_to() -> None:
     clear, unclear = hits(("t/weather", 20)), hits(("s/cancel_alarm", 5.2), ("s/cancel_rental", 4.0))
     merged = merge_steps(hits(("s/cancel_rental", 20)), [clear, unclear], ["one", "two"], 5)
@@ -310,6 +321,17 @@ def test_the_coverage_grows_with_the_merged_estimate_and_the_tools_and_falls_wit
     assert 0 < model.estimate(0.3, 2) < model.estimate(0.6, 2) < model.estimate(0.6, 5) < 1
     assert model.estimate(0.6, 5, missed=1.0) < model.estimate(0.6, 5, missed=0.2)
     assert model.estimate(0.0, 1) == 0.0 and model.estimate(1.0, 1) < 1
+    assert model.estimate(0.6, 5, share=0.2) < model.estimate(0.6, 5) < model.estimate(0.6, 5, share=0.9)
+
+
+def test_each_tool_tells_the_coverage_of_the_answer_that_ends_with_it() -> None:
+    model = load_coverage()
+    some = estimate_coverage(hits(("s/a", 8), ("s/b", 7), ("s/c", 6)))
+    merged = [hit.coverage or 0.0 for hit in some]
+    corrected = model.correct((*some, Hit("s/d", 1.0, "")), 0.3, [0.2, 0.4])
+    expected = [model.estimate(merged[n], n + 1, 0.3, (0.2, 0.4, 0.4)[n]) for n in range(3)]
+    assert [hit.coverage for hit in corrected] == [*expected, None]
+    assert [hit.coverage for hit in model.correct(some)] == [model.estimate(merged[n], n + 1) for n in range(3)]
 
 
 def test_a_split_is_rated_by_the_probabilities_of_its_cuts() -> None:
@@ -333,11 +355,12 @@ def test_a_split_is_rated_with_completed_references() -> None:
     "content",
     [
         "",
-        '{"format": "coverage/0", "about": {}, "constant": 0, "merged": 1, "places": 0, "missed": 0}',
-        '{"format": "coverage/1", "about": {}, "constant": 0, "merged": -1, "places": 0, "missed": 0}',
-        '{"format": "coverage/1", "about": {}, "constant": 0, "merged": 1, "places": -1, "missed": 0}',
+        '{"format": "coverage/1", "about": {}, "constant": 0, "merged": 1, "places": 0, "missed": 0, "words": 0}',
+        '{"format": "coverage/2", "about": {}, "constant": 0, "merged": -1, "places": 0, "missed": 0, "words": 0}',
+        '{"format": "coverage/2", "about": {}, "constant": 0, "merged": 1, "places": -1, "missed": 0, "words": 0}',
+        '{"format": "coverage/2", "about": {}, "constant": 0, "merged": 1, "places": 0, "missed": 0, "words": -1}',
     ],
-    ids=["empty", "another format", "falls with the estimate", "falls with the tools"],
+    ids=["empty", "another format", "falls with the estimate", "falls with the tools", "falls with the words"],
 )
 def test_a_damaged_coverage_model_is_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "coverage.json"
@@ -376,6 +399,16 @@ def test_one_need_is_answered_as_by_hybrid() -> None:
     ranked = [[[(hit.id, hit.score, hit.why) for hit in found.hits] for found in batch] for batch in (plain, split)]
     assert ranked[0] == ranked[1]
     assert all(found.steps == () and found.uncovered == () for found in split)
+
+
+def test_words_that_no_tool_has_lower_the_coverage() -> None:
+    stage = build("scout", Catalogue.of(TOOLS))
+    assert isinstance(stage, StepSearch)
+    known, unknown = Search(query="weather forecast of a city"), Search(query="weather by sundial, gnomon, astrolabe")
+    read = [found.hits[0].coverage or 0.0 for found in stage([known, unknown])]
+    stage.words = None
+    unread = [found.hits[0].coverage or 0.0 for found in stage([known, unknown])]
+    assert read[0] > unread[0] and read[1] < unread[1]
 
 
 def test_a_caller_may_ask_for_no_split() -> None:

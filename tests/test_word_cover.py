@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ import pytest
 from toolscout.catalogue.store import Catalogue
 from toolscout.indexes.sparse import BM25
 from toolscout.recipes.registry import build
-from toolscout.search.word_cover import FIRST_COVER_PLACE, cover_words
+from toolscout.search.word_cover import FIRST_COVER_PLACE, WordTable, cover_words, read_words
 from toolscout.types import Hit, Search, Tool
 
 HITS = tuple(Hit(f"s/{number:02}", 30.0 - number, "bm25", coverage=number / 20) for number in range(20))
@@ -25,8 +25,12 @@ def give_points(first: float = 4.0, second: float = 4.0, repeated: float = 9.0) 
     return table
 
 
-def cover(table: npt.NDArray[np.float32], k: int | None = 10) -> list[str]:
-    return [hit.id for hit in cover_words(HITS, "request", lambda query, ids: table[:, : len(ids)], k)]
+def as_table(points: npt.NDArray[np.float32], known: float | None = 1.0) -> WordTable:
+    return WordTable(points, points, {hit.id: column for column, hit in enumerate(HITS)}, known)
+
+
+def cover(points: npt.NDArray[np.float32], k: int | None = 10) -> list[str]:
+    return [hit.id for hit in cover_words(HITS, as_table(points), k)]
 
 
 def test_tools_for_words_that_no_earlier_tool_has_take_the_last_places() -> None:
@@ -54,29 +58,77 @@ def test_the_first_eight_places_stay(k: int | None, moved: int) -> None:
 
 
 def test_scores_never_rise_and_places_keep_their_coverage() -> None:
-    covered = cover_words(HITS, "request", lambda query, ids: give_points(), 10)
+    covered = cover_words(HITS, as_table(give_points()), 10)
     scores = [hit.score for hit in covered]
     assert scores == sorted(scores, reverse=True)
     assert [hit.coverage for hit in covered] == [hit.coverage for hit in HITS]
 
 
 def test_verbs_and_labels_of_values_count_for_nothing() -> None:
-    queries: list[str] = []
-
-    def record(query: str, ids: Sequence[str]) -> npt.NDArray[np.float32]:
-        queries.append(query)
-        return give_points()
-
-    cover_words(HITS, "Confirm my flight, verification code 7788, seat number: B12, and the password is abc123", record)
-    assert queries[0].replace(",", "").split() == ["my", "flight", "7788", "B12", "and", "abc123"]
+    names = ("confirm", "flight", "verification", "code", "7788", "seat", "number", "B12", "password", "abc123")
+    index = BM25.build_batches([[Tool(id=f"s/{name}", name=name) for name in sorted(names)]])
+    request = "Confirm my flight, verification code 7788, seat number: B12, and the password is abc123"
+    table = read_words(request, [Hit(tool_id, 1.0, "bm25") for tool_id in index.ids], index)
+    has = [tool_id for tool_id, column in table.columns.items() if table.points[:, column].any()]
+    assert has == ["s/7788", "s/B12", "s/abc123", "s/flight"] and table.known == 1.0
 
 
-def test_few_hits_ask_for_no_points() -> None:
-    def refuse(query: str, ids: Sequence[str]) -> npt.NDArray[np.float32]:
-        raise AssertionError("no points are needed")
+def test_pasted_texts_bring_no_tool() -> None:
+    index = give_index()
+    hits = tuple(Hit(tool_id, 1.0, "bm25") for tool_id in (*index.ids[:10], "t/menu", "t/seat"))
+    request = "NOTE: the menu is new. query: book a seat"
+    table = read_words(request, hits, index)
+    assert [hit.id for hit in cover_words(hits, table, 10, index, give_nearness([], "t/"))[8:10]] == ["t/seat", "s/008"]
+    assert table.points[:, table.columns["t/menu"]].any()  # its words count for the coverage
 
-    assert cover_words(HITS[:8], "request", refuse) == HITS[:8]
-    assert cover_words(HITS, "request", refuse, 5) == HITS
+
+def give_index() -> BM25:
+    others = [Tool(id=f"s/{number:03}", name=f"book parcel {number}") for number in range(200)]
+    found = [Tool(id="t/menu", name="menu"), Tool(id="t/seat", name="seat"), Tool(id="t/sofa", name="sofa seat")]
+    return BM25.build_batches([[*others, *found]])
+
+
+def give_nearness(asked: list[str], near: str) -> Callable[[str, Sequence[str]], npt.NDArray[np.float32]]:
+    def compare(text: str, ids: Sequence[str]) -> npt.NDArray[np.float32]:
+        asked.append(text)
+        return np.array([1.0 if tool_id.startswith(near) else 0.1 for tool_id in ids], dtype=np.float32)
+
+    return compare
+
+
+def test_a_tool_moves_up_only_if_it_is_near_to_the_words_that_are_left() -> None:
+    index, asked = give_index(), list[str]()
+    ids = (*index.ids[:14], "t/menu", "t/seat", "t/sofa")
+    hits = tuple(Hit(tool_id, 1.0, "bm25") for tool_id in ids)
+    table = read_words("book the parcel, a menu, a seat and the gnomon", hits, index)
+    near_seat = cover_words(hits, table, 10, index, give_nearness(asked, "t/s"))
+    assert [hit.id for hit in near_seat[8:10]] == ["t/seat", "s/008"] and asked == ["menu seat gnomon"]
+    near_all = cover_words(hits, table, 10, index, give_nearness([], "t/"))
+    assert [hit.id for hit in near_all[8:10]] == ["t/menu", "t/seat"]
+    assert cover_words(hits, table, 10, index, give_nearness([], "s/")) == hits
+
+
+def test_without_words_that_are_left_nothing_is_compared() -> None:
+    index, asked = give_index(), list[str]()
+    hits = tuple(Hit(tool_id, 1.0, "bm25") for tool_id in ("t/menu", *index.ids[:20]))
+    table = read_words("the menu", hits, index)
+    assert cover_words(hits, table, 10, index, give_nearness(asked, "t/")) == hits and not asked
+
+
+def test_the_share_of_the_words_grows_with_the_tools() -> None:
+    shares = as_table(give_points(), known=0.5).share(HITS)
+    assert [shares[place] for place in (0, 11, 12, 14, 19)] == pytest.approx([0.125, 0.125, 0.25, 0.375, 0.375])
+    assert as_table(give_points(), known=0.5).share(HITS[12:13]) == [0.125]
+    assert as_table(give_points()[:0], known=0.0).share(HITS[:2]) == [0.0, 0.0]
+    assert as_table(give_points()[:0], known=None).share(HITS) == []
+
+
+def test_words_that_no_tool_has_lower_the_share() -> None:
+    index = BM25.build_batches([[Tool(id="s/a", name="angle"), Tool(id="s/b", name="radians")]])
+    hits = [Hit("s/a", 2.0, "bm25"), Hit("s/b", 1.0, "bm25")]
+    assert read_words("angle radians", hits, index).share(hits) == [0.5, 1.0]
+    assert read_words("angle radians sundial gnomon", hits, index).share(hits) == [0.25, 0.5]
+    assert read_words("and the of", hits, index).share(hits) == []
 
 
 @pytest.mark.parametrize("min_pruned_tools", [1, 20_000])

@@ -7,7 +7,8 @@ prefers sources that the request or another step points to, and tools that the u
 
 Places go one by one to the tool that raises the coverage of all lists most, relative to what they have already. So a
 step with one clear tool leaves its places to steps with several likely ones, and the unsplit request competes as one
-more list. A step counts for less if no tool seems to fit it, or if the splitter is not sure that it is a step.
+more list. A step counts for less if no tool seems to fit it, or if the splitter is not sure that it is a step, and for
+still less if then its best tool is none of the first for the unsplit request: "use version number 5" is a detail.
 
 `benchmarks/coverage.py` fits the constants of the chances on dev requests with one gold tool, and the correction of the
 coverage (`search.coverage`). The others were chosen on joined and on single dev requests (`benchmarks/joined.py`).
@@ -18,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from toolscout.types import Hit
@@ -38,12 +39,11 @@ MIN_GAIN_SHARE: Final = 0.15  # of what the aim lacks to 1: an answer ends where
 DOUBTED_SHARE: Final = 0.6  # of what a tool brings to a list, if the list's step is doubted
 SURE_STEP: Final = 0.8  # probability of being a step from which one counts wholly
 UNSURE_POWER: Final = 3  # below, it counts by this power of the proportion
+STRAY_SHARE: Final = 0.3  # of what a tool brings to the list of an unsure step that strays from the request
+MAX_RANK_IN_WHOLE: Final = 20  # a step strays if its best tool is not among so many of the unsplit request
 MIN_MERGED_HITS: Final = 20  # so many places are given out one by one, or k; the others follow by score
 MAX_LIST_HITS: Final = 60  # so many hits of each list are merged, or k; `explain` asks for all
 MAX_RANK_OF_STEP: Final = 10  # a hit of the unsplit request belongs to a step that ranks it among so many
-
-Estimate = Callable[[float, int], float]
-"""The probability that every list has its tool, and the number of tools → the coverage."""
 
 
 def find_chances(hits: Sequence[Hit]) -> list[float]:
@@ -62,9 +62,13 @@ def find_chances(hits: Sequence[Hit]) -> list[float]:
 class _List:
     """The hits of one list that may still get a place, their chances, and how far the list is covered."""
 
-    def __init__(self, hits: Sequence[Hit], step: str | None, sure: float = 1.0, doubted: bool = False) -> None:
+    def __init__(
+        self, hits: Sequence[Hit], step: str | None, sure: float = 1.0, doubted: bool = False, strays: bool = False
+    ) -> None:
         self.hits, self.step, self.sure, self.doubted = hits, step, sure, doubted
         self.share = min(1.0, sure / SURE_STEP) ** UNSURE_POWER * (DOUBTED_SHARE if doubted else 1.0)
+        if strays and sure < SURE_STEP:
+            self.share *= STRAY_SHARE
         self.place, self.coverage = 0, 0.0
         self.chances = {hit.id: chance for hit, chance in zip(hits, find_chances(hits), strict=False)}
 
@@ -82,7 +86,6 @@ def merge_steps(
     k: int | None,
     doubted: Container[str] = (),
     sure: Mapping[str, float] | None = None,
-    estimate: Estimate = lambda merged, places: merged,
 ) -> tuple[Hit, ...]:
     """Merge the hits of a request and of its steps, so that the first ones most likely hold a right tool of every step.
 
@@ -93,22 +96,17 @@ def merge_steps(
         k: how many hits are wanted; None: all.
         doubted: steps that no tool seems to fit.
         sure: step → probability that it is a step of its own; without one: 1.
-        estimate: corrects the coverage.
 
     Returns:
         Every tool once, with the step of the list that gave it its place, and scores that never rise. Those that got
-        their place one by one tell the coverage of the answer that ends with them; doubted steps do not count for it,
-        unless all are doubted.
+        their place one by one tell how likely the answer that ends with them is complete, as `coverage`, which
+        `search.coverage` corrects; doubted steps do not count for it, unless all are doubted.
     """
     if k is not None:
         depth = max(MAX_LIST_HITS, k)
         unsplit, parts = unsplit[:depth], [hits[:depth] for hits in parts]
-    lists = [_List(unsplit, None)]
-    lists += [
-        _List(hits, step, sure.get(step, 1.0) if sure else 1.0, step in doubted)
-        for hits, step in zip(_prefer_others(unsplit, parts), steps, strict=True)
-    ]
-    taken, given, coverages = _give_places(lists, max(k or 0, MIN_MERGED_HITS), estimate)
+    lists = [_List(unsplit, None), *_list_steps(unsplit, parts, steps, doubted, sure or {})]
+    taken, given, coverages = _give_places(lists, max(k or 0, MIN_MERGED_HITS))
     rest = [(hit, some.step) for some in lists for hit in some.hits if hit.id not in taken]
     for hit, step in sorted(rest, key=lambda pair: (-pair[0].score, pair[0].id)):
         if taken.setdefault(hit.id, hit) is hit:
@@ -116,9 +114,23 @@ def merge_steps(
     return _finish(list(taken.values()), given, coverages, _find_steps(lists))
 
 
-def _give_places(
-    lists: Sequence[_List], count: int, estimate: Estimate
-) -> tuple[dict[str, Hit], dict[str, str | None], list[float]]:
+def _list_steps(
+    unsplit: Sequence[Hit],
+    parts: Sequence[Sequence[Hit]],
+    steps: Sequence[str],
+    doubted: Container[str],
+    sure: Mapping[str, float],
+) -> list[_List]:
+    """Return the lists of the steps."""
+    first = {hit.id for hit in unsplit[:MAX_RANK_IN_WHOLE]}
+    strays = [bool(first) and first.isdisjoint(hit.id for hit in hits[:1]) for hits in parts]
+    return [
+        _List(hits, step, sure.get(step, 1.0), step in doubted, is_stray)
+        for hits, step, is_stray in zip(_prefer_others(unsplit, parts), steps, strays, strict=True)
+    ]
+
+
+def _give_places(lists: Sequence[_List], count: int) -> tuple[dict[str, Hit], dict[str, str | None], list[float]]:
     """Give so many places one by one, each to the tool that raises the coverage of all lists most.
 
     Returns:
@@ -137,7 +149,7 @@ def _give_places(
         taken[hit.id], given[hit.id] = hit, step
         for some in lists:
             some.coverage += some.chances.get(hit.id, 0.0)
-        coverages.append(estimate(_multiply_coverages(counted), len(taken)))
+        coverages.append(_multiply_coverages(counted))
     return taken, given, coverages
 
 
@@ -150,12 +162,12 @@ def _multiply_coverages(lists: Sequence[_List]) -> float:
     )
 
 
-def estimate_coverage(hits: Sequence[Hit], estimate: Estimate = lambda merged, places: merged) -> tuple[Hit, ...]:
-    """Return the hits of a request with one need, with the coverage of the answer that ends with each."""
+def estimate_coverage(hits: Sequence[Hit]) -> tuple[Hit, ...]:
+    """Return the hits of a request with one need, with the coverage of the answer that ends with each, as merged."""
     covered, finished = 0.0, list(hits)
     for place, chance in enumerate(find_chances(hits)):
         covered += chance
-        finished[place] = _replace(hits[place], coverage=estimate(covered, place + 1))
+        finished[place] = _replace(hits[place], coverage=covered)
     return tuple(finished)
 
 

@@ -12,7 +12,6 @@ two dumbbells?" says little without the server that the rest of the request poin
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Container, Sequence
@@ -25,7 +24,7 @@ from toolscout.search.exact_names import parse_selection
 from toolscout.search.pipeline import Stage, Verdict
 from toolscout.search.step_merge import BestChance, estimate_coverage, find_best_chances, merge_steps
 from toolscout.search.steps import Splitter, is_command
-from toolscout.search.word_cover import FIRST_COVER_PLACE, WordPoints, cover_words
+from toolscout.search.word_cover import FIRST_COVER_PLACE, Compare, Words, cover_words, read_words
 from toolscout.types import Explanation, Hit, Search, Trace
 
 __all__ = ["StepSearch"]
@@ -50,7 +49,8 @@ class StepSearch(Stage):
         judge: Judge | None = None,
         coverage: CoverageModel | None = None,
         is_chat: IsChat | None = None,
-        points: WordPoints | None = None,
+        words: Words | None = None,
+        compare: Compare | None = None,
     ) -> None:
         """Search with a base.
 
@@ -61,10 +61,12 @@ class StepSearch(Stage):
             coverage: estimates the coverage of answers. None: the model that ships with toolscout.
             is_chat: tells from a request and its steps whether it is clearly chat. Chat is not split, because steps
                 of few words are hardly ever turned away. None: every request may be split.
-            points: the points of each word of a request for tools; see `search.word_cover`. None: no tool moves up.
+            words: compares the words of requests with tools; see `search.word_cover`. None: no tool moves up, and the
+                coverage does not read them.
+            compare: compares texts with tools by their vectors; see `search.word_cover`. None: words alone move a tool.
         """
         self.base, self.splitter, self.judge = base, splitter, judge
-        self.is_chat, self.points = is_chat, points
+        self.is_chat, self.words, self.compare = is_chat, words, compare
         self.coverage = load_coverage() if coverage is None else coverage
         self.asks = base.asks
 
@@ -92,14 +94,18 @@ class StepSearch(Stage):
             else self._keep_whole(whole)
             for search, (whole, parts) in zip(searches, groups, strict=True)
         ]
-        return [self._cover_words(answer) for answer in answers]
+        return [self._finish(answer) for answer in answers]
 
-    def _cover_words(self, answer: Search) -> Search:
-        """Return the answer with the last places for words that no earlier tool has."""
-        if self.points is None or answer.rewrites or parse_selection(answer.query) is not None:
-            return answer
-        hits = cover_words(answer.hits, answer.query, self.points, answer.k)
-        return answer if hits is answer.hits else msgspec.structs.replace(answer, hits=hits)
+    def _finish(self, answer: Search) -> Search:
+        """Return the answer with the last places for words that no earlier tool has, and with its coverage."""
+        hits, words = answer.hits, self.words
+        shares: Sequence[float] = ()
+        if words is not None and hits and not answer.rewrites and parse_selection(answer.query) is None:
+            table = read_words(answer.query, hits, words)
+            hits = cover_words(hits, table, answer.k, words, self.compare)
+            shares = table.share(hits)
+        missed = self.rate_split(answer.query, answer.steps).missed
+        return msgspec.structs.replace(answer, hits=self.coverage.correct(hits, missed, shares))
 
     def _split(self, search: Search) -> tuple[str, ...]:
         """Return the steps to search one by one; empty for one need."""
@@ -139,15 +145,12 @@ class StepSearch(Stage):
     ) -> tuple[Hit, ...]:
         """Return the hits of a request and of those of its steps that get places."""
         chances = self.rate_split(whole.query, [part.query for part in parts])
-        estimate = functools.partial(self.coverage.estimate, missed=chances.missed)
         steps, hits = [part.query for part in kept], [part.hits for part in kept]
-        return merge_steps(whole.hits, hits, steps, k, doubted, chances.steps, estimate)
+        return merge_steps(whole.hits, hits, steps, k, doubted, chances.steps)
 
     def _keep_whole(self, whole: Search) -> Search:
         """Return the answer to a request that is one need."""
-        chances = self.rate_split(whole.query, ())
-        estimate = functools.partial(self.coverage.estimate, missed=chances.missed)
-        return msgspec.structs.replace(whole, hits=estimate_coverage(whole.hits, estimate))
+        return msgspec.structs.replace(whole, hits=estimate_coverage(whole.hits))
 
     def rate_split(self, text: str, steps: Sequence[str]) -> SplitChances:
         """Rate the split of a request; see `search.coverage.rate_split`."""
@@ -178,7 +181,7 @@ class StepSearch(Stage):
     def _explain_place(self, search: Search, tool_id: str) -> Explanation | None:
         """Return the explanation of the base; the rank of the answer if tools for uncovered words changed it."""
         explained = self.base.explain(search, tool_id)
-        if explained is None or explained.rank is None or explained.rank <= FIRST_COVER_PLACE or self.points is None:
+        if explained is None or explained.rank is None or explained.rank <= FIRST_COVER_PLACE or self.words is None:
             return explained
         [answer] = self._answer([search], every=True)
         rank = answer.ids.index(tool_id) + 1 if tool_id in answer.ids else explained.rank
