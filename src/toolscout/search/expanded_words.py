@@ -1,6 +1,8 @@
 """Searches with words of tools for phrases of everyday life: those of the thesaurus (`search.everyday_words`).
 
-The words count for little beside those of the request: a small weight in BM25, and a small share of its vector.
+The words count for little beside those of the request: a small weight in BM25, and a share of its vector. A short
+request says little by its own words, so its share is larger.
+
 A phrase adds nothing where the request's own words serve already: where many tools have them, and in a long request
 where any tool has them.
 """
@@ -27,7 +29,9 @@ from toolscout.types import Explanation
 __all__ = ["EVERYDAY_WEIGHT", "Addition", "ExpandedWords", "encode_expanded"]
 
 EVERYDAY_WEIGHT: Final = 0.3  # of an added word in BM25, beside 1 for a word of the request; chosen on dev (LAB.md)
-VECTOR_SHARE: Final = 0.67  # of this weight: length of the added words' vector, beside 1 for that of the request
+SHORT_VECTOR_SHARE: Final = 1.67  # of this weight: length of the added words' vector, beside 1 for a short request's
+LONG_VECTOR_SHARE: Final = 0.33  # the same for a longer request, whose own words say more
+MAX_SHORT_VECTOR_REQUEST: Final = 12  # words of a request that is short here
 MAX_SERVED_SHARE: Final = 0.03  # of the tools that have the words of a phrase: more of them, and it adds nothing
 MAX_SHORT_REQUEST: Final = 10  # words; in a longer request, a phrase whose words some tool has adds nothing
 MAX_CACHED_ADDITIONS: Final = 256  # queries
@@ -159,9 +163,15 @@ def encode_expanded(texts: list[str], encoder: Encoder, words: ExpandedWords) ->
     """
     rows = encoder.encode(texts, kind="query")
     added = [" ".join(word for one in words.find_additions(text) for word in one.words) for text in texts]
-    if not any(added):
+    places = [place for place, text in enumerate(added) if text]
+    if not places:
         return rows
-    has_more = [bool(text) for text in added]
-    rows, share = rows.copy(), VECTOR_SHARE * words.weight
-    rows[has_more] = unit_rows(rows[has_more] + share * encoder.encode([*filter(None, added)], kind="query"))
+    shares = np.array([words.weight * _choose_vector_share(texts[place]) for place in places], dtype=np.float32)
+    added_rows = encoder.encode([added[place] for place in places], kind="query")
+    rows = rows.copy()
+    rows[places] = unit_rows(rows[places] + shares[:, None] * added_rows)
     return rows
+
+
+def _choose_vector_share(text: str) -> float:
+    return SHORT_VECTOR_SHARE if len(list_stems(text)) <= MAX_SHORT_VECTOR_REQUEST else LONG_VECTOR_SHARE
