@@ -37,13 +37,12 @@ from toolscout.encoders.languages import understands
 from toolscout.encoders.static import StaticEncoder, load_static
 from toolscout.errors import StoreError
 from toolscout.models import model_store
-from toolscout.search.everyday_words import load_thesaurus
 from toolscout.search.exact_names import EXACT, parse_selection
 from toolscout.search.expanded_words import ExpandedWords
 from toolscout.search.pipeline import Detect, Floors, Pipeline, Stage, Verdict, Visible
 from toolscout.search.shipped import read_shipped
 from toolscout.types import Search
-from toolscout.workspace import Workspace, index_words
+from toolscout.workspace import Workspace, expand_words
 
 __all__ = [
     "BUNDLED_DECISION",
@@ -380,7 +379,7 @@ def build_abstainer(
     if manifest is not None:
         small_floors = None
         floors, sure = _load_model_floors(manifest, len(catalogue)), manifest.values.get("sure")
-    words = _expand_words(catalogue)
+    words = expand_words(catalogue)
     features = ScoreFeatures(words, {VIEW: workspace.index_tools(catalogue, encoder)})
     is_word = encoder.pieces.is_word
     return Abstainer(
@@ -396,11 +395,6 @@ def build_abstainer(
         small_floors,
         words,
     )
-
-
-def _expand_words(catalogue: Catalogue) -> ExpandedWords:
-    """Return the words of a catalogue. Those that everyday phrases add count as they do in a search."""
-    return ExpandedWords(index_words(catalogue), load_thesaurus)
 
 
 def _load_model_floors(manifest: model_store.Manifest, size: int) -> Floors:
@@ -434,7 +428,7 @@ def fit_floors(workspace: Workspace, catalogue: Catalogue, texts: Sequence[str])
         texts: the requests.
     """
     decision, encoder = load_bundled()
-    features = ScoreFeatures(_expand_words(catalogue), {VIEW: workspace.index_tools(catalogue, encoder)})
+    features = ScoreFeatures(expand_words(catalogue), {VIEW: workspace.index_tools(catalogue, encoder)})
     vectors = encoder.encode(texts, "query")
     readable = np.flatnonzero(_find_readable(texts, {VIEW: vectors}, {VIEW: encoder}, encoder.pieces.is_word)).tolist()
     if not readable:

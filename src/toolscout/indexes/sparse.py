@@ -188,16 +188,18 @@ class BM25:
 
         The last results are cached, because ranking and abstention need them one after the other.
         """
-        cache = self._query_cache
-        if (cached := cache.get(query)) is not None:
+        if (cached := self._query_cache.get(query)) is not None:
             return cached
         scores = np.zeros(len(self.ids), dtype=np.float32)
         self._add_scores(scores, self._list_postings(query))
-        scores.flags.writeable = False
-        if (len(cache) + 1) * len(scores) > MAX_CACHED_SCORES:
-            self._query_cache = cache = {}
-        cache[query] = scores
+        self._cache_scores(query, scores)
         return scores
+
+    def _cache_scores(self, query: str, scores: npt.NDArray[np.float32]) -> None:
+        scores.flags.writeable = False
+        if (len(self._query_cache) + 1) * len(scores) > MAX_CACHED_SCORES:
+            self._query_cache = {}
+        self._query_cache[query] = scores
 
     def _add_scores(self, scores: npt.NDArray[np.float32], postings: Iterable[Postings]) -> None:
         """Add what some terms of a query bring to the scores of all tools."""

@@ -125,12 +125,15 @@ class ExpandedWords(BM25):
 
     def scores(self, query: str) -> npt.NDArray[np.float32]:
         """Score every tool for a query and its additions; see `BM25.scores`. The part of the query is shared."""
+        if (cached := self._query_cache.get(query)) is not None:
+            return cached
         scores = self._plain.scores(query)
         if self.find_additions(query):
             query_postings = self._plain._look_up_terms(query)[1]
             scores = scores.copy()
             postings = self._look_up_terms(query)[1]
             self._add_scores(scores, (part for term, part in postings.items() if term not in query_postings))
+            self._cache_scores(query, scores)
         return scores
 
     def explain(self, query: str, tool_id: str, visible: Mask | None = None) -> Explanation:
