@@ -16,7 +16,8 @@ from toolscout.search.everyday_words import EVERYDAY_WORDS_FILE, Thesaurus, list
 from toolscout.search.expanded_words import (
     LONG_VECTOR_SHARE,
     MAX_SHORT_VECTOR_REQUEST,
-    SHORT_VECTOR_SHARE,
+    PHRASE_VECTOR_SHARE,
+    WORD_VECTOR_SHARE,
     ExpandedWords,
     encode_expanded,
 )
@@ -171,16 +172,18 @@ def test_the_vector_of_a_request_moves_a_little_towards_the_added_words() -> Non
     rows = encode_expanded(["umbrella", "storms"], encoder, words)
     own, other, added = encoder.encode(["umbrella", "storms", "weather forecast rain"])
     assert rows[1].tolist() == other.tolist()
-    assert rows[0] == pytest.approx(unit_rows((own + SHORT_VECTOR_SHARE * 0.4 * added)[None])[0], abs=1e-6)
+    assert rows[0] == pytest.approx(unit_rows((own + WORD_VECTOR_SHARE * 0.4 * added)[None])[0], abs=1e-6)
     assert float(rows[0] @ added) > float(own @ added) + 0.02
     assert encoder.encode(["umbrella"])[0].tolist() == own.tolist()  # the cached vector stays as it is
 
 
-def test_the_vector_of_a_longer_request_moves_less() -> None:
+def test_the_vector_moves_more_in_a_short_request_and_for_a_phrase_of_several_words() -> None:
     encoder, words = load_static(), expand([tool for tool in TOOLS if tool.id != "s/find"])
     short = "umbrella" + " please" * (MAX_SHORT_VECTOR_REQUEST - 1)
-    for text, share in ((short, SHORT_VECTOR_SHARE), (f"{short} please", LONG_VECTOR_SHARE)):
-        own, added = encoder.encode([text, "weather forecast rain"])
+    shares = {short: WORD_VECTOR_SHARE, f"{short} please": LONG_VECTOR_SHARE, "how hot is it": PHRASE_VECTOR_SHARE}
+    for text, share in shares.items():
+        [addition] = words.find_additions(text)
+        own, added = encoder.encode([text, " ".join(addition.words)])
         moved = unit_rows((own + share * 0.4 * added)[None])[0]
         assert encode_expanded([text], encoder, words)[0] == pytest.approx(moved, abs=1e-6)
 

@@ -1,7 +1,7 @@
 """Searches with words of tools for phrases of everyday life: those of the thesaurus (`search.everyday_words`).
 
 The words count for little beside those of the request: a small weight in BM25, and a share of its vector. A short
-request says little by its own words, so its share is larger.
+request says little by its own words, so its share is larger, most of all for a phrase of several words.
 
 A phrase adds nothing where the request's own words serve already: where many tools have them, and in a long request
 where any tool has them.
@@ -29,8 +29,9 @@ from toolscout.types import Explanation
 __all__ = ["EVERYDAY_WEIGHT", "Addition", "ExpandedWords", "encode_expanded"]
 
 EVERYDAY_WEIGHT: Final = 0.3  # of an added word in BM25, beside 1 for a word of the request; chosen on dev (LAB.md)
-SHORT_VECTOR_SHARE: Final = 1.67  # of this weight: length of the added words' vector, beside 1 for a short request's
-LONG_VECTOR_SHARE: Final = 0.33  # the same for a longer request, whose own words say more
+LONG_VECTOR_SHARE: Final = 0.33  # of this weight: length of the added words' vector, beside 1 for that of the request
+WORD_VECTOR_SHARE: Final = 0.67  # the same in a short request, whose own words say less
+PHRASE_VECTOR_SHARE: Final = 1.67  # the same for a phrase of several words, which means one thing
 MAX_SHORT_VECTOR_REQUEST: Final = 12  # words of a request that is short here
 MAX_SERVED_SHARE: Final = 0.03  # of the tools that have the words of a phrase: more of them, and it adds nothing
 MAX_SHORT_REQUEST: Final = 10  # words; in a longer request, a phrase whose words some tool has adds nothing
@@ -169,12 +170,15 @@ def encode_expanded(texts: list[str], encoder: Encoder, words: ExpandedWords) ->
     places = [place for place, text in enumerate(added) if text]
     if not places:
         return rows
-    shares = np.array([words.weight * _choose_vector_share(texts[place]) for place in places], dtype=np.float32)
+    shares = np.array([words.weight * _choose_share(texts[place], words) for place in places], dtype=np.float32)
     added_rows = encoder.encode([added[place] for place in places], kind="query")
     rows = rows.copy()
     rows[places] = unit_rows(rows[places] + shares[:, None] * added_rows)
     return rows
 
 
-def _choose_vector_share(text: str) -> float:
-    return SHORT_VECTOR_SHARE if len(list_stems(text)) <= MAX_SHORT_VECTOR_REQUEST else LONG_VECTOR_SHARE
+def _choose_share(text: str, words: ExpandedWords) -> float:
+    if len(list_stems(text)) > MAX_SHORT_VECTOR_REQUEST:
+        return LONG_VECTOR_SHARE
+    has_phrase = any(" " in addition.phrase for addition in words.find_additions(text))
+    return PHRASE_VECTOR_SHARE if has_phrase else WORD_VECTOR_SHARE
