@@ -13,7 +13,14 @@ from toolscout.indexes.words import tokenize
 from toolscout.recipes import registry
 from toolscout.search import everyday_words
 from toolscout.search.everyday_words import EVERYDAY_WORDS_FILE, Thesaurus, list_stems, load_thesaurus
-from toolscout.search.expanded_words import VECTOR_SHARE, ExpandedWords, encode_expanded
+from toolscout.search.expanded_words import (
+    LONG_VECTOR_SHARE,
+    MAX_SHORT_VECTOR_REQUEST,
+    PHRASE_VECTOR_SHARE,
+    WORD_VECTOR_SHARE,
+    ExpandedWords,
+    encode_expanded,
+)
 from toolscout.search.why import explain
 from toolscout.testing import check_stage
 from toolscout.types import Search, Tool
@@ -165,9 +172,20 @@ def test_the_vector_of_a_request_moves_a_little_towards_the_added_words() -> Non
     rows = encode_expanded(["umbrella", "storms"], encoder, words)
     own, other, added = encoder.encode(["umbrella", "storms", "weather forecast rain"])
     assert rows[1].tolist() == other.tolist()
-    assert rows[0] == pytest.approx(unit_rows((own + VECTOR_SHARE * 0.4 * added)[None])[0], abs=1e-6)
+    assert rows[0] == pytest.approx(unit_rows((own + WORD_VECTOR_SHARE * 0.4 * added)[None])[0], abs=1e-6)
     assert float(rows[0] @ added) > float(own @ added) + 0.02
     assert encoder.encode(["umbrella"])[0].tolist() == own.tolist()  # the cached vector stays as it is
+
+
+def test_the_vector_moves_more_in_a_short_request_and_for_a_phrase_of_several_words() -> None:
+    encoder, words = load_static(), expand([tool for tool in TOOLS if tool.id != "s/find"])
+    short = "umbrella" + " please" * (MAX_SHORT_VECTOR_REQUEST - 1)
+    shares = {short: WORD_VECTOR_SHARE, f"{short} please": LONG_VECTOR_SHARE, "how hot is it": PHRASE_VECTOR_SHARE}
+    for text, share in shares.items():
+        [addition] = words.find_additions(text)
+        own, added = encoder.encode([text, " ".join(addition.words)])
+        moved = unit_rows((own + share * 0.4 * added)[None])[0]
+        assert encode_expanded([text], encoder, words)[0] == pytest.approx(moved, abs=1e-6)
 
 
 def test_an_explanation_names_the_phrase_and_its_words() -> None:

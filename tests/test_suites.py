@@ -210,6 +210,17 @@ def test_everyday_dev_names_right_tools_and_repeats_no_line_of_the_test_list() -
     assert len({line["text"] for line in lines} - others) == len({line["_id"] for line in lines}) == 72
 
 
+def test_everyday_compounds_have_steps_with_right_tools_and_repeat_no_line_of_the_test_list() -> None:
+    lines = read_lines(SUITES / "everyday_compound_dev.jsonl")
+    assert {frozenset(line) for line in lines} == {frozenset({"_id", "text", "steps", "split"})}
+    assert {line["split"] for line in lines} == {"dev"} and {len(line["steps"]) for line in lines} == {2, 3}
+    assert all(
+        step["gold"] and step["text"].lower() in line["text"].lower() for line in lines for step in line["steps"]
+    )
+    others = {line["text"] for line in read_lines(SUITES / "everyday.jsonl")}
+    assert len({line["text"] for line in lines} - others) == len({line["_id"] for line in lines}) == 30
+
+
 def test_training_leaves_out_the_tools_of_all_test_pairs() -> None:
     ids = load_script("benchmarks/encoder_data.py").read_suite_ids()
     assert set(read_tools()) < ids

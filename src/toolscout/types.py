@@ -145,7 +145,7 @@ def keep_kind(kind: Kind | None, visible: Callable[[Tool], bool] | None = None) 
 
 
 class Hit(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One tool in an answer. A search makes hundreds; none is part of a cycle, so the garbage collector leaves them out.
+    """One tool in an answer. A search makes hundreds, and none is part of a cycle, so the collector leaves them out.
 
     Attributes:
         id: of the tool.

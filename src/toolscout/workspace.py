@@ -37,10 +37,12 @@ from toolscout.indexes.term_counts import TERM_COUNTS_FORMAT, EarlierTerms, Term
 from toolscout.journal.evidence import Example
 from toolscout.models import model_store
 from toolscout.models.model_store import Model
+from toolscout.search.everyday_words import load_thesaurus
+from toolscout.search.expanded_words import EVERYDAY_WEIGHT, ExpandedWords
 from toolscout.search.pipeline import Stage
 from toolscout.types import Tool, digest
 
-__all__ = ["BASE_FOLDER", "BuildRecipe", "LiveEvidence", "Workspace", "index_words", "name_space"]
+__all__ = ["BASE_FOLDER", "BuildRecipe", "LiveEvidence", "Workspace", "expand_words", "index_words", "name_space"]
 
 BASE_FOLDER: Final = "base"  # folder inside a model that holds the model of its base
 MIN_READ_TOOLS: Final = 200_000  # from here on, the vectors of candidates are read from their file, not mapped
@@ -306,6 +308,14 @@ def index_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) ->
         return BM25.from_arrays(part.arrays, part.meta, catalogue.ids, is_checked=part.is_file)
 
     return catalogue.share(key, load)
+
+
+def expand_words(
+    catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS, weight: float = EVERYDAY_WEIGHT
+) -> ExpandedWords:
+    """Return the BM25 index that also searches for what everyday phrases add. Search and abstention share it."""
+    key = f"expanded/{settings.fingerprint}/{weight}"
+    return catalogue.share(key, lambda: ExpandedWords(index_words(catalogue, settings), load_thesaurus, weight))
 
 
 def _open_earlier_terms(catalogue: Catalogue, key: str, counts_key: str) -> EarlierTerms | None:

@@ -38,11 +38,11 @@ from toolscout.encoders.static import StaticEncoder, load_static
 from toolscout.errors import StoreError
 from toolscout.models import model_store
 from toolscout.search.exact_names import EXACT, parse_selection
-from toolscout.search.expanded_words import ExpandedWords, encode_expanded, expand_words
+from toolscout.search.expanded_words import ExpandedWords, encode_expanded
 from toolscout.search.pipeline import Detect, Floors, Pipeline, Stage, Verdict, Visible
 from toolscout.search.shipped import read_shipped
 from toolscout.types import Search
-from toolscout.workspace import Workspace, index_words
+from toolscout.workspace import Workspace, expand_words
 
 __all__ = [
     "BUNDLED_DECISION",
@@ -385,7 +385,7 @@ def build_abstainer(
     if manifest is not None:
         small_floors = None
         floors, sure = _load_model_floors(manifest, len(catalogue)), manifest.values.get("sure")
-    words = expand_words(catalogue, index_words(catalogue))
+    words = expand_words(catalogue)
     features = ScoreFeatures(words, {VIEW: workspace.index_tools(catalogue, encoder)})
     is_word = encoder.pieces.is_word
     return Abstainer(
@@ -434,14 +434,14 @@ def fit_floors(workspace: Workspace, catalogue: Catalogue, texts: Sequence[str])
         texts: the requests.
     """
     decision, encoder = load_bundled()
-    words = expand_words(catalogue, index_words(catalogue))
-    features = ScoreFeatures(words, {VIEW: workspace.index_tools(catalogue, encoder)})
+    expanded = expand_words(catalogue)
+    features = ScoreFeatures(expanded, {VIEW: workspace.index_tools(catalogue, encoder)})
     vectors = encoder.encode(texts, "query")
     readable = np.flatnonzero(_find_readable(texts, {VIEW: vectors}, {VIEW: encoder}, encoder.pieces.is_word)).tolist()
     if not readable:
         return msgspec.convert(NO_FLOORS, Floors)
     judged_texts = [texts[number] for number in readable]
-    rows = features.rows(judged_texts, [encode_expanded(judged_texts, encoder, words)])
+    rows = features.rows(judged_texts, [encode_expanded(judged_texts, encoder, expanded)])
     views = {VIEW: vectors[readable]} | decision.mark_terms(judged_texts)
     table = columns(features.names, rows, views, decision.wishes)
     return calibration.floors(*decision.estimate(table))

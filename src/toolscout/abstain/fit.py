@@ -25,7 +25,7 @@ from toolscout.search.pipeline import Floors
 __all__ = ["QueryGroup", "fit_decision", "set_floors"]
 
 SCORE_RIDGE: Final = 1e-2
-VECTOR_RIDGE: Final = 1e-3  # of the regression on vectors
+VECTOR_RIDGE: Final = 3e-4  # of the regression on vectors
 MIN_REQUESTS_FOR_FLOORS: Final = 100  # with fewer requests, a budget of 2 % means nothing
 NEED_SHARE: Final = 0.95  # part of the budget for requests with a low need; the rest is for those with a low fit
 SMALL_NEED_SHARE: Final = 2 / 3  # the same where the caller sees few tools; there the fit tells more

@@ -18,7 +18,7 @@ from toolscout.indexes.words import tokenizer_for
 __all__ = ["TERMS_VIEW", "choose_terms", "mark_terms"]
 
 TERMS_VIEW: Final = "terms"
-MAX_TERMS_CHOSEN: Final = 300
+MAX_TERMS_CHOSEN: Final = 600
 MIN_TERM_GROUPS: Final = 3  # groups of requests in which a term must occur, so that it is of no single domain
 MAX_CACHED_REQUESTS: Final = 64
 MAX_CHARS_READ: Final = 600  # of a request; long prompts say at the beginning what is wanted

@@ -46,6 +46,7 @@ _RUNS: Final = (
 # Vowel signs and accents: not letters, but part of the word that they stand in.
 _COMBINING_MARKS: Final = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0900-\u0963\u0966-\u0dff"
 _CODE_WORD: Final = re.compile(f"[{_RUNS}]+|[^\\W_{_RUNS}]+(?:[{_COMBINING_MARKS}]+[^\\W_{_RUNS}]*)*")
+_WHOLE_WORD: Final = re.compile(r"[A-Z]?[a-z]*|[A-Z]+")  # as most are: there is nothing to split
 _RUN: Final = re.compile(f"[{_RUNS}]")
 _PLAIN_WORD: Final = re.compile(r"\b\w\w+\b")
 _DIGITS: Final = re.compile(r"\d+|\D+")
@@ -147,10 +148,10 @@ def _keep_word(word: str) -> Sequence[str]:
 @_remember
 def _index_forms(word: str) -> Sequence[str]:
     """List the forms under which one run of letters and digits is indexed: pairs of characters, or word and parts."""
+    if _WHOLE_WORD.fullmatch(word):
+        return [word.lower()]
     if _RUN.match(word):
         return [word[i : i + 2] for i in range(len(word) - 1)] or [word]
-    if word.isascii() and word.isalpha() and (word.islower() or word[1:].islower() or word.isupper()):
-        return [word.lower()]  # most words: there is nothing to split
     pieces = _DIGITS.findall(word)
     parts = [*pieces, *(part for piece in pieces for part in _split_camel_case(piece))]
     forms = [word, *(part for part in parts if len(part) > 1)]

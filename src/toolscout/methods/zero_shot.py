@@ -19,11 +19,11 @@ from toolscout.indexes.standard import StandardScores
 from toolscout.indexes.words import Tokenizer
 from toolscout.methods import BaseRule
 from toolscout.search.actions import OrderActions
-from toolscout.search.expanded_words import EVERYDAY_WEIGHT, encode_expanded, expand_words
+from toolscout.search.expanded_words import EVERYDAY_WEIGHT, encode_expanded
 from toolscout.search.fusion import DEPTH, add_by_language, add_standard_scores
 from toolscout.search.pipeline import Fuse, Fusion, Retrieve, Stage, reciprocal_rank
 from toolscout.types import STYLES
-from toolscout.workspace import Workspace, index_words
+from toolscout.workspace import Workspace, expand_words, index_words
 
 __all__ = [
     "Bm25",
@@ -147,8 +147,7 @@ class Hybrid(_Plain):
         words = workspace.index_nearest_words(catalogue, encoder, options.style, options.index_settings())
         encode: EncodeQueries = functools.partial(encoder.encode, kind="query")
         if options.everyday:
-            plain = words.words if isinstance(words, EngineWords) else words
-            expanded = expand_words(catalogue, plain, options.everyday)
+            expanded = expand_words(catalogue, options.index_settings(), options.everyday)
             words = EngineWords(words.nearest, expanded) if isinstance(words, EngineWords) else expanded
             if encoder.cheap:  # another one would take nearly twice as long
                 encode = functools.partial(encode_expanded, encoder=encoder, words=expanded)

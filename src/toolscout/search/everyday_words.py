@@ -22,6 +22,7 @@ __all__ = ["EVERYDAY_WORDS_FILE", "Phrase", "Thesaurus", "list_stems", "load_the
 
 EVERYDAY_WORDS_FILE: Final = Path(__file__).with_name("data") / "everyday_words.txt"
 MAX_WORDS_BETWEEN: Final = 1  # other words between two words of a phrase
+MAX_REMEMBERED_TEXTS: Final = 64  # a search asks twice for the stems of each step
 ONE_WORD: Final = ""  # in place of the second word, where the first is all or has several forms: "mp3"
 MIN_LOOSE_WORDS: Final = 2  # words of a phrase, apart from function words, from which others may stand between
 _PHRASE_WORD: Final = re.compile(r"[a-z0-9]+")
@@ -130,9 +131,14 @@ class Thesaurus:
         return dict(by_stem)
 
 
-def list_stems(text: str) -> list[str]:
+@functools.lru_cache(maxsize=MAX_REMEMBERED_TEXTS)
+def list_stems(text: str) -> tuple[str, ...]:
     """Return the stems of all words of a text in order. *What's* and *what is* are the same."""
-    return [_CONTRACTIONS.get(stem, stem) for stem in _all_words(text)]
+    return _split_stems(text)
+
+
+def _split_stems(text: str) -> tuple[str, ...]:
+    return tuple([_CONTRACTIONS.get(stem, stem) for stem in _all_words(text)])
 
 
 def _find_stem(word: str) -> str:
@@ -163,7 +169,7 @@ def _list_needed_words(text: str) -> list[str]:
 
 
 def _make_phrase(text: str, words: str) -> Phrase:
-    stems = list_stems(text)
+    stems = _split_stems(text)
     main = [stem for stem in stems if stem not in _DETERMINER_STEMS]
     needed = main if len(main) > 1 else stems
     n_main_words = len(_main_words(text))

@@ -1,6 +1,8 @@
 """Searches with words of tools for phrases of everyday life: those of the thesaurus (`search.everyday_words`).
 
-The words count for little beside those of the request: a small weight in BM25, and a small share of its vector.
+The words count for little beside those of the request: a small weight in BM25, and a share of its vector. A short
+request says little by its own words, so its share is larger, most of all for a phrase of several words.
+
 A phrase adds nothing where the request's own words serve already: where many tools have them, and in a long request
 where any tool has them.
 """
@@ -16,27 +18,29 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout.arrays import Mask, Vectors
-from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder, unit_rows
 from toolscout.encoders.languages import is_foreign
 from toolscout.encoders.static import load_static
 from toolscout.indexes.impact import Postings
 from toolscout.indexes.sparse import BM25
 from toolscout.indexes.words import tokenize
-from toolscout.search.everyday_words import Phrase, Thesaurus, list_stems, load_thesaurus
+from toolscout.search.everyday_words import Phrase, Thesaurus, list_stems
 from toolscout.types import Explanation
 
-__all__ = ["EVERYDAY_WEIGHT", "Addition", "ExpandedWords", "encode_expanded", "expand_words"]
+__all__ = ["EVERYDAY_WEIGHT", "Addition", "ExpandedWords", "encode_expanded"]
 
 EVERYDAY_WEIGHT: Final = 0.3  # of an added word in BM25, beside 1 for a word of the request; chosen on dev (LAB.md)
-VECTOR_SHARE: Final = 0.67  # of this weight: length of the added words' vector, beside 1 for that of the request
+LONG_VECTOR_SHARE: Final = 0.33  # of this weight: length of the added words' vector, beside 1 for that of the request
+WORD_VECTOR_SHARE: Final = 0.67  # the same in a short request, whose own words say less
+PHRASE_VECTOR_SHARE: Final = 1.67  # the same for a phrase of several words, which means one thing
+MAX_SHORT_VECTOR_REQUEST: Final = 12  # words of a request that is short here
 MAX_SERVED_SHARE: Final = 0.03  # of the tools that have the words of a phrase: more of them, and it adds nothing
 MAX_SHORT_REQUEST: Final = 10  # words; in a longer request, a phrase whose words some tool has adds nothing
 MAX_CACHED_ADDITIONS: Final = 256  # queries
-MAX_CACHED_WORDS: Final = 8192
+MAX_CACHED_ADDED_WORDS: Final = 8192
 
 
-@functools.lru_cache(maxsize=MAX_CACHED_WORDS)
+@functools.lru_cache(maxsize=MAX_CACHED_ADDED_WORDS)
 def _list_terms(word: str) -> tuple[str, ...]:
     """Return the terms of an added word. Few words are added by many phrases."""
     return tuple(tokenize(word))
@@ -60,12 +64,14 @@ class ExpandedWords(BM25):
 
     Attributes:
         weight: of an added word, beside 1 for a word of the query.
+        last_encoded: queries, their encoder, and the last result of `encode_expanded`.
     """
 
     def __init__(self, words: BM25, thesaurus: Callable[[], Thesaurus], weight: float = EVERYDAY_WEIGHT) -> None:
         """Take the index, the function that loads the thesaurus, and the weight of an added word."""
         super().__init__(words.ids, words._vocabulary, words._arrays, words.settings)
         self._plain, self._load_thesaurus, self.weight = words, thesaurus, weight
+        self.last_encoded: tuple[list[str], Encoder | None, Vectors] = [], None, np.empty((0, 0), dtype=np.float32)
         self._additions: dict[str, tuple[Addition, ...]] = {}
         self._tools_with: dict[str, int] = {}
 
@@ -152,25 +158,40 @@ class ExpandedWords(BM25):
         return stems | {term: (added[term], count) for term, count in counts.items() if term not in query_terms}
 
 
-def expand_words(catalogue: Catalogue, words: BM25, weight: float = EVERYDAY_WEIGHT) -> ExpandedWords:
-    """Return an index of a snapshot that also searches for added words. Search and abstention share it."""
-    key = f"expanded/{words.settings.fingerprint}/{weight}"
-    return catalogue.share(key, lambda: ExpandedWords(words, load_thesaurus, weight))
-
-
 def encode_expanded(texts: list[str], encoder: Encoder, words: ExpandedWords) -> Vectors:
-    """Encode queries, each with the words that its phrases add: unit rows, `(n, dim)`.
+    """Encode queries, each with the words that its phrases add: unit rows, `(n, dim)`, read only.
+
+    The last result is cached, because ranking and abstention need it one after the other.
 
     Args:
         texts: the queries.
         encoder: reads queries and added words.
         words: finds the additions, and weighs them.
     """
+    last_texts, last_encoder, rows = words.last_encoded
+    if last_encoder is encoder and last_texts == texts:
+        return rows
+    rows = _encode_expanded(texts, encoder, words)
+    rows.flags.writeable = False
+    words.last_encoded = list(texts), encoder, rows
+    return rows
+
+
+def _encode_expanded(texts: list[str], encoder: Encoder, words: ExpandedWords) -> Vectors:
     rows = encoder.encode(texts, kind="query")
     added = [" ".join(word for one in words.find_additions(text) for word in one.words) for text in texts]
-    if not any(added):
+    places = [place for place, text in enumerate(added) if text]
+    if not places:
         return rows
-    has_more = [bool(text) for text in added]
-    rows, share = rows.copy(), VECTOR_SHARE * words.weight
-    rows[has_more] = unit_rows(rows[has_more] + share * encoder.encode([*filter(None, added)], kind="query"))
+    shares = np.array([words.weight * _choose_share(texts[place], words) for place in places], dtype=np.float32)
+    added_rows = encoder.encode([added[place] for place in places], kind="query")
+    rows = rows.copy()
+    rows[places] = unit_rows(rows[places] + shares[:, None] * added_rows)
     return rows
+
+
+def _choose_share(text: str, words: ExpandedWords) -> float:
+    if len(list_stems(text)) > MAX_SHORT_VECTOR_REQUEST:
+        return LONG_VECTOR_SHARE
+    has_phrase = any(" " in addition.phrase for addition in words.find_additions(text))
+    return PHRASE_VECTOR_SHARE if has_phrase else WORD_VECTOR_SHARE
