@@ -16,6 +16,7 @@ and catalogues without a visible tool, need no verdict. Small talk is turned awa
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -231,15 +232,18 @@ class Abstainer:
         judged_texts = [texts[number] for number in decidable]
         searched = [self._encode_as_searched(view, judged_texts) for view in self.encoders]
         rows = self.features.rows(judged_texts, searched, [masks[number] for number in decidable])
-        table = columns(
-            self.features.names, rows, chosen | self.decision.mark_terms(judged_texts), self.decision.wishes
-        )
+        table = columns(self.features.names, rows, chosen | self.decision.mark_terms(judged_texts), self._wishes)
         needs, fits = self.decision.estimate(table)
         verdicts: list[Verdict | None] = [SMALL_TALK_VERDICT if talk else None for talk in is_talk]
         estimates = zip(decidable, needs.tolist(), fits.tolist(), wishes(table).tolist(), strict=True)
         for number, need, fit, wish in estimates:
             verdicts[number] = self._decide(searches[number], need, fit, wish, sizes[number])
         return verdicts
+
+    @functools.cached_property
+    def _wishes(self) -> dict[str, Floats]:
+        """The decision's `wishes` as arrays."""
+        return {view: np.array(weights) for view, weights in self.decision.wishes.items()}
 
     def _encode_as_searched(self, view: str, texts: list[str]) -> Vectors:
         """Encode requests for the score features: with the words of their phrases, as a search does."""
