@@ -73,6 +73,8 @@ TERSE_BUDGETS: Final = (
     (8, 0.5),
 )  # (words, share of the budget) of requests with at most so many words
 CLEAR_CHAT_WISH: Final = -2.5  # a lower wish says that a request is chat, however few words it has
+MAX_SPLIT_CHAT_WISH: Final = -2.0  # a request of several parts with a lower wish is chat if its need is very low too
+MAX_SPLIT_CHAT_NEED: Final = 0.05
 MAX_CHAT_STEP_WISH: Final = 1.0  # a step with a higher wish asks for a tool, however chatty the rest of the request is
 _REQUEST_WORD: Final = re.compile(r"\w+")
 SMALL_TALK_VERDICT: Final = Verdict(0.0, 0.0, "no_tool_needed", "This is small talk rather than a task for a tool.")
@@ -240,8 +242,11 @@ class Abstainer:
             verdicts[number] = self._decide(searches[number], need, fit, wish, sizes[number])
         return verdicts
 
-    def is_clear_chat(self, query: str, steps: Sequence[str]) -> bool:
-        """Tell whether a request is clearly chat by its words, and none of its steps resembles a request for a tool."""
+    def is_clear_chat(self, query: str, steps: Sequence[str], visible: Visible | None = None) -> bool:
+        """Tell whether a request is clearly chat.
+
+        It is by its words, if none of its steps clearly resembles a request for a tool, or by a very low need.
+        """
         if is_small_talk(query):
             return True
         texts = [query, *steps]
@@ -249,7 +254,15 @@ class Abstainer:
         if not all(_find_readable(texts, vectors, self.encoders, self.is_word)):
             return False
         whole, *parts = self.decision.measure_wishes(texts, vectors).tolist()
-        return bool(whole < CLEAR_CHAT_WISH and max(parts, default=whole) < MAX_CHAT_STEP_WISH)
+        if whole < CLEAR_CHAT_WISH and max(parts, default=whole) < MAX_CHAT_STEP_WISH:
+            return True
+        return whole < MAX_SPLIT_CHAT_WISH and self._estimate_need(query, vectors, visible) < MAX_SPLIT_CHAT_NEED
+
+    def _estimate_need(self, query: str, vectors: Mapping[str, Vectors], visible: Visible | None) -> float:
+        """Return the need of a query, whose vectors are the first ones."""
+        rows = self.features.rows([query], [part[:1] for part in vectors.values()], [self.mask(visible)])
+        views = {view: part[:1] for view, part in vectors.items()} | self.decision.mark_terms([query])
+        return float(self.decision.estimate(columns(self.features.names, rows, views, self.decision.wishes))[0][0])
 
     def _decide(self, search: Search, need: float, fit: float, wish: float, size: int) -> Verdict:
         """Decide one search from its estimates; see `Decision.estimate` and `wishes`.
