@@ -242,6 +242,26 @@ def test_a_request_with_one_step_that_asks_for_a_tool_is_not_clearly_chat() -> N
     assert not over().is_clear_chat("Erzähl mir bitte eine lange Geschichte von einem mutigen Drachen", ())
 
 
+def test_a_request_of_several_parts_with_a_very_low_need_is_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, asked = over(), ("Explain how a poem about love works, and why", ("check the weather in Rome",))
+    wishes = found.decision.measure_wishes([asked[0]], {"static": found.encoders["static"].encode([asked[0]], "query")})
+    monkeypatch.setattr(decision, "MAX_SPLIT_CHAT_WISH", wishes[0] + 0.1)
+    monkeypatch.setattr(decision, "MAX_SPLIT_CHAT_NEED", 1.1)
+    assert found.is_clear_chat(*asked)
+    monkeypatch.setattr(decision, "MAX_SPLIT_CHAT_NEED", 0.0)
+    assert not found.is_clear_chat(*asked), "its need is not low"
+    monkeypatch.setattr(decision, "MAX_SPLIT_CHAT_NEED", 1.1)
+    monkeypatch.setattr(decision, "MAX_SPLIT_CHAT_WISH", wishes[0] - 0.1)
+    assert not found.is_clear_chat(*asked), "it does not resemble chat"
+
+
+def test_the_need_of_a_request_of_several_parts_counts_visible_tools_alone() -> None:
+    found = over()
+    vectors = {"static": found.encoders["static"].encode(["will it rain or snow"], "query")}
+    everything, files = (found._estimate_need("will it rain or snow", vectors, mask) for mask in (None, _files))
+    assert everything > files
+
+
 @pytest.mark.parametrize(
     "query",
     [

@@ -531,7 +531,9 @@ def test_a_doubted_step_leaves_the_first_places_and_the_coverage_to_the_others()
 def test_what_is_chat_as_a_whole_is_not_split() -> None:
     text = "Send the mail to Anna. Then turn lead into gold."
     for is_chat in (True, False):
-        stage = StepSearch(_Base(), SPLITTER, is_chat=lambda query, steps, value=is_chat: value and query == text)
+        stage = StepSearch(
+            _Base(), SPLITTER, is_chat=lambda query, steps, visible, value=is_chat: value and query == text
+        )
         [found] = stage([Search(query=text)])
         assert len(found.steps) == (0 if is_chat else 2)
 

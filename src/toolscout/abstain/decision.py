@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,6 +74,8 @@ TERSE_BUDGETS: Final = (
     (8, 0.5),
 )  # (words, share of the budget) of requests with at most so many words
 CLEAR_CHAT_WISH: Final = -2.5  # a lower wish says that a request is chat, however few words it has
+MAX_SPLIT_CHAT_WISH: Final = -2.0  # a request of several parts with a lower wish is chat if its need is very low too
+MAX_SPLIT_CHAT_NEED: Final = 0.05
 MAX_CHAT_STEP_WISH: Final = 1.0  # a step with a higher wish asks for a tool, however chatty the rest of the request is
 _REQUEST_WORD: Final = re.compile(r"\w+")
 SMALL_TALK_VERDICT: Final = Verdict(0.0, 0.0, "no_tool_needed", "This is small talk rather than a task for a tool.")
@@ -230,9 +232,7 @@ class Abstainer:
         ).tolist()
         chosen = {view: rows[decidable] for view, rows in vectors.items()}
         judged_texts = [texts[number] for number in decidable]
-        searched = [self._encode_as_searched(view, judged_texts) for view in self.encoders]
-        rows = self.features.rows(judged_texts, searched, [masks[number] for number in decidable])
-        table = columns(self.features.names, rows, chosen | self.decision.mark_terms(judged_texts), self._wishes)
+        table = self._read_columns(judged_texts, chosen, [masks[number] for number in decidable])
         needs, fits = self.decision.estimate(table)
         verdicts: list[Verdict | None] = [SMALL_TALK_VERDICT if talk else None for talk in is_talk]
         estimates = zip(decidable, needs.tolist(), fits.tolist(), wishes(table).tolist(), strict=True)
@@ -245,13 +245,24 @@ class Abstainer:
         """The decision's `wishes` as arrays."""
         return {view: np.array(weights) for view, weights in self.decision.wishes.items()}
 
-    def _encode_as_searched(self, view: str, texts: list[str]) -> Vectors:
-        """Encode requests for the score features: with the words of their phrases, as a search does."""
-        encoder = self.encoders[view]
-        return encoder.encode(texts, "query") if self.words is None else encode_expanded(texts, encoder, self.words)
+    def _read_columns(
+        self, texts: list[str], vectors: Mapping[str, Vectors], masks: Sequence[Mask | None]
+    ) -> dict[str, Floats]:
+        """Return the columns of requests: wishes of their words, and score features of what a search looks for.
 
-    def is_clear_chat(self, query: str, steps: Sequence[str]) -> bool:
-        """Tell whether a request is clearly chat by its words, and none of its steps resembles a request for a tool."""
+        That is a request with the words of its phrases.
+        """
+        searched: Iterable[Vectors] = vectors.values()
+        if self.words is not None:
+            searched = [encode_expanded(texts, encoder, self.words) for encoder in self.encoders.values()]
+        rows = self.features.rows(texts, list(searched), masks)
+        return columns(self.features.names, rows, {**vectors, **self.decision.mark_terms(texts)}, self._wishes)
+
+    def is_clear_chat(self, query: str, steps: Sequence[str], visible: Visible | None = None) -> bool:
+        """Tell whether a request is clearly chat.
+
+        It is by its words, if none of its steps clearly resembles a request for a tool, or by a very low need.
+        """
         if is_small_talk(query):
             return True
         texts = [query, *steps]
@@ -259,7 +270,14 @@ class Abstainer:
         if not all(_find_readable(texts, vectors, self.encoders, self.is_word)):
             return False
         whole, *parts = self.decision.measure_wishes(texts, vectors).tolist()
-        return bool(whole < CLEAR_CHAT_WISH and max(parts, default=whole) < MAX_CHAT_STEP_WISH)
+        if whole < CLEAR_CHAT_WISH and max(parts, default=whole) < MAX_CHAT_STEP_WISH:
+            return True
+        return whole < MAX_SPLIT_CHAT_WISH and self._estimate_need(query, vectors, visible) < MAX_SPLIT_CHAT_NEED
+
+    def _estimate_need(self, query: str, vectors: Mapping[str, Vectors], visible: Visible | None) -> float:
+        """Return the need of a query, whose vectors are the first ones."""
+        first = {view: rows[:1] for view, rows in vectors.items()}
+        return float(self.decision.estimate(self._read_columns([query], first, [self.mask(visible)]))[0][0])
 
     def _decide(self, search: Search, need: float, fit: float, wish: float, size: int) -> Verdict:
         """Decide one search from its estimates; see `Decision.estimate` and `wishes`.

@@ -25,12 +25,12 @@ from toolscout.search.pipeline import Stage, Verdict
 from toolscout.search.step_merge import BestChance, estimate_coverage, find_best_chances, merge_steps
 from toolscout.search.steps import Splitter, is_command
 from toolscout.search.word_cover import FIRST_COVER_PLACE, Compare, Words, cover_words, read_words
-from toolscout.types import Explanation, Hit, Search, Trace
+from toolscout.types import Explanation, Hit, Search, Tool, Trace
 
 __all__ = ["StepSearch"]
 
 Judge = Callable[[Sequence[Search]], Sequence[Verdict | None]]
-IsChat = Callable[[str, Sequence[str]], bool]
+IsChat = Callable[[str, Sequence[str], Callable[[Tool], bool] | None], bool]
 
 SURE_CHAT_NEED: Final = 0.02  # a step that the judge calls chat and whose need is lower gets no place
 MAX_UNCOVERED_CHANCE: Final = 0.4  # a step whose best tool is more likely the right one is not named as uncovered
@@ -59,8 +59,8 @@ class StepSearch(Stage):
             splitter: splits requests. None: every request is one need.
             judge: tells whether a tool fits a step; see `toolscout.abstain.decision`. None: every step is served.
             coverage: estimates the coverage of answers. None: the model that ships with toolscout.
-            is_chat: tells from a request and its steps whether it is clearly chat. Chat is not split, because steps
-                of few words are hardly ever turned away. None: every request may be split.
+            is_chat: tells from a request, its steps and what is visible whether it is clearly chat. Chat is not
+                split, because steps of few words are hardly ever turned away. None: every request may be split.
             words: compares the words of requests with tools; see `search.word_cover`. None: no tool moves up, and the
                 coverage does not read them.
             compare: compares texts with tools by their vectors; see `search.word_cover`. None: words alone move a tool.
@@ -112,7 +112,7 @@ class StepSearch(Stage):
         if self.splitter is None or not search.split or search.rewrites or parse_selection(search.query) is not None:
             return ()
         steps = self.splitter.split(search.query)
-        if len(steps) < 2 or (self.is_chat and self.is_chat(search.query, steps)):
+        if len(steps) < 2 or (self.is_chat and self.is_chat(search.query, steps, search.visible)):
             return ()
         return steps
 
