@@ -102,9 +102,10 @@ class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def logits(self, table: Mapping[str, Floats]) -> Floats:
         """Return the logits, (n,), of columns by name, (n,) each."""
-        rows = np.stack([table[name] for name in self.columns], axis=1)
-        scaled = np.clip((rows - np.array(self.means)) / np.array(self.deviations), -MAX_DEVIATIONS, MAX_DEVIATIONS)
-        return np.asarray((scaled * np.array(self.weights)).sum(axis=1) + self.shift)
+        rows = np.array([table[name] for name in self.columns]).T
+        means, deviations, weights = np.array((self.means, self.deviations, self.weights))
+        scaled = np.clip((rows - means) / deviations, -MAX_DEVIATIONS, MAX_DEVIATIONS)
+        return np.asarray((scaled * weights).sum(axis=1) + self.shift)
 
 
 class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from toolscout.arrays import Vectors
-from toolscout.indexes.words import tokenizer_for
+from toolscout.indexes.words import list_stems_in_order
 
 __all__ = ["TERMS_VIEW", "choose_terms", "mark_terms"]
 
@@ -27,7 +27,7 @@ MAX_CHARS_READ: Final = 600  # of a request; long prompts say at the beginning w
 @functools.lru_cache(maxsize=MAX_CACHED_REQUESTS)
 def _find_terms(text: str) -> frozenset[str]:
     """Return the terms of a request. A search asks for those of each step twice."""
-    return frozenset(tokenizer_for("code", True, False, True)(text[:MAX_CHARS_READ]))
+    return frozenset(list_stems_in_order(text[:MAX_CHARS_READ]))
 
 
 def choose_terms(texts: Mapping[str, Iterable[str]]) -> tuple[str, ...]:

@@ -26,6 +26,26 @@ VIEW_FEATURES: Final = ("top", "second", "next4", "next15", "first10", "above", 
 MIN_DEVIATION: Final = 1e-3  # smaller deviations count as this one
 
 
+def _average(start: int, stop: int) -> Floats:
+    """Return the weights with which the scores at some ranks make their mean."""
+    ranks = np.arange(SCORES_READ)
+    return np.where((ranks >= start) & (ranks < stop), 1 / (stop - start), 0.0)
+
+
+_LINEAR: Final = np.stack(
+    [
+        _average(0, 1),
+        _average(0, 1) - _average(1, 2),
+        _average(0, 1) - _average(1, 5),
+        _average(0, 1) - _average(5, SCORES_READ),
+        _average(0, 10),
+        _average(0, 1) - _average(1, 11),
+    ],
+    axis=1,
+)
+"""Weights of a view's best scores in its features from `top` to `first10`, and in the numerator of `sharp`."""
+
+
 def names(views: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the columns for these views; the first view is `words`.
 
@@ -47,17 +67,14 @@ def _describe_views(best: Floats, mean: Floats, deviation: Floats) -> Floats:
         mean: (queries, views).
         deviation: (queries, views).
     """
-    top = best[..., 0]
-    return np.stack(
+    linear = np.einsum("qvs,sf->qvf", best, _LINEAR)
+    above = best[..., 0] - mean
+    return np.concatenate(
         [
-            top,
-            top - best[..., 1],
-            top - best[..., 1:5].mean(axis=2),
-            top - best[..., 5:].mean(axis=2),
-            best[..., :10].mean(axis=2),
-            top - mean,
-            (top - mean) / (deviation + MIN_DEVIATION),
-            (top - best[..., 1:11].mean(axis=2)) / (best[..., 1:].std(axis=2) + MIN_DEVIATION),
+            linear[..., :-1],
+            above[..., None],
+            (above / (deviation + MIN_DEVIATION))[..., None],
+            linear[..., -1:] / (best[..., 1:].std(axis=2, keepdims=True) + MIN_DEVIATION),
         ],
         axis=2,
     ).reshape(len(best), -1)

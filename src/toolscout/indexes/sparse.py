@@ -23,7 +23,7 @@ from toolscout.indexes.bm25_settings import (
     list_kinds,
 )
 from toolscout.indexes.impact import ImpactLists, Postings, make_impact_arrays, score_all, score_positions
-from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, place, rank, spread, top_k
+from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, place, rank, top_k
 from toolscout.indexes.score_sample import ScoreSample, make_sample_arrays
 from toolscout.indexes.strings import Vocabulary
 from toolscout.indexes.term_counts import EarlierTerms, TermCounts
@@ -33,7 +33,7 @@ from toolscout.types import Explanation, Tool
 __all__ = ["BM25", "CODE_SETTINGS", "PLAIN_SETTINGS", "BM25Settings", "tokenize"]
 
 MAX_CACHED_SCORES: Final = 2_000_000
-MAX_CACHED_BEST: Final = 256  # queries of a large catalogue with cached best tools
+MAX_CACHED_BEST: Final = 256  # queries with cached best tools
 MAX_CACHED_SPLITS: Final = 64  # queries whose terms are cached
 MIN_PRUNED_TOOLS: Final = 20_000  # from here on, a search reads parts of the lists of common words
 
@@ -146,7 +146,7 @@ class BM25:
             scores = self.scores(query)
             positions = top_k(scores, k, mask, floor=0.0)
             pruned = positions, scores[positions]
-        if mask is None and self._impacts is not None:
+        if mask is None:
             if len(self._best_cache) >= MAX_CACHED_BEST:
                 self._best_cache = {}
             self._best_cache[query] = *pruned, len(pruned[0]) < k
@@ -209,30 +209,20 @@ class BM25:
         return [self._summarise(query, depth, mask) for query, mask in zip(queries, limits, strict=True)]
 
     def _summarise(self, query: str, depth: int, mask: Mask | None) -> Spread:
-        """Compute `spread`; a large catalogue estimates the deviation from a sample of its tools."""
-        moments = self._sample.describe(self._list_postings(query), mask) if self._sample else None
-        if moments is None:
-            return self._summarise_scores(self.scores(query), depth, mask)
+        """Compute `spread`; a large catalogue estimates mean and deviation from a sample of its tools."""
         best, scores = self._find_best(query, depth, mask)
-        if not len(best):
-            first = 0 if mask is None else int(np.argmax(mask))
-            return Spread(np.zeros(depth), first, 0.0, 0.0)
-        row = scores if len(best) == depth else np.append(scores, np.float32(0.0))
-        return Spread(pad_best(row, depth), int(best[0]), *moments)
+        n_tools = len(self.ids) if mask is None else int(np.count_nonzero(mask))
+        first = int(best[0]) if len(best) else 0 if mask is None else int(np.argmax(mask))
+        row = scores if len(best) == min(depth, n_tools) else np.append(scores, np.float32(0.0))
+        moments = self._sample.describe(self._list_postings(query), mask) if self._sample and len(best) else None
+        return Spread(pad_best(row, depth), first, *(moments or self._describe_scores(query, n_tools, mask)))
 
-    def _summarise_scores(self, scores: npt.NDArray[np.float32], depth: int, mask: Mask | None) -> Spread:
-        """Compute `spread`, but look only at the few tools with a score above 0."""
-        found = np.flatnonzero(scores if mask is None else scores * mask)
-        if not len(found):
-            return spread(scores, depth, mask)
-        n_tools = len(scores) if mask is None else int(np.count_nonzero(mask))
-        values = scores[found]
-        best = found[top_k(values, depth)]
-        first = scores[best] if len(best) == min(depth, n_tools) else np.append(scores[best], np.float32(0.0))
-        row = values.astype(np.float64)
+    def _describe_scores(self, query: str, n_tools: int, mask: Mask | None) -> tuple[float, float]:
+        """Return mean and standard deviation of the scores of all visible tools."""
+        scores = self.scores(query)
+        row = (scores if mask is None else scores[mask]).astype(np.float64)
         mean, mean_square = float(row.sum()) / n_tools, float(np.einsum("n,n->", row, row)) / n_tools
-        deviation = max(mean_square - mean * mean, 0.0) ** 0.5
-        return Spread(pad_best(first, depth), int(best[0]), mean, deviation)
+        return mean, max(mean_square - mean * mean, 0.0) ** 0.5
 
     def at(self, query: str, positions: Sequence[int]) -> npt.NDArray[np.float32]:
         """Return the scores of the tools at some positions."""

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, TypeVar
 
-__all__ = ["Tokenizer", "WordSplitter", "list_source_words", "tokenize", "tokenizer_for"]
+__all__ = ["Tokenizer", "WordSplitter", "list_source_words", "list_stems_in_order", "tokenize", "tokenizer_for"]
 
 Tokenizer = Literal["code", "plain"]
 
@@ -54,6 +54,7 @@ _ACCENTS: Final = re.compile("[\u0300-\u036f]")
 MAX_CACHED_WORD_CHARS: Final = 64
 MAX_CACHED_WORDS: Final = 100_000
 MAX_SHARED_WORDS: Final = 2_048
+MAX_SHARED_TEXTS: Final = 64
 
 Split = TypeVar("Split")
 
@@ -79,6 +80,12 @@ def tokenize(
 def list_source_words(source: str) -> frozenset[str]:
     """Return the terms of the name of a source. Every search asks for those of its hits."""
     return frozenset(tokenize(source))
+
+
+@functools.lru_cache(maxsize=MAX_SHARED_TEXTS)
+def list_stems_in_order(text: str) -> tuple[str, ...]:
+    """Return the stems of all words of a text, in order. Several stages ask for those of the same request."""
+    return tuple(tokenizer_for("code", True, False, True)(text))
 
 
 class WordSplitter:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from toolscout.errors import StoreError
-from toolscout.indexes.words import tokenizer_for
+from toolscout.indexes.words import list_stems_in_order, tokenizer_for
 
 __all__ = ["EVERYDAY_WORDS_FILE", "Phrase", "Thesaurus", "list_stems", "load_thesaurus"]
 
@@ -99,10 +99,10 @@ class Thesaurus:
                     break
         return phrases
 
-    def _list_phrases(self, first: str, seconds: Iterable[str]) -> list[Phrase]:
+    def _list_phrases(self, first: str, seconds: Sequence[str]) -> list[Phrase]:
         """Return the phrases that begin with a stem and one of these, the longest first."""
-        ranked = sorted(phrase for second in dict.fromkeys(seconds) for phrase in self._rank_phrases(first, second))
-        return [phrase for *_, phrase in ranked]
+        ranked = [phrase for second in dict.fromkeys(seconds) for phrase in self._rank_phrases(first, second)]
+        return [phrase for *_, phrase in (sorted(ranked) if len(ranked) > 1 else ranked)]
 
     def _split_lines(self, first: str) -> dict[str, list[tuple[int, str]]]:
         """Map the second stem of the phrases that begin with a stem to their lines and these lines' numbers."""
@@ -134,11 +134,7 @@ class Thesaurus:
 @functools.lru_cache(maxsize=MAX_REMEMBERED_TEXTS)
 def list_stems(text: str) -> tuple[str, ...]:
     """Return the stems of all words of a text in order. *What's* and *what is* are the same."""
-    return _split_stems(text)
-
-
-def _split_stems(text: str) -> tuple[str, ...]:
-    return tuple([_CONTRACTIONS.get(stem, stem) for stem in _all_words(text)])
+    return tuple([_CONTRACTIONS.get(stem, stem) for stem in list_stems_in_order(text)])
 
 
 def _find_stem(word: str) -> str:
@@ -169,7 +165,7 @@ def _list_needed_words(text: str) -> list[str]:
 
 
 def _make_phrase(text: str, words: str) -> Phrase:
-    stems = _split_stems(text)
+    stems = [_CONTRACTIONS.get(stem, stem) for stem in _all_words(text)]
     main = [stem for stem in stems if stem not in _DETERMINER_STEMS]
     needed = main if len(main) > 1 else stems
     n_main_words = len(_main_words(text))

@@ -144,9 +144,8 @@ def _find_word(lookup: _Lookup, text: str, words: Sequence[str], place: int) -> 
     """Return the positions for a word inside a query: an id, or a name that is an identifier there."""
     key = text.casefold()
     ids = lookup.table.find_id(key) if "/" in key else ()  # an id begins with its source
-    if ids or _is_identifier(text, _is_called(words, place)):  # most words are none, and need not be looked up
-        return [*ids, *lookup.table.find_name(key)]
-    return []
+    is_name = _MARKED.search(text) and _is_identifier(text, _is_called(words, place))
+    return [*ids, *lookup.table.find_name(key)] if ids or is_name else []  # most words need not be looked up
 
 
 def _is_identifier(text: str, called: bool) -> bool:
