@@ -7,7 +7,7 @@ Japanese. A word of a language without a table only loses a hint: punctuation an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "THING_REFERENCES",
     "UNSPACED_VERBS",
     "VERBS",
-    "is_particle_order",
 ]
 
 
@@ -189,13 +188,6 @@ VERBS: Final = _words(
     whatsapp withdraw write zip zoom
     """,
     """
-    append beautify bookmark borrow clone collapse commit continue decline decrypt delegate deny deselect destroy
-    detach disconnect dislike ditch divide downvote enroll expand favorite favourite flag fork freeze jot kick kill
-    lend mount multiply nudge parse patch phone promote protect purge push reboot redo repost reveal revert revoke
-    shrink suspend terminate tidy unarchive unassign unblock unfollow unhide uninstall unlike unlink unpin unpublish
-    unregister unstar untag upvote vote watch wipe wrap
-    """,
-    """
     aktualisiere ändere bestelle bezahle buche drucke entferne erinnere erklär erkläre erstell erstelle exportiere
     fasse finde gib hol hole installiere kauf kaufe kopiere lade leg lege lies lösch lösche mach mache merk nenne
     öffne plane prüf prüfe ruf rufe rechne reserviere sag sage schalt schalte schau schick schicke schreib schreibe
@@ -297,13 +289,6 @@ SUBORDINATORS: Final = _words(
 PREPOSITIONS: Final = _words(
     "to in at from of for near around about into nach in bei von aus para en a de à en à di da"
 )
-_PARTICLES_AT_END: Final = _words("on off up down out away back an aus weg")
-_PARTICLES_BEHIND_FIRST: Final = _words("off up down")
-MAX_PARTICLE_ORDER_WORDS: Final = 4
-_NO_PARTICLE_ORDER: Final = _words(  # words of clauses that tell something
-    "is are was were be been am will would won't can can't cannot could should must may might to has have had do does",
-    "did don't doesn't didn't not isn't i you he she it we they my going went goes comes came fell broke ran",
-)
 PARTICLES: Final = _words("up out off down over on all me us new for with by and or is are be please")
 PLACE_REFERENCES: Final = _words("there here dort hier allí ahí là-bas lá ali там daar")
 THING_REFERENCES: Final = _words(
@@ -345,16 +330,3 @@ MESSAGE: Final = re.compile(  # what follows the colon is the text of a message
     r"\b(?:write|send|tell|text|message|reply|answer|post|tweet|translate|email|mail|say|dictate)\b[^:.?!\n]{0,80}:\s",
     re.IGNORECASE,
 )
-
-
-def is_particle_order(words: Sequence[str]) -> bool:
-    """Tell whether a few words are an order without a verb: "kitchen light off", "heating down two degrees".
-
-    Args:
-        words: of a piece, in small letters.
-    """
-    if not 2 <= len(words) <= MAX_PARTICLE_ORDER_WORDS or words[0] in PRONOUNS | SUBORDINATORS | PREPOSITIONS:
-        return False
-    if any(word in _NO_PARTICLE_ORDER or word.endswith("ed") for word in words):
-        return False
-    return words[-1] in _PARTICLES_AT_END or words[1] in _PARTICLES_BEHIND_FIRST

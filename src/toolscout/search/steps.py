@@ -190,15 +190,11 @@ def _read_piece(text: str) -> _Piece:
     place = next((number for number, token in enumerate(tokens) if token not in words.POLITE), 0)
     first = tokens[place] if tokens and tokens[place + 1 : place + 2] != ["of"] else ""  # "merge of" is a noun
     start = tokens[0] if tokens else ""
-    verb = first in words.VERBS or words.is_particle_order(tokens) or _starts_unspaced_verb(text, unspaced)
+    verb = first in words.VERBS or (unspaced > 0 and text.lstrip().startswith(words.UNSPACED_VERBS))
     question = start in words.QUESTIONS or text.rstrip().endswith(("?", "？", "吗"))
     pronoun, bound = start in words.PRONOUNS, start in words.SUBORDINATORS
     has_verb = verb or request or question or not words.VERBS.isdisjoint(tokens)
     return _Piece(text, tokens, size, verb, question, request, pronoun, bound, has_verb)
-
-
-def _starts_unspaced_verb(text: str, unspaced: int) -> bool:
-    return unspaced > 0 and text.lstrip().startswith(words.UNSPACED_VERBS)
 
 
 #: Names of the features of a cut; each counts separately for lines and items, for ends of sentences, and for the rest.
