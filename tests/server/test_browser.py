@@ -134,7 +134,8 @@ def faults(page: Any) -> list[str]:
         """() => [...document.querySelectorAll(".scroll, table, pre, select, button, .card, dialog")]
             .filter((each) => each.scrollWidth > each.clientWidth + 1 && each.checkVisibility()
                 && getComputedStyle(each).textOverflow !== "ellipsis" && !each.closest(".virtual"))
-            .map((each) => `${each.tagName}.${each.className} is cut ${each.scrollWidth} of ${each.clientWidth}: ${each.textContent.slice(0, 40)}`)"""
+            .map((each) => `${each.tagName}.${each.className} is cut, ${each.clientWidth} of ${each.scrollWidth}: `
+                + each.textContent.slice(0, 40))"""
     )
     words = set(page.inner_text("body").split())
     return found + sorted({"false", "undefined", "null", "NaN", "[object Object]"} & words)
