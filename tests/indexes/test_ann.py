@@ -53,7 +53,7 @@ def test_it_keeps_the_promises_of_an_index() -> None:
 
 
 def test_threads_that_build_a_graph_lose_no_tool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without second entries, sixteen threads lose some 30 of these tools. Others stay hard to find, more on a busy one."""
+    """Without second entries, sixteen threads lose some 30 tools. Others stay hard to find, more on a busy machine."""
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     index = Ann.of([f"t/{number:05}" for number in range(N_TOOLS)], make_rows(N_TOOLS))
     arrays = index.arrays()
