@@ -177,8 +177,8 @@ class StaticEncoder:
         if missing:
             if len(cache) + len(missing) > MAX_CACHED_CALLS * MAX_CACHED_QUERIES:
                 cache = {text: cache[text] for text in texts if text in cache}
-            rows = self._encode_rows(missing, kind)
-            self._query_cache = cache = cache | dict(zip(missing, rows, strict=True))
+            cache.update(zip(missing, self._encode_rows(missing, kind), strict=True))
+            self._query_cache = cache
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
         for vector, text in zip(vectors, texts, strict=True):
             vector[:] = cache[text]

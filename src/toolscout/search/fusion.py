@@ -40,7 +40,7 @@ def add_standard_scores(
     words, meaning = rankings
     scores = dict(words)
     for tool_id, standard_score in meaning:
-        scores[tool_id] = scores.get(tool_id, 0.0) + weight * max(standard_score, 0.0)
+        scores[tool_id] = scores.get(tool_id, 0.0) + (weight * standard_score if standard_score > 0 else 0.0)
     return scores
 
 

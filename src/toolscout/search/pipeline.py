@@ -98,7 +98,7 @@ class Stage:
 
 def _inner(before: Search, after: Search) -> float:
     """Return the seconds that inner stages have already added to the trace."""
-    return sum(step.seconds for step in after.trace[len(before.trace) :])
+    return sum([step.seconds for step in after.trace[len(before.trace) :]])
 
 
 class Pipeline(Stage):
@@ -343,8 +343,8 @@ class Fuse(Stage):
     def _join(self, search: Search, results: Sequence[Search]) -> Search:
         rankings = [[(hit.id, hit.score) for hit in result.hits] for result in results]
         scores = self.by(rankings, search)
-        why: dict[str, str] = {}
-        for result in results:
+        why = {hit.id: hit.why for hit in results[0].hits}
+        for result in results[1:]:
             for hit in result.hits:
                 why[hit.id] = f"{why[hit.id]} + {hit.why}" if hit.id in why else hit.why
         ranked = sorted([(-float(score), tool_id) for tool_id, score in scores.items()])  # as `order` has it, sooner
