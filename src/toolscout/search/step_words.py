@@ -16,6 +16,7 @@ __all__ = [
     "CONTINUATION",
     "MESSAGE",
     "PARTICLES",
+    "PASTED_TEXT",
     "PLACE_REFERENCES",
     "POLITE",
     "PRELUDE",
@@ -290,6 +291,9 @@ PREPOSITIONS: Final = _words(
     "to in at from of for near around about into nach in bei von aus para en a de à en à di da"
 )
 PARTICLES: Final = _words("up out off down over on all me us new for with by and or is are be please")
+PASTED_TEXT: Final = r"\b(?:(?-i:[A-Z]{2,12})|context|background)[:：][\s\S]{1,2000}?\s(?:query|question)[:：]"
+"""Pattern of a text pasted before the request itself ("EMAIL: … query: …"), whatever the case of the other words."""
+
 PLACE_REFERENCES: Final = _words("there here dort hier allí ahí là-bas lá ali там daar")
 THING_REFERENCES: Final = _words(
     "it them that this those these him her its their same result results sie ihn isso ele ela hem haar его её их это",

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.search.step_words import VERBS
+from toolscout.search.step_words import PASTED_TEXT, VERBS
 from toolscout.types import Hit
 
 __all__ = ["FIRST_COVER_PLACE", "Compare", "WordTable", "Words", "cover_words", "read_words"]
@@ -37,9 +37,7 @@ _LABEL: Final = re.compile(  # up to two words before a value: "train number T12
     r"(?:\b[A-Za-z]{1,30}\s{1,3})?\b[A-Za-z]{1,30}(?:\s{1,3}(?:is|of|as|are|was))?[\s:#=('\"“]{1,4}"
     r"(?=[A-Za-z]{0,30}-?\d)"
 )
-_PASTED: Final = re.compile(  # as in `search.steps`
-    r"\b(?:(?-i:[A-Z]{2,12})|context|background)[:：][\s\S]{1,2000}?\s(?:query|question)[:：]", re.IGNORECASE
-)
+_PASTED: Final = re.compile(PASTED_TEXT, re.IGNORECASE)
 _TOKEN: Final = re.compile(r"[\w'’-]+")
 
 
