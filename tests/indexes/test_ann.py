@@ -53,14 +53,14 @@ def test_it_keeps_the_promises_of_an_index() -> None:
 
 
 def test_threads_that_build_a_graph_lose_no_tool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without second entries, sixteen threads lose some 30 tools. Others stay hard to find, more on a busy machine."""
+    """Without second entries, sixteen threads lose some 30 of these tools. A few others stay hard to find."""
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     index = Ann.of([f"t/{number:05}" for number in range(N_TOOLS)], make_rows(N_TOOLS))
     arrays = index.arrays()
     assert len(arrays["keyed"]) > N_TOOLS
     assert not len(graph._find_lost(arrays["graph"], arrays["keyed"]))  # no two of these tools have the same code
     found = index.search(index.vectors, 1)[0]
-    assert sum(row != [tool_id] for row, tool_id in zip(found, index.ids, strict=True)) < 0.02 * N_TOOLS
+    assert sum(row != [tool_id] for row, tool_id in zip(found, index.ids, strict=True)) < 0.005 * N_TOOLS
 
 
 def test_what_no_edge_leads_to_is_lost_unless_it_has_another_entry(monkeypatch: pytest.MonkeyPatch) -> None:
