@@ -70,7 +70,7 @@ def test_verbs_and_labels_of_values_count_for_nothing() -> None:
     request = "Confirm my flight, verification code 7788, seat number: B12, and the password is abc123"
     table = read_words(request, [Hit(tool_id, 1.0, "bm25") for tool_id in index.ids], index)
     has = [tool_id for tool_id, column in table.columns.items() if table.points[:, column].any()]
-    assert has == ["s/7788", "s/B12", "s/abc123", "s/flight"] and table.known == 1.0
+    assert has == ["s/7788", "s/B12", "s/abc123", "s/flight"] and table.known_share == 1.0
 
 
 def test_pasted_texts_bring_no_tool() -> None:

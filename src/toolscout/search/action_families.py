@@ -110,9 +110,9 @@ def _group(marked: Mapping[str, Sequence[_Mark]]) -> Iterator[Family]:
     yield from siblings
     if len(marked) > MAX_PAIRED_TOOLS:
         return
-    known = {frozenset(pair) for family in siblings for pair in itertools.combinations(family, 2)}
+    sibling_pairs = {frozenset(pair) for family in siblings for pair in itertools.combinations(family, 2)}
     for one, other in _pair_alike([tool for tool_id, marks in marked.items() for tool in _describe(tool_id, marks)]):
-        if frozenset((one.tool_id, other.tool_id)) not in known:
+        if frozenset((one.tool_id, other.tool_id)) not in sibling_pairs:
             yield {one.tool_id: one.verb, other.tool_id: other.verb}
 
 

@@ -253,16 +253,16 @@ def read_words(text: str) -> RequestWords:
 
 def _mark_participles(text: str) -> str:
     """Put `TOLD_STEM` before each participle, but those that somebody wishes: "have it archived"."""
-    told = (
+    told_spans = (
         []
         if _ENDING_OF_PARTICIPLE.search(text) is None
         else [match.span() for match in _TOLD_WORD.finditer(text) if not match[0].lower().startswith(NEVER_TOLD)]
     )
-    told += [match.span(1) for match in _I_DID.finditer(text)]
-    if not told:
+    told_spans += [match.span(1) for match in _I_DID.finditer(text)]
+    if not told_spans:
         return text
     parts, end = [], 0
-    for start, stop in sorted(told):
+    for start, stop in sorted(told_spans):
         wish = _WISH.search(text, end, start)
         is_wished = wish is not None and not _HAVE_JUST.fullmatch(wish[0])
         parts += [text[end:start], "" if is_wished else f"{TOLD_STEM} ", text[start:stop]]
@@ -278,9 +278,9 @@ def _leave_idle_phrases_out(stems: list[str]) -> list[str]:
     kept: list[str] = []
     place = 0
     while place < len(stems):
-        found = next((some for some in phrases.get(stems[place], ()) if stems[place : place + len(some)] == some), None)
-        kept.append(stems[place] if found is None else TOLD if found == [TOLD_STEM] else NAMED_THING)
-        place += len(found or "1")
+        phrase = next((one for one in phrases.get(stems[place], ()) if stems[place : place + len(one)] == one), None)
+        kept.append(stems[place] if phrase is None else TOLD if phrase == [TOLD_STEM] else NAMED_THING)
+        place += len(phrase or "1")
     return kept
 
 
@@ -349,9 +349,9 @@ def find_verb(word: str) -> str | None:
         stem = word.removesuffix(ending)
         if stem != word and len(stem) >= MIN_STEM_LETTERS:
             single = stem[:-1] if stem[-1] == stem[-2] else stem
-            found = next((verb for verb in (stem, f"{stem}e", single) if verb in verbs), None)
-            if found is not None:
-                return found
+            known_verb = next((verb for verb in (stem, f"{stem}e", single) if verb in verbs), None)
+            if known_verb is not None:
+                return known_verb
     return None
 
 

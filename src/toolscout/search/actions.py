@@ -87,16 +87,16 @@ class OrderActions(Stage):
         if has_more_words(text, MAX_WORDS):
             return search
         head = {number for hit in hits[: max(search.k, MIN_HEAD)] for number in of_tool.get(hit.id, ())}
-        wanted = set().union(*[self._families[number] for number in head])
+        near_siblings = set().union(*[self._families[number] for number in head])
         places: defaultdict[int, list[int]] = defaultdict(list)
-        for place, numbers in [(place, of_tool[hit.id]) for place, hit in enumerate(hits) if hit.id in wanted]:
+        for place, numbers in [(place, of_tool[hit.id]) for place, hit in enumerate(hits) if hit.id in near_siblings]:
             for number in numbers:
                 places[number].append(place)
-        contested = [(held, self._families[number]) for number, held in places.items() if len(held) > 1]
+        contested = [(rivals, self._families[number]) for number, rivals in places.items() if len(rivals) > 1]
         if not contested:
             return search
         request, moved = _Request(text), list(hits)
-        swaps = [_swap_opposites(moved, held, siblings, request) for held, siblings in contested]
+        swaps = [_swap_opposites(moved, rivals, siblings, request) for rivals, siblings in contested]
         return msgspec.structs.replace(search, hits=tuple(moved)) if any(swaps) else search
 
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
@@ -205,19 +205,19 @@ class _Request:
         return weight
 
 
-def _swap_opposites(hits: list[Hit], held: Sequence[int], verbs: Mapping[str, str], request: _Request) -> bool:
+def _swap_opposites(hits: list[Hit], rivals: Sequence[int], verbs: Mapping[str, str], request: _Request) -> bool:
     """Swap siblings that are opposites where the evidence differs enough. The scores stay at their places.
 
     Args:
         hits: changed in place.
-        held: places of the siblings, ascending. Those that an earlier family moved away are left out.
+        rivals: places of the siblings, ascending. Those that an earlier family moved away are left out.
         verbs: id → verb, of all siblings.
         request: what the request says.
 
     Returns:
         Whether any were swapped.
     """
-    places = [place for place in held if hits[place].id in verbs]
+    places = [place for place in rivals if hits[place].id in verbs]
     done = [verbs[hits[place].id] for place in places]
     if not any(map(request.prefers_later, _list_opposites(tuple(done)))):
         return False

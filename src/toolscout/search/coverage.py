@@ -121,11 +121,11 @@ class CoverageModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             missed: as in `SplitChances`.
             shares: as in `estimate`, after each of the first tools; empty: not known.
         """
-        known = itertools.chain(shares, itertools.repeat(shares[-1] if shares else USUAL_SHARE))
+        all_shares = itertools.chain(shares, itertools.repeat(shares[-1] if shares else USUAL_SHARE))
         return tuple(
             [
                 hit if hit.coverage is None else self._correct_hit(hit, places, missed, share)
-                for places, (hit, share) in enumerate(zip(hits, known, strict=False), 1)
+                for places, (hit, share) in enumerate(zip(hits, all_shares, strict=False), 1)
             ]
         )
 

@@ -66,37 +66,37 @@ class WordTable(NamedTuple):
 
     Attributes:
         points: of each word that some tool has, for each hit, (words, hits).
-        own: the same, without the words of pasted texts alone.
+        request_points: the same, without the words that only pasted texts have.
         columns: id of a hit → its column.
-        known: share of the words of the request that some tool has; None: the request has no words that count.
-        asked: the request without pasted texts, verbs and labels, whose words `own` has.
+        known_share: share of the words of the request that some tool has; None: the request has no words that count.
+        request: the request without pasted texts, verbs and labels, whose words `request_points` has.
     """
 
     points: npt.NDArray[Any]
-    own: npt.NDArray[Any]
+    request_points: npt.NDArray[Any]
     columns: Mapping[str, int]
-    known: float | None
-    asked: str = ""
+    known_share: float | None
+    request: str = ""
 
     def share(self, hits: Sequence[Hit]) -> list[float]:
         """Return after each hit the share of the words that it or one before has; nothing if there are no words."""
-        if self.known is None:
+        if self.known_share is None:
             return []
         columns = [self.columns[hit.id] for hit in hits if hit.id in self.columns]
         if not len(self.points):
             return [0.0] * len(columns)
         has = np.logical_or.accumulate(self.points[:, columns] > 0, axis=1)
-        return (self.known * has.mean(axis=0)).tolist()  # type: ignore[no-any-return]
+        return (self.known_share * has.mean(axis=0)).tolist()  # type: ignore[no-any-return]
 
 
 def read_words(query: str, hits: Sequence[Hit], words: Words) -> WordTable:
     """Compare the words of a request with its first hits. Verbs and labels of values are left out."""
     text, ids = _keep_objects(query), [hit.id for hit in hits[:MAX_COVER_HITS]]
-    points, (most, known) = words.score_terms(text, ids), words.mass(text)
-    asked = _keep_objects(_PASTED.sub(" ", query))
-    own = points if asked == text else words.score_terms(asked, ids)
+    points, (most, known_share) = words.score_terms(text, ids), words.mass(text)
+    request = _keep_objects(_PASTED.sub(" ", query))
+    request_points = points if request == text else words.score_terms(request, ids)
     columns = {tool_id: column for column, tool_id in enumerate(ids)}
-    return WordTable(points, own, columns, known if most else None, asked)
+    return WordTable(points, request_points, columns, known_share if most else None, request)
 
 
 def cover_words(
@@ -123,10 +123,10 @@ def cover_words(
     if len(hits) <= FIRST_COVER_PLACE or last <= FIRST_COVER_PLACE:
         return hits
     if words is None or compare is None:
-        order = _choose_order(table.own, last, MIN_NEW_POINTS)
+        order = _choose_order(table.request_points, last, MIN_NEW_POINTS)
     else:
         near = _find_near(table, words, compare)
-        order = _choose_order(table.own, last, MIN_NEAR_POINTS, near) if len(near) else []
+        order = _choose_order(table.request_points, last, MIN_NEAR_POINTS, near) if len(near) else []
     if order == sorted(order):
         return hits
     moved = [hits[place] for place in order]
@@ -141,11 +141,11 @@ def _keep_objects(query: str) -> str:
 
 def _find_near(table: WordTable, words: Words, compare: Compare) -> npt.NDArray[Any]:
     """Return the places of the hits that are near to the words that none of the first has; none if none may move up."""
-    is_covered = np.asarray((table.own[:, :FIRST_COVER_PLACE] > 0).any(axis=1))
-    if not (table.own[~is_covered, FIRST_COVER_PLACE:].sum(axis=0) >= MIN_NEAR_POINTS).any():
+    is_covered = np.asarray((table.request_points[:, :FIRST_COVER_PLACE] > 0).any(axis=1))
+    if not (table.request_points[~is_covered, FIRST_COVER_PLACE:].sum(axis=0) >= MIN_NEAR_POINTS).any():
         return np.zeros(0, dtype=np.intp)
-    covered = {term for term, has in zip(words.weigh_query(table.asked), is_covered, strict=True) if has}
-    rest = [word for word in _TOKEN.findall(table.asked) if words.mass(word)[0]]
+    covered = {term for term, has in zip(words.weigh_query(table.request), is_covered, strict=True) if has}
+    rest = [word for word in _TOKEN.findall(table.request) if words.mass(word)[0]]
     uncovered = " ".join([word for word in rest if covered.isdisjoint(words.weigh_query(word))])
     return np.argsort(-compare(uncovered, [*table.columns]), kind="stable")[:NEAR_TOOLS]
 
