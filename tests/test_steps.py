@@ -275,6 +275,17 @@ def test_an_unsure_step_that_strays_from_the_request_leaves_the_first_places_to_
     assert rank(whole, 0.9)[1] == "t/x" and rank((*whole, *hits(("t/x", 1))), 0.75)[1] == "t/x"
 
 
+def test_the_unsplit_request_counts_for_more_where_a_step_may_be_none() -> None:
+    whole = hits(("s/a", 9), ("t/x", 6), ("t/y", 5))
+    lists, steps = [hits(("t/x", 9)), hits(("t/x", 8), ("t/y", 8))], ["one", "two"]
+
+    def find_first(sure: float) -> str:
+        return merge_steps(whole, lists, steps, 5, sure={"one": 1.0, "two": sure})[0].id
+
+    assert find_first(1.0) == "t/x"
+    assert find_first(0.45) == "s/a"
+
+
 def test_an_unclear_step_prefers_what_the_unsplit_request_points_to() -> None:
     clear, unclear = hits(("t/weather", 20)), hits(("s/cancel_alarm", 5.2), ("s/cancel_rental", 4.0))
     merged = merge_steps(hits(("s/cancel_rental", 20)), [clear, unclear], ["one", "two"], 5)

@@ -7,8 +7,9 @@ prefers sources that the request or another step points to, and tools that the u
 
 Places go one by one to the tool that raises the coverage of all lists most, relative to what they have already. So a
 step with one clear tool leaves its places to steps with several likely ones, and the unsplit request competes as one
-more list. A step counts for less if no tool seems to fit it, or if the splitter is not sure that it is a step, and for
-still less if then its best tool is none of the first for the unsplit request: "use version number 5" is a detail.
+more list. A step counts for less if no tool seems to fit it, or if the splitter is not sure that it is a step; then the
+unsplit request counts for more. An unsure step counts for still less if its best tool is none of the first for the
+unsplit request: "use version number 5" is a detail.
 
 `benchmarks/coverage.py` fits the constants of the chances on dev requests with one gold tool, and the correction of the
 coverage (`search.coverage`). The others were chosen on joined and on single dev requests (`benchmarks/joined.py`).
@@ -37,8 +38,9 @@ UNSPLIT_SHARE: Final = 0.1  # of a tool's score for the unsplit request, which i
 MIN_LIFT_POINTS: Final = 0.01  # fewer points leave a tool as it is
 MIN_GAIN_SHARE: Final = 0.15  # of what the aim lacks to 1: an answer ends where each further tool gains less coverage
 DOUBTED_SHARE: Final = 0.6  # of what a tool brings to a list, if the list's step is doubted
-SURE_STEP: Final = 0.8  # probability of being a step from which one counts wholly
+SURE_STEP: Final = 0.9  # probability of being a step from which one counts wholly
 UNSURE_POWER: Final = 3  # below, it counts by this power of the proportion
+UNSURE_WHOLE_SHARE: Final = 2.0  # added to what a tool brings to the unsplit request, if a step is surely none
 STRAY_SHARE: Final = 0.3  # of what a tool brings to the list of an unsure step that strays from the request
 MAX_RANK_IN_WHOLE: Final = 20  # a step strays if its best tool is not among so many of the unsplit request
 MIN_MERGED_HITS: Final = 20  # so many places are given out one by one, or k; the others follow by score
@@ -105,7 +107,10 @@ def merge_steps(
     if k is not None:
         depth = max(MAX_LIST_HITS, k)
         unsplit, parts = unsplit[:depth], [hits[:depth] for hits in parts]
-    lists = [_List(unsplit, None), *_list_steps(unsplit, parts, steps, doubted, sure or {})]
+    whole, lists_of_steps = _List(unsplit, None), _list_steps(unsplit, parts, steps, doubted, sure or {})
+    least_sure = min([some.sure for some in lists_of_steps], default=1.0)
+    whole.share += UNSURE_WHOLE_SHARE * max(0.0, 1 - least_sure / SURE_STEP)
+    lists = [whole, *lists_of_steps]
     taken, given, coverages = _give_places(lists, max(k or 0, MIN_MERGED_HITS))
     rest = [(hit, some.step) for some in lists for hit in some.hits if hit.id not in taken]
     for hit, step in sorted(rest, key=lambda pair: (-pair[0].score, pair[0].id)):
