@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,14 +54,14 @@ def test_it_keeps_the_promises_of_an_index() -> None:
 
 
 def test_threads_that_build_a_graph_lose_no_tool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without second entries, sixteen threads lose some 30 of these tools. A few others stay hard to find."""
+    """Without second entries, sixteen threads lose some 30 of these tools, and up to 90 others are hard to find."""
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     index = Ann.of([f"t/{number:05}" for number in range(N_TOOLS)], make_rows(N_TOOLS))
     arrays = index.arrays()
     assert len(arrays["keyed"]) > N_TOOLS
     assert not len(graph._find_lost(arrays["graph"], arrays["keyed"]))  # no two of these tools have the same code
     found = index.search(index.vectors, 1)[0]
-    assert sum(row != [tool_id] for row, tool_id in zip(found, index.ids, strict=True)) < 0.005 * N_TOOLS
+    assert sum(row != [tool_id] for row, tool_id in zip(found, index.ids, strict=True)) < 0.001 * N_TOOLS
 
 
 def test_what_no_edge_leads_to_is_lost_unless_it_has_another_entry(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +86,37 @@ def test_what_no_edge_leads_to_is_lost_unless_it_has_another_entry(monkeypatch: 
     assert graph._find_lost(content, keyed).tolist() == [lost]
     assert not len(graph._find_lost(content, np.where(keyed == keyed[keys[edges.entry]], lost, keyed)))
     assert not len(graph._find_lost(content, np.where(keyed == lost, -1, keyed)))
+
+
+def test_a_tool_that_only_a_far_one_leads_to_gets_a_second_entry() -> None:
+    rows = make_rows(2_000)
+    projection = Ann.of(range(2_000), rows)._choose_projection()
+    content, keyed = graph.build_graph(rows, projection, lambda: 1)
+    content, edges = content.copy(), graph._Edges(content)
+    keys, (_, neighbours) = edges.read_keys(), edges.read_level(0)
+    [slot] = np.setdiff1d(np.arange(2_000), edges.read_level(1)[0])[7:8]
+    tool = int(keyed[keys[slot]])
+    far = int(np.argmin(rows[keyed[keys]] @ rows[tool]))
+    for row in np.flatnonzero((neighbours == slot).any(axis=1)):
+        cut(content, edges, int(row), neighbours[row], slot, neighbours[row][neighbours[row] != slot][0])
+    cut(content, edges, far, neighbours[far], neighbours[far][0], slot)
+    index = graph._make_graph(projection)
+    index.load(content.tobytes())
+    assert not len(graph._find_lost(content, keyed))
+
+    def find_first(index: Any, keyed: np.ndarray) -> int:
+        index.expansion_search = 64
+        return int(keyed[int(index.search(projection.make_codes(rows[[tool]])[0], 1).keys[0])])
+
+    assert find_first(index, keyed) != tool
+    content, keyed = graph._reach_all(index, keyed, lambda some: projection.make_codes(rows[some]), lambda: 1)
+    assert keyed[2_000:].tolist() == [tool] and find_first(index, keyed) == tool
+
+
+def cut(content: np.ndarray, edges: graph._Edges, node: int, neighbours: np.ndarray, old: int, new: int) -> None:
+    """Lead the edge of a node on the lowest level to another one, in the bytes of a graph."""
+    start = int(edges._starts[node]) + 14 + 4 * int(np.flatnonzero(neighbours == old)[0])
+    content[start : start + 4] = np.frombuffer(np.uint32(new).tobytes(), dtype=np.uint8)
 
 
 def test_a_graph_of_another_form_is_not_taken_for_one_without_losses() -> None:

@@ -4,7 +4,9 @@ The graph (HNSW, package usearch) holds the first principal components of the ve
 the same scale and nearly the same length, so an inner product orders them as a cosine would, at two thirds of the time.
 
 Threads that add tools at the same time overwrite each other's edges, and a tool without edges to it cannot be found. So
-the edges of a new graph are followed from its entry, and a tool that none of them reaches gets a second entry.
+the edges of a new graph are followed from its entry, and a tool that none of them reaches gets a second entry. Others
+are hard to find: only far tools lead to them. If there are such ones in a sample, all that a search for themselves does
+not find get a second entry.
 """
 
 from __future__ import annotations
@@ -38,12 +40,15 @@ MAX_SIDES: Final = 10  # components by whose side tools are sorted before they a
 MAX_TWINS: Final = 16  # tools with the same code in the graph; more of them would have edges only to each other
 ADDED_BATCH: Final = 8_192
 PROJECTED_BATCH: Final = 65_536
+SOUGHT_TOOLS: Final = 2_000  # tools of a new graph that are sought; if one of them is not found, all are
+SEEKING_BREADTH: Final = 64
 MAX_CHANGED_SHARE: Final = 0.1  # of the tools, up to which a graph grows instead of being built anew
 DAMAGED: Final = "The stored graph of the index is damaged. Run  toolscout doctor --repair"
 
 Vectors = npt.NDArray[np.float32]
 Positions = npt.NDArray[np.int32]
 CountThreads = Callable[[], int]
+MakeCodes = Callable[[npt.NDArray[np.intp]], Codes]  # of the tools at some positions
 
 
 class Graph(NamedTuple):
@@ -150,7 +155,9 @@ class EarlierGraph:
         if len(graph) != self._n_keys:
             raise StoreError(DAMAGED)
         _add_codes(graph, self.projection.make_codes(vectors[self._new]), count_threads)
-        return _reach_all(graph, self.keyed, lambda positions: self.projection.make_codes(vectors[positions]))
+        return _reach_all(
+            graph, self.keyed, lambda positions: self.projection.make_codes(vectors[positions]), count_threads
+        )
 
 
 def build_graph(vectors: Vectors, projection: Projection, count_threads: CountThreads) -> Graph:
@@ -170,7 +177,7 @@ def build_graph(vectors: Vectors, projection: Projection, count_threads: CountTh
     order = kept[_sort_by_sides(codes[kept])]
     graph = _make_graph(projection)
     _add_codes(graph, codes[order], count_threads)
-    return _reach_all(graph, order.astype(np.int32), codes.__getitem__)
+    return _reach_all(graph, order.astype(np.int32), codes.__getitem__, count_threads)
 
 
 def _limit_twins(codes: Codes) -> npt.NDArray[np.intp]:
@@ -201,12 +208,14 @@ def _add_codes(graph: Any, codes: Codes, count_threads: CountThreads) -> None:
         graph.add(np.arange(first, first + len(batch)), batch, threads=count_threads())
 
 
-def _reach_all(graph: Any, keyed: Positions, make_codes: Callable[[npt.NDArray[np.intp]], Codes]) -> Graph:
-    """Give a second entry to each tool that no edge leads to, and return the graph. One is enough for each code."""
+def _reach_all(graph: Any, keyed: Positions, make_codes: MakeCodes, count_threads: CountThreads) -> Graph:
+    """Give a second entry to each tool that is not found, and return the graph. One is enough for each code."""
     entered = {bytes(graph.ndim)}  # codes with a second entry; one of zeros is near to nothing
     while True:
         content = np.frombuffer(graph.save() or b"", dtype=np.uint8)
-        lost = _find_lost(content, keyed) if len(keyed) else np.empty(0, dtype=np.intp)
+        lost = np.empty(0, dtype=np.intp)
+        if len(keyed):
+            lost = np.union1d(_find_lost(content, keyed), _find_unfound(graph, keyed, make_codes, count_threads))
         codes = {code.tobytes(): position for code, position in zip(make_codes(lost), lost, strict=True)}
         chosen = np.array([position for code, position in codes.items() if code not in entered], dtype=np.intp)
         if not len(chosen):
@@ -214,6 +223,26 @@ def _reach_all(graph: Any, keyed: Positions, make_codes: Callable[[npt.NDArray[n
         entered |= codes.keys()
         _add_codes(graph, make_codes(chosen), lambda: 1)
         keyed = np.concatenate([keyed, chosen.astype(np.int32)])
+
+
+def _find_unfound(
+    graph: Any, keyed: Positions, make_codes: MakeCodes, count_threads: CountThreads
+) -> npt.NDArray[np.intp]:
+    """Return the positions of the tools that a search for themselves does not find; none if a sample has none."""
+    positions = np.unique(keyed[keyed >= 0]).astype(np.intp)
+    graph.expansion_search = SEEKING_BREADTH
+
+    def seek(some: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+        codes = make_codes(some)
+        nearest = graph.search(codes, 1, threads=count_threads()).distances.reshape(len(some))
+        own = 1 - np.square(codes, dtype=np.float32).sum(axis=1)
+        unfound: npt.NDArray[np.intp] = some[nearest > own]
+        return unfound
+
+    if not len(seek(positions[:: 1 + len(positions) // SOUGHT_TOOLS])):
+        return np.empty(0, dtype=np.intp)
+    starts = range(0, len(positions), PROJECTED_BATCH)
+    return np.concatenate([seek(positions[start : start + PROJECTED_BATCH]) for start in starts])
 
 
 def _find_lost(content: npt.NDArray[np.uint8], keyed: Positions) -> npt.NDArray[np.intp]:
