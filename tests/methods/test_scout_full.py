@@ -138,6 +138,23 @@ def test_descriptions_take_the_tuned_encoder_only_where_requests_for_new_tools_g
     assert _choose_tuned_weight(data, -ideal) == 0.0
 
 
+def test_descriptions_take_the_tuned_encoder_where_tools_have_no_usage_and_dev_cannot_say(
+    slang: Lesson, bert: str, home: Path
+) -> None:
+    used = {tool for gold in slang.train.values() for tool in gold}
+    lesson = dataclasses.replace(slang, tools=[tool for tool in slang.tools if tool.id in used])
+    assert _read(fitted(lesson, bert, home, "all-used"), "tuned_weight", "novelty") == [0.0, 1.0]
+    unused = Tool(id="d/unused", name="unused", description="Sharpens pencils")
+    lesson = dataclasses.replace(lesson, tools=sorted([*lesson.tools, unused], key=lambda tool: tool.id))
+    assert _read(fitted(lesson, bert, home, "one-unused"), "tuned_weight", "novelty") == [1.0, 0.5]
+    assert _read(fitted(lesson, bert, home, "one-novelty", novelty=2.0), "tuned_weight", "novelty") == [1.0, 2.0]
+    assert _read(fitted(lesson, bert, home, "one-weight", tuned_weight=0.0), "tuned_weight") == [0.0]
+
+
+def _read(model: Model, *names: str) -> list[Any]:
+    return [model.manifest.settings[name].value for name in names]
+
+
 def test_it_refuses_a_base_that_tunes_no_encoder(slang: Lesson, bert: str, home: Path) -> None:
     with pytest.raises(ConfigError, match="expected a recipe that tunes a classifier over dpr"):
         fitted(slang, bert, home, "wrong", base="neighbours")

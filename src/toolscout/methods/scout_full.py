@@ -4,8 +4,9 @@
 and sets of tools. Both are bases of this fit, trained once and kept. Three estimates join those of `scout-light`: the
 classifier, the votes of the nearest logged queries by its encoder, and the nearest tools by the encoder of `dpr`.
 
-Dev chooses the shares step by step. A tool without usage keeps the score that `scout` gives it. Where dev has requests
-for such tools, it may add the encoder of `dpr` to the description of every tool.
+Dev chooses the shares step by step. A tool without usage keeps the score that `scout` gives it. The description of
+every tool may take in the encoder of `dpr`, which is better at new tools than untuned ones are: as much as dev shows,
+where it has requests for such tools; a usual weight, where it has hardly any though some tools have no usage.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from toolscout.methods.neighbours import Neighbours
 from toolscout.methods.scout_light import LIGHT_PARTS, STANDARD_ERRORS, ScoutLight, Sides, refuse_shares
 from toolscout.methods.scout_light import Options as LightOptions
 from toolscout.methods.shared.dev_choice import DevQueries, choose_best
+from toolscout.methods.shared.hidden_tools import expect_new_tools
 from toolscout.methods.shared.mixture import JoinedEncoder, Part, mix_on_dev
 from toolscout.methods.shared.tuning import ENCODER_FOLDER, Amount, Count, Positive
 from toolscout.methods.shared.usage import Encode, HybridScorer, Learned, compute_standard_scores, softmax
@@ -42,6 +44,8 @@ __all__ = ["Options", "ScoutFull"]
 CLOSENESS_GRID: Final = (10.0, 20.0, 40.0, 80.0)
 TUNED_WEIGHT_GRID: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
 MIN_NEW_TOOL_QUERIES: Final = 10
+USUAL_TUNED_WEIGHT: Final = 1.0  # where tools have no usage, and dev has fewer queries for them
+USUAL_TUNED_NOVELTY: Final = 0.5  # with it: the tuned encoder brings new tools, so they need no bonus; as in `mlc`
 SHARE_STEPS: Final = (0.1, 0.25, 0.5)  # shares of the whole that a step gives to one part
 MIN_SHARE_GAIN: Final = 5e-4  # of ndcg@5 and comp@5 on dev, which a step must bring
 MAX_SHARE_STEPS: Final = 10
@@ -190,12 +194,16 @@ class ScoutFull(ScoutLight):
         if weight is None:
             weight = _choose_tuned_weight(data, points)
         data.description_scores = data.description_scores + weight * points
+        data.tuned_points = points
         return {"tuned_weight": weight}
 
     def choose_shares(
         self, data: FitData, trial: DevQueries, usages: Mapping[str, Scores]
     ) -> tuple[dict[str, float], dict[str, Any], Scores]:
         """Choose the shares step by step, with the settings of the mix; see `ScoutLight.choose_shares`.
+
+        They are chosen without the usual weight of `dpr` in descriptions: on queries for hidden tools it would look
+        better than on new ones.
 
         Raises:
             ConfigError: if the options name the classifier of `scout-light`, and it cannot be trained.
@@ -205,9 +213,28 @@ class ScoutFull(ScoutLight):
             shares = dict(zip(names, data.options.shares, strict=True))
             if any(share and name not in usages for name, share in shares.items()):
                 raise refuse_shares(data.options.shares)
-            return shares, *trial.choose_mix(mix_on_dev(usages, shares), data.options)
-        shares = _choose_shares_by_steps(data, trial, usages, names)
-        return shares, *trial.choose_mix(mix_on_dev(usages, shares), data.options)
+        else:
+            shares = _choose_shares_by_steps(data, trial, usages, names)
+        usage = mix_on_dev(usages, shares)
+        settings, scores = trial.choose_mix(usage, data.options)
+        if not _expects_unknown_tools(data):
+            return shares, settings, scores
+        settings |= {"tuned_weight": USUAL_TUNED_WEIGHT}
+        if data.options.novelty is None:
+            settings |= {"novelty": USUAL_TUNED_NOVELTY}
+        dev = data.dev_queries(trial.rank)
+        dev = dev._replace(description=dev.description + USUAL_TUNED_WEIGHT * data.tuned_points)
+        return shares, settings, dev.mix(usage[: len(data.dev)], settings)
+
+
+def _expects_unknown_tools(data: FitData) -> bool:
+    """Tell whether tools without usage will be needed, and dev cannot say how well the tuned encoder finds them.
+
+    Queries for tools that were hidden from the mixture cannot say it either: the encoder has learned from them.
+    """
+    if data.options.tuned_weight is not None or data.needs_new_tool().sum() >= MIN_NEW_TOOL_QUERIES:
+        return False
+    return expect_new_tools(data) > 0
 
 
 def _choose_shares_by_steps(

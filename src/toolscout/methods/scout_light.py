@@ -185,6 +185,7 @@ class ScoutLight:
         chosen |= {"shares": tuple(shares.values()), **mix}
         figures = data.evaluate(scores[: len(data.dev)])
         if options.steps is None:
+            description = sides.make_description_scorer(catalogue, {**msgspec.structs.asdict(options), **chosen})
             mixed = mix_usages([(share, estimates[name].usage) for name, share in shares.items() if share])
             usage = UsageSide.of(mixed, np.arange(len(lesson.tools)), data.uses(data.n_train), mix["kappa"])
             base = _build_base(catalogue, usage, description, mix, self.label)

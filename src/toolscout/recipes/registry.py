@@ -53,7 +53,7 @@ RECIPES: Final[dict[str, Recipe]] = {
             ScoutFull(),
             when="You have a thousand logged requests or more, and torch. `toolscout learn --full` fits it.",
             encoder="minilm",
-            revision=2,
+            revision=3,
         ),
         Recipe(
             "hybrid",

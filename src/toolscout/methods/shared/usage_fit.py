@@ -45,8 +45,11 @@ class FitData:
         n_train: number of training queries.
         n_final: number of queries that the final model learns from.
         description_scores: scores of the dev queries by description, `(dev, tools)`.
+        tuned_points: what a tuned encoder would add to these, `(dev, tools)`; only in a fit that has one.
         dev_gold: which tools each dev query needs, `(dev, tools)`.
     """
+
+    tuned_points: Scores
 
     def __init__(
         self,
