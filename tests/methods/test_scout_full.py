@@ -144,8 +144,10 @@ def test_descriptions_take_the_tuned_encoder_where_tools_have_no_usage_and_dev_c
     used = {tool for gold in slang.train.values() for tool in gold}
     lesson = dataclasses.replace(slang, tools=[tool for tool in slang.tools if tool.id in used])
     assert _read(fitted(lesson, bert, home, "all-used"), "tuned_weight", "novelty") == [0.0, 1.0]
-    unused = Tool(id="d/unused", name="unused", description="Sharpens pencils")
-    lesson = dataclasses.replace(lesson, tools=sorted([*lesson.tools, unused], key=lambda tool: tool.id))
+    others = [Tool(id=f"d/unused{n}", name="unused", description="Sharpens pencils") for n in range(20)]
+    many = dataclasses.replace(lesson, tools=sorted([*lesson.tools, *others], key=lambda tool: tool.id))
+    assert _read(fitted(many, bert, home, "many-unused"), "tuned_weight") == [0.0]
+    lesson = dataclasses.replace(lesson, tools=sorted([*lesson.tools, others[0]], key=lambda tool: tool.id))
     assert _read(fitted(lesson, bert, home, "one-unused"), "tuned_weight", "novelty") == [1.0, 0.5]
     assert _read(fitted(lesson, bert, home, "one-novelty", novelty=2.0), "tuned_weight", "novelty") == [1.0, 2.0]
     assert _read(fitted(lesson, bert, home, "one-weight", tuned_weight=0.0), "tuned_weight") == [0.0]

@@ -5,8 +5,8 @@ and sets of tools. Both are bases of this fit, trained once and kept. Three esti
 classifier, the votes of the nearest logged queries by its encoder, and the nearest tools by the encoder of `dpr`.
 
 Dev chooses the shares step by step. A tool without usage keeps the score that `scout` gives it. The description of
-every tool may take in the encoder of `dpr`, which is better at new tools than untuned ones are: as much as dev shows,
-where it has requests for such tools; a usual weight, where it has hardly any though some tools have no usage.
+every tool may take in the encoder of `dpr`: as much as dev shows, where it has requests for tools without usage; a
+usual weight, where it has hardly any, and few requests are expected to need such a tool.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ CLOSENESS_GRID: Final = (10.0, 20.0, 40.0, 80.0)
 TUNED_WEIGHT_GRID: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
 MIN_NEW_TOOL_QUERIES: Final = 10
 USUAL_TUNED_WEIGHT: Final = 1.0  # where tools have no usage, and dev has fewer queries for them
+MAX_USUAL_SHARE: Final = 0.2  # of requests that are expected to need such a tool; with more, toollinkos lost six points
 USUAL_TUNED_NOVELTY: Final = 0.5  # with it: the tuned encoder brings new tools, so they need no bonus; as in `mlc`
 SHARE_STEPS: Final = (0.1, 0.25, 0.5)  # shares of the whole that a step gives to one part
 MIN_SHARE_GAIN: Final = 5e-4  # of ndcg@5 and comp@5 on dev, which a step must bring
@@ -217,7 +218,7 @@ class ScoutFull(ScoutLight):
             shares = _choose_shares_by_steps(data, trial, usages, names)
         usage = mix_on_dev(usages, shares)
         settings, scores = trial.choose_mix(usage, data.options)
-        if not _expects_unknown_tools(data):
+        if not _takes_usual_weight(data):
             return shares, settings, scores
         settings |= {"tuned_weight": USUAL_TUNED_WEIGHT}
         if data.options.novelty is None:
@@ -227,14 +228,15 @@ class ScoutFull(ScoutLight):
         return shares, settings, dev.mix(usage[: len(data.dev)], settings)
 
 
-def _expects_unknown_tools(data: FitData) -> bool:
-    """Tell whether tools without usage will be needed, and dev cannot say how well the tuned encoder finds them.
+def _takes_usual_weight(data: FitData) -> bool:
+    """Tell whether a few requests will need tools without usage, and dev cannot say how the encoder finds these tools.
 
-    Queries for tools that were hidden from the mixture cannot say it either: the encoder has learned from them.
+    Where many will, the choice on queries for hidden tools keeps what the description finds. These queries cannot say
+    how well the encoder finds new tools: it has learned from them.
     """
     if data.options.tuned_weight is not None or data.needs_new_tool().sum() >= MIN_NEW_TOOL_QUERIES:
         return False
-    return expect_new_tools(data) > 0
+    return 0 < expect_new_tools(data) <= MAX_USUAL_SHARE
 
 
 def _choose_shares_by_steps(
