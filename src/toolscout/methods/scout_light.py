@@ -221,7 +221,7 @@ class ScoutLight:
     def choose_shares(
         self, data: FitData, trial: DevQueries, usages: Mapping[str, Scores]
     ) -> tuple[dict[str, float], dict[str, Any], Scores]:
-        """Choose the shares, with the settings of the mix; return them with the scores of the trial.
+        """Choose the shares, with the settings of the mix; return them with the scores, those of the dev queries first.
 
         Args:
             data: the fit, with its options.
