@@ -5,8 +5,8 @@ the same scale and nearly the same length, so an inner product orders them as a 
 
 Threads that add tools at the same time overwrite each other's edges, and a tool without edges to it cannot be found. So
 the edges of a new graph are followed from its entry, and a tool that none of them reaches gets a second entry. Others
-are hard to find: only far tools lead to them. If there are such ones in a sample, all that a search for themselves does
-not find get a second entry.
+are hard to find: only far tools lead to them. A sample is sought, or all if it has many such ones, and those that a
+search for themselves does not find get a second entry.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ MAX_SIDES: Final = 10  # components by whose side tools are sorted before they a
 MAX_TWINS: Final = 16  # tools with the same code in the graph; more of them would have edges only to each other
 ADDED_BATCH: Final = 8_192
 PROJECTED_BATCH: Final = 65_536
-SOUGHT_TOOLS: Final = 2_000  # tools of a new graph that are sought; if one of them is not found, all are
-SEEKING_BREADTH: Final = 64
+SOUGHT_TOOLS: Final = 4_000  # tools of a new graph that are sought
+MAX_UNFOUND_SHARE: Final = 0.001  # of these; if more are not found, all tools are sought
+SEEKING_BREADTH: Final = 256  # fewer miss some tools of a large graph that has no islands
 MAX_CHANGED_SHARE: Final = 0.1  # of the tools, up to which a graph grows instead of being built anew
 DAMAGED: Final = "The stored graph of the index is damaged. Run  toolscout doctor --repair"
 
@@ -211,11 +212,10 @@ def _add_codes(graph: Any, codes: Codes, count_threads: CountThreads) -> None:
 def _reach_all(graph: Any, keyed: Positions, make_codes: MakeCodes, count_threads: CountThreads) -> Graph:
     """Give a second entry to each tool that is not found, and return the graph. One is enough for each code."""
     entered = {bytes(graph.ndim)}  # codes with a second entry; one of zeros is near to nothing
+    unfound = _find_unfound(graph, keyed, make_codes, count_threads)
     while True:
         content = np.frombuffer(graph.save() or b"", dtype=np.uint8)
-        lost = np.empty(0, dtype=np.intp)
-        if len(keyed):
-            lost = np.union1d(_find_lost(content, keyed), _find_unfound(graph, keyed, make_codes, count_threads))
+        lost = np.union1d(_find_lost(content, keyed), unfound) if len(keyed) else unfound
         codes = {code.tobytes(): position for code, position in zip(make_codes(lost), lost, strict=True)}
         chosen = np.array([position for code, position in codes.items() if code not in entered], dtype=np.intp)
         if not len(chosen):
@@ -228,8 +228,10 @@ def _reach_all(graph: Any, keyed: Positions, make_codes: MakeCodes, count_thread
 def _find_unfound(
     graph: Any, keyed: Positions, make_codes: MakeCodes, count_threads: CountThreads
 ) -> npt.NDArray[np.intp]:
-    """Return the positions of the tools that a search for themselves does not find; none if a sample has none."""
+    """Return the positions of the tools that a search for themselves does not find; of a sample, if it has few."""
     positions = np.unique(keyed[keyed >= 0]).astype(np.intp)
+    if not len(positions):
+        return positions
     graph.expansion_search = SEEKING_BREADTH
 
     def seek(some: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
@@ -239,8 +241,10 @@ def _find_unfound(
         unfound: npt.NDArray[np.intp] = some[nearest > own]
         return unfound
 
-    if not len(seek(positions[:: 1 + len(positions) // SOUGHT_TOOLS])):
-        return np.empty(0, dtype=np.intp)
+    sample = positions[:: -(-len(positions) // SOUGHT_TOOLS)]
+    unfound = seek(sample)
+    if len(sample) == len(positions) or len(unfound) <= MAX_UNFOUND_SHARE * len(sample):
+        return unfound
     starts = range(0, len(positions), PROJECTED_BATCH)
     return np.concatenate([seek(positions[start : start + PROJECTED_BATCH]) for start in starts])
 
