@@ -5,8 +5,8 @@ the same scale and nearly the same length, so an inner product orders them as a 
 
 Threads that add tools at the same time overwrite each other's edges, and a tool without edges to it cannot be found. So
 the edges of a new graph are followed from its entry, and a tool that none of them reaches gets a second entry. Others
-are hard to find: only far tools lead to them. A sample is sought, or all if it has many such ones, and those that a
-search for themselves does not find get a second entry.
+are hard to find: only far tools lead to them. So a sample of the tools is searched for, or all of them if many of the
+sample are missed. A tool that a search for itself misses gets a second entry too.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ MAX_SIDES: Final = 10  # components by whose side tools are sorted before they a
 MAX_TWINS: Final = 16  # tools with the same code in the graph; more of them would have edges only to each other
 ADDED_BATCH: Final = 8_192
 PROJECTED_BATCH: Final = 65_536
-SOUGHT_TOOLS: Final = 4_000  # tools of a new graph that are sought
-MAX_UNFOUND_SHARE: Final = 0.001  # of these; if more are not found, all tools are sought
-SEEKING_BREADTH: Final = 256  # fewer miss some tools of a large graph that has no islands
+CHECKED_TOOLS: Final = 4_000  # tools of a new graph that are searched for
+MAX_MISSED_SHARE: Final = 0.001  # of these; if more are missed, all tools are searched for
+CHECK_BREADTH: Final = 256  # a narrower search misses some tools of any large graph
 MAX_CHANGED_SHARE: Final = 0.1  # of the tools, up to which a graph grows instead of being built anew
 DAMAGED: Final = "The stored graph of the index is damaged. Run  toolscout doctor --repair"
 
@@ -210,12 +210,12 @@ def _add_codes(graph: Any, codes: Codes, count_threads: CountThreads) -> None:
 
 
 def _reach_all(graph: Any, keyed: Positions, make_codes: MakeCodes, count_threads: CountThreads) -> Graph:
-    """Give a second entry to each tool that is not found, and return the graph. One is enough for each code."""
+    """Give a second entry to each tool that is lost or missed, and return the graph. One is enough for each code."""
     entered = {bytes(graph.ndim)}  # codes with a second entry; one of zeros is near to nothing
-    unfound = _find_unfound(graph, keyed, make_codes, count_threads)
+    missed = _find_missed(graph, keyed, make_codes, count_threads)
     while True:
         content = np.frombuffer(graph.save() or b"", dtype=np.uint8)
-        lost = np.union1d(_find_lost(content, keyed), unfound) if len(keyed) else unfound
+        lost = np.union1d(_find_lost(content, keyed), missed) if len(keyed) else missed
         codes = {code.tobytes(): position for code, position in zip(make_codes(lost), lost, strict=True)}
         chosen = np.array([position for code, position in codes.items() if code not in entered], dtype=np.intp)
         if not len(chosen):
@@ -225,28 +225,28 @@ def _reach_all(graph: Any, keyed: Positions, make_codes: MakeCodes, count_thread
         keyed = np.concatenate([keyed, chosen.astype(np.int32)])
 
 
-def _find_unfound(
+def _find_missed(
     graph: Any, keyed: Positions, make_codes: MakeCodes, count_threads: CountThreads
 ) -> npt.NDArray[np.intp]:
-    """Return the positions of the tools that a search for themselves does not find; of a sample, if it has few."""
+    """Return the positions of the tools that a search for themselves misses; if a sample has few, only those of it."""
     positions = np.unique(keyed[keyed >= 0]).astype(np.intp)
     if not len(positions):
         return positions
-    graph.expansion_search = SEEKING_BREADTH
+    graph.expansion_search = CHECK_BREADTH
 
-    def seek(some: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    def select_missed(some: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
         codes = make_codes(some)
-        nearest = graph.search(codes, 1, threads=count_threads()).distances.reshape(len(some))
-        own = 1 - np.square(codes, dtype=np.float32).sum(axis=1)
-        unfound: npt.NDArray[np.intp] = some[nearest > own]
-        return unfound
+        nearest_distances = graph.search(codes, 1, threads=count_threads()).distances.reshape(len(some))
+        own_distances = 1 - np.square(codes, dtype=np.float32).sum(axis=1)
+        missed: npt.NDArray[np.intp] = some[nearest_distances > own_distances]
+        return missed
 
-    sample = positions[:: -(-len(positions) // SOUGHT_TOOLS)]
-    unfound = seek(sample)
-    if len(sample) == len(positions) or len(unfound) <= MAX_UNFOUND_SHARE * len(sample):
-        return unfound
+    sample = positions[:: -(-len(positions) // CHECKED_TOOLS)]
+    missed = select_missed(sample)
+    if len(sample) == len(positions) or len(missed) <= MAX_MISSED_SHARE * len(sample):
+        return missed
     starts = range(0, len(positions), PROJECTED_BATCH)
-    return np.concatenate([seek(positions[start : start + PROJECTED_BATCH]) for start in starts])
+    return np.concatenate([select_missed(positions[start : start + PROJECTED_BATCH]) for start in starts])
 
 
 def _find_lost(content: npt.NDArray[np.uint8], keyed: Positions) -> npt.NDArray[np.intp]:
