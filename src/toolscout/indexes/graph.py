@@ -40,7 +40,7 @@ MAX_SIDES: Final = 10  # components by whose side tools are sorted before they a
 MAX_TWINS: Final = 16  # tools with the same code in the graph; more of them would have edges only to each other
 ADDED_BATCH: Final = 8_192
 PROJECTED_BATCH: Final = 65_536
-CHECKED_TOOLS: Final = 4_000  # tools of a new graph that are searched for
+MAX_SAMPLED_TOOLS: Final = 4_000  # tools of a new graph that are searched for at first
 MAX_MISSED_SHARE: Final = 0.001  # of these; if more are missed, all tools are searched for
 CHECK_BREADTH: Final = 256  # a narrower search misses some tools of any large graph
 MAX_CHANGED_SHARE: Final = 0.1  # of the tools, up to which a graph grows instead of being built anew
@@ -241,7 +241,7 @@ def _find_missed(
         missed: npt.NDArray[np.intp] = some[nearest_distances > own_distances]
         return missed
 
-    sample = positions[:: -(-len(positions) // CHECKED_TOOLS)]
+    sample = positions[:: -(-len(positions) // MAX_SAMPLED_TOOLS)]
     missed = select_missed(sample)
     if len(sample) == len(positions) or len(missed) <= MAX_MISSED_SHARE * len(sample):
         return missed
