@@ -13,7 +13,7 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.errors import ConfigError
 from toolscout.methods import mlc_light
 from toolscout.methods.mlc_light import Options, Training
-from toolscout.methods.neighbours import Log
+from toolscout.methods.neighbours import Log, Neighbours
 from toolscout.methods.shared.ngrams import Bags, Ngrams, hash_features
 from toolscout.methods.shared.tool_sets import ToolSets
 from toolscout.methods.shared.usage_fit import FitData
@@ -172,6 +172,26 @@ def test_neighbours_vote_with_their_likeness() -> None:
     assert log.votes(nearest, likeness, 1, 10.0).tolist() == [1.0, 0.0, 0.0]
     nothing = log.nearest("anything", np.zeros(2, np.float32))
     assert log.votes(*nothing, 2, 10.0).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_log_that_grows_tells_the_votes_of_its_new_queries() -> None:
+    """One logged query is near, a new one is the same as what is asked."""
+    arrays = {
+        "rows": np.array([[0.6, 0.8]], np.float32),
+        "keys": np.empty(0, np.uint32),
+        "rarity": np.empty(0, np.float32),
+        "uses": np.ones(2, np.float32),
+        **{f"gold.{name}": np.array(values) for name, values in zip(Bags._fields, ([0, 1], [0], [1.0]), strict=True)},
+        **{f"bags.{name}": np.array(values, int) for name, values in zip(Bags._fields, ([0, 0], [], []), strict=True)},
+    }
+    row = np.array([1, 0], np.float32)
+    learned = Neighbours().load_usage(arrays, {"k": 2, "focus": 10.0}, lambda texts: row[None])
+    assert learned.grow is not None
+    grown = learned.grow(["asked"], [np.array([1])], 2)("asked", row)
+    less = np.exp(10 * (0.3 - 0.5))
+    np.testing.assert_allclose(grown.probabilities, [less / (1 + less), 1 / (1 + less)], rtol=1e-5)
+    assert grown.fresh is not None
+    np.testing.assert_allclose(grown.fresh, [0, 1 / (1 + less)], rtol=1e-5)
 
 
 def test_sets_of_tools_lift_the_tools_that_go_together() -> None:

@@ -15,7 +15,7 @@ from toolscout.methods import scout_light
 from toolscout.methods.scout_light import _can_classify
 from toolscout.methods.shared.mixture import Part, load_mixture, mix_usages
 from toolscout.methods.shared.ngrams import Ngrams
-from toolscout.methods.shared.usage import HybridScorer, Learned
+from toolscout.methods.shared.usage import Grown, HybridScorer, Learned
 from toolscout.methods.shared.usage_fit import FitData
 from toolscout.recipes import registry
 from toolscout.recipes.fit import Lesson, fit
@@ -34,24 +34,56 @@ def test_the_shares_count_only_among_the_parts_that_know_a_query() -> None:
     assert not mix_usages([(1.0, lambda text, row: nothing)])("", np.zeros(1, np.float32)).any()
 
 
+class Fixed:
+    """A method whose usage side is given."""
+
+    def __init__(self, learned: Learned) -> None:
+        self.learned = learned
+
+    def load_usage(self, *_: object) -> Learned:
+        return self.learned
+
+
+def mix(votes: Learned, classifier: Learned, voting_share: float) -> Learned:
+    given = {"votes": votes, "classifier": classifier}
+    parts = {name: Part(Fixed(one), HashEncoder()) for name, one in given.items()}  # type: ignore[arg-type]
+    shares = {"votes": voting_share, "classifier": 1 - voting_share}
+    return load_mixture(parts, shares, {"uses": np.ones(2, np.float32)}, {})
+
+
+CLASSIFIER = Learned(lambda text, row: np.array([0.9, 0.1]))
+ROW = np.ones(2, np.float32)
+
+
 def test_a_newer_tool_is_estimated_by_the_parts_that_can_know_it() -> None:
     """Two tools were there at the fit; calls of a third came after it."""
-    votes = Learned(lambda text, row: np.array([1.0, 0.0]), lambda texts, gold, n: lambda text, row: np.eye(n)[2])
-    classifier = Learned(lambda text, row: np.array([0.9, 0.1]))
-
-    class Fixed:
-        def __init__(self, learned: Learned) -> None:
-            self.learned = learned
-
-        def load_usage(self, *_: object) -> Learned:
-            return self.learned
-
-    parts = {name: Part(Fixed(one), HashEncoder()) for name, one in {"votes": votes, "classifier": classifier}.items()}  # type: ignore[arg-type]
-    mixture = load_mixture(parts, {"votes": 0.25, "classifier": 0.75}, {"uses": np.ones(2, np.float32)}, {})
+    votes = Learned(
+        lambda text, row: np.array([1.0, 0.0]), lambda texts, gold, n: lambda text, row: Grown(np.eye(n)[2])
+    )
+    mixture = mix(votes, CLASSIFIER, 0.25)
     assert mixture.grow is not None
-    row = np.ones(2, np.float32)
-    assert mixture.usage("a", row).tolist() == pytest.approx([0.925, 0.075])
-    assert mixture.grow(["a"], [np.array([2])], 3)("a", row).tolist() == pytest.approx([0.675, 0.075, 1.0])
+    assert mixture.usage("a", ROW).tolist() == pytest.approx([0.925, 0.075])
+    grown = mixture.grow(["a"], [np.array([2])], 3)
+    assert grown("a", ROW).probabilities.tolist() == pytest.approx([0.675, 0.075, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("voting_share", "fresh", "expected"),
+    [
+        (0.1, [0.0, 1.0], [0.45, 0.55]),  # only a new query votes: half of the mixture follows it
+        (0.1, [0.0, 0.5], [0.64944, 0.35056]),  # half of the votes are of new queries: half of what is added
+        (0.1, [0.0, 0.0], [0.86, 0.14]),  # none is: the share that dev chose
+        (0.6, [0.0, 1.0], [0.36, 0.64]),  # the votes have more than half of the mixture anyway
+    ],
+)
+def test_new_requests_count_half_although_the_classifier_does_not_know_them(
+    voting_share: float, fresh: list[float], expected: list[float]
+) -> None:
+    old = np.array([0.5, 0.5]) * (1 - sum(fresh))
+    votes = Learned(lambda text, row: np.zeros(2), lambda *_: lambda text, row: Grown(old + fresh, np.array(fresh)))
+    mixture = mix(votes, CLASSIFIER, voting_share)
+    assert mixture.grow is not None
+    assert mixture.grow(["a"], [np.array([1])], 2)("a", ROW).probabilities.tolist() == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_tool_without_usage_keeps_the_score_of_hybrid(slang: Lesson, tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ SHARE_GRID: Final = (
     (0.5, 0.5, 0.0),
     (0.25, 0.75, 0.0),
     (0.1, 0.9, 0.0),
+    (0.05, 0.95, 0.0),
     (0.75, 0.25, 0.0),
     (0.4, 0.4, 0.2),
     (0.75, 0.0, 0.25),
@@ -75,7 +76,7 @@ SHARE_GRID: Final = (
 )
 """Shares of the parts that are tried on dev, in the order of `LIGHT_PARTS`; the first of the best ones is taken.
 
-`neighbours` has a share in each, because it takes in new requests at once.
+`neighbours` has a share in each: it takes in new requests at once. `methods.shared.mixture` raises the share of these.
 """
 MIN_CLASSIFIER_QUERIES: Final = 200
 MAX_CLASSIFIER_CELLS: Final = 150_000_000  # words × (hidden units, or tools and sets); memory holds four such arrays

@@ -45,7 +45,7 @@ RECIPES: Final[dict[str, Recipe]] = {
             "scout that also learns from requests: which tools similar requests used.",
             ScoutLight(),
             when="You have a hundred logged requests or more. `toolscout learn` fits it. Needs no torch.",
-            revision=2,
+            revision=3,
         ),
         Recipe(
             "scout-full",

@@ -7,18 +7,19 @@ of its own encoder.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from toolscout.arrays import Arrays, Places, Scores, Vectors
 from toolscout.encoders import Encoder
-from toolscout.methods.shared.usage import Learned, Usage
+from toolscout.methods.shared.usage import Grown, GrownUsage, Learned, Usage
 from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod
 
 __all__ = ["ALL_COLUMNS", "JoinedEncoder", "Part", "load_mixture", "mix_on_dev", "mix_usages"]
 
 ALL_COLUMNS = slice(None)
+MIN_FRESH_SHARE: Final = 0.5  # of the mixture, for the queries since the fit
 
 
 class JoinedEncoder:
@@ -94,8 +95,9 @@ class Part(NamedTuple):
         if grow_part is None:
             return Learned(self._take_whole_rows(learned.usage))
 
-        def grow(texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> Usage:
-            return self._take_whole_rows(grow_part(texts, gold, n_tools))
+        def grow(texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> GrownUsage:
+            grown = grow_part(texts, gold, n_tools)
+            return lambda text, row: grown(text, row[self.columns])
 
         return Learned(self._take_whole_rows(learned.usage), grow)
 
@@ -106,14 +108,14 @@ class Part(NamedTuple):
 
 def mix_usages(parts: Sequence[tuple[float, Usage]]) -> Usage:
     """Return the mean of several estimates by their shares. A part that does not know a query leaves it to others."""
+    return lambda text, row: _compute_mean([(share, estimate(text, row)) for share, estimate in parts])
 
-    def usage(text: str, row: Vectors) -> Scores:
-        estimates = [(share, estimate(text, row)) for share, estimate in parts]
-        share_sum = sum(share for share, probabilities in estimates if probabilities.any())
-        total: Scores = np.sum([share * probabilities for share, probabilities in estimates], axis=0)
-        return total / share_sum if share_sum else total
 
-    return usage
+def _compute_mean(estimates: Sequence[tuple[float, Scores]]) -> Scores:
+    """Return the mean by shares of those estimates that know the query."""
+    share_sum = sum(share for share, probabilities in estimates if probabilities.any())
+    total: Scores = np.sum([share * probabilities for share, probabilities in estimates], axis=0)
+    return total / share_sum if share_sum else total
 
 
 def mix_on_dev(usages: Mapping[str, Scores], shares: Mapping[str, float]) -> Scores:
@@ -137,23 +139,37 @@ def load_mixture(
 
     n_fitted = len(arrays["uses"])
 
-    def grow(texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> Usage:
+    def grow(texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> GrownUsage:
         growing = [(share, part.grow(texts, gold, n_tools)) for share, part in loaded if part.grow]
         fixed = [(share, _widen(part.usage, n_tools)) for share, part in loaded if not part.grow]
-        everyone = mix_usages(growing + fixed)
-        if not growing:
-            return everyone
-        informed = mix_usages(growing)
 
-        def usage(text: str, row: Vectors) -> Scores:
-            """Estimate tools that came after the fit by the parts that can know them."""
-            probabilities = everyone(text, row)
-            probabilities[n_fitted:] = informed(text, row)[n_fitted:]
-            return probabilities
+        def usage(text: str, row: Vectors) -> Grown:
+            grown = [(share, grown_part(text, row)) for share, grown_part in growing]
+            informed = [(share, part.probabilities) for share, part in grown]
+            probabilities = _compute_mean(informed + [(share, estimate(text, row)) for share, estimate in fixed])
+            probabilities = _raise_fresh(probabilities, grown)
+            if informed:  # the others cannot know tools that came after the fit
+                probabilities[n_fitted:] = _compute_mean(informed)[n_fitted:]
+            return Grown(probabilities)
 
         return usage
 
     return Learned(mix_usages([(share, part.usage) for share, part in loaded]), grow)
+
+
+def _raise_fresh(probabilities: Scores, grown: Sequence[tuple[float, Grown]]) -> Scores:
+    """Raise the share of new queries to `MIN_FRESH_SHARE` where only new ones vote; in proportion where some do.
+
+    The parts that do not vote learn new queries in the next fit only, and might outvote them until then.
+    """
+    voters = [(share, part.fresh) for share, part in grown if part.fresh is not None]
+    voting_share = sum(share for share, _ in voters)
+    if not 0 < voting_share < MIN_FRESH_SHARE:
+        return probabilities
+    fresh: Scores = np.sum([share * votes for share, votes in voters], axis=0) / voting_share
+    added_share = (MIN_FRESH_SHARE - voting_share) / (1 - voting_share)
+    raised: Scores = (1 - added_share * fresh.sum()) * probabilities + added_share * fresh
+    return raised
 
 
 def _widen(usage: Usage, n_tools: int) -> Usage:

@@ -43,6 +43,8 @@ __all__ = [
     "DescriptionScorer",
     "Encode",
     "Grow",
+    "Grown",
+    "GrownUsage",
     "HybridScorer",
     "Learned",
     "Mix",
@@ -59,7 +61,22 @@ __all__ = [
 Usage = Callable[[str, Vectors], Scores]
 """(query, its vector) → probability of each tool of the model, `(tools,)`. All zeros: usage does not know the query."""
 Encode = Callable[[Sequence[str]], Vectors]
-Grow = Callable[[Sequence[str], Sequence[Places], int], Usage]
+
+
+class Grown(NamedTuple):
+    """What usage estimates after new queries were taken in.
+
+    Attributes:
+        probabilities: of each tool, `(tools,)`; see `Usage`.
+        fresh: the part of them that the new queries gave, `(tools,)`; None: a method does not tell.
+    """
+
+    probabilities: Scores
+    fresh: Scores | None = None
+
+
+GrownUsage = Callable[[str, Vectors], Grown]
+Grow = Callable[[Sequence[str], Sequence[Places], int], GrownUsage]
 """(texts of new queries, the positions of their tools, how many tools there are) → usage that includes the new queries.
 
 The tools of the model come first, then those that only new queries used.
@@ -393,6 +410,9 @@ def _make_growing(
         uses[: len(model.tools)] = model.arrays["uses"]
         for places in gold:
             uses[places] += 1
-        return UsageSide.of(grow(texts, gold, count), columns, uses, kappa) if texts else fitted
+        if not texts:
+            return fitted
+        grown = grow(texts, gold, count)
+        return UsageSide.of(lambda text, row: grown(text, row).probabilities, columns, uses, kappa)
 
     return load_usage
