@@ -144,21 +144,24 @@ def test_a_folder_without_a_home_is_not_made_one(tmp_path: Path, postgres: Addre
 
 def test_other_tenants_are_named_with_the_commands_that_copy_them(place: Home, tmp_path: Path) -> None:
     Store(place).close()
+    add_tenant(place, "never_opened")
     for name in ("team_a", "team_b"):
         add_tenant(place, name)
         with contextlib.closing(Store(place_tenant(place, name))) as store:
             store.put_source(Origin(name, "x"), "s", kind="objects")
     source, target = describe(place) if isinstance(place, Address) else str(place), tmp_path / "copy"
     done = run("migrate", source, str(target))
-    assert done.exit_code == 0 and "other tenants were not copied: team_a, team_b. Copy each" in done.stdout
+    assert (
+        done.exit_code == 0 and "other tenants were not copied: never_opened, team_a, team_b. Copy each" in done.stdout
+    )
     commands = [shlex.split(line)[1:] for line in done.stdout.splitlines() if line.startswith("  toolscout ")]
-    assert len(commands) == 4
+    assert len(commands) == (6 if isinstance(place, Address) else 5)  # an empty folder is only added
     for command in commands:
         copied = run(*(source if word == describe_home(place) else word for word in command))
         assert copied.exit_code == 0 and "other tenants" not in copied.stdout, copied.output
     with contextlib.closing(Store(target / "tenants" / "team_b")) as store:
         assert [origin.locator for origin in store.origins()] == ["team_b"]
-    assert [tenant.name for tenant in list_tenants(target)] == ["default", "team_a", "team_b"]
+    assert [tenant.name for tenant in list_tenants(target)] == ["default", "never_opened", "team_a", "team_b"]
 
 
 def test_the_policy_of_a_home_is_checked_set_and_printed(place: Home, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from toolscout.journal.journal import Journal
 from toolscout.models import champion, model_store
 from toolscout.models.sharing import fetch_model, publish_model
 
-__all__ = ["Migrated", "migrate_home"]
+__all__ = ["Migrated", "has_catalogue", "migrate_home"]
 
 #: Table → its columns. A table comes after those that it refers to.
 CATALOGUE_TABLES: Final = {
@@ -95,7 +95,7 @@ def migrate_home(source: Home, target: Home, say: Callable[[str], None] = lambda
     """
     if source == target:
         raise ConfigError(f"{describe_home(source)}: a home cannot be copied to itself. Name another one.")
-    if isinstance(source, Path) and not (source / "catalogue.db").is_file():
+    if not has_catalogue(source):
         raise ConfigError(f"{source} holds no catalogue. Name the folder of a home, or the address of a database.")
     with contextlib.ExitStack() as stack:
         for home in (source, target):
@@ -126,6 +126,11 @@ def migrate_home(source: Home, target: Home, say: Callable[[str], None] = lambda
         journal_digest=journal_digest,
         other_tenants=() if is_tenant else tuple(tenant.name for tenant in list_tenants(source)[1:]),
     )
+
+
+def has_catalogue(home: Home) -> bool:
+    """Tell whether a home was ever opened. A database makes its tables when a tenant is added."""
+    return not isinstance(home, Path) or (home / "catalogue.db").is_file()
 
 
 def _begin(source: Home, target: Home, store: Store, journal: Journal) -> None:

@@ -6,7 +6,7 @@ import shlex
 
 import click
 
-from toolscout.catalogue.migrate import migrate_home
+from toolscout.catalogue.migrate import has_catalogue, migrate_home
 from toolscout.cli.output import echo, json_option, print_json
 from toolscout.home import Address, Home, describe_home, parse_home, place_tenant
 
@@ -37,8 +37,9 @@ def migrate_command(source: str, target: str, as_json: bool) -> None:
         echo(f"other tenants were not copied: {', '.join(migrated.other_tenants)}. Copy each by itself:")
     for name in migrated.other_tenants:
         echo(f"  toolscout --home {shlex.quote(describe_home(new_home))} tenant add {name}")
-        homes = (describe_home(place_tenant(home, name)) for home in (old_home, new_home))
-        echo(f"  toolscout migrate {' '.join(map(shlex.quote, homes))}")
+        homes = [place_tenant(home, name) for home in (old_home, new_home)]
+        if has_catalogue(homes[0]):
+            echo(f"  toolscout migrate {' '.join(shlex.quote(describe_home(home)) for home in homes)}")
 
 
 def _parse_home(text: str) -> Home:
