@@ -13,9 +13,10 @@ import traffic
 from tests_cli import run
 from toolscout import metrics
 from toolscout.catalogue.store import Catalogue
+from toolscout.checks import selftest
 from toolscout.checks.lint import lint
-from toolscout.checks.selftest import run_selftest
-from toolscout.checks.synthetic_queries import generate_queries, make_chat_queries
+from toolscout.checks.selftest import RecipeScore, run_selftest
+from toolscout.checks.synthetic_queries import SyntheticQuery, generate_queries, make_chat_queries
 from toolscout.errors import ConfigError
 from toolscout.home import describe_home
 from toolscout.learn.loop import learn
@@ -78,12 +79,35 @@ def test_odd_tools_make_no_request_fail() -> None:
 def test_it_scores_the_recipes_and_recommends_the_best(toy: Scout) -> None:
     found = run_selftest(toy, recipe=["bm25-plain"])
     assert {row.recipe for row in found.rows} == {*ZERO_SHOT}
-    assert found.recommended == max(found.rows, key=lambda row: row.measures["ndcg@5"]).recipe
+    understanding = [row for row in found.rows if row.recipe not in ("bm25", "bm25-plain")]
+    assert found.recommended == max(understanding, key=lambda row: row.measures["ndcg@5"]).recipe
     assert sum(found.requests.values()) == len(generate_queries(toy.store.catalogue().tools())) + len(
         make_chat_queries()
     )
     assert all(0 <= row.no_tool <= 1 and 0 < row.measures["recall@5"] <= 1 for row in found.rows)
     assert run_selftest(toy).test == found.test
+
+
+def test_a_recipe_of_words_alone_is_recommended_only_for_real_requests(
+    toy: Scout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Synthetic queries are made of the tools' own words."""
+    ranks = {"bm25": 3, "bm25-plain": 2, "scout": 1, "dense": 0}
+
+    def summarise(name: str, *_: object) -> RecipeScore:
+        return RecipeScore(recipe=name, measures={"ndcg@5": ranks[name], "recall@5": 0.5}, kinds={}, no_tool=0.0)
+
+    monkeypatch.setattr(selftest, "_summarise", summarise)
+    found = run_selftest(toy, recipe=["bm25-plain"])
+    assert found.recommended == "scout" and found.note.startswith("bm25 finds more here")
+    assert [row.recipe for row in found.rows] == [*ranks]
+    logged = [SyntheticQuery(id="q1", text="fly to Rome", tools=(toy.store.catalogue().ids[0],), kind="logged")]
+    monkeypatch.setattr(selftest, "_collect_logged_queries", lambda *_: logged)
+    found = run_selftest(toy, recipe=["bm25-plain"])
+    assert found.recommended == "bm25" and not found.note
+    monkeypatch.setattr(selftest, "_collect_logged_queries", lambda *_: [])
+    ranks["scout"] = 4
+    assert not run_selftest(toy).note
 
 
 def test_chat_counts_as_turned_away_where_a_search_turns_it_away(toy: Scout) -> None:

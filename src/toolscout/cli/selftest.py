@@ -99,3 +99,5 @@ def _print_result(result: Selftest, serving: str) -> None:
     certainty = "" if result.sure else ", though not significantly better than the next"
     advice = "" if result.recommended == serving else f" ({serving} serves now)"
     click.echo(f"recommended: {result.recommended}{certainty}{advice}")
+    if result.note:
+        click.echo(f"{result.note}.")

@@ -78,8 +78,9 @@ function drawScores(result) {
   const asked = Object.entries(result.requests).map(([kind, amount]) => `${number(amount)} ${kind}`).join(", ");
   return [
     h("p", { id: "selftest-summary" }, result.recommended
-      ? [h("strong", {}, result.recommended), ` finds your tools best${result.sure ? "" : ", though not significantly better than the next"}.`]
+      ? [h("strong", {}, result.recommended), ` is recommended${result.sure ? "" : ", though not significantly better than the next"}.`]
       : "There are too few queries to tell which recipe is best. Add tools with descriptions."),
+    result.note ? h("p", { class: "note" }, `${result.note}.`) : null,
     table(columns, result.rows.map((row) => [row.recipe, ...measures.map((name) => percent(row.measures[name])), percent(row.no_tool)]), "Recipes"),
     Object.entries(result.problems).map(([name, text]) => h("p", { class: "note bad" }, `${name}: ${text}`)),
     h("p", { class: "quiet" }, `${count(result.n_tools, "tool")}; queries: ${asked}.`),
