@@ -22,6 +22,7 @@ __all__ = ["EVERYDAY_WORDS_FILE", "Phrase", "Thesaurus", "list_stems", "load_the
 
 EVERYDAY_WORDS_FILE: Final = Path(__file__).with_name("data") / "everyday_words.txt"
 MAX_WORDS_BETWEEN: Final = 1  # other words between two words of a phrase
+MAX_REACH: Final = 8  # words within which the second word of a phrase stands, articles among them
 MAX_REMEMBERED_TEXTS: Final = 64  # a search asks twice for the stems of each step
 ONE_WORD: Final = ""  # in place of the second word, where the first is all or has several forms: "mp3"
 MIN_LOOSE_WORDS: Final = 2  # words of a phrase, apart from function words, from which others may stand between
@@ -177,7 +178,7 @@ def _make_phrase(text: str, words: str) -> Phrase:
 def _list_near(stems: Sequence[str], start: int) -> list[str]:
     """Return the stems that can be the second of a phrase that begins at a place, and `ONE_WORD`."""
     near, n_between = [ONE_WORD], 0
-    for stem in itertools.islice(stems, start + 1, None):
+    for stem in itertools.islice(stems, start + 1, start + 1 + MAX_REACH):
         near.append(stem)
         n_between += stem not in _DETERMINER_STEMS
         if n_between > MAX_WORDS_BETWEEN:

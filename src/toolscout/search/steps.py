@@ -49,7 +49,7 @@ _PROTECTED: Final = re.compile(
     r"|`[^`\n]{1,300}`|(?<!\w)['‘][^'’\n]{1,300}['’](?!\w)|\([^()\n]{3,300}\)"
     r"|\[(?!\d{1,2}\])[^\[\]\n]{1,300}\]|\{[^{}\n]{1,300}\}"
     rf"|{words.PASTED_TEXT}"
-    r"|\b(?:https?://|www\.)\S+|\S+@\S+\.\w+|\d[\d.,:/-]*\d"
+    r"|\b(?:https?://|www\.)\S+|(?<!\S)[^\s@]{1,64}@[^\s@]{1,255}\.\w+|\d[\d.,:/-]*\d"
     r"|\b(?:e\.g|i\.e|etc|vs|mr|mrs|ms|dr|st|no|a\.m|p\.m|u\.s|inc|ltd|approx|z\.\s?b|bzw|núm|sr|sra)\.",
     re.IGNORECASE,
 )
@@ -62,16 +62,17 @@ _LIST_MARK: Final = rf"(?:{_NUMBER_MARK}|{_BULLET}|[-*–—]|#\d)"
 _INLINE_MARK: Final = rf"(?:{_NUMBER_MARK}|{_BULLET}|\*)"
 _SEPARATOR: Final = r"[^\w\s.,;:!?'\"()\[\]{}&@#=<*%^$€£°–—-]{1,3}"  # any sign that stands alone, such as ~ » // +
 _NOT_IN_WORD: Final = r"(?!\B\w)"  # no mark begins inside a word; one look saves a try of every alternative
+_BLANKS: Final = r"(?<!\s)\s+"  # a run from its beginning: tried from each of its places, a long one takes seconds
 _CUT: Final = re.compile(
     rf"{_NOT_IN_WORD}(?:"
-    rf"(?P<line>\s*\n\s*(?:{_LIST_MARK}[ \t]+|{_LIST_MARK}(?=\S))?)"
-    rf"|(?P<item>(?:(?<=\s)|^)[ \t]*{_INLINE_MARK}[ \t]*(?=\S))"
+    rf"(?P<line>(?:{_BLANKS})?\n\s*(?:{_LIST_MARK}[ \t]+|{_LIST_MARK}(?=\S))?)"
+    rf"|(?P<item>(?:(?<=\s)|^){_INLINE_MARK}[ \t]*(?=\S))"
     r"|(?P<end>[.!?…]+[\"”»]?(?=\s|$)|[。！？]+)"
     r"|(?P<semicolon>[;；|](?=\s|\S))"
     r"|(?P<colon>[:：](?=\s)|：)"
-    r"|(?P<dash>\s+[-–—]+\s+|—)"
+    rf"|(?P<dash>{_BLANKS}[-–—]+\s+|—)"
     r"|(?P<comma>[,，、،](?=\s)|[，、،])"
-    rf"|(?P<slash>\s+{_SEPARATOR}\s+|\t+|\s*(?:->|→|=>)\s*))",
+    rf"|(?P<slash>{_BLANKS}{_SEPARATOR}\s+|\t+|(?:{_BLANKS})?(?:->|→|=>)\s*))",
     re.IGNORECASE,
 )
 _LETTER_MARK: Final = re.compile(r"(?<!\S)([a-hA-H])[.:]\s+")  # counts if all in the text are in order: a. b.

@@ -44,7 +44,7 @@ REQUEST_WORDS = frozenset(  # words of any request, which say nothing about a to
     )
 )
 _PART_END = re.compile(
-    r"[,;:.?!]+(?:\s+|$)|\s+(?:and|then|also|but|und|dann|y|luego|et|puis|e|depois)\s+", re.IGNORECASE
+    r"(?<![,;:.?!])[,;:.?!]+(?:\s+|$)|\s+(?:and|then|also|but|und|dann|y|luego|et|puis|e|depois)\s+", re.IGNORECASE
 )
 _NAME = re.compile(r"(?<=[^\s.?!:])\s+([A-Z][\w'’-]*)")  # a capital in mid-sentence
 
@@ -239,7 +239,9 @@ def _find_part(pipeline: Stage, search: Search, answer: Search, tool_id: str, ra
 def _cut_clauses(query: str) -> tuple[str, ...]:
     """Cut a request at marks and conjunctions; empty if it has one clause."""
     clauses = tuple(
-        clause.strip() for clause in _PART_END.split(query) if len(re.findall(r"\w+", clause)) >= MIN_PART_WORDS
+        clause.strip()
+        for clause in _PART_END.split(" ".join(query.split()))
+        if len(re.findall(r"\w+", clause)) >= MIN_PART_WORDS
     )
     return clauses if len(clauses) > 1 else ()
 
