@@ -161,6 +161,55 @@ def test_what_was_left_out_of_one_callers_share_comes_in_when_another_example_go
     assert [each.query for each in live()[1]] == [f"play {number}" for number in range(4, 24)]
 
 
+def test_what_was_pruned_counts_no_more_and_stops_no_search(journal: Journal) -> None:
+    """The limit of a caller has left some examples out; one that counts is judged bad after the others were pruned."""
+    live, long_ago = LiveEvidence(journal, 0, 0), "2020-01-01T00:00:00+00:00"
+    for number in range(25):
+        at = long_ago if number < 7 else None
+        journal.append("search", caller="ann", search_id=f"s{number}", query=f"play {number}", shown=[TOOL], at=at)
+        journal.append("call", caller="ann", search_id=f"s{number}", tool=TOOL, ok=True, at=at)
+    assert live()[1][0].query == "play 5"
+    journal.prune(1)
+    assert [each.query for each in live()[1]] == [f"play {number}" for number in range(7, 25)]
+    journal.append("feedback", caller="ann", search_id="s24", bad=[TOOL])
+    assert live()[1] == LiveEvidence(journal, 0, 0)()[1] and len(live()[1]) == 17
+
+
+def test_an_example_that_another_process_removed_between_two_looks_is_left_out(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = LiveEvidence(journal, 0, 0)
+    for number in range(25):
+        used(journal, f"s{number}", query=f"play {number}")
+    assert len(live()[1]) == 20
+    journal.append("feedback", caller="ann", search_id="s24", bad=[TOOL])
+    monkeypatch.setattr(Journal, "trails_at", lambda *_, **__: iter(()))  # what would come in has gone
+    assert [each.query for each in live()[1]] == [f"play {number}" for number in range(5, 24)]
+
+
+def test_a_call_that_was_judged_bad_during_a_burst_counts_no_more(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evidence, "MAX_UPDATED_TRAILS", 3)
+    live = LiveEvidence(journal, 0, 1_000)
+    used(journal, "s", tool="a")
+    journal.append("call", caller="ann", search_id="s", tool="b", ok=True)
+    assert set(live()[1][0].tools) == {"a", "b"}
+    journal.append("feedback", caller="ann", search_id="s", bad=["a"])
+    for number in range(5):
+        used(journal, f"later{number}", query=f"stop {number}")
+    assert live()[1] == LiveEvidence(journal, 0, 1_000)()[1] and set(live()[1][0].tools) == {"b"}
+
+
+def test_marks_do_not_make_one_request_many(journal: Journal) -> None:
+    for number in range(5):
+        used(journal, f"s{number}", query=" Play" + "." * number + "?")
+    assert len(LiveEvidence(journal, 0, 1_000)()[1]) == 1
+    for number in range(2):
+        used(journal, f"m{number}", query="?" * (number + 1))  # without a word, the marks are the request
+    assert len(LiveEvidence(journal, 0, 1_000)()[1]) == 3
+
+
 SEARCHES = st.integers(0, 5).map(str)
 EVENTS = st.one_of(
     st.tuples(st.just("search"), SEARCHES, st.sampled_from(["play", "Play ", "stop", "blake2b:0f", ""])),

@@ -12,9 +12,10 @@ An example is a search together with the tools that its caller then used success
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -52,6 +53,8 @@ LIVE_PER_CALLER_RANGE: Final = (20, 100)
 HASHED_QUERY_PREFIX: Final = "blake2b:"
 """Begins a query that was stored as a hash."""
 
+_KEY_WORD: Final = re.compile(r"\w+")
+
 
 class Example(msgspec.Struct, frozen=True, kw_only=True):
     """One request and the tools that it needed.
@@ -72,8 +75,9 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str]:
-        """The caller and the folded query. Of examples with equal keys only the newest counts."""
-        return self.caller, " ".join(self.query.casefold().split())
+        """The caller and the query's words, or else its marks. Of examples with equal keys only the newest counts."""
+        folded = self.query.casefold()
+        return self.caller, " ".join(_KEY_WORD.findall(folded) or folded.split())
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,45 +254,53 @@ class LiveEvidence:
         self._journal, self._after, self._trusted = journal, after, trusted
         self._per_caller = sorted((LIVE_PER_CALLER_RANGE[0], known // 20, LIVE_PER_CALLER_RANGE[1]))[1]
         self._lock = threading.Lock()
-        self._last_row = -1
+        self._first_row, self._last_row = -1, -1
         self._version = 0
         self._caller_and_key: dict[int, tuple[str, int]] = {}  # row → caller and hash of the key, for every example
         self._examples: dict[int, Example] = {}  # row → example, for those that count; both the oldest first
 
     def __call__(self) -> tuple[int, tuple[Example, ...]]:
         """Return a version that changes with the examples, and the examples, the oldest first."""
-        last = self._journal.last()
+        first, last = self._journal.bounds()
         with self._lock:
-            if last > self._last_row:
-                self._update(last)
+            if last > self._last_row or first != self._first_row:
+                self._update(first, last)
             return self._version, tuple(self._examples.values())
 
-    def _update(self, last: int) -> None:
-        """Bring the examples up to the event with row id `last`.
+    def _update(self, first: int, last: int) -> None:
+        """Bring the examples up to the event with row id `last`; `first`: row id of the oldest event that is there.
 
-        If few searches changed, only these are read again. Otherwise the newest `MAX_LIVE_EVENTS` events are.
+        If few searches changed, only these are read again. Otherwise, and if events were removed, the newest
+        `MAX_LIVE_EVENTS` events are.
         """
         before, after = [*self._examples.values()], max(self._after, last - MAX_LIVE_EVENTS)
-        updated = [] if self._last_row < 0 else self._journal.trails_since(self._last_row, until=last)
-        if self._last_row < 0 or len(updated) >= MAX_UPDATED_TRAILS:
+        is_anew = self._last_row < 0 or first != self._first_row
+        updated = [] if is_anew else self._journal.trails_since(self._last_row, until=last)
+        if is_anew or len(updated) >= MAX_UPDATED_TRAILS:
+            self._examples = {}  # a call may have been judged bad, or forgotten
             self._caller_and_key = {
                 row: key for row, key, _ in _read_keys(self._journal.trails(after=after, until=last)) if key
             }
             self._select(last, {})
         else:
-            while self._caller_and_key and (oldest := next(iter(self._caller_and_key))) <= after:
-                del self._caller_and_key[oldest]
-                self._examples.pop(oldest, None)
-            if updated:
-                fresh = {}
-                for row, key, example in _read_keys(trail for trail in updated if trail.row > after):
-                    self._caller_and_key.pop(row, None)
-                    self._examples.pop(row, None)
-                    if key is not None and example is not None:
-                        self._caller_and_key[row], fresh[row] = key, example
-                self._select(last, fresh)
-        self._last_row = last
+            self._bring_up(updated, after, last)
+        self._first_row, self._last_row = first, last
         self._version += before != [*self._examples.values()]
+
+    def _bring_up(self, updated: Sequence[Trail], after: int, last: int) -> None:
+        """Forget the searches up to the row `after`, and take in those that changed."""
+        while self._caller_and_key and (oldest := next(iter(self._caller_and_key))) <= after:
+            del self._caller_and_key[oldest]
+            self._examples.pop(oldest, None)
+        if not updated:
+            return
+        fresh = {}
+        for row, key, example in _read_keys(trail for trail in updated if trail.row > after):
+            self._caller_and_key.pop(row, None)
+            self._examples.pop(row, None)
+            if key is not None and example is not None:
+                self._caller_and_key[row], fresh[row] = key, example
+        self._select(last, fresh)
 
     def _select(self, last: int, fresh: Mapping[int, Example]) -> None:
         """Keep the newest example of each key, and of each caller only its newest up to its limit.
@@ -297,6 +309,19 @@ class LiveEvidence:
             last: row id of the last event to read.
             fresh: row → example, for examples that were just read.
         """
+        selected = self._choose_rows()
+        examples = {**fresh, **self._examples}
+        missing = self._journal.trails_at([row for row in selected if row not in examples], until=last)
+        examples |= {row: example for row, _, example in _read_keys(missing) if example is not None}
+        gone = [row for row in selected if row not in examples]
+        if gone:  # removed meanwhile
+            self._caller_and_key = {row: key for row, key in self._caller_and_key.items() if row not in gone}
+            self._select(last, examples)
+        else:
+            self._examples = {row: examples[row] for row in selected}
+
+    def _choose_rows(self) -> list[int]:
+        """Return the rows of the examples that count, the oldest first; put all examples into this order."""
         rows = sorted(self._caller_and_key)
         self._caller_and_key = {row: self._caller_and_key[row] for row in rows}
         row_by_key: dict[int, int] = {}
@@ -308,11 +333,7 @@ class LiveEvidence:
             if key not in row_by_key and (callers[caller] < self._per_caller or caller in self._trusted):
                 row_by_key[key] = row
                 callers[caller] += 1
-        selected = sorted(row_by_key.values())
-        examples = {**fresh, **self._examples}
-        missing = self._journal.trails_at([row for row in selected if row not in examples], until=last)
-        examples |= {row: example for row, _, example in _read_keys(missing) if example is not None}
-        self._examples = {row: examples[row] for row in selected}
+        return sorted(row_by_key.values())
 
 
 def _read_keys(trails: Iterable[Trail]) -> Iterator[tuple[int, tuple[str, int] | None, Example | None]]:

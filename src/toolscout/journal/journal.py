@@ -329,10 +329,14 @@ class Journal(Database):
 
     def last(self) -> int:
         """Return the row id of the newest event ever written, removed ones included; 0: there was none."""
+        return self.bounds()[1]
+
+    def bounds(self) -> tuple[int, int]:
+        """Return the row ids of the oldest event that is there and of the newest ever written; 0: there is none."""
+        newest = "SELECT seq FROM sqlite_sequence WHERE name = 'events'" if self.dialect is SQLITE else LAST_ROW
         with self.reading() as connection:
-            query = "SELECT seq FROM sqlite_sequence WHERE name = 'events'" if self.dialect is SQLITE else LAST_ROW
-            row = connection.execute(query).fetchone()
-            return int(row[0]) if row else 0
+            first, last = connection.execute(f"SELECT (SELECT min(id) FROM events), ({newest})").fetchone()
+            return int(first or 0), int(last or 0)
 
     def trails(self, *, after: int = 0, until: int | None = None) -> Iterator[Trail]:
         """Yield searches with a later call or feedback, the newest first, each with all its events.

@@ -19,7 +19,7 @@ from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod
 __all__ = ["ALL_COLUMNS", "JoinedEncoder", "Part", "load_mixture", "mix_on_dev", "mix_usages"]
 
 ALL_COLUMNS = slice(None)
-MIN_FRESH_SHARE: Final = 0.5  # of the mixture, for the queries since the fit
+MIN_FRESH_SHARE: Final = 0.3  # of the mixture, for the queries since the fit; a sure classifier still outvotes them
 
 
 class JoinedEncoder:
@@ -53,10 +53,11 @@ class _QueryMemory:
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         """Encode queries as rows; forget the rows of all others."""
-        missing = [text for text in dict.fromkeys(texts) if text not in self._rows]
+        known = self._rows  # another thread may replace them meanwhile
+        missing = [text for text in dict.fromkeys(texts) if text not in known]
         fresh = dict(zip(missing, self._encoder.encode(missing, "query"), strict=True)) if missing else {}
-        self._rows = {text: fresh[text] if text in fresh else self._rows[text] for text in texts}
-        return np.array([self._rows[text] for text in texts], dtype=np.float32)
+        self._rows = rows = {text: fresh[text] if text in fresh else known[text] for text in texts}
+        return np.array([rows[text] for text in texts], dtype=np.float32)
 
 
 class Part(NamedTuple):

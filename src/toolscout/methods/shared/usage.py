@@ -129,7 +129,14 @@ def weigh_usage(uses: Scores, kappa: float) -> Scores:
     return np.asarray(np.divide(uses, uses + kappa, out=np.zeros(uses.shape), where=uses > 0))
 
 
-def mix_usage(usage: Scores, description: Scores, weight: Scores, agreement: float, novelty: float) -> Scores:
+def mix_usage(
+    usage: Scores,
+    description: Scores,
+    weight: Scores,
+    agreement: float,
+    novelty: float,
+    fitted_weight: Scores | None = None,
+) -> Scores:
     """Compute the score above, `(…, tools)`. Where usage knows nothing of a query, the description alone counts.
 
     Args:
@@ -138,8 +145,11 @@ def mix_usage(usage: Scores, description: Scores, weight: Scores, agreement: flo
         weight: w of each tool, `(tools,)` or `(…, tools)`; 0 where there was no usage.
         agreement: λ.
         novelty: ν.
+        fitted_weight: w at the fit, where `weight` counts newer queries too. These add to usage, and take nothing from
+            the description: a caller could otherwise hide tools by using them for requests of no meaning.
     """
-    description_part = np.where(weight > 0, 1 - weight, novelty) * description
+    described = weight if fitted_weight is None else fitted_weight
+    description_part = np.where(described > 0, 1 - described, novelty) * description
     knows_query = usage.any(axis=-1, keepdims=True)
     probabilities = np.where(knows_query, weight * usage + description_part, description)
     scores: Scores = np.log(probabilities + MIN_PROBABILITY) + agreement * np.log(description + MIN_PROBABILITY)
@@ -234,17 +244,24 @@ class UsageSide(NamedTuple):
         usage: see `Usage`; over the tools of the model.
         columns: position of each catalogue tool among the tools of the model; -1: none.
         weight: weight of usage for each catalogue tool; 0: there was none.
+        fitted_weight: the same at the fit, without newer queries.
     """
 
     usage: Usage
     columns: Places
     weight: Scores
+    fitted_weight: Scores
 
     @classmethod
-    def of(cls, usage: Usage, columns: Places, uses: Scores, kappa: float) -> UsageSide:
-        """Weigh usage by `uses`, the number of queries that used each tool of the model."""
-        weight = weigh_usage(uses, kappa)[np.maximum(columns, 0)]
-        return cls(usage, columns, np.where(columns >= 0, weight, 0.0))
+    def of(
+        cls, usage: Usage, columns: Places, uses: Scores, kappa: float, fitted_uses: Scores | None = None
+    ) -> UsageSide:
+        """Weigh usage by `uses`, the number of queries that used each tool of the model; None: all are of the fit."""
+
+        def weigh(counts: Scores) -> Scores:
+            return np.where(columns >= 0, weigh_usage(counts, kappa)[np.maximum(columns, 0)], 0.0)
+
+        return cls(usage, columns, weigh(uses), weigh(uses if fitted_uses is None else fitted_uses))
 
     def estimate_probabilities(self, text: str, usage_row: Vectors) -> Scores:
         """Return the probability that the query needs each tool of the catalogue."""
@@ -295,7 +312,9 @@ class UsageIndex:
         if not usage.any() and not description_scores.any():
             return np.full(len(self.ids), -np.inf)
         mix, logits = self._mix, self._mix.sharpness * description_scores
-        scores = mix_usage(usage, softmax(logits), usage_side.weight, mix.agreement, mix.novelty)
+        scores = mix_usage(
+            usage, softmax(logits), usage_side.weight, mix.agreement, mix.novelty, usage_side.fitted_weight
+        )
         if mix.in_points:
             scores = (scores / (1 + mix.agreement) + np.logaddexp.reduce(logits)) / mix.sharpness
         return scores
@@ -406,13 +425,14 @@ def _make_growing(
             if used:
                 texts.append(example.query)
                 gold.append(columns[used])
-        uses = np.zeros(count, dtype=np.float32)
-        uses[: len(model.tools)] = model.arrays["uses"]
+        fitted_uses = np.zeros(count, dtype=np.float32)
+        fitted_uses[: len(model.tools)] = model.arrays["uses"]
+        uses = fitted_uses.copy()
         for places in gold:
             uses[places] += 1
         if not texts:
             return fitted
         grown = grow(texts, gold, count)
-        return UsageSide.of(lambda text, row: grown(text, row).probabilities, columns, uses, kappa)
+        return UsageSide.of(lambda text, row: grown(text, row).probabilities, columns, uses, kappa, fitted_uses)
 
     return load_usage
