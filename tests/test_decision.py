@@ -255,10 +255,24 @@ def test_a_request_of_several_parts_with_a_very_low_need_is_chat(monkeypatch: py
     assert not found.is_clear_chat(*asked), "it does not resemble chat"
 
 
+def test_chat_whose_result_a_tool_takes_on_is_no_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, poem = over(), "Write a poem about love, tell me a joke and explain in a story why a philosopher is sad"
+    order = "email it to Anna"
+    assert found.is_clear_chat(poem, (poem,))
+    assert not found.is_clear_chat(f"{poem}, then {order}", (poem, order))
+    monkeypatch.setattr(decision, "MIN_HANDED_NEED", 1.1)
+    assert found.is_clear_chat(f"{poem}, then {order}", (poem, order)), "no tool is likely to be needed for the order"
+    monkeypatch.setattr(decision, "MIN_HANDED_NEED", 1e-9)
+    remark = "and make them rhyme nicely"
+    assert found.is_clear_chat(f"{poem}, {remark}", (poem, "with a happy end"))
+    assert found.is_clear_chat(poem, (order,)), "the first step takes nothing on"
+
+
 def test_the_need_of_a_request_of_several_parts_counts_visible_tools_alone() -> None:
     found = over()
     vectors = {"static": found.encoders["static"].encode(["will it rain or snow"], "query")}
-    everything, files = (found._estimate_need("will it rain or snow", vectors, mask) for mask in (None, _files))
+    texts = ["will it rain or snow"]
+    [everything], [files] = (found._estimate_needs(texts, vectors, [0], mask) for mask in (None, _files))
     assert everything > files
 
 

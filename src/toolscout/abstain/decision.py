@@ -42,6 +42,7 @@ from toolscout.search.exact_names import EXACT, parse_selection
 from toolscout.search.expanded_words import ExpandedWords, encode_expanded
 from toolscout.search.pipeline import Detect, Floors, Pipeline, Stage, Verdict, Visible
 from toolscout.search.shipped import read_shipped
+from toolscout.search.steps import hands_on
 from toolscout.types import Search
 from toolscout.workspace import Workspace, expand_words
 
@@ -76,6 +77,7 @@ TERSE_BUDGETS: Final = (
 CLEAR_CHAT_WISH: Final = -2.5  # a lower wish says that a request is chat, however few words it has
 MAX_SPLIT_CHAT_WISH: Final = -2.0  # a request of several parts with a lower wish is chat if its need is very low too
 MAX_SPLIT_CHAT_NEED: Final = 0.05
+MIN_HANDED_NEED: Final = 0.3  # of a step that does something with what the chat before it makes: "and email it to Anna"
 MAX_CHAT_STEP_WISH: Final = 1.0  # a step with a higher wish asks for a tool, however chatty the rest of the request is
 _REQUEST_WORD: Final = re.compile(r"\w+")
 SMALL_TALK_VERDICT: Final = Verdict(0.0, 0.0, "no_tool_needed", "This is small talk rather than a task for a tool.")
@@ -262,7 +264,8 @@ class Abstainer:
     def is_clear_chat(self, query: str, steps: Sequence[str], visible: Visible | None = None) -> bool:
         """Tell whether a request is clearly chat.
 
-        It is by its words, if none of its steps clearly resembles a request for a tool, or by a very low need.
+        It is by its words, if none of its steps clearly resembles a request for a tool, or by a very low need. It is
+        not if a later step is likely to need a tool for the result: "write a poem and email it to Anna".
         """
         if is_small_talk(query):
             return True
@@ -271,14 +274,21 @@ class Abstainer:
         if not all(_find_readable(texts, vectors, self.encoders, self.is_word)):
             return False
         whole, *parts = self.decision.measure_wishes(texts, vectors).tolist()
-        if whole < CLEAR_CHAT_WISH and max(parts, default=whole) < MAX_CHAT_STEP_WISH:
-            return True
-        return whole < MAX_SPLIT_CHAT_WISH and self._estimate_need(query, vectors, visible) < MAX_SPLIT_CHAT_NEED
+        if whole >= MAX_SPLIT_CHAT_WISH:
+            return False
+        handing = [number for number, step in enumerate(steps, 1) if number > 1 and hands_on(step)]
+        need, *handed = self._estimate_needs(texts, vectors, [0, *handing], visible)
+        by_words = whole < CLEAR_CHAT_WISH and max(parts, default=whole) < MAX_CHAT_STEP_WISH
+        return (by_words or need < MAX_SPLIT_CHAT_NEED) and max(handed, default=0.0) < MIN_HANDED_NEED
 
-    def _estimate_need(self, query: str, vectors: Mapping[str, Vectors], visible: Visible | None) -> float:
-        """Return the need of a query, whose vectors are the first ones."""
-        first = {view: rows[:1] for view, rows in vectors.items()}
-        return float(self.decision.estimate(self._read_columns([query], first, [self.mask(visible)]))[0][0])
+    def _estimate_needs(
+        self, texts: Sequence[str], vectors: Mapping[str, Vectors], chosen: Sequence[int], visible: Visible | None
+    ) -> list[float]:
+        """Return the needs of the chosen texts."""
+        rows = {view: table[chosen] for view, table in vectors.items()}
+        masks = [self.mask(visible)] * len(chosen)
+        needs, _ = self.decision.estimate(self._read_columns([texts[number] for number in chosen], rows, masks))
+        return [float(need) for need in needs]
 
     def _decide(self, search: Search, need: float, fit: float, wish: float, size: int) -> Verdict:
         """Decide one search from its estimates; see `Decision.estimate` and `wishes`.

@@ -32,6 +32,7 @@ __all__ = [
     "Splitter",
     "describe_cuts",
     "find_cuts",
+    "hands_on",
     "is_command",
     "load_splitter",
 ]
@@ -271,6 +272,12 @@ def is_command(step: str) -> bool:
     """Tell whether a step is a command or a question, and not a remark beside the request."""
     piece = _read_piece(step)
     return piece.verb or piece.question
+
+
+def hands_on(step: str) -> bool:
+    """Tell whether a step is a command for what another step makes, such as "email it to Anna"."""
+    piece = _read_piece(step)
+    return piece.verb and not words.THING_REFERENCES.isdisjoint(piece.words)
 
 
 def _is_active(piece: _Piece) -> bool:
