@@ -131,6 +131,53 @@ def test_tools_of_accounts_are_never_the_same_for_their_words_alone() -> None:
     )
 
 
+def crm(service: str, source: str = "") -> list[Tool]:
+    texts = {
+        "create_contact": "Create a new contact in",
+        "delete_contact": "Delete a contact from",
+        "add_note": "Add a",
+    }
+    return [
+        tool(f"{source or service.lower()}/{name}", f"{text} {service} for this account.", "contact")
+        for name, text in texts.items()
+    ]
+
+
+def test_tools_whose_descriptions_name_their_services_are_the_same_only_with_tools_of_that_service() -> None:
+    assert not group(*crm("HubSpot"), *crm("Salesforce"), *crm("Pipedrive"))
+    both = group(*crm("HubSpot"), *crm("HubSpot", "my-hubspot"), *crm("HubSpot", "hubspot-2"), *crm("Salesforce"))
+    assert len(both) == 3 and {len(members) for members in both} == {3}
+    assert not group(  # one alone names its service
+        tool("hubspot/open_page", "Take a screenshot of the page in HubSpot."),
+        tool("browser/open_page", "Take a screenshot of the page."),
+    )
+
+
+def test_tools_without_a_description_are_not_the_same() -> None:
+    assert not group(tool("a_todoist/close", "", "task"), tool("b_todoist/close", "", "task"))
+
+
+def test_the_address_of_a_source_in_its_description_names_no_service() -> None:
+    text = "Create a new task in Todoist. Deploy it as @{0}, {0} for short."
+    assert len(group(*(tool(f"{one}/create", text.format(one)) for one in ("acme-todoist", "bode-todoist")))) == 1
+
+
+def test_other_ways_to_write_a_service_name_it_too() -> None:
+    text = "Run a read-only query on the {0} database, with a limit of rows."
+    one, two = tool("acme_postgres/query", text.format("postgresql")), tool("acme/query", text.format("MariaDB"))
+    assert not group(one, two)
+    assert not group(one, tool("acme/query", text.format("")))
+    assert len(group(one, tool("my-postgres/query", text.format("postgresql")))) == 1
+
+
+def test_short_descriptions_do_not_show_a_fork() -> None:
+    short = {"query": "Run a SQL query.", "list_tables": "List the tables.", "describe": "Describe a table."}
+    long = {name: f"{text} Every result has at most a hundred rows." for name, text in short.items()}
+    for texts, count in ((short, 0), (long, 3)):
+        tools = [tool(f"{source}/{name}", text) for source in ("postgres", "mysql") for name, text in texts.items()]
+        assert len(group(*tools)) == count
+
+
 def require(some: Tool) -> Tool:
     schema = {**some.parameters, "required": list(some.parameters["properties"])}
     return Tool(id=some.id, name=some.name, description=some.description, parameters=schema)
