@@ -24,7 +24,7 @@ from toolscout.types import Explanation, Hit, Search
 
 __all__ = ["Fold"]
 
-_WORD: Final = re.compile(r"[^\W_]+")
+_SAID_WORD: Final = re.compile(r"[^\W_]+")
 
 
 class Fold(Stage):
@@ -138,5 +138,5 @@ def _is_source_named(words: AbstractSet[str], tool_id: str) -> bool:
 
 def _count_said_words(query: str, source: str) -> int:
     """Return the number of words in the name of a source if the query says them one after the other, or 0."""
-    name, said = (_WORD.findall(text.casefold()) for text in (source, query))
+    name, said = (_SAID_WORD.findall(text.casefold()) for text in (source, query))
     return len(name) if f" {' '.join(name)} " in f" {' '.join(said)} " else 0
