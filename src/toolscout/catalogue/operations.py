@@ -197,24 +197,34 @@ def _read_result(schema: Any) -> _Result:
         node, around = waiting.popleft()
         if not isinstance(node, Mapping):
             continue
-        title = node.get("title")
-        if not around and isinstance(title, str) and (noun := _find_noun(title)):
-            around = (noun,)
+        around = around or _read_title(node)
         inner = list(_list_inner_schemas(node, around))
-        properties = node.get("properties")
-        has_properties = has_properties or isinstance(properties, Mapping)
-        for name in properties if isinstance(properties, Mapping) else ():
-            if name in _ID_PROPERTIES:
-                holders.add(around)
-                nouns.update(around[-1:])
-            elif _ID_SUFFIX.search(str(name)):
-                holders.add((_find_noun(str(name)),))
-                nouns.add(_find_noun(str(name)))
+        has_properties = has_properties or isinstance(node.get("properties"), Mapping)
+        found = list(_list_id_holders(node, around))
+        holders.update(found)
+        nouns.update(holder[-1] for holder in found if holder)
         if node.get("type") in ("object", "array") and not inner:
             holders.add(around)  # it may hold anything
         waiting += inner
     is_read = has_properties and not waiting
     return _Result(frozenset(filter(None, nouns)), frozenset(holders) if is_read else None)
+
+
+def _read_title(node: Mapping[Any, Any]) -> tuple[str, ...]:
+    """Return the noun of a schema's title, if it has one."""
+    title = node.get("title")
+    noun = _find_noun(title) if isinstance(title, str) else ""
+    return (noun,) if noun else ()
+
+
+def _list_id_holders(node: Mapping[Any, Any], around: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the nouns around each id among the properties of a schema."""
+    properties = node.get("properties")
+    for name in properties if isinstance(properties, Mapping) else ():
+        if name in _ID_PROPERTIES:
+            yield around
+        elif _ID_SUFFIX.search(str(name)):
+            yield (_find_noun(str(name)),)
 
 
 def _list_inner_schemas(node: Mapping[Any, Any], around: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str, ...]]]:
@@ -272,15 +282,19 @@ def _list_parents(want: Want) -> tuple[tuple[str, ...], ...]:
     return tuple(path for path in (collection, collection[:-1]) if path)
 
 
+def _list_nouns(operation: Operation) -> set[str]:
+    """Return the words for things that an operation shows: those of its path, and whose ids it needs."""
+    fixed = (part for part in operation.segments if "{" not in part)
+    return {want.noun for want in operation.wants}.union(*map(_stem_words, fixed))
+
+
 class Suppliers:
     """The operations of one API by what they may supply."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         """Index the operations that change nothing."""
         operations = list(operations)
-        self._nouns = {want.noun for operation in operations for want in operation.wants}
-        fixed = {part for operation in operations for part in operation.segments if "{" not in part}
-        self._nouns.update(word for part in fixed for word in _stem_words(part))
+        self._nouns = frozenset().union(*map(_list_nouns, operations))
         self._by_word: dict[str, list[Operation]] = defaultdict(list)
         self._by_path: dict[tuple[str, ...], list[Operation]] = defaultdict(list)
         self._general: list[Operation] = []
