@@ -131,12 +131,12 @@ def test_a_change_leaves_what_a_build_from_nothing_leaves(tmp_path: Path, seed: 
         sources |= change_sources(sources, 10 * seed + round_)
         answers = apply_changes(tmp_path, {name: sources[name] for name in ("source1", "a_new-source")})
         taken_over = read_state(tmp_path)
-    assert {"fingerprints/1", "names/1", "tool words/1"} <= taken_over.keys()
+    assert {"fingerprints/1", "names/1", "tool words/2"} <= taken_over.keys()
     assert any(key.startswith("terms/1/") for key in taken_over) and any(key.startswith("exact/") for key in taken_over)
     forget_snapshots(tmp_path)
     assert apply_changes(tmp_path, {}) == answers
     compare_states(taken_over, read_state(tmp_path))
-    assert len(taken_over["value rivals/5"]) > 200 and taken_over["value suspects/2"] != b"[]"
+    assert len(taken_over["value rivals/6"]) > 200 and taken_over["value suspects/2"] != b"[]"
 
 
 def test_only_new_and_changed_tools_are_read_screened_and_encoded(
@@ -348,7 +348,7 @@ def test_a_second_process_finds_what_one_process_finds(
     with monkeypatch.context() as patched:
         forbid_screening(patched)
         assert apply_changes(tmp_path, {}) == answers
-    assert alone["value suspects/2"] != b"[]" and len(alone["value rivals/5"]) > 200 and "value dependencies/1" in alone
+    assert alone["value suspects/2"] != b"[]" and len(alone["value rivals/6"]) > 200 and "value dependencies/2" in alone
     compare_states(*(without_graph(state) for state in (alone, read_state(tmp_path))))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from toolscout.catalogue.duplicates import find_duplicates
+from toolscout.catalogue.duplicates import Duplicates, find_duplicates
 from toolscout.catalogue.store import Catalogue
 from toolscout.recipes.guard import guard
 from toolscout.recipes.registry import build
@@ -129,6 +129,111 @@ def test_tools_of_accounts_are_never_the_same_for_their_words_alone() -> None:
         tool("hubspot/get_meeting", "Get details of a specific meeting", "id"),
         tool("holaspirit/get_meeting", "Get details of a specific meeting", "id"),
     )
+
+
+def crm(service: str, source: str = "") -> list[Tool]:
+    texts = {
+        "create_contact": "Create a new contact in",
+        "delete_contact": "Delete a contact from",
+        "add_note": "Add a",
+    }
+    return [
+        tool(f"{source or service.lower()}/{name}", f"{text} {service} for this account.", "contact")
+        for name, text in texts.items()
+    ]
+
+
+def test_tools_whose_descriptions_name_their_services_are_the_same_only_with_tools_of_that_service() -> None:
+    assert not group(*crm("HubSpot"), *crm("Salesforce"), *crm("Pipedrive"))
+    both = group(*crm("HubSpot"), *crm("HubSpot", "my-hubspot"), *crm("HubSpot", "hubspot-2"), *crm("Salesforce"))
+    assert len(both) == 3 and {len(members) for members in both} == {3}
+    assert not group(  # one alone names its service
+        tool("hubspot/open_page", "Take a screenshot of the page in HubSpot."),
+        tool("browser/open_page", "Take a screenshot of the page."),
+    )
+
+
+def test_tools_without_a_description_are_not_the_same() -> None:
+    assert not group(tool("a_todoist/close", "", "task"), tool("b_todoist/close", "", "task"))
+
+
+def test_the_address_of_a_source_in_its_description_names_no_service() -> None:
+    text = "Create a new task in Todoist. Deploy it as @{0}, {0} for short."
+    assert len(group(*(tool(f"{one}/create", text.format(one)) for one in ("acme-todoist", "bode-todoist")))) == 1
+
+
+def test_other_ways_to_write_a_service_name_it_too() -> None:
+    text = "Run a read-only query on the {0} database, with a limit of rows."
+    one, two = tool("acme_postgres/query", text.format("postgresql")), tool("acme/query", text.format("MariaDB"))
+    assert not group(one, two)
+    assert not group(one, tool("acme/query", text.format("")))
+    assert len(group(one, tool("my-postgres/query", text.format("postgresql")))) == 1
+
+
+def test_short_descriptions_do_not_show_a_fork() -> None:
+    short = {"query": "Run a SQL query.", "list_tables": "List the tables.", "describe": "Describe a table."}
+    long = {name: f"{text} Every result has at most a hundred rows." for name, text in short.items()}
+    for texts, count in ((short, 0), (long, 3)):
+        tools = [tool(f"{source}/{name}", text) for source in ("postgres", "mysql") for name, text in texts.items()]
+        assert len(group(*tools)) == count
+
+
+def named_copies(query: str, *sources: str, preferred: tuple[str, ...] = ()) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the hits, as sources, of copies of one tool, of which the last source comes first in the ranking."""
+    tools = [tool(f"{source}/create_task", CREATE, "title", "due") for source in sources]
+    added = {source: f"2026-01-{day:02}" for day, source in enumerate(sources, 1)}
+    catalogue = Catalogue.of(tools, added=added)
+    hits = tuple(Hit(one.id, 1.0 + place) for place, one in enumerate(tools))[::-1]
+    [found] = Fold(catalogue, find_duplicates(catalogue, preferred)).run([Search(query=query, hits=hits)])
+    return [
+        (hit.id.partition("/")[0], tuple(tool_id.partition("/")[0] for tool_id in hit.similar)) for hit in found.hits
+    ]
+
+
+def test_copies_that_the_query_names_are_one_hit_and_the_one_that_is_named_most_exactly_stands_for_it() -> None:
+    both = "todoist", "my-todoist"
+    assert named_copies("create a task in todoist", *both) == [("todoist", ("my-todoist",))]
+    assert named_copies("create a task in todoist", *both[::-1]) == [("todoist", ("my-todoist",))]
+    assert named_copies("create a task in my-todoist", *both) == [("my-todoist", ("todoist",))]
+    assert named_copies("Create a task in My Todoist!", *both) == [("my-todoist", ("todoist",))]
+
+
+def test_of_copies_that_the_query_names_equally_the_older_or_the_preferred_one_stands_for_the_others() -> None:
+    both = "my-todoist", "our-todoist"
+    assert named_copies("create a task in todoist", *both) == [("my-todoist", ("our-todoist",))]
+    assert named_copies("create a task in todoist", *both, preferred=both[1:]) == [("our-todoist", ("my-todoist",))]
+
+
+def test_the_only_copy_that_the_query_names_keeps_its_own_hit() -> None:
+    assert named_copies("create a task in work-todoist", "aa-todoist", "work-todoist", "zz-todoist") == [
+        ("aa-todoist", ("zz-todoist",)),
+        ("work-todoist", ()),
+    ]
+
+
+def test_of_the_named_source_every_tool_of_the_group_keeps_its_place() -> None:
+    ids = "todoist/create_task", "my-todoist/create_task", "todoist/add_task"
+    catalogue = Catalogue.of([tool(tool_id, CREATE, "title") for tool_id in ids])
+    duplicates = Duplicates(dict.fromkeys(ids, ids[0]), {ids[0]: ids})
+    hits = tuple(Hit(tool_id, 1.0) for tool_id in ids)
+    [found] = Fold(catalogue, duplicates).run([Search(query="create a task in todoist", hits=hits)])
+    assert [(hit.id, hit.similar) for hit in found.hits] == [(ids[0], (ids[1],)), (ids[2], ())]
+
+
+def test_why_says_of_a_named_copy_what_the_search_does(tmp_path: Path) -> None:
+    with Scout(tmp_path, false_rejects=0.0) as scout:
+        for source in ("todoist", "my-todoist"):
+            scout.add([{"name": "create_task", "description": CREATE}], name=source)
+        scout.add([{"name": "close", "description": "Close the door of the room."}], name="door")
+        why = scout.why("create a task in todoist", "my-todoist/create_task")
+        assert (why.shown, why.rank, why.stands_for_it) == (False, 1, "todoist/create_task")
+        assert [stage.note for stage in why.stages if stage.stage == "demote"] == []
+        why = scout.why("create a task in todoist", "todoist/create_task")
+        assert (why.shown, why.rank) == (True, 1)
+        unnamed = scout.why("create a task with a due date", "my-todoist/create_task")
+        assert [stage.note for stage in unnamed.stages if stage.stage == "demote"] == [
+            "it copies todoist/create_task, which was there before it"
+        ]
 
 
 def require(some: Tool) -> Tool:

@@ -263,6 +263,58 @@ def test_the_schema_of_a_result_shows_what_it_supplies() -> None:
     assert "api/GET /films/{film_id}" not in needs_of(operation("GET", "/films/{film_id}"), without)
 
 
+def listing(**fields: Any) -> dict[str, Any]:
+    """The schema of an object with a list of things that have an id, by the name of the list."""
+    thing = {"type": "object", "properties": {"id": {"type": "integer"}, **fields}}
+    return {"type": "array", "items": thing}
+
+
+@pytest.mark.parametrize(
+    ("path", "returns", "supplies"),
+    [
+        ("/genre/film/list", {"properties": {"genres": listing()}}, False),  # ids of genres, which the API knows
+        ("/genre/film/list", {"properties": {"genres": listing(film_id={})}}, True),
+        ("/genre/film/list", {"properties": {"genres": listing(films=listing())}}, True),
+        ("/genre/film/list", {"properties": {"genres": listing(cast=listing())}}, False),  # a part of the genre
+        ("/genre/film/list", {"properties": {"genres": {"type": "array"}, "films": {"type": "array"}}}, True),
+        ("/genre/film/list", {"properties": {"genres": {"type": "array"}}}, False),
+        ("/genre/film/list", {"type": "object"}, True),  # the schema says nothing
+        ("/genre/film/list", None, True),
+        ("/genre/film/popular", {"properties": {"results": listing()}}, True),  # of what the path says
+        ("/people/{person_id}/film_credits", {"properties": {"cast": listing()}}, True),  # the API knows no cast
+        ("/genre/film/count", {"properties": {"total": {"type": "integer"}}}, False),
+    ],
+)
+def test_a_result_that_cannot_hold_an_id_does_not_supply_it(path: str, returns: Any, supplies: bool) -> None:
+    needing, other = operation("GET", "/film/{film_id}/credits"), operation("GET", path, returns=returns)
+    assert ([[other.id]] in needs_of(needing, other).values()) is supplies
+
+
+def test_a_name_that_only_mentions_a_thing_does_not_supply_its_id_if_the_result_has_others() -> None:
+    needing = operation("POST", "/users/{user_id}/lists")
+    saved = {"properties": {"items": listing(), "total": {"type": "integer"}}}
+    for name, supplies in (("get-users-saved-tracks", False), ("list_users", True), ("list_users_by_track", True)):
+        other = operation("GET", "/me/tracks", name=name, returns=saved)
+        assert ([[other.id]] in needs_of(needing, other).values()) is supplies
+    profile = operation("GET", "/me", name="profile", returns={"properties": {"id": {"type": "string"}}})
+    assert needs_of(needing, profile) == {needing.id: [[profile.id]]}
+    assert needs_of(needing, operation("GET", "/me", name="mine", returns={"properties": {"gadgets": listing()}})) == {}
+
+
+def test_a_general_search_supplies_what_its_result_does_not_name() -> None:
+    needing = operation("GET", "/films/{film_id}")
+    for returns, supplies in (({"results": listing()}, True), ({"shows": listing()}, False), ({"films": {}}, False)):
+        other = operation("GET", "/search", returns={"properties": returns})
+        assert ([[other.id]] in needs_of(needing, other).values()) is supplies
+
+
+def test_of_a_large_schema_that_is_not_read_to_its_end_path_and_name_decide() -> None:
+    needing = operation("GET", "/film/{film_id}/credits")
+    large = {"properties": {f"genre{n}": listing() for n in range(600)}}
+    other = operation("GET", "/genre/film/list", returns=large)
+    assert needs_of(needing, other) == {needing.id: [[other.id]]}
+
+
 def test_the_caller_s_own_profile_supplies_the_id_of_a_user() -> None:
     [[needed]] = needs_of(operation("POST", "/users/{user_id}/lists"), operation("GET", "/me")).values()
     assert needed == ["api/GET /me"]

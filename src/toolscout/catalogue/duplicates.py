@@ -4,8 +4,9 @@ Two tools of different sources are the same if their definitions and their texts
 a word, both descriptions have nearly the same words, and the parameters are the same; with the same name a smaller
 overlap is enough. Sources without a common word may be different services ("add a reaction" in two chat programs, the
 same query of two databases) and are folded in two cases only: forks of one server, and tools with a *public subject*,
-which the world or the machine answers and no account: the weather, the time, a page in a browser. A word of a tool's
-name, and its service if the description names it, must not be missing in the other tool.
+which the world or the machine answers and no account: the weather, the time, a page in a browser. Forks need at least
+three tools with descriptions of four words: a shorter one ("run a SQL query") says too little. A word of a tool's name,
+and its service if the description names it, must not be missing in the other tool.
 
 A preferred source stands for the others, or else the source that was added first: a copy that arrives later never
 stands for the tool that it copies.
@@ -13,16 +14,16 @@ stands for the tool that it copies.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from toolscout.catalogue.services import Services, Text
 from toolscout.catalogue.similar import limit_holders, word_overlap
 from toolscout.catalogue.store import Catalogue
 from toolscout.catalogue.tool_words import read_tool_words
@@ -37,19 +38,8 @@ MIN_SAME_TEXT_OF_NAMESAKES: Final = 0.45
 MIN_SAME_PARAMETERS: Final = 0.5
 MIN_FORKED_TOOLS: Final = 3  # same tools that two sources have at least, and
 MIN_FORKED_SHARE: Final = 0.6  # share of the smaller source's tools, from which they are forks of one server
-MAX_SERVICE_SHARE: Final = 0.08  # a word in the names of more sources than this share names no service
-MIN_COMMON_SOURCES: Final = 8
-GENERIC_WORDS: Final = frozenset(("mcp", "server", "servers", "api", "tool", "tools", "client", "local", "the", "ai"))
+MIN_FORKED_WORDS: Final = 4  # of a description: a shorter one does not show a fork
 BROWSER_PREFIXES: Final = frozenset(("browser", "playwright", "puppeteer"))  # stand in the names of some tools
-SAME_SERVICES: Final = {
-    "gsuite": "google",
-    "gcal": "google calendar",
-    "gchat": "google chat",
-    "gdrive": "google drive",
-    "azdo": "azuredevops",
-    "ms365": "m365",
-    "postgresql": "postgres",
-}
 PLAIN_VERBS: Final = frozenset(("get", "fetch", "retrieve", "show", "lookup", "find", "go", "navigate"))
 # Words of a tool's name and description that say together that no account or service stands behind the answer.
 PUBLIC_SUBJECTS: Final = (
@@ -61,9 +51,7 @@ PUBLIC_SUBJECTS: Final = (
     *("calculate expression", "evaluate expression", "add two numbers", "multiply two numbers", "divide two numbers"),
     *("subtract two numbers", "random number generate", "uuid generate"),
 )
-DUPLICATES_FORMAT: Final = "duplicates/3"  # raise it whenever the result for an unchanged catalogue changes
-
-_SAME_SERVICE: Final = re.compile(rf"(?<![a-z])({'|'.join(SAME_SERVICES)})(?![a-z])", re.IGNORECASE)
+DUPLICATES_FORMAT: Final = "duplicates/4"  # raise it whenever the result for an unchanged catalogue changes
 
 
 class Duplicates(msgspec.Struct, frozen=True):
@@ -117,53 +105,52 @@ def _group_tools(catalogue: Catalogue, preferred: Sequence[str]) -> Duplicates:
 
 
 class _Readings:
-    """What is compared of each tool, by its position: words without the name of its own source."""
+    """What is compared of each tool, by its position."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         tool_words = read_tool_words(catalogue)
-        self.numbers = dict(tool_words.numbers)
         self.sources = [sys.intern(tool_id.partition("/")[0]) for tool_id in catalogue.ids]
         self.words, self.names = tool_words.texts, tool_words.names
+        self.checksums = tool_words.texts.sum_words() + tool_words.said.sum_words()
         self.parameters, self.required = tool_words.parameters, tool_words.required
-        self.services = {source: self.number_words(words) for source, words in _find_services(self.sources).items()}
-        source_numbers = {source: number for number, source in enumerate(self.services)}
+        self.services = Services(self.sources, tool_words)
+        source_numbers = {source: number for number, source in enumerate(self.services.words)}
         self.source_numbers = np.array([source_numbers[source] for source in self.sources], dtype=np.int64)
-
-    def number_words(self, words: Iterable[str]) -> frozenset[int]:
-        """Return the numbers of words, which get one if they have none."""
-        return frozenset(self.numbers.setdefault(word, len(self.numbers)) for word in words)
 
     def select_near(self, least: float) -> PairSelector:
         """Return a function that selects pairs of different sources whose descriptions may overlap so much."""
 
         def select(ones: Places, others: Places) -> npt.NDArray[np.bool_]:
             differ: npt.NDArray[np.bool_] = self.source_numbers[ones] != self.source_numbers[others]
-            differ[differ] = self.words.may_overlap(ones[differ], others[differ], least)
+            ones, others = ones[differ], others[differ]
+            differ[differ] = self.words.may_overlap(ones, others, least) | (
+                self.checksums[ones] == self.checksums[others]
+            )
             return differ
 
         return select
 
     def are_same(self, one: int, other: int, least_of_namesakes: float = MIN_SAME_TEXT_OF_NAMESAKES) -> bool:
         """Tell whether two tools are the same, if their sources may be the same service."""
-        here, there = self.services[self.sources[one]], self.services[self.sources[other]]
-        words, other_words = self.words.read(one), self.words.read(other)
+        here, there = self.services.words[self.sources[one]], self.services.words[self.sources[other]]
+        text, other_text = self.services.read_text(one), self.services.read_text(other)
         name, other_name = self.names.read(one), self.names.read(other)
         least = least_of_namesakes if name - here == other_name - there else MIN_SAME_TEXT
-        if word_overlap(words, other_words) < least:
+        if _overlap_texts(text, other_text) < least:
             return False
         # words that one tool uses for itself: the service it belongs to, and its name
-        ours, theirs = here & words | name - here, there & other_words | other_name - there
-        agree = ours <= there | other_name | other_words and theirs <= here | name | words
+        ours, theirs = text.service | name - here, other_text.service | other_name - there
+        here, there = self.services.spellings[self.sources[one]], self.services.spellings[self.sources[other]]
+        agree = ours <= there | other_name | other_text.words and theirs <= here | name | text.words
         return agree and _overlap(self.parameters.read(one), self.parameters.read(other)) >= MIN_SAME_PARAMETERS
 
     def are_same_in_public(self, one: int, other: int) -> bool:
         """Tell whether two tools with the same public subject are the same, whatever their sources are."""
-        words, other_words = self.words.read(one), self.words.read(other)
-        if word_overlap(words, other_words) < MIN_SAME_TEXT_OF_NAMESAKES:
+        text, other_text = self.services.read_text(one), self.services.read_text(other)
+        if _overlap_texts(text, other_text) < MIN_SAME_TEXT_OF_NAMESAKES:
             return False
         name, other_name = self.names.read(one), self.names.read(other)
-        ours, theirs = (self.services[self.sources[tool]] & own for tool, own in ((one, words), (other, other_words)))
-        agree = ours <= other_name | other_words and theirs <= name | words
+        agree = text.service <= other_name | other_text.words and other_text.service <= name | text.words
         required = self.required.read(one), self.required.read(other)
         return agree and (required[0] == required[1] or not all(required))
 
@@ -178,7 +165,7 @@ def _find_same(catalogue: Catalogue) -> list[tuple[int, int]]:
 def _find_public(readings: _Readings) -> set[tuple[int, int]]:
     """Return the same tools among those with a public subject, from any two sources."""
     verbs, prefixes = (
-        readings.number_words(tokenize(" ".join(sorted(some)))) for some in (PLAIN_VERBS, BROWSER_PREFIXES)
+        readings.services.number_words(tokenize(" ".join(sorted(some)))) for some in (PLAIN_VERBS, BROWSER_PREFIXES)
     )
     namesakes: dict[frozenset[int], list[int]] = defaultdict(list)
     pairs: set[tuple[int, int]] = set()
@@ -186,7 +173,7 @@ def _find_public(readings: _Readings) -> set[tuple[int, int]]:
         if not subject:
             continue
         name = readings.names.read(number)
-        name -= prefixes | readings.services[readings.sources[number]] - subject
+        name -= prefixes | readings.services.words[readings.sources[number]] - subject
         key = name - verbs or name
         pairs |= {
             (other, number)
@@ -200,7 +187,7 @@ def _find_public(readings: _Readings) -> set[tuple[int, int]]:
 
 def _find_subjects(readings: _Readings) -> Iterator[tuple[int, frozenset[int]]]:
     """Yield the positions of the tools that may have a public subject, ascending, each with the words of all it has."""
-    subjects = [readings.number_words(tokenize(subject)) for subject in PUBLIC_SUBJECTS]
+    subjects = [readings.services.number_words(tokenize(subject)) for subject in PUBLIC_SUBJECTS]
     holders = {
         word: readings.names.find_holders(word) | readings.words.find_holders(word)
         for word in frozenset().union(*subjects)
@@ -216,6 +203,7 @@ def _find_forked(readings: _Readings) -> set[tuple[int, int]]:
     groups: dict[frozenset[int], int] = {}
     group_of = np.array([groups.setdefault(readings.names.read(number), len(groups)) for number in range(len(sources))])
     pairs: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+    is_long = readings.words.sizes >= MIN_FORKED_WORDS
     everyone, most = np.arange(len(sources)), limit_holders(len(sources))
     for others, numbers in pair_holders(group_of, everyone, most, readings.select_near(MIN_SAME_TEXT)):
         for other, number in zip(others.tolist(), numbers.tolist(), strict=True):
@@ -225,14 +213,15 @@ def _find_forked(readings: _Readings) -> set[tuple[int, int]]:
     return {
         pair
         for (one, two), some in pairs.items()
-        if len(some) >= max(MIN_FORKED_TOOLS, MIN_FORKED_SHARE * min(sizes[one], sizes[two]))
+        if len(some) >= MIN_FORKED_SHARE * min(sizes[one], sizes[two])
+        and sum(bool(is_long[a] and is_long[b]) for a, b in some) >= MIN_FORKED_TOOLS
         for pair in some
     }
 
 
 def _list_candidates(readings: _Readings) -> Iterator[tuple[int, int]]:
     """Yield pairs of positions of tools whose sources name the same service, and whose descriptions may agree."""
-    services = [sorted(words) for words in readings.services.values()]
+    services = [sorted(words) for words in readings.services.words.values()]
     counts = np.array([len(words) for words in services], dtype=np.int64)[readings.source_numbers]
     members = np.repeat(np.arange(len(readings.sources), dtype=np.int64), counts)
     groups = np.array([word for number in readings.source_numbers.tolist() for word in services[number]])
@@ -241,17 +230,14 @@ def _list_candidates(readings: _Readings) -> Iterator[tuple[int, int]]:
         yield from zip(others.tolist(), numbers.tolist(), strict=True)
 
 
-def _find_services(sources: Iterable[str]) -> dict[str, frozenset[str]]:
-    """Return for each source the words of its name that say which service it is."""
-    words = {source: frozenset(tokenize(_SAME_SERVICE.sub(_rename_service, source))) for source in set(sources)}
-    counts = Counter(word for some in words.values() for word in some)
-    max_sources = max(MIN_COMMON_SOURCES, MAX_SERVICE_SHARE * len(words))
-    common = GENERIC_WORDS | {word for word, count in counts.items() if count > max_sources}
-    return {source: frozenset(word for word in some - common if not word.isdigit()) for source, some in words.items()}
+def _overlap_texts(one: Text, other: Text) -> float:
+    """Return how much of two descriptions is the same, without the names of the sources, 0 to 1.
 
-
-def _rename_service(match: re.Match[str]) -> str:
-    return SAME_SERVICES[match[0].casefold()]
+    A source may name another's service ("todoist" in `my-tasks`), so it is 1 if they are the same with the names.
+    """
+    if one.words == other.words:
+        return 1.0 if one.words else 0.0
+    return word_overlap(one.without_source, other.without_source)
 
 
 def _overlap(one: frozenset[int], other: frozenset[int]) -> float:

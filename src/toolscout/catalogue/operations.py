@@ -2,8 +2,9 @@
 
 `GET /orders/{orderId}` needs the id of an order, which no person knows. `GET /orders/search` returns orders, so it
 supplies the id. Three things say what an operation supplies: the words of its path, the words of its name, and the
-schema of its result. Names that people know (`username`, `branch`, `city`) are not ids, so they need no supplier.
-An operation that changes something supplies nothing.
+schema of its result. A schema that says what is in the result decides whether the id can be there:
+`GET /genre/movie/list` with `{"genres": [{"id": …}]}` supplies no movie. Names that people know (`username`, `branch`,
+`city`) are not ids, so they need no supplier. An operation that changes something supplies nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from toolscout.encoders import split_identifiers
 from toolscout.indexes.words import tokenize
 from toolscout.types import Tool
 
@@ -69,7 +71,10 @@ class Operation(NamedTuple):
         tail: words of each fixed segment after the last variable of its path.
         words: of its name.
         text: words of its description and of the values that its arguments may have.
+        head: what its name is about: `track` of `get-users-saved-tracks`.
         results: nouns whose ids its result holds.
+        holders: the nouns around each id of the result, the outer ones first: `(playlist, owner)` of
+            `{"playlists": [{"owner": {"id": …}}]}`. None: no schema says what the result holds.
     """
 
     tool_id: str
@@ -80,7 +85,9 @@ class Operation(NamedTuple):
     tail: tuple[frozenset[str], ...]
     words: frozenset[str]
     text: frozenset[str]
+    head: str
     results: frozenset[str]
+    holders: frozenset[tuple[str, ...]] | None
 
     @property
     def path_words(self) -> frozenset[str]:
@@ -104,7 +111,7 @@ def read_operation(tool: Tool) -> Operation | None:
     tail = tuple(frozenset(_stem_words(part)) for part in segments[last + 1 :])
     words = frozenset(_stem_words(tool.name))
     finds = bool(_FINDING & words.union(*tail))
-    method = method.upper()
+    method, results = method.upper(), _read_result(tool.returns)
     return Operation(
         tool_id=tool.id,
         reads=method == "GET" or (method == "POST" and finds),
@@ -114,7 +121,9 @@ def read_operation(tool: Tool) -> Operation | None:
         tail=tail,
         words=words,
         text=frozenset((*_stem_words(tool.description), *_read_choices(tool.parameters))),
-        results=frozenset(filter(None, _find_result_nouns(tool.returns))),
+        head=_find_head(tool.name),
+        results=results.nouns,
+        holders=results.holders,
     )
 
 
@@ -169,40 +178,74 @@ def _read_choices(schema: Mapping[str, Any] | None) -> Iterator[str]:
                 yield from _stem_words(str(choice))
 
 
-def _find_result_nouns(schema: Any) -> Iterator[str]:
-    """Yield the nouns whose ids a result holds: `album` of `{"albums": {"items": [{"id": …}]}}` and of `album_id`."""
-    waiting: deque[tuple[Any, str]] = deque([(schema, "")])
+class _Result(NamedTuple):
+    """What the schema of a result says; see `Operation`."""
+
+    nouns: frozenset[str]
+    holders: frozenset[tuple[str, ...]] | None
+
+
+def _read_result(schema: Any) -> _Result:
+    """Read the ids of a result: of an album in `{"albums": {"items": [{"id": …}]}}`, and in `{"album_id": …}`."""
+    nouns: set[str] = set()
+    holders: set[tuple[str, ...]] = set()
+    has_properties = False
+    waiting: deque[tuple[Any, tuple[str, ...]]] = deque([(schema, ())])
     for _ in range(MAX_RESULT_NODES):
         if not waiting:
-            return
-        node, noun = waiting.popleft()
-        if isinstance(node, Mapping):
-            title = node.get("title")
-            noun = noun or (_find_noun(title) if isinstance(title, str) else "")
-            yield from _read_id_properties(node, noun)
-            waiting += _list_inner_schemas(node, noun)
+            break
+        node, around = waiting.popleft()
+        if not isinstance(node, Mapping):
+            continue
+        around = around or _read_title(node)
+        inner = list(_list_inner_schemas(node, around))
+        has_properties = has_properties or isinstance(node.get("properties"), Mapping)
+        found = list(_list_id_holders(node, around))
+        holders.update(found)
+        nouns.update(holder[-1] for holder in found if holder)
+        if node.get("type") in ("object", "array") and not inner:
+            holders.add(around)  # it may hold anything
+        waiting += inner
+    is_read = has_properties and not waiting
+    return _Result(frozenset(filter(None, nouns)), frozenset(holders) if is_read else None)
 
 
-def _read_id_properties(node: Mapping[Any, Any], noun: str) -> Iterator[str]:
+def _read_title(node: Mapping[Any, Any]) -> tuple[str, ...]:
+    """Return the noun of a schema's title, if it has one."""
+    title = node.get("title")
+    noun = _find_noun(title) if isinstance(title, str) else ""
+    return (noun,) if noun else ()
+
+
+def _list_id_holders(node: Mapping[Any, Any], around: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the nouns around each id among the properties of a schema."""
     properties = node.get("properties")
     for name in properties if isinstance(properties, Mapping) else ():
         if name in _ID_PROPERTIES:
-            yield noun
+            yield around
         elif _ID_SUFFIX.search(str(name)):
-            yield _find_noun(str(name))
+            yield (_find_noun(str(name)),)
 
 
-def _list_inner_schemas(node: Mapping[Any, Any], noun: str) -> Iterator[tuple[Any, str]]:
-    """Yield the schemas inside a schema, each with the noun that its property names."""
+def _list_inner_schemas(node: Mapping[Any, Any], around: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Yield the schemas inside a schema, each with the nouns around it, the last of which its property names."""
     properties = node.get("properties")
     for name, inner in properties.items() if isinstance(properties, Mapping) else ():
-        yield inner, noun if name in _WRAPPERS else _find_noun(str(name))
+        noun = "" if name in _WRAPPERS else _find_noun(str(name))
+        yield inner, (*around, noun) if noun else around
     for key in ("items", "additionalProperties"):
-        yield node.get(key), noun
+        if isinstance(node.get(key), Mapping):
+            yield node[key], around
     for key in ("allOf", "anyOf", "oneOf"):
         branches = node.get(key)
         for branch in branches if isinstance(branches, list) else ():
-            yield branch, noun
+            yield branch, around
+
+
+def _find_head(name: str) -> str:
+    """Return the stem of what the name of an operation is about: its last word, or the last before `by` or `for`."""
+    words = re.split(r"\b(?:by|for|from|with)\b", split_identifiers(name).casefold().replace("_", " "))[0]
+    return next(iter(reversed(_stem_words(words))), "")
 
 
 #: How well an operation supplies an id, and what shows it; the first that holds counts.
@@ -210,7 +253,7 @@ SIGNS: Final[tuple[tuple[float, Callable[[Want, Operation], bool]], ...]] = (
     # GET /search/movie
     (1.0, lambda want, other: other.finds and want.noun in other.path_words | other.words),
     # GET /me for /users/{user_id}
-    (0.9, lambda want, other: want.noun in _PERSON_NOUNS and other.segments[-1:] != () and other.segments[-1] in _SELF),
+    (0.9, lambda want, other: want.noun in _PERSON_NOUNS and _ends_in_self(other)),
     # GET /orders for /orders/{orderId}
     (0.9, lambda want, other: other.segments == want.collection and want.noun in other.tail[-1]),
     # GET /search, whose description or result names albums
@@ -228,10 +271,21 @@ SIGNS: Final[tuple[tuple[float, Callable[[Want, Operation], bool]], ...]] = (
 )
 
 
+def _ends_in_self(operation: Operation) -> bool:
+    """Tell whether an operation is about the caller: `GET /me`."""
+    return operation.segments[-1:] != () and operation.segments[-1] in _SELF
+
+
 def _list_parents(want: Want) -> tuple[tuple[str, ...], ...]:
     """Return the path before the variable of an id, and the path one segment shorter, if it is not empty."""
     collection = want.collection or ()
     return tuple(path for path in (collection, collection[:-1]) if path)
+
+
+def _list_nouns(operation: Operation) -> set[str]:
+    """Return the words for things that an operation shows: those of its path, and whose ids it needs."""
+    fixed = (part for part in operation.segments if "{" not in part)
+    return {want.noun for want in operation.wants}.union(*map(_stem_words, fixed))
 
 
 class Suppliers:
@@ -239,6 +293,8 @@ class Suppliers:
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         """Index the operations that change nothing."""
+        operations = list(operations)
+        self._nouns = frozenset().union(*map(_list_nouns, operations))
         self._by_word: dict[str, list[Operation]] = defaultdict(list)
         self._by_path: dict[tuple[str, ...], list[Operation]] = defaultdict(list)
         self._general: list[Operation] = []
@@ -249,7 +305,7 @@ class Suppliers:
             words = operation.path_words | operation.words | operation.results
             for word in words | operation.text if operation.finds else words:
                 self._by_word[word].append(operation)
-            if operation.finds or operation.segments[-1:] in {(word,) for word in _SELF}:
+            if operation.finds or _ends_in_self(operation):
                 self._general.append(operation)
 
     def rank(self, want: Want, needed_by: Operation) -> list[tuple[float, str]]:
@@ -263,9 +319,27 @@ class Suppliers:
         ranked = [
             (-_rate_supplier(want, other), other.tool_id)
             for other in candidates.values()
-            if other.tool_id != needed_by.tool_id and want.noun not in {inner.noun for inner in other.wants}
+            if other.tool_id != needed_by.tool_id
+            and want.noun not in {inner.noun for inner in other.wants}
+            and self._may_hold(other, want.noun)
         ]
         return [(-fit, tool_id) for fit, tool_id in sorted(ranked) if fit < 0][:MAX_SUPPLIERS]
+
+    def _may_hold(self, other: Operation, noun: str) -> bool:
+        """Tell whether the result of an operation may hold the id of a noun, as far as its schema says.
+
+        An id belongs to the noun around it. If the API does not know any noun around it (`cast`), it belongs to what
+        the path or the name of the operation is about. Without any noun around it, it may also belong to the caller
+        (`GET /me`), or to anything in a search that does not say what it finds.
+        """
+        if other.holders is None or noun in {around[-1] for around in other.holders if around}:
+            return True
+        if all(self._nouns.intersection(around) for around in other.holders):
+            return False
+        if noun in other.path_words or noun == other.head:
+            return True
+        is_general = other.finds and other.path_words <= _FINDING
+        return () in other.holders and (is_general or (noun in _PERSON_NOUNS and _ends_in_self(other)))
 
 
 def _rate_supplier(want: Want, other: Operation) -> float:

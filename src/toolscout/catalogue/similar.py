@@ -3,7 +3,8 @@
 A newer tool must not displace an older one, so only tools and sources of different age are compared.
 
 * A tool is a *copy* of an older tool of another source if their descriptions are nearly the same, or if their names
-  look alike (`toolscout.catalogue.confusables`) and their descriptions have much in common.
+  look alike (`toolscout.catalogue.confusables`) and their descriptions have much in common. If each names its own
+  service and not the other's ("Create a contact in HubSpot", "… in Salesforce"), it is no copy.
 * A tool is a *twin* of an older one if the names look alike and the descriptions are nearly the same, but too short to
   be sure.
 * Nearly identical tools of one younger source form a *group*.
@@ -23,6 +24,7 @@ import msgspec
 import numpy as np
 
 from toolscout.catalogue.confusables import skeleton
+from toolscout.catalogue.services import Services
 from toolscout.catalogue.store import Catalogue
 from toolscout.catalogue.tool_words import read_tool_words
 from toolscout.catalogue.word_sets import Places, WordSets, pair_holders, rank_by_rarity
@@ -42,7 +44,7 @@ MIN_HOLDERS: Final = 8
 MIN_SCATTERED_TOOLS: Final = 20
 MAX_RELATED_TOOLS: Final = 2_048  # of a source with more than twice as many, every n-th tool is looked at
 MIN_COHERENCE: Final = 0.35  # mean cosine between tools; of 160 published MCP servers with as many tools, 156 are above
-RIVALS_FORMAT: Final = "rivals/5"  # raise it whenever the result for an unchanged catalogue changes
+RIVALS_FORMAT: Final = "rivals/6"  # raise it whenever the result for an unchanged catalogue changes
 COHERENCE_KEY: Final = f"coherence of {RIVALS_FORMAT}"
 
 Rows = np.ndarray[Any, np.dtype[np.float32]]
@@ -104,8 +106,9 @@ def _compare_tools(catalogue: Catalogue, encode: Encode) -> Rivals:
     words = read_tool_words(catalogue)
     ages = _find_ages(catalogue, tools)
     texts = rank_by_rarity(words.compared, words.numbers)
-    copies, groups = _compare_descriptions(catalogue, tools, texts, ages)
-    twins = _compare_names(catalogue, tools, texts, ages, copies)
+    services = Services(sources, words)
+    copies, groups = _compare_descriptions(catalogue, tools, texts, ages, services)
+    twins = _compare_names(catalogue, tools, texts, ages, services, copies)
     coherence = _measure_coherence(catalogue, sources, encode)
     catalogue.pending[COHERENCE_KEY] = msgspec.json.encode(coherence)
     scattered = frozenset(source for source, measured in coherence.items() if measured < MIN_COHERENCE)
@@ -175,7 +178,7 @@ class _SourceSpread:
 
 
 def _compare_descriptions(
-    catalogue: Catalogue, tools: Sequence[_Compared], texts: WordSets, ages: Mapping[str, str]
+    catalogue: Catalogue, tools: Sequence[_Compared], texts: WordSets, ages: Mapping[str, str], services: Services
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Find the copies and the groups of tools with nearly the same descriptions."""
     oldest = min(catalogue.added.values(), default="")
@@ -184,7 +187,8 @@ def _compare_descriptions(
     for a, b, shared in _measure_pairs(texts, _find_similar_texts(texts), MIN_SHARED):
         one, second = tools[a], tools[b]
         if one.source != second.source:
-            _note_copy(copies, catalogue, ages, one, second)
+            if not _are_of_two_services(services, tools, a, b):
+                _note_copy(copies, catalogue, ages, one, second)
         elif shared >= MIN_SHARED_IN_GROUP and catalogue.added.get(one.source, "") > oldest:
             groups.setdefault(second.id, groups.get(one.id, one.id))
             groups.setdefault(one.id, groups[second.id])
@@ -206,6 +210,7 @@ def _compare_names(
     tools: Sequence[_Compared],
     texts: WordSets,
     ages: Mapping[str, str],
+    services: Services,
     copies: dict[str, str],
 ) -> dict[str, str]:
     """Add tools with names that look alike to `copies`, and return the twins."""
@@ -213,11 +218,19 @@ def _compare_names(
     for a, b, shared in _measure_pairs(texts, _find_similar_names(tools, texts)):
         one, second = tools[a], tools[b]
         are_long = min(texts.sizes[a], texts.sizes[b]) >= MIN_DESCRIPTION_WORDS
-        if _is_disguised(one.name) != _is_disguised(second.name) or (are_long and shared >= MIN_SHARED_OF_NAMESAKES):
+        is_disguise = _is_disguised(one.name) != _is_disguised(second.name)
+        if not is_disguise and _are_of_two_services(services, tools, a, b):
+            continue
+        if is_disguise or (are_long and shared >= MIN_SHARED_OF_NAMESAKES):
             _note_copy(copies, catalogue, ages, one, second)
         elif shared >= MIN_SHARED:
             _note_copy(twins, catalogue, ages, one, second)
     return {id: original for id, original in twins.items() if id not in copies}
+
+
+def _are_of_two_services(services: Services, tools: Sequence[_Compared], a: int, b: int) -> bool:
+    """Tell whether two tools name two services, whose sources do not look alike."""
+    return skeleton(tools[a].source) != skeleton(tools[b].source) and services.differ(a, b)
 
 
 def _note_copy(

@@ -23,7 +23,7 @@ from toolscout.types import Tool, parameter_names
 
 __all__ = ["ToolWords", "read_tool_words"]
 
-TOOL_WORDS_FORMAT: Final = "tool words/1"  # raise it whenever the words of an unchanged tool change
+TOOL_WORDS_FORMAT: Final = "tool words/2"  # raise it whenever the words of an unchanged tool change
 MAX_COMPARED_CHARS: Final = 4_000  # of each description
 SAME_PARAMETERS: Final = {
     **dict.fromkeys(("city", "location", "place", "cityname", "locationname"), "place"),
@@ -36,7 +36,7 @@ SAME_PARAMETERS: Final = {
     **dict.fromkeys(("command", "cmd"), "command"),
     **dict.fromkeys(("expression", "expr"), "expression"),
 }
-SETS: Final = ("compared", "texts", "names", "parameters", "required")
+SETS: Final = ("compared", "texts", "said", "names", "parameters", "required")
 
 
 class ToolWords:
@@ -46,6 +46,7 @@ class ToolWords:
         numbers: word → its number in all sets, ascending.
         compared: of the description, without numbers: a flood may count its tools and change nothing else.
         texts: of the description, without the name of the tool's own source.
+        said: of that name where a sentence says it (`in HubSpot`), and no address (`@acme/hubspot`).
         names: of the name.
         parameters: of the outermost parameters, each by the name that tools mostly use for the same value.
         required: of the required ones.
@@ -54,7 +55,7 @@ class ToolWords:
     def __init__(self, words: Iterable[str], sets: Mapping[str, WordSets]) -> None:
         """Take the words in the order of their numbers, and a table for each name of `SETS`."""
         self.numbers = {word: number for number, word in enumerate(words)}
-        self.compared, self.texts, self.names, self.parameters, self.required = (sets[name] for name in SETS)
+        self.compared, self.texts, self.said, self.names, self.parameters, self.required = map(sets.__getitem__, SETS)
 
 
 def read_tool_words(catalogue: Catalogue) -> ToolWords:
@@ -104,7 +105,10 @@ def _add_words(builders: Mapping[str, WordSetsBuilder], tool: Tool, source_names
     without_source = pattern.sub(" ", description)
     words = tokenize(description)
     builders["compared"].add(word for word in words if not word.isdecimal())
-    builders["texts"].add(words if without_source == description else tokenize(without_source))
+    texts = words if without_source == description else tokenize(without_source)
+    builders["texts"].add(texts)
+    without_address = pattern.sub(_drop_address, description) if texts is not words else without_source
+    builders["said"].add(set() if without_address == without_source else {*tokenize(without_address)} - {*texts})
     builders["names"].add(tokenize(split_identifiers(tool.name)))
     builders["parameters"].add(_name_parameters(parameter_names(tool.parameters, 1)))
     builders["required"].add(_name_parameters(_list_required(tool)))
@@ -139,6 +143,12 @@ def _join_sets(
 def _compile_name(source: str) -> re.Pattern[str]:
     """Return a pattern for the name of a source, however it joins its words."""
     return re.compile(r"[\W_]+".join(map(re.escape, re.findall(r"[^\W_]+", source))) or r"(?!)", re.IGNORECASE)
+
+
+def _drop_address(match: re.Match[str]) -> str:
+    """Return the name of a source as a text says it, or nothing if it is an address: `@acme/hubspot`."""
+    is_address = match.string[: match.start()].endswith(("@", "/")) or any(mark in match[0] for mark in "/_-")
+    return " " if is_address else match[0]
 
 
 def _name_parameters(names: Iterable[str]) -> frozenset[str]:

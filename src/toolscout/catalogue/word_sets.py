@@ -102,6 +102,13 @@ class WordSets:
         holds[np.searchsorted(self.ends, np.flatnonzero(self.words == word), side="right") - 1] = True
         return holds
 
+    def sum_words(self) -> npt.NDArray[np.uint64]:
+        """Return a checksum of each set: sets with different words have the same one hardly ever."""
+        n_words = int(self.words.max(initial=-1)) + 1
+        values = np.random.default_rng(0).integers(0, 2**63, n_words, dtype=np.uint64)
+        sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(values[self.words], dtype=np.uint64)])
+        return np.diff(sums[self.ends])  # modulo 2^64
+
     def may_overlap(self, ones: Places, others: Places, least: float) -> npt.NDArray[np.bool_]:
         """Tell for each pair whether the sets may share so much. False is certain.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -63,21 +63,10 @@ class Demote(Stage):
 
     def _reorder(self, search: Search) -> Search:
         """Return the search with demoted hits last, but those that the query names at the end of the first k."""
-        hits = search.hits
-        if not self._has_demotable_hit(hits) or parse_selection(search.query) is not None:
+        if not self._has_demotable_hit(search.hits) or parse_selection(search.query) is not None:
             return search
-        sources = self._find_named_sources(search)
-        front: list[Hit] = []
-        last: list[Hit] = []
-        named_last: list[Hit] = []
-        for hit in hits:
-            exact = hit.why == EXACT
-            if exact and hit.id.casefold() in search.query.casefold():
-                front.append(hit)
-            elif self._is_demoted(search, hit.id, sources) or (exact and self._is_doubtful_name(hit.id, sources)):
-                (named_last if exact else last).append(hit)
-            else:
-                front.append(hit)
+        sources = self._find_named_sources(search.query, search.ids)
+        front, named_last, last = self._divide(search, sources)
         if not front:
             return search
         if self.younger:
@@ -85,15 +74,30 @@ class Demote(Stage):
         kept = max(0, search.k - len(named_last))  # so many of the others stay in the answer
         return msgspec.structs.replace(search, hits=_lower((*front[:kept], *named_last, *front[kept:], *last)))
 
+    def _divide(self, search: Search, sources: AbstractSet[str]) -> tuple[list[Hit], list[Hit], list[Hit]]:
+        """Return the hits that keep their place, those that come last in the answer, and those behind all others."""
+        front: list[Hit] = []
+        last: list[Hit] = []
+        named_last: list[Hit] = []
+        for hit in search.hits:
+            exact = hit.why == EXACT
+            if exact and hit.id.casefold() in search.query.casefold():
+                front.append(hit)
+            elif self._is_demoted(search, hit.id, sources) or (exact and self._is_doubtful_name(hit.id, sources)):
+                (named_last if exact else last).append(hit)
+            else:
+                front.append(hit)
+        return front, named_last, last
+
     def _has_demotable_hit(self, hits: Sequence[Hit]) -> bool:
         if not self.behind.isdisjoint(hit.id for hit in hits):
             return True
         return bool(self.younger) and any(_source(hit.id) in self.younger for hit in hits)
 
-    def _find_named_sources(self, search: Search) -> frozenset[str]:
-        """Return the sources that the query names; their tools are not held back."""
-        candidates = {_source(hit.id) for hit in search.hits} if self.rivals else set()
-        words = set(tokenize(search.query)) if candidates else set()
+    def _find_named_sources(self, query: str, ids: Iterable[str]) -> frozenset[str]:
+        """Return the sources of these tools that the query names; their tools are not held back."""
+        candidates = set(map(_source, ids)) if self.rivals else set()
+        words = set(tokenize(query)) if candidates else set()
         return frozenset(source for source in candidates if (name := list_source_words(source)) and name <= words)
 
     def _is_demoted(self, search: Search, tool_id: str, sources: AbstractSet[str]) -> bool:
@@ -174,13 +178,24 @@ class Demote(Stage):
 
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
         """Return why the tool is demoted, or None if it is not."""
+        if not self._moves(search, tool_id):
+            return None
         if tool_id in self.suspicious:
             note = f"its text gives orders or was written for the search: see  toolscout show {tool_id}"
-        elif self.rivals is not None and tool_id in self.rivals.copies:
-            note = f"it copies {self.rivals.copies[tool_id]}, which was there before it"
         else:
-            return None
+            assert self.rivals is not None
+            note = f"it copies {self.rivals.copies[tool_id]}, which was there before it"
         return Explanation(self.name, None, None, note)
+
+    def _moves(self, search: Search, tool_id: str) -> bool:
+        """Tell whether the search moves a tool behind the others, or would if it were a hit."""
+        if tool_id not in self.behind or parse_selection(search.query) is not None:
+            return False
+        sources = self._find_named_sources(search.query, (*search.ids, tool_id))
+        if tool_id not in search.ids:
+            return self._is_demoted(search, tool_id, sources)
+        front = [hit.id for hit in self._divide(search, sources)[0]]
+        return bool(front) and tool_id not in front
 
     def note(self, search: Search) -> str:
         """Return how many hits are demoted."""

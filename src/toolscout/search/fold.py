@@ -1,14 +1,17 @@
 """Folds the same tool of several sources into one hit, which names the others.
 
 `toolscout.catalogue.duplicates` says which tools are the same. The hit takes the place of the best of its group. The
-preferred tool that the caller may see stands for the group; the others can be called by their ids too.
+preferred tool that the caller may see stands for the group, or that of the source which the query names most exactly:
+"my-todoist" names `my-todoist` more exactly than `todoist`. The others can be called by their ids too.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from typing import Final
 
 import msgspec
 
@@ -21,12 +24,14 @@ from toolscout.types import Explanation, Hit, Search
 
 __all__ = ["Fold"]
 
+_SAID_WORD: Final = re.compile(r"[^\W_]+")
+
 
 class Fold(Stage):
     """Shows each group of duplicates once.
 
-    A tool keeps its own hit if the query names it, its source, or something with a digit that only its own text says,
-    such as the warehouse 7.
+    A tool keeps its own hit if the query names it, its source and no other of the group, or something with a digit that
+    only its own text says, such as the warehouse 7.
     """
 
     reads = frozenset({"query", "hits"})
@@ -47,7 +52,7 @@ class Fold(Stage):
         first = self.duplicates.first
         if parse_selection(search.query) is not None or first.keys().isdisjoint(search.ids):
             return search
-        named = self._find_named(search)
+        named, standing = self._find_named(search)
         hits: list[Hit] = []
         shown: set[str] = set()
         for hit in search.hits:
@@ -57,16 +62,31 @@ class Fold(Stage):
             elif group not in shown:
                 shown.add(group)
                 members = [tool_id for tool_id in self._list_visible(search, group) if tool_id not in named]
-                hits.append(msgspec.structs.replace(hit, id=members[0], similar=tuple(members[1:])))
+                shown_id = standing.get(group, members[0])
+                similar = tuple(tool_id for tool_id in members if tool_id != shown_id)
+                hits.append(msgspec.structs.replace(hit, id=shown_id, similar=similar))
         return msgspec.structs.replace(search, hits=tuple(hits))
 
-    def _find_named(self, search: Search) -> set[str]:
-        """Find the tools that keep their own hit, because the query names them."""
+    def _find_named(self, search: Search) -> tuple[set[str], dict[str, str]]:
+        """Find the tools that keep their own hit, and by group those that stand for others, as the query names them."""
         words, first = set(tokenize(search.query)), self.duplicates.first
-        named = {hit.id for hit in search.hits if hit.why == EXACT or _is_source_named(words, hit.id)}
+        kept = {hit.id for hit in search.hits if hit.why == EXACT}
         numbers = set(filter(_has_digit, words))
-        copies = [hit.id for hit in search.hits if hit.id in first] if numbers else []
-        return named | {tool_id for tool_id in copies if not numbers.isdisjoint(self._find_own_numbers(tool_id))}
+        copies = [hit.id for hit in search.hits if hit.id in first and hit.id not in kept]
+        if numbers:
+            kept |= {tool_id for tool_id in copies if not numbers.isdisjoint(self._find_own_numbers(tool_id))}
+        named: dict[str, dict[str, list[str]]] = {}  # group → named source → its tools
+        for tool_id in copies:
+            if tool_id not in kept and _is_source_named(words, tool_id):
+                named.setdefault(first[tool_id], {}).setdefault(tool_id.partition("/")[0], []).append(tool_id)
+        standing: dict[str, str] = {}
+        for group, tools in named.items():
+            order = [tool_id.partition("/")[0] for tool_id in self.duplicates.groups[group]]
+            best = max(tools, key=lambda source: (_count_said_words(search.query, source), -order.index(source)))
+            if len(tools) > 1:
+                standing[group] = tools[best].pop(0)
+            kept.update(tools[best])
+        return kept, standing
 
     def _find_own_numbers(self, tool_id: str) -> frozenset[str]:
         """Find the words with a digit in a tool's name and description that the first tool of its group lacks."""
@@ -85,13 +105,15 @@ class Fold(Stage):
         return [tool_id for tool_id in members if mask[bisect_left(self.catalogue.ids, tool_id)]]
 
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
-        """Return which tool stands for the tool, or None if it stands for itself."""
+        """Return which tool stands for the tool, or for how many it takes the place; None if it stands for itself."""
         group = self.duplicates.first.get(tool_id)
         if group is None or tool_id not in search.ids:
             return None
         [folded] = self.run([search])
         if tool_id in folded.ids:
-            return None
+            hit = folded.hits[folded.ids.index(tool_id)]
+            note = f"it stands for {len(hit.similar)} that do the same"
+            return Explanation(self.name, folded.ids.index(tool_id) + 1, hit.score, note) if hit.similar else None
         standing = next((hit for hit in folded.hits if tool_id in hit.similar), None)
         if standing is None:
             return None
@@ -112,3 +134,9 @@ def _is_source_named(words: AbstractSet[str], tool_id: str) -> bool:
     """Tell whether the words of the query hold all words of the name of a tool's source."""
     name = list_source_words(tool_id.partition("/")[0])
     return bool(name) and name <= words
+
+
+def _count_said_words(query: str, source: str) -> int:
+    """Return the number of words in the name of a source if the query says them one after the other, or 0."""
+    name, said = (_SAID_WORD.findall(text.casefold()) for text in (source, query))
+    return len(name) if f" {' '.join(name)} " in f" {' '.join(said)} " else 0
