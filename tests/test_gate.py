@@ -134,6 +134,26 @@ def test_a_flood_weighs_no_more_than_one_caller_may() -> None:
     assert weights[:400].sum() / weights[400:].sum() == pytest.approx(cap / 160) and cap < 160
 
 
+def test_calls_of_tools_far_down_weigh_no_more_than_one_caller_may() -> None:
+    """Of twenty callers, one calls what stood at rank 100. It may bring a tenth of the weight, and blocks nothing."""
+    callers = {f"q{number:04}": f"c{number % 20}" for number in range(1_000)}
+    qrels = {query: {"t": 10.0 if who == "c0" else 1.0} for query, who in callers.items()}
+    of_one = np.array([who == "c0" for who in callers.values()])
+    weights = Sample(qrels=qrels, callers=callers, groups={}).weights()
+    assert weights.mean() == pytest.approx(1.0)
+    assert weights[of_one].sum() / weights.sum() == pytest.approx(0.1, abs=0.002)
+    weights = Sample(qrels=qrels, callers=callers, groups={}, trusted=frozenset({"c0"})).weights()
+    assert weights[of_one].sum() / weights.sum() == pytest.approx(500 / 1_450)
+    verdict = judge(
+        {query: ["other", "t"] if who == "c0" else ["t"] for query, who in callers.items()},
+        {query: ["t"] if who == "c0" or int(who[1:]) > 4 else ["other", "t"] for query, who in callers.items()},
+        Sample(qrels=qrels, callers=callers, groups={}),
+        latency_ms={"p50": 1.0, "p95": 2.0},
+        budget_ms=10.0,
+    )
+    assert verdict.reasons == () and verdict.tests["ndcg@1"]["difference"] > 0
+
+
 def test_a_query_weighs_what_its_calls_weigh() -> None:
     sample = Sample(qrels={"a": {"t": 1.0}, "b": {"t": 2.0, "u": 4.0}}, callers={"a": "x", "b": "y"}, groups={})
     assert np.allclose(sample.weights(), [0.5, 1.5])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ def test_threads_that_build_a_graph_lose_no_tool(monkeypatch: pytest.MonkeyPatch
 
 def test_what_no_edge_leads_to_is_lost_unless_it_has_another_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = make_rows(500)
-    content, keyed = graph.build_graph(rows, Ann.of(range(500), rows)._choose_projection(), lambda: 1)
+    content, keyed, *_ = graph.build_graph(rows, Ann.of(range(500), rows)._choose_projection(), lambda: 1)
     edges = graph._Edges(content)
     keys, (slots, neighbours) = edges.read_keys(), edges.read_level(0)
     assert sorted(keys.tolist()) == slots.tolist() == list(range(500)) and not len(graph._find_lost(content, keyed))
@@ -91,7 +91,7 @@ def test_what_no_edge_leads_to_is_lost_unless_it_has_another_entry(monkeypatch: 
 def test_a_tool_that_only_a_far_one_leads_to_gets_a_second_entry() -> None:
     rows = make_rows(2_000)
     projection = Ann.of(range(2_000), rows)._choose_projection()
-    content, keyed = graph.build_graph(rows, projection, lambda: 1)
+    content, keyed, *_ = graph.build_graph(rows, projection, lambda: 1)
     content, edges = content.copy(), graph._Edges(content)
     keys, (_, neighbours) = edges.read_keys(), edges.read_level(0)
     [slot] = np.setdiff1d(np.arange(2_000), edges.read_level(1)[0])[7:8]
@@ -120,7 +120,9 @@ def cut(content: np.ndarray, edges: graph._Edges, node: int, neighbours: np.ndar
 
 
 def test_a_graph_of_another_form_is_not_taken_for_one_without_losses() -> None:
-    content, keyed = graph.build_graph(make_rows(50), graph.Projection(np.eye(DIM, dtype=np.float32), 127.0), lambda: 1)
+    content, keyed, *_ = graph.build_graph(
+        make_rows(50), graph.Projection(np.eye(DIM, dtype=np.float32), 127.0), lambda: 1
+    )
     for other in (content[:-4], np.concatenate([content, content[:4]])):
         with pytest.raises(StoreError, match="new form"):
             graph._find_lost(other, keyed)
@@ -134,6 +136,107 @@ def test_many_equal_and_empty_rows_hide_no_other_tool() -> None:
     assert len(index.arrays()["keyed"]) < 1_400
     assert [row[0] for row in index.search(rows[700:], 1)[0]] == list(index.ids[700:])
     assert index.search(rows[:1], 10)[0] == [list(index.ids[:10])]
+
+
+def make_ids(n: int) -> list[str]:
+    return [f"t/{number:05}" for number in range(n)]
+
+
+def grow(arrays: dict[str, np.ndarray], places: np.ndarray, new: np.ndarray) -> dict[str, np.ndarray]:
+    """The arrays of the tools at some places of an index and of new ones, with a graph grown from the one there."""
+    vectors, earlier = arrays["vectors"][places], EarlierGraph(arrays, places)
+    vectors[places < 0] = new
+    assert earlier.is_worthwhile
+    return Ann.of(make_ids(len(places)), vectors).arrays(earlier=earlier)
+
+
+def expect_exact(
+    arrays: dict[str, np.ndarray], queries: np.ndarray, *counts: int, mask: np.ndarray | None = None
+) -> None:
+    """Compare the answers of an index with those of the exact one."""
+    exact = Exact.of(make_ids(len(arrays["vectors"])), arrays["vectors"])
+    index = Ann.from_arrays(arrays, exact.meta, exact.ids)
+    for k in counts:
+        (ids, values), (expected, scores) = index.search(queries, k, mask), exact.search(queries, k, mask)
+        assert ids == expected
+        assert all(np.array_equal(*pair) for pair in zip(values, scores, strict=True))
+
+
+def make_twins(n: int, n_twins: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """An index in which the first tools have the same row, and a query near to it."""
+    rows = make_rows(n).copy()
+    rows[:n_twins] = rows[0]
+    query = rows[:1] + 0.1 * make_rows(1, 1)
+    return Ann.of(make_ids(n), rows).arrays(), query / np.linalg.norm(query)
+
+
+def test_more_twins_are_found_than_the_graph_holds() -> None:
+    expect_exact(*make_twins(2_000, 40), 1, 5, 30, 60)
+
+
+def test_a_mask_that_hides_the_twins_in_the_graph_shows_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ann, "MAX_COMPARED_TOOLS", 100)
+    monkeypatch.setattr(Ann, "_compare", lambda *_: pytest.fail("the tools were compared one by one"))
+    for n_hidden in (graph.MAX_TWINS, 30):
+        expect_exact(*make_twins(2_000, 40), 1, 5, mask=np.arange(2_000) >= n_hidden)
+
+
+def test_twins_take_the_place_of_those_that_are_gone() -> None:
+    arrays, query = make_twins(2_000, 40)
+    for n_gone in (graph.MAX_TWINS, 10, 14):
+        arrays = grow(arrays, np.arange(n_gone, len(arrays["vectors"])), np.empty((0, DIM)))
+        expect_exact(arrays, query, 1, 5, 30)
+    again = grow(arrays, np.arange(len(arrays["vectors"])), np.empty((0, DIM)))
+    assert len(again["keyed"]) == len(arrays["keyed"])
+
+
+def test_a_graph_does_not_grow_by_more_twins_than_a_new_one_holds() -> None:
+    arrays, query = make_twins(2_000, 1)
+    for _ in range(2):
+        places = np.concatenate([np.full(100, -1), np.arange(len(arrays["vectors"]))])
+        arrays = grow(arrays, places, arrays["vectors"][0])
+        assert len(set(arrays["keyed"].tolist())) == 1_999 + graph.MAX_TWINS
+        expect_exact(arrays, query, 1, 30)
+
+
+def test_tools_with_the_same_code_that_differ_are_ordered_by_their_vectors() -> None:
+    arrays, query = make_twins(2_000, 15)
+    rows = arrays["vectors"].copy()
+    rows[:15] += np.linspace(0, 1e-5, 15)[:, None].astype(np.float32) * query
+    arrays = Ann.of(make_ids(2_000), rows).arrays()
+    assert len(set(arrays["marks"][:15].tolist())) == 1
+    expect_exact(arrays, query, 1, 3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_among_many_twins_it_finds_what_the_exact_index_finds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixty rows for 3,000 tools, of which the first of some are removed or hidden."""
+    monkeypatch.setattr(ann, "MAX_COMPARED_TOOLS", 100)
+    monkeypatch.setattr(graph, "MAX_CHANGED_SHARE", 1.0)
+    draw = np.random.default_rng(seed)
+    centres, which = make_rows(60, 10 + seed), draw.integers(0, 60, 3_000)
+    arrays = Ann.of(make_ids(3_000), centres[which]).arrays()
+    for _ in range(3):
+        near = draw.integers(0, 60, 8)
+        queries = centres[near] + 0.1 * make_rows(8, int(draw.integers(1_000)))
+        queries = (queries / np.linalg.norm(queries, axis=1, keepdims=True)).astype(np.float32)
+        mask = draw.random(len(which)) < 0.9
+        for centre in near[:5]:
+            mask[np.flatnonzero(which == centre)[: draw.integers(5, 60)]] = False
+        expect_exact(arrays, queries, 1, 20, 90)
+        expect_exact(arrays, queries, 1, 20, 90, mask=mask)
+        gone = np.concatenate([np.flatnonzero(which == centre)[:30] for centre in near[:3]])
+        places = np.insert(np.setdiff1d(np.arange(len(which)), gone), 500, [-1] * 20)
+        which = np.where(places < 0, near[0], which[places])
+        arrays = grow(arrays, places, centres[near[0]])
+
+
+def test_few_twins_are_compared_where_many_codes_have_them() -> None:
+    """With 60 codes of 50 tools each, all tools are twins of one of 240 in the graph."""
+    index = Ann.of(make_ids(3_000), make_rows(60)[np.random.default_rng(0).integers(0, 60, 3_000)])
+    index.search(make_rows(1, 1), 1)
+    counts = [len(index._search_graph(make_rows(1, 1)[0], k, 256, 256)) for k in (1, 30)]
+    assert max(counts) <= 240 + graph.TWINS_PER_TOOL * 240 + 30 + graph.MORE_TWINS
 
 
 def test_it_finds_what_the_exact_index_finds_with_the_same_scores(pair: tuple[Exact, Ann]) -> None:
@@ -201,6 +304,31 @@ def test_it_comes_back_from_its_arrays_and_reads_rows_from_elsewhere(pair: tuple
         Ann.from_arrays({**arrays, "codes": arrays["codes"][1:]}, meta, index.ids)
 
 
+@pytest.mark.parametrize(
+    ("name", "damaged"),
+    [
+        ("keyed", lambda keyed: np.where(keyed == 100, 2_000, keyed)),
+        ("keyed", lambda keyed: np.where(keyed == 100, -2, keyed)),
+        ("keyed", lambda keyed: keyed[:, None]),
+        ("keyed", lambda keyed: keyed.astype(np.float32)),
+        ("marks", lambda marks: marks[1:]),
+        ("marks", lambda marks: marks.astype(np.float64)),
+        ("twins", lambda twins: twins.T),
+        ("twins", lambda twins: twins[:, ::-1] * [[1], [-1]]),
+        ("twins", lambda twins: np.add(twins, [[0], [2_000]])),
+        ("twins", lambda twins: twins.astype(np.float64)),
+        ("twins", lambda twins: twins[0]),
+    ],
+)
+def test_damaged_arrays_of_a_graph_are_not_read(name: str, damaged: Callable[[np.ndarray], np.ndarray]) -> None:
+    arrays, meta = make_twins(2_000, 40)[0], Ann.of(range(1), make_rows(1)).meta
+    for other in ({**arrays, name: damaged(arrays[name])}, {key: arrays[key] for key in arrays.keys() - {name}}):
+        with pytest.raises(StoreError, match="graph of the index is damaged"):
+            Ann.from_arrays(other, meta, make_ids(2_000))
+    with pytest.raises(StoreError, match="graph of the index is damaged"):
+        EarlierGraph({**arrays, name: damaged(arrays[name])}, np.arange(2_000))
+
+
 def test_a_graph_grows_by_new_tools_and_loses_those_that_are_gone(pair: tuple[Exact, Ann]) -> None:
     before = pair[1]
     arrays = before.arrays()
@@ -211,7 +339,7 @@ def test_a_graph_grows_by_new_tools_and_loses_those_that_are_gone(pair: tuple[Ex
         ids = [f"t/{number:05}" for number in range(len(vectors))]
         places = np.insert(kept, [7, 90], -1)
         earlier = EarlierGraph(arrays, places)
-        assert earlier.is_worthwhile and len(earlier.keyed) >= N_TOOLS + 2 * (round_ + 1)
+        assert earlier.is_worthwhile and len(earlier.keyed) >= N_TOOLS + 2 * round_
         arrays = Ann.of(ids, vectors).arrays(earlier=earlier)
         grown = Ann.from_arrays(arrays, before.meta, ids)
         exact, queries = Exact.of(ids, vectors), np.concatenate([vectors[[7, 91]], make_rows(40, 9)])

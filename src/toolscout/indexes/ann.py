@@ -2,6 +2,7 @@
 
 The graph (`graph`) holds the first principal components of the vectors as 8-bit integers. Its candidates are scored
 with the float vectors, so scores and order are those of the exact index; only a tool that the graph misses is lost.
+Of many tools with the same components, the graph holds some, and these lead to the others.
 
 A mask that leaves few tools is searched by comparing these tools one by one. With more of them, the graph returns as
 many more candidates as the mask hides, and the tools are compared one by one if that is not enough.
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ANN_FORMAT", "Ann", "EarlierGraph", "count_candidates", "is_available", "make_codes"]
 
-ANN_FORMAT: Final = "ann/3"  # raise it whenever the arrays change
+ANN_FORMAT: Final = "ann/4"  # raise it whenever the arrays change
 
 MIN_CANDIDATES: Final = 256  # that the graph returns at least
 CANDIDATES_PER_ROOT: Final = 1.8  # candidates for each unit of the square root of the number of tools
@@ -117,12 +118,12 @@ class Ann(Exact):
             if count >= min(len(self.ids), MAX_CANDIDATES + 1):  # a walk to every tool may still miss one
                 return np.arange(len(self.ids))
             nearest = max(wanted, count // 2)  # the others only widen the walk, and hardly ever hold one of the ten
-            return self._search_graph(row, count, nearest)
+            return self._search_graph(row, k, count, nearest)
         n_visible = int(mask.sum())
         share = n_visible / max(1, len(self.ids))
         count = int(MASK_MARGIN * wanted / share) + 1 if n_visible > MAX_COMPARED_TOOLS else MAX_CANDIDATES + 1
         if count <= MAX_CANDIDATES:
-            positions = self._search_graph(row, count)
+            positions = self._search_graph(row, k, count, count, mask)
             positions = positions[mask[positions]]
             if len(positions) >= wanted:
                 return positions
@@ -133,15 +134,20 @@ class Ann(Exact):
         code: Codes = self._projection.make_codes(row[None])[0]
         return code
 
-    def _search_graph(self, row: Vectors, count: int, nearest: int | None = None) -> npt.NDArray[np.intp]:
-        """Return positions, ascending, of the `nearest` of so many candidates, or of all of them."""
+    def _search_graph(
+        self, row: Vectors, k: int, count: int, nearest: int, mask: Mask | None = None
+    ) -> npt.NDArray[np.intp]:
+        """Return positions, ascending, of the `nearest` of so many candidates and of the twins of these."""
         code = self.make_graph_code(row)
         with self._lock:  # the breadth of a search is a property of the graph, and it has one buffer
             self._graph.expansion_search = max(count, MIN_CANDIDATES)
             keys = self._graph.search(code, count, threads=1).keys[:nearest]
         assert self._arrays is not None
         positions = self._arrays.keyed[np.asarray(keys).astype(np.intp)].astype(np.intp)
-        return np.unique(positions[positions >= 0])
+        positions = positions[positions >= 0]
+        if self._arrays.twins.size:
+            positions = np.concatenate([positions, self._arrays.find_twins(positions, k, mask)])
+        return np.unique(positions)
 
     def _compare(self, code: Codes, positions: npt.NDArray[np.intp], wanted: int) -> npt.NDArray[np.intp]:
         """Return the positions, ascending, of the nearest of some tools by their codes."""
@@ -227,7 +233,7 @@ class Ann(Exact):
             finally:
                 is_alone.set()
             projection, graph = building.result()
-        return arrays | projection.arrays() | {"graph": graph.content, "keyed": graph.keyed}
+        return arrays | projection.arrays() | graph.arrays()
 
     @property
     def reads_few_rows(self) -> bool:
@@ -243,7 +249,7 @@ class Ann(Exact):
         index = super().from_arrays(arrays, meta, ids)
         try:
             index._codes, index._projection = arrays["codes"], Projection.from_arrays(arrays)
-            index._arrays = Graph(arrays["graph"], arrays["keyed"])
+            index._arrays = Graph.from_arrays(arrays, len(ids))
             is_intact = index._codes.shape == index.vectors.shape and index._codes.dtype == np.int8
             is_intact = is_intact and index._projection.components.shape[:1] == (index.dim,)
         except KeyError:

@@ -7,6 +7,9 @@ Threads that add tools at the same time overwrite each other's edges, and a tool
 the edges of a new graph are followed from its entry, and a tool that none of them reaches gets a second entry. Others
 are hard to find: only far tools lead to them. So a sample of the tools is searched for, or all of them if many of the
 sample are missed. A tool that a search for itself misses gets a second entry too.
+
+Tools with the same code are *twins*. The graph holds few of them, because more would have edges only to each other. Any
+of these few leads to all its twins (`Graph.find_twins`).
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout.errors import StoreError, require
+from toolscout.indexes.ranking import Mask
 from toolscout.indexes.rounded import LEVELS, Codes
 
 if TYPE_CHECKING:
@@ -37,7 +41,10 @@ COMPONENTS_STEP: Final = 32
 CLIPPED_SHARE: Final = 0.001  # of the components, which 8 bits cut so that the others keep more of theirs
 MAX_SCALED_ROWS: Final = 20_000  # from which the scale is estimated
 MAX_SIDES: Final = 10  # components by whose side tools are sorted before they are added
-MAX_TWINS: Final = 16  # tools with the same code in the graph; more of them would have edges only to each other
+MAX_TWINS: Final = 4  # tools with the same code in the graph
+MORE_TWINS: Final = 16  # compared of each code, besides those wanted; tools with the same code can differ a little
+TWINS_PER_TOOL: Final = 2  # compared at most for each tool that the graph returns
+MARK_FACTOR: Final = -0x61C8864680B583EB  # its powers are the factors of the components in a mark
 ADDED_BATCH: Final = 8_192
 PROJECTED_BATCH: Final = 65_536
 MAX_SAMPLED_TOOLS: Final = 4_000  # tools of a new graph that are searched for at first
@@ -48,6 +55,7 @@ DAMAGED: Final = "The stored graph of the index is damaged. Run  toolscout docto
 
 Vectors = npt.NDArray[np.float32]
 Positions = npt.NDArray[np.int32]
+Marks = npt.NDArray[np.int64]
 CountThreads = Callable[[], int]
 MakeCodes = Callable[[npt.NDArray[np.intp]], Codes]  # of the tools at some positions
 
@@ -58,10 +66,60 @@ class Graph(NamedTuple):
     Attributes:
         content: its bytes.
         keyed: for each key the position of its tool; -1: the tool is gone.
+        marks: `(tools,)`, the same number for tools with the same code.
+        twins: `(2, n)`, mark and position of each tool whose code more have than the graph holds; both ascending.
     """
 
     content: npt.NDArray[np.uint8]
     keyed: Positions
+    marks: Marks
+    twins: Marks
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], n_tools: int) -> Self:
+        """Take the arrays of `arrays` out of others.
+
+        Raises:
+            KeyError: if they are not among them.
+            StoreError: if they are not those of a graph of so many tools.
+        """
+        graph = cls(arrays["graph"], arrays["keyed"], arrays["marks"], arrays["twins"])
+        types = graph.keyed.dtype.name, graph.marks.dtype.name, graph.twins.dtype.name
+        shapes = graph.keyed.shape, graph.marks.shape, graph.twins.shape
+        if (
+            types != ("int32", "int64", "int64")
+            or shapes != ((graph.keyed.size,), (n_tools,), (2, graph.twins.size // 2))
+            or not -1 <= graph.keyed.min(initial=0) <= graph.keyed.max(initial=-1) < n_tools
+            or not 0 <= graph.twins[1].min(initial=0) <= graph.twins[1].max(initial=0) < max(1, n_tools)
+        ):
+            raise StoreError(DAMAGED)
+        return graph
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the graph as arrays."""
+        return {"graph": self.content, "keyed": self.keyed, "marks": self.marks, "twins": self.twins}
+
+    def find_twins(self, positions: npt.NDArray[np.intp], k: int, mask: Mask | None) -> npt.NDArray[np.intp]:
+        """Return positions of tools with the same codes as some tools.
+
+        The first visible ones of each code are enough: twins score nearly the same, and equal scores are ordered by id.
+        Codes that are further away are left out once there are many twins.
+
+        Args:
+            positions: those of tools in the graph, the nearest first.
+            k: how many tools are wanted.
+            mask: which tools are visible; None: all.
+        """
+        marks, (twin_marks, twins) = self.marks[positions], self.twins
+        ranges = np.stack([np.searchsorted(twin_marks, marks, side) for side in ("left", "right")], axis=1)
+        parts, n_missing = [twins[:0]], TWINS_PER_TOOL * len(positions)
+        for first, end in dict.fromkeys(map(tuple, ranges[ranges[:, 0] < ranges[:, 1]].tolist())):
+            if n_missing <= 0:
+                break
+            some = twins[first:end]
+            parts.append((some if mask is None else some[mask[some]])[: k + MORE_TWINS])
+            n_missing -= len(parts[-1])
+        return np.concatenate(parts).astype(np.intp)
 
 
 class Projection:
@@ -122,11 +180,13 @@ def _normalise(rows: Vectors) -> Vectors:
 
 
 class EarlierGraph:
-    """The graph of an earlier index, to which new tools are added. Those that are gone stay in it, and are not found.
+    """The graph of an earlier index, to which tools are added. Those that are gone stay in it, and are not found.
+
+    Added are the new tools, and twins of tools that are gone. A code gets no more tools than in a new graph.
 
     Attributes:
         projection: that of the earlier index.
-        keyed: for each key of the graph with the new tools the position of its tool; -1: it is gone.
+        keyed: for each key of the earlier graph the position of its tool; -1: it is gone.
     """
 
     def __init__(self, arrays: Mapping[str, npt.NDArray[Any]], places: npt.NDArray[np.int64]) -> None:
@@ -135,38 +195,47 @@ class EarlierGraph:
         Args:
             arrays: of the index.
             places: `(tools,)`, for each tool of the new index its position in the earlier one; -1: it is new.
+
+        Raises:
+            StoreError: if the arrays are damaged.
         """
-        self.projection, self._content = Projection.from_arrays(arrays), arrays["graph"]
-        positions = np.full(len(arrays["vectors"]) + 1, -1, dtype=np.int32)  # the last stands for tools that were gone
-        positions[places[places >= 0]] = np.flatnonzero(places >= 0)
-        self._new = np.flatnonzero(places < 0)
-        self._n_keys = len(arrays["keyed"])
-        self.keyed = np.concatenate([positions[arrays["keyed"]], self._new.astype(np.int32)])
+        n_earlier = len(arrays["vectors"])
+        self._earlier, self.projection = Graph.from_arrays(arrays, n_earlier), Projection.from_arrays(arrays)
+        kept, self._new = np.flatnonzero(places >= 0), np.flatnonzero(places < 0)
+        positions = np.full(n_earlier + 1, -1, dtype=np.int32)  # the last stands for tools that were gone
+        positions[places[kept]] = kept
+        self.keyed = positions[self._earlier.keyed]
+        self._marks = np.empty(len(places), dtype=np.int64)
+        self._marks[kept] = self._earlier.marks[places[kept]]
 
     @property
     def is_worthwhile(self) -> bool:
         """Whether few tools are new or gone. With more of them, the graph would lose recall, and is built anew."""
         n_gone = int((self.keyed < 0).sum())
-        return n_gone + len(self._new) <= MAX_CHANGED_SHARE * self._n_keys
+        return n_gone + len(self._new) <= MAX_CHANGED_SHARE * len(self.keyed)
 
     def grow(self, vectors: Vectors, count_threads: CountThreads) -> Graph:
-        """Return the graph with the new tools; `vectors`: of all tools. `count_threads`: see `build_graph`."""
+        """Return the graph with the added tools; `vectors`: of all tools. `count_threads`: see `build_graph`."""
+
+        def make_codes(positions: npt.NDArray[np.intp]) -> Codes:
+            return self.projection.make_codes(vectors[positions])
+
         graph = _make_graph(self.projection)
-        graph.load(self._content.tobytes())
-        if len(graph) != self._n_keys:
+        graph.load(self._earlier.content.tobytes())
+        if len(graph) != len(self.keyed):
             raise StoreError(DAMAGED)
-        _add_codes(graph, self.projection.make_codes(vectors[self._new]), count_threads)
-        return _reach_all(
-            graph, self.keyed, lambda positions: self.projection.make_codes(vectors[positions]), count_threads
-        )
+        self._marks[self._new] = _mark_codes(make_codes(self._new))
+        added, twins = _limit_twins(self._marks, np.unique(self.keyed[self.keyed >= 0]))
+        _add_codes(graph, make_codes(added), count_threads)
+        keyed = np.concatenate([self.keyed, added.astype(np.int32)])
+        return Graph(*_reach_all(graph, keyed, make_codes, count_threads), self._marks, twins)
 
 
 def build_graph(vectors: Vectors, projection: Projection, count_threads: CountThreads) -> Graph:
     """Build the graph of vectors.
 
     Tools that are near to each other are added one after the other. So the rows that are compared are still in the
-    processor's cache, and the graph finds slightly more. Of many tools with the same code, the first are added: all
-    score the same, and equal scores are ordered by id.
+    processor's cache, and the graph finds slightly more. Of many tools with the same code, the first are added.
 
     Args:
         vectors: `(n, dim)`.
@@ -174,22 +243,41 @@ def build_graph(vectors: Vectors, projection: Projection, count_threads: CountTh
         count_threads: returns how many threads add the next batch.
     """
     codes = projection.make_codes(vectors)
-    kept = _limit_twins(codes)
-    order = kept[_sort_by_sides(codes[kept])]
+    marks = _mark_codes(codes)
+    added, twins = _limit_twins(marks, np.empty(0, dtype=np.int32))
+    order = added[_sort_by_sides(codes[added])]
     graph = _make_graph(projection)
     _add_codes(graph, codes[order], count_threads)
-    return _reach_all(graph, order.astype(np.int32), codes.__getitem__, count_threads)
+    return Graph(*_reach_all(graph, order.astype(np.int32), codes.__getitem__, count_threads), marks, twins)
 
 
-def _limit_twins(codes: Codes) -> npt.NDArray[np.intp]:
-    """Return positions, ascending, without those that so many tools with the same code come before."""
-    factors = np.random.default_rng(0).integers(np.iinfo(np.int64).max, size=codes.shape[1])
-    marks = np.empty(len(codes), dtype=np.int64)  # different codes hardly ever have the same
+def _mark_codes(codes: Codes) -> Marks:
+    """Return a number for each code. Different codes hardly ever have the same."""
+    factors = np.cumprod(np.full(codes.shape[1], MARK_FACTOR, dtype=np.int64))
+    marks = np.empty(len(codes), dtype=np.int64)
     for start in range(0, len(codes), PROJECTED_BATCH):
         marks[start : start + PROJECTED_BATCH] = codes[start : start + PROJECTED_BATCH].astype(np.int64) @ factors
-    order = np.argsort(marks, kind="stable")
-    ordered = marks[order]
-    return np.sort(order[np.arange(len(order)) - np.searchsorted(ordered, ordered) < MAX_TWINS])
+    return marks
+
+
+def _limit_twins(marks: Marks, present: Positions) -> tuple[npt.NDArray[np.intp], Marks]:
+    """Choose the tools to add to a graph: of each code the first ones, as many as the graph still takes.
+
+    Args:
+        marks: of all tools.
+        present: positions of the tools in the graph.
+
+    Returns:
+        Positions, ascending, of the tools to add, and `twins` of `Graph`.
+    """
+    absent = np.setdiff1d(np.arange(len(marks)), present)
+    positions = np.concatenate([present, absent]).astype(np.intp)
+    positions = positions[np.argsort(marks[positions], kind="stable")]
+    ordered = marks[positions]
+    left_out = positions[np.arange(len(ordered)) - np.searchsorted(ordered, ordered) >= MAX_TWINS]
+    twins = np.flatnonzero(np.isin(marks, marks[left_out]))
+    twins = twins[np.argsort(marks[twins], kind="stable")]
+    return np.setdiff1d(absent, left_out), np.stack([marks[twins], twins])
 
 
 def _sort_by_sides(codes: Codes) -> npt.NDArray[np.intp]:
@@ -209,8 +297,10 @@ def _add_codes(graph: Any, codes: Codes, count_threads: CountThreads) -> None:
         graph.add(np.arange(first, first + len(batch)), batch, threads=count_threads())
 
 
-def _reach_all(graph: Any, keyed: Positions, make_codes: MakeCodes, count_threads: CountThreads) -> Graph:
-    """Give a second entry to each tool that is lost or missed, and return the graph. One is enough for each code."""
+def _reach_all(
+    graph: Any, keyed: Positions, make_codes: MakeCodes, count_threads: CountThreads
+) -> tuple[npt.NDArray[np.uint8], Positions]:
+    """Give a second entry to each tool that is lost or missed; return content and keys. One is enough for each code."""
     entered = {bytes(graph.ndim)}  # codes with a second entry; one of zeros is near to nothing
     missed = _find_missed(graph, keyed, make_codes, count_threads)
     while True:
@@ -219,7 +309,7 @@ def _reach_all(graph: Any, keyed: Positions, make_codes: MakeCodes, count_thread
         codes = {code.tobytes(): position for code, position in zip(make_codes(lost), lost, strict=True)}
         chosen = np.array([position for code, position in codes.items() if code not in entered], dtype=np.intp)
         if not len(chosen):
-            return Graph(content, keyed)
+            return content, keyed
         entered |= codes.keys()
         _add_codes(graph, make_codes(chosen), lambda: 1)
         keyed = np.concatenate([keyed, chosen.astype(np.int32)])

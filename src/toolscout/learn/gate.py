@@ -3,7 +3,7 @@
 A candidate passes if it ranks better (ndcg@5) by a paired test, is right at the first place at least as often (ndcg@1),
 loses little in every other measure and slice, and is fast enough.
 
-No caller decides alone. `limit_per_caller` bounds the weight of one caller's requests, and the gain must remain
+No caller decides alone. `limit_per_caller` bounds the summed weight of one caller's requests, and the gain must remain
 significant without the caller who favours the candidate most. The first place is guarded because wrong labels are
 spread over all tools: a ranking that merely hedges gains on them at the lower places. Each comparison with the same
 champion uses up part of the significance level (`toolscout.learn.looks`).
@@ -11,7 +11,8 @@ champion uses up part of the significance level (`toolscout.learn.looks`).
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import math
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -54,13 +55,17 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     def weights(self) -> npt.NDArray[np.float64]:
         """Return the weight of each query in ascending order of id, `(n,)`, mean 1.
 
-        A query weighs the mean weight of its calls times its share of its caller's capped weight.
+        A query weighs the mean weight of its calls. The queries of a caller are scaled down if together they weigh more
+        than the limit, as if each unit were an example.
         """
-        ids, counts = sorted(self.qrels), Counter(self.callers.values())
-        cap = limit_per_caller(counts)
+        ids = sorted(self.qrels)
         callers = [self.callers[query] for query in ids]
-        shares = [1.0 if who in self.trusted else min(counts[who], cap) / counts[who] for who in callers]
         calls = [float(np.mean(list(self.qrels[query].values()))) for query in ids]
+        sums: defaultdict[str, float] = defaultdict(float)
+        for who, weight in zip(callers, calls, strict=True):
+            sums[who] += weight
+        cap = limit_per_caller({who: math.ceil(total) for who, total in sums.items()})
+        shares = [1.0 if who in self.trusted else min(1.0, cap / sums[who]) for who in callers]
         weights = np.array(shares) * np.array(calls)
         return np.asarray(weights / weights.mean())
 
