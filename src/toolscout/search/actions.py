@@ -35,6 +35,7 @@ from toolscout.search.action_words import (
     read_words,
 )
 from toolscout.search.pipeline import Stage
+from toolscout.search.steps import find_cuts, is_command
 from toolscout.types import Explanation, Hit, Search, digest
 
 __all__ = ["OrderActions", "is_question"]
@@ -52,6 +53,12 @@ READING: Final = frozenset(("get", "read", "list", "show", "view", "fetch", "fin
 MOVED: Final = "action word"
 ACTIONS_FORMAT: Final = "actions/4"  # raise it whenever the result for an unchanged catalogue and vocabulary changes
 _POLITE_ORDER: Final = re.compile(r"\W*(?:can|could|would|will)\s+you\b(?!\s+(?:tell|see|say))", re.IGNORECASE)
+_NEGATION: Final = re.compile(r"\b(?:not?|never|nobody|nothing|without|cannot|dont|\w+n['’]t)\b", re.IGNORECASE)
+_BEFORE_COMMAND: Final = re.compile(
+    r"\W*(?:(?:(?:i|we)(?:['’]d| would| just| only)* (?:want|need|like|prefer|rather|wish)(?: you)?(?: to)?"
+    r"|just|only|simply|merely|instead|rather|better|know)\b\W*)*",
+    re.IGNORECASE,
+)  # "I only want to know", "just"
 _QUESTION_START: Final = re.compile(
     r"\W*(?:what|which|who|whose|whom|where|when|why|how|is|are|am|was|were|does|do|did|has|have|had)\b", re.IGNORECASE
 )
@@ -122,6 +129,14 @@ def is_question(text: str) -> bool:
     return bool(_QUESTION_START.match(text)) or text.rstrip().endswith("?")
 
 
+def asks_besides_negation(text: str) -> bool:
+    """Tell whether a request with a negation also asks for something: "do not delete it, just rename it"."""
+    cuts = find_cuts(text)
+    edges = zip([0, *(cut.end for cut in cuts)], [*(cut.start for cut in cuts), len(text)], strict=True)
+    clauses = [text[start:end] for start, end in edges]
+    return any(is_command(_BEFORE_COMMAND.sub("", one, 1)) for one in clauses if not _NEGATION.search(one))
+
+
 @functools.lru_cache(maxsize=MAX_REMEMBERED_ORDERS)
 def _list_opposites(done: tuple[str, ...]) -> frozenset[tuple[str, str]]:
     """Return the pairs (verb, a later verb that is its opposite)."""
@@ -164,8 +179,8 @@ class _Request:
         her" means `unfollow`. There the shared stem speaks for neither if enough else speaks for the longer verb.
         """
         (front_stands, first), (behind_stands, second) = self._weigh(front, words), self._weigh(behind, words)
-        for_front = first.weight + second.against + self._weigh_effect(front, behind)
-        for_behind = second.weight + first.against + self._weigh_effect(behind, front)
+        for_front = first.weight + self._turn(second) + self._weigh_effect(front, behind)
+        for_behind = second.weight + self._turn(first) + self._weigh_effect(behind, front)
         if behind.endswith(front):
             for_front -= LITERAL_WEIGHT if front_stands and for_behind >= MIN_DERIVED_EVIDENCE else 0.0
         elif front_stands and not first.against:
@@ -173,7 +188,21 @@ class _Request:
         elif front.endswith(behind):
             for_behind -= LITERAL_WEIGHT if behind_stands and for_front >= MIN_DERIVED_EVIDENCE else 0.0
         lead = for_behind - for_front
-        return lead >= MIN_LEAD or (lead >= 0.0 and not first.weight and self._is_likelier(behind, front))
+        if lead >= MIN_LEAD or lead < 0.0 or first.weight or first.against > self._turn(first):
+            return lead >= MIN_LEAD
+        return self._is_likelier(behind, front)
+
+    def _turn(self, evidence: Evidence) -> float:
+        """Return how strongly the negation of a verb speaks for its opposite: not at all where a request asks more.
+
+        "Do not delete it" may mean that something shall be there. "Do not delete it, just rename it" says what it
+        means, and that is none of the two.
+        """
+        return evidence.against if evidence.against and not self._asks_besides else 0.0
+
+    @functools.cached_property
+    def _asks_besides(self) -> bool:
+        return asks_besides_negation(self._text)
 
     def _is_likelier(self, verb: str, other: str) -> bool:
         """Tell whether a request that speaks for neither verb means this one.
@@ -199,7 +228,7 @@ class _Request:
         mine, its = get_effects().get(verb), get_effects().get(other)
         if mine is None or its is None or mine == its:
             return 0.0
-        weight = EFFECT_SHARE * (self._effects[mine].weight + self._effects[its].against)
+        weight = EFFECT_SHARE * (self._effects[mine].weight + self._turn(self._effects[its]))
         if (verb, other) in get_reversals():
             weight += self._effects[UNDO].weight + (self._effects[BACK].weight if mine == "+" else 0.0)
         return weight
