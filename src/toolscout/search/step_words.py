@@ -29,6 +29,7 @@ __all__ = [
     "THING_REFERENCES",
     "UNSPACED_VERBS",
     "VERBS",
+    "is_lead_in",
 ]
 
 
@@ -303,6 +304,49 @@ ANAPHORA: Final = _words(
     "it them that this those these there here him her its their his same he she they result results former latter",
     "es dort ihn ihm ihr lo allí eso esto isso lá ali là-bas cela ça lì questo его её их там het daar 它 那里 那儿 这",
 )
+
+_ANNOUNCED: Final = _words(  # what the words before a list call its items
+    "thing things task tasks step steps item items point points request requests question questions job jobs list",
+    "checklist agenda todo to-do todos to-dos plan action actions chore chores errand errands instruction instructions",
+    "priorities routine needs wishes order orders aufgabe aufgaben liste folgendes schritte punkte tareas lista tâches",
+    "liste étapes taken stappen lijst",
+)
+_LEAD_IN_WORDS: Final = (  # words that ask for nothing themselves
+    POLITE
+    | PRONOUNS
+    | QUESTIONS
+    | SUBORDINATORS
+    | PREPOSITIONS
+    | PARTICLES
+    | _LEAD_WORDS
+    | _WISH_WORDS
+    | _ANNOUNCED
+    | _words("let let's lets must mind able kind us go today now four five six several few couple some follows below")
+    | _words("hi hello hey there assistant thanks möchte will brauche necesito quiero veux voudrais vorrei quero wil")
+)
+_EMPTY_VERBS: Final = _words("do let help go")
+_ENDS_OPEN: Final = re.compile(r"\b(?:to|you|could|can|should|must|will|please|mind|following|these|below|follows)\W*\Z")
+_LEAD_IN_WORD: Final = re.compile(r"[^\W\d_][\w'’-]*")
+MAX_LEAD_IN_WORDS: Final = 12
+
+
+def is_lead_in(text: str) -> bool:
+    """Tell whether what stands before a list only announces it: "My tasks for today:", "I need to"."""
+    return all(_announces(sentence) for sentence in re.split(r"[.!?]\s", text))
+
+
+def _announces(sentence: str) -> bool:
+    """Tell whether a sentence asks for nothing, or has no verb of its own and breaks off or names the list."""
+    tokens = _LEAD_IN_WORD.findall(sentence.lower().replace("’", "'"))
+    first, second = (*(token for token in tokens if token not in POLITE), "", "")[:2]
+    if first in VERBS - _EMPTY_VERBS and second and second not in PREPOSITIONS:  # "order the following"
+        return False
+    content = [token for token in tokens if token not in _LEAD_IN_WORDS]
+    if not content:
+        return True
+    is_open = not _ANNOUNCED.isdisjoint(tokens) or bool(_ENDS_OPEN.search(sentence))
+    return is_open and len(tokens) <= MAX_LEAD_IN_WORDS and VERBS.isdisjoint(content)
+
 
 # How a piece begins that goes on with the step before it, and asks for nothing of its own.
 CONTINUATION: Final = re.compile(

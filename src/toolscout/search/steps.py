@@ -74,6 +74,7 @@ _CUT: Final = re.compile(
     rf"|(?P<slash>\s+{_SEPARATOR}\s+|\t+|\s*(?:->|→|=>)\s*))",
     re.IGNORECASE,
 )
+_FIRST_MARK: Final = re.compile(rf"\s*{_LIST_MARK}\s+(?=\S)", re.IGNORECASE)
 _LETTER_MARK: Final = re.compile(r"(?<!\S)([a-hA-H])[.:]\s+")  # counts if all in the text are in order: a. b.
 _TOKEN: Final = re.compile(r"[\w'’-]+")
 _UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
@@ -103,7 +104,24 @@ class Cut(NamedTuple):
 
 
 def find_cuts(text: str) -> list[Cut]:
-    """Return the places where a step of a request may begin, in order."""
+    """Return the places where a step of a request may begin, in order; the first step begins at `find_start`."""
+    start = find_start(text)
+    return [cut for cut in _find_all_cuts(text) if cut.start >= start]
+
+
+@functools.lru_cache(maxsize=MAX_DESCRIBED_REQUESTS)
+def find_start(text: str) -> int:
+    """Return where the first step of a list begins: behind its mark, and a lead-in before that ("I need to (1) …")."""
+    marks = [cut for cut in _find_all_cuts(text) if cut.marks & _LIST_MARKS]
+    first = _FIRST_MARK.match(text) if marks else None
+    if first:
+        return first.end()
+    return marks[0].end if len(marks) > 1 and words.is_lead_in(text[: marks[0].start]) else 0
+
+
+@functools.lru_cache(maxsize=MAX_DESCRIBED_REQUESTS)
+def _find_all_cuts(text: str) -> tuple[Cut, ...]:
+    """Return the places where a step may begin, those in a lead-in too."""
     masked = _PROTECTED.sub(_mask_text, text)
     cuts: list[Cut] = []
     for start, end, kind in _find_marks(masked):
@@ -118,7 +136,7 @@ def find_cuts(text: str) -> list[Cut]:
             links = set()
         end, more = _skip_links(masked, end)
         cuts.append(Cut(start, end, frozenset(kinds), frozenset(links | more)))
-    return [cut for cut in cuts if _parts_text(cut, masked)]
+    return tuple(cut for cut in cuts if _parts_text(cut, masked))
 
 
 def _mask_text(match: re.Match[str]) -> str:
@@ -231,7 +249,7 @@ _THANKS: Final = re.compile(
 
 def describe_cuts(text: str, cuts: Sequence[Cut]) -> list[dict[str, float]]:
     """Return the features of each cut that are not 0, by name (`class.feature`)."""
-    edges = [0, *(cut.end for cut in cuts)]
+    edges = [find_start(text), *(cut.end for cut in cuts)]
     ends = [*(cut.start for cut in cuts), len(text)]
     pieces = [_read_piece(text[start:end]) for start, end in zip(edges, ends, strict=True)]
     rows, active = [], False
@@ -400,7 +418,7 @@ class Splitter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         kept = _drop_continuations(text, [*scored], [cut for cut, logit in scored.items() if logit >= limit])
         if not kept or len(kept) >= MAX_STEPS:
             return whole
-        starts = [0, *(cut.end for cut in kept)]
+        starts = [find_start(text), *(cut.end for cut in kept)]
         return list(zip(starts, [*(cut.start for cut in kept), len(text)], strict=True))
 
     def score_cuts(self, text: str) -> dict[Cut, float]:
