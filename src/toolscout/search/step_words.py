@@ -321,30 +321,47 @@ _LEAD_IN_WORDS: Final = (  # words that ask for nothing themselves
     | _LEAD_WORDS
     | _WISH_WORDS
     | _ANNOUNCED
-    | _words("let let's lets must mind able kind us go today now four five six several few couple some follows below")
-    | _words("hi hello hey there assistant thanks möchte will brauche necesito quiero veux voudrais vorrei quero wil")
+    | _words(
+        "let let's lets must might mind able kind us go ahead today now four five six several few couple some follows",
+        "below hi hello hey good morning evening there assistant thanks peux-tu möchte will brauche necesito quiero",
+        "veux voudrais vorrei quero wil",
+    )
 )
 _EMPTY_VERBS: Final = _words("do let help go")
-_ENDS_OPEN: Final = re.compile(r"\b(?:to|you|could|can|should|must|will|please|mind|following|these|below|follows)\W*\Z")
+_AFTER_NOUN: Final = _words("for of from in on about with") | {""}
+_ASKED: Final = _words("i we you they")
+_ENDS_OPEN: Final = re.compile(
+    r"\b(?:to|you|could|can|should|must|will|please|mind|following|these|below|follows)\W*\Z"
+)
 _LEAD_IN_WORD: Final = re.compile(r"[^\W\d_][\w'’-]*")
 MAX_LEAD_IN_WORDS: Final = 12
 
 
-def is_lead_in(text: str) -> bool:
-    """Tell whether what stands before a list only announces it: "My tasks for today:", "I need to"."""
-    return all(_announces(sentence) for sentence in re.split(r"[.!?]\s", text))
+def is_lead_in(text: str, mark: str) -> bool:
+    """Tell whether what stands before the first mark of a list only announces it: "My tasks for today:", "I need to".
+
+    Args:
+        text: what stands before the mark.
+        mark: the mark, with a colon before it.
+    """
+    return all(_announces(sentence, mark) for sentence in re.split(r"[.!?]\s", text))
 
 
-def _announces(sentence: str) -> bool:
+def _announces(sentence: str, mark: str) -> bool:
     """Tell whether a sentence asks for nothing, or has no verb of its own and breaks off or names the list."""
     tokens = _LEAD_IN_WORD.findall(sentence.lower().replace("’", "'"))
-    first, second = (*(token for token in tokens if token not in POLITE), "", "")[:2]
-    if first in VERBS - _EMPTY_VERBS and second and second not in PREPOSITIONS:  # "order the following"
+    start, behind = (*tokens, "", "")[:2]
+    if start in QUESTIONS | _EMPTY_VERBS and (behind in _ASKED) is (start in _EMPTY_VERBS):  # "what time is it?"
+        return False
+    verb, behind = (*(token for token in tokens if token not in POLITE), "", "")[:2]
+    if verb in VERBS - _EMPTY_VERBS and behind not in _AFTER_NOUN:  # "order the following"
         return False
     content = [token for token in tokens if token not in _LEAD_IN_WORDS]
-    if not content:
-        return True
     is_open = not _ANNOUNCED.isdisjoint(tokens) or bool(_ENDS_OPEN.search(sentence))
+    if len(content) < 2 and any(sign in mark for sign in ":："):
+        is_open = True
+    if not content:
+        return is_open or bool(mark.strip(" \t\n.!?"))  # lines without marks are no list
     return is_open and len(tokens) <= MAX_LEAD_IN_WORDS and VERBS.isdisjoint(content)
 
 
