@@ -53,7 +53,7 @@ READING: Final = frozenset(("get", "read", "list", "show", "view", "fetch", "fin
 MOVED: Final = "action word"
 ACTIONS_FORMAT: Final = "actions/4"  # raise it whenever the result for an unchanged catalogue and vocabulary changes
 _POLITE_ORDER: Final = re.compile(r"\W*(?:can|could|would|will)\s+you\b(?!\s+(?:tell|see|say))", re.IGNORECASE)
-_NEGATION: Final = re.compile(r"\b(?:not?|never|nobody|nothing|without|cannot|dont|\w+n['’]t)\b", re.IGNORECASE)
+_NEGATING_WORD: Final = re.compile(r"\b(?:not?|never|nobody|nothing|without|cannot|dont|\w+n['’]t)\b", re.IGNORECASE)
 _BEFORE_COMMAND: Final = re.compile(
     r"\W*(?:(?:(?:i|we)(?:['’]d| would| just| only)* (?:want|need|like|prefer|rather|wish)(?: you)?(?: to)?"
     r"|just|only|simply|merely|instead|rather|better|know)\b\W*)*",
@@ -134,7 +134,7 @@ def asks_besides_negation(text: str) -> bool:
     cuts = find_cuts(text)
     edges = zip([0, *(cut.end for cut in cuts)], [*(cut.start for cut in cuts), len(text)], strict=True)
     clauses = [text[start:end] for start, end in edges]
-    return any(is_command(_BEFORE_COMMAND.sub("", one, 1)) for one in clauses if not _NEGATION.search(one))
+    return any(is_command(_BEFORE_COMMAND.sub("", one, 1)) for one in clauses if not _NEGATING_WORD.search(one))
 
 
 @functools.lru_cache(maxsize=MAX_REMEMBERED_ORDERS)
@@ -188,9 +188,7 @@ class _Request:
         elif front.endswith(behind):
             for_behind -= LITERAL_WEIGHT if behind_stands and for_front >= MIN_DERIVED_EVIDENCE else 0.0
         lead = for_behind - for_front
-        if lead >= MIN_LEAD or lead < 0.0 or first.weight or first.against > self._turn(first):
-            return lead >= MIN_LEAD
-        return self._is_likelier(behind, front)
+        return lead >= MIN_LEAD or (lead >= 0.0 and self._is_likelier(behind, front, first))
 
     def _turn(self, evidence: Evidence) -> float:
         """Return how strongly the negation of a verb speaks for its opposite: not at all where a request asks more.
@@ -204,12 +202,14 @@ class _Request:
     def _asks_besides(self) -> bool:
         return asks_besides_negation(self._text)
 
-    def _is_likelier(self, verb: str, other: str) -> bool:
+    def _is_likelier(self, verb: str, other: str, for_other: Evidence) -> bool:
         """Tell whether a request that speaks for neither verb means this one.
 
         Whoever wants something ended says so, and whoever wants to know something asks. So an order with no such word
         means the verb that makes or changes something.
         """
+        if for_other.weight or for_other.against > self._turn(for_other):
+            return False
         is_ending = get_effects().get(other) == "-" and (other, verb) in get_reversals()
         if self._asks or not (is_ending or (verb in CHANGING and other in READING)) or is_plainly_foreign(self._text):
             return False

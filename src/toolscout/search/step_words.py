@@ -327,9 +327,9 @@ _LEAD_IN_WORDS: Final = (  # words that ask for nothing themselves
         "veux voudrais vorrei quero wil",
     )
 )
-_EMPTY_VERBS: Final = _words("do let help go")
-_AFTER_NOUN: Final = _words("for of from in on about with") | {""}
-_ASKED: Final = _words("i we you they")
+_EMPTY_VERBS: Final = _words("do let help go")  # no command alone: "do the following"
+_AFTER_NOUN: Final = _words("for of from in on about with") | {""}  # "plan for today" is no command
+_ASKED: Final = _words("i we you they")  # "can you", "what I want"
 _ENDS_OPEN: Final = re.compile(
     r"\b(?:to|you|could|can|should|must|will|please|mind|following|these|below|follows)\W*\Z"
 )
@@ -350,19 +350,23 @@ def is_lead_in(text: str, mark: str) -> bool:
 def _announces(sentence: str, mark: str) -> bool:
     """Tell whether a sentence asks for nothing, or has no verb of its own and breaks off or names the list."""
     tokens = _LEAD_IN_WORD.findall(sentence.lower().replace("’", "'"))
-    start, behind = (*tokens, "", "")[:2]
-    if start in QUESTIONS | _EMPTY_VERBS and (behind in _ASKED) is (start in _EMPTY_VERBS):  # "what time is it?"
-        return False
-    verb, behind = (*(token for token in tokens if token not in POLITE), "", "")[:2]
-    if verb in VERBS - _EMPTY_VERBS and behind not in _AFTER_NOUN:  # "order the following"
-        return False
     content = [token for token in tokens if token not in _LEAD_IN_WORDS]
-    is_open = not _ANNOUNCED.isdisjoint(tokens) or bool(_ENDS_OPEN.search(sentence))
-    if len(content) < 2 and any(sign in mark for sign in ":："):
-        is_open = True
+    if _begins_request(tokens) or len(tokens) > MAX_LEAD_IN_WORDS or not VERBS.isdisjoint(content):
+        return False
+    if not _ANNOUNCED.isdisjoint(tokens) or _ENDS_OPEN.search(sentence):
+        return True
     if not content:
-        return is_open or bool(mark.strip(" \t\n.!?"))  # lines without marks are no list
-    return is_open and len(tokens) <= MAX_LEAD_IN_WORDS and VERBS.isdisjoint(content)
+        return bool(mark.strip(" \t\n.!?"))  # lines without marks are no list
+    return len(content) == 1 and mark.strip().startswith((":", "："))
+
+
+def _begins_request(tokens: list[str]) -> bool:
+    """Tell whether a sentence begins as a question of its own or as a command: "what time", "order the following"."""
+    start, behind = (*tokens, "", "")[:2]
+    if start in QUESTIONS | _EMPTY_VERBS and (behind in _ASKED) is (start in _EMPTY_VERBS):
+        return True
+    verb, behind = (*(token for token in tokens if token not in POLITE), "", "")[:2]
+    return verb in VERBS - _EMPTY_VERBS and behind not in _AFTER_NOUN
 
 
 # How a piece begins that goes on with the step before it, and asks for nothing of its own.
