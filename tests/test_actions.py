@@ -86,6 +86,28 @@ def test_the_asked_one_of_two_opposites_comes_first_whichever_led(query: str, fi
     assert order_hits(query, *reversed(pair))[0] == first
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "do not erase the label, just rename it",
+        "rename the label and do not erase it",
+        "do not erase the label, tell me where it is",
+        "do not erase the label, I only want to know where it is",
+        "do not erase the label, defragment it",
+    ],
+)
+def test_a_negated_verb_does_not_speak_for_its_opposite_where_the_request_asks_for_more(query: str) -> None:
+    pair = ["mail/remove_label", "mail/add_label"]
+    assert order_hits(query, *pair) == pair
+    assert order_hits(query, *reversed(pair)) == pair[::-1]
+
+
+def test_a_reason_beside_a_negated_verb_asks_for_nothing() -> None:
+    for reason in ("because it is needed", "it is needed", "please"):
+        found = order_hits(f"do not erase the label, {reason}", "mail/remove_label", "mail/add_label")
+        assert found[0] == "mail/add_label"
+
+
 def _are_siblings(one: str, other: str) -> bool:
     verbs = [name.split("/")[1].split("_")[0].split("-")[0].removesuffix("File").removesuffix("User")
              for name in (one, other)]  # fmt: skip

@@ -35,6 +35,7 @@ from toolscout.search.action_words import (
     read_words,
 )
 from toolscout.search.pipeline import Stage
+from toolscout.search.step_words import SUBORDINATORS
 from toolscout.search.steps import find_cuts, is_command
 from toolscout.types import Explanation, Hit, Search, digest
 
@@ -59,6 +60,7 @@ _BEFORE_COMMAND: Final = re.compile(
     r"|just|only|simply|merely|instead|rather|better|know)\b\W*)*",
     re.IGNORECASE,
 )  # "I only want to know", "just"
+_VERB_AND_OBJECT: Final = re.compile(r"\W*([a-z]{3,}) (?:it|them)\b", re.IGNORECASE)
 _QUESTION_START: Final = re.compile(
     r"\W*(?:what|which|who|whose|whom|where|when|why|how|is|are|am|was|were|does|do|did|has|have|had)\b", re.IGNORECASE
 )
@@ -134,7 +136,14 @@ def asks_besides_negation(text: str) -> bool:
     cuts = find_cuts(text)
     edges = zip([0, *(cut.end for cut in cuts)], [*(cut.start for cut in cuts), len(text)], strict=True)
     clauses = [text[start:end] for start, end in edges]
-    return any(is_command(_BEFORE_COMMAND.sub("", one, 1)) for one in clauses if not _NEGATING_WORD.search(one))
+    rest = [_BEFORE_COMMAND.sub("", one, 1) for one in clauses if not _NEGATING_WORD.search(one)]
+    return any(is_command(one) or _is_order_by_form(one) for one in rest)
+
+
+def _is_order_by_form(clause: str) -> bool:
+    """Tell whether a clause begins as an order with a verb that is not known: "defragment it"."""
+    match = _VERB_AND_OBJECT.match(clause)
+    return match is not None and match[1].lower() not in SUBORDINATORS
 
 
 @functools.lru_cache(maxsize=MAX_REMEMBERED_ORDERS)
