@@ -103,7 +103,7 @@ def test_a_negated_verb_does_not_speak_for_its_opposite_where_the_request_asks_f
 
 
 def test_a_reason_beside_a_negated_verb_asks_for_nothing() -> None:
-    for reason in ("because it is needed", "it is needed", "please"):
+    for reason in ("because it is pretty", "it is pretty", "please"):
         found = order_hits(f"do not erase the label, {reason}", "mail/remove_label", "mail/add_label")
         assert found[0] == "mail/add_label"
 

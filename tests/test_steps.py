@@ -92,7 +92,7 @@ def test_a_lead_in_before_a_list_is_no_step_and_its_marks_stay_in_none(text: str
     "first",
     [
         "What time is it?\n- ",
-        "I want it back\n",
+        "I want it again\n",
         "List them\n1. ",
         "I need you to remind Anna to: 1. ",
         "Check the weather in Oslo\n1. ",
