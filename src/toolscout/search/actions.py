@@ -2,7 +2,8 @@
 
 `add_label` and `remove_label` share nearly all words, and word vectors of opposites lie close together. So which of the
 two stands first is often chance. `toolscout.search.action_families` tells which tools are such opposites. They only
-change places among themselves; no other tool moves.
+change places among themselves. Beside another order, what the request forbids goes behind the other first hits ("do not
+delete it, just rename it"); no other tool moves.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from toolscout.search.action_families import find_families
 from toolscout.search.action_words import (
     BACK,
     LITERAL_WEIGHT,
+    NEGATING_STEMS,
     UNDO,
     Evidence,
     RequestWords,
@@ -39,7 +41,7 @@ from toolscout.search.step_words import SUBORDINATORS
 from toolscout.search.steps import find_cuts, is_command
 from toolscout.types import Explanation, Hit, Search, digest
 
-__all__ = ["OrderActions", "is_question"]
+__all__ = ["OrderActions", "Request", "is_question"]
 
 MAX_READ_CHARS: Final = 2_000
 MIN_HEAD: Final = 60  # first hits of which one takes part in every change: so many may move up later
@@ -51,6 +53,7 @@ MIN_DERIVED_EVIDENCE: Final = 2.0  # for `unfollow` where the request says "foll
 EFFECT_SHARE: Final = 0.5  # of the weights of cues that hold for all verbs with one effect
 CHANGING: Final = frozenset(("set", "update", "write", "put"))
 READING: Final = frozenset(("get", "read", "list", "show", "view", "fetch", "find"))
+MAX_PUT_BACK: Final = 5  # first hits among which what the request forbids goes back
 MOVED: Final = "action word"
 ACTIONS_FORMAT: Final = "actions/4"  # raise it whenever the result for an unchanged catalogue and vocabulary changes
 _POLITE_ORDER: Final = re.compile(r"\W*(?:can|could|would|will)\s+you\b(?!\s+(?:tell|see|say))", re.IGNORECASE)
@@ -104,8 +107,9 @@ class OrderActions(Stage):
         contested = [(rivals, self._families[number]) for number, rivals in places.items() if len(rivals) > 1]
         if not contested:
             return search
-        request, moved = _Request(text), list(hits)
+        request, moved = Request(text), list(hits)
         swaps = [_swap_opposites(moved, rivals, siblings, request) for rivals, siblings in contested]
+        swaps.append(_put_back(moved, _join_families(contested), request))
         return msgspec.structs.replace(search, hits=tuple(moved)) if any(swaps) else search
 
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
@@ -152,7 +156,7 @@ def _list_opposites(done: tuple[str, ...]) -> frozenset[tuple[str, str]]:
     return frozenset(pair for pair in itertools.combinations(done, 2) if are_opposites(*pair))
 
 
-class _Request:
+class Request:
     """What the words of a request say about actions. They are read when two opposites are compared."""
 
     def __init__(self, text: str) -> None:
@@ -171,6 +175,14 @@ class _Request:
             words = self._words if self._is_read else self._read()
             is_preferred = self._preferred[pair] = words is not None and self._prefers(pair[1], pair[0], words)
         return is_preferred
+
+    def forbids(self, verb: str) -> bool:
+        """Tell whether the request only negates a verb, and asks for something else."""
+        words = self._words if self._is_read else self._read()
+        if words is None or words.stems.isdisjoint(NEGATING_STEMS):
+            return False
+        evidence = self._weigh(verb, words)[1]
+        return evidence.against > 0 and not evidence.weight and self._asks_besides
 
     def _read(self) -> RequestWords | None:
         """Read the request; None if it is too long, and may ask for several actions."""
@@ -243,7 +255,7 @@ class _Request:
         return weight
 
 
-def _swap_opposites(hits: list[Hit], rivals: Sequence[int], verbs: Mapping[str, str], request: _Request) -> bool:
+def _swap_opposites(hits: list[Hit], rivals: Sequence[int], verbs: Mapping[str, str], request: Request) -> bool:
     """Swap siblings that are opposites where the evidence differs enough. The scores stay at their places.
 
     Args:
@@ -268,6 +280,25 @@ def _swap_opposites(hits: list[Hit], rivals: Sequence[int], verbs: Mapping[str, 
                 done[left], done[right] = done[right], done[left]
         if done == before:
             break
+    return True
+
+
+def _join_families(contested: Sequence[tuple[list[int], dict[str, str]]]) -> dict[str, str]:
+    """Map the id of each tool that has an opposite among the hits to its verb."""
+    return {tool_id: verb for _, siblings in contested for tool_id, verb in siblings.items()}
+
+
+def _put_back(hits: list[Hit], verbs: Mapping[str, str], request: Request) -> bool:
+    """Put what the request forbids behind the other first hits, if it asks for something else. The scores stay."""
+    head = hits[:MAX_PUT_BACK]
+    forbidden = [hit for hit in head if hit.id in verbs and request.forbids(verbs[hit.id])]
+    allowed = [hit for hit in head if hit not in forbidden]
+    if not forbidden or not allowed or head[: len(allowed)] == allowed:
+        return False
+    hits[: len(head)] = [
+        hit if hit.id == old.id else _move(hit, old.score)
+        for hit, old in zip([*allowed, *forbidden], head, strict=True)
+    ]
     return True
 
 
