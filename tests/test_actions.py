@@ -105,15 +105,15 @@ def test_what_the_request_forbids_beside_another_order_goes_behind_the_other_fir
     query = "do not erase the label, tell me where it is"
     ids = ["mail/remove_label", "mail/list_labels", "mail/add_label", "mail/send_email"]
     assert order_hits(query, *ids) == [*ids[1:], ids[0]]
-    assert order_hits("do not erase the label, because it is pretty", *ids)[0] == "mail/add_label"
+    assert order_hits("do not erase the label", *ids) == [*ids[2::-1], ids[3]]
     far = [*ids[1:], "disk/uploadFile", "disk/downloadFile", "chat/followUser", ids[0]]
     assert order_hits(query, *far) == far
 
 
 def test_a_reason_beside_a_negated_verb_asks_for_nothing() -> None:
     for reason in ("because it is pretty", "it is pretty", "please"):
-        found = order_hits(f"do not erase the label, {reason}", "mail/remove_label", "mail/add_label")
-        assert found[0] == "mail/add_label"
+        ids = ["mail/remove_label", "mail/list_labels", "mail/add_label"]
+        assert order_hits(f"do not erase the label, {reason}", *ids) == ids[::-1]
 
 
 def _are_siblings(one: str, other: str) -> bool:
