@@ -16,7 +16,7 @@ from toolscout.search.action_words import (
     get_reversals,
     has_more_words,
 )
-from toolscout.search.actions import MIN_HEAD, OrderActions, is_question
+from toolscout.search.actions import MIN_HEAD, OrderActions, Request, is_question
 from toolscout.testing import check_stage
 from toolscout.types import Hit, Search, Tool
 from toolscout.workspace import Workspace
@@ -84,6 +84,36 @@ def test_the_asked_one_of_two_opposites_comes_first_whichever_led(query: str, fi
     [pair] = [pair for pair in itertools.pairwise(NAMES) if first in pair and _are_siblings(*pair)]
     assert order_hits(query, *pair)[0] == first
     assert order_hits(query, *reversed(pair))[0] == first
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "do not erase the label, just rename it",
+        "rename the label and do not erase it",
+        "do not erase the label, tell me where it is",
+        "do not erase the label, I only want to know where it is",
+        "do not erase the label, defragment it",
+    ],
+)
+def test_a_negated_verb_does_not_speak_for_its_opposite_where_the_request_asks_for_more(query: str) -> None:
+    request = Request(query)
+    assert not request.prefers_later(("remove", "add")) and not request.prefers_later(("add", "remove"))
+
+
+def test_what_the_request_forbids_beside_another_order_goes_behind_the_other_first_hits() -> None:
+    query = "do not erase the label, tell me where it is"
+    ids = ["mail/remove_label", "mail/list_labels", "mail/add_label", "mail/send_email"]
+    assert order_hits(query, *ids) == [*ids[1:], ids[0]]
+    assert order_hits("do not erase the label", *ids) == [*ids[2::-1], ids[3]]
+    far = [*ids[1:], "disk/uploadFile", "disk/downloadFile", "chat/followUser", ids[0]]
+    assert order_hits(query, *far) == far
+
+
+def test_a_reason_beside_a_negated_verb_asks_for_nothing() -> None:
+    for reason in ("because it is pretty", "it is pretty", "please"):
+        ids = ["mail/remove_label", "mail/list_labels", "mail/add_label"]
+        assert order_hits(f"do not erase the label, {reason}", *ids) == ids[::-1]
 
 
 def _are_siblings(one: str, other: str) -> bool:

@@ -71,6 +71,40 @@ def test_a_request_is_split_into_its_steps(text: str, steps: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        ("I need to (1) mute the group and (2) book a table", ("mute the group", "book a table")),
+        ("I want you to: 1) mute the group 2) book a table", ("mute the group", "book a table")),
+        ("Can you please: a) mute the group b) book a table", ("mute the group", "book a table")),
+        ("Tasks: 1. mute the group. 2. book a table", ("mute the group", "book a table")),
+        ("Could you do the following?\nmute the group\nbook a table", ("mute the group", "book a table")),
+        ("Quick zorbs:\n- mute the group\n- book a table", ("mute the group", "book a table")),
+        ("Tasks for Anna\n1. mute the group\n2. book a table", ("mute the group", "book a table")),
+        ("1. mute the group\n2. book a table", ("mute the group", "book a table")),
+    ],
+    ids=["open end", "colon", "question", "noun", "lines", "unknown noun", "heading", "mark alone"],
+)
+def test_a_lead_in_before_a_list_is_no_step_and_its_marks_stay_in_none(text: str, steps: tuple[str, ...]) -> None:
+    assert SPLITTER.split(text) == steps
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "What time is it?\n- ",
+        "I want it again\n",
+        "List them\n1. ",
+        "I need you to remind Anna to: 1. ",
+        "Check the weather in Oslo\n1. ",
+    ],
+)
+def test_what_asks_for_something_before_a_list_is_a_step(first: str) -> None:
+    mark = first.rpartition("\n")[2] if "\n" in first else " 2. "
+    text = f"{first}mute the group\n{mark.replace('1', '2').strip()} book a table"
+    assert SPLITTER.split(text)[0] == first.rstrip(" 1.-\n:?")
+
+
+@pytest.mark.parametrize(
     ("text", "links"),
     [
         ("Book a room. Before all of that, call Bob.", {"lead"}),

@@ -2,7 +2,8 @@
 
 `add_label` and `remove_label` share nearly all words, and word vectors of opposites lie close together. So which of the
 two stands first is often chance. `toolscout.search.action_families` tells which tools are such opposites. They only
-change places among themselves; no other tool moves.
+change places among themselves. Beside another order, what the request forbids goes behind the other first hits ("do not
+delete it, just rename it"); no other tool moves.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from toolscout.search.action_families import find_families
 from toolscout.search.action_words import (
     BACK,
     LITERAL_WEIGHT,
+    NEGATING_STEMS,
     UNDO,
     Evidence,
     RequestWords,
@@ -35,9 +37,11 @@ from toolscout.search.action_words import (
     read_words,
 )
 from toolscout.search.pipeline import Stage
+from toolscout.search.step_words import SUBORDINATORS
+from toolscout.search.steps import find_cuts, is_command
 from toolscout.types import Explanation, Hit, Search, digest
 
-__all__ = ["OrderActions", "is_question"]
+__all__ = ["OrderActions", "Request", "is_question"]
 
 MAX_READ_CHARS: Final = 2_000
 MIN_HEAD: Final = 60  # first hits of which one takes part in every change: so many may move up later
@@ -49,9 +53,17 @@ MIN_DERIVED_EVIDENCE: Final = 2.0  # for `unfollow` where the request says "foll
 EFFECT_SHARE: Final = 0.5  # of the weights of cues that hold for all verbs with one effect
 CHANGING: Final = frozenset(("set", "update", "write", "put"))
 READING: Final = frozenset(("get", "read", "list", "show", "view", "fetch", "find"))
+MAX_PUT_BACK: Final = 5  # first hits among which what the request forbids goes back
 MOVED: Final = "action word"
 ACTIONS_FORMAT: Final = "actions/4"  # raise it whenever the result for an unchanged catalogue and vocabulary changes
 _POLITE_ORDER: Final = re.compile(r"\W*(?:can|could|would|will)\s+you\b(?!\s+(?:tell|see|say))", re.IGNORECASE)
+_NEGATING_WORD: Final = re.compile(r"\b(?:not?|never|nobody|nothing|without|cannot|dont|\w+n['’]t)\b", re.IGNORECASE)
+_BEFORE_COMMAND: Final = re.compile(
+    r"\W*(?:(?:(?:i|we)(?:['’]d| would| just| only)* (?:want|need|like|prefer|rather|wish)(?: you)?(?: to)?"
+    r"|just|only|simply|merely|instead|rather|better|know)\b\W*)*",
+    re.IGNORECASE,
+)  # "I only want to know", "just"
+_VERB_AND_OBJECT: Final = re.compile(r"\W*([a-z]{3,}) (?:it|them)\b", re.IGNORECASE)
 _QUESTION_START: Final = re.compile(
     r"\W*(?:what|which|who|whose|whom|where|when|why|how|is|are|am|was|were|does|do|did|has|have|had)\b", re.IGNORECASE
 )
@@ -95,8 +107,9 @@ class OrderActions(Stage):
         contested = [(rivals, self._families[number]) for number, rivals in places.items() if len(rivals) > 1]
         if not contested:
             return search
-        request, moved = _Request(text), list(hits)
+        request, moved = Request(text), list(hits)
         swaps = [_swap_opposites(moved, rivals, siblings, request) for rivals, siblings in contested]
+        swaps.append(_put_back(moved, _join_families(contested), request))
         return msgspec.structs.replace(search, hits=tuple(moved)) if any(swaps) else search
 
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
@@ -122,13 +135,28 @@ def is_question(text: str) -> bool:
     return bool(_QUESTION_START.match(text)) or text.rstrip().endswith("?")
 
 
+def asks_besides_negation(text: str) -> bool:
+    """Tell whether a request with a negation also asks for something: "do not delete it, just rename it"."""
+    cuts = find_cuts(text)
+    edges = zip([0, *(cut.end for cut in cuts)], [*(cut.start for cut in cuts), len(text)], strict=True)
+    clauses = [text[start:end] for start, end in edges]
+    rest = [_BEFORE_COMMAND.sub("", one, 1) for one in clauses if not _NEGATING_WORD.search(one)]
+    return any(is_command(one) or _is_order_by_form(one) for one in rest)
+
+
+def _is_order_by_form(clause: str) -> bool:
+    """Tell whether a clause begins as an order with a verb that is not known: "defragment it"."""
+    match = _VERB_AND_OBJECT.match(clause)
+    return match is not None and match[1].lower() not in SUBORDINATORS
+
+
 @functools.lru_cache(maxsize=MAX_REMEMBERED_ORDERS)
 def _list_opposites(done: tuple[str, ...]) -> frozenset[tuple[str, str]]:
     """Return the pairs (verb, a later verb that is its opposite)."""
     return frozenset(pair for pair in itertools.combinations(done, 2) if are_opposites(*pair))
 
 
-class _Request:
+class Request:
     """What the words of a request say about actions. They are read when two opposites are compared."""
 
     def __init__(self, text: str) -> None:
@@ -148,6 +176,14 @@ class _Request:
             is_preferred = self._preferred[pair] = words is not None and self._prefers(pair[1], pair[0], words)
         return is_preferred
 
+    def forbids(self, verb: str) -> bool:
+        """Tell whether the request only negates a verb, and asks for something else."""
+        words = self._words if self._is_read else self._read()
+        if words is None or words.stems.isdisjoint(NEGATING_STEMS):
+            return False
+        evidence = self._weigh(verb, words)[1]
+        return evidence.against > 0 and not evidence.weight and self._asks_besides
+
     def _read(self) -> RequestWords | None:
         """Read the request; None if it is too long, and may ask for several actions."""
         self._is_read = True
@@ -164,8 +200,8 @@ class _Request:
         her" means `unfollow`. There the shared stem speaks for neither if enough else speaks for the longer verb.
         """
         (front_stands, first), (behind_stands, second) = self._weigh(front, words), self._weigh(behind, words)
-        for_front = first.weight + second.against + self._weigh_effect(front, behind)
-        for_behind = second.weight + first.against + self._weigh_effect(behind, front)
+        for_front = first.weight + self._turn(second) + self._weigh_effect(front, behind)
+        for_behind = second.weight + self._turn(first) + self._weigh_effect(behind, front)
         if behind.endswith(front):
             for_front -= LITERAL_WEIGHT if front_stands and for_behind >= MIN_DERIVED_EVIDENCE else 0.0
         elif front_stands and not first.against:
@@ -173,14 +209,28 @@ class _Request:
         elif front.endswith(behind):
             for_behind -= LITERAL_WEIGHT if behind_stands and for_front >= MIN_DERIVED_EVIDENCE else 0.0
         lead = for_behind - for_front
-        return lead >= MIN_LEAD or (lead >= 0.0 and not first.weight and self._is_likelier(behind, front))
+        return lead >= MIN_LEAD or (lead >= 0.0 and self._is_likelier(behind, front, first))
 
-    def _is_likelier(self, verb: str, other: str) -> bool:
+    def _turn(self, evidence: Evidence) -> float:
+        """Return how strongly the negation of a verb speaks for its opposite: not at all where a request asks more.
+
+        "Do not delete it" may mean that something shall be there. "Do not delete it, just rename it" says what it
+        means, and that is none of the two.
+        """
+        return evidence.against if evidence.against and not self._asks_besides else 0.0
+
+    @functools.cached_property
+    def _asks_besides(self) -> bool:
+        return asks_besides_negation(self._text)
+
+    def _is_likelier(self, verb: str, other: str, for_other: Evidence) -> bool:
         """Tell whether a request that speaks for neither verb means this one.
 
         Whoever wants something ended says so, and whoever wants to know something asks. So an order with no such word
         means the verb that makes or changes something.
         """
+        if for_other.weight or for_other.against > self._turn(for_other):
+            return False
         is_ending = get_effects().get(other) == "-" and (other, verb) in get_reversals()
         if self._asks or not (is_ending or (verb in CHANGING and other in READING)) or is_plainly_foreign(self._text):
             return False
@@ -199,13 +249,13 @@ class _Request:
         mine, its = get_effects().get(verb), get_effects().get(other)
         if mine is None or its is None or mine == its:
             return 0.0
-        weight = EFFECT_SHARE * (self._effects[mine].weight + self._effects[its].against)
+        weight = EFFECT_SHARE * (self._effects[mine].weight + self._turn(self._effects[its]))
         if (verb, other) in get_reversals():
             weight += self._effects[UNDO].weight + (self._effects[BACK].weight if mine == "+" else 0.0)
         return weight
 
 
-def _swap_opposites(hits: list[Hit], rivals: Sequence[int], verbs: Mapping[str, str], request: _Request) -> bool:
+def _swap_opposites(hits: list[Hit], rivals: Sequence[int], verbs: Mapping[str, str], request: Request) -> bool:
     """Swap siblings that are opposites where the evidence differs enough. The scores stay at their places.
 
     Args:
@@ -230,6 +280,25 @@ def _swap_opposites(hits: list[Hit], rivals: Sequence[int], verbs: Mapping[str, 
                 done[left], done[right] = done[right], done[left]
         if done == before:
             break
+    return True
+
+
+def _join_families(contested: Sequence[tuple[list[int], dict[str, str]]]) -> dict[str, str]:
+    """Map the id of each tool that has an opposite among the hits to its verb."""
+    return {tool_id: verb for _, siblings in contested for tool_id, verb in siblings.items()}
+
+
+def _put_back(hits: list[Hit], verbs: Mapping[str, str], request: Request) -> bool:
+    """Put what the request forbids behind the other first hits, if it asks for something else. The scores stay."""
+    head = hits[:MAX_PUT_BACK]
+    forbidden = [hit for hit in head if hit.id in verbs and request.forbids(verbs[hit.id])]
+    allowed = [hit for hit in head if hit not in forbidden]
+    if not forbidden or not allowed or head[: len(allowed)] == allowed:
+        return False
+    hits[: len(head)] = [
+        hit if hit.id == old.id else _move(hit, old.score)
+        for hit, old in zip([*allowed, *forbidden], head, strict=True)
+    ]
     return True
 
 

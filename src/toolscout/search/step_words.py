@@ -29,6 +29,7 @@ __all__ = [
     "THING_REFERENCES",
     "UNSPACED_VERBS",
     "VERBS",
+    "is_lead_in",
 ]
 
 
@@ -303,6 +304,70 @@ ANAPHORA: Final = _words(
     "it them that this those these there here him her its their his same he she they result results former latter",
     "es dort ihn ihm ihr lo allí eso esto isso lá ali là-bas cela ça lì questo его её их там het daar 它 那里 那儿 这",
 )
+
+_ANNOUNCED: Final = _words(  # what the words before a list call its items
+    "thing things task tasks step steps item items point points request requests question questions job jobs list",
+    "checklist agenda todo to-do todos to-dos plan action actions chore chores errand errands instruction instructions",
+    "priorities routine needs wishes order orders aufgabe aufgaben liste folgendes schritte punkte tareas lista tâches",
+    "liste étapes taken stappen lijst",
+)
+_LEAD_IN_WORDS: Final = (  # words that ask for nothing themselves
+    POLITE
+    | PRONOUNS
+    | QUESTIONS
+    | SUBORDINATORS
+    | PREPOSITIONS
+    | PARTICLES
+    | _LEAD_WORDS
+    | _WISH_WORDS
+    | _ANNOUNCED
+    | _words(
+        "let let's lets must might mind able kind us go ahead today now four five six several few couple some follows",
+        "below hi hello hey good morning evening there assistant thanks peux-tu möchte will brauche necesito quiero",
+        "veux voudrais vorrei quero wil",
+    )
+)
+_EMPTY_VERBS: Final = _words("do let help go")  # no command alone: "do the following"
+_AFTER_NOUN: Final = _words("for of from in on about with") | {""}  # "plan for today" is no command
+_ASKED: Final = _words("i we you they")  # "can you", "what I want"
+_ENDS_OPEN: Final = re.compile(
+    r"\b(?:to|you|could|can|should|must|will|please|mind|following|these|below|follows)\W*\Z"
+)
+_LEAD_IN_WORD: Final = re.compile(r"[^\W\d_][\w'’-]*")
+MAX_LEAD_IN_WORDS: Final = 12
+
+
+def is_lead_in(text: str, mark: str) -> bool:
+    """Tell whether what stands before the first mark of a list only announces it: "My tasks for today:", "I need to".
+
+    Args:
+        text: what stands before the mark.
+        mark: the mark, with a colon before it.
+    """
+    return all(_announces(sentence, mark) for sentence in re.split(r"[.!?]\s", text))
+
+
+def _announces(sentence: str, mark: str) -> bool:
+    """Tell whether a sentence asks for nothing, or has no verb of its own and breaks off or names the list."""
+    tokens = _LEAD_IN_WORD.findall(sentence.lower().replace("’", "'"))
+    content = [token for token in tokens if token not in _LEAD_IN_WORDS]
+    if _begins_request(tokens) or len(tokens) > MAX_LEAD_IN_WORDS or not VERBS.isdisjoint(content):
+        return False
+    if not _ANNOUNCED.isdisjoint(tokens) or _ENDS_OPEN.search(sentence):
+        return True
+    if not content:
+        return bool(mark.strip(" \t\n.!?"))  # lines without marks are no list
+    return len(content) == 1 and mark.strip().startswith((":", "："))
+
+
+def _begins_request(tokens: list[str]) -> bool:
+    """Tell whether a sentence begins as a question of its own or as a command: "what time", "order the following"."""
+    start, behind = (*tokens, "", "")[:2]
+    if start in QUESTIONS | _EMPTY_VERBS and (behind in _ASKED) is (start in _EMPTY_VERBS):
+        return True
+    verb, behind = (*(token for token in tokens if token not in POLITE), "", "")[:2]
+    return verb in VERBS - _EMPTY_VERBS and behind not in _AFTER_NOUN
+
 
 # How a piece begins that goes on with the step before it, and asks for nothing of its own.
 CONTINUATION: Final = re.compile(

@@ -76,6 +76,7 @@ _CUT: Final = re.compile(
     rf"|(?P<slash>{_BLANKS}{_SEPARATOR}\s+|\t+|(?:{_BLANKS})?(?:->|→|=>)\s*))",
     re.IGNORECASE,
 )
+_FIRST_MARK: Final = re.compile(rf"\s*{_LIST_MARK}\s+(?=\S)", re.IGNORECASE)
 _LETTER_MARK: Final = re.compile(r"(?<!\S)([a-hA-H])[.:]\s+")  # counts if all in the text are in order: a. b.
 _TOKEN: Final = re.compile(r"[\w'’-]+")
 _UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
@@ -105,7 +106,24 @@ class Cut(NamedTuple):
 
 
 def find_cuts(text: str) -> list[Cut]:
-    """Return the places where a step of a request may begin, in order."""
+    """Return the places where a step of a request may begin, in order; none before the first item of a list."""
+    start = _find_lead_end(text)
+    return [cut for cut in _find_all_cuts(text) if cut.start >= start]
+
+
+@functools.lru_cache(maxsize=MAX_DESCRIBED_REQUESTS)
+def _find_lead_end(text: str) -> int:
+    """Return where a lead-in before a list ends, with the first mark ("I need to (1) …"); 0 if there is none."""
+    marks = [cut for cut in _find_all_cuts(text) if cut.marks & _LIST_MARKS]
+    if len(marks) < 2 or _FIRST_MARK.match(text):
+        return 0
+    first = marks[0]
+    return first.end if words.is_lead_in(text[: first.start], text[first.start : first.end]) else 0
+
+
+@functools.lru_cache(maxsize=MAX_DESCRIBED_REQUESTS)
+def _find_all_cuts(text: str) -> tuple[Cut, ...]:
+    """Return the places where a step may begin, those in a lead-in too."""
     masked = _PROTECTED.sub(_mask_text, text)
     cuts: list[Cut] = []
     for start, end, kind in _find_marks(masked):
@@ -120,7 +138,7 @@ def find_cuts(text: str) -> list[Cut]:
             links = set()
         end, more = _skip_links(masked, end)
         cuts.append(Cut(start, end, frozenset(kinds), frozenset(links | more)))
-    return [cut for cut in cuts if _parts_text(cut, masked)]
+    return tuple(cut for cut in cuts if _parts_text(cut, masked))
 
 
 def _mask_text(match: re.Match[str]) -> str:
@@ -208,22 +226,9 @@ FEATURES: Final = (
     *("before_one", "before_two", "before_log", "both_active", "both_named", "pair_of_verbs", "both_short"),
     *("same_start", "active_so_far", "header", "joint_without_mark", "verb_after_joint", "then_and_verb"),
     *("regular", "thanks", "verb_and_object", "verb_refers", "share_active", "all_active", "short_request"),
-    *(
-        "verb_after_comma",
-        "starts_active",
-        "verb_after_active",
-        "question_after_active",
-        "request_after_active",
-        "told",
-    ),
-    *(
-        "leads_to_active",
-        "short_before_active",
-        "short_before_comma",
-        "short_before_colon",
-        "behind_short",
-        "linked_thing",
-    ),
+    *("verb_after_comma", "starts_active", "verb_after_active", "question_after_active"),
+    *("request_after_active", "told", "leads_to_active", "short_before_active"),
+    *("short_before_comma", "short_before_colon", "behind_short", "linked_thing"),
 )
 CLASSES: Final = ("list", "sentence", "inner")
 _THANKS: Final = re.compile(
@@ -233,7 +238,7 @@ _THANKS: Final = re.compile(
 
 def describe_cuts(text: str, cuts: Sequence[Cut]) -> list[dict[str, float]]:
     """Return the features of each cut that are not 0, by name (`class.feature`)."""
-    edges = [0, *(cut.end for cut in cuts)]
+    edges = [_find_lead_end(text), *(cut.end for cut in cuts)]
     ends = [*(cut.start for cut in cuts), len(text)]
     pieces = [_read_piece(text[start:end]) for start, end in zip(edges, ends, strict=True)]
     rows, active = [], False
@@ -408,7 +413,8 @@ class Splitter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         kept = _drop_continuations(text, [*scored], [cut for cut, logit in scored.items() if logit >= limit])
         if not kept or len(kept) >= MAX_STEPS:
             return whole
-        starts = [0, *(cut.end for cut in kept)]
+        first = _FIRST_MARK.match(text) if any(cut.marks & _LIST_MARKS for cut in scored) else None
+        starts = [first.end() if first else _find_lead_end(text), *(cut.end for cut in kept)]
         return list(zip(starts, [*(cut.start for cut in kept), len(text)], strict=True))
 
     def score_cuts(self, text: str) -> dict[Cut, float]:
