@@ -66,7 +66,7 @@ class Demote(Stage):
         hits = search.hits
         if not self._has_demotable_hit(hits) or parse_selection(search.query) is not None:
             return search
-        sources = self._find_named_sources(search)
+        sources = self._find_named_sources(search, search.ids)
         front: list[Hit] = []
         last: list[Hit] = []
         named_last: list[Hit] = []
@@ -85,14 +85,25 @@ class Demote(Stage):
         kept = max(0, search.k - len(named_last))  # so many of the others stay in the answer
         return msgspec.structs.replace(search, hits=_lower((*front[:kept], *named_last, *front[kept:], *last)))
 
+    def find_doubted(self, search: Search, ids: Sequence[str]) -> frozenset[str]:
+        """Find the tools among `ids` that come last although the query has their name."""
+        if not self.behind and not self.younger:
+            return frozenset()
+        sources = self._find_named_sources(search, ids)
+        return frozenset(
+            tool_id
+            for tool_id in ids
+            if self._is_demoted(search, tool_id, sources) or self._is_doubtful_name(tool_id, sources)
+        )
+
     def _has_demotable_hit(self, hits: Sequence[Hit]) -> bool:
         if not self.behind.isdisjoint(hit.id for hit in hits):
             return True
         return bool(self.younger) and any(_source(hit.id) in self.younger for hit in hits)
 
-    def _find_named_sources(self, search: Search) -> frozenset[str]:
-        """Return the sources that the query names; their tools are not held back."""
-        candidates = {_source(hit.id) for hit in search.hits} if self.rivals else set()
+    def _find_named_sources(self, search: Search, ids: Sequence[str]) -> frozenset[str]:
+        """Return the sources of tools that the query names; their tools are not held back."""
+        candidates = {_source(tool_id) for tool_id in ids} if self.rivals else set()
         words = set(tokenize(search.query)) if candidates else set()
         return frozenset(source for source in candidates if (name := list_source_words(source)) and name <= words)
 
