@@ -60,7 +60,7 @@ _LINKS: Final = frozenset(
     ("and", "or", "then", "also", "please", "the", "a", "an", "tool", "function", "both", "first")
 )
 _NAMINGS: Final = frozenset(("called", "named"))  # words between `tool` and a name in quotes
-_QUOTED: Final = " \N{OBJECT REPLACEMENT CHARACTER} "  # stands for other quoted text
+_QUOTE_MARK: Final = " \N{OBJECT REPLACEMENT CHARACTER} "  # stands for other quoted text
 _ADDRESS_MARK: Final = re.compile(r"@|://")
 _IDENTIFIER: Final = re.compile(r"\w(?:[\w./-]*\w)?", re.ASCII)
 _EDGES: Final = ".,;:!?()[]{}<>\"'`“”‘’*，。？！、：；（）「」『』"
@@ -256,11 +256,15 @@ def _is_meant(query: str, match: re.Match[str]) -> bool:
         return True
     if any(_plain(word) in _NOUNS for word in query[match.end() :].split(maxsplit=1)[:1]):
         return True
-    words = _QUOTED_NAME.sub(_QUOTED, query[: match.start()]).split()[-MAX_NAME_WORDS:]
-    for word in map(_plain, reversed(words)):
+    return _ends_with_call(_QUOTED_NAME.sub(_QUOTE_MARK, query[: match.start()]))
+
+
+def _ends_with_call(text: str) -> bool:
+    """Tell whether the last words of a text say that a tool follows: `use the`, `the tool called`."""
+    for word in map(_plain, reversed(text.split()[-MAX_NAME_WORDS:])):
         if word in _CALLS or word in _NOUNS:
             return True
-        if word not in _LINKS | _NAMINGS and word != _QUOTED.strip():
+        if word not in _LINKS | _NAMINGS and word != _QUOTE_MARK.strip():
             return False
     return False
 
