@@ -130,14 +130,15 @@ def test_the_refusal_is_the_first_cause_whatever_the_rank(trip: Scout) -> None:
 
 
 def test_no_words_are_advised_that_leave_the_request_turned_away(trip: Scout) -> None:
-    query = "write me a poem about the umbrella and the sea"
+    query = "tell me a joke about a parrot"
     assert not trip.search(query).hits
     told = trip.why(query, "weather")
     assert told.causes[0].startswith("the whole request is turned away: ")
     assert not any("in its description" in fix for fix in told.fixes)
-    trial = trip.why(query, "weather", words=["poem", "write"]).trial
+    trial = trip.why(query, "weather", words=["joke"]).trial
     assert trial is not None
-    assert (trial.rank, trial.shown, trial.refusal) == (1, False, trip.search(query).reason)
+    assert (trial.rank, trial.shown) == (1, False)
+    assert (trial.refusal or "").startswith("This looks like chat rather than a task for a tool")
 
 
 def test_a_word_that_lifts_the_tool_is_advised_with_its_place_in_a_whole_search(trip: Scout) -> None:
@@ -191,3 +192,19 @@ def test_a_far_rank_is_no_advice(scout: Scout) -> None:
     scout.add([{"name": "zz", "description": "Find all kinds of leather boots for the whole family."}], name="last")
     told = scout.why("boots", "last/zz", 5, recipe="bm25")
     assert told.rank == 31 and not any("-k" in fix for fix in told.fixes)
+
+
+def test_a_part_that_is_turned_away_by_itself_is_not_advised(trip: Scout) -> None:
+    part = "why do humans suffer in this place"
+    told = trip.why(f"search cheap flights and book flights to a city, {part}", "weather", 1, recipe="bm25")
+    assert (told.shown, told.step, told.step_rank) == (False, part, 1)
+    assert not trip.search(part, 1, recipe="bm25").hits
+    assert not any("asked by itself" in cause or "belongs to" in cause for cause in told.causes)
+    assert not any("ask this step" in fix for fix in told.fixes)
+
+
+def test_more_tools_are_not_advised_where_the_request_stays_turned_away(trip: Scout) -> None:
+    query = "why do flights to cities make people cry, tell me a joke about a place"
+    told = trip.why(query, "weather", 1, recipe="hybrid")
+    assert told.rank == 4 and not trip.search(query, 4, recipe="hybrid").hits
+    assert not any("-k" in fix for fix in told.fixes)

@@ -217,10 +217,7 @@ def _find_mentions(query: str, words: Sequence[str], spaced: bool) -> Iterator[t
     """
     yield query.strip(), None
     yield query.strip().strip(_EDGES), None
-    for match in _QUOTED_NAME.finditer(query):
-        text = _unquote(match)
-        if (match[1] or not _is_value(text)) and (_is_alone(query) or _is_meant(query, match)):
-            yield text, None
+    yield from ((text, None) for text in _read_quotes(query))
     for place, word in enumerate(words):
         yield word, place
         if not word.isalnum():
@@ -229,6 +226,14 @@ def _find_mentions(query: str, words: Sequence[str], spaced: bool) -> Iterator[t
             yield from ((part, place) for part in _IDENTIFIER.findall(word))
         if spaced:
             yield from _read_phrases(words, place)
+
+
+def _read_quotes(query: str) -> Iterator[str]:
+    """Yield the texts in quotes and backticks that are meant as names."""
+    for match in _QUOTED_NAME.finditer(query):
+        text = _unquote(match)
+        if (match[1] or not _is_value(text)) and (_is_alone(query) or _is_meant(query, match)):
+            yield text
 
 
 def _unquote(match: re.Match[str]) -> str:
