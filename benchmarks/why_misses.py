@@ -76,7 +76,7 @@ def check(catalogue: Catalogue, search: Search, told: Why) -> dict[str, Any]:
         tried = re.match(r"with (.*) in its description it would stand at rank (\d+)", fix)
         if tried:
             added = " ".join(re.findall(r"“([^”]+)”", tried[1]))
-            meta = {**tool.meta, "text": f"{tool.meta['text']} {tool.description} {added}"}
+            meta = {**tool.meta, "text": f"{tool.meta['text']} {added}"}
             changed = type(tool)(
                 **{name: getattr(tool, name) for name in tool.__struct_fields__ if name not in ("description", "meta")},
                 description=f"{tool.description} {added}".strip(),

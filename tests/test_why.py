@@ -6,6 +6,8 @@ import pytest
 
 from toolscout.errors import NotFound
 from toolscout.scout import Scout
+from toolscout.search.why import _add_words
+from toolscout.types import Tool
 
 
 @pytest.fixture
@@ -208,3 +210,8 @@ def test_more_tools_are_not_advised_where_the_request_stays_turned_away(trip: Sc
     told = trip.why(query, "weather", 1, recipe="hybrid")
     assert told.rank == 4 and not trip.search(query, 4, recipe="hybrid").hits
     assert not any("-k" in fix for fix in told.fixes)
+
+
+def test_words_are_added_once_to_a_description_and_to_the_text_that_stands_for_it() -> None:
+    changed = _add_words(Tool(id="s/a", name="a", description="Wax.", meta={"text": "Wax."}), ["boots", "rain"])
+    assert (changed.description, changed.meta["text"]) == ("Wax. boots rain", "Wax. boots rain")

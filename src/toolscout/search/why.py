@@ -360,9 +360,13 @@ def _find_rank_causes(absence: _Absence) -> list[str]:
     if absence.is_cut:
         count = sum(hit.role == "prerequisite" for hit in absence.answer.hits)
         causes = [f"{count} of the {absence.search.k} returned tools are prerequisites of others"] if count else []
-        return [*causes, f"it stands at rank {absence.rank}, and {absence.search.k} tools are asked for"]
+        return [*causes, f"it stands at rank {absence.rank}, and {_count_tools(absence.search.k)} asked for"]
     is_unranked = absence.rank is None and absence.part is None and not absence.demotions
     return ["no stage ranks it among its candidates"] if is_unranked else []
+
+
+def _count_tools(count: int) -> str:
+    return "1 tool is" if count == 1 else f"{count} tools are"
 
 
 def _find_fixes(absence: _Absence, twins: Sequence[str]) -> list[str]:
@@ -464,8 +468,9 @@ def _find_place(pipeline: Stage, search: Search, tool_id: str) -> int | None:
 
 def _add_words(tool: Tool, words: Sequence[str]) -> Tool:
     """Return the tool with more words in its description."""
-    description = f"{tool.description} {' '.join(words)}".strip()
-    meta = {**tool.meta, "text": f"{tool.meta['text']} {description}"} if "text" in tool.meta else tool.meta
+    added = " ".join(words)
+    description = f"{tool.description} {added}".strip()
+    meta = {**tool.meta, "text": f"{tool.meta['text']} {added}"} if "text" in tool.meta else tool.meta
     return msgspec.structs.replace(tool, description=description, meta=meta)
 
 
