@@ -158,7 +158,7 @@ def test_feedback_that_is_withdrawn_counts_no_more(client: Any, toy: Scout) -> N
 def test_words_of_ones_own_are_tried_out(client: Any) -> None:
     body = {"query": "please warm my soup", "tool": "travel/find_hotel", "k": 1}
     why = client.post("/v1/why", json={**body, "words": ["soup", "warm"]}).json()
-    assert why["trial"] == {"words": ["soup", "warm"], "rank": 1, "shown": True}
+    assert why["trial"] == {"words": ["soup", "warm"], "rank": 1, "shown": True, "refusal": None}
     assert client.post("/v1/why", json=body).json()["trial"] is None
 
 

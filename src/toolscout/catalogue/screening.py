@@ -19,7 +19,7 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.catalogue.stuffing import find_stuffing
 from toolscout.types import Tool
 
-__all__ = ["Finding", "sanitise", "scan", "spelled_out", "suspects", "vet"]
+__all__ = ["Finding", "sanitise", "scan", "screen_change", "spelled_out", "suspects", "vet"]
 
 Kind = Literal["instructions", "invisible", "look-alike", "stuffing"]
 
@@ -89,6 +89,16 @@ def suspects(catalogue: Catalogue) -> frozenset[str]:
     return frozenset(msgspec.json.decode(encoded, type=list[str]))
 
 
+def screen_change(before: Catalogue, after: Catalogue, tool: Tool) -> None:
+    """Find the suspects of a snapshot that differs from another in one tool, without screening the others again."""
+    suspicious_ids = suspects(before) - {tool.id} | ({tool.id} if _is_suspicious(tool) else set())
+    after.pending[SUSPECTS_FORMAT] = msgspec.json.encode(sorted(suspicious_ids))
+
+
+def _is_suspicious(tool: Tool) -> bool:
+    return any(finding.kind in _DEMOTED_KINDS for finding in scan(tool))
+
+
 def _list_suspects(catalogue: Catalogue) -> list[str]:
     suspicious_ids: set[str] = set()
     positions = None
@@ -97,7 +107,7 @@ def _list_suspects(catalogue: Catalogue) -> list[str]:
         kept_ids = {catalogue.ids[position] for position in earlier.kept_positions.tolist()}
         suspicious_ids = kept_ids & set(msgspec.json.decode(encoded, type=list[str]))
     for batch in catalogue.batches(positions):
-        suspicious_ids |= {tool.id for tool in batch if any(finding.kind in _DEMOTED_KINDS for finding in scan(tool))}
+        suspicious_ids |= {tool.id for tool in batch if _is_suspicious(tool)}
     return sorted(suspicious_ids)
 
 

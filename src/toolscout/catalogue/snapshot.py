@@ -101,6 +101,13 @@ class Catalogue:
 
         return cls(0, ((tool.id, tool.name) for tool in tools_by_id.values()), load, added=added)
 
+    def replace_tool(self, tool: Tool) -> Catalogue:
+        """Return a snapshot in memory in which the tool of this id has another definition."""
+        tools = (tool if other.id == tool.id else other for other in self.tools())
+        changed = Catalogue.of(tools, added=self.added)
+        changed.first_seen, changed.disabled, changed.waiting = self.first_seen, self.disabled, self.waiting
+        return changed
+
     def keep_parts(
         self, files: SnapshotFiles | None, find_earlier: Callable[[], EarlierSnapshot | None] | None = None
     ) -> None:

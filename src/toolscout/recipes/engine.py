@@ -18,7 +18,8 @@ import msgspec
 
 from toolscout import encoders
 from toolscout.abstain.decision import build_abstainer
-from toolscout.catalogue.duplicates import Duplicates, find_duplicates
+from toolscout.catalogue.duplicates import find_duplicates
+from toolscout.catalogue.screening import screen_change
 from toolscout.catalogue.store import MAX_IDS_IN_QUERY, Catalogue, Store
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
@@ -275,14 +276,27 @@ class SearchEngine:
                 retrieve = self._build(selection, catalogue, workspace)
                 decide = _build_decision(selection, catalogue, workspace, retrieve)
                 screening.finish()
-            duplicates = self._find_duplicates(catalogue)
-            scan, orders = self.settings.trust_scan, self._read_orders
-            guarded = guard(retrieve, catalogue, workspace, scan=scan, duplicates=duplicates, orders=orders)
-            ready = catalogue, guarded >> decide
+            ready = catalogue, self._guard(retrieve, catalogue, workspace) >> decide
         if not self.store.in_transaction:
             self.store.keep(catalogue)
         self._ready[selection.key] = ready, selection.manifest
         return ready
+
+    def _guard(self, retrieve: Stage, catalogue: Catalogue, workspace: Workspace) -> Pipeline:
+        """Add the stages that every search runs to the ranking of a snapshot; see `recipes.guard`."""
+        duplicates = find_duplicates(catalogue, self.settings.preferred_sources) if self.settings.fold_similar else None
+        scan, orders = self.settings.trust_scan, self._read_orders
+        return guard(retrieve, catalogue, workspace, scan=scan, duplicates=duplicates, orders=orders)
+
+    def _build_changed(self, selection: Selection, catalogue: Catalogue, tool: Tool) -> Pipeline:
+        """Build the pipeline of a selection over a snapshot in which one tool has another definition."""
+        changed = catalogue.replace_tool(tool)
+        if self.settings.trust_scan:
+            screen_change(catalogue, changed, tool)
+        workspace = self.workspace(selection, live=self._find_evidence(selection))
+        retrieve = self._build(selection, changed, workspace)
+        decide = _build_decision(selection, changed, workspace, retrieve)
+        return self._guard(retrieve, changed, workspace) >> decide
 
     def _screen_aside(self, catalogue: Catalogue) -> SecondProcess:
         """Screen the tools of a large catalogue beside the making of its indexes."""
@@ -311,12 +325,6 @@ class SearchEngine:
         except StoreError as error:
             _log.warning("The order of calls is not read from the journal: %s", error)
             return {}
-
-    def _find_duplicates(self, catalogue: Catalogue) -> Duplicates | None:
-        """Return the same tools of several sources, or None if the settings show every tool."""
-        if not self.settings.fold_similar:
-            return None
-        return find_duplicates(catalogue, self.settings.preferred_sources)
 
     def _find_ready(self, selection: Selection) -> tuple[Catalogue, Pipeline] | None:
         """Return the pipeline that is ready for the present catalogue and model, or None."""
@@ -423,19 +431,17 @@ class SearchEngine:
         selection, _ = self.select(recipe, model)
         self.prepare(selection)  # built before the read transaction, so that it can be stored
         search = Search(query=query, k=self.settings.k if k is None else k, visible=visible)
-
-        def rebuild(changed: Catalogue) -> Stage:
-            return self.build(selection, changed, live=self._find_evidence(selection))
-
         with self.store.reading():
             catalogue, pipeline = self.prepare(selection)
+            rebuild = functools.partial(self._build_changed, selection, catalogue)
             [result] = pipeline([search])
             tool_id = find(catalogue, tool)
             trial = rebuild if cures and not words else None
             why = explain(catalogue, pipeline, trial, search, tool_id, self._fill(result))
             if not words:
                 return why
-            return msgspec.structs.replace(why, trial=try_words(catalogue, rebuild, search, tool_id, words))
+            [described] = catalogue.tools([tool_id])
+            return msgspec.structs.replace(why, trial=try_words(rebuild, search, described, words))
 
 
 def _fill(search: Search, tools: Mapping[str, Tool]) -> Search:

@@ -46,15 +46,15 @@ def guard(
         orders: what the journal says of the order of calls; None: nothing.
     """
     workspace = workspace or Workspace()
-    stages: list[Stage] = [retrieve, Names(catalogue)]
-    demote: list[Stage] = []
+    demotion: Demote | None = None
     excluded: AbstractSet[str] = frozenset()
     if scan:
         rivals = find_rivals(catalogue, functools.partial(encode_for_rivals, workspace))
         demotion = Demote(suspects(catalogue), rivals, catalogue)
-        demote, excluded = [demotion], demotion.behind
+        excluded = demotion.behind
+    stages: list[Stage] = [retrieve, Names(catalogue, demotion.find_doubted if demotion else None)]
     stages.append(bring_prerequisites(catalogue, workspace.settings, excluded=excluded, orders=orders))
-    stages += demote
+    stages += [demotion] if demotion else []
     if duplicates is not None:
         stages.append(Fold(catalogue, duplicates))
     return Pipeline([*stages, Cut(k)])

@@ -89,6 +89,17 @@ class Demote(Stage):
                 front.append(hit)
         return front, named_last, last
 
+    def find_doubted(self, search: Search, ids: Sequence[str]) -> frozenset[str]:
+        """Find the tools among `ids` that come last although the query has their name."""
+        if not self.behind and not self.younger:
+            return frozenset()
+        sources = self._find_named_sources(search.query, ids)
+        return frozenset(
+            tool_id
+            for tool_id in ids
+            if self._is_demoted(search, tool_id, sources) or self._is_doubtful_name(tool_id, sources)
+        )
+
     def _has_demotable_hit(self, hits: Sequence[Hit]) -> bool:
         if not self.behind.isdisjoint(hit.id for hit in hits):
             return True

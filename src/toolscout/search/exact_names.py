@@ -1,14 +1,19 @@
 """Exact names win: a search always returns a tool that the query names.
 
-A query names a tool in five ways: the whole query is its name or id; it contains the id; it contains the name in quotes
-or backticks; it contains a name that is an identifier; or it has the form `select:name,name`, which returns these tools
-and nothing else. Case does not matter.
+A query names a tool in five ways: the whole query is its name or id; it contains the id; it contains a name that is an
+identifier; it contains the name in quotes or backticks, and the name is written like an identifier or stands next to a
+word for a tool (`use "copy"`, `the "copy" tool`); or it has the form `select:name,name`, which returns these tools and
+nothing else. Case does not matter.
 
 People write an identifier only when they mean a piece of software: words joined by underscores or dots
 (`get_forecast`, `files.copy`) or by inner capitals (`getForecast`, `GetAirQuality`), or a word with a number of three
 digits (`sha256`). Words that also occur in ordinary sentences (`YouTube`, `user_id`, `example.com`, `mp3`, `v2`) count
 only if the query says that they are names: `run v2`, `the tool user_id`, `v2(…)`. A dictionary word inside a longer
-query is never a name, whatever its case and the punctuation around it (`today.`, `_today`).
+query is never a name, whatever its case and the punctuation around it (`today.`, `_today`): people quote what they want
+translated, sent or written.
+
+If the query says more than names, several tools of one name take at most half of the places. The others stand where
+they rank.
 """
 
 from __future__ import annotations
@@ -16,14 +21,16 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import msgspec
 
 from toolscout.catalogue.store import Catalogue, allows
 from toolscout.search.pipeline import Stage
-from toolscout.types import Hit, Search, Tool
+from toolscout.types import Explanation, Hit, Search, Tool
 
 __all__ = ["EXACT", "Names", "explain_disabled", "explain_waiting", "find_named_tools", "holds_path", "parse_selection"]
 
@@ -52,6 +59,8 @@ _NOUNS: Final = frozenset(("tool", "function", "method", "command", "endpoint", 
 _LINKS: Final = frozenset(
     ("and", "or", "then", "also", "please", "the", "a", "an", "tool", "function", "both", "first")
 )
+_NAMINGS: Final = frozenset(("called", "named"))  # words between `tool` and a name in quotes
+_QUOTE_MARK: Final = " \N{OBJECT REPLACEMENT CHARACTER} "  # stands for other quoted text
 _ADDRESS_MARK: Final = re.compile(r"@|://")
 _IDENTIFIER: Final = re.compile(r"\w(?:[\w./-]*\w)?", re.ASCII)
 _EDGES: Final = ".,;:!?()[]{}<>\"'`“”‘’*，。？！、：；（）「」『』"
@@ -76,8 +85,16 @@ class Names(Stage):
     reads = frozenset({"query", "hits"})
     writes = frozenset({"hits", "reason"})
 
-    def __init__(self, catalogue: Catalogue) -> None:
-        self.catalogue = catalogue
+    def __init__(
+        self, catalogue: Catalogue, find_doubted: Callable[[Search, Sequence[str]], AbstractSet[str]] | None = None
+    ) -> None:
+        """Look for the names of a snapshot.
+
+        Args:
+            catalogue: the snapshot.
+            find_doubted: (search, ids) → those that are demoted, and yield to others of their name; None: none is.
+        """
+        self.catalogue, self.find_doubted = catalogue, find_doubted
         self.lookup = _Lookup(catalogue)
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
@@ -95,9 +112,29 @@ class Names(Stage):
         ids = self._visible_ids(search, find_named_tools(self.lookup, search.query))
         if not ids:
             return search
-        ids.sort(key=lambda tool_id: (-scores.get(tool_id, -math.inf), tool_id))  # tools of one name: best match first
+        doubted = self.find_doubted(search, ids) if self.find_doubted else frozenset[str]()
+        query = search.query.casefold()
+
+        def rank(tool_id: str) -> tuple[bool, bool, float, str]:
+            return tool_id.casefold() not in query, tool_id in doubted, -scores.get(tool_id, -math.inf), tool_id
+
+        ids.sort(key=rank)  # tools of one name: the best match first
+        if not _is_nothing_else(self.lookup, search.query):
+            ids = self._limit_namesakes(search, ids)
         rest = tuple(hit for hit in search.hits if hit.id not in set(ids))
         return msgspec.structs.replace(search, hits=_as_hits(ids, search) + rest, reason=search.reason or None)
+
+    def _limit_namesakes(self, search: Search, ids: Sequence[str]) -> list[str]:
+        """Return the named tools without those that follow when tools of their name have half of the places."""
+        kept, counts, query = [], Counter[str](), search.query.casefold()
+        for tool in self.catalogue.tools(ids):
+            name = tool.name.casefold()
+            if tool.id.casefold() in query:
+                kept.append(tool.id)
+            elif counts[name] < math.ceil(search.k / 2):
+                counts[name] += 1
+                kept.append(tool.id)
+        return kept
 
     def _select(self, search: Search, names: Sequence[str]) -> Search:
         """Return the search with the selected tools as its only hits, in the order of `names`."""
@@ -114,6 +151,16 @@ class Names(Stage):
     def note(self, search: Search) -> str:
         count = sum(1 for _ in itertools.takewhile(lambda hit: hit.why == EXACT, search.hits))
         return f"{count} named exactly" if count else ""
+
+    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+        """Return the rank behind or among the named tools, or None if the query names no tool."""
+        [named] = self.run([search])
+        count = sum(hit.why == EXACT for hit in named.hits)
+        if not count or tool_id not in named.ids:
+            return None
+        rank = named.ids.index(tool_id)
+        note = "the request names it" if rank < count else f"behind {count} that the request names"
+        return Explanation(self.name, rank + 1, named.hits[rank].score, note)
 
 
 def parse_selection(query: str) -> list[str] | None:
@@ -165,15 +212,12 @@ def _is_identifier(text: str, called: bool) -> bool:
 def _find_mentions(query: str, words: Sequence[str], spaced: bool) -> Iterator[tuple[str, int | None]]:
     """Yield (text, place) that may name a tool.
 
-    `place` is the number of the word at which the text begins, or None for the whole query and for quoted text, which
-    need no further sign that they are names.
+    `place` is the number of the word at which the text begins, or None for the whole query and for quoted text that is
+    meant as a name, which need no further sign.
     """
     yield query.strip(), None
     yield query.strip().strip(_EDGES), None
-    for match in _QUOTED_NAME.finditer(query):
-        text = next(group for group in match.groups() if group).strip()
-        if match[1] or not _is_value(text):
-            yield text, None
+    yield from ((text, None) for text in _read_quotes(query))
     for place, word in enumerate(words):
         yield word, place
         if not word.isalnum():
@@ -182,6 +226,52 @@ def _find_mentions(query: str, words: Sequence[str], spaced: bool) -> Iterator[t
             yield from ((part, place) for part in _IDENTIFIER.findall(word))
         if spaced:
             yield from _read_phrases(words, place)
+
+
+def _read_quotes(query: str) -> Iterator[str]:
+    """Yield the texts in quotes and backticks that are meant as names."""
+    for match in _QUOTED_NAME.finditer(query):
+        text = _unquote(match)
+        if (match[1] or not _is_value(text)) and (_is_alone(query) or _is_meant(query, match)):
+            yield text
+
+
+def _unquote(match: re.Match[str]) -> str:
+    """Return the text between the marks."""
+    return next(group for group in match.groups() if group).strip()
+
+
+def _is_nothing_else(lookup: _Lookup, query: str) -> bool:
+    """Tell whether a query is nothing but a name, or nothing but quoted names."""
+    text = query.strip()
+    return bool(lookup.find(text) or lookup.find(text.strip(_EDGES))) or _is_alone(query)
+
+
+def _is_alone(query: str) -> bool:
+    """Tell whether all words of a query stand in quotes or backticks."""
+    return not any(letter.isalnum() for letter in _QUOTED_NAME.sub("", query))
+
+
+def _is_meant(query: str, match: re.Match[str]) -> bool:
+    """Tell whether quoted text is a name: it has the form of an identifier, or words beside it say that it is a tool.
+
+    Such words are `use "copy"`, `the "copy" tool`, `the tool called "copy"`, `use "copy" or "search"`.
+    """
+    if any(_is_identifier(word, True) for word in _unquote(match).split()):
+        return True
+    if any(_plain(word) in _NOUNS for word in query[match.end() :].split(maxsplit=1)[:1]):
+        return True
+    return _ends_with_call(_QUOTED_NAME.sub(_QUOTE_MARK, query[: match.start()]))
+
+
+def _ends_with_call(text: str) -> bool:
+    """Tell whether the last words of a text say that a tool follows: `use the`, `the tool called`."""
+    for word in map(_plain, reversed(text.split()[-MAX_NAME_WORDS:])):
+        if word in _CALLS or word in _NOUNS:
+            return True
+        if word not in _LINKS | _NAMINGS and word != _QUOTE_MARK.strip():
+            return False
+    return False
 
 
 def _read_phrases(words: Sequence[str], place: int) -> Iterator[tuple[str, int]]:

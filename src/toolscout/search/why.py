@@ -1,15 +1,14 @@
 """Explains why a tool is missing from an answer, and what would lift it.
 
 Every cause is a fact that can be checked: a rank, a word that the text has or lacks, another tool's text, a filter. A
-remedy that changes words is tested: the words are added to the tool, the catalogue is indexed again, and the search is
-repeated.
+remedy is tested by a whole search, with names, folding and abstention, and is given only if the search returns the tool
+then. For a remedy that changes words, the words are added to the tool and the catalogue is indexed again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +17,8 @@ import msgspec
 from toolscout.catalogue.store import Catalogue
 from toolscout.errors import NotFound
 from toolscout.indexes.words import tokenize
+from toolscout.search.advised_words import keep_advisable, sort_by_rarity
+from toolscout.search.exact_names import EXACT
 from toolscout.search.pipeline import Stage
 from toolscout.types import Explanation, Search, Tool, render
 
@@ -29,24 +30,9 @@ MAX_PARTS = 6  # parts of a request that are tried by themselves
 MIN_PART_WORDS = 2
 MAX_QUOTED_CHARS = 120  # of a part of a request
 MAX_ADVISED_TOOLS = 20  # more tools than this are no advice
-REQUEST_WORDS = frozenset(  # words of any request, which say nothing about a tool
-    (
-        *("want", "need", "help", "please", "like", "much", "find", "know", "give", "tell", "get", "show", "could"),
-        *("would", "let", "make", "use", "using", "able", "trying", "looking", "look", "see", "going", "go", "got"),
-        *("take", "put", "think", "say", "come", "thanks", "thank", "hello", "hi", "hey", "ok", "okay", "sure", "well"),
-        *("something", "anything", "everything", "someone", "thing", "things", "way", "really", "quickly", "also"),
-        *("now", "today", "tomorrow", "yesterday", "tonight", "right", "currently", "recently", "soon", "later"),
-        *("then", "next", "first", "second", "last", "after", "before", "afterwards", "finally", "one", "two", "three"),
-        *("many", "every", "new", "good", "best", "great"),
-        *("nice", "big", "interested", "wondering", "maybe", "possible"),
-        *("amazing", "interesting", "perfect", "heard", "mood", "ones", "kind", "bit", "lot", "certain", "specific"),
-        *("available", "regarding", "related", "wanted", "needed", "asked", "gave", "following", "via"),
-    )
-)
 _PART_END = re.compile(
     r"(?<![,;:.?!])[,;:.?!]+(?:\s+|$)|\s+(?:and|then|also|but|und|dann|y|luego|et|puis|e|depois)\s+", re.IGNORECASE
 )
-_NAME = re.compile(r"(?<=[^\s.?!:])\s+([A-Z][\w'’-]*)")  # a capital in mid-sentence
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,13 +40,16 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         words: the words that were added.
-        rank: the rank that the tool then has, from 1; None: no stage ranks it.
-        shown: whether that rank is high enough for the answer.
+        rank: the tool's place in the answer then, from 1. If it is not there, its rank before the hits are cut; None:
+            no stage ranks it.
+        shown: whether the answer has the tool then.
+        refusal: why the request is turned away even then; None: it is answered.
     """
 
     words: tuple[str, ...]
     rank: int | None
     shown: bool
+    refusal: str | None = None
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +65,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
         missing: words of the query that the tool lacks.
         ahead: (id, score) of the tools that are returned instead.
         step: the part of the request that ranks the tool best, if it has several; None: the whole request does.
-        step_rank: the tool's rank when this part is asked by itself.
+        step_rank: the tool's place when this part is asked by itself, or its rank if it is not returned then.
         stands_for_it: id of the tool that is returned in its place because it does the same.
         causes: sentences, the most important first.
         fixes: sentences; those that add words were tested.
@@ -127,7 +116,7 @@ def find(catalogue: Catalogue, name: str) -> str:
 def explain(
     catalogue: Catalogue,
     pipeline: Stage,
-    rebuild: Callable[[Catalogue], Stage] | None,
+    rebuild: Callable[[Tool], Stage] | None,
     search: Search,
     tool_id: str,
     answer: Search,
@@ -137,7 +126,7 @@ def explain(
     Args:
         catalogue: the snapshot that was searched.
         pipeline: the pipeline that searched it.
-        rebuild: returns the same recipe over another snapshot, to test a change; None: nothing is tested.
+        rebuild: returns the same pipeline with another definition of a tool, to test a change; None: none is tested.
         search: the query.
         tool_id: an id of the catalogue.
         answer: the result of the pipeline for `search`, with filled hits.
@@ -178,7 +167,7 @@ def _describe_part(absence: _Absence | None) -> dict[str, Any]:
     if absence is None:
         return {}
     part = absence.part
-    fields = {"step": part.text, "step_rank": part.rank} if part else {}
+    fields = {"step": part.text, "step_rank": part.place or part.rank} if part else {}
     return {**fields, "stands_for_it": absence.standing}
 
 
@@ -196,12 +185,20 @@ def _note_absence(
     standing = next((hit.id for hit in answer.hits if tool.id in hit.similar), None)
     part = None if standing else _find_part(pipeline, search, answer, tool.id, rank)
     demotions = [stage.note for stage in stages if stage.stage == "demote"]
-    advisable = _keep_advisable(missing, search.query, part)
-    return _Absence(search, tool, answer, rank, demotions, matched, advisable, part, standing)
+    advisable = keep_advisable(missing, search.query, part.text if part else None)
+    enough = rank if rank is not None and _reaches(pipeline, search, tool.id, rank) else None
+    return _Absence(search, tool, answer, rank, demotions, matched, advisable, part, standing, enough)
+
+
+def _reaches(pipeline: Stage, search: Search, tool_id: str, rank: int) -> bool:
+    """Tell whether a search for as many tools as the rank of a tool returns it, and that many are worth asking for."""
+    if not search.k < rank <= MAX_ADVISED_TOOLS:
+        return False
+    return _find_place(pipeline, msgspec.structs.replace(search, k=rank), tool_id) is not None
 
 
 def _explain_absence(
-    absence: _Absence, catalogue: Catalogue, rebuild: Callable[[Catalogue], Stage] | None
+    absence: _Absence, catalogue: Catalogue, rebuild: Callable[[Tool], Stage] | None
 ) -> tuple[list[str], list[str]]:
     """Return the causes of the absence, and what would lift it."""
     twins = _find_twins(absence.tool, absence.returned_tools)
@@ -213,11 +210,12 @@ def _explain_absence(
 
 
 class _Part(NamedTuple):
-    """A part of a request, and the rank of the tool when it is asked by itself."""
+    """A part of a request, and what the tool gets if it is asked by itself: a rank, and a place if it is returned."""
 
     text: str
     rank: int
     is_step: bool
+    place: int | None = None
 
 
 def _find_part(pipeline: Stage, search: Search, answer: Search, tool_id: str, rank: int | None) -> _Part | None:
@@ -233,7 +231,9 @@ def _find_part(pipeline: Stage, search: Search, answer: Search, tool_id: str, ra
         if (explanation := pipeline.explain(one, tool_id)) is not None and explanation.rank is not None
     ]
     best = min(ranked, key=lambda part: part.rank, default=None)
-    return best if best is not None and (rank is None or best.rank < rank or best.is_step) else None
+    if best is None or (rank is not None and best.rank >= rank and not best.is_step):
+        return None
+    return best._replace(place=_find_place(pipeline, msgspec.structs.replace(search, query=best.text), tool_id))
 
 
 def _cut_clauses(query: str) -> tuple[str, ...]:
@@ -244,23 +244,6 @@ def _cut_clauses(query: str) -> tuple[str, ...]:
         if len(re.findall(r"\w+", clause)) >= MIN_PART_WORDS
     )
     return clauses if len(clauses) > 1 else ()
-
-
-def _keep_advisable(words: Sequence[str], query: str, part: _Part | None) -> tuple[str, ...]:
-    """Return the words that a description could take up.
-
-    Left out are words of any request, values (numbers, and names, which are written with a capital), and words of
-    another part of the request.
-    """
-    names = {word.casefold() for word in _NAME.findall(query)}
-    own = set(re.findall(r"\w+", part.text.casefold())) if part else None
-    return tuple(
-        word
-        for word in words
-        if word.casefold() not in REQUEST_WORDS | names
-        and not any(letter.isdigit() for letter in word)
-        and (own is None or word.casefold() in own)
-    )
 
 
 def _find_role(answer: Search, tool_id: str) -> list[str]:
@@ -309,6 +292,7 @@ class _Absence:
         missing: words of the query that the tool lacks and that its description could take up.
         part: the part of the request that ranks it best; None: the whole request does.
         standing: id of a returned tool that does the same.
+        enough: for how many tools to ask, so that it is returned; None: no reasonable number was found.
     """
 
     search: Search
@@ -320,6 +304,7 @@ class _Absence:
     missing: Sequence[str]
     part: _Part | None
     standing: str | None
+    enough: int | None
 
     @property
     def returned_tools(self) -> list[Tool]:
@@ -328,12 +313,12 @@ class _Absence:
     @property
     def is_turned_away(self) -> bool:
         """Whether the search abstained."""
-        return not self.answer.hits and self.answer.answer not in (None, "tools")
+        return _find_refusal(self.answer) is not None
 
     @property
     def is_found_by_part(self) -> bool:
         """Whether the tool is returned when a part of the request is asked by itself."""
-        return self.part is not None and self.part.rank <= self.search.k
+        return self.part is not None and self.part.place is not None
 
     @property
     def is_cut(self) -> bool:
@@ -348,6 +333,7 @@ def _find_causes(absence: _Absence, twins: Sequence[str]) -> list[str]:
         causes.append(f"the whole request is turned away: {absence.answer.reason}")
     if absence.standing:
         return [*causes, f"{absence.standing} stands for it: it does the same"]
+    causes += _find_name_causes(absence.answer)
     causes += [f"all other tools stand before it: {note}" for note in absence.demotions]
     causes += _find_part_causes(absence)
     causes += _find_text_causes(absence)
@@ -356,14 +342,33 @@ def _find_causes(absence: _Absence, twins: Sequence[str]) -> list[str]:
     return causes + _find_rank_causes(absence)
 
 
+def _find_name_causes(answer: Search) -> list[str]:
+    """Return the cause that other tools are named in the request."""
+    named = [hit.tool.name for hit in answer.hits if hit.why == EXACT and hit.tool]
+    names = list(dict.fromkeys(named))
+    if not names:
+        return []
+    read = "is read as the name of a tool" if len(names) == 1 else "are read as names of tools"
+    return [f"{_list(names)} in the request {read}: tools of that name take {len(named)} of the {answer.k} places"]
+
+
+def _find_refusal(answer: Search) -> str | None:
+    """Return why a request is turned away; None: it is answered."""
+    return None if answer.hits or answer.answer in (None, "tools") else answer.reason or answer.answer
+
+
 def _find_rank_causes(absence: _Absence) -> list[str]:
     """Return the causes that lie in the tool's rank."""
     if absence.is_cut:
         count = sum(hit.role == "prerequisite" for hit in absence.answer.hits)
         causes = [f"{count} of the {absence.search.k} returned tools are prerequisites of others"] if count else []
-        return [*causes, f"it stands at rank {absence.rank}, and {absence.search.k} tools are asked for"]
+        return [*causes, f"it stands at rank {absence.rank}, and {_count_tools(absence.search.k)} asked for"]
     is_unranked = absence.rank is None and absence.part is None and not absence.demotions
     return ["no stage ranks it among its candidates"] if is_unranked else []
+
+
+def _count_tools(count: int) -> str:
+    return "1 tool is" if count == 1 else f"{count} tools are"
 
 
 def _find_fixes(absence: _Absence, twins: Sequence[str]) -> list[str]:
@@ -372,13 +377,13 @@ def _find_fixes(absence: _Absence, twins: Sequence[str]) -> list[str]:
     fixes = []
     if absence.is_found_by_part and absence.part:
         step = absence.part
-        fixes.append(f"ask this step by itself: {_quote(step.text)}, where it stands at rank {step.rank} (tried out)")
+        fixes.append(f"ask this step by itself: {_quote(step.text)}, where it stands at rank {step.place} (tried out)")
     if twins:
         fixes.append(f"say in its description what it does that {twins[0]} does not")
     if absence.is_turned_away and absence.rank is not None and absence.rank <= absence.search.k:
-        fixes.append(f"ask for it by its name, {absence.tool.name}, or set false_rejects to 0")
-    if absence.is_cut and absence.rank is not None and absence.rank <= MAX_ADVISED_TOOLS:
-        fixes.append(f"ask for {absence.rank} tools: -k {absence.rank}")
+        fixes.append(f"ask for it by its id, {absence.tool.id}, or set false_rejects to 0")
+    if absence.enough:
+        fixes.append(f"ask for {absence.enough} tools: -k {absence.enough}")
     return fixes
 
 
@@ -391,7 +396,7 @@ def _find_part_causes(absence: _Absence) -> list[str]:
         return [f"no tool is taken to fit its step, {_quote(part.text)}"]
     if absence.is_found_by_part:
         return [
-            f"it belongs to {_quote(part.text)}, where it stands at rank {part.rank}; the other parts take its place"
+            f"it belongs to {_quote(part.text)}, where it stands at rank {part.place}; the other parts take its place"
         ]
     return [f"it belongs to {_quote(part.text)}, and stands only at rank {part.rank} there"] if part.is_step else []
 
@@ -430,7 +435,7 @@ def _has(tool: Tool, word: str) -> bool:
 
 
 def _lift(
-    catalogue: Catalogue, rebuild: Callable[[Catalogue], Stage], search: Search, tool: Tool, missing: Sequence[str]
+    catalogue: Catalogue, rebuild: Callable[[Tool], Stage], search: Search, tool: Tool, missing: Sequence[str]
 ) -> str | None:
     """Say which missing words, added to the description, bring the tool into the answer; None: none do.
 
@@ -438,45 +443,36 @@ def _lift(
     """
     if not missing:
         return None
-    tried = _sort_by_rarity(missing, catalogue.tools())
+    tried = sort_by_rarity(missing, catalogue.tools())
     for count in range(1, min(MAX_LIFTING_WORDS, len(tried)) + 1):
-        rank = _rank_with_words(catalogue, rebuild, search, tool, tried[:count])
-        if rank is not None and rank <= search.k:
-            return f"with {_list(tried[:count])} in its description it would stand at rank {rank} (tried out)"
+        place = _find_place(rebuild(_add_words(tool, tried[:count])), search, tool.id)
+        if place is not None:
+            return f"with {_list(tried[:count])} in its description it would stand at rank {place} (tried out)"
     return None
 
 
-def try_words(
-    catalogue: Catalogue, rebuild: Callable[[Catalogue], Stage], search: Search, tool_id: str, words: Sequence[str]
-) -> Trial:
+def try_words(rebuild: Callable[[Tool], Stage], search: Search, tool: Tool, words: Sequence[str]) -> Trial:
     """Say where a tool would stand if its description had these words too."""
-    [tool] = catalogue.tools([tool_id])
-    rank = _rank_with_words(catalogue, rebuild, search, tool, words)
-    return Trial(words=tuple(words), rank=rank, shown=rank is not None and rank <= search.k)
+    pipeline = rebuild(_add_words(tool, words))
+    [answer] = pipeline([search])
+    if tool.id in answer.ids:
+        return Trial(words=tuple(words), rank=answer.ids.index(tool.id) + 1, shown=True)
+    explanation = pipeline.explain(search, tool.id)
+    rank = explanation.rank if explanation else None
+    return Trial(words=tuple(words), rank=rank, shown=False, refusal=_find_refusal(answer))
 
 
-def _rank_with_words(
-    catalogue: Catalogue, rebuild: Callable[[Catalogue], Stage], search: Search, tool: Tool, words: Sequence[str]
-) -> int | None:
-    """Return the rank that the tool would have with more words in its description; None: no stage ranks it."""
-    changed = _replace_description(tool, f"{tool.description} {' '.join(words)}".strip())
-    trial = Catalogue.of(changed if other.id == tool.id else other for other in catalogue.tools())
-    explanation = rebuild(trial).explain(search, tool.id)
-    return None if explanation is None else explanation.rank
+def _find_place(pipeline: Stage, search: Search, tool_id: str) -> int | None:
+    """Return the place of a tool in the answer to a search, from 1; None: it is not returned."""
+    [answer] = pipeline([search])
+    return answer.ids.index(tool_id) + 1 if tool_id in answer.ids else None
 
 
-def _sort_by_rarity(words: Sequence[str], tools: Sequence[Tool]) -> list[str]:
-    """Sort words, the rarest in the catalogue first. Words of no tool come last, words of any request are dropped."""
-    terms = {word: set(tokenize(word)) for word in words if word.casefold() not in REQUEST_WORDS}
-    frequency = Counter[str]()
-    for tool in tools:
-        tool_terms = set(tokenize(f"{tool.name} {tool.description}"))
-        frequency.update(word for word, parts in terms.items() if parts & tool_terms)
-    return sorted(terms, key=lambda word: (frequency[word] == 0, frequency[word]))
-
-
-def _replace_description(tool: Tool, description: str) -> Tool:
-    meta = {**tool.meta, "text": f"{tool.meta['text']} {description}"} if "text" in tool.meta else tool.meta
+def _add_words(tool: Tool, words: Sequence[str]) -> Tool:
+    """Return the tool with more words in its description."""
+    added = " ".join(words)
+    description = f"{tool.description} {added}".strip()
+    meta = {**tool.meta, "text": f"{tool.meta['text']} {added}"} if "text" in tool.meta else tool.meta
     return msgspec.structs.replace(tool, description=description, meta=meta)
 
 

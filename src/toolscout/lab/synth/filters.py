@@ -10,7 +10,6 @@ from typing import Final
 
 from toolscout.catalogue.store import Catalogue
 from toolscout.search.exact_names import Names
-from toolscout.search.pipeline import Stage
 from toolscout.types import Search, Tool
 
 __all__ = ["NearDuplicates", "Sieve", "normalise"]
@@ -86,7 +85,7 @@ class Sieve:
             held_out: texts that no query may repeat.
         """
         self._accepted, self._held_out = NearDuplicates(known), NearDuplicates(held_out)
-        self._names: Stage = Names(Catalogue.of(tools))
+        self._names = Names(Catalogue.of(tools))
 
     def refuses(self, text: str, gold: Sequence[str]) -> str | None:
         """Return why a query is refused. None: it is accepted, and later queries must not repeat it."""
@@ -98,7 +97,7 @@ class Sieve:
             return "near_duplicate"
         if text in self._held_out or self._held_out.has_near_duplicate(text):
             return "leak"
-        [search] = self._names([Search(query=text)])
+        [search] = self._names([Search(query=text, k=2 * len(self._names.catalogue))])
         if set(search.ids) & set(gold):
             return "names_tool"
         self._accepted.add(text)

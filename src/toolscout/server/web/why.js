@@ -110,8 +110,9 @@ function describePlace(why) {
 
 function describeTrial({ trial }) {
   const words = `With ${quoted(trial.words)} in its description`;
+  if (trial.refusal) return `${words} the request would still be turned away: ${trial.refusal}`;
   if (trial.rank === null) return `${words} no stage would find it either.`;
-  return `${words} it would stand at rank ${number(trial.rank)}, ${trial.shown ? "and the answer would show it. Add the words at its source, then sync the source." : "which is still too low."}`;
+  return `${words} it would stand at rank ${number(trial.rank)}, ${trial.shown ? "and the answer would show it. Add the words at its source, then sync the source." : "and the answer would still not show it."}`;
 }
 
 function drawCures(why, view, retry, trial) {
