@@ -22,6 +22,7 @@ import msgspec
 
 from toolscout.search import step_words as words
 from toolscout.search.shipped import read_shipped
+from toolscout.search.step_references import complete_references
 
 __all__ = [
     "BUNDLED_STEPS",
@@ -42,7 +43,6 @@ STEPS_FORMAT: Final = "steps/1"
 MAX_DESCRIBED_REQUESTS: Final = 64  # whose cuts are remembered
 MAX_SPLIT_CHARS: Final = 3_000  # longer requests are documents, and are not split
 MAX_STEPS: Final = 8
-MAX_REFERENCE_TOKENS: Final = 5
 MAX_LEAD_IN_TOKENS: Final = 8
 
 _PROTECTED: Final = re.compile(
@@ -401,7 +401,7 @@ class Splitter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         spans = self.find_spans(text)
         if len(spans) < 2:
             return (text,)
-        return _complete_references([text[start:end].strip() for start, end in spans])
+        return complete_references([text[start:end].strip() for start, end in spans])
 
     def find_spans(self, text: str) -> list[tuple[int, int]]:
         """Return where each step starts and ends."""
@@ -462,35 +462,6 @@ def _find_message_end(text: str, start: int) -> int:
     """Return where the sentence ends that begins at a place, or the line."""
     end = re.compile(r"[.!?](?=\s+[A-Z])|\n").search(text, start)
     return end.start() if end else len(text)
-
-
-def _complete_references(steps: Sequence[str]) -> tuple[str, ...]:
-    """Append to each step what its words for a place or a thing stand for in the step before."""
-    completed: list[str] = []
-    for number, step in enumerate(steps):
-        tokens = {token.lower() for token in _TOKEN.findall(step)}
-        added = ""
-        if number and tokens & words.PLACE_REFERENCES:
-            added = _find_object(steps[number - 1], after_preposition=True)
-        elif number and len(tokens) <= 8 and tokens & words.THING_REFERENCES:
-            added = _find_object(steps[number - 1], after_preposition=False)
-        completed.append(f"{step} ({added})" if added and added.lower() not in step.lower() else step)
-    return tuple(completed)
-
-
-def _find_object(step: str, *, after_preposition: bool) -> str:
-    """Return what a step acts on: the words after its first verb, at most `MAX_REFERENCE_TOKENS`.
-
-    With `after_preposition`, the words after its last preposition, which name the place (`… to the folder Docs`).
-    """
-    tokens = _TOKEN.findall(step)
-    lowered = [token.lower() for token in tokens]
-    places = [n for n, word in enumerate(lowered) if word in words.PREPOSITIONS and n + 1 < len(tokens)]
-    verbs = [n for n, word in enumerate(lowered) if word in words.VERBS]
-    start = places[-1] + 1 if after_preposition and places else verbs[0] + 1 if verbs else 0
-    empty = words.PRONOUNS | words.PREPOSITIONS | words.ANAPHORA | words.PARTICLES
-    kept = [token for token in tokens[start:] if token.lower() not in empty]
-    return " ".join(kept[:MAX_REFERENCE_TOKENS])
 
 
 @functools.cache
