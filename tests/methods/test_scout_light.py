@@ -19,7 +19,7 @@ from toolscout.methods import scout_light
 from toolscout.methods.scout_light import _can_classify
 from toolscout.methods.shared.mixture import Part, _QueryMemory, load_mixture, mix_usages
 from toolscout.methods.shared.ngrams import Ngrams
-from toolscout.methods.shared.usage import Grown, HybridScorer, Learned
+from toolscout.methods.shared.usage import HybridScorer, Learned, LiveEstimate
 from toolscout.methods.shared.usage_fit import FitData
 from toolscout.recipes import registry
 from toolscout.recipes.fit import Lesson, fit
@@ -62,7 +62,7 @@ ROW = np.ones(2, np.float32)
 def test_a_newer_tool_is_estimated_by_the_parts_that_can_know_it() -> None:
     """Two tools were there at the fit; calls of a third came after it."""
     votes = Learned(
-        lambda text, row: np.array([1.0, 0.0]), lambda texts, gold, n: lambda text, row: Grown(np.eye(n)[2])
+        lambda text, row: np.array([1.0, 0.0]), lambda texts, gold, n: lambda text, row: LiveEstimate(np.eye(n)[2])
     )
     mixture = mix(votes, CLASSIFIER, 0.25)
     assert mixture.grow is not None
@@ -84,7 +84,9 @@ def test_new_requests_count_although_the_classifier_does_not_know_them(
     voting_share: float, fresh: list[float], expected: list[float]
 ) -> None:
     old = np.array([0.5, 0.5]) * (1 - sum(fresh))
-    votes = Learned(lambda text, row: np.zeros(2), lambda *_: lambda text, row: Grown(old + fresh, np.array(fresh)))
+    votes = Learned(
+        lambda text, row: np.zeros(2), lambda *_: lambda text, row: LiveEstimate(old + fresh, np.array(fresh))
+    )
     mixture = mix(votes, CLASSIFIER, voting_share)
     assert mixture.grow is not None
     assert mixture.grow(["a"], [np.array([1])], 2)("a", ROW).probabilities.tolist() == pytest.approx(expected, abs=1e-5)

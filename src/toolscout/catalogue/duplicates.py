@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.catalogue.services import Services, Text
+from toolscout.catalogue.services import DescriptionWords, Services
 from toolscout.catalogue.similar import limit_holders, word_overlap
 from toolscout.catalogue.store import Catalogue
 from toolscout.catalogue.tool_words import read_tool_words
@@ -111,7 +111,7 @@ class _Readings:
         tool_words = read_tool_words(catalogue)
         self.sources = [sys.intern(tool_id.partition("/")[0]) for tool_id in catalogue.ids]
         self.words, self.names = tool_words.texts, tool_words.names
-        self.checksums = tool_words.texts.sum_words() + tool_words.said.sum_words()
+        self.checksums = tool_words.texts.compute_checksums() + tool_words.source_mentions.compute_checksums()
         self.parameters, self.required = tool_words.parameters, tool_words.required
         self.services = Services(self.sources, tool_words)
         source_numbers = {source: number for number, source in enumerate(self.services.words)}
@@ -230,7 +230,7 @@ def _list_candidates(readings: _Readings) -> Iterator[tuple[int, int]]:
         yield from zip(others.tolist(), numbers.tolist(), strict=True)
 
 
-def _overlap_texts(one: Text, other: Text) -> float:
+def _overlap_texts(one: DescriptionWords, other: DescriptionWords) -> float:
     """Return how much of two descriptions is the same, without the names of the sources, 0 to 1.
 
     A source may name another's service ("todoist" in `my-tasks`), so it is 1 if they are the same with the names.

@@ -200,9 +200,9 @@ def _read_result(schema: Any) -> _Result:
         around = around or _read_title(node)
         inner = list(_list_inner_schemas(node, around))
         has_properties = has_properties or isinstance(node.get("properties"), Mapping)
-        found = list(_list_id_holders(node, around))
-        holders.update(found)
-        nouns.update(holder[-1] for holder in found if holder)
+        id_holders = list(_list_id_holders(node, around))
+        holders.update(id_holders)
+        nouns.update(holder[-1] for holder in id_holders if holder)
         if node.get("type") in ("object", "array") and not inner:
             holders.add(around)  # it may hold anything
         waiting += inner

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from toolscout.catalogue.tool_words import ToolWords
 from toolscout.indexes.words import tokenize
 
-__all__ = ["Services", "Text"]
+__all__ = ["DescriptionWords", "Services"]
 
 MAX_SERVICE_SHARE: Final = 0.08  # a word in the names of more sources than this share names no service
 MIN_COMMON_SOURCES: Final = 8
@@ -32,7 +32,7 @@ _SAME_SERVICE: Final = re.compile(rf"(?<![a-z])({'|'.join(SAME_SERVICES)})(?![a-
 _SPELLINGS: Final = [(frozenset(tokenize(plain)), tokenize(other)[0]) for other, plain in SAME_SERVICES.items()]
 
 
-class Text(NamedTuple):
+class DescriptionWords(NamedTuple):
     """The words of a tool's description as numbers.
 
     Attributes:
@@ -58,21 +58,21 @@ class Services:
     def __init__(self, sources: Sequence[str], tool_words: ToolWords) -> None:
         """Read the names of the sources, one for each tool."""
         self.numbers, self._sources, self._tool_words = dict(tool_words.numbers), sources, tool_words
-        self._says_source = (tool_words.said.sizes > 0).tolist()
-        found = _find_services(sources)
-        self.words = {source: self.number_words(words) for source, words in found.items()}
-        self.spellings = {source: self.number_words(_add_spellings(words)) for source, words in found.items()}
+        self._says_source = (tool_words.source_mentions.sizes > 0).tolist()
+        service_words = _find_services(sources)
+        self.words = {source: self.number_words(words) for source, words in service_words.items()}
+        self.spellings = {source: self.number_words(_add_spellings(words)) for source, words in service_words.items()}
 
     def number_words(self, words: Iterable[str]) -> frozenset[int]:
         """Return the numbers of words, which get one if they have none."""
         return frozenset(self.numbers.setdefault(word, len(self.numbers)) for word in words)
 
-    def read_text(self, tool: int) -> Text:
+    def read_text(self, tool: int) -> DescriptionWords:
         """Return the words of a tool's description."""
-        texts, said = self._tool_words.texts, self._tool_words.said
-        without_source = texts.read(tool)
-        words = without_source | said.read(tool) if self._says_source[tool] else without_source
-        return Text(words, without_source, self.spellings[self._sources[tool]] & words)
+        without_source = self._tool_words.texts.read(tool)
+        mentions = self._tool_words.source_mentions
+        words = without_source | mentions.read(tool) if self._says_source[tool] else without_source
+        return DescriptionWords(words, without_source, self.spellings[self._sources[tool]] & words)
 
     def differ(self, one: int, other: int) -> bool:
         """Tell whether each of two tools names its own service, and neither says a word of the other's."""

@@ -36,7 +36,7 @@ SAME_PARAMETERS: Final = {
     **dict.fromkeys(("command", "cmd"), "command"),
     **dict.fromkeys(("expression", "expr"), "expression"),
 }
-SETS: Final = ("compared", "texts", "said", "names", "parameters", "required")
+SETS: Final = ("compared", "texts", "source_mentions", "names", "parameters", "required")
 
 
 class ToolWords:
@@ -46,7 +46,7 @@ class ToolWords:
         numbers: word → its number in all sets, ascending.
         compared: of the description, without numbers: a flood may count its tools and change nothing else.
         texts: of the description, without the name of the tool's own source.
-        said: of that name where a sentence says it (`in HubSpot`), and no address (`@acme/hubspot`).
+        source_mentions: of that name, where a sentence mentions it (`in HubSpot`); not in an address (`@acme/hubspot`).
         names: of the name.
         parameters: of the outermost parameters, each by the name that tools mostly use for the same value.
         required: of the required ones.
@@ -55,7 +55,8 @@ class ToolWords:
     def __init__(self, words: Iterable[str], sets: Mapping[str, WordSets]) -> None:
         """Take the words in the order of their numbers, and a table for each name of `SETS`."""
         self.numbers = {word: number for number, word in enumerate(words)}
-        self.compared, self.texts, self.said, self.names, self.parameters, self.required = map(sets.__getitem__, SETS)
+        self.compared, self.texts, self.source_mentions = (sets[name] for name in SETS[:3])
+        self.names, self.parameters, self.required = (sets[name] for name in SETS[3:])
 
 
 def read_tool_words(catalogue: Catalogue) -> ToolWords:
@@ -108,7 +109,9 @@ def _add_words(builders: Mapping[str, WordSetsBuilder], tool: Tool, source_names
     texts = words if without_source == description else tokenize(without_source)
     builders["texts"].add(texts)
     without_address = pattern.sub(_drop_address, description) if texts is not words else without_source
-    builders["said"].add(set() if without_address == without_source else {*tokenize(without_address)} - {*texts})
+    builders["source_mentions"].add(
+        set() if without_address == without_source else {*tokenize(without_address)} - {*texts}
+    )
     builders["names"].add(tokenize(split_identifiers(tool.name)))
     builders["parameters"].add(_name_parameters(parameter_names(tool.parameters, 1)))
     builders["required"].add(_name_parameters(_list_required(tool)))

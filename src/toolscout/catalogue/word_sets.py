@@ -102,7 +102,7 @@ class WordSets:
         holds[np.searchsorted(self.ends, np.flatnonzero(self.words == word), side="right") - 1] = True
         return holds
 
-    def sum_words(self) -> npt.NDArray[np.uint64]:
+    def compute_checksums(self) -> npt.NDArray[np.uint64]:
         """Return a checksum of each set: sets with different words have the same one hardly ever."""
         n_words = int(self.words.max(initial=-1)) + 1
         values = np.random.default_rng(0).integers(0, 2**63, n_words, dtype=np.uint64)

@@ -173,7 +173,7 @@ def _recommend(
         return {"recommended": None, "sure": sure, "note": ""}
     note = (
         f"{recipes[0]} finds more here, but these requests are made of the tools' own words, which favours it. "
-        f"With {MIN_LOGGED_QUERIES} logged requests it can be recommended too"
+        f"With {MIN_LOGGED_QUERIES} logged requests it can be recommended too."
     )
     return {"recommended": eligible[0], "sure": sure, "note": note if recipes[0] != eligible[0] else ""}
 

@@ -96,7 +96,7 @@ def _print_result(result: Selftest, serving: str) -> None:
             f"({serving} serves now). Add more tools with descriptions."
         )
         return
-    note = f"\n{result.note}." if result.note else ""
+    note = f"\n{result.note}" if result.note else ""
     certainty = "" if result.sure else ", though not significantly better than the next"
     advice = "" if result.recommended == serving else f" ({serving} serves now)"
     click.echo(f"recommended: {result.recommended}{certainty}{advice}{note}")

@@ -261,7 +261,7 @@ class LiveEvidence:
 
     def __call__(self) -> tuple[int, tuple[Example, ...]]:
         """Return a version that changes with the examples, and the examples, the oldest first."""
-        first, last = self._journal.bounds()
+        first, last = self._journal.read_bounds()
         with self._lock:
             if last > self._last_row or first != self._first_row:
                 self._update(first, last)
@@ -274,20 +274,20 @@ class LiveEvidence:
         `MAX_LIVE_EVENTS` events are.
         """
         before, after = [*self._examples.values()], max(self._after, last - MAX_LIVE_EVENTS)
-        is_anew = self._last_row < 0 or first != self._first_row
-        updated = [] if is_anew else self._journal.trails_since(self._last_row, until=last)
-        if is_anew or len(updated) >= MAX_UPDATED_TRAILS:
+        reads_all = self._last_row < 0 or first != self._first_row
+        updated = [] if reads_all else self._journal.trails_since(self._last_row, until=last)
+        if reads_all or len(updated) >= MAX_UPDATED_TRAILS:
             self._examples = {}  # a call may have been judged bad, or forgotten
             self._caller_and_key = {
                 row: key for row, key, _ in _read_keys(self._journal.trails(after=after, until=last)) if key
             }
             self._select(last, {})
         else:
-            self._bring_up(updated, after, last)
+            self._take_in_changes(updated, after, last)
         self._first_row, self._last_row = first, last
         self._version += before != [*self._examples.values()]
 
-    def _bring_up(self, updated: Sequence[Trail], after: int, last: int) -> None:
+    def _take_in_changes(self, updated: Sequence[Trail], after: int, last: int) -> None:
         """Forget the searches up to the row `after`, and take in those that changed."""
         while self._caller_and_key and (oldest := next(iter(self._caller_and_key))) <= after:
             del self._caller_and_key[oldest]

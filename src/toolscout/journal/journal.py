@@ -329,9 +329,9 @@ class Journal(Database):
 
     def last(self) -> int:
         """Return the row id of the newest event ever written, removed ones included; 0: there was none."""
-        return self.bounds()[1]
+        return self.read_bounds()[1]
 
-    def bounds(self) -> tuple[int, int]:
+    def read_bounds(self) -> tuple[int, int]:
         """Return the row ids of the oldest event that is there and of the newest ever written; 0: there is none."""
         newest = "SELECT seq FROM sqlite_sequence WHERE name = 'events'" if self.dialect is SQLITE else LAST_ROW
         with self.reading() as connection:

@@ -56,7 +56,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
         """Return the weight of each query in ascending order of id, `(n,)`, mean 1.
 
         A query weighs the mean weight of its calls. The queries of a caller are scaled down if together they weigh more
-        than the limit, as if each unit were an example.
+        than `limit_per_caller` allows, which counts a weight of 1 as one example.
         """
         ids = sorted(self.qrels)
         callers = [self.callers[query] for query in ids]

@@ -17,7 +17,7 @@ from toolscout.indexes import top_k
 from toolscout.methods.shared.dev_choice import choose_best
 from toolscout.methods.shared.ngrams import Bags, Ngrams, hash_features
 from toolscout.methods.shared.tuning import Amount, Count
-from toolscout.methods.shared.usage import Blend, Encode, Grown, GrownUsage, Learned
+from toolscout.methods.shared.usage import Blend, Encode, Learned, LiveEstimate, LiveUsage
 from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod
 
 __all__ = ["Log", "Neighbours", "Options"]
@@ -92,7 +92,7 @@ def _share_evenly(gold: Sequence[Places]) -> Bags:
     return Bags(np.cumsum([0, *lengths]), np.concatenate(gold), shares)
 
 
-def _vote_together(fitted: Log, fresh: Log, text: str, row: Vectors, k: int, focus: float) -> Grown:
+def _vote_together(fitted: Log, fresh: Log, text: str, row: Vectors, k: int, focus: float) -> LiveEstimate:
     """Count the votes of the nearest queries of two logs. The tools of `fresh` begin with those of `fitted`."""
     (fitted_rows, fitted_similarities), (fresh_rows, fresh_similarities) = (
         fitted.nearest(text, row),
@@ -100,7 +100,7 @@ def _vote_together(fitted: Log, fresh: Log, text: str, row: Vectors, k: int, foc
     )
     similarities = np.concatenate([fitted_similarities, fresh_similarities])
     if not similarities.size:
-        return Grown(np.zeros(fresh.n_tools), np.zeros(fresh.n_tools))
+        return LiveEstimate(np.zeros(fresh.n_tools), np.zeros(fresh.n_tools))
     chosen = np.argsort(-similarities, kind="stable")[:k]
     ballots = np.exp(focus * (similarities[chosen] - similarities[chosen[0]]))
     ballots /= ballots.sum()
@@ -113,7 +113,7 @@ def _vote_together(fitted: Log, fresh: Log, text: str, row: Vectors, k: int, foc
 
     fitted_votes = count_votes(fitted, fitted_rows[chosen[is_fitted]], ballots[is_fitted])
     fresh_votes = count_votes(fresh, fresh_rows[chosen[~is_fitted] - len(fitted_rows)], ballots[~is_fitted])
-    return Grown(fitted_votes + fresh_votes, fresh_votes)
+    return LiveEstimate(fitted_votes + fresh_votes, fresh_votes)
 
 
 class Neighbours(UsageMethod):
@@ -161,7 +161,7 @@ class Neighbours(UsageMethod):
         def usage(text: str, row: Vectors) -> Scores:
             return log.votes(*log.nearest(text, row), k, focus)
 
-        def grow(texts: Sequence[str], new: Sequence[Places], n_tools: int) -> GrownUsage:
+        def grow(texts: Sequence[str], new: Sequence[Places], n_tools: int) -> LiveUsage:
             fresh = log.make_companion(encode(texts), texts, new, n_tools)
             return lambda text, row: _vote_together(log, fresh, text, row, k, focus)
 

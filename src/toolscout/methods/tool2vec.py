@@ -39,9 +39,9 @@ from toolscout.methods.shared.usage import (
     DESCRIPTION_ENCODER,
     Blend,
     Encode,
-    Grown,
-    GrownUsage,
     Learned,
+    LiveEstimate,
+    LiveUsage,
     TunedBlend,
     Usage,
     build_usage_stage,
@@ -137,7 +137,7 @@ class Tool2Vec(UsageMethod):
         """Load the means of a model; they grow with the queries used since the fit, if their lengths are known."""
         means, used, beta = arrays["means"], arrays["uses"] > 0, settings["beta"]
 
-        def grow(texts: Sequence[str], new: Sequence[Places], n_tools: int) -> GrownUsage:
+        def grow(texts: Sequence[str], new: Sequence[Places], n_tools: int) -> LiveUsage:
             sums = np.zeros((n_tools, means.shape[1]), dtype=np.float32)
             sums[: len(means)] = means * arrays["lengths"][:, None]
             for row, gold in zip(encode(texts), new, strict=True):
@@ -145,7 +145,7 @@ class Tool2Vec(UsageMethod):
             any_use = np.concatenate([used, np.zeros(n_tools - len(used), dtype=np.bool_)])
             any_use[np.concatenate(new)] = True
             usage = _make_usage(unit_rows(sums), any_use, beta)
-            return lambda text, row: Grown(usage(text, row))
+            return lambda text, row: LiveEstimate(usage(text, row))
 
         return Learned(_make_usage(means, used, beta), grow if "lengths" in arrays else None)
 

@@ -200,8 +200,8 @@ class Request:
         her" means `unfollow`. There the shared stem speaks for neither if enough else speaks for the longer verb.
         """
         (front_stands, first), (behind_stands, second) = self._weigh(front, words), self._weigh(behind, words)
-        for_front = first.weight + self._turn(second) + self._weigh_effect(front, behind)
-        for_behind = second.weight + self._turn(first) + self._weigh_effect(behind, front)
+        for_front = first.weight + self._weigh_negation(second) + self._weigh_effect(front, behind)
+        for_behind = second.weight + self._weigh_negation(first) + self._weigh_effect(behind, front)
         if behind.endswith(front):
             for_front -= LITERAL_WEIGHT if front_stands and for_behind >= MIN_DERIVED_EVIDENCE else 0.0
         elif front_stands and not first.against:
@@ -211,7 +211,7 @@ class Request:
         lead = for_behind - for_front
         return lead >= MIN_LEAD or (lead >= 0.0 and self._is_likelier(behind, front, first))
 
-    def _turn(self, evidence: Evidence) -> float:
+    def _weigh_negation(self, evidence: Evidence) -> float:
         """Return how strongly the negation of a verb speaks for its opposite: not at all where a request asks more.
 
         "Do not delete it" may mean that something shall be there. "Do not delete it, just rename it" says what it
@@ -229,7 +229,7 @@ class Request:
         Whoever wants something ended says so, and whoever wants to know something asks. So an order with no such word
         means the verb that makes or changes something.
         """
-        if for_other.weight or for_other.against > self._turn(for_other):
+        if for_other.weight or for_other.against > self._weigh_negation(for_other):
             return False
         is_ending = get_effects().get(other) == "-" and (other, verb) in get_reversals()
         if self._asks or not (is_ending or (verb in CHANGING and other in READING)) or is_plainly_foreign(self._text):
@@ -249,7 +249,7 @@ class Request:
         mine, its = get_effects().get(verb), get_effects().get(other)
         if mine is None or its is None or mine == its:
             return 0.0
-        weight = EFFECT_SHARE * (self._effects[mine].weight + self._turn(self._effects[its]))
+        weight = EFFECT_SHARE * (self._effects[mine].weight + self._weigh_negation(self._effects[its]))
         if (verb, other) in get_reversals():
             weight += self._effects[UNDO].weight + (self._effects[BACK].weight if mine == "+" else 0.0)
         return weight

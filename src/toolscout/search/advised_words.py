@@ -35,13 +35,13 @@ def keep_advisable(words: Sequence[str], query: str, part: str | None) -> tuple[
     another part of the request.
     """
     names = {word.casefold() for word in _NAME.findall(query)}
-    own = set(re.findall(r"\w+", part.casefold())) if part else None
+    words_of_part = set(re.findall(r"\w+", part.casefold())) if part else None
     return tuple(
         word
         for word in words
         if word.casefold() not in REQUEST_WORDS | names
         and not any(letter.isdigit() for letter in word)
-        and (own is None or word.casefold() in own)
+        and (words_of_part is None or word.casefold() in words_of_part)
     )
 
 

@@ -40,9 +40,7 @@ MIN_GAIN_SHARE: Final = 0.15  # of what the aim lacks to 1: an answer ends where
 DOUBTED_SHARE: Final = 0.6  # of what a tool brings to a list, if the list's step is doubted
 SURE_STEP: Final = 0.9  # probability of being a step from which one counts wholly
 UNSURE_POWER: Final = 3  # below, it counts by this power of the proportion
-UNSURE_WHOLE_SHARE: Final = (
-    2.0  # added to what a tool brings to the unsplit request, if one of its steps is surely none
-)
+UNSURE_WHOLE_SHARE: Final = 2.0  # added to the share of the unsplit request, if one of its steps is surely none
 STRAY_SHARE: Final = 0.3  # of what a tool brings to the list of an unsure step that strays from the request
 MAX_RANK_IN_WHOLE: Final = 20  # a step strays if its best tool is not among so many of the unsplit request
 MIN_MERGED_HITS: Final = 20  # so many places are given out one by one, or k; the others follow by score

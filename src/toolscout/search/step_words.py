@@ -363,7 +363,9 @@ def _announces(sentence: str, mark: str) -> bool:
 def _begins_request(tokens: list[str]) -> bool:
     """Tell whether a sentence begins as a question of its own or as a command: "what time", "order the following"."""
     start, behind = (*tokens, "", "")[:2]
-    if start in QUESTIONS | _EMPTY_VERBS and (behind in _ASKED) is (start in _EMPTY_VERBS):
+    if start in _EMPTY_VERBS and behind in _ASKED:  # "do you know …"
+        return True
+    if start in QUESTIONS - _EMPTY_VERBS and behind not in _ASKED:  # "what time …", but not "what I want:"
         return True
     verb, behind = (*(token for token in tokens if token not in POLITE), "", "")[:2]
     return verb in VERBS - _EMPTY_VERBS and behind not in _AFTER_NOUN

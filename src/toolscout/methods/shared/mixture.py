@@ -13,7 +13,7 @@ import numpy as np
 
 from toolscout.arrays import Arrays, Places, Scores, Vectors
 from toolscout.encoders import Encoder
-from toolscout.methods.shared.usage import Grown, GrownUsage, Learned, Usage
+from toolscout.methods.shared.usage import Learned, LiveEstimate, LiveUsage, Usage
 from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod
 
 __all__ = ["ALL_COLUMNS", "JoinedEncoder", "Part", "load_mixture", "mix_on_dev", "mix_usages"]
@@ -53,10 +53,10 @@ class _QueryMemory:
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         """Encode queries as rows; forget the rows of all others."""
-        known = self._rows  # another thread may replace them meanwhile
-        missing = [text for text in dict.fromkeys(texts) if text not in known]
+        earlier_rows = self._rows  # another thread may replace them meanwhile
+        missing = [text for text in dict.fromkeys(texts) if text not in earlier_rows]
         fresh = dict(zip(missing, self._encoder.encode(missing, "query"), strict=True)) if missing else {}
-        self._rows = rows = {text: fresh[text] if text in fresh else known[text] for text in texts}
+        self._rows = rows = {text: fresh[text] if text in fresh else earlier_rows[text] for text in texts}
         return np.array([rows[text] for text in texts], dtype=np.float32)
 
 
@@ -96,7 +96,7 @@ class Part(NamedTuple):
         if grow_part is None:
             return Learned(self._take_whole_rows(learned.usage))
 
-        def grow(texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> GrownUsage:
+        def grow(texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> LiveUsage:
             grown = grow_part(texts, gold, n_tools)
             return lambda text, row: grown(text, row[self.columns])
 
@@ -140,30 +140,34 @@ def load_mixture(
 
     n_fitted = len(arrays["uses"])
 
-    def grow(texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> GrownUsage:
+    def grow(texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> LiveUsage:
         growing = [(share, part.grow(texts, gold, n_tools)) for share, part in loaded if part.grow]
         fixed = [(share, _widen(part.usage, n_tools)) for share, part in loaded if not part.grow]
 
-        def usage(text: str, row: Vectors) -> Grown:
-            grown = [(share, grown_part(text, row)) for share, grown_part in growing]
-            informed = [(share, part.probabilities) for share, part in grown]
+        def usage(text: str, row: Vectors) -> LiveEstimate:
+            estimates = [(share, estimate(text, row)) for share, estimate in growing]
+            informed = [(share, part.probabilities) for share, part in estimates]
             probabilities = _compute_mean(informed + [(share, estimate(text, row)) for share, estimate in fixed])
-            probabilities = _raise_fresh(probabilities, grown)
+            probabilities = _raise_fresh(probabilities, estimates)
             if informed:  # the others cannot know tools that came after the fit
                 probabilities[n_fitted:] = _compute_mean(informed)[n_fitted:]
-            return Grown(probabilities)
+            return LiveEstimate(probabilities)
 
         return usage
 
     return Learned(mix_usages([(share, part.usage) for share, part in loaded]), grow)
 
 
-def _raise_fresh(probabilities: Scores, grown: Sequence[tuple[float, Grown]]) -> Scores:
+def _raise_fresh(probabilities: Scores, estimates: Sequence[tuple[float, LiveEstimate]]) -> Scores:
     """Raise the share of new queries to `MIN_FRESH_SHARE` where only new ones vote; in proportion where some do.
 
     The parts that do not vote learn new queries in the next fit only, and might outvote them until then.
+
+    Args:
+        probabilities: of each tool, by all parts, `(tools,)`.
+        estimates: share and estimate of each part that takes in new queries.
     """
-    voters = [(share, part.fresh) for share, part in grown if part.fresh is not None]
+    voters = [(share, part.fresh) for share, part in estimates if part.fresh is not None]
     voting_share = sum(share for share, _ in voters)
     if not 0 < voting_share < MIN_FRESH_SHARE:
         return probabilities

@@ -43,10 +43,10 @@ __all__ = [
     "DescriptionScorer",
     "Encode",
     "Grow",
-    "Grown",
-    "GrownUsage",
     "HybridScorer",
     "Learned",
+    "LiveEstimate",
+    "LiveUsage",
     "Mix",
     "TunedBlend",
     "UsageIndex",
@@ -63,21 +63,21 @@ Usage = Callable[[str, Vectors], Scores]
 Encode = Callable[[Sequence[str]], Vectors]
 
 
-class Grown(NamedTuple):
-    """What usage estimates after new queries were taken in.
+class LiveEstimate(NamedTuple):
+    """What usage estimates of a query, with the queries that came since the fit.
 
     Attributes:
         probabilities: of each tool, `(tools,)`; see `Usage`.
-        fresh: the part of them that the new queries gave, `(tools,)`; None: a method does not tell.
+        fresh: the part of them that the newer queries gave, `(tools,)`; None: the method cannot tell.
     """
 
     probabilities: Scores
     fresh: Scores | None = None
 
 
-GrownUsage = Callable[[str, Vectors], Grown]
-Grow = Callable[[Sequence[str], Sequence[Places], int], GrownUsage]
-"""(texts of new queries, the positions of their tools, how many tools there are) → usage that includes the new queries.
+LiveUsage = Callable[[str, Vectors], LiveEstimate]
+Grow = Callable[[Sequence[str], Sequence[Places], int], LiveUsage]
+"""(texts of new queries, the positions of their tools, how many tools there are) → usage with the new queries.
 
 The tools of the model come first, then those that only new queries used.
 """

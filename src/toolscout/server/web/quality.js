@@ -80,7 +80,7 @@ function drawScores(result) {
     h("p", { id: "selftest-summary" }, result.recommended
       ? [h("strong", {}, result.recommended), ` is recommended${result.sure ? "" : ", though not significantly better than the next"}.`]
       : "There are too few queries to tell which recipe is best. Add tools with descriptions."),
-    result.note ? h("p", { class: "note" }, `${result.note}.`) : null,
+    result.note ? h("p", { class: "note" }, result.note) : null,
     table(columns, result.rows.map((row) => [row.recipe, ...measures.map((name) => percent(row.measures[name])), percent(row.no_tool)]), "Recipes"),
     Object.entries(result.problems).map(([name, text]) => h("p", { class: "note bad" }, `${name}: ${text}`)),
     h("p", { class: "quiet" }, `${count(result.n_tools, "tool")}; queries: ${asked}.`),
