@@ -25,6 +25,18 @@ pytest.importorskip("opentelemetry.sdk", reason="needs the extra `otel`")
 pytestmark = [pytest.mark.net]
 SERVER = Path(__file__).parents[1] / "servers" / "traced.py"
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+CARRY_ON = f"""
+import json, sys
+from opentelemetry import baggage, trace
+from opentelemetry.context import attach
+from opentelemetry.propagate import extract
+from toolscout.access import telemetry
+with telemetry.start(sys.argv[1], "test", 1):
+    caller = extract({{"traceparent": "00-{TRACE}-{SPAN}-00", "tracestate": "vendor=x"}})
+    attach(baggage.set_baggage("customer", "zebra", caller))
+    with trace.get_tracer("test").start_as_current_span("request"):
+        print(json.dumps(telemetry.make_headers()))
+"""  # a process has one provider of traces, and none may be set twice
 QUERY = "tell the trace context of my zebra"
 
 
@@ -99,6 +111,19 @@ def test_a_trace_that_begins_here_is_kept_by_share_unless_the_sdk_s_variable_nam
     assert int(called.content[0].text[-2:], 16) & 1 == is_kept, "the server learns whether the trace is kept"
 
 
+@pytest.mark.parametrize("named", [None, "tracecontext,baggage"])
+def test_a_server_gets_the_caller_s_trace_as_it_is_and_baggage_only_if_the_operator_names_it(named: str | None) -> None:
+    variables = {name: value for name, value in os.environ.items() if name != "OTEL_PROPAGATORS"}
+    variables |= {"OTEL_PROPAGATORS": named} if named else {}
+    with open_collector() as collector:
+        words = [sys.executable, "-c", CARRY_ON, collector.address]
+        answer = subprocess.run(words, env=variables, check=True, capture_output=True, text=True)
+    headers = json.loads(answer.stdout)
+    assert ("baggage" in headers) is (named is not None)
+    assert headers["traceparent"].startswith(f"00-{TRACE}-") and headers["traceparent"].endswith("-00")
+    assert headers["tracestate"] == "vendor=x" and not collector.spans
+
+
 def test_the_service_joins_the_trace_of_its_request_and_sends_its_spans_when_it_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,9 +146,9 @@ def test_the_service_joins_the_trace_of_its_request_and_sends_its_spans_when_it_
 def test_without_the_setting_nothing_of_opentelemetry_is_imported() -> None:
     check = (
         "import sys; from toolscout.access import telemetry\n"
-        "with telemetry.start('', 'x', 1), telemetry.span('y') as span, telemetry.record_call('a', 'a/b') as outcome:\n"
+        "with telemetry.start('', 'x', 1), telemetry.record_call('a', 'a/b') as outcome:\n"
         "    telemetry.record_searches([]); outcome.ok = True\n"
-        "    assert span is None and telemetry.make_headers() == {} and telemetry.current_trace() is None\n"
+        "    assert telemetry.make_headers() == {} and telemetry.current_trace() is None\n"
         "assert not any(name.startswith('opentelemetry') for name in sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", check], check=True)

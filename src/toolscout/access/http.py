@@ -1,4 +1,4 @@
-"""Serves HTTP for the service and the gateway: host names, request credentials, and an orderly end."""
+"""Serves HTTP for the service and the gateway: host names, credentials, rates of callers, and an orderly end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ipaddress
 import logging
 import signal
 import socket
+import threading
+import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -25,6 +27,7 @@ __all__ = [
     "CHALLENGE",
     "MARK",
     "RESOURCE_PATH",
+    "Buckets",
     "Ending",
     "build_challenge",
     "credential_of",
@@ -38,6 +41,7 @@ __all__ = [
 MARK: Final = "x-toolscout-gateway"  # header of every request that a gateway sends; such requests are refused
 RESOURCE_PATH: Final = "/.well-known/oauth-protected-resource"  # RFC 9728
 CHALLENGE: Final = 'Bearer realm="toolscout"'  # WWW-Authenticate of a refusal (RFC 6750)
+MAX_CALLERS: Final = 10_000  # with a bucket; the caller who was idle longest loses it
 
 
 class Ending(NamedTuple):
@@ -101,6 +105,33 @@ def credential_of(headers: Headers) -> str | None:
     """Return the key or token of a request, from `Authorization: Bearer` or `X-API-Key`. None if there is none."""
     kind, _, token = headers.get("authorization", "").partition(" ")
     return (token.strip() if kind.lower() == "bearer" else headers.get("x-api-key")) or None
+
+
+class Buckets:
+    """Limits the rate of each caller with a token bucket, which allows short bursts. A bucket holds the queries of ten seconds and fills at the rate."""
+
+    def __init__(self, rate: float | None) -> None:
+        self.rate = rate
+        self._buckets: dict[str, tuple[float, float]] = {}  # caller → (tokens, instant)
+        self._lock = threading.Lock()
+
+    def take(self, caller: str, cost: float = 1.0) -> float:
+        """Take `cost` queries out of a caller's bucket. Returns 0, or the seconds until it holds enough.
+
+        A request that costs more than a full bucket passes when the bucket is full, and leaves it in debt.
+        """
+        if self.rate is None:
+            return 0.0
+        full, now = max(1.0, self.rate * 10), time.monotonic()
+        with self._lock:
+            tokens, since = self._buckets.pop(caller, (full, now))
+            tokens = min(full, tokens + (now - since) * self.rate)
+            needed = min(cost, full)
+            enough = tokens >= needed
+            self._buckets[caller] = (tokens - cost if enough else tokens, now)  # the most recently used comes last
+            if len(self._buckets) > MAX_CALLERS:
+                del self._buckets[next(iter(self._buckets))]
+        return 0.0 if enough else (needed - tokens) / self.rate
 
 
 def check_host(policies: Policies | LivePolicies, host: str) -> None:

@@ -1,18 +1,64 @@
-"""Keeps the policies in step with their file, so that a new key or rule is in force without a restart."""
+"""The policy of a home: the file `policy.toml`, which all machines share if the home is a database.
+
+A running service or gateway keeps in step with the file, so that a new key or rule is in force without a restart.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from toolscout.access.policy import Caller, Policies
-from toolscout.access.policy_file import POLICY_FILE, find_policy
-from toolscout.database.documents import stamp_document
+from toolscout.database.documents import read_document, stamp_document, write_document
 from toolscout.errors import ConfigError, StoreError
 from toolscout.home import Address, Home, local_folder
+from toolscout.privacy.private_files import make_private_folder, replace_file
 
-__all__ = ["LivePolicies", "open_policies", "stamp_file"]
+__all__ = ["POLICY_FILE", "LivePolicies", "find_policy", "open_policies", "put_policy", "stamp_file"]
+
+POLICY_FILE: Final = "policy.toml"
+
+
+def find_policy(home: Home) -> Path | None:
+    """Return the policy file of a home, or None if it has none. From a database the present one is fetched first.
+
+    Raises:
+        StoreError: if the database does not answer. Nothing is served then without the policy.
+    """
+    file = local_folder(home) / POLICY_FILE
+    if not isinstance(home, Address):
+        return file if file.exists() else None
+    try:
+        content = read_document(home, POLICY_FILE)
+    except FileNotFoundError:
+        return None
+    make_private_folder(file.parent)
+    replace_file(file, content)
+    return file
+
+
+def put_policy(home: Home, file: Path) -> None:
+    """Check a policy file, and make it the policy of a home.
+
+    Raises:
+        ConfigError: if it is no policy, or refers to a file that other machines do not have.
+    """
+    Policies.load(file)
+    content = file.read_bytes()
+    if isinstance(home, Address) and file.parent.resolve() != local_folder(home).resolve():
+        make_private_folder(local_folder(home))
+        trial = local_folder(home) / f".{POLICY_FILE}.new"
+        replace_file(trial, content)
+        try:
+            Policies.load(trial)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{file} works only beside its key set: {error}. In a database, write jwks as an https address."
+            ) from None
+        finally:
+            trial.unlink()
+    write_document(home, POLICY_FILE, content)
 
 
 class LivePolicies:

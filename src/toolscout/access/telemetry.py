@@ -1,55 +1,59 @@
-"""Traces and metrics of the service and the gateway, sent to an OpenTelemetry collector by OTLP over HTTP.
+"""Traces, metrics and log lines of the service and the gateway.
 
-They are off unless the setting `telemetry` names a collector. Without one, nothing here imports OpenTelemetry. The MCP
-SDK makes its own spans as soon as a provider is set. Each message gets one, below the `traceparent` in the `_meta` of
-the request (SEP-414). So does each message to a server, whose `_meta` carries the trace on. The variables of the
-OpenTelemetry SDK, such as OTEL_EXPORTER_OTLP_HEADERS, hold here too.
+Traces and metrics are sent to an OpenTelemetry collector by OTLP over HTTP. They are off unless the setting `telemetry`
+names a collector. Without one, nothing here imports OpenTelemetry. The MCP SDK makes its own spans as soon as a
+provider is set. Each message gets one, below the `traceparent` in the `_meta` of the request (SEP-414). So does each
+message to a server, whose `_meta` carries the trace on. The variables of the OpenTelemetry SDK, such as
+OTEL_EXPORTER_OTLP_HEADERS, work here too.
 
 A trace is kept or not when it begins. A request of a caller's trace follows the caller; of the others a share is kept,
-by the setting `telemetry_share` unless OTEL_TRACES_SAMPLER says otherwise. Metrics count every request. Nothing is made
-for a span that is not kept, because most are not; see `unkept_traces`.
+by the setting `telemetry_share` unless OTEL_TRACES_SAMPLER says otherwise. Metrics count every request.
 
-The spans and metrics of this module hold no query, argument, result or name of a caller. A span of the SDK may hold the
-message of an error.
+The spans and metrics of this module contain no query, argument, result or name of a caller. A span of the SDK may
+contain the message of an error.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-import threading
+import sys
 import time
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 import toolscout
 from toolscout.errors import require
-from toolscout.types import Search
+from toolscout.types import Search, clean
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span, SpanContext
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from opentelemetry.context import Context
+    from opentelemetry.util.types import Attributes
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 __all__ = [
+    "JsonLines",
     "Telemetry",
     "current_trace",
-    "is_on",
     "make_headers",
     "record_call",
     "record_list",
     "record_searches",
-    "span",
     "start",
+    "start_logs",
     "stop",
     "trace_app",
 ]
 
-Attribute = str | int | float | bool
 SHUTDOWN_MS: Final = 5_000
-RECORD_INTERVAL_S: Final = 0.2
-MAX_WAITING_SEARCHES: Final = 1_000
+DURATION_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+MAX_LOG_CHARS: Final = 10_000
 _active: Telemetry | None = None
+_log: Final = logging.getLogger("toolscout.program")
 
 
 class Telemetry:
@@ -69,146 +73,55 @@ class Telemetry:
         for package in ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
             require(package, "otel")
         from opentelemetry import propagate, trace
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.metrics import Observation
-        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
-        from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
-        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-
-        from toolscout.access.durations import Durations, MetricExporter
-        from toolscout.access.unkept_traces import Propagator, Provider, find_unkept, make_headers
+        from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         base = address.rstrip("/")
         described = {"service.name": service, "service.version": toolscout.__version__}
         resource = Resource.create(described).merge(OTELResourceDetector().detect())
         has_sampler = bool(os.environ.get("OTEL_TRACES_SAMPLER"))
-        self.traces = TracerProvider(None if has_sampler else ParentBased(ALWAYS_ON), resource)
-        self._processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{base}/v1/traces"))
-        self.traces.add_span_processor(self._processor)
-        self._scope = InstrumentationScope("toolscout")
-        self.stage_seconds = Durations("toolscout.stage.duration", "stage")
-        self.call_seconds = Durations("toolscout.call.duration", "server", "ok")
-        exporter = MetricExporter(f"{base}/v1/metrics", [self.stage_seconds, self.call_seconds])
-        self.metrics = MeterProvider(resource=resource, metric_readers=[PeriodicExportingMetricReader(exporter)])
-        self.answers = Counter(tools=0)
-        self.metrics.get_meter("toolscout").create_observable_counter(
-            "toolscout.searches",
-            [lambda _: [Observation(count, {"answer": answer}) for answer, count in self.answers.copy().items()]],
-            description="Answers of searches.",
+        self._traces = TracerProvider(None if has_sampler else ParentBased(TraceIdRatioBased(share)), resource)
+        self._traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{base}/v1/traces")))
+        trace.set_tracer_provider(self._traces)
+        if not os.environ.get("OTEL_PROPAGATORS"):
+            propagate.set_global_textmap(TraceContextTextMapPropagator())  # baggage of a caller does not reach servers
+        self.tracer = self._traces.get_tracer("toolscout")
+        exporter = OTLPMetricExporter(endpoint=f"{base}/v1/metrics")
+        reader = PeriodicExportingMetricReader(exporter)
+        self._metrics = MeterProvider([reader], resource, exemplar_filter=AlwaysOffExemplarFilter())
+        meter = self._metrics.get_meter("toolscout")
+        self.searches = meter.create_counter("toolscout.searches", description="Answers of searches.")
+        self.searches.add(0, {"answer": "tools"})
+        self.stage_seconds, self.call_seconds = (
+            meter.create_histogram(name, "s", explicit_bucket_boundaries_advisory=DURATION_BUCKETS_S)
+            for name in ("toolscout.stage.duration", "toolscout.call.duration")
         )
-        provider = Provider(self.traces, None if has_sampler else share)
-        trace.set_tracer_provider(provider)
-        propagate.set_global_textmap(Propagator())
-        self.tracer = provider.get_tracer("toolscout")
-        self.find_unkept, self.make_headers, self._get_span = find_unkept, make_headers, trace.get_current_span
-        self.recorder = _Recorder(self)
 
-    def get_context(self) -> SpanContext:
-        """Return the ids of the present span, and whether it is kept."""
-        return (self.find_unkept() or self._get_span()).get_span_context()
+    def add_span(
+        self, name: str, begin: int, end: int, attributes: Attributes = None, parent: Context | None = None
+    ) -> Context:
+        """Record a span that has ended, and return its context. Instants are nanoseconds since 1970."""
+        from opentelemetry.trace import set_span_in_context
 
-    def end_span(self, name: str, parent: SpanContext, begin: int, end: int, details: dict[str, Any]) -> SpanContext:
-        """Send a span that has ended, and return its context. This takes a fraction of the time of `start_span`.
-
-        Args:
-            name: of the span.
-            parent: context of a span that is kept.
-            begin: nanoseconds since 1970.
-            end: nanoseconds since 1970.
-            details: attributes.
-        """
-        from opentelemetry.sdk.trace import ReadableSpan
-        from opentelemetry.trace import SpanContext, TraceFlags
-
-        span_id = self.traces.id_generator.generate_span_id()
-        context = SpanContext(parent.trace_id, span_id, False, TraceFlags(TraceFlags.SAMPLED))
-        span = ReadableSpan(
-            name,
-            context,
-            parent,
-            self.traces.resource,
-            details,
-            start_time=begin,
-            end_time=end,
-            instrumentation_scope=self._scope,
-        )
-        self._processor.on_end(span)
-        return context
+        span = self.tracer.start_span(name, parent, attributes=attributes, start_time=begin)
+        span.end(end)
+        return set_span_in_context(span)
 
     def close(self) -> None:
         """Send what is left, and stop."""
         global _active
         if _active is self:
             _active = None
-        self.recorder.close()
-        self.traces.force_flush(SHUTDOWN_MS)
-        self.metrics.force_flush(SHUTDOWN_MS)
-        self.traces.shutdown()
-        self.metrics.shutdown(SHUTDOWN_MS)
-
-
-class _Searches(NamedTuple):
-    """Searches that ended at an instant (nanoseconds since 1970), below a span."""
-
-    ended: int
-    parent: SpanContext
-    searches: Sequence[Search]
-
-
-class _Recorder:
-    """Makes the spans and metrics of searches in a thread, at most some times a second. Without searches it sleeps."""
-
-    def __init__(self, telemetry: Telemetry) -> None:
-        self._telemetry = telemetry
-        self._waiting: deque[_Searches] = deque(maxlen=MAX_WAITING_SEARCHES)
-        self._has_work, self._ending = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="toolscout-telemetry", daemon=True)
-        self._thread.start()
-
-    def take(self, searches: _Searches) -> None:
-        """Take searches. If too many wait, the oldest are dropped."""
-        self._waiting.append(searches)
-        if not self._has_work.is_set():
-            self._has_work.set()
-
-    def close(self) -> None:
-        """Record what waits, and end the thread."""
-        self._ending.set()
-        self._has_work.set()
-        self._thread.join(SHUTDOWN_MS / 1000)
-
-    def _run(self) -> None:
-        while not self._ending.is_set():
-            self._has_work.wait()
-            self._ending.wait(RECORD_INTERVAL_S)
-            self._has_work.clear()  # before recording: what comes from now on is waited for again
-            self._record_waiting()
-        self._record_waiting()
-
-    def _record_waiting(self) -> None:
-        while self._waiting:
-            group = self._waiting.popleft()
-            for search in group.searches:
-                self._record(search, group.ended, group.parent)
-
-    def _record(self, search: Search, ended: int, parent: SpanContext) -> None:
-        telemetry, answer = self._telemetry, search.answer or "none"
-        telemetry.answers[answer] += 1
-        for step in search.trace:
-            telemetry.stage_seconds.record(step.seconds, step.stage)
-        if not parent.trace_flags.sampled:
-            return
-        begin = ended - sum(round(step.seconds * 1e9) for step in search.trace)
-        details = {"toolscout.answer": answer, "toolscout.hits": len(search.hits)}
-        search_context = telemetry.end_span("search", parent, begin, ended, details)
-        for step in search.trace:
-            end = begin + round(step.seconds * 1e9)
-            telemetry.end_span(f"stage {step.stage}", search_context, begin, end, {})
-            begin = end
+        self._traces.force_flush(SHUTDOWN_MS)
+        self._traces.shutdown()
+        self._metrics.shutdown(SHUTDOWN_MS)  # sends what is left
 
 
 @contextlib.contextmanager
@@ -226,51 +139,48 @@ def start(address: str, service: str, share: float) -> Iterator[None]:
             telemetry.close()
 
 
-class CallOutcome:
-    """What became of a call; no success until it is set."""
-
-    ok = False
-
-
 def stop() -> None:
     """Send what is left, for a process that ends at once. Nothing is done if telemetry is off."""
     if _active is not None:
         _active.close()
 
 
-def is_on() -> bool:
-    """Return whether traces and metrics are sent."""
-    return _active is not None
+def _is_kept() -> bool:
+    """Return whether there is a present span, and its trace is kept."""
+    from opentelemetry.trace import get_current_span
 
-
-def span(name: str, **attributes: Attribute) -> contextlib.AbstractContextManager[Span | None]:
-    """Return a context that records a span below the present one. It gives None if telemetry is off.
-
-    It gives None too in a trace that is not kept.
-
-    Args:
-        name: of the span.
-        **attributes: of the span, each below `toolscout.`.
-    """
-    if _active is None or _active.find_unkept() is not None:
-        return contextlib.nullcontext()
-    return _active.tracer.start_as_current_span(
-        name,
-        attributes={f"toolscout.{key}": value for key, value in attributes.items()},
-        record_exception=False,
-        set_status_on_exception=False,
-    )
+    return get_current_span().get_span_context().trace_flags.sampled
 
 
 def record_searches(searches: Sequence[Search]) -> None:
     """Record searches that have just ended: a span for each below the present one, and in it one for each stage.
 
     The durations are those of the trace. The stages are laid one after the other up to now; those of a batch share
-    their time. The spans are made in the background, so that the answer does not wait for them. Without a present span
-    that is kept only the metrics are recorded.
+    their time. Without a present span that is kept only the metrics are recorded.
     """
-    if _active is not None:
-        _active.recorder.take(_Searches(time.time_ns(), _active.get_context(), searches))
+    telemetry = _active
+    if telemetry is None:
+        return
+    is_kept, ended = _is_kept(), time.time_ns()
+    for search in searches:
+        answer = search.answer or "none"
+        telemetry.searches.add(1, {"answer": answer})
+        for step in search.trace:
+            telemetry.stage_seconds.record(step.seconds, {"stage": step.stage})
+        if is_kept:
+            begin = ended - sum(round(step.seconds * 1e9) for step in search.trace)
+            details = {"toolscout.answer": answer, "toolscout.hits": len(search.hits)}
+            parent = telemetry.add_span("search", begin, ended, details)
+            for step in search.trace:
+                end = begin + round(step.seconds * 1e9)
+                telemetry.add_span(f"stage {step.stage}", begin, end, parent=parent)
+                begin = end
+
+
+class CallOutcome:
+    """What became of a call; no success until it is set."""
+
+    ok = False
 
 
 @contextlib.contextmanager
@@ -285,22 +195,22 @@ def record_call(server: str, tool: str) -> Iterator[CallOutcome]:
     if telemetry is None:
         yield outcome
         return
+    from opentelemetry.trace import StatusCode
+
     started = time.perf_counter()
-    with span("call tool", server=server, tool=tool) as current:
+    with telemetry.tracer.start_as_current_span(
+        "call tool",
+        attributes={"toolscout.server": server, "toolscout.tool": tool},
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as span:
         try:
             yield outcome
         finally:
-            if current is not None:
-                current.set_attribute("toolscout.ok", outcome.ok)
-                if not outcome.ok:
-                    _set_error(current)
-            telemetry.call_seconds.record(time.perf_counter() - started, server, outcome.ok)
-
-
-def _set_error(span: Span) -> None:
-    from opentelemetry.trace import StatusCode
-
-    span.set_status(StatusCode.ERROR)
+            span.set_attribute("toolscout.ok", outcome.ok)
+            if not outcome.ok:
+                span.set_status(StatusCode.ERROR)
+            telemetry.call_seconds.record(time.perf_counter() - started, {"server": server, "ok": outcome.ok})
 
 
 def record_list(server: str, began: float) -> None:
@@ -310,66 +220,104 @@ def record_list(server: str, began: float) -> None:
         server: name of the source, in the catalogue.
         began: when the list was asked for, by `time.monotonic`.
     """
-    if _active is None:
-        return
-    if _active.find_unkept() is not None:
-        return
-    parent = _active.get_context()
-    if parent.trace_flags.sampled:
+    if _active is not None and _is_kept():
         now = time.time_ns()
         begin = now - round((time.monotonic() - began) * 1e9)
-        _active.end_span("list tools", parent, begin, now, {"toolscout.server": server})
+        _active.add_span("list tools", begin, now, {"toolscout.server": server})
 
 
 def make_headers() -> dict[str, str]:
     """Return headers that carry the present trace to a server or an HTTP API. Empty if telemetry is off."""
-    if _active is None:
-        return {}
-    unkept = _active.find_unkept()
-    if unkept is not None:
-        return unkept.headers.copy()
-    context = _active.get_context()
-    return _active.make_headers(context) if context.is_valid else {}
+    headers: dict[str, str] = {}
+    if _active is not None:
+        from opentelemetry.propagate import inject
+
+        inject(headers)
+    return headers
 
 
 def current_trace() -> tuple[str, str] | None:
     """Return the hexadecimal ids of the present trace and span. None outside of a span, or if telemetry is off."""
     if _active is None:
         return None
-    context = _active.get_context()
+    from opentelemetry.trace import get_current_span
+
+    context = get_current_span().get_span_context()
     return (f"{context.trace_id:032x}", f"{context.span_id:016x}") if context.is_valid else None
 
 
 def trace_app(app: ASGIApp) -> ASGIApp:
     """Wrap an ASGI application so that each request is a span, below the trace of its headers. Off: the same object."""
-    return app if _active is None else _TracedApp(app)
+    if _active is None:
+        return app
+    from opentelemetry.propagate import extract
+    from opentelemetry.trace import SpanKind
 
+    tracer = _active.tracer
 
-class _TracedApp:
-    def __init__(self, inner: ASGIApp) -> None:
-        self._inner = inner
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or _active is None:
-            await self._inner(scope, receive, send)
+    async def answer_traced(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
             return
-        from opentelemetry.propagate import extract
-        from opentelemetry.trace import SpanKind
-
         carrier = {
             name.decode("latin-1"): value.decode("latin-1")
             for name, value in scope["headers"]
             if name in (b"traceparent", b"tracestate")
         }
         method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST", "DELETE") else "other"
-        options: dict[str, Any] = {"context": extract(carrier), "kind": SpanKind.SERVER}
-        options |= {"record_exception": False, "set_status_on_exception": False}
-        with _active.tracer.start_as_current_span(f"HTTP {method}", **options) as current:
-            current.set_attribute("url.path", scope["path"][:200])
+        with tracer.start_as_current_span(
+            f"HTTP {method}",
+            extract(carrier),
+            SpanKind.SERVER,
+            {"url.path": scope["path"][:200]},
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
 
-            async def send_noted(message: Any) -> None:
+            async def send_noted(message: Message) -> None:
                 if message["type"] == "http.response.start":
-                    current.set_attribute("http.response.status_code", message["status"])
+                    span.set_attribute("http.response.status_code", message["status"])
                 await send(message)
 
-            await self._inner(scope, receive, send_noted)
+            await app(scope, receive, send_noted)
+
+    return answer_traced
+
+
+# --- log lines --------------------------------------------------------------------------------------------------------
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as a JSON object: at, level, logger, message, and the trace if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format one record. Line breaks inside are escaped, so that one record is one line."""
+        line: dict[str, object] = {
+            "at": datetime.fromtimestamp(record.created, timezone.utc).isoformat(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage()[:MAX_LOG_CHARS],
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)[:MAX_LOG_CHARS]
+        trace = current_trace()
+        if trace is not None:
+            line["trace_id"], line["span_id"] = trace
+        return msgspec.json.encode(clean(line)).decode()
+
+
+def start_logs(form: str, say: Callable[[str], None]) -> Callable[[str], None]:
+    """Set the form of log lines of this process. Returns what writes a sentence in this form.
+
+    Args:
+        form: `text` or `json`. `text` changes nothing.
+        say: writes a sentence as text.
+    """
+    if form != "json":
+        return say
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.getLogger().handlers[:] = [handler]
+    logging.getLogger("toolscout").setLevel(logging.INFO)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    return lambda text: _log.info("%s", text)

@@ -12,9 +12,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Final
 
 from toolscout.access.http import build_challenge, credential_of
-from toolscout.access.live_policy import LivePolicies
+from toolscout.access.live_policy import POLICY_FILE, LivePolicies
 from toolscout.access.policy import LOCAL, UNKNOWN_CREDENTIAL, ScopeMissing
-from toolscout.access.policy_file import POLICY_FILE
 from toolscout.database.documents import close_documents
 from toolscout.database.tenants import list_tenants
 from toolscout.errors import Denied, UserError
