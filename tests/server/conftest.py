@@ -51,14 +51,15 @@ def start(toy: Scout) -> Iterator[Start]:
 
     with ExitStack() as stack:
 
-        def started(*, limits: Limits | None = None, scout: Scout | None = None, **options: Any) -> TestClient:
+        def started(*, limits: Limits | None = None, scout: Scout | None = None, **options: Any) -> Any:
             service = Service(scout or toy, limits=limits, **options)
             client = TestClient(
                 app(service, ["localhost", "127.0.0.1", "::1"]),
                 base_url="http://localhost:8766",
                 raise_server_exceptions=False,
             )
-            opened: TestClient = stack.enter_context(client)
+            opened: Any = stack.enter_context(client)
+            opened.service = service
             return opened
 
         yield started

@@ -14,14 +14,14 @@ import anyio
 import pytest
 
 from server.conftest import KEYS, POLICY, as_caller
+from toolscout.access.http import Buckets
 from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import Caller, Policies, Rules, hashed_key
 from toolscout.catalogue.store import Catalogue, Origin, Store
 from toolscout.cli.serve import DEFAULT_QUERIES_PER_S, choose_limits
 from toolscout.scout import Scout
-from toolscout.server import Limits, Service, app, quality
+from toolscout.server import Limits, Service, app
 from toolscout.server.batches import Batches
-from toolscout.server.limits import Buckets
 from toolscout.server.routes import ROUTES
 from toolscout.server.view import RowFilter, Views
 from toolscout.testing import TOY_TOOLS
@@ -166,9 +166,7 @@ def test_a_hidden_text_is_not_shown_because_another_took_its_place(tmp_path: Pat
     assert seen == [[], ["harmless"]]
 
 
-def test_no_lint_tells_of_hidden_tools_when_sources_go_meanwhile(
-    start: Any, policies: Policies, toy: Scout, monkeypatch: Any
-) -> None:
+def test_no_lint_tells_of_hidden_tools_when_sources_go_meanwhile(start: Any, toy: Scout, monkeypatch: Any) -> None:
     real, first = toy.pipeline, iter([True])
 
     def pipeline(*arguments: Any, **named: Any) -> Any:
@@ -182,9 +180,8 @@ def test_no_lint_tells_of_hidden_tools_when_sources_go_meanwhile(
     rules = Rules(allow=frozenset({"mail/**"}))
     caller = Caller("o", rules, operator=True)
     monkeypatch.setattr(toy, "pipeline", pipeline)
-    service = start(policies=policies).app.service
-    told = quality._check_findability(service, caller, 100)
-    assert told.asked == 2 and "travel" not in repr(told) and "ru/" not in repr(told)
+    told = start(policies=Policies((caller,), caller)).get("/v1/lint?most=100").json()
+    assert told["asked"] == 2 and "travel" not in repr(told) and "ru/" not in repr(told)
 
 
 def test_searches_of_others_are_not_there(guarded: Any) -> None:
@@ -296,7 +293,7 @@ def test_the_default_rate_needs_callers_who_are_told_apart_and_a_rate_that_is_gi
 
 def test_a_bucket_holds_the_queries_of_ten_seconds_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_000.0]
-    monkeypatch.setattr("toolscout.access.rate_limit.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("toolscout.access.http.time.monotonic", lambda: now[0])
     buckets = Buckets(2.0)
     assert buckets.take("ann", 20) == 0.0
     assert buckets.take("ann") == pytest.approx(0.5) and buckets.take("bob") == 0.0

@@ -157,7 +157,7 @@ def test_searches_that_wait_go_together_and_each_gets_its_own_answer(start: Any,
     assert entered.wait(20)
     for thread in threads[1:]:
         thread.start()
-    service = client.app.service
+    service = client.service
     for _ in range(2_000):
         if len(service.batches) == len(wanted) - 1:
             break
@@ -241,7 +241,7 @@ def test_a_full_queue_sends_callers_away_until_there_is_room(start: Any, toy: Sc
         return client.post("/v1/search/batch", json={"queries": ["rain"] * size})
 
     monkeypatch.setattr(toy, "search_many", slow)
-    waiting = client.app.service.batches
+    waiting = client.service.batches
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(batch, 3)
         assert entered.wait(20)

@@ -108,7 +108,7 @@ def credential_of(headers: Headers) -> str | None:
 
 
 class Buckets:
-    """Limits the rate of each caller with a token bucket, which allows short bursts. A bucket holds the queries of ten seconds and fills at the rate."""
+    """Limits the rate of each caller with a token bucket: it holds the queries of ten seconds and fills at the rate."""
 
     def __init__(self, rate: float | None) -> None:
         self.rate = rate

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from toolscout.server.app import app
-from toolscout.server.limits import Limits
-from toolscout.server.service import Service
+from toolscout.server.service import Limits, Service
 
 __all__ = ["Limits", "Service", "app"]

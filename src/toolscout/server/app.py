@@ -1,14 +1,16 @@
-"""The ASGI application: routes requests, authenticates callers, validates input and formats errors."""
+"""The ASGI application: routes requests to their handlers, serves the page, and formats errors."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import inspect
 import logging
 import math
 import time
 import traceback
-from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from importlib import resources
 from typing import Any, Final
 
 import anyio
@@ -19,7 +21,9 @@ from starlette.responses import Response
 from starlette.routing import Route as PathRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import Caller, Rules
+from toolscout.access.tenants import TenantApp, TenantKeys
 from toolscout.errors import (
     ConfigError,
     Denied,
@@ -31,16 +35,14 @@ from toolscout.errors import (
     UserError,
     name_nearest,
 )
-from toolscout.server import openapi
-from toolscout.server.door import Door
-from toolscout.server.mismatch import describe_mismatch
-from toolscout.server.page import FILES, read_page_file
-from toolscout.server.routes import JSON, ROUTES, Route
-from toolscout.server.service import ApiRequest, RequestRefused, Service
+from toolscout.home import DEFAULT_TENANT
+from toolscout.scout import Scout
+from toolscout.server.requests import Door, read_body, read_parameters, receive_body
+from toolscout.server.routes import JSON, ROUTES, Route, build_document
+from toolscout.server.service import ApiRequest, RequestRefused, Service, may_manage
 from toolscout.server.shapes import Failure
-from toolscout.sources.parsing import describe_json_error
 
-__all__ = ["app"]
+__all__ = ["app", "serve_tenants"]
 
 SECURITY_HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -48,6 +50,13 @@ SECURITY_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
 }
+PAGE_CONTENT_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+MEDIA_TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_PAGE_FOLDER: Final = resources.files("toolscout.server") / "web"
+PAGE_FILES: Final = ("/", *sorted(f"/web/{file.name}" for file in _PAGE_FOLDER.iterdir() if file.name != "index.html"))
 STATUS_OF_ERROR: Final = (
     (NotFound, 404),
     (Denied, 403),
@@ -72,13 +81,41 @@ def app(service: Service, names: Iterable[str]) -> ASGIApp:
     for route in ROUTES:
         methods.setdefault(route.path, {})[route.method] = route
     routes = [PathRoute(path, _Endpoint(service, door, by_method)) for path, by_method in methods.items()]
-    routes.append(PathRoute("/openapi.json", _File(door, openapi.build_document(), "application/json")))
-    for path in FILES:
-        routes.append(PathRoute(path, _File(door, *read_page_file(path))))
+    routes.append(PathRoute("/openapi.json", _File(door, build_document(), JSON)))
+    for path in PAGE_FILES:
+        name = path.removeprefix("/web/") if path != "/" else "index.html"
+        media_type = f"{MEDIA_TYPES[name.rpartition('.')[2]]}; charset=utf-8"
+        policy = {"Content-Security-Policy": PAGE_CONTENT_POLICY}
+        routes.append(PathRoute(path, _File(door, (_PAGE_FOLDER / name).read_bytes(), media_type, policy)))
     inner = Starlette(routes=routes, lifespan=service.running)
     inner.router.default = _answer_unknown_path
     inner.router.redirect_slashes = False
-    return _RequestCounter(inner.router, service)
+    return _count_requests(inner.router, service)
+
+
+def serve_tenants(
+    scout: Scout, keys: TenantKeys, make_service: Callable[[Scout, LivePolicies], Service], names: Sequence[str]
+) -> TenantApp:
+    """Build the application for all tenants, each with its own catalogue, journal, models and policy.
+
+    Args:
+        scout: of the tenant `default`.
+        keys: say to whom a key belongs.
+        make_service: makes the service of a tenant.
+        names: host names under which the service is reached.
+    """
+
+    @contextlib.asynccontextmanager
+    async def open_tenant(name: str, policies: LivePolicies) -> AsyncIterator[ASGIApp]:
+        if name == DEFAULT_TENANT:
+            yield app(make_service(scout, policies), names)
+            return
+        with contextlib.ExitStack() as stack:
+            own = await anyio.to_thread.run_sync(scout.open_tenant, name)
+            stack.callback(own.close)
+            yield app(make_service(own, policies), names)
+
+    return TenantApp(keys, open_tenant)
 
 
 async def _answer_unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,31 +127,30 @@ async def _answer_unknown_path(scope: Scope, receive: Receive, send: Send) -> No
         await _build_failure(RequestRefused(404, text))(scope, receive, send)
 
 
-class _RequestCounter:
-    """ASGI middleware that counts every answer and its time until the last byte."""
+def _count_requests(inner: ASGIApp, service: Service) -> ASGIApp:
+    """Wrap the application so that every answer is counted, with its time until the last byte."""
+    paths = {*(route.path for route in ROUTES), *PAGE_FILES, "/openapi.json"}
 
-    def __init__(self, inner: ASGIApp, service: Service) -> None:
-        self.inner, self.service = inner, service
-        self.known_paths = {route.path for route in ROUTES} | set(FILES) | {"/openapi.json"}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer_counted(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self.inner(scope, receive, send)
+            await inner(scope, receive, send)
             return
         started, status = time.perf_counter(), 0
 
-        async def send_counted(message: Message) -> None:
+        async def send_noted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self.inner(scope, receive, send_counted)
+            await inner(scope, receive, send_noted)
         finally:
-            path = scope["path"] if scope["path"] in self.known_paths else "other"
+            path = scope["path"] if scope["path"] in paths else "other"
             method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
-            self.service.metrics.count_request(method, path, status, time.perf_counter() - started)
+            service.metrics.count_request(method, path, status, time.perf_counter() - started)
+
+    return answer_counted
 
 
 class _Endpoint:
@@ -123,9 +159,6 @@ class _Endpoint:
     def __init__(self, service: Service, door: Door, methods: dict[str, Route]) -> None:
         self.service, self.door, self.methods = service, door, methods
         self.allow = ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
-        self.decoders: dict[Route, msgspec.json.Decoder[Any]] = {
-            route: msgspec.json.Decoder(route.request_type) for route in methods.values()
-        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -147,105 +180,49 @@ class _Endpoint:
             raise RequestRefused(405, f"expected {self.allow}, found {request.method:.20}", {"Allow": self.allow})
         limits = self.service.limits
         if route.body_media == JSON:
-            body = _receive_body(request, limits.body, limits.patience)
+            body = receive_body(request, limits.body, limits.patience)
         else:
-            body = _receive_body(request, limits.upload, limits.patience * 10)
+            body = receive_body(request, limits.upload, limits.patience * 10)
         if route.open:
             self.door.check_sender(request.headers)
-            parameters = self._read_parameters(route, request)
-            return self._make_response(
-                route, await route.handler(ApiRequest(self.service, ANONYMOUS, parameters, body))
-            )
+            return await self._run_handler(route, ANONYMOUS, read_parameters(route, request), body)
         self.door.check_place(request.headers)
-        caller = await self.door.caller(request.headers)
+        caller = await self.door.find_caller(request.headers)
         if route.operators_only and not caller.operator:
             raise RequestRefused(403, "Only an operator may do this. Ask for a key with the role `operator`.")
-        parameters = (
-            await self._read_body(route, request, body) if method == "POST" else self._read_parameters(route, request)
-        )
+        parameters = await read_body(route, request, body) if method == "POST" else read_parameters(route, request)
+        self._check_rate(caller, route.cost(parameters))
+        if route.managers_may and not may_manage(caller):
+            raise Denied(
+                f"The policy hides tools from you, so you may not {route.managers_may}. Ask an operator who sees all."
+            )
         try:
-            return await self._run_handler(route, ApiRequest(self.service, caller, parameters, body))
+            return await self._run_handler(route, caller, parameters, body)
         except (StoreError, ConfigError) as error:
             if caller.operator:
                 raise
             _log.warning("the service cannot read its files, and answered %s with 503: %s", caller.name, error)
             raise RequestRefused(503, "The service cannot read its files. Tell its operator.") from None
 
-    async def _run_handler(self, route: Route, request: ApiRequest[Any]) -> Response:
+    def _check_rate(self, caller: Caller, cost: float) -> None:
         buckets = self.service.buckets
-        wait = buckets.take(request.caller.name, route.cost(request.parameters))
+        wait = math.ceil(buckets.take(caller.name, cost))
         if wait:
             raise RequestRefused(
                 429,
-                f"You sent more than {buckets.rate:g} queries a second on average. Try again in {math.ceil(wait)} s.",
-                {"Retry-After": str(math.ceil(wait))},
+                f"You sent more than {buckets.rate:g} queries a second on average. Try again in {wait} s.",
+                {"Retry-After": str(wait)},
             )
-        return self._make_response(route, await route.handler(request))
 
-    def _make_response(self, route: Route, answer: Any) -> Response:
+    async def _run_handler(self, route: Route, caller: Caller, parameters: Any, body: AsyncIterator[bytes]) -> Response:
+        """Await the handler, or run one that blocks in a thread; one at a time if the route names a lock."""
+        request = ApiRequest(self.service, caller, parameters, body)
+        async with self.service.locks[route.lock] if route.lock else contextlib.nullcontext():
+            if inspect.iscoroutinefunction(route.handler):
+                answer = await route.handler(request)
+            else:
+                answer = await self.service.run_in_thread(route.handler, request)
         return answer if isinstance(answer, Response) else Response(_encode(answer), media_type=route.answer_media)
-
-    def _read_parameters(self, route: Route, request: Request) -> Any:
-        pairs = request.query_params.multi_items()
-        for name, count in Counter(name for name, _ in pairs).items():
-            if count > 1:
-                raise RequestRefused(422, f"expected each parameter once, found {name!r:.80} {count} times")
-        try:
-            parameters: Any = msgspec.convert(dict(pairs), route.request_type, strict=False)
-        except msgspec.ValidationError as error:
-            raise RequestRefused(422, describe_mismatch(error, route.request_type)) from None
-        for name, value in pairs:
-            if getattr(parameters, name) is None:  # msgspec reads the word "null" as None
-                raise RequestRefused(
-                    422, f"expected a value for {name!r}, found {value!r:.20}. Leave the parameter out."
-                )
-        return parameters
-
-    async def _read_body(self, route: Route, request: Request, body: AsyncIterator[bytes]) -> Any:
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().casefold()
-        if kind != route.body_media:
-            raise RequestRefused(
-                415,
-                f"expected a body of type {route.body_media}, found {kind[:80] or 'none'}. "
-                "Set the header Content-Type.",
-            )
-        if request.query_params:
-            raise RequestRefused(422, "expected all parameters in the body, found some in the address")
-        if route.body_media != JSON:
-            return route.request_type()
-        content = b"".join([chunk async for chunk in body])
-        try:
-            return self.decoders[route].decode(content)
-        except msgspec.ValidationError as error:
-            raise RequestRefused(422, describe_mismatch(error, route.request_type)) from None
-        except msgspec.DecodeError as error:
-            raise RequestRefused(400, f"expected JSON, found an error {describe_json_error(content, error)}") from None
-
-
-async def _receive_body(request: Request, max_bytes: int, seconds: float) -> AsyncIterator[bytes]:
-    """Receive the body of a request in chunks, within a size and a time.
-
-    Raises:
-        RequestRefused: 413 or 408.
-        ClientDisconnect: if the caller closed the connection.
-    """
-    declared, size, deadline = request.headers.get("content-length", "0"), 0, time.monotonic() + seconds
-    if declared.isdigit() and int(declared) > max_bytes:
-        raise RequestRefused(413, f"expected a body of at most {max_bytes:,} bytes, found {int(declared):,}")
-    has_more = True
-    while has_more:
-        try:
-            with anyio.fail_after(max(0.0, deadline - time.monotonic())):
-                message = await request.receive()
-        except TimeoutError:
-            raise RequestRefused(408, f"The request did not arrive within {seconds:g} s. Send it again.") from None
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        chunk, has_more = message.get("body", b""), message.get("more_body", False)
-        size += len(chunk)
-        if size > max_bytes:
-            raise RequestRefused(413, f"expected a body of at most {max_bytes:,} bytes, found more")
-        yield chunk
 
 
 class _File:

@@ -1,31 +1,56 @@
-"""Quality routes: checks of the catalogue, and the figures of former ones."""
+"""Quality routes: checks of the catalogue, models and the champion, changes of the traffic, benchmark results."""
 
 from __future__ import annotations
 
-from toolscout.access.policy import Caller
+import logging
+from pathlib import Path
+from typing import Final
+
 from toolscout.catalogue.store import allows
 from toolscout.checks.history import read_history, record_lint, record_selftest
 from toolscout.checks.lint import Lint, lint
 from toolscout.checks.selftest import Selftest, run_selftest
-from toolscout.errors import Denied
-from toolscout.server.operator_shapes import HistoryAnswer, SelftestRequest
-from toolscout.server.service import ApiRequest, Service
-from toolscout.server.shapes import LintRequest, Nothing
-from toolscout.server.sources import may_manage
+from toolscout.errors import Changed
+from toolscout.learn import loop
+from toolscout.learn.drift_report import DriftReport
+from toolscout.models import champion
+from toolscout.models.model_store import Manifest
+from toolscout.scout import Scout
+from toolscout.server.service import ApiRequest, RequestRefused, may_manage
+from toolscout.server.shapes import (
+    HistoryAnswer,
+    LearningAnswer,
+    LineProblem,
+    LintRequest,
+    ModelRow,
+    ModelsAnswer,
+    Nothing,
+    PromoteRequest,
+    ResultRow,
+    ResultsAnswer,
+    RollbackRequest,
+    SelftestRequest,
+    Serving,
+)
 
-__all__ = ["check_findability", "read_check_history", "run_selftest_now"]
+__all__ = [
+    "check_findability",
+    "list_models",
+    "promote",
+    "read_check_history",
+    "read_drift",
+    "read_learning",
+    "read_results",
+    "rollback",
+    "run_selftest_now",
+]
+
+_log: Final = logging.getLogger("toolscout.server")
 
 
-async def check_findability(request: ApiRequest[LintRequest]) -> Lint:
+def check_findability(request: ApiRequest[LintRequest]) -> Lint:
     """Find tools that a search misses or confuses, with advice."""
-    async with request.service.slow_work:
-        return await request.service.run_in_thread(
-            _check_findability, request.service, request.caller, request.parameters.most
-        )
-
-
-def _check_findability(service: Service, caller: Caller, max_tools: int) -> Lint:
-    scout = service.scout
+    scout, caller, max_tools = request.scout, request.caller, request.parameters.most
     scout.pipeline()  # opening it may take long, and a snapshot should be held only for a short time
     with scout.store.reading():  # tools and searches see the same state
         catalogue, pipeline = scout.pipeline()
@@ -36,16 +61,9 @@ def _check_findability(service: Service, caller: Caller, max_tools: int) -> Lint
     return result
 
 
-async def run_selftest_now(request: ApiRequest[SelftestRequest]) -> Selftest:
+def run_selftest_now(request: ApiRequest[SelftestRequest]) -> Selftest:
     """Measure how well each recipe finds the catalogue's own tools, with synthetic and logged queries."""
-    if not may_manage(request.caller):
-        raise Denied("The policy hides tools from you, so you may not run this check. Ask an operator who sees all.")
-    async with request.service.slow_work:
-        return await request.service.run_in_thread(_run_selftest, request.service, request.parameters.most)
-
-
-def _run_selftest(service: Service, max_queries: int) -> Selftest:
-    scout = service.scout
+    scout, max_queries = request.scout, request.parameters.most
     selection, _ = scout.serving()
     serving = "champion" if selection.model is not None else selection.recipe
     extra = [serving] if selection.model is None else []
@@ -54,7 +72,97 @@ def _run_selftest(service: Service, max_queries: int) -> Selftest:
     return result
 
 
-async def read_check_history(request: ApiRequest[Nothing]) -> HistoryAnswer:
+def read_check_history(request: ApiRequest[Nothing]) -> HistoryAnswer:
     """Read the figures of former checks."""
-    runs = await request.service.run_in_thread(read_history, request.service.scout.settings.place)
-    return HistoryAnswer(runs)
+    return HistoryAnswer(read_history(request.scout.settings.place))
+
+
+# --- models and results -----------------------------------------------------------------------------------------------
+
+
+def list_models(request: ApiRequest[Nothing]) -> ModelsAnswer:
+    """List the fitted models in the home, and the recipe and model that serve. Every file is checked."""
+    serving, notice = request.scout.serving()
+    entries = champion.list_models(request.scout.settings.place)
+    job = serving.manifest.job if serving.manifest else None
+    serves = serving.model.resolve() if serving.model else None
+    rows = [_make_row(path, entry, path.resolve() == serves) for path, entry in entries]
+    return ModelsAnswer(serving.recipe, job, notice or None, rows)
+
+
+def _make_row(path: Path, manifest: Manifest | str, serving: bool) -> ModelRow:
+    if isinstance(manifest, str):
+        return ModelRow(path.name, problem=manifest)
+    return ModelRow(
+        path.name,
+        recipe=manifest.recipe,
+        data=manifest.data.name,
+        n_tools=manifest.n_tools,
+        encoder=manifest.encoder.name if manifest.encoder else None,
+        metrics=manifest.metrics,
+        fit_seconds=manifest.fit_seconds,
+        version=manifest.version,
+        serving=serving,
+    )
+
+
+def read_learning(request: ApiRequest[Nothing]) -> LearningAnswer:
+    """Read the report of the last `toolscout learn`, and the history of promotions."""
+    scout = request.scout
+    home, overruled = scout.settings.place, not scout.selector.is_unnamed(None, None)
+    return LearningAnswer(champion.history(home), overruled, loop.last(home))
+
+
+def read_drift(request: ApiRequest[Nothing]) -> DriftReport:
+    """Read whether the traffic is still that of the champion's time, what changed, and what to do."""
+    return request.service.check_drift()
+
+
+def promote(request: ApiRequest[PromoteRequest]) -> Serving:
+    """Make a fitted model the champion, whatever its tests say. The next search uses it."""
+    model, name = request.parameters.model, request.caller.name
+    champion.promote(request.scout.settings.place, model, f"by hand, by {name}")
+    _log.info("%s promoted %s", name, model)
+    return _read_serving(request.scout)
+
+
+def rollback(request: ApiRequest[RollbackRequest]) -> Serving:
+    """Roll back to the former champion, or to the recipe of the settings if there was none."""
+    name = request.parameters.champion
+    try:
+        champion.rollback(request.scout.settings.place, of=name)
+    except Changed as error:
+        raise RequestRefused(409, str(error)) from None
+    _log.info("%s rolled back %s", request.caller.name, name)
+    return _read_serving(request.scout)
+
+
+def _read_serving(scout: Scout) -> Serving:
+    current = champion.current(scout.settings.place)
+    serving, notice = scout.engine.await_champion()
+    return Serving(current.name if current else None, serving.recipe, notice or None)
+
+
+def read_results(request: ApiRequest[Nothing]) -> ResultsAnswer:
+    """Read the results of `toolscout lab bench --out` in the folder of --results. Empty without that option."""
+    from toolscout.checks.results import read_results as read_results_folder
+
+    folder = request.service.results
+    if folder is None:
+        return ResultsAnswer([], [])
+    results, problems = read_results_folder(folder)
+    rows = [
+        ResultRow(
+            result.dataset,
+            result.label,
+            result.recipe,
+            result.split,
+            result.n_queries,
+            result.n_tools,
+            result.metrics,
+            {name: list(pair) for name, pair in result.ci95.items()},
+            result.latency_ms,
+        )
+        for result in results
+    ]
+    return ResultsAnswer(rows, [LineProblem(problem.entry, problem.message) for problem in problems])

@@ -1,4 +1,4 @@
-"""The service behind the routes: one Scout, its threads, and the context of one request."""
+"""The service behind the routes: one Scout, its threads, the context of one request, and what it says about itself."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
+import msgspec
+from starlette.responses import Response
+
+import toolscout
+from toolscout.access.http import Buckets
 from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import Caller, Policies
 from toolscout.errors import ToolscoutError, Unavailable
@@ -23,13 +28,22 @@ from toolscout.learn.drift import DriftWatch
 from toolscout.learn.drift_report import DriftReport
 from toolscout.scout import Scout
 from toolscout.server.batches import Batches
-from toolscout.server.limits import Buckets, Limits
 from toolscout.server.metrics import Metrics
-from toolscout.server.shapes import ExamplesAnswer
-from toolscout.server.view import Views
+from toolscout.server.shapes import ExamplesAnswer, Health, Me, Nothing, Ready
+from toolscout.server.view import View, Views
 from toolscout.types import Search
 
-__all__ = ["ApiRequest", "RequestRefused", "Service"]
+__all__ = [
+    "ApiRequest",
+    "Limits",
+    "RequestRefused",
+    "Service",
+    "check_health",
+    "check_ready",
+    "may_manage",
+    "read_caller",
+    "read_metrics",
+]
 
 SERVICE_THREADS: Final = 4  # beside the search thread; a fixed number keeps the SQLite connections few
 DATABASE_ANSWER_S: Final = 2.0
@@ -47,6 +61,28 @@ class RequestRefused(Exception):
     def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(message)
         self.status, self.headers = status, headers or {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Limits of one service.
+
+    Attributes:
+        rate: average queries a second of one caller. None: no limit.
+        rate_with_policy: replaces `rate` while rules of a policy file are in force, also if the file appears later.
+            None: `rate` stays.
+        body: bytes of a request body.
+        upload: bytes of a journal import.
+        patience: seconds for a request to arrive, and for open requests to finish when the service stops.
+        waiting: queries that may wait at once. Further requests get status 503.
+    """
+
+    rate: float | None = None
+    rate_with_policy: float | None = None
+    body: int = 1 << 20
+    upload: int = 64 << 20
+    patience: int = 30
+    waiting: int = 2_000
 
 
 class Service:
@@ -79,9 +115,11 @@ class Service:
         self._threads = ThreadPoolExecutor(SERVICE_THREADS, thread_name_prefix="toolscout-work")
         self._search_thread = ThreadPoolExecutor(1, thread_name_prefix="toolscout-search")
         self.batches = Batches(scout, self._search_thread, self.metrics.count_batch)
-        self.slow_work = asyncio.Semaphore(1)  # requests that keep a core busy for seconds run one at a time
-        self.change_lock = asyncio.Semaphore(1)  # requests that change the catalogue run one at a time
-        self.model_lock = asyncio.Semaphore(1)  # requests that read or move models run one at a time
+        self.locks = {
+            "catalogue": asyncio.Semaphore(1),  # of requests that change the catalogue
+            "models": asyncio.Semaphore(1),  # of requests that read or move models
+            "slow": asyncio.Semaphore(1),  # of requests that keep a core busy for seconds
+        }
         self.examples: dict[Hashable, ExamplesAnswer] = {}  # of each generation and set of rules
         self.not_ready_reason: str | None = "the index is being opened"
         self.is_stopping = False
@@ -227,3 +265,59 @@ class ApiRequest(Generic[Parameters]):
     caller: Caller
     parameters: Parameters
     body: AsyncIterator[bytes]
+
+    @property
+    def scout(self) -> Scout:
+        """Catalogue, search and journal."""
+        return self.service.scout
+
+    @property
+    def view(self) -> View:
+        """The current catalogue. Every use checks the generation."""
+        return self.service.views.current(self.caller)
+
+
+def may_manage(caller: Caller) -> bool:
+    """Return whether a caller may see and change sources: an operator from whom the policy hides nothing."""
+    rules = caller.rules
+    return caller.operator and (rules is None or ("**" in rules.allow and not rules.deny and not rules.read_only))
+
+
+# --- state routes: the caller, whether the service lives, whether it is ready, and its metrics ------------------------
+
+
+def read_caller(request: ApiRequest[Nothing]) -> Me:
+    """Read who the caller is, and what they may see and do."""
+    caller, view, settings = request.caller, request.view, request.scout.settings
+    return Me(
+        caller=caller.name,
+        operator=caller.operator,
+        version=toolscout.__version__,
+        generation=view.generation,
+        tools=view.count_tools(caller),
+        recipe=request.scout.serving()[0].recipe,
+        k=settings.k,
+        journal=settings.journal,
+        results=request.service.results is not None,
+        manages=may_manage(caller),
+    )
+
+
+async def check_health(request: ApiRequest[Nothing]) -> Health:
+    """Check that the process answers."""
+    return Health("ok")
+
+
+async def check_ready(request: ApiRequest[Nothing]) -> Response:
+    """Check that the index is open and the database answers. Status 503 if not; opening is then tried again."""
+    request.service.reopen()
+    problem = await request.service.find_problem()
+    if problem is not None and problem == request.service.not_ready_reason:
+        problem = "the index is not open yet"  # the reason may name files
+    state = Ready(problem is None, problem)
+    return Response(msgspec.json.encode(state), 200 if state.ready else 503, media_type="application/json")
+
+
+def read_metrics(request: ApiRequest[Nothing]) -> Response:
+    """Read counts and times for Prometheus."""
+    return Response(request.service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from datetime import datetime, timedelta, timezone
 from itertools import islice
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
+from starlette.responses import Response, StreamingResponse
 
 from toolscout.access.policy import Caller
 from toolscout.errors import NotFound
-from toolscout.journal.journal import MAX_SEARCH_EVENTS, Imported, JournalFilter
+from toolscout.journal.journal import MAX_SEARCH_EVENTS, JournalFilter
 from toolscout.journal.trends import count_days, list_unanswered
+from toolscout.scout import Scout
 from toolscout.server.catalogue import require_visible
-from toolscout.server.operator_shapes import TrendsAnswer, TrendsRequest, UnansweredAnswer, UnansweredRequest
-from toolscout.server.service import ApiRequest, RequestRefused, Service
+from toolscout.server.service import ApiRequest, RequestRefused
 from toolscout.server.shapes import (
     CallRequest,
     Done,
@@ -26,10 +27,11 @@ from toolscout.server.shapes import (
     JournalRequest,
     LineProblem,
     Nothing,
+    TrendsAnswer,
+    TrendsRequest,
+    UnansweredAnswer,
+    UnansweredRequest,
 )
-
-if TYPE_CHECKING:
-    from starlette.responses import Response
 
 __all__ = [
     "export_lines",
@@ -46,79 +48,71 @@ IMPORT_MEMORY_BYTES: Final = 4 << 20  # a longer import is kept on disk
 EXPORT_BATCH_EVENTS: Final = 500  # events in one chunk of an export
 
 
-def _require_own_search(service: Service, caller: Caller, search_id: str) -> None:
+def _require_own_search(scout: Scout, caller: Caller, search_id: str) -> None:
     """Check that the caller made this search, and that it may get another event.
 
     Raises:
         NotFound: if another caller made it. The message does not tell whether it exists.
         RequestRefused: 422, if the search has the maximum number of events.
     """
-    search = service.scout.journal.search(search_id)
+    search = scout.journal.search(search_id)
     if search is None or search["caller"] != caller.name:
         raise NotFound(f"expected the id of one of your searches, found {search_id!r:.80}. Take it from an answer.")
-    if service.scout.journal.is_full(search_id):
+    if scout.journal.is_full(search_id):
         raise RequestRefused(422, f"This search has {MAX_SEARCH_EVENTS} events, the maximum. Search again.")
 
 
-async def report_call(request: ApiRequest[CallRequest]) -> Done:
+def report_call(request: ApiRequest[CallRequest]) -> Done:
     """Record that a tool was called. It is in the journal before the answer."""
-    await request.service.run_in_thread(_report_call, request.service, request.caller, request.parameters)
+    parameters, caller = request.parameters, request.caller
+    require_visible(request.view, caller, parameters.tool)
+    if parameters.search_id is not None:
+        _require_own_search(request.scout, caller, parameters.search_id)
+    request.scout.called(
+        parameters.tool, ok=parameters.ok, search_id=parameters.search_id, ms=parameters.ms, caller=caller.name
+    )
     request.service.metrics.count_event("call")
     return Done(True)
 
 
-def _report_call(service: Service, caller: Caller, parameters: CallRequest) -> None:
-    require_visible(service, caller, parameters.tool)
-    if parameters.search_id is not None:
-        _require_own_search(service, caller, parameters.search_id)
-    service.scout.called(
-        parameters.tool, ok=parameters.ok, search_id=parameters.search_id, ms=parameters.ms, caller=caller.name
-    )
-
-
-async def report_feedback(request: ApiRequest[FeedbackRequest]) -> Done:
+def report_feedback(request: ApiRequest[FeedbackRequest]) -> Done:
     """Record which tools were right or wrong, or withdraw that. It is in the journal before the answer."""
-    await request.service.run_in_thread(_report_feedback, request.service, request.caller, request.parameters)
-    request.service.metrics.count_event("feedback")
-    return Done(True)
-
-
-def _report_feedback(service: Service, caller: Caller, parameters: FeedbackRequest) -> None:
-    _require_own_search(service, caller, parameters.search_id)
-    require_visible(service, caller, *parameters.good, *parameters.bad, *parameters.withdrawn)
-    service.scout.feedback(
+    parameters, caller = request.parameters, request.caller
+    _require_own_search(request.scout, caller, parameters.search_id)
+    require_visible(request.view, caller, *parameters.good, *parameters.bad, *parameters.withdrawn)
+    request.scout.feedback(
         parameters.search_id,
         good=parameters.good,
         bad=parameters.bad,
         withdrawn=parameters.withdrawn,
         caller=caller.name,
     )
+    request.service.metrics.count_event("feedback")
+    return Done(True)
 
 
-async def read_journal(request: ApiRequest[JournalRequest]) -> JournalAnswer:
+def read_journal(request: ApiRequest[JournalRequest]) -> JournalAnswer:
     """Read a page of the journal, newest first. Ids of tools that the operator may not see are left out."""
-    return await request.service.run_in_thread(_read_journal, request.service, request.caller, request.parameters)
-
-
-def _read_journal(service: Service, caller: Caller, parameters: JournalRequest) -> JournalAnswer:
+    parameters = request.parameters
     only = JournalFilter(
         event=parameters.event,
         caller=parameters.caller,
         search_id=parameters.search_id,
         text=parameters.text,
-        tools=caller.rules is None,  # a filter by the id of a hidden tool would reveal it
+        tools=request.caller.rules is None,  # a filter by the id of a hidden tool would reveal it
         since=parameters.since,
         until=parameters.until,
     )
-    events, following = service.scout.journal.page(only, before=parameters.before, limit=parameters.limit)
-    return JournalAnswer([_hide_tools(service, caller, event) for event in events], following)
+    events, following = request.scout.journal.page(only, before=parameters.before, limit=parameters.limit)
+    return JournalAnswer([_hide_tools(request, event) for event in events], following)
 
 
-def _hide_tools(service: Service, caller: Caller, event: dict[str, Any]) -> dict[str, Any]:
+def _hide_tools(request: ApiRequest[Any], event: dict[str, Any]) -> dict[str, Any]:
     """Remove the ids of tools that the operator's own rules hide."""
+    caller = request.caller
     if caller.rules is None:
         return event
-    view = service.views.current(caller)
+    view = request.view
     redacted = dict(event)
     for key in ("shown", "good", "bad", "withdrawn"):
         if isinstance(ids := event.get(key), list):
@@ -128,28 +122,22 @@ def _hide_tools(service: Service, caller: Caller, event: dict[str, Any]) -> dict
     return redacted
 
 
-async def read_stats(request: ApiRequest[Nothing]) -> dict[str, Any]:
+def read_stats(request: ApiRequest[Nothing]) -> dict[str, Any]:
     """Count events and callers, with the first and last instant."""
-    return await request.service.run_in_thread(request.service.scout.journal.stats)
+    return request.scout.journal.stats()
 
 
-async def read_trends(request: ApiRequest[TrendsRequest]) -> TrendsAnswer:
+def read_trends(request: ApiRequest[TrendsRequest]) -> TrendsAnswer:
     """Count the events of each day."""
     since = _find_day(request.parameters.days)
-    days = await request.service.run_in_thread(count_days, request.service.scout.journal, since)
-    return TrendsAnswer(since, days)
+    return TrendsAnswer(since, count_days(request.scout.journal, since))
 
 
-async def list_unanswered_queries(request: ApiRequest[UnansweredRequest]) -> UnansweredAnswer:
+def list_unanswered_queries(request: ApiRequest[UnansweredRequest]) -> UnansweredAnswer:
     """List the queries that got no tool, the most frequent first."""
     parameters = request.parameters
-    queries = await request.service.run_in_thread(
-        list_unanswered,
-        request.service.scout.journal,
-        _find_day(parameters.days),
-        abstained=parameters.abstained,
-        limit=parameters.limit,
-    )
+    since = _find_day(parameters.days)
+    queries = list_unanswered(request.scout.journal, since, abstained=parameters.abstained, limit=parameters.limit)
     return UnansweredAnswer(queries)
 
 
@@ -160,21 +148,13 @@ def _find_day(days: int) -> str:
 
 async def export_lines(request: ApiRequest[Nothing]) -> Response:
     """Export all events as JSON lines."""
-    from starlette.responses import StreamingResponse
-
-    service, caller = request.service, request.caller
-
-    def lines() -> Iterable[bytes]:
-        for event in service.scout.journal.read():
-            yield msgspec.json.encode(_hide_tools(service, caller, event)) + b"\n"
-
-    remaining = iter(lines())
+    lines = (msgspec.json.encode(_hide_tools(request, event)) + b"\n" for event in request.scout.journal.read())
 
     def read_chunk() -> bytes:
-        return b"".join(islice(remaining, EXPORT_BATCH_EVENTS))
+        return b"".join(islice(lines, EXPORT_BATCH_EVENTS))
 
     async def stream() -> AsyncIterator[bytes]:
-        while chunk := await service.run_in_thread(read_chunk):
+        while chunk := await request.service.run_in_thread(read_chunk):
             yield chunk
 
     name = 'attachment; filename="journal.jsonl"'
@@ -187,9 +167,5 @@ async def import_lines(request: ApiRequest[Nothing]) -> ImportAnswer:
         async for chunk in request.body:
             file.write(chunk)
         file.seek(0)
-        new, problems, bad = await request.service.run_in_thread(_import, request.service, file)
+        new, problems, bad = await request.service.run_in_thread(request.scout.journal.import_lines, file)
     return ImportAnswer(new, [LineProblem(entry, message) for entry, message in problems], bad)
-
-
-def _import(service: Service, file: IO[bytes]) -> Imported:
-    return service.scout.journal.import_lines(file)
