@@ -23,7 +23,7 @@ from toolscout.scout import Scout
 from toolscout.server import Limits, Service, app
 from toolscout.server.batches import Batches
 from toolscout.server.routes import ROUTES
-from toolscout.server.view import RowFilter, Views
+from toolscout.server.view import CatalogueViews, RowFilter
 from toolscout.testing import TOY_TOOLS
 from toolscout.types import Hints, Tool
 
@@ -158,7 +158,7 @@ def test_a_hidden_text_is_not_shown_because_another_took_its_place(tmp_path: Pat
         return real(self, visible)
 
     put("of the owner alone", False)
-    views = Views(store)
+    views = CatalogueViews(store)
     monkeypatch.setattr(Catalogue, "mask", mask)
     seen = [
         [row.description for row in views.current(caller).page_tools(caller, RowFilter(), 0, 9)[0]] for _ in range(2)

@@ -8,7 +8,7 @@ import pytest
 
 from toolscout.catalogue.store import Catalogue
 from toolscout.scout import Scout
-from toolscout.server.view import RowFilter, View, encode_key
+from toolscout.server.view import CatalogueView, RowFilter, encode_key
 from toolscout.testing import TOY_TOOLS
 from toolscout.types import Tool
 
@@ -49,7 +49,7 @@ def test_the_tree_leads_to_every_tool_and_counts_right(client: Any) -> None:
 def test_names_with_slashes_and_other_signs_have_keys_of_their_own() -> None:
     places = [("a", "b/c"), ("a/b", "c"), ("a", "b", "c"), ("a", "ü %2F?&"), ("a", "<b>")]
     tools = [Tool(id=f"{place[0]}/{number}", name=str(number), path=place[1:]) for number, place in enumerate(places)]
-    view = View(Catalogue.of(tools))
+    view = CatalogueView(Catalogue.of(tools))
     from toolscout.access.policy import LOCAL
 
     for number, tool in enumerate(tools):

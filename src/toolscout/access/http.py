@@ -179,7 +179,7 @@ async def serve(
     require("uvicorn", extra)
     import uvicorn
 
-    class _Service(uvicorn.Server):
+    class _OrderlyServer(uvicorn.Server):
         """A server that leaves signals to `_stop_at_signal`, so that everything can end in order."""
 
         @contextmanager
@@ -209,7 +209,7 @@ async def serve(
             timeout_graceful_shutdown=ending.patience,
             log_config=None if logging.getLogger().handlers else uvicorn.config.LOGGING_CONFIG,
         )
-        service = _Service(config)
+        service = _OrderlyServer(config)
         async with anyio.create_task_group() as group:
             group.start_soon(_stop_at_signal, service, ending)
             await service.serve(sockets=[listener])

@@ -17,7 +17,7 @@ import re
 import secrets
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -221,7 +221,7 @@ LOCAL: Final = Caller("local", operator=True)
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+class _CallerTable(msgspec.Struct, forbid_unknown_fields=True):
     """One `[[caller]]` table of the file."""
 
     name: str
@@ -233,7 +233,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     operator: bool = False
 
 
-class _Issuer(msgspec.Struct, forbid_unknown_fields=True):
+class _TokensTable(msgspec.Struct, forbid_unknown_fields=True):
     """The `[tokens]` table of the file."""
 
     issuer: str
@@ -245,10 +245,10 @@ class _Issuer(msgspec.Struct, forbid_unknown_fields=True):
     algorithms: tuple[str, ...] = ("RS256", "ES256")
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    caller: list[_Entry] = []
+class _PolicyFile(msgspec.Struct, forbid_unknown_fields=True):
+    caller: list[_CallerTable] = []
     default: str | None = None
-    tokens: _Issuer | None = None
+    tokens: _TokensTable | None = None
 
 
 def new_key() -> str:
@@ -268,7 +268,7 @@ class Policies:
     callers: tuple[Caller, ...] = ()
     default: Caller | None = LOCAL
     _keys: tuple[tuple[str, Caller], ...] = ()
-    _tokens: _Tokens | None = None
+    _tokens: _TokenChecker | None = None
 
     @classmethod
     def load(cls, path: Path | None) -> Policies:
@@ -293,12 +293,16 @@ class Policies:
                 _check_key(where, key, keys)
                 keys.append((key, caller))
             _add_subjects(where, entry.subjects, caller, subjects)
-        _check_references(path, file, callers, subjects)
+        if subjects and file.tokens is None:
+            raise ConfigError(f"{path}: expected [tokens] beside subjects, found none: say who issues the tokens")
+        if file.default is not None and file.default not in callers:
+            raise ConfigError(f"{path}: expected the name of a caller as default, found {file.default!r}")
+        default = None if file.default is None else dataclasses.replace(callers[file.default], is_anonymous=True)
         return cls(
             tuple(callers.values()),
-            _make_anonymous(callers.get(file.default or "")),  # no caller has an empty name
+            default,
             tuple(keys),
-            None if file.tokens is None else _Tokens(path, file.tokens, subjects),
+            None if file.tokens is None else _TokenChecker(path, file.tokens, subjects),
         )
 
     @property
@@ -353,33 +357,21 @@ class Policies:
         raise Denied(UNKNOWN_CREDENTIAL)
 
 
-def _make_anonymous(caller: Caller | None) -> Caller | None:
-    return None if caller is None else dataclasses.replace(caller, is_anonymous=True)
-
-
-def _check_references(path: Path, file: _File, callers: Mapping[str, Caller], subjects: Mapping[str, Caller]) -> None:
-    """Refuse a file with subjects of tokens but no issuer, or with a default that is no caller."""
-    if subjects and file.tokens is None:
-        raise ConfigError(f"{path}: expected [tokens] beside subjects, found none: say who issues the tokens")
-    if file.default is not None and file.default not in callers:
-        raise ConfigError(f"{path}: expected the name of a caller as default, found {file.default!r}")
-
-
 def _add_subjects(where: str, names: Sequence[str], caller: Caller, subjects: dict[str, Caller]) -> None:
     for subject in names:
         if subjects.setdefault(subject, caller) is not caller:
             raise ConfigError(f"{where}: expected subjects of its own, found {subject!r} at another caller too")
 
 
-def _read_file(path: Path) -> _File:
+def _read_file(path: Path) -> _PolicyFile:
     try:
-        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File)
+        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _PolicyFile)
     except FileNotFoundError:
         raise ConfigError(f"{path}: expected a policy file, found none. Begin with  toolscout key NAME") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}. Check the path.") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        reason = explain_unknown_field(error, _File, _Entry, _Issuer)
+        reason = explain_unknown_field(error, _PolicyFile, _CallerTable, _TokensTable)
         raise ConfigError(f"{path} is no policy: {reason} (docs/use/security.md)") from None
 
 
@@ -408,10 +400,10 @@ def _check_key(where: str, key: str, taken: Sequence[tuple[str, Caller]]) -> Non
 # --- tokens -----------------------------------------------------------------------------------------------------------
 
 
-class _Tokens:
+class _TokenChecker:
     """Checks tokens as an OAuth resource server: signature, issuer, audience, expiry, scopes."""
 
-    def __init__(self, path: Path, issuer: _Issuer, subjects: dict[str, Caller]) -> None:
+    def __init__(self, path: Path, issuer: _TokensTable, subjects: dict[str, Caller]) -> None:
         wrong = [name for name in issuer.algorithms if name not in ALGORITHMS]
         if wrong or not issuer.algorithms:
             raise ConfigError(

@@ -32,7 +32,7 @@ __all__ = ["PROFILE_FILE", "Profile", "ProfileRules", "Profiles", "profile_of", 
 PROFILE_FILE: Final = "profiles.toml"  # in the home, which may be a database
 MAX_INSTRUCTIONS_CHARS: Final = 4_000
 _PROFILE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")  # it is a part of an address
-_EVERYTHING: Final = frozenset({"**"})
+_ALL_PATTERNS: Final = frozenset({"**"})
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,7 +84,7 @@ class ProfileRules(Rules):
             return False
         if self.profile.tags.isdisjoint(tool.tags):
             return super().__call__(tool)
-        return Rules(_EVERYTHING, self.deny, self.read_only)(tool)
+        return Rules(_ALL_PATTERNS, self.deny, self.read_only)(tool)
 
 
 def profile_of(caller: Caller) -> Profile | None:
@@ -92,7 +92,7 @@ def profile_of(caller: Caller) -> Profile | None:
     return caller.rules.profile if isinstance(caller.rules, ProfileRules) else None
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
+class _ProfilesFile(msgspec.Struct, forbid_unknown_fields=True):
     profile: list[Profile] = []
 
 
@@ -189,9 +189,9 @@ def parse_profiles(label: str, content: bytes) -> dict[str, Profile]:
         ConfigError: if it holds something else. The message names the file by its label.
     """
     try:
-        file = msgspec.convert(tomllib.loads(content.decode("utf-8")), _File)
+        file = msgspec.convert(tomllib.loads(content.decode("utf-8")), _ProfilesFile)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError, msgspec.ValidationError) as error:
-        reason = explain_unknown_field(error, _File, Profile)
+        reason = explain_unknown_field(error, _ProfilesFile, Profile)
         raise ConfigError(f"{label} holds no profiles: {reason} (docs/use/profiles.md)") from None
     profiles: dict[str, Profile] = {}
     for profile in file.profile:

@@ -125,7 +125,7 @@ _PRIVATE_KEY: Final = re.compile(
     re.S,
 )
 _PUTTY_KEY: Final = re.compile(r"PuTTY-User-Key-File-\d:.*", re.S)
-_CARD: Final = re.compile(r"(?<![\w.])(?:(?:\d{4}[ -]?){3}\d{4}(?:\d{3})?|3\d{3}[ -]?\d{6}[ -]?\d{4,5})(?!\w|[.]\d)")
+_CARDS: Final = re.compile(r"(?<![\w.])(?:(?:\d{4}[ -]?){3}\d{4}(?:\d{3})?|3\d{3}[ -]?\d{6}[ -]?\d{4,5})(?!\w|[.]\d)")
 _CARD_ISSUERS: Final = re.compile(
     r"4\d{15}(?:\d{3})?|5[0-8]\d{14}|2[2-7]\d{14}|3[47]\d{13}|3[0689]\d{12}|35\d{14}|6\d{15,18}"
 )
@@ -176,7 +176,7 @@ def redact(text: str, *, personal: bool = False) -> str:
         text = _USER_OPTION.sub(_cover_value, _SCHEMES.sub(_cover_value, text))
     text = _MAY_BE_TOKEN.sub(_cover_tokens, text)
     if _MAY_NUMBER.search(text):
-        text = _CARD.sub(_cover_card, _IBAN.sub(_cover_iban, text))
+        text = _CARDS.sub(_cover_card, _IBAN.sub(_cover_iban, text))
     return _PHONE.sub(COVER, _EMAIL.sub(COVER, text)) if personal else text
 
 

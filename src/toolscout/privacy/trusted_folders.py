@@ -59,7 +59,7 @@ class TrustedFolder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: dict[str, str] = {}
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _TrustedFoldersFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     folders: dict[str, TrustedFolder]
     format: str = TRUSTED_FORMAT
 
@@ -77,7 +77,7 @@ def read_trusted(home: Path) -> Mapping[str, TrustedFolder]:
     """
     file = home / TRUSTED_FILE_NAME
     try:
-        content = msgspec.json.decode(file.read_bytes(), type=_File)
+        content = msgspec.json.decode(file.read_bytes(), type=_TrustedFoldersFile)
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -144,9 +144,8 @@ def forget_folder(home: Path, folder: Path) -> bool:
 def _write_list(home: Path, folders: Mapping[str, TrustedFolder]) -> None:
     try:
         make_private_folder(home)
-        replace_file(
-            home / TRUSTED_FILE_NAME, msgspec.json.format(msgspec.json.encode(_File(dict(folders))), indent=1) + b"\n"
-        )
+        content = msgspec.json.encode(_TrustedFoldersFile(dict(folders)))
+        replace_file(home / TRUSTED_FILE_NAME, msgspec.json.format(content, indent=1) + b"\n")
     except OSError as error:
         raise ConfigError(
             f"{home / TRUSTED_FILE_NAME} cannot be written: {error.strerror}. Check its permissions."

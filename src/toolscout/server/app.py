@@ -80,13 +80,13 @@ def app(service: Service, names: Iterable[str]) -> ASGIApp:
     methods: dict[str, dict[str, Route]] = {}
     for route in ROUTES:
         methods.setdefault(route.path, {})[route.method] = route
-    routes = [PathRoute(path, _Endpoint(service, door, by_method)) for path, by_method in methods.items()]
-    routes.append(PathRoute("/openapi.json", _File(door, build_document(), JSON)))
+    routes = [PathRoute(path, _ApiPath(service, door, by_method)) for path, by_method in methods.items()]
+    routes.append(PathRoute("/openapi.json", _StaticFile(door, build_document(), JSON)))
     for path in PAGE_FILES:
         name = path.removeprefix("/web/") if path != "/" else "index.html"
         media_type = f"{MEDIA_TYPES[name.rpartition('.')[2]]}; charset=utf-8"
         policy = {"Content-Security-Policy": PAGE_CONTENT_POLICY}
-        routes.append(PathRoute(path, _File(door, (_PAGE_FOLDER / name).read_bytes(), media_type, policy)))
+        routes.append(PathRoute(path, _StaticFile(door, (_PAGE_FOLDER / name).read_bytes(), media_type, policy)))
     inner = Starlette(routes=routes, lifespan=service.running)
     inner.router.default = _answer_unknown_path
     inner.router.redirect_slashes = False
@@ -153,7 +153,7 @@ def _count_requests(inner: ASGIApp, service: Service) -> ASGIApp:
     return answer_counted
 
 
-class _Endpoint:
+class _ApiPath:
     """Answers one path of the route table, for all its methods."""
 
     def __init__(self, service: Service, door: Door, methods: dict[str, Route]) -> None:
@@ -225,7 +225,7 @@ class _Endpoint:
         return answer if isinstance(answer, Response) else Response(_encode(answer), media_type=route.answer_media)
 
 
-class _File:
+class _StaticFile:
     """Serves a file of the page, or the OpenAPI document. It is the same for every caller."""
 
     def __init__(self, door: Door, content: bytes, media_type: str, headers: Mapping[str, str] | None = None) -> None:

@@ -8,33 +8,43 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from toolscout.access.policy import Caller
 from toolscout.scout import Scout
 from toolscout.types import Count, Kind, Search, keep_kind
 
-__all__ = ["Batches"]
+__all__ = ["Batches", "SearchOptions"]
 
 DEADLINE_GRACE_S: Final = 1.0  # to put together what there is at the deadline
 MAX_BATCH_QUERIES: Final = 64  # of several requests together; a single request may have more
 
 
-class _Job(NamedTuple):
-    queries: Sequence[str]
-    k: Count | None
-    recipe: str | None
+class SearchOptions(NamedTuple):
+    """How to search. Requests with equal options can be searched together.
+
+    Attributes:
+        caller: who searches.
+        k: as that of `Scout.search_many`.
+        recipe: as that of `Scout.search_many`.
+        kind: of the tools. None: every kind.
+        preview: whether nothing is written to the journal.
+        deadline: on the clock of `time.monotonic`. Stages that can be cut short end then.
+    """
+
     caller: Caller
-    tool_kind: Kind | None
-    preview: bool
-    deadline: float | None
+    k: Count | None = None
+    recipe: str | None = None
+    kind: Kind | None = None
+    preview: bool = False
+    deadline: float | None = None
+
+
+class _SearchJob(NamedTuple):
+    queries: Sequence[str]
+    options: SearchOptions
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[list[Search]]
-
-    @property
-    def kind(self) -> tuple[Any, ...]:
-        """Jobs of one kind can be searched together."""
-        return self.caller, self.k, self.recipe, self.tool_kind, self.preview, self.deadline
 
 
 class Batches:
@@ -53,7 +63,7 @@ class Batches:
             report_size: called with the number of queries of each batch.
         """
         self.scout, self.pool, self.report_size = scout, pool, report_size
-        self._jobs: deque[_Job] = deque()
+        self._jobs: deque[_SearchJob] = deque()
         self._waiting = 0
         self._busy = False
         self._lock = threading.Lock()
@@ -62,47 +72,37 @@ class Batches:
         """Return the number of waiting queries."""
         return self._waiting
 
-    async def search(
-        self,
-        queries: Sequence[str],
-        k: Count | None,
-        recipe: str | None,
-        caller: Caller,
-        kind: Kind | None = None,
-        *,
-        preview: bool = False,
-        deadline: float | None = None,
-    ) -> list[Search]:
-        """Run `Scout.search_many`, or `preview_many`, for a caller, together with other waiting requests.
-
-        Stages that can be cut short end at the deadline, which is on the clock of `time.monotonic`.
+    async def search(self, queries: Sequence[str], options: SearchOptions) -> list[Search]:
+        """Run `Scout.search_many`, or `preview_many`, together with other waiting requests.
 
         Raises:
             TimeoutError: if the searches before it took so long that there is no answer soon after the deadline.
         """
         loop = asyncio.get_running_loop()
-        job = _Job(queries, k, recipe, caller, kind, preview, deadline, loop, loop.create_future())
+        job = _SearchJob(queries, options, loop, loop.create_future())
         with self._lock:
             self._jobs.append(job)
             self._waiting += len(queries)
             begin, self._busy = not self._busy, True
         if begin:
             self.pool.submit(self._run_jobs)
-        wait = None if deadline is None else max(0.0, deadline - time.monotonic()) + DEADLINE_GRACE_S
+        wait = None
+        if options.deadline is not None:
+            wait = max(0.0, options.deadline - time.monotonic()) + DEADLINE_GRACE_S
         return await asyncio.wait_for(job.answer, wait)
 
     def _run_jobs(self) -> None:
         while jobs := self._take_batch():
-            kinds: dict[tuple[Any, ...], list[_Job]] = {}
+            by_options: dict[SearchOptions, list[_SearchJob]] = {}
             for job in jobs:
-                kinds.setdefault(job.kind, []).append(job)
-            for alike in kinds.values():
+                by_options.setdefault(job.options, []).append(job)
+            for alike in by_options.values():
                 self._search_batch(alike)
 
-    def _take_batch(self) -> list[_Job]:
+    def _take_batch(self) -> list[_SearchJob]:
         """Take the jobs of the next batch. Without jobs the thread ends."""
         with self._lock:
-            jobs: list[_Job] = []
+            jobs: list[_SearchJob] = []
             size = 0
             while self._jobs and (not jobs or size + len(self._jobs[0].queries) <= MAX_BATCH_QUERIES):
                 job = self._jobs.popleft()
@@ -113,44 +113,41 @@ class Batches:
             self._busy = bool(jobs)
             return jobs
 
-    def _search_batch(self, jobs: list[_Job]) -> None:
+    def _search_batch(self, jobs: list[_SearchJob]) -> None:
         """Search all jobs together and deliver the answers. After an error each job is searched alone."""
         first = jobs[0]
         queries = [query for job in jobs for query in job.queries]
         try:
-            visible = keep_kind(first.tool_kind, first.caller.visible)
-            if first.preview:
-                searches = self.scout.preview_many(queries, first.k, recipe=first.recipe, visible=visible)
-            else:
-                searches = self.scout.search_many(
-                    queries,
-                    first.k,
-                    recipe=first.recipe,
-                    visible=visible,
-                    caller=first.caller.name,
-                    deadline=first.deadline,
-                )
+            searches = self._search(queries, first.options)
         except Exception as error:
             if len(jobs) == 1:
-                first.loop.call_soon_threadsafe(_fail, first.answer, error)
+                first.loop.call_soon_threadsafe(_deliver, jobs, [], error)
                 return
             for job in jobs:
                 self._search_batch([job])
             return
         self.report_size(len(queries))
-        start, pairs = 0, []
-        for job in jobs:
-            pairs.append((job.answer, searches[start : start + len(job.queries)]))
-            start += len(job.queries)
-        first.loop.call_soon_threadsafe(_deliver, pairs)
+        first.loop.call_soon_threadsafe(_deliver, jobs, searches)
+
+    def _search(self, queries: list[str], options: SearchOptions) -> list[Search]:
+        caller, k, recipe = options.caller, options.k, options.recipe
+        visible = keep_kind(options.kind, caller.visible)
+        if options.preview:
+            return self.scout.preview_many(queries, k, recipe=recipe, visible=visible)
+        return self.scout.search_many(
+            queries, k, recipe=recipe, visible=visible, caller=caller.name, deadline=options.deadline
+        )
 
 
-def _deliver(pairs: list[tuple[asyncio.Future[list[Search]], list[Search]]]) -> None:
-    for answer, searches in pairs:
-        if not answer.done():
-            answer.set_result(searches)
-
-
-def _fail(answer: asyncio.Future[list[Search]], error: Exception) -> None:
-    if not answer.done():
-        answer.set_exception(error)
+def _deliver(jobs: list[_SearchJob], searches: list[Search], error: Exception | None = None) -> None:
+    """Give each job its part of the searches, or the error."""
+    start = 0
+    for job in jobs:
+        end = start + len(job.queries)
+        if job.answer.done():  # its caller waits no longer
+            pass
+        elif error is None:
+            job.answer.set_result(searches[start:end])
+        else:
+            job.answer.set_exception(error)
+        start = end

@@ -44,7 +44,7 @@ from toolscout.server.shapes import (
     TreeRequest,
     WaitingRow,
 )
-from toolscout.server.view import MAX_ROW_DESCRIPTION_CHARS, RowFilter, View
+from toolscout.server.view import MAX_ROW_DESCRIPTION_CHARS, CatalogueView, RowFilter
 from toolscout.types import Tool
 
 __all__ = [
@@ -65,7 +65,7 @@ MAX_DIFF_LINES: Final = 600  # of one definition
 _log: Final = logging.getLogger("toolscout.server")
 
 
-def require_visible(view: View, caller: Caller, *ids: str) -> None:
+def require_visible(view: CatalogueView, caller: Caller, *ids: str) -> None:
     """Check that the caller may see all these tools.
 
     Raises:
@@ -129,7 +129,7 @@ def list_tools(request: ApiRequest[ToolsRequest]) -> ToolsAnswer:
     return ToolsAnswer(rows, total, parameters.offset, view.generation)
 
 
-def _require_known_source(request: ApiRequest[ToolsRequest] | ApiRequest[FacetsRequest], view: View) -> None:
+def _require_known_source(request: ApiRequest[ToolsRequest] | ApiRequest[FacetsRequest], view: CatalogueView) -> None:
     """Raise NotFound for a source that there is not. A source without visible tools exists only for managers."""
     name, caller = request.parameters.source, request.caller
     view.require_source(
@@ -184,7 +184,7 @@ def count_facets(request: ApiRequest[FacetsRequest]) -> FacetsAnswer:
     return FacetsAnswer(**counts, states=_count_states(request, view))
 
 
-def _count_states(request: ApiRequest[FacetsRequest], view: View) -> list[Facet]:
+def _count_states(request: ApiRequest[FacetsRequest], view: CatalogueView) -> list[Facet]:
     """Count the tools in each state, without the other filters."""
     if not may_manage(request.caller):
         return []

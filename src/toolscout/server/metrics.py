@@ -1,15 +1,20 @@
-"""Metrics for Prometheus: counts and times. They hold no caller names and no queries."""
+"""Metrics for Prometheus: counts and times. They contain no caller names and no queries."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from toolscout.errors import require
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+
 from toolscout.learn.drift_report import DRIFT_KINDS, DriftReport
-
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
 
 __all__ = ["Metrics"]
 
@@ -22,50 +27,32 @@ class Metrics:
 
     def __init__(self, waiting: Callable[[], int], generation: Callable[[], int], tools: Callable[[], int]) -> None:
         """Create the metrics. The three functions are called when Prometheus reads them."""
-        require("prometheus_client", "server")
-        from prometheus_client import (
-            CollectorRegistry,
-            Counter,
-            Gauge,
-            Histogram,
-            PlatformCollector,
-            ProcessCollector,
-        )
-
-        self.registry: CollectorRegistry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        PlatformCollector(registry=self.registry)
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
 
         def add_gauge(name: str, what: str, read: Callable[[], int]) -> None:
-            Gauge(f"toolscout_{name}", what, registry=self.registry).set_function(read)
+            Gauge(f"toolscout_{name}", what, registry=registry).set_function(read)
 
         add_gauge("waiting_searches", "Queries that wait for a search.", waiting)
         add_gauge("catalogue_generation", "The number that every change of the catalogue raises.", generation)
         add_gauge("catalogue_tools", "Tools that are searched.", tools)
         self._requests = Counter(
-            "toolscout_requests", "Answered requests.", ["method", "path", "status"], registry=self.registry
+            "toolscout_requests", "Answered requests.", ["method", "path", "status"], registry=registry
         )
         self._seconds = Histogram(
-            "toolscout_request_seconds",
-            "Time of an answer.",
-            ["path"],
-            buckets=LATENCY_BUCKETS_S,
-            registry=self.registry,
+            "toolscout_request_seconds", "Time of an answer.", ["path"], buckets=LATENCY_BUCKETS_S, registry=registry
         )
         self._batches = Histogram(
-            "toolscout_batch_queries", "Queries searched together.", buckets=BATCH_SIZE_BUCKETS, registry=self.registry
+            "toolscout_batch_queries", "Queries searched together.", buckets=BATCH_SIZE_BUCKETS, registry=registry
         )
-        self._searches = Counter("toolscout_searches", "Answers of searches.", ["answer"], registry=self.registry)
-        self._events = Counter("toolscout_events", "Calls and feedback written.", ["event"], registry=self.registry)
-
+        self._searches = Counter("toolscout_searches", "Answers of searches.", ["answer"], registry=registry)
+        self._events = Counter("toolscout_events", "Calls and feedback written.", ["event"], registry=registry)
         self._drift_alarms = Gauge(
-            "toolscout_drift_alarms",
-            "Changes of the traffic since the champion's time.",
-            ["what"],
-            registry=self.registry,
+            "toolscout_drift_alarms", "Changes of the traffic since the champion's time.", ["what"], registry=registry
         )
         self._drift_searches = Gauge(
-            "toolscout_drift_watched_searches", "Searches since the champion's time.", registry=self.registry
+            "toolscout_drift_watched_searches", "Searches since the champion's time.", registry=registry
         )
 
     def show_drift(self, report: DriftReport) -> None:
@@ -93,6 +80,4 @@ class Metrics:
 
     def render(self) -> bytes:
         """Render all metrics in the text format of Prometheus."""
-        from prometheus_client import generate_latest
-
         return generate_latest(self.registry)

@@ -16,6 +16,7 @@ from toolscout.access.telemetry import record_searches
 from toolscout.errors import NotFound, StoreError
 from toolscout.indexes.words import tokenize
 from toolscout.search.why import Why
+from toolscout.server.batches import SearchOptions
 from toolscout.server.catalogue import require_visible
 from toolscout.server.service import ApiRequest, RequestRefused, Service
 from toolscout.server.shapes import BatchRequest, ExamplesAnswer, ExamplesRequest, SearchRequest, WhyRequest
@@ -25,7 +26,7 @@ from toolscout.types import Search, Tool, as_json, render
 __all__ = ["explain_missing", "list_examples", "search", "search_batch"]
 
 MAX_MARKED_CHARS: Final = 2_000  # of name and description in which matched words are looked for
-_NAME_WORD: Final = re.compile(r"[^\W_]+")
+_TEXT_WORD: Final = re.compile(r"[^\W_]+")
 NO_VERBS: Final = frozenset(("this", "these", "it", "its", "the", "a", "an", "is", "has", "as"))
 EXAMPLE_WORD_RANGE: Final = (3, 11)
 MAX_CACHED_EXAMPLES: Final = 64
@@ -49,7 +50,7 @@ async def search(request: ApiRequest[SearchRequest]) -> dict[str, Any]:
 
 def _list_matched_words(terms: AbstractSet[str], text: str) -> list[str]:
     """List the words of a text that share an index term with the query, as the text spells them."""
-    words = dict.fromkeys(_NAME_WORD.findall(text))
+    words = dict.fromkeys(_TEXT_WORD.findall(text))
     return [word for word in words if not terms.isdisjoint(tokenize(word))]
 
 
@@ -84,11 +85,10 @@ async def _run_searches(
         )
     preview = isinstance(parameters, SearchRequest) and parameters.preview
     deadline = None if parameters.deadline is None else time.monotonic() + parameters.deadline
+    options = SearchOptions(caller, parameters.k, parameters.recipe, parameters.kind, preview, deadline)
     try:
         with _report_missing_model():
-            searches = await service.batches.search(
-                queries, parameters.k, parameters.recipe, caller, parameters.kind, preview=preview, deadline=deadline
-            )
+            searches = await service.batches.search(queries, options)
     except (TimeoutError, asyncio.TimeoutError):
         raise RequestRefused(
             503, "The searches before this one took until its deadline. Try again.", {"Retry-After": "1"}
@@ -138,17 +138,17 @@ async def _make_examples(request: ApiRequest[ExamplesRequest]) -> ExamplesAnswer
     if not candidates:
         return ExamplesAnswer([])
     texts = [text for text, _ in candidates]
-    answers = await service.batches.search(texts, None, None, caller, preview=True)
-    good = [text for (text, tool), answer in zip(candidates, answers, strict=True) if _is_found(tool, answer)]
+    answers = await service.batches.search(texts, SearchOptions(caller, preview=True))
+    good = [
+        text
+        for (text, tool), answer in zip(candidates, answers, strict=True)
+        if any(tool == hit.id or tool in hit.similar for hit in answer.hits)
+    ]
     queries = good[: request.parameters.most]
     if len(good) > len(queries) > 1:  # one request of several steps
-        compound = f"{queries[0]}, then {good[len(queries)][0].lower()}{good[len(queries)][1:]}"
-        queries[-1] = compound
+        second = good[len(queries)]
+        queries[-1] = f"{queries[0]}, then {second[0].lower()}{second[1:]}"
     return ExamplesAnswer(queries)
-
-
-def _is_found(tool: str, answer: Search) -> bool:
-    return any(tool == hit.id or tool in hit.similar for hit in answer.hits)
 
 
 def _collect_candidates(service: Service, caller: Caller, most: int) -> list[tuple[str, str]]:

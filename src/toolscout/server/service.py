@@ -30,7 +30,7 @@ from toolscout.scout import Scout
 from toolscout.server.batches import Batches
 from toolscout.server.metrics import Metrics
 from toolscout.server.shapes import ExamplesAnswer, Health, Me, Nothing, Ready
-from toolscout.server.view import View, Views
+from toolscout.server.view import CatalogueView, CatalogueViews
 from toolscout.types import Search
 
 __all__ = [
@@ -110,7 +110,7 @@ class Service:
         self.scout, self.policies, self.results = scout, policies or Policies(), results
         self.limits = limits or Limits()
         self.buckets = Buckets(self._choose_rate())
-        self.views = Views(scout.store)
+        self.views = CatalogueViews(scout.store)
         self.metrics = Metrics(lambda: len(self.batches), scout.store.generation, self._count_tools)
         self._threads = ThreadPoolExecutor(SERVICE_THREADS, thread_name_prefix="toolscout-work")
         self._search_thread = ThreadPoolExecutor(1, thread_name_prefix="toolscout-search")
@@ -272,7 +272,7 @@ class ApiRequest(Generic[Parameters]):
         return self.service.scout
 
     @property
-    def view(self) -> View:
+    def view(self) -> CatalogueView:
         """The current catalogue. Every use checks the generation."""
         return self.service.views.current(self.caller)
 

@@ -17,7 +17,7 @@ from toolscout.errors import NotFound, find_nearest, name_nearest
 from toolscout.server.shapes import Facet, Node, Row
 from toolscout.types import Tool
 
-__all__ = ["RowFilter", "View", "Views", "encode_key"]
+__all__ = ["CatalogueView", "CatalogueViews", "RowFilter", "encode_key"]
 
 Place = tuple[str, ...]
 Places = npt.NDArray[np.intp]
@@ -57,7 +57,7 @@ class RowFilter(NamedTuple):
     parent: str | None = None
 
 
-class View:
+class CatalogueView:
     """One generation of the catalogue, for lists and the tree. Immutable."""
 
     def __init__(self, catalogue: Catalogue) -> None:
@@ -202,15 +202,15 @@ def _rank(counts: Counter[Any], limit: int) -> list[tuple[Any, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
 
 
-class Views:
+class CatalogueViews:
     """Holds the view of the current generation."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._view: View | None = None
+        self._view: CatalogueView | None = None
         self._lock = threading.Lock()
 
-    def current(self, caller: Caller = LOCAL) -> View:
+    def current(self, caller: Caller = LOCAL) -> CatalogueView:
         """Return the view of the current catalogue. Every call checks the generation.
 
         The visibility mask is computed on the same state of the store, because the view does not load tools later.
@@ -222,6 +222,6 @@ class Views:
                 with self._lock:
                     view = self._view
                     if view is None or view.generation != generation:
-                        view = self._view = View(self.store.catalogue())
+                        view = self._view = CatalogueView(self.store.catalogue())
             view.catalogue.mask(caller.visible)
         return view
