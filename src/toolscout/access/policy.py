@@ -17,9 +17,9 @@ import re
 import secrets
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -60,6 +60,7 @@ class ScopeMissing(Denied):
 # --- what a caller may see --------------------------------------------------------------------------------------------
 
 Segments = tuple[str, ...]
+Part = TypeVar("Part", bound=Sized)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,45 +127,43 @@ def _split_runs(pattern: str, *, exact: bool = False) -> tuple[Segments, ...]:
     return tuple(map(tuple, chunks))
 
 
-def _matches(form: Segments, chunks: Sequence[Segments]) -> bool:
-    """Return whether the runs occur in `form` in order, the first at its start and the last at its end.
+def _matches(form: Segments, runs: Sequence[Segments]) -> bool:
+    """Return whether the runs of a pattern, between which any segments may be, match all segments of `form`."""
 
-    Each run takes the earliest place, so the time is at most proportional to the product of both lengths.
-    """
-    first, *middle = chunks
-    if not middle:
-        return len(form) == len(first) and _occurs_at(form, 0, first)
-    *middle, last = middle
-    start, end = len(first), len(form) - len(last)
-    if start > end or not _occurs_at(form, 0, first) or not _occurs_at(form, end, last):
-        return False
-    for run in middle:
-        while start + len(run) <= end and not _occurs_at(form, start, run):
-            start += 1
-        start += len(run)
-        if start > end:
-            return False
-    return True
+    def occurs(run: Segments, start: int) -> bool:
+        return all(_matches_segment(form[start + offset], segment) for offset, segment in enumerate(run))
 
-
-def _occurs_at(form: Segments, start: int, run: Segments) -> bool:
-    return all(_matches_segment(form[start + offset], segment) for offset, segment in enumerate(run))
+    return _occur_in_order(runs, len(form), occurs)
 
 
 def _matches_segment(text: str, segment: str) -> bool:
     """Return whether a text matches a segment. An asterisk in the segment matches any characters."""
-    first, *middle = segment.split("*")
+    return text == segment if "*" not in segment else _occur_in_order(segment.split("*"), len(text), text.startswith)
+
+
+def _occur_in_order(parts: Sequence[Part], size: int, occurs: Callable[[Part, int], bool]) -> bool:
+    """Return whether the parts occur one after the other, the first at the start and the last at the end.
+
+    Each part takes the earliest place, so the time is at most proportional to the product of both lengths.
+
+    Args:
+        parts: texts, or runs of segments.
+        size: length of what is searched.
+        occurs: whether a part occurs at a place. It is asked only where the part fits.
+    """
+    first, *middle = parts
     if not middle:
-        return text == first
+        return size == len(first) and occurs(first, 0)
     *middle, last = middle
-    start, end = len(first), len(text) - len(last)
-    if start > end or not text.startswith(first) or not text.endswith(last):
+    start, end = len(first), size - len(last)
+    if start > end or not occurs(first, 0) or not occurs(last, end):
         return False
     for part in middle:
-        start = text.find(part, start, end)
-        if start < 0:
-            return False
+        while start + len(part) <= end and not occurs(part, start):
+            start += 1
         start += len(part)
+        if start > end:
+            return False
     return True
 
 
@@ -293,10 +292,6 @@ class Policies:
                 _check_key(where, key, keys)
                 keys.append((key, caller))
             _add_subjects(where, entry.subjects, caller, subjects)
-        if subjects and file.tokens is None:
-            raise ConfigError(f"{path}: expected [tokens] beside subjects, found none: say who issues the tokens")
-        if file.default is not None and file.default not in callers:
-            raise ConfigError(f"{path}: expected the name of a caller as default, found {file.default!r}")
         default = None if file.default is None else dataclasses.replace(callers[file.default], is_anonymous=True)
         return cls(
             tuple(callers.values()),
@@ -365,7 +360,7 @@ def _add_subjects(where: str, names: Sequence[str], caller: Caller, subjects: di
 
 def _read_file(path: Path) -> _PolicyFile:
     try:
-        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _PolicyFile)
+        file = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _PolicyFile)
     except FileNotFoundError:
         raise ConfigError(f"{path}: expected a policy file, found none. Begin with  toolscout key NAME") from None
     except OSError as error:
@@ -373,6 +368,11 @@ def _read_file(path: Path) -> _PolicyFile:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         reason = explain_unknown_field(error, _PolicyFile, _CallerTable, _TokensTable)
         raise ConfigError(f"{path} is no policy: {reason} (docs/use/security.md)") from None
+    if file.tokens is None and any(entry.subjects for entry in file.caller):
+        raise ConfigError(f"{path}: expected [tokens] beside subjects, found none: say who issues the tokens")
+    if file.default is not None and file.default not in {entry.name for entry in file.caller}:
+        raise ConfigError(f"{path}: expected the name of a caller as default, found {file.default!r}")
+    return file
 
 
 def check_patterns(where: str, patterns: Iterable[str]) -> frozenset[str]:

@@ -60,9 +60,13 @@ class Vault:
         """
         name = name_entry(person, url)
         try:
-            return _decode(self.sealer.open(name, read_document(self.home, name)))
+            return self._open_entry(name)
         except (FileNotFoundError, CannotOpen):
             return {}
+
+    def _open_entry(self, name: str) -> dict[str, Any]:
+        content = self.sealer.open(name, read_document(self.home, name))
+        return msgspec.json.decode(content, type=dict[str, Any])
 
     def write(self, person: str, url: str, values: dict[str, Any]) -> None:
         """Replace the entry of a person for a server."""
@@ -82,7 +86,7 @@ class Vault:
         """Yield all entries that the key opens."""
         for name in list_entry_names(self.home):
             try:
-                yield _decode(self.sealer.open(name, read_document(self.home, name)))
+                yield self._open_entry(name)
             except (FileNotFoundError, CannotOpen):
                 continue
 
@@ -112,10 +116,3 @@ def name_entry(person: str, url: str) -> str:
     """Return the name of the file of a person for a server. It tells neither."""
     digest = hashlib.blake2b(msgspec.json.encode([person, url]), digest_size=20)
     return f"{IDENTITIES_FOLDER}/{digest.hexdigest()}.sealed"
-
-
-def _decode(content: bytes) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(content, type=dict[str, Any])
-    except msgspec.MsgspecError:
-        return {}

@@ -80,33 +80,19 @@ def require_visible(view: CatalogueView, caller: Caller, *ids: str) -> None:
 def list_sources(request: ApiRequest[Nothing]) -> SourcesAnswer:
     """List the sources with tools for the caller. Their state is shown to callers who see everything."""
     view, caller = request.view, request.caller
+    sources = request.scout.sources()
     if caller.rules is None or may_manage(caller):
-        rows = [
-            SourceRow(
-                source.name,
-                source.kind,
-                source.state if source.enabled else "disabled",
-                source.message,
-                source.read_at,
-                source.tools,
-                source.problems,
-                source.waiting,
-            )
-            for source in request.scout.sources()
-        ]
+        rows = [msgspec.convert(source, SourceRow, from_attributes=True) for source in sources]
+        for row, source in zip(rows, sources, strict=True):
+            row.state = source.state if source.enabled else "disabled"
     else:
-        kinds = {source.name: (source.kind, source.read_at) for source in request.scout.sources()}
+        known = {source.name: (source.kind, source.read_at) for source in sources}
         _, _, nodes, _ = view.page_nodes(caller, None, 0, len(view.rows))
-        rows = [
-            SourceRow(node.name, *_state_for_caller(kinds, node.name), tools=node.tools, problems=0, waiting=0)
-            for node in nodes
-        ]
+        rows = []
+        for node in nodes:
+            kind, read_at = known.get(node.name, ("", ""))
+            rows.append(SourceRow(node.name, kind, "ok", "", read_at, node.tools, problems=0, waiting=0))
     return SourcesAnswer(rows, view.generation)
-
-
-def _state_for_caller(kinds: dict[str, tuple[str, str]], name: str) -> tuple[str, str, str, str]:
-    kind, read_at = kinds.get(name, ("", ""))
-    return kind, "ok", "", read_at
 
 
 def read_tree(request: ApiRequest[TreeRequest]) -> TreeAnswer:
@@ -129,7 +115,7 @@ def list_tools(request: ApiRequest[ToolsRequest]) -> ToolsAnswer:
     return ToolsAnswer(rows, total, parameters.offset, view.generation)
 
 
-def _require_known_source(request: ApiRequest[ToolsRequest] | ApiRequest[FacetsRequest], view: CatalogueView) -> None:
+def _require_known_source(request: ApiRequest[ToolsRequest | FacetsRequest], view: CatalogueView) -> None:
     """Raise NotFound for a source that there is not. A source without visible tools exists only for managers."""
     name, caller = request.parameters.source, request.caller
     view.require_source(
@@ -137,7 +123,7 @@ def _require_known_source(request: ApiRequest[ToolsRequest] | ApiRequest[FacetsR
     )
 
 
-def _list_unsearched(request: ApiRequest[ToolsRequest] | ApiRequest[FacetsRequest]) -> list[Row]:
+def _list_unsearched(request: ApiRequest[ToolsRequest | FacetsRequest]) -> list[Row]:
     """List the tools that are not searched, in one state, for a caller who sees everything; for others none."""
     if not may_manage(request.caller):
         return []

@@ -6,6 +6,8 @@ import logging
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from toolscout.catalogue.store import allows
 from toolscout.checks.history import read_history, record_lint, record_selftest
 from toolscout.checks.lint import Lint, lint
@@ -151,18 +153,5 @@ def read_results(request: ApiRequest[Nothing]) -> ResultsAnswer:
     if folder is None:
         return ResultsAnswer([], [])
     results, problems = read_results_folder(folder)
-    rows = [
-        ResultRow(
-            result.dataset,
-            result.label,
-            result.recipe,
-            result.split,
-            result.n_queries,
-            result.n_tools,
-            result.metrics,
-            {name: list(pair) for name, pair in result.ci95.items()},
-            result.latency_ms,
-        )
-        for result in results
-    ]
+    rows = [msgspec.convert(result, ResultRow, from_attributes=True) for result in results]
     return ResultsAnswer(rows, [LineProblem(problem.entry, problem.message) for problem in problems])

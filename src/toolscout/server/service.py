@@ -51,7 +51,7 @@ DRIFT_INTERVAL_S: Final = 60.0  # between looks at whether the traffic changed
 POLICY_INTERVAL_S: Final = 0.5  # between looks at the policy file
 REOPEN_INTERVAL_S: Final = 3.0  # between attempts to open the index
 T = TypeVar("T")
-Parameters = TypeVar("Parameters")
+Parameters = TypeVar("Parameters", covariant=True)
 _log: Final = logging.getLogger("toolscout.server")
 
 
