@@ -15,7 +15,7 @@ import msgspec
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
-from toolscout.access.http import CHALLENGE, MARK, credential_of, origins_of
+from toolscout.access.http import MARK, build_challenge, credential_of, origins_of
 from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import Caller, Policies
 from toolscout.errors import Denied, name_nearest
@@ -76,7 +76,7 @@ class Door:
                 return await asyncio.to_thread(self.policies.caller, credential)
             return self.policies.caller(credential)
         except Denied as error:
-            challenge = CHALLENGE + (', error="invalid_token"' if credential else "")
+            challenge = build_challenge("invalid_token" if credential else "")
             raise RequestRefused(401, str(error), {"WWW-Authenticate": challenge}) from None
 
 

@@ -67,7 +67,6 @@ class CatalogueView:
         self.rows: list[Row] = []
         self._texts: list[str] = []
         self._numbers = {id: number for number, id in enumerate(catalogue.ids)}
-        self._kinds: list[str] = []
         self._places: list[Place] = []
         below: dict[Place, list[int]] = {(): []}
         children: dict[Place, set[str]] = {}
@@ -78,7 +77,6 @@ class CatalogueView:
                 else tool.description[: MAX_ROW_DESCRIPTION_CHARS - 1] + "…"
             )
             self.rows.append(Row(tool.id, tool.name, list(tool.path), short, tool.kind))
-            self._kinds.append(tool.kind)
             self._texts.append(f"{tool.id} {tool.description}".casefold())
             place = find_place(tool)
             self._places.append(place)
@@ -155,7 +153,7 @@ class CatalogueView:
         if only.source:
             matches = [number for number in matches if self._places[number][0] == only.source]
         if only.kind:
-            matches = [number for number in matches if self._kinds[number] == only.kind]
+            matches = [number for number in matches if self.rows[number].kind == only.kind]
         if words := (only.text or "").casefold().split():
             matches = [number for number in matches if all(word in self._texts[number] for word in words)]
         return matches
@@ -168,13 +166,13 @@ class CatalogueView:
             only: the conditions.
             limit: most values of one facet, the most frequent.
         """
-        places, kinds = self._places, self._kinds
+        places = self._places
         sources = Counter(places[number][0] for number in self._filter_numbers(caller, only._replace(source=None)))
-        found_kinds = Counter(kinds[number] for number in self._filter_numbers(caller, only._replace(kind=None)))
+        kinds = Counter(self.rows[number].kind for number in self._filter_numbers(caller, only._replace(kind=None)))
         parents = Counter(places[number] for number in self._filter_numbers(caller, only._replace(parent=None)))
         return {
             "sources": [Facet(name, name, count) for name, count in _rank(sources, limit)],
-            "kinds": [Facet(name, name, count) for name, count in _rank(found_kinds, limit)],
+            "kinds": [Facet(name, name, count) for name, count in _rank(kinds, limit)],
             "parents": [
                 Facet(" › ".join(place[1:]) or place[0], encode_key(place), count)
                 for place, count in _rank(parents, limit)
