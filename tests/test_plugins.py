@@ -188,7 +188,7 @@ def test_what_a_plug_in_does_wrong_is_said_with_its_package(install: Install, sc
 
 
 def test_names_that_nobody_brings_are_refused_with_those_that_exist(scout: Scout, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="expected a kind of source, found 'nothing'. There are mcp, openapi"):
+    with pytest.raises(SourceError, match="expected a kind of source, found 'nothing'. There are python, folder"):
         sources.read("x", kind="nothing", settings=Settings())
     with pytest.raises(NotFound, match="expected the name of a recipe, found 'hybird': did you mean 'hybrid'"):
         registry.recipe("hybird")
