@@ -119,6 +119,28 @@ def test_a_plug_in_cannot_take_a_name_of_toolscout(install: Install, scout: Scou
     assert "cannot be used" in str(rows["Bad Name"]["problem"])
 
 
+def test_a_source_that_yields_tools_and_problems_is_a_plug_in(install: Install, scout: Scout) -> None:
+    install(
+        "lister",
+        "[toolscout.sources]\nlister = lister:SOURCE\n",
+        """
+        from toolscout.sources import Problem, RawTool, build_tool
+
+        class Lister:
+            def read(self, locator):
+                yield build_tool("any", RawTool(id=locator, description="Lists."))
+                yield Problem("second", "it has no name")
+
+        SOURCE = Lister()
+        """,
+    )
+    [reading] = sources.read("lister:pets", name="mine", settings=Settings())
+    assert [tool.id for tool in reading.tools] == ["mine/pets"] and reading.kind == "lister"
+    assert [problem.entry for problem in reading.problems] == ["second"]
+    [reading] = sources.read("lister:pets", settings=Settings())
+    assert reading.source == "any"
+
+
 def test_two_packages_with_one_name_are_both_named(install: Install, scout: Scout) -> None:
     for package in ("first", "second"):
         install(package, f"[toolscout.encoders]\ntwin = {package}:load\n", "def load(argument, settings): ...")
