@@ -119,6 +119,28 @@ def test_a_plug_in_cannot_take_a_name_of_toolscout(install: Install, scout: Scou
     assert "cannot be used" in str(rows["Bad Name"]["problem"])
 
 
+def test_a_source_that_yields_tools_and_problems_is_a_plug_in(install: Install, scout: Scout) -> None:
+    install(
+        "lister",
+        "[toolscout.sources]\nlister = lister:SOURCE\n",
+        """
+        from toolscout.sources import Problem, RawTool, build_tool
+
+        class Lister:
+            def read(self, locator):
+                yield build_tool("any", RawTool(id=locator, description="Lists."))
+                yield Problem("second", "it has no name")
+
+        SOURCE = Lister()
+        """,
+    )
+    [reading] = sources.read("lister:pets", name="mine", settings=Settings())
+    assert [tool.id for tool in reading.tools] == ["mine/pets"] and reading.kind == "lister"
+    assert [problem.entry for problem in reading.problems] == ["second"]
+    [reading] = sources.read("lister:pets", settings=Settings())
+    assert reading.source == "any"
+
+
 def test_two_packages_with_one_name_are_both_named(install: Install, scout: Scout) -> None:
     for package in ("first", "second"):
         install(package, f"[toolscout.encoders]\ntwin = {package}:load\n", "def load(argument, settings): ...")
@@ -188,7 +210,7 @@ def test_what_a_plug_in_does_wrong_is_said_with_its_package(install: Install, sc
 
 
 def test_names_that_nobody_brings_are_refused_with_those_that_exist(scout: Scout, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="expected a kind of source, found 'nothing'. There are mcp, openapi"):
+    with pytest.raises(SourceError, match="expected a kind of source, found 'nothing'. There are python, folder"):
         sources.read("x", kind="nothing", settings=Settings())
     with pytest.raises(NotFound, match="expected the name of a recipe, found 'hybird': did you mean 'hybrid'"):
         registry.recipe("hybird")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 from click.testing import CliRunner
 
@@ -23,7 +24,7 @@ from toolscout.errors import Unavailable, UserError
 from toolscout.gateway import openapi as calls
 from toolscout.scout import Scout
 from toolscout.sources import addresses
-from toolscout.sources.addresses import Reach, is_public_address, open_async_client, open_client
+from toolscout.sources.addresses import Downloader, Reach, is_public_address, open_async_client
 from toolscout.types import Tool
 
 __all__ = ["start"]  # the fixture
@@ -228,15 +229,8 @@ def test_a_name_that_resolves_otherwise_the_second_time_gains_nothing(
         looked_up.append(name)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8" if len(looked_up) == 1 else "127.0.0.1", port))]
 
-    connected: list[str] = []
-
-    class Recording(addresses.httpcore.AnyIOBackend):
-        async def connect_tcp(self, host: str, *_: Any, **__: Any) -> Any:
-            connected.append(host)
-            raise addresses.httpcore.ConnectError("not in a test")
-
+    connected = note_connections(monkeypatch)
     monkeypatch.setattr(socket, "getaddrinfo", rebinding)
-    monkeypatch.setattr(addresses.httpcore, "AnyIOBackend", Recording)
 
     async def call(expected: type[Exception]) -> None:
         async with open_async_client(Reach(), timeout=10) as client:
@@ -249,25 +243,32 @@ def test_a_name_that_resolves_otherwise_the_second_time_gains_nothing(
     assert connected == ["8.8.8.8"] and sink.connections == 0
 
 
-def test_a_document_is_read_from_the_address_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_up: list[str] = []
+def note_connections(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Refuse every connection, and return the list of the hosts that they would go to."""
     connected: list[str] = []
 
-    def rebinding(host: str, port: int, *_: Any, **__: Any) -> list[Any]:
-        looked_up.append(host)
+    async def connect(_: object, request: httpx.Request) -> httpx.Response:
+        assert request.headers["host"].startswith("rebind.test") and request.extensions["sni_hostname"] == "rebind.test"
+        connected.append(request.url.host)
+        raise httpx.ConnectError("not in a test")
+
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", connect)
+    return connected
+
+
+def test_a_document_is_read_from_the_address_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up: list[str] = []
+
+    def rebinding(host: Any, port: int, *_: Any, **__: Any) -> list[Any]:
+        looked_up.append(host.decode() if isinstance(host, bytes) else host)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8" if len(looked_up) == 1 else "127.0.0.1", port))]
 
-    class Recording(addresses.httpcore.SyncBackend):
-        def connect_tcp(self, host: str, *_: Any, **__: Any) -> Any:
-            connected.append(host)
-            raise addresses.httpcore.ConnectError("not in a test")
-
+    connected = note_connections(monkeypatch)
     monkeypatch.setattr(addresses, "getproxies", dict)
     monkeypatch.setattr(socket, "getaddrinfo", rebinding)
-    monkeypatch.setattr(addresses.httpcore, "SyncBackend", Recording)
-    for expected in (addresses.httpx.ConnectError, addresses.PrivateAddress):
-        with open_client(Reach(), timeout=10, total=10) as client, pytest.raises(expected):
-            client.get("http://rebind.test/openapi.json")
+    for expected in (httpx.ConnectError, addresses.PrivateAddress):
+        with Downloader(Reach(), timeout=10, total=10) as downloader, pytest.raises(expected):
+            downloader.get("http://rebind.test/openapi.json", 100)
     assert (connected, looked_up) == (["8.8.8.8"], ["rebind.test"] * 2), "each look-up is checked, and is the only one"
 
 
@@ -278,8 +279,6 @@ def test_one_private_address_among_public_ones_refuses_the_name() -> None:
 
 
 def test_a_proxy_of_the_environment_hears_of_no_private_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    import httpx
-
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.test:3128")
     answer = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 80))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)

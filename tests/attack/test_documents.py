@@ -23,8 +23,8 @@ import pytest
 from toolscout.config import Settings
 from toolscout.errors import SourceError
 from toolscout.sources import openapi
+from toolscout.sources.addresses import LimitedBody, UnsupportedEncoding
 from toolscout.sources.documents import MAX_REFERENCE_STEPS
-from toolscout.sources.wire_limits import LimitedBody, UnsupportedEncoding
 
 pytestmark = pytest.mark.attack
 
@@ -263,7 +263,7 @@ def test_a_heavy_bomb_is_one_sentence(tmp_path: Path, name: str) -> None:
 def test_writing_schemas_out_is_bounded_by_the_size_of_the_document(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolscout.sources.expansion.MIN_EXPANSION_CHARS", 100_000)
+    monkeypatch.setattr("toolscout.sources.openapi_schemas.MIN_EXPANSION_CHARS", 100_000)
     small, large = wide_schema(4), wide_schema(4)[:-1] + f', "y": "{"t" * 1_000_000}"}}'
     (tmp_path / "small.json").write_text(small)
     with pytest.raises(SourceError, match="its schemas are too large once"):

@@ -13,8 +13,7 @@ import pytest
 
 from sandbox.test_escapes import wait_until_dead
 from toolscout.sandbox.processes import start_process
-from toolscout.sources import mcp_stdio
-from toolscout.sources.mcp_wire import Wire
+from toolscout.sources import mcp_transport
 
 SERVER = "trap 'wait; exit' TERM; sleep 600 & echo $$ $! > {file}.part; mv {file}.part {file}; wait"
 TURNS = 12  # of the event loop; a start takes fewer
@@ -27,7 +26,7 @@ async def cancel_start(turns: int, file: Path) -> None:
     async def start() -> None:
         command = ["sh", "-c", SERVER.format(file=file)]
         with open(os.devnull, "w") as errors:
-            async with mcp_stdio.open_stdio(command, env={}, cwd=None, errors=errors, direct=Wire().direct):
+            async with mcp_transport.open_stdio(command, env={}, cwd=None, errors=errors):
                 await anyio.sleep_forever()
 
     async with anyio.create_task_group() as group:
@@ -43,7 +42,7 @@ async def cancel_start(turns: int, file: Path) -> None:
 def test_a_start_that_is_cancelled_leaves_no_process_and_no_pipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mcp_stdio, "EXIT_GRACE_S", 0.0)
+    monkeypatch.setattr(mcp_transport, "EXIT_GRACE_S", 0.0)
     files = [tmp_path / str(turns) for turns in range(TURNS)]
     gc.collect()
     with warnings.catch_warnings(record=True) as warned:

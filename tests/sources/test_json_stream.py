@@ -13,10 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolscout.sources.json_stream import ENTER, KEEP, TAKE, JsonPath, JsonSplitter
-from toolscout.sources.mcp_guard import _split_body, _split_events
-from toolscout.sources.mcp_limits import MAX_DISCARDED_BYTES, SPLIT_BYTES, LineSplitter, LongLine
-from toolscout.sources.mcp_spill import SPILL, Spills
-from toolscout.sources.wire_limits import MAX_MESSAGE_BYTES
+from toolscout.sources.mcp_limits import (
+    MAX_DISCARDED_BYTES,
+    MAX_MESSAGE_BYTES,
+    SPILL,
+    SPLIT_BYTES,
+    LineSplitter,
+    LongLine,
+    Spills,
+)
+from toolscout.sources.mcp_transport import _split_body, _split_events
 
 TEXTS = st.text(st.sampled_from('a\n"\\é😀\ud83d\udc00\x01/ud83d{]'), max_size=30)
 VALUES = st.recursive(

@@ -16,7 +16,7 @@ import pytest
 
 from toolscout.config import Settings
 from toolscout.errors import MissingExtra, SourceError
-from toolscout.sources import Reading, mcp, mcp_lists, mcp_session
+from toolscout.sources import Reading, mcp, mcp_session
 
 RAW = str(Path(__file__).parents[1] / "servers" / "raw.py")
 pytestmark = pytest.mark.net
@@ -155,7 +155,7 @@ def test_servers_that_would_share_a_name_are_both_named(tmp_path: Path) -> None:
 def test_too_many_tools_are_refused_and_a_list_without_end_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mcp_lists, "MAX_LIST_PAGES", 30)
+    monkeypatch.setattr(mcp_session, "MAX_LIST_PAGES", 30)
     entries = {"many": raw("many", "21"), "endless": raw("endless"), "empty": raw("empty-endless"), "ok": raw("paged")}
     readings = read(tmp_path, entries, max_tools=20)
     assert "at most 20 tools" in readings["many"].message

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,14 +15,22 @@ from mcp_types import JSONRPCRequest
 
 from toolscout.config import Settings
 from toolscout.errors import SourceError
-from toolscout.sources import mcp_oauth, mcp_wire
+from toolscout.sources import mcp_oauth
 from toolscout.sources.mcp_config import Server, parse_server
-from toolscout.sources.mcp_direct import DirectLists
-from toolscout.sources.mcp_guard import Guard, is_private, origin_of
 from toolscout.sources.mcp_limits import LineSplitter, LongLine, find_request_id
 from toolscout.sources.mcp_oauth import TokenFile, approve_origin
 from toolscout.sources.mcp_session import connect
-from toolscout.sources.mcp_wire import MAX_OPEN_QUESTIONS, MAX_UNASKED_AT_ONCE, Wire, tap_transport
+from toolscout.sources.mcp_transport import (
+    MAX_OPEN_QUESTIONS,
+    MAX_UNASKED_AT_ONCE,
+    RAW_PAGE,
+    HttpGuard,
+    MessageFilter,
+    RawPage,
+    filter_transport,
+    is_private,
+    origin_of,
+)
 
 BUSY = Path(__file__).parents[1] / "servers" / "busy.py"
 
@@ -63,39 +70,38 @@ def test_the_request_that_a_long_line_answers_is_read_off_its_ends(line: LongLin
 
 def test_a_server_that_asks_without_reading_the_answers_is_ended() -> None:
     from mcp.shared.message import SessionMessage
-    from mcp_types import JSONRPCRequest
 
     async def body() -> None:
         to_us, coming_in = anyio.create_memory_object_stream[Any](1000)
         going_out, to_server = anyio.create_memory_object_stream[Any](1000)
-        wire = Wire()
+        messages = MessageFilter()
         for number in range(2 * MAX_OPEN_QUESTIONS):
             to_us.send_nowait(SessionMessage(JSONRPCRequest(jsonrpc="2.0", id=number, method="roots/list")))
         async with (
             to_us,
             going_out,
             to_server,
-            tap_transport(nullcontext((coming_in, going_out)), wire) as (reading, _),
+            filter_transport(nullcontext((coming_in, going_out)), messages) as (reading, _),
         ):
             taken = [item async for item in reading]
-        assert len(taken) == MAX_OPEN_QUESTIONS and wire.gave_up
+        assert len(taken) == MAX_OPEN_QUESTIONS and messages.gave_up and messages.is_closed
         coming_in.close()
 
     anyio.run(body)
 
 
 def test_messages_that_nobody_asked_for_are_taken_at_a_bounded_rate() -> None:
-    wire = Wire()
-    assert not any(wire.delay_unasked() for _ in range(int(MAX_UNASKED_AT_ONCE)))
+    messages = MessageFilter()
+    assert not any(messages.delay_unasked() for _ in range(int(MAX_UNASKED_AT_ONCE)))
     for _ in range(100):
-        delay = wire.delay_unasked()
+        delay = messages.delay_unasked()
     assert 0.5 < delay <= 1.0
 
 
 def test_only_lists_that_were_asked_for_are_put_aside() -> None:
-    wire = Wire()
-    wire.expect_list(3)
-    assert wire.take_list("3") and not wire.take_list(3) and not wire.take_list(4)
+    messages = MessageFilter()
+    messages.expect_list(3)
+    assert messages.take_list("3") and not messages.take_list(3) and not messages.take_list(4)
 
 
 # --- origins ----------------------------------------------------------------------------------------------------------
@@ -173,7 +179,7 @@ def test_the_guard_refuses_a_request_to_another_origin() -> None:
         async def never(origin: str) -> bool:
             return False
 
-        guard = Guard("https://a.example/mcp", never, lambda response: None)
+        guard = HttpGuard("https://a.example/mcp", never, lambda response: None)
         request = httpx2.Request("GET", "https://a.example/other", headers={"accept-encoding": "zstd"})
         await guard._check_request(request)
         assert request.headers["accept-encoding"] == "identity"
@@ -184,107 +190,33 @@ def test_the_guard_refuses_a_request_to_another_origin() -> None:
     anyio.run(body)
 
 
-# --- lists that repeat ------------------------------------------------------------------------------------------------
+# --- lists ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_list_that_repeats_is_validated_once_and_a_changed_one_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    validated: list[str] = []
-    validate = mcp_wire.Wire._is_valid
-
-    def note(self: Any, page: dict[str, Any]) -> bool:
-        validated.append(page["tools"][0]["name"])
-        return validate(self, page)
-
+def test_a_list_that_was_asked_for_ahead_is_the_one_that_is_read(tmp_path: Path) -> None:
     async def body() -> None:
         busy = parse_server("busy", {"command": sys.executable, "args": [str(BUSY)]}, tmp_path / "mcp.json")
         async with connect(busy, settings=Settings(home=tmp_path)) as connection:
-            session = connection.client.session
             first = await connection.list_tools(100)
-            schemas, count = dict(session._tool_output_schemas), len(validated)
-            assert len(first) == len(schemas) == count > 10
-            assert await connection.list_tools(100) == first
-            assert len(validated) == count and session._tool_output_schemas == schemas, "the SDK keeps what it knows"
-            assert len((await connection.client.list_tools()).tools) == count, "its own lists are whole"
-            await connection.client.call_tool("change", {})
-            count = len(validated)
-            changed = await connection.list_tools(100)
-            assert changed != first and len(validated) > count
-            assert set(session._tool_output_schemas) == {tool["name"] for tool in changed}
-
-    monkeypatch.setattr(mcp_wire.Wire, "_is_valid", note)
-    anyio.run(body)
-
-
-def test_a_list_asked_for_past_the_sdk_is_parsed_only_if_it_changed(tmp_path: Path) -> None:
-    async def body() -> None:
-        busy = parse_server("busy", {"command": sys.executable, "args": [str(BUSY)]}, tmp_path / "mcp.json")
-        async with connect(busy, settings=Settings(home=tmp_path)) as connection:
-            assert await connection.begin_list() is None, "the SDK has to ask first"
-            first = await connection.list_tools(100)
-
-            async def read() -> list[Any]:
-                begun = await connection.begin_list()
-                assert begun is not None
-                return await connection.list_tools(100, begun=begun)
-
-            second = await read()
-            assert second == first and await read() is second
-            await connection.client.call_tool("change", {})
-            changed = await read()
-            assert changed != first and changed == await connection.list_tools(100)
-            assert set(connection.client.session._tool_output_schemas) == {tool["name"] for tool in changed}
-            begun = await connection.begin_list()
+            assert len(first) == len((await connection.client.list_tools()).tools) > 10, "the SDK's own list is whole"
+            begun = await connection.begin_list({"traceparent": "00-3-4-00"})
             assert begun is not None
-            begun.answer.cancel()
-            assert await read() is changed, "an answer that nobody waits for is not taken for another"
-        assert await connection.begin_list() is None
+            await begun.answer
+            await connection.client.call_tool("change", {})
+            assert await connection.list_tools(100, begun=begun) == first, "it was asked for before the change"
+            changed = await connection.list_tools(100)
+            assert changed != first
+        assert connection.is_closed and await connection.begin_list() is None
 
     anyio.run(body)
 
 
-def request_list(direct: DirectLists, written: list[bytes], meta: dict[str, Any]) -> None:
-    async def write(line: bytes) -> None:
-        written.append(line)
-
-    direct.write = write
-    for cursor in (None, "next"):
-        params = {"_meta": meta} | ({"cursor": cursor} if cursor else {})
-        direct.note_request(JSONRPCRequest(jsonrpc="2.0", id=7, method="tools/list", params=params))
-
-
-def test_what_is_sent_past_the_sdk_is_its_own_request_without_the_trace_of_another_call() -> None:
-    async def body() -> None:
-        direct, written, meta = DirectLists(), list[bytes](), {"io.modelcontextprotocol/protocolVersion": "x"}
-        request_list(direct, written, {**meta, "traceparent": "00-1-2-01"})
-        numbers = []
-        for trace in ({"traceparent": "00-3-4-00"}, {}):
-            await direct.ask(trace)
-            sent = json.loads(written.pop())
-            numbers.append(sent.pop("id"))
-            assert sent == {"jsonrpc": "2.0", "method": "tools/list", "params": {"_meta": meta | trace}}
-        assert len(set(numbers)) == 2 and min(numbers) >= 10**9, "no id of the SDK"
-
-    anyio.run(body)
-
-
-@pytest.mark.parametrize("id", [10**9, str(10**9)])
-def test_only_the_awaited_answer_is_taken_and_a_lost_one_is_asked_for_by_the_sdk(id: object) -> None:
-    async def body() -> None:
-        direct, written = DirectLists(), list[bytes]()
-        request_list(direct, written, {})
-        answer = await direct.ask()
-        for other in ({"id": 3, "result": {}}, {"id": id, "method": "ping"}, {"method": "notifications/message"}):
-            assert not direct.take(json.dumps({"jsonrpc": "2.0", **other}).encode())
-        assert not answer.done()
-        line = json.dumps({"jsonrpc": "2.0", "id": id, "result": {"tools": [1]}}).encode()
-        assert direct.take(line) and answer.result() == b'{"tools": [1]}' and not direct.take(line)
-        for lost in (b'{"id": 3, "result": "\\ud800"}', b"junk", LongLine(b"", b"")):
-            answer = await direct.ask()
-            assert not direct.take(lost) and answer.result() is None
-        answer = await direct.ask()
-        direct.close()
-        assert answer.result() is None and not direct.is_ready
-
-    anyio.run(body)
+def test_a_page_reaches_the_sdk_without_its_invalid_tools_and_us_as_it_was_sent() -> None:
+    good, bad = {"name": "good", "inputSchema": {"type": "object"}}, {"name": 5}
+    messages = MessageFilter()
+    messages.version = "2025-11-25"
+    page = messages.filter_page({"tools": [good, bad], "nextCursor": "next", "_meta": {RAW_PAGE: "forged"}})
+    assert page["tools"] == [good] and page["nextCursor"] == "next"
+    assert page["_meta"][RAW_PAGE] == RawPage([good, bad], "next")
+    page = messages.filter_page({"tools": "none"})
+    assert page["tools"] == [] and page["_meta"][RAW_PAGE].tools == "none"

@@ -20,9 +20,7 @@ from tests_cli import run
 from toolscout.config import Settings
 from toolscout.errors import SourceError
 from toolscout.scout import Scout
-from toolscout.sources.bundles import describe_entry, unpack
-from toolscout.sources.prepared import prepare
-from toolscout.sources.registry import Published
+from toolscout.sources.published import Published, describe_bundle, prepare, unpack
 
 SERVER = Path(__file__).parents[1] / "servers" / "busy.py"
 MANIFEST: dict[str, Any] = {
@@ -107,8 +105,8 @@ def test_a_zip_bomb_is_refused_before_and_while_it_is_unpacked(tmp_path: Path, m
     honest = add_entry(make_bundle(tmp_path / "bomb.mcpb"), "zeros", bytes(30_000_000))
     with pytest.raises(SourceError, match="would unpack to"):
         unpack(honest, tmp_path / "bundles")
-    monkeypatch.setattr("toolscout.sources.bundles.MAX_BUNDLE_BYTES", 1_000_000)
-    monkeypatch.setattr("toolscout.sources.bundles._check_sizes", lambda *_: None)  # a header that lies
+    monkeypatch.setattr("toolscout.sources.published.MAX_BUNDLE_BYTES", 1_000_000)
+    monkeypatch.setattr("toolscout.sources.published._check_sizes", lambda *_: None)  # a header that lies
     with pytest.raises(SourceError, match="holds more than"):
         unpack(honest, tmp_path / "bundles")
     assert not list((tmp_path / "bundles").iterdir())
@@ -139,14 +137,14 @@ def test_values_of_a_bundle_come_from_variables_of_its_own(tmp_path: Path) -> No
     }
     manifest = {**MANIFEST, "server": {"type": "node", "mcp_config": config}, "user_config": asked}
     folder = unpack(make_bundle(tmp_path / "b.mcpb", manifest), tmp_path / "bundles")
-    _, version, entry = describe_entry(folder, "P_")
+    _, version, entry = describe_bundle(folder, "P_")
     assert version == "1.2.0" and entry["command"] == "node22" and entry["cwd"] == str(folder)
     assert entry["args"] == [f"{folder}/x.js", "/a", "/b", "--key=${P_API_KEY}"]
     assert entry["env"] == {"LIMIT": "${P_LIMIT:-5}", "PLACE": str(Path.home())}
     config["args"] = ["${AWS_SECRET_ACCESS_KEY}"]
     folder = unpack(make_bundle(tmp_path / "c.mcpb", manifest), tmp_path / "bundles")
     with pytest.raises(SourceError, match="may not read"):
-        describe_entry(folder, "P_")
+        describe_bundle(folder, "P_")
 
 
 # --- the registry ---

@@ -40,7 +40,8 @@ MIN_NAME_CHARS: Final = 2  # `c:` begins a path on Windows
 #: Names that belong to toolscout, which no plug-in may take. The names of recipes are in their registry.
 BUILT_IN_NAMES: Final = {
     SOURCE_PLUGINS: frozenset(
-        {"mcp", "openapi", "schemas", "python", "folder", "objects", "py", "http", "https", "file"}
+        {"mcp", "openapi", "schemas", "python", "folder", "skills", "agents"}
+        | {"objects", "py", "http", "https", "file"}
     ),
     ENCODER_PLUGINS: frozenset({"static", "compact", "minilm", "onnx", "http", "https"}),
     METHOD_PLUGINS: frozenset[str](),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING
 
@@ -12,9 +13,14 @@ __all__ = ["start_process"]
 
 
 async def start_process(
-    command: Sequence[str], *, env: Mapping[str, str], cwd: str | None, errors: int | IO[str]
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str | None,
+    errors: int | IO[str],
+    output: int = subprocess.PIPE,
 ) -> Process:
-    """Start a process that leads a session of its own, with pipes to its input and from its output.
+    """Start a process that leads a session of its own, with a pipe to its input. `output`: its standard output.
 
     Once the process runs, the caller gets it even if the caller is cancelled meanwhile: asyncio abandons a process
     whose start is cancelled, together with its children and its pipes. Enter a `try` before the next `await`, and end
@@ -28,5 +34,7 @@ async def start_process(
 
     await anyio.lowlevel.checkpoint_if_cancelled()
     with anyio.CancelScope(shield=True):
-        process = await anyio.open_process(list(command), env=dict(env), cwd=cwd, stderr=errors, start_new_session=True)
+        process = await anyio.open_process(
+            list(command), env=dict(env), cwd=cwd, stdout=output, stderr=errors, start_new_session=True
+        )
     return process

@@ -1,13 +1,14 @@
-"""Sources: reads tools, with one reader for each kind of source. This file detects which reader a locator needs.
+"""Sources: reads tools, with one reader for each kind of source. `KINDS` is the table of them.
 
-A reader is a module of this folder with one function::
+A reader is a function::
 
     def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
 
-A package can add a reader with the entry point group `toolscout.sources`; its locators begin with `NAME:`.
-
 It returns one `Reading` for each source behind the locator (an `mcpServers` file has many). It raises `SourceError`
 only if nothing at all can be read. A bad entry becomes a `Problem` that names it; the other entries are read.
+
+A package can add a kind with the entry point group `toolscout.sources`; its locators begin with `NAME:`. The entry
+point names a reader, or a `Source`, which yields tools and problems one by one.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -28,12 +30,16 @@ from toolscout.config import Settings
 from toolscout.errors import ConfigError, SourceError, name_nearest
 from toolscout.sources.parsing import load_document, parse_document
 from toolscout.sources.reading import Problem, RawTool, Reading, build_tool, collect, describe_type, source_name
+from toolscout.types import Tool
 
 __all__ = [
+    "KINDS",
     "SOURCE_KINDS",
     "Problem",
     "RawTool",
     "Reading",
+    "Source",
+    "SourceKind",
     "build_tool",
     "collect",
     "detect",
@@ -44,17 +50,107 @@ __all__ = [
     "source_name",
 ]
 
-SOURCE_KINDS: Final = {
-    "mcp": "an mcpServers JSON file, or the URL or the command of an MCP server",
-    "openapi": "an OpenAPI 3.x or Swagger 2.0 document, JSON or YAML, file or URL",
-    "schemas": "function schemas (OpenAI, Anthropic, Gemini, MCP tools/list) in a .json or .jsonl file",
-    "python": "py:module or py:module:name",
-    "folder": "a dataset folder with corpus.jsonl",
-    "skills": "a folder with SKILL.md, or of such folders",
-    "agents": "an A2A agent card, file or URL",
-}
+
+@runtime_checkable
+class Source(Protocol):
+    """Reads a source of one kind."""
+
+    def read(self, locator: str) -> Iterator[Tool | Problem]:
+        """Yield the tools of the source, and a problem for each entry that cannot be read."""
 
 
+def _claims_nothing(subject: Any) -> bool:
+    return False
+
+
+class SourceKind(NamedTuple):
+    """One kind of source: its name, what its locators are, its reader as `module:function`, and how it is recognised.
+
+    The first kind in the table that claims the text of a locator, a folder or the document in a file reads it.
+    """
+
+    name: str
+    forms: str
+    reader: str
+    claims_text: Callable[[str], bool] = _claims_nothing
+    claims_folder: Callable[[Path], bool] = _claims_nothing
+    claims_document: Callable[[Any], bool] = _claims_nothing
+
+
+def _is_url(locator: str) -> bool:
+    return locator.lower().startswith(("http://", "https://"))
+
+
+def _ends_url(locator: str, pattern: str) -> bool:
+    return _is_url(locator) and re.search(pattern, locator.partition("?")[0], re.I) is not None
+
+
+def _names_servers(document: Any) -> bool:
+    if not isinstance(document, Mapping):
+        return False
+    inner = (document.get(key) for key in ("servers", "mcp"))
+    return "mcpServers" in document or any(isinstance(value, Mapping) for value in inner)
+
+
+def _has_skills(folder: Path) -> bool:
+    from toolscout.sources.skills import find_skills
+
+    return next(find_skills(folder), None) is not None
+
+
+def _is_agent_card(document: Any) -> bool:
+    from toolscout.sources.skills import is_card
+
+    return is_card(document)
+
+
+KINDS: Final = (
+    SourceKind(
+        "python", "py:module or py:module:name", "toolscout.sources.python:read", lambda text: text.startswith("py:")
+    ),
+    SourceKind(
+        "folder",
+        "a dataset folder with corpus.jsonl",
+        "toolscout.sources.folder:read",
+        claims_folder=lambda folder: (folder / "corpus.jsonl").is_file(),
+    ),
+    SourceKind(
+        "skills",
+        "a folder with SKILL.md, or of such folders",
+        "toolscout.sources.skills:read_skills",
+        claims_folder=_has_skills,
+    ),
+    SourceKind(
+        "openapi",
+        "an OpenAPI 3.x or Swagger 2.0 document, JSON or YAML, file or URL",
+        "toolscout.sources.openapi:read",
+        lambda text: _ends_url(text, r"\.(json|ya?ml)$|openapi|swagger") and not _ends_url(text, _CARD_ADDRESS),
+        claims_document=lambda document: isinstance(document, Mapping) and bool({"openapi", "swagger"} & set(document)),
+    ),
+    SourceKind(
+        "mcp",
+        "an mcpServers JSON file, or the URL or the command of an MCP server",
+        "toolscout.sources.mcp:read",
+        lambda text: _is_url(text) and not _ends_url(text, _CARD_ADDRESS),
+        claims_document=_names_servers,
+    ),
+    SourceKind(
+        "agents",
+        "an A2A agent card, file or URL",
+        "toolscout.sources.skills:read_agents",
+        lambda text: _ends_url(text, _CARD_ADDRESS),
+        claims_document=_is_agent_card,
+    ),
+    SourceKind(
+        "schemas",
+        "function schemas (OpenAI, Anthropic, Gemini, MCP tools/list) in a .json or .jsonl file",
+        "toolscout.sources.schemas:read",
+        claims_document=lambda document: isinstance(document, (Mapping, list)),
+    ),
+)
+SOURCE_KINDS: Final = {kind.name: kind.forms for kind in KINDS}
+
+_CARD_ADDRESS: Final = r"/agent(-card)?\.json$"
 _FILES_IN_FOLDERS: Final = (
     ".mcp.json", "mcp.json", ".cursor/mcp.json", ".vscode/mcp.json", "claude_desktop_config.json",
     "openapi.yaml", "openapi.json", "tools.json",
@@ -69,16 +165,11 @@ def detect(locator: str) -> str:
     Raises:
         SourceError: if no reader understands it. The message lists what the readers understand.
     """
-    if locator.startswith("py:"):
-        return "python"
     if _REPOSITORY.match(locator):
         mend = "Add the command that starts its server, such as 'npx -y PACKAGE'."
         raise SourceError(f"{locator}: this is the address of a repository. {mend}")
-    if locator.lower().startswith(("http://", "https://")):
-        address = locator.partition("?")[0]
-        if re.search(r"/agent(-card)?\.json$", address, re.I):
-            return "agents"
-        return "openapi" if re.search(r"\.(json|ya?ml)$|openapi|swagger", address, re.I) else "mcp"
+    if kind := next((kind.name for kind in KINDS if kind.claims_text(locator)), None):
+        return kind
     if re.match(r"\w+://", locator) and plugin_prefix(locator) is None:
         raise SourceError(f"{locator}: toolscout reads from http:// and https:// addresses only. Download it first.")
     path = Path(os.path.expanduser(locator))
@@ -93,14 +184,10 @@ def _detect_folder(locator: str, path: Path) -> str:
     """Return the reader of a folder.
 
     Raises:
-        SourceError: if it holds neither a dataset nor skills. The message names a file in it that can be added.
+        SourceError: if no reader claims it. The message names a file in it that can be added.
     """
-    if (path / "corpus.jsonl").is_file():
-        return "folder"
-    from toolscout.sources.skills import find_skills
-
-    if next(find_skills(path), None):
-        return "skills"
+    if kind := next((kind.name for kind in KINDS if kind.claims_folder(path)), None):
+        return kind
     inside = next((name for name in _FILES_IN_FOLDERS if (path / name).is_file()), None)
     advice = "" if inside is None else f". Did you mean '{os.path.join(locator, inside)}'?"
     missing = "expected a folder with corpus.jsonl or SKILL.md, found a folder without them"
@@ -174,27 +261,15 @@ def _detect_file(path: Path) -> str:
     if not isinstance(document, (Mapping, list)):
         what = "it is empty" if document is None else f"it holds only {describe_type(document)}"
         raise SourceError(f"{path}: this file describes no tools: {what}. See  toolscout add --help")
-    if isinstance(document, Mapping):
-        if "openapi" in document or "swagger" in document:
-            return "openapi"
-        return _detect_object(path, document)
-    return "schemas"
-
-
-def _detect_object(path: Path, document: Mapping[str, Any]) -> str:
-    """Return the reader of a JSON or YAML object that is no OpenAPI document.
-
-    Raises:
-        SourceError: if it is the manifest of an npm package.
-    """
-    from toolscout.sources.agents import is_card
-
-    servers = (document.get(key) for key in ("servers", "mcp"))
-    if "mcpServers" in document or any(isinstance(value, Mapping) for value in servers):
-        return "mcp"
-    if "name" in document and "version" in document and _MANIFEST_KEYS & document.keys():
+    kind = next(kind.name for kind in KINDS if kind.claims_document(document))
+    if kind in ("agents", "schemas") and isinstance(document, Mapping) and _is_package_manifest(document):
         raise SourceError(f"{path}: the manifest of a package describes no tools. See  toolscout add --help")
-    return "agents" if is_card(document) else "schemas"
+    return kind
+
+
+def _is_package_manifest(document: Mapping[str, Any]) -> bool:
+    """Return whether a document is the package.json of an npm package."""
+    return "name" in document and "version" in document and bool(_MANIFEST_KEYS & document.keys())
 
 
 def read(locator: str, *, name: str | None = None, kind: str | None = None, settings: Settings) -> list[Reading]:
@@ -211,10 +286,12 @@ def read(locator: str, *, name: str | None = None, kind: str | None = None, sett
         SourceError: if nothing can be read.
     """
     kind = kind or detect(locator)
-    if kind not in SOURCE_KINDS:
+    reader = next((entry.reader for entry in KINDS if entry.name == kind), None)
+    if reader is None:
         return _read_with_plugin(locator, name, kind, settings)
-    module = importlib.import_module(f"toolscout.sources.{kind}")
-    readings: list[Reading] = module.read(locator, name=name and source_name(name), settings=settings)
+    module, _, function = reader.partition(":")
+    read_locator = getattr(importlib.import_module(module), function)
+    readings: list[Reading] = read_locator(locator, name=name and source_name(name), settings=settings)
     return readings
 
 
@@ -226,7 +303,9 @@ def _read_with_plugin(locator: str, name: str | None, kind: str, settings: Setti
             kinds = [*SOURCE_KINDS, *(plugin.name for plugin in plugins.list_plugins(plugins.SOURCE_PLUGINS))]
             advice = name_nearest(kind, kinds, f"There are {', '.join(kinds)}.")
             raise SourceError(f"expected a kind of source, found {kind!r}. {advice}")
-        read_locator = plugins.load_function(plugin)
+        loaded = plugins.load_plugin(plugin)
+        is_source = isinstance(loaded, Source)
+        read_locator = partial(_read_items, loaded) if is_source else plugins.load_function(plugin)
     except ConfigError as error:
         raise SourceError(f"{locator}: {error}") from None
     source = name and source_name(name)
@@ -237,6 +316,16 @@ def _read_with_plugin(locator: str, name: str | None, kind: str, settings: Setti
         raise
     except Exception as error:
         raise SourceError(f"{locator}: {plugin} failed: {type(error).__name__}: {error}") from error
+
+
+def _read_items(reader: Source, locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
+    """Read a locator with a `Source`. Its tools get ids of the source's name, by default that in their own ids."""
+    items = list(reader.read(locator))
+    tools = [item for item in items if isinstance(item, Tool)]
+    source = name or source_name(tools[0].id.partition("/")[0] if tools else locator)
+    named = [msgspec.structs.replace(tool, id=f"{source}/{tool.id.partition('/')[2]}") for tool in tools]
+    problems = [item for item in items if isinstance(item, Problem)]
+    return [Reading(source=source, kind="", tools=named, problems=problems)]
 
 
 def _check_reading(reading: Reading, kind: str) -> Reading:

@@ -1,10 +1,14 @@
-"""Checks the addresses of requests that an untrusted document causes.
+"""Sends the requests that an untrusted document causes, to checked addresses only, and bounds what comes back.
 
-They may go to public addresses, and to private ones that the user allowed.
+They may go to public addresses, and to private ones that the user allowed. A name is resolved once, its addresses are
+checked, and the request goes to a checked address. DNS rebinding is not possible, because there is no second look-up.
+The resolved address is checked and not its text, so spellings such as `0x7f.1` or `2130706433` and IPv4 inside IPv6
+make no difference.
 
-A name is resolved once, its addresses are checked, and the connection goes to a checked address. DNS rebinding is not
-possible, because there is no second look-up. The resolved address is checked and not its text, so spellings such as
-`0x7f.1` or `2130706433` and IPv4 inside IPv6 make no difference.
+Bodies are counted while they are decoded. A zstd body of 91 kB can hold 4.4 GB, and a library that decodes chunk by
+chunk produces them before anybody can count. Therefore requests ask for no encoding (`IDENTITY`). Some servers send
+gzip and deflate nevertheless; both are decoded here in bounded steps. Every other encoding, and more than one, is
+refused unread.
 """
 
 from __future__ import annotations
@@ -12,27 +16,48 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-import ssl
 import time
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import anyio
-import httpcore
 import httpx
+from anyio.from_thread import start_blocking_portal
 
 from toolscout.errors import UserError
-from toolscout.sources.wire_limits import IDENTITY
 
-__all__ = ["PrivateAddress", "Reach", "is_public_address", "open_async_client", "open_client", "split_origin"]
+__all__ = [
+    "IDENTITY",
+    "Download",
+    "Downloader",
+    "LimitedBody",
+    "PrivateAddress",
+    "Reach",
+    "UnsupportedEncoding",
+    "is_header_name",
+    "is_public_address",
+    "is_reserved_header",
+    "open_async_client",
+    "split_origin",
+]
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _LOCAL_NAMES: Final = ("localhost", "local", "internal", "lan", "home.arpa", "intranet", "corp", "home", "test")
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 _IPV4_COMPATIBLE: Final = ipaddress.ip_network("::/96")
+IDENTITY: Final[Mapping[str, str]] = {"accept-encoding": "identity"}  # headers for every request to a stranger
+_WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+_HEADER_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")  # RFC 9110, 5.6.2
+_FRAMING: Final = ("host", "content-length", "transfer-encoding", "te", "trailer", "connection", "keep-alive")
+_ROUTING: Final = ("upgrade", "expect", "http2-settings", "forwarded", "via", "cookie", "cookie2", "set-cookie")
+_CODING: Final = ("accept-encoding", "content-encoding")
+_RESERVED_HEADERS: Final = frozenset((*_FRAMING, *_ROUTING, *_CODING))
+_RESERVED_PREFIXES: Final = ("proxy-", "x-forwarded-", "sec-")
 
 
 class PrivateAddress(UserError):
@@ -152,105 +177,77 @@ class Reach(NamedTuple):
         return addresses
 
 
+# --- headers and bodies -----------------------------------------------------------------------------------------------
+
+
+def is_header_name(name: str) -> bool:
+    """Return whether a text is a valid name of a header."""
+    return _HEADER_TOKEN.fullmatch(name) is not None
+
+
+def is_reserved_header(name: str) -> bool:
+    """Return whether a header frames or routes the message. No document and no argument may set it."""
+    lowered = name.strip().lower()
+    return lowered in _RESERVED_HEADERS or lowered.startswith(_RESERVED_PREFIXES)
+
+
+class UnsupportedEncoding(ValueError):
+    """A body is damaged, or in an encoding other than gzip and deflate."""
+
+
+class LimitedBody:
+    """Collects a body from raw chunks, decodes it, and stops at a bound.
+
+    ::
+
+        body = LimitedBody(response.headers.get("content-encoding"), MAX_BYTES)
+        for chunk in response.iter_raw():  # not iter_bytes, which decodes without a bound
+            if not body.feed(chunk):
+                break
+
+    Attributes:
+        content: the decoded bytes, at most `max_bytes`.
+        is_cut: whether the body is longer.
+    """
+
+    def __init__(self, encoding: str | None, max_bytes: int) -> None:
+        """Prepare to decode as the header `content-encoding` says.
+
+        Raises:
+            UnsupportedEncoding: for an encoding other than identity, gzip and deflate.
+        """
+        names = [name.strip().lower() for name in (encoding or "").split(",")]
+        names = [name for name in names if name not in ("", "identity")]
+        if len(names) > 1 or any(name not in _WINDOW_BITS for name in names):
+            raise UnsupportedEncoding(f"a body in the encoding {(encoding or '')[:60]!r}, which was not asked for")
+        self.content, self.is_cut = bytearray(), False
+        self._max_bytes = max_bytes
+        self._inflate = zlib.decompressobj(_WINDOW_BITS[names[0]]) if names else None
+        self._may_be_bare = names == ["deflate"]  # many servers send deflate without the header of zlib
+
+    def feed(self, chunk: bytes) -> bool:
+        """Decode a raw chunk. Returns whether to read the next one.
+
+        Raises:
+            UnsupportedEncoding: if the chunk is not in the encoding that the header names.
+        """
+        room = self._max_bytes - len(self.content) + 1
+        try:
+            piece = chunk[:room] if self._inflate is None else self._inflate.decompress(chunk, room)
+        except zlib.error:
+            if not self._may_be_bare:
+                raise UnsupportedEncoding("a compressed body that is damaged") from None
+            self._may_be_bare, self._inflate = False, zlib.decompressobj(-15)
+            return self.feed(chunk)
+        self._may_be_bare = self._may_be_bare and not piece
+        self.content += piece
+        if len(self.content) > self._max_bytes:
+            del self.content[self._max_bytes :]
+            self.is_cut = True
+        return not self.is_cut and not (self._inflate is not None and self._inflate.eof)
+
+
 # --- connections ------------------------------------------------------------------------------------------------------
-
-
-class _Deadline:
-    """The instant at which all work must be done. Without `seconds` there is no limit."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self._at = None if seconds is None else time.monotonic() + seconds
-
-    def limit(self, timeout: float | None, error: type[Exception]) -> float | None:
-        """Return the shorter of `timeout` and the remaining time. Raises `error` if none remains."""
-        if self._at is None:
-            return timeout
-        left = self._at - time.monotonic()
-        if left <= 0:
-            raise error("the time for the document is over")
-        return left if timeout is None else min(timeout, left)
-
-
-class _TimedStream(httpcore.NetworkStream):
-    """A stream with reads and writes that end at the deadline, even if the other side sends slowly."""
-
-    def __init__(self, inner: httpcore.NetworkStream, deadline: _Deadline) -> None:
-        self._inner, self._deadline = inner, deadline
-
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._inner.read(max_bytes, self._deadline.limit(timeout, httpcore.ReadTimeout))
-
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._inner.write(buffer, self._deadline.limit(timeout, httpcore.WriteTimeout))
-
-    def close(self) -> None:
-        self._inner.close()
-
-    def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.NetworkStream:
-        timeout = self._deadline.limit(timeout, httpcore.ConnectTimeout)
-        return _TimedStream(self._inner.start_tls(ssl_context, server_hostname, timeout), self._deadline)
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._inner.get_extra_info(info)
-
-
-class _CheckedBackend(httpcore.NetworkBackend):
-    """Connects to addresses that were checked."""
-
-    def __init__(self, reach: Reach, deadline: _Deadline) -> None:
-        self._reach, self._deadline, self._inner = reach, deadline, httpcore.SyncBackend()
-
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.NetworkStream:
-        try:
-            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            raise httpcore.ConnectError(str(error)) from error
-        failure: Exception = httpcore.ConnectError("no address")
-        for address in self._reach.choose(host, port, addresses):
-            limit = self._deadline.limit(timeout, httpcore.ConnectTimeout)
-            try:
-                stream = self._inner.connect_tcp(address, port, limit, local_address, socket_options)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-                failure = error
-            else:
-                return _TimedStream(stream, self._deadline)
-        raise failure
-
-
-class _CheckedAsyncBackend(httpcore.AsyncNetworkBackend):
-    """Connects to addresses that were checked."""
-
-    def __init__(self, reach: Reach) -> None:
-        self._reach, self._inner = reach, httpcore.AnyIOBackend()
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        try:
-            addresses = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            raise httpcore.ConnectError(str(error)) from error
-        failure: Exception = httpcore.ConnectError("no address")
-        for address in self._reach.choose(host, port, addresses):
-            try:
-                return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-                failure = error
-        raise failure
 
 
 def _find_proxy(url: httpx.URL, reach: Reach) -> str | None:
@@ -274,68 +271,124 @@ def _find_proxy(url: httpx.URL, reach: Reach) -> str | None:
     return proxy
 
 
-class _Transport(httpx.HTTPTransport):
-    """Opens connections that `reach` allows, through the proxy of the environment if there is one."""
+class _CheckedTransport(httpx.AsyncBaseTransport):
+    """Sends requests to addresses that `reach` allows, through the proxy of the environment if there is one.
 
-    def __init__(self, reach: Reach, deadline: _Deadline) -> None:
-        self._context = httpx.create_ssl_context()
-        self._pool = httpcore.ConnectionPool(
-            ssl_context=self._context, network_backend=_CheckedBackend(reach, deadline)
-        )
-        self._reach, self._proxies = reach, dict[str, httpx.HTTPTransport]()
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        proxy = _find_proxy(request.url, self._reach)
-        if proxy is None:
-            return super().handle_request(request)
-        if proxy not in self._proxies:
-            self._proxies[proxy] = httpx.HTTPTransport(verify=self._context, proxy=proxy)
-        return self._proxies[proxy].handle_request(request)
-
-    def close(self) -> None:
-        for transport in self._proxies.values():
-            transport.close()
-        super().close()
-
-
-class _AsyncTransport(httpx.AsyncHTTPTransport):
-    """Like `_Transport`, for asynchronous calls."""
+    A request goes to a checked address, and names its host in the header and in the TLS handshake. Each origin has
+    connections of its own, because TLS has verified only that host.
+    """
 
     def __init__(self, reach: Reach) -> None:
-        self._context = httpx.create_ssl_context()
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=self._context, network_backend=_CheckedAsyncBackend(reach)
-        )
-        self._reach, self._proxies = reach, dict[str, httpx.AsyncHTTPTransport]()
+        self._reach, self._context = reach, httpx.create_ssl_context()
+        self._transports: dict[str, httpx.AsyncHTTPTransport] = {}  # by proxy or origin
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.scheme not in DEFAULT_PORTS:  # a redirect may name any
+            raise httpx.UnsupportedProtocol(f"the address begins with {request.url.scheme}://, not http:// or https://")
         proxy = await anyio.to_thread.run_sync(_find_proxy, request.url, self._reach) if getproxies() else None
-        if proxy is None:
-            return await super().handle_async_request(request)
-        if proxy not in self._proxies:
-            self._proxies[proxy] = httpx.AsyncHTTPTransport(verify=self._context, proxy=proxy)
-        return await self._proxies[proxy].handle_async_request(request)
+        if proxy is not None:
+            return await self._open_transport(proxy, proxy).handle_async_request(request)
+        host, port = request.url.raw_host.decode("ascii"), request.url.port or DEFAULT_PORTS[request.url.scheme]
+        transport = self._open_transport(f"{request.url.scheme}://{host}:{port}", None)
+        try:
+            entries = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise httpx.ConnectError(str(error)) from error
+        failure: httpx.TransportError = httpx.ConnectError("no address")
+        for address in self._reach.choose(host, port, entries):
+            to_address = httpx.Request(
+                request.method,
+                request.url.copy_with(host=address),
+                headers=request.headers,
+                stream=request.stream,
+                extensions={**request.extensions, "sni_hostname": host},
+            )
+            try:
+                return await transport.handle_async_request(to_address)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    def _open_transport(self, key: str, proxy: str | None) -> httpx.AsyncHTTPTransport:
+        if key not in self._transports:
+            self._transports[key] = httpx.AsyncHTTPTransport(verify=self._context, proxy=proxy)
+        return self._transports[key]
 
     async def aclose(self) -> None:
-        for transport in self._proxies.values():
+        for transport in self._transports.values():
             await transport.aclose()
-        await super().aclose()
 
 
-def _build_options(timeout: float) -> Mapping[str, Any]:
-    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))  # callers must not share a session
-    return {"timeout": timeout, "headers": dict(IDENTITY), "cookies": no_cookies}
+def open_async_client(reach: Reach | None, *, timeout: float, follow_redirects: bool = False) -> httpx.AsyncClient:
+    """Open a client for requests of untrusted origin. Without `reach` it may connect to every address."""
+    return httpx.AsyncClient(
+        transport=None if reach is None else _CheckedTransport(reach),
+        timeout=timeout,
+        headers=dict(IDENTITY),
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # callers must not share a session
+        follow_redirects=follow_redirects,
+    )
 
 
-def open_client(reach: Reach, *, timeout: float, total: float) -> httpx.Client:
-    """Open a client that reads documents. It checks and follows redirects, and stops after `total` seconds."""
-    return httpx.Client(transport=_Transport(reach, _Deadline(total)), follow_redirects=True, **_build_options(timeout))
+class Download(NamedTuple):
+    """An answer: its status, its address after redirects, and its body if the status is 200.
 
-
-def open_async_client(reach: Reach | None, *, timeout: float) -> httpx.AsyncClient:
-    """Open a client that calls operations. It follows no redirects.
-
-    Without `reach` it may connect to every address.
+    `is_cut` says that the body is longer than was allowed.
     """
-    transport = None if reach is None else _AsyncTransport(reach)
-    return httpx.AsyncClient(transport=transport, follow_redirects=False, **_build_options(timeout))
+
+    status: int
+    url: str
+    content: bytes = b""
+    is_cut: bool = False
+
+
+class Downloader:
+    """Downloads documents. Use it in a `with` block; its event loop runs in a thread.
+
+    Attributes:
+        check_url: is called with the address of each request, also after a redirect, and raises to refuse it.
+    """
+
+    def __init__(self, reach: Reach, *, timeout: float, total: float) -> None:
+        """Prepare to download what `reach` allows. `timeout`: seconds of one step; `total`: of all downloads."""
+        self.check_url: Callable[[str], object] | None = None
+        self._ends = time.monotonic() + total
+        self._client = open_async_client(reach, timeout=timeout, follow_redirects=True)
+        self._client.event_hooks = {"request": [self._check_request]}
+        self._exit = ExitStack()
+
+    def __enter__(self) -> Downloader:
+        self._portal = self._exit.enter_context(start_blocking_portal())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._portal.call(self._client.aclose)
+        self._exit.close()
+
+    def get(self, url: str, max_bytes: int) -> Download:
+        """Download at most `max_bytes` from an address.
+
+        Raises:
+            PrivateAddress: if the address, or one to which it leads, is not allowed.
+            httpx.HTTPError, httpx.InvalidURL: if there is no answer in time, or it breaks off.
+            UnsupportedEncoding: if the body cannot be decoded.
+        """
+        return self._portal.call(self._get, url, max_bytes)
+
+    async def _get(self, url: str, max_bytes: int) -> Download:
+        try:
+            with anyio.fail_after(max(0.0, self._ends - time.monotonic())):
+                async with self._client.stream("GET", url) as response:
+                    if response.status_code != 200:
+                        return Download(response.status_code, str(response.url))
+                    body = LimitedBody(response.headers.get("content-encoding"), max_bytes)
+                    async for chunk in response.aiter_raw():
+                        if not body.feed(chunk):
+                            break
+                    return Download(200, str(response.url), bytes(body.content), body.is_cut)
+        except TimeoutError:
+            raise httpx.ReadTimeout("the time for the document is over") from None
+
+    async def _check_request(self, request: httpx.Request) -> None:
+        if self.check_url is not None:
+            self.check_url(str(request.url))

@@ -15,12 +15,12 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 from toolscout.errors import BadEntry, SourceError
 from toolscout.sources.parsing import MAX_DOCUMENT_BYTES, MAX_DOCUMENT_VALUES, parse_counted, read_text
-from toolscout.types import clean
+from toolscout.sources.reading import describe_value
 
 if TYPE_CHECKING:
-    import httpx
+    from toolscout.sources.addresses import Downloader
 
-__all__ = ["MAX_CHAIN", "Library", "describe_value", "hide_credentials", "is_remote"]
+__all__ = ["MAX_CHAIN", "Library", "hide_credentials", "is_remote"]
 
 MAX_DOCUMENTS: Final = 5_000
 MAX_TOTAL_BYTES: Final = 2 * MAX_DOCUMENT_BYTES  # of a document and all to which it refers
@@ -34,7 +34,7 @@ class Library:
 
     def __init__(self, locator: str, timeout: float, private_hosts: Iterable[str] = ()) -> None:
         self._timeout, self._private_hosts = timeout, tuple(private_hosts)
-        self._client: httpx.Client | None = None
+        self._downloader: Downloader | None = None
         self._opened: dict[str, Any] = {}
         self._bytes_left, self._steps_left = MAX_TOTAL_BYTES, MAX_REFERENCE_STEPS
         self._values_left = MAX_DOCUMENT_VALUES
@@ -43,15 +43,16 @@ class Library:
 
     def __enter__(self) -> Library:
         if self.remote:
-            from toolscout.sources.addresses import Reach, open_client
+            from toolscout.sources.addresses import Downloader, Reach
 
             reach = Reach.of(self.root, self._private_hosts)
-            self._client = open_client(reach, timeout=self._timeout, total=TOTAL_TIMEOUTS * self._timeout)
+            downloader = Downloader(reach, timeout=self._timeout, total=TOTAL_TIMEOUTS * self._timeout)
+            self._downloader = downloader.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._client is not None:
-            self._client.close()
+        if self._downloader is not None:
+            self._downloader.__exit__()
 
     @property
     def bytes_read(self) -> int:
@@ -66,8 +67,8 @@ class Library:
         """
         document = self._read(self.root)
         self._opened[self.root] = document
-        if self._client is not None:
-            self._client.event_hooks = {"request": [lambda request: self._require_same_origin(str(request.url))]}
+        if self._downloader is not None:
+            self._downloader.check_url = self._require_same_origin
         return document
 
     def _open(self, location: str) -> Any:
@@ -85,9 +86,9 @@ class Library:
         return opened
 
     def _read(self, location: str) -> Any:
-        return self._read_file(Path(location)) if self._client is None else self._fetch(location, self._client)
-
-    def _read_file(self, path: Path) -> Any:
+        if self._downloader is not None:
+            return self._fetch(location, self._downloader)
+        path = Path(location)
         if not path.is_file():
             raise SourceError(f"{path}: expected a file, found none: check the name")
         self._spend_bytes(path.stat().st_size, str(path))
@@ -103,32 +104,27 @@ class Library:
         self._values_left -= count
         return value
 
-    def _fetch(self, url: str, client: httpx.Client) -> Any:
+    def _fetch(self, url: str, downloader: Downloader) -> Any:
         """Fetch and parse a document. The root may be redirected; its final address then replaces `root`."""
         import httpx
 
         from toolscout.sources.addresses import PrivateAddress
-        from toolscout.sources.wire_limits import LimitedBody
 
         where = hide_credentials(url)
         try:
-            with client.stream("GET", url) as response:
-                if response.status_code != 200:
-                    status = response.status_code
-                    raise SourceError(f"{where}: expected a document, found HTTP status {status}: check the address")
-                body = LimitedBody(response.headers.get("content-encoding"), MAX_DOCUMENT_BYTES)
-                for chunk in response.iter_raw():
-                    if not body.feed(chunk):
-                        break
-                if body.is_cut:
-                    raise SourceError(
-                        f"{where}: expected at most {MAX_DOCUMENT_BYTES / 1e6:g} MB, found more: "
-                        "download it and add the file"
-                    )
-                self._spend_bytes(len(body.content), where)
-                if url == self.root:
-                    self.root = str(response.url)
-            return self._parse(body.content.decode("utf-8-sig"), where)
+            download = downloader.get(url, MAX_DOCUMENT_BYTES)
+            if download.status != 200:
+                status = download.status
+                raise SourceError(f"{where}: expected a document, found HTTP status {status}: check the address")
+            if download.is_cut:
+                raise SourceError(
+                    f"{where}: expected at most {MAX_DOCUMENT_BYTES / 1e6:g} MB, found more: "
+                    "download it and add the file"
+                )
+            self._spend_bytes(len(download.content), where)
+            if url == self.root:
+                self.root = download.url
+            return self._parse(download.content.decode("utf-8-sig"), where)
         except PrivateAddress as error:
             raise SourceError(f"{where}: {error}") from None
         except httpx.TimeoutException:
@@ -243,11 +239,3 @@ def hide_credentials(locator: str) -> str:
     if not is_remote(locator):
         return locator
     return re.sub(r"(?<=://)[^/?#]*@|[?#].*", "", locator, flags=re.DOTALL)
-
-
-def describe_value(value: object) -> str:
-    """Describe a value for messages: texts and numbers shortened, everything else by its type."""
-    if isinstance(value, (str, int, float)):
-        return repr(clean(str(value)[:60]))
-    names = {dict: "an object", list: "a list", type(None): "nothing"}
-    return names.get(type(value), f"a {type(value).__name__}")

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 from toolscout.errors import SourceError, StoreError
 from toolscout.privacy.sealing import SEALING_VARIABLE, find_sealer, is_sealed
 from toolscout.sources.mcp_config import Server
-from toolscout.sources.mcp_guard import is_private, origin_of
+from toolscout.sources.mcp_transport import is_private, origin_of
 
 if TYPE_CHECKING:
     from anyio.abc import Listener, SocketStream

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import os
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
+
+import msgspec
 
 from toolscout.config import Settings
 from toolscout.errors import SourceError, UserError, require
 from toolscout.privacy.credentials import Cover, find_environment_credentials
 from toolscout.sandbox.servers import wrap_command
 from toolscout.sources.mcp_config import Server, redact, resolve, show_url
-from toolscout.sources.mcp_guard import Guard
-from toolscout.sources.mcp_limits import find_refusal
-from toolscout.sources.mcp_lists import ListReader, ListRequest
+from toolscout.sources.mcp_limits import MAX_LIST_BYTES, MAX_MESSAGE_BYTES, Spills, find_refusal
 from toolscout.sources.mcp_oauth import (
     PersonRequired,
     SessionIdentity,
@@ -31,18 +33,30 @@ from toolscout.sources.mcp_oauth import (
     sign_in_hint,
     signing_in,
 )
-from toolscout.sources.mcp_stdio import STDERR_KEPT_BYTES, drain_stderr, open_stdio
-from toolscout.sources.mcp_wire import MAX_OPEN_QUESTIONS, Wire, tap_transport
-from toolscout.sources.wire_limits import MAX_MESSAGE_BYTES
+from toolscout.sources.mcp_transport import (
+    MAX_OPEN_QUESTIONS,
+    RAW_PAGE,
+    STDERR_KEPT_BYTES,
+    HttpGuard,
+    MessageFilter,
+    RawPage,
+    drain_stderr,
+    filter_transport,
+    open_stdio,
+)
 
 if TYPE_CHECKING:
     import anyio
     import httpx2
     from mcp import Client
-    from mcp.client.session import MessageHandlerFnT
-    from mcp_types import ElicitRequestParams, ElicitResult, ErrorData, LoggingMessageNotificationParams
-
-    from toolscout.sources.mcp_spill import Spills
+    from mcp.client.session import IncomingMessage, MessageHandlerFnT
+    from mcp_types import (
+        ElicitRequestParams,
+        ElicitResult,
+        ErrorData,
+        ListToolsResult,
+        LoggingMessageNotificationParams,
+    )
 
 __all__ = ["Connection", "ListRequest", "SignInRequired", "connect", "sends_credentials"]
 
@@ -51,6 +65,7 @@ MAX_ERROR_CHARS, MIN_STDERR_CHARS, MAX_STDERR_CHARS = 195, 40, 200
 _FAULT: Final = re.compile(
     r"\b(\w*error|cannot|can't|could not|failed|not found|no such|no module|denied|refused)\b", re.I
 )
+MAX_LIST_PAGES: Final = 1000
 STDERR_END_S: Final = 0.5  # to wait for a server's last words on stderr
 #: Variables that a server inherits beside those of the SDK.
 INHERITED_VARIABLES: Final = (
@@ -60,28 +75,43 @@ INHERITED_VARIABLES: Final = (
 )  # fmt: skip
 
 
+class ListRequest(NamedTuple):
+    """A request for the first page of a list of tools: by which connection and when, and its answer."""
+
+    reader: Connection
+    began: float
+    answer: asyncio.Future[ListToolsResult]
+
+
 class Connection:
     """An open session with one MCP server. It belongs to the task that opened it.
 
     Attributes:
         client: the SDK's client, for calls.
         about: name and version as the server gives them.
-        cover: covers the credentials that the server was given.
     """
 
     def __init__(self, client: Client, watch: _Watch) -> None:
         self.client = client
         self._watch = watch
-        self.cover = watch.cover
         info = client.server_info
-        self._lists = ListReader(client, watch.wire, lambda: watch.cover)
         about = {"name": info.name, "version": info.version} if info else {}
         self.about: dict[str, str] = self.cover.value(about)
+
+    @property
+    def cover(self) -> Cover:
+        """The cover for the credentials that the server was given, with tokens that were renewed since."""
+        return self._watch.cover
 
     @property
     def was_refused(self) -> bool:
         """Whether the server's last answer refused the caller: it wants somebody to sign in, or further rights."""
         return self._watch.status in (401, 403)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the other end has closed the connection, even if nothing was sent since."""
+        return self._watch.messages.is_closed
 
     def listen(
         self,
@@ -92,21 +122,23 @@ class Connection:
         self._watch.answer_question, self._watch.write_log = answer_question, write_log
 
     def handle_messages(self, handler: MessageHandlerFnT) -> None:
-        """Pass every notification of the server to `handler`. The SDK has no public interface for that."""
-        self.client.session._message_handler = handler
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the other end has closed the connection, even if nothing was sent since."""
-        return bool(getattr(self.client.session._dispatcher, "_closed", False))
+        """Pass every notification of the server to `handler`."""
+        self._watch.handle_message = handler
 
     async def begin_list(self, trace: Mapping[str, str] | None = None) -> ListRequest | None:
-        """Ask for the list of tools at once, for `list_tools`. None: that is not possible here or now.
+        """Ask for the list of tools at once, for `list_tools`. None: the session has ended.
 
         Args:
             trace: the trace context that the request carries in its `_meta`.
         """
-        return await self._lists.begin(trace)
+        from mcp_types import PaginatedRequestParams
+
+        if self.is_closed:
+            return None
+        params = PaginatedRequestParams(_meta=dict(trace)) if trace else None
+        answer = asyncio.get_running_loop().create_task(self.client.session.list_tools(params=params))
+        answer.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may wait for it any more
+        return ListRequest(self, time.monotonic(), answer)
 
     async def list_tools(self, limit: int, *, timed: bool = True, begun: ListRequest | None = None) -> list[Any]:
         """Return every tool of the server as it was sent. The tools are not checked; `build_tool` does that.
@@ -117,8 +149,7 @@ class Connection:
         Args:
             limit: the largest number of tools.
             timed: whether the timeout applies. Otherwise the caller decides how long to wait.
-            begun: a request that `begin_list` sent. If its answer is byte for byte the one before, the same list is
-                returned again.
+            begun: a request that `begin_list` sent.
 
         Raises:
             SourceError: if there are more than `limit` tools or 32 MiB of them, or an answer is missing or is not MCP.
@@ -128,11 +159,57 @@ class Connection:
 
         with self._watch.run_clock("its list of tools") if timed else nullcontext():
             try:
-                return await self._lists.read(limit, begun)
+                return await self._join_pages(limit, begun)
             except MCPError as error:
                 if error.code == METHOD_NOT_FOUND and self.client.server_capabilities.tools is None:
                     return []
                 raise
+
+    async def _join_pages(self, limit: int, begun: ListRequest | None) -> list[Any]:
+        """Read all pages of the list, and join their tools."""
+        tools: list[Any] = []
+        cursors: set[str] = set()
+        size = 0
+        page = await self._read_page(None, begun)
+        for _ in range(MAX_LIST_PAGES):
+            if not isinstance(page.tools, list):
+                raise SourceError("expected a list of tools, found something else")
+            encoded = _encode_tools(page.tools)
+            size += len(encoded)
+            if size > MAX_LIST_BYTES:
+                raise SourceError(
+                    f"expected a list of tools of at most {MAX_LIST_BYTES // 2**20} MiB, found a larger one"
+                )
+            tools += self.cover.value(page.tools) if self.cover.finds(encoded) else page.tools
+            if len(tools) > limit:
+                raise SourceError(f"expected at most {limit:,} tools, found more: raise max_tools to read them")
+            if not page.cursor:
+                return tools
+            if not isinstance(page.cursor, str) or page.cursor in cursors:
+                raise SourceError("expected a new nextCursor on each page, found an old one or no text")
+            cursors.add(page.cursor)
+            page = await self._read_page(page.cursor)
+        raise SourceError(f"expected a list of tools that ends, found more than {MAX_LIST_PAGES:,} pages")
+
+    async def _read_page(self, cursor: str | None, begun: ListRequest | None = None) -> RawPage:
+        """Read one page of the list as the server sent it."""
+        from mcp_types import PaginatedRequestParams
+
+        if begun is not None and begun.reader is self:
+            result = await begun.answer
+        else:
+            params = None if cursor is None else PaginatedRequestParams(cursor=cursor)
+            result = await self.client.session.list_tools(params=params)
+        page = (result.meta or {}).get(RAW_PAGE)
+        return page if isinstance(page, RawPage) else RawPage(None, None)
+
+
+def _encode_tools(tools: list[Any]) -> str:
+    """Return tools as JSON, in which credentials are looked for."""
+    try:
+        return msgspec.json.encode(tools).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return repr(tools)  # they contain lone surrogates or numbers beyond 64 bits
 
 
 @asynccontextmanager
@@ -181,14 +258,15 @@ async def connect(
             with watch.run_clock("an answer to its start"):
                 transport = _open_transport(ready, watch, settings, person)
                 client = Client(
-                    tap_transport(transport, watch.wire),
+                    filter_transport(transport, watch.messages),
                     cache=None,
+                    message_handler=watch.receive_message,
                     elicitation_callback=watch.receive_question,
                     logging_callback=watch.receive_log,
                     client_info=Implementation(name="toolscout", version=version("toolscout")),
                 )
                 async with client:
-                    watch.wire.version = client.protocol_version
+                    watch.messages.version = client.protocol_version
                     with watch.pause_clock():
                         yield Connection(client, watch)
         except Exception as error:
@@ -198,7 +276,7 @@ async def connect(
 
 
 class _Watch:
-    """The state of one connection: its time limit, the end of its stderr, and its raw lists of tools.
+    """The state of one connection: its time limit, who hears of its messages, and the end of its stderr.
 
     Attributes:
         left: seconds that remain for what is awaited now.
@@ -215,11 +293,12 @@ class _Watch:
         self.awaited = ""
         self.status = 0
         self.stderr = b""
-        self.wire = Wire()
+        self.messages = MessageFilter()
         self.tokens: TokenFile | None = None
         self.identity: SessionIdentity | None = None
         self.answer_question: Callable[[ElicitRequestParams], Awaitable[ElicitResult | ErrorData]] | None = None
         self.write_log: Callable[[LoggingMessageNotificationParams], Awaitable[None]] | None = None
+        self.handle_message: MessageHandlerFnT | None = None
         self._cover: tuple[frozenset[str], Cover] = frozenset(), Cover()
 
     @property
@@ -251,6 +330,11 @@ class _Watch:
         """Receive a log message of the server."""
         if self.write_log is not None:
             await self.write_log(params)
+
+    async def receive_message(self, message: IncomingMessage) -> None:
+        """Receive a notification of the server, or an error of the transport."""
+        if self.handle_message is not None:
+            await self.handle_message(message)
 
     @contextmanager
     def run_clock(self, awaited: str) -> Iterator[None]:
@@ -335,9 +419,9 @@ class _Watch:
 
     def _explain_mcp_error(self, closed: bool, words: str) -> str:
         """Say what came instead of the awaited answer. `closed`: whether the session ended."""
-        if self.wire.unread_answers > MAX_OPEN_QUESTIONS:
+        if self.messages.unread_answers > MAX_OPEN_QUESTIONS:
             return "questions without end instead"
-        if self.wire.gave_up:
+        if self.messages.gave_up:
             return "something else on its standard output"
         return "that it ended" if closed else f"the error {words!r}"
 
@@ -352,7 +436,7 @@ class _Watch:
 
     def _build_error(self, what: str, action: str = "") -> SourceError:
         """Build the error from what happened, what the server wrote, and what to do. Secrets are covered."""
-        hint = f"; {self.wire.junk:,} lines it wrote are no MCP messages" if self.wire.junk else ""
+        hint = f"; {self.messages.junk:,} lines it wrote are no MCP messages" if self.messages.junk else ""
         cause = _find_cause(self.stderr.decode("utf-8", "replace"))
         n_chars = MAX_ERROR_CHARS - len(self.server.name) - len(what) - len(action)
         n_chars = min(max(n_chars, MIN_STDERR_CHARS), MAX_STDERR_CHARS)
@@ -372,8 +456,8 @@ def _find_cause(stderr: str) -> str:
 def _silence_sdk_loggers() -> None:
     """Keep the SDK's loggers from writing to stderr if nobody has configured logging.
 
-    Lines that are not messages are counted here (`Wire.junk`) and reported in one sentence. The SDK would log each of
-    them with its traceback, and a server that floods would delay all others.
+    `MessageFilter.junk` counts the lines that are not messages, and one sentence reports them. The SDK would log each
+    of them with its traceback, and a server that floods would delay all others.
     """
     for name in ("mcp", "client"):
         logger = logging.getLogger(name)
@@ -413,7 +497,7 @@ async def _open_transport(server: Server, watch: _Watch, settings: Settings, per
         watch.tokens = tokens = TokenFile(settings.home, server.url)
         signing = signing_in(server, tokens, person=person, pause_clock=watch.pause_clock)
         approve = partial(approve_origin, server, tokens, person, watch.pause_clock)
-    guard = Guard(server.url, approve, note_status, watch.spills)
+    guard = HttpGuard(server.url, approve, note_status, watch.spills)
     async with nullcontext() if sends_credentials(server) else signing as auth:
         client = httpx2.AsyncClient(
             headers=dict(server.headers), auth=auth, timeout=httpx2.Timeout(30, read=300), event_hooks=guard.hooks
@@ -449,7 +533,6 @@ async def _open_stdio(server: Server, watch: _Watch) -> AsyncIterator[Any]:
                 cwd=server.cwd or None,
                 errors=errors,
                 spills=watch.spills,
-                direct=watch.wire.direct,
             ) as streams:
                 yield streams
     finally:

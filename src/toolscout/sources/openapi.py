@@ -1,6 +1,6 @@
 """Reads OpenAPI 3.x and Swagger 2.0 documents: each operation becomes a tool.
 
-The schema of a tool stands alone: references are resolved, and its size is bounded (`toolscout.sources.expansion`).
+The schema of a tool is complete in itself: `toolscout.sources.openapi_schemas` resolves references and bounds its size.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ import msgspec
 
 from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
-from toolscout.sources.documents import Library, describe_value, hide_credentials
-from toolscout.sources.expansion import Detail, Schemas, TooLarge, shorten_text
-from toolscout.sources.openapi_nodes import (
+from toolscout.sources.addresses import is_reserved_header
+from toolscout.sources.documents import Library, hide_credentials
+from toolscout.sources.openapi_schemas import (
     FORMS,
     MAX_ENTRIES,
     TEMPLATE_VARIABLE,
+    Detail,
     Input,
+    Schemas,
+    TooLarge,
     add_description,
     choose_media,
     clean_text,
@@ -33,9 +36,9 @@ from toolscout.sources.openapi_nodes import (
     join_description,
     limit_list,
     read_parameter,
+    shorten_text,
 )
-from toolscout.sources.reading import Problem, RawTool, Reading, build_tool, collect, source_name
-from toolscout.sources.wire_limits import is_reserved_header
+from toolscout.sources.reading import Problem, RawTool, Reading, build_tool, collect, describe_value, source_name
 from toolscout.types import Hints, Tool, clean
 
 __all__ = ["read"]
@@ -94,7 +97,7 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
         stem = Path(where).stem
         title = (clean_text(info.get("title")) if isinstance(info, Mapping) else "") or stem
         source = name or _name_document(title, stem)
-        return [_Api(library, document, title, settings.max_tools).build_reading(source)]
+        return [_Document(library, document, title, settings.max_tools).build_reading(source)]
 
 
 def _name_document(*titles: str) -> str:
@@ -139,7 +142,7 @@ class _Operation(NamedTuple):
         return re.sub(r"\s+", "-", self.own_name)
 
 
-class _Api:
+class _Document:
     """One document: finds its operations and builds their tools."""
 
     def __init__(self, library: Library, document: Mapping[Any, Any], title: str, max_tools: int) -> None:

@@ -12,7 +12,17 @@ import msgspec
 from toolscout.errors import BadEntry
 from toolscout.types import Hints, Tool, clean
 
-__all__ = ["Problem", "RawTool", "Reading", "build_tool", "check_schema", "collect", "describe_type", "source_name"]
+__all__ = [
+    "Problem",
+    "RawTool",
+    "Reading",
+    "build_tool",
+    "check_schema",
+    "collect",
+    "describe_type",
+    "describe_value",
+    "source_name",
+]
 
 State = Literal["ok", "error", "disabled"]
 MAX_SCHEMA_BYTES: Final = 1_000_000
@@ -126,6 +136,11 @@ def describe_type(value: object) -> str:
     """Describe the type of a JSON value in words."""
     names = {dict: "an object", list: "a list", str: "text", bool: "a boolean", int: "a number", float: "a number"}
     return "nothing" if value is None else names.get(type(value), f"a {type(value).__name__}")
+
+
+def describe_value(value: object) -> str:
+    """Describe a value for messages: texts and numbers shortened, everything else by its type."""
+    return repr(clean(str(value)[:60])) if isinstance(value, (str, int, float)) else describe_type(value)
 
 
 def check_schema(schema: object) -> dict[str, Any]:

@@ -1,0 +1,736 @@
+"""The transports of MCP sessions: messages to and from a process or an HTTP server, with bounds on what it may send.
+
+`filter_transport` stands before every session. `open_stdio` starts a server; the SDK's own `stdio_client` reads lines
+of any length into memory, and leaves the children of a server running that ends by itself. `HttpGuard` watches the
+HTTP client of a server at a URL.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import math
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from toolscout.errors import BadEntry, SourceError
+from toolscout.sandbox.processes import start_process
+from toolscout.sources.mcp_limits import (
+    ENCODED,
+    MAX_DISCARDED_BYTES,
+    MAX_MESSAGE_BYTES,
+    SPLIT_BYTES,
+    TOO_LARGE,
+    LineSplitter,
+    LongLine,
+    Spills,
+    find_request_id,
+)
+from toolscout.types import clean
+
+if TYPE_CHECKING:
+    import httpx2
+    from anyio.abc import Process
+    from mcp.shared.message import SessionMessage
+
+__all__ = [
+    "MAX_OPEN_QUESTIONS",
+    "RAW_PAGE",
+    "HttpGuard",
+    "MessageFilter",
+    "RawPage",
+    "drain_stderr",
+    "filter_transport",
+    "is_private",
+    "open_stdio",
+    "origin_of",
+]
+
+MAX_JUNK: Final = 1000  # messages that cannot be read
+MAX_UNASKED_PER_S: Final = 100.0  # messages that nobody asked for; above that the server has to wait
+MAX_UNASKED_AT_ONCE: Final = 1000.0
+MAX_OPEN_QUESTIONS: Final = 64  # requests of the server that we answered without the server reading the answer
+MAX_AWAITED_LISTS: Final = 32  # requests for a list of tools that are remembered
+RAW_PAGE: Final = "toolscout/page"  # key in `_meta` of a page of a list of tools
+
+LONG_LINE_S: Final = 60.0  # until a line that is too long must end; after that the session ends
+EXIT_GRACE_S: Final = 2.0  # between the end of a server's standard input and SIGTERM
+KILL_GRACE_S: Final = 2.0  # between SIGTERM and SIGKILL
+FLUSH_S: Final = 0.5  # to write the last messages
+LAST_WORDS_S: Final = 0.5  # to read what a dead server has left in its pipe
+POLL_S: Final = 0.02
+SLOW_POLL_S: Final = 0.5  # on systems that cannot wait for a process
+CHUNK_BYTES: Final = 65536
+STDERR_KEPT_BYTES: Final = 4096
+STDERR_PAUSE_S: Final = 0.001  # after a full chunk, so that at most 64 MB a second are read
+WATCHDOG_EXIT_S: Final = 0.5
+
+MAX_RESUMPTIONS: Final = 20  # of broken streams, in a minute; the SDK itself has no limit
+RESUMPTION_WINDOW_S: Final = 60.0
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+Approve = Callable[[str], Awaitable[bool]]  # origin → whether requests may go there
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+class RawPage(NamedTuple):
+    """A page of a list of tools: what the server sent as `tools` and as `nextCursor`, unchecked."""
+
+    tools: object
+    cursor: object
+
+
+class MessageFilter:
+    """Filters and counts the messages of one session.
+
+    The SDK validates a list of tools as a whole, so one invalid tool would make all of them unusable. It gets only the
+    valid ones; the page as it was sent is a `RawPage` under `RAW_PAGE` in the `_meta` of the page that it sees.
+
+    Attributes:
+        version: the agreed protocol version. Empty until the handshake is done.
+        is_closed: whether the other end has closed the connection.
+        junk: how many messages could not be read. After 1,000 the stream is treated as ended.
+        unread_answers: how many of our answers to requests of the server it has not read. After 64 the stream is
+            treated as ended.
+    """
+
+    def __init__(self) -> None:
+        self.version = ""
+        self.is_closed = False
+        self.junk = 0
+        self.unread_answers = 0
+        self._awaited_lists: dict[str, None] = {}  # ids of requests for a list, oldest first
+        self._allowance, self._since = MAX_UNASKED_AT_ONCE, time.monotonic()
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether there were too many unreadable messages or unread answers."""
+        return self.junk > MAX_JUNK or self.unread_answers > MAX_OPEN_QUESTIONS
+
+    def expect_list(self, request_id: object) -> None:
+        """Remember that the request with this id asks for a list of tools."""
+        self._awaited_lists[str(request_id)] = None
+        while len(self._awaited_lists) > MAX_AWAITED_LISTS:
+            del self._awaited_lists[next(iter(self._awaited_lists))]
+
+    def take_list(self, request_id: object) -> bool:
+        """Return whether the answer with this id is an awaited list of tools. It is awaited no longer."""
+        return self._awaited_lists.pop(str(request_id), self) is None
+
+    def filter_page(self, result: Any) -> Any:
+        """Return the page of a list of tools that the SDK gets."""
+        if not (self.version and isinstance(result, dict)):
+            return result
+        raw = RawPage(result.get("tools"), result.get("nextCursor"))
+        page = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", "_meta": {RAW_PAGE: raw}}
+        if isinstance(raw.cursor, str) and raw.cursor:
+            page["nextCursor"] = raw.cursor
+        tools = raw.tools if isinstance(raw.tools, list) else []
+        if not self._is_valid({**page, "tools": tools}):
+            tools = [tool for tool in tools if self._is_valid({**page, "tools": [tool]})]
+        return {**page, "tools": tools}
+
+    def _is_valid(self, page: dict[str, Any]) -> bool:
+        from mcp_types.methods import validate_server_result
+
+        with suppress(ValueError, RecursionError):
+            validate_server_result("tools/list", self.version, page)
+            return True
+        return False
+
+    def delay_unasked(self) -> float:
+        """Return the seconds to wait before the next message that nobody asked for is accepted."""
+        now = time.monotonic()
+        filled = self._allowance + (now - self._since) * MAX_UNASKED_PER_S
+        self._allowance, self._since = min(MAX_UNASKED_AT_ONCE, filled) - 1.0, now
+        return max(0.0, -self._allowance / MAX_UNASKED_PER_S)
+
+    async def receive(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
+        """Return what the SDK gets for a message of the server, or for the error of one that cannot be parsed.
+
+        Messages that nobody asked for have to wait.
+
+        Raises:
+            EndOfStream: if the server sends too much that cannot be read, or reads none of our answers.
+        """
+        import anyio
+
+        if isinstance(item, Exception):
+            self.junk += 1
+            if self.gave_up:
+                raise anyio.EndOfStream
+            return self._repair_reply(item)
+        message: Any = item.message
+        if hasattr(message, "method"):
+            if hasattr(message, "id"):  # a request, which we answer
+                self.unread_answers += 1
+                if self.gave_up:
+                    raise anyio.EndOfStream
+            if seconds := self.delay_unasked():
+                await anyio.sleep(seconds)
+        elif hasattr(message, "result") and self.take_list(message.id):
+            message.result = self.filter_page(message.result)
+        return item
+
+    def _repair_reply(self, error: Exception) -> SessionMessage | Exception:
+        """Return what the SDK gets for a message that it cannot parse: the intended reply, or an error."""
+        from mcp.shared.message import SessionMessage
+        from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCResponse
+
+        recovered = _recover_reply(error)
+        if recovered is None:
+            return error
+        request_id, result = recovered
+        with suppress(ValueError, RecursionError, BadEntry):
+            result = self.filter_page(result) if self.take_list(request_id) else clean(result)
+            return SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=request_id, result=result))
+        reply = ErrorData(code=PARSE_ERROR, message="a reply that is no JSON-RPC")
+        return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=reply))
+
+
+def _recover_reply(error: Exception) -> tuple[int | str, Any] | None:
+    """Recover id and result of a reply from the error of the SDK's parser. None if the message is not a reply.
+
+    The parser refuses lone surrogates, which real servers send, and deep nesting.
+    """
+    from pydantic import ValidationError
+
+    for detail in error.errors(include_url=False) if isinstance(error, ValidationError) else ():
+        message = detail["input"]
+        if isinstance(message, str):
+            try:
+                message = json.loads(message)
+            except (ValueError, RecursionError):
+                number = re.search(r'"jsonrpc".{0,40}?"id"\s*:\s*(\d+)', message[:1000])
+                message = {"id": int(number[1]), "error": None} if number else None
+        if isinstance(message, dict) and ("result" in message or "error" in message):
+            request_id = message.get("id")
+            if isinstance(request_id, (int, str)) and not isinstance(request_id, bool):
+                return request_id, message.get("result")
+    return None
+
+
+@asynccontextmanager
+async def filter_transport(
+    transport: AbstractAsyncContextManager[Any], messages: MessageFilter
+) -> AsyncIterator[tuple[_FilteredReader, _NotingWriter]]:
+    """Open a transport and yield its streams, filtered through `messages`."""
+    async with transport as (reader, writer):
+        yield _FilteredReader(reader, messages), _NotingWriter(writer, messages)
+
+
+class _Stream:
+    """A stream of the SDK that is passed on, with one method replaced."""
+
+    def __init__(self, stream: Any, messages: MessageFilter) -> None:
+        self._stream, self._messages = stream, messages
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def __aenter__(self) -> Any:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stream.aclose()
+
+
+class _NotingWriter(_Stream):
+    """The stream of messages to the server. Notes requests for lists, and answers that the server has read."""
+
+    async def send(self, item: Any) -> None:
+        message = item.message
+        if getattr(message, "method", None) == "tools/list":
+            self._messages.expect_list(getattr(message, "id", None))
+        await self._stream.send(item)
+        if not hasattr(message, "method"):
+            self._messages.unread_answers -= 1
+
+
+class _FilteredReader(_Stream):
+    """The stream of messages from the server."""
+
+    async def __aexit__(self, *_: object) -> None:
+        self._messages.is_closed = True
+        await self._stream.aclose()
+
+    def __aiter__(self) -> _FilteredReader:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        import anyio
+
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def receive(self) -> SessionMessage | Exception:
+        import anyio
+
+        try:
+            return await self._messages.receive(await self._stream.receive())
+        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            self._messages.is_closed = True
+            raise
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def open_stdio(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str | None,
+    errors: IO[str],
+    spills: Spills | None = None,
+) -> AsyncIterator[tuple[Any, Any]]:
+    """Start a server and yield its streams of messages: from the server, and to it.
+
+    The server leads a process group of its own. The entire group ends (SIGTERM, then SIGKILL) if the block is left, if
+    the server ends, or if this program ends in any way. A process that left the group (a daemon that called `setsid`)
+    goes on. The values of large results go to `spills`.
+
+    Raises:
+        OSError: if the command cannot be started.
+        ValueError: if an argument cannot be passed on.
+    """
+    import anyio
+
+    process, output = await _start_group(command, env=env, cwd=cwd, errors=errors)
+    # do not await before the task group is entered: a cancellation would lose the process
+    coming_in, received = anyio.create_memory_object_stream[Any](0)
+    to_send, going_out = anyio.create_memory_object_stream[Any](0)
+    read_all, written_all = anyio.Event(), anyio.Event()
+
+    async def receive_messages() -> None:
+        splitter = LineSplitter(spills=spills)
+        try:
+            async with coming_in:
+                with anyio.CancelScope() as scope:
+                    while splitter.discarded <= MAX_DISCARDED_BYTES and (chunk := await _read_chunk(output)):
+                        for line in splitter.feed(chunk):
+                            await coming_in.send(_parse_message(line))
+                        latest = anyio.current_time() + LONG_LINE_S
+                        scope.deadline = min(scope.deadline, latest) if splitter.discarded else math.inf
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
+            pass  # we closed the stream, or the server did
+        finally:
+            splitter.close()
+            read_all.set()
+
+    async def discard_output() -> None:
+        """Read on after the session ended, because a server that is blocked in a write cannot end."""
+        await read_all.wait()
+        with suppress(OSError):
+            while await _read_chunk(output):
+                pass
+
+    async def send_messages() -> None:
+        assert process.stdin is not None
+        try:
+            async with going_out:
+                async for item in going_out:
+                    text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+                    await process.stdin.send(text.encode("utf-8", "replace") + b"\n")
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
+            await coming_in.aclose()  # this ends the session
+        finally:
+            written_all.set()
+
+    async def clean_up_after_exit() -> None:
+        """Wait until the server ends, then end its children and the session."""
+        await _wait_for_exit(process)
+        await _end_group(process)
+        with anyio.move_on_after(LAST_WORDS_S):
+            await read_all.wait()
+        await coming_in.aclose()
+
+    try:
+        async with anyio.create_task_group() as group:
+            for task in (receive_messages, discard_output, send_messages, clean_up_after_exit):
+                group.start_soon(task)
+            try:
+                yield received, to_send
+            finally:
+                with anyio.CancelScope(shield=True):
+                    received.close()
+                    to_send.close()
+                    with anyio.move_on_after(FLUSH_S):
+                        await written_all.wait()
+                    await _stop(process)
+                    await anyio.lowlevel.checkpoint()
+                group.cancel_scope.cancel()
+    finally:
+        os.close(output)
+
+
+async def _start_group(
+    command: Sequence[str], *, env: Mapping[str, str], cwd: str | None, errors: IO[str]
+) -> tuple[Process, int]:
+    """Start a process whose group ends with this program. Returns it and the descriptor of its output.
+
+    The pipe is our own, because asyncio gives nobody a way to close one that a daemon keeps open.
+    """
+    output, output_end = os.pipe()
+    try:
+        process = await start_process(command, env=env, cwd=cwd, errors=errors, output=output_end)
+    except BaseException:
+        os.close(output)
+        raise
+    finally:
+        os.close(output_end)
+    _guard_group(process.pid)
+    os.set_blocking(output, False)
+    return process, output
+
+
+async def _read_chunk(descriptor: int) -> bytes:
+    """Read the next bytes of a pipe. Empty: all its writers have ended."""
+    import anyio
+
+    while True:
+        await anyio.wait_readable(descriptor)
+        with suppress(BlockingIOError):
+            return os.read(descriptor, CHUNK_BYTES)
+
+
+def _parse_message(line: bytes | LongLine) -> Any:
+    """Return the message in a line, or the exception that says why there is none."""
+    from mcp.shared.message import SessionMessage
+    from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
+
+    if isinstance(line, LongLine):
+        number = find_request_id(line)
+        if number is None:
+            return ValueError(TOO_LARGE)
+        return SessionMessage(
+            JSONRPCError(jsonrpc="2.0", id=number, error=ErrorData(code=INTERNAL_ERROR, message=TOO_LARGE))
+        )
+    try:
+        text = line.decode("utf-8", "replace")
+        return SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
+    except ValueError as error:
+        return error
+
+
+async def _wait_for_exit(process: Process) -> None:
+    """Wait until the leader of the group ends, even if other processes hold its pipes."""
+    import anyio
+
+    if process.returncode is None and hasattr(os, "pidfd_open"):
+        with suppress(OSError):  # it has ended, or the kernel lacks pidfd
+            descriptor = os.pidfd_open(process.pid)
+            try:
+                await anyio.wait_readable(descriptor)
+            finally:
+                os.close(descriptor)
+    pause = POLL_S if hasattr(os, "pidfd_open") else SLOW_POLL_S
+    while process.returncode is None:
+        await anyio.sleep(pause)
+
+
+async def _stop(process: Process) -> None:
+    """End a server as the MCP specification says: close its input, wait, then end its group."""
+    import anyio
+
+    assert process.stdin is not None
+    with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        await process.stdin.aclose()
+    with anyio.move_on_after(EXIT_GRACE_S):
+        while process.returncode is None:
+            await anyio.sleep(POLL_S)
+    await _end_group(process)
+    with anyio.move_on_after(KILL_GRACE_S):
+        while process.returncode is None:
+            await anyio.sleep(POLL_S)
+
+
+async def _end_group(process: Process) -> None:
+    from mcp.os.posix.utilities import terminate_posix_process_tree
+
+    if process.pid not in _groups:
+        return  # it has ended, and its number may belong to another group now
+    await terminate_posix_process_tree(process, KILL_GRACE_S)
+    _release_group(process.pid)
+
+
+def drain_stderr(descriptor: int, keep: Callable[[bytes], None]) -> threading.Thread:
+    """Read the stderr of a server in a thread until all its writers end. `keep` gets the end of each chunk."""
+
+    def run() -> None:
+        with os.fdopen(descriptor, "rb", buffering=0) as stream:
+            while chunk := stream.read(CHUNK_BYTES):
+                keep(chunk[-STDERR_KEPT_BYTES:])
+                if len(chunk) == CHUNK_BYTES:
+                    time.sleep(STDERR_PAUSE_S)
+
+    thread = threading.Thread(target=run, daemon=True, name="toolscout stderr")
+    thread.start()
+    return thread
+
+
+# --- the watchdog: it ends processes if this program does not ---------------------------------------------------------
+#
+# The watchdog reads process groups from a pipe, which closes when this program ends, even by SIGKILL. Then it ends the
+# groups that are left. It needs only the interpreter. (PR_SET_PDEATHSIG exists on Linux only, and does not reach the
+# children of a server.)
+
+WATCHDOG_PROGRAM: Final = """
+import os, signal, sys, time
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+groups = set()
+for line in sys.stdin:
+    (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
+def end(number):
+    for group in sorted(groups):
+        try:
+            os.killpg(group, number)
+        except ProcessLookupError:
+            groups.discard(group)
+        except PermissionError:
+            pass
+end(signal.SIGTERM)
+for _ in range(20):
+    if groups:
+        time.sleep(0.1)
+        end(0)
+end(signal.SIGKILL)
+"""
+_lock: Final = threading.Lock()
+_groups: Final[set[int]] = set()
+_watchdog: subprocess.Popen[bytes] | None = None
+
+
+def _guard_group(group: int) -> None:
+    """End a process group when this program ends, unless it is released before."""
+    with _lock:
+        _groups.add(group)
+        _send_line(f"+{group}\n")
+
+
+def _release_group(group: int) -> None:
+    """Forget a process group that has ended. Its number may soon belong to another group."""
+    with _lock:
+        _groups.discard(group)
+        _send_line(f"-{group}\n")
+
+
+def _send_line(line: str) -> None:
+    """Write a line to the watchdog. If it has ended, it is started again with all groups."""
+    global _watchdog
+    with suppress(OSError):  # without a watchdog, servers survive only a SIGKILL of this program
+        if _watchdog is None or _watchdog.poll() is not None:
+            if not _groups:
+                return
+            _watchdog = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", WATCHDOG_PROGRAM],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd="/",
+            )
+            line = "".join(f"+{group}\n" for group in _groups)
+        assert _watchdog.stdin is not None
+        _watchdog.stdin.write(line.encode())
+        _watchdog.stdin.flush()
+
+
+@atexit.register
+def _close_watchdog() -> None:
+    """Close the pipe and wait. The watchdog ends the groups that are left, then itself."""
+    with _lock, suppress(OSError, subprocess.TimeoutExpired):
+        if _watchdog is not None and _watchdog.stdin is not None:
+            _watchdog.stdin.close()
+            _watchdog.wait(WATCHDOG_EXIT_S)
+
+
+# --- HTTP -------------------------------------------------------------------------------------------------------------
+
+
+class HttpGuard:
+    """Event hooks for the client of one MCP server.
+
+    Attributes:
+        hooks: for `httpx2.AsyncClient(event_hooks=…)`.
+    """
+
+    def __init__(self, url: str, approve: Approve, note: Callable[[Any], None], spills: Spills | None = None) -> None:
+        """Guard the client for an address.
+
+        Args:
+            url: the address of the server.
+            approve: decides on other origins.
+            note: sees every response.
+            spills: where the values of large results go. None: they count as the rest.
+        """
+        self.home = origin_of(url)
+        self._approve, self._note, self._spills = approve, note, spills
+        self._resumed: deque[float] = deque()
+        self.hooks: dict[str, list[Any]] = {"request": [self._check_request], "response": [self._bound_response]}
+
+    async def _check_request(self, request: httpx2.Request) -> None:
+        """Refuse a request to an origin that nobody has approved.
+
+        Raises:
+            SourceError: naming the origin.
+        """
+        request.headers["accept-encoding"] = "identity"
+        target = origin_of(str(request.url))
+        if target not in (self.home, upgrade_origin(self.home)) and not await self._approve(target):
+            raise SourceError(
+                f"it asks for a request to {target}, which is not its own address and which nobody has approved: "
+                "the request was not sent"
+            )
+        if "last-event-id" in request.headers:
+            self._count_resumption()
+
+    def _count_resumption(self) -> None:
+        now = time.monotonic()
+        while self._resumed and self._resumed[0] < now - RESUMPTION_WINDOW_S:
+            self._resumed.popleft()
+        if len(self._resumed) >= MAX_RESUMPTIONS:
+            raise SourceError(f"its streams broke off more than {MAX_RESUMPTIONS} times in a minute")
+        self._resumed.append(now)
+
+    async def _bound_response(self, response: httpx2.Response) -> None:
+        """Let at most `MAX_MESSAGE_BYTES` of a body through, without the values of large results.
+
+        The SDK itself bounds each event of an event stream.
+        """
+        import httpx2
+
+        self._note(response)
+        kind = response.headers.get("content-type", "").lower()
+        events = kind.startswith("text/event-stream")
+        encodings = response.headers.get("content-encoding", "").lower().replace(" ", "").split(",")
+        refused = "" if set(encodings) <= {"", "identity"} else ENCODED
+        if refused:
+            del response.headers["content-encoding"]  # the refused body is never read, so it must not be decoded
+        length = response.headers.get("content-length", "")
+        is_message = kind.startswith("application/json") and response.status_code < 400
+        spills = self._spills if is_message or events else None
+        limit = MAX_DISCARDED_BYTES if spills is not None else MAX_MESSAGE_BYTES
+        if not events and length.isdigit() and int(length) > limit:
+            refused = refused or TOO_LARGE
+        failure = httpx2.SSEError if events else httpx2.StreamError  # what the SDK answers a request with
+        if refused:
+            chunks = _refuse_body(failure(refused))
+        elif events:
+            chunks = _split_events(spills, response.stream, failure)
+        elif spills is not None:
+            chunks = _split_body(spills, response.stream, failure)
+        else:
+            chunks = _pass_bounded(response.stream, failure)
+        response.stream = _replace_body(response.stream, chunks)
+
+
+async def _pass_bounded(stream: AsyncIterable[bytes], failure: type[Exception]) -> AsyncIterator[bytes]:
+    count = 0
+    async for chunk in stream:
+        count += len(chunk)
+        if count > MAX_MESSAGE_BYTES:
+            raise failure(TOO_LARGE)
+        yield chunk
+
+
+async def _split_body(spills: Spills, stream: AsyncIterable[bytes], failure: type[Exception]) -> AsyncIterator[bytes]:
+    """Read a body that is one message. Large values of a result go to a file."""
+    body, writer = bytearray(), None
+    try:
+        async for chunk in stream:
+            if writer is not None:
+                writer.feed(chunk)
+            else:
+                body += chunk
+                if len(body) > SPLIT_BYTES:
+                    writer = spills.open()
+                    writer.feed(bytes(body))
+                    body.clear()
+            if writer is not None and writer.size > MAX_DISCARDED_BYTES:
+                raise failure(TOO_LARGE)
+        message = bytes(body) if writer is None else writer.finish()
+        writer = None
+    except ValueError:
+        raise failure(TOO_LARGE) from None
+    finally:
+        if writer is not None:
+            writer.abandon()
+    yield message
+
+
+async def _split_events(
+    spills: Spills | None, stream: AsyncIterable[bytes], failure: type[Exception]
+) -> AsyncIterator[bytes]:
+    """Read an event stream line by line. Large values of a result go to a file."""
+    splitter = LineSplitter(spills=spills, prefix=b"data:")
+    try:
+        async for chunk in stream:
+            for line in splitter.feed(chunk):
+                if isinstance(line, LongLine):
+                    raise failure(TOO_LARGE)
+                yield line + b"\n"
+            if splitter.discarded:
+                raise failure(TOO_LARGE)
+    finally:
+        splitter.close()
+
+
+async def _refuse_body(failure: Exception) -> AsyncIterator[bytes]:
+    raise failure
+    yield b""
+
+
+def _replace_body(stream: Any, chunks: AsyncIterator[bytes]) -> httpx2.AsyncByteStream:
+    """Return a body that yields `chunks` in place of those of `stream`, and closes the stream."""
+    import httpx2
+
+    class BoundedStream(httpx2.AsyncByteStream):
+        def __aiter__(self) -> AsyncIterator[bytes]:
+            return chunks
+
+        async def aclose(self) -> None:
+            await stream.aclose()
+
+    return BoundedStream()
+
+
+def origin_of(url: str) -> str:
+    """Return `scheme://host:port` of an address in lower case, always with the port."""
+    parts = urlsplit(url)
+    host = (parts.hostname or "").lower()
+    host = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme.lower()}://{host}:{parts.port or DEFAULT_PORTS.get(parts.scheme.lower(), 0)}"
+
+
+def upgrade_origin(origin: str) -> str:
+    """Return the https form of an http origin on the default port, a usual redirect. Others are unchanged."""
+    head, _, port = origin.rpartition(":")
+    return f"https{head.removeprefix('http')}:443" if origin.startswith("http://") and port == "80" else origin
+
+
+def is_private(origin: str) -> bool:
+    """Return whether an origin is on this machine, in its networks, or unknown."""
+    from toolscout.sources.addresses import is_public_address
+
+    parts = urlsplit(origin)
+    try:
+        entries = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False  # nobody can be reached there
+    return any(not is_public_address(str(entry[4][0]).partition("%")[0]) for entry in entries)
