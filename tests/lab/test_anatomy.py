@@ -18,7 +18,8 @@ from toolscout.encoders import Kind, Vectors, unit_rows
 from toolscout.errors import NotFound, UserError
 from toolscout.lab import charts
 from toolscout.lab.anatomy import box, cost, failures, find_recipe_and_encoder, geometry, stage_costs
-from toolscout.lab.bench import Job, run
+from toolscout.lab.bench import run
+from toolscout.lab.bench_jobs import Job
 from toolscout.lab.report import report
 from toolscout.lab.run_files import read_run
 from toolscout.search.pipeline import Stage

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from toolscout.errors import ConfigError, NotFound
-from toolscout.lab.encoder_data import LICENSED_SETS, DataPlan, Example, TrainingSet, build_training_set
-from toolscout.lab.opposites import find_opposites
+from toolscout.lab.encoder_data import LICENSED_SETS, DataPlan, Example, TrainingSet, build_training_set, find_opposites
 from toolscout.types import Tool
 
 LABELS = [

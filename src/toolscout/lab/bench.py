@@ -20,10 +20,17 @@ from toolscout.dataset import Qrels
 from toolscout.encoders.pair_cache import PairCache
 from toolscout.errors import ConfigError, OverBudget, Unavailable, UserError
 from toolscout.lab import bench_pipelines
-from toolscout.lab.bench_data import groups, load_dataset, load_tools, make_folds, shares_tools, strip_source
-from toolscout.lab.bench_jobs import Job, label_of
-from toolscout.lab.bench_pipelines import RANKING_DEPTH, Part, build_parts
-from toolscout.lab.fit_provenance import describe_fits, find_other_defaults
+from toolscout.lab.bench_jobs import (
+    Job,
+    groups,
+    label_of,
+    load_dataset,
+    load_tools,
+    make_folds,
+    shares_tools,
+    strip_source,
+)
+from toolscout.lab.bench_pipelines import RANKING_DEPTH, Part, build_parts, describe_fits, find_other_defaults
 from toolscout.lab.machine import peak_mb, provenance, refuse_dirty, reset_peak
 from toolscout.lab.run_files import write_detect, write_run
 from toolscout.models.model_store import Model

@@ -252,7 +252,8 @@ class Triplets(Task):
     """Learns from a query, a query that shares a tool with it, and one that shares none (`losses.triplet`).
 
     Tool2Vec is tuned like this. Positive and negative are drawn from the batch, so that each query is encoded once. A
-    query is no anchor in a batch if it shares a tool with no other query, or with every one.
+    query is no anchor in a batch if it shares a tool with no other query, or with every one. There are no dev figures,
+    because the number of epochs is fixed, one in the paper.
     """
 
     def __init__(self, texts: Texts, margin: float) -> None:
@@ -285,7 +286,3 @@ class Triplets(Task):
         near, far = (np.where(mask, priorities, -1.0) for mask in (shared & different, ~shared))
         anchors = np.flatnonzero((near.max(axis=1) >= 0) & (far.max(axis=1) >= 0))
         return anchors, near.argmax(axis=1)[anchors], far.argmax(axis=1)[anchors]
-
-    def figures(self) -> dict[str, float]:
-        """Return nothing: the number of epochs is fixed, one in the paper."""
-        return {}

@@ -123,10 +123,6 @@ class Classifier(Task):
 
         return self.tower.backward(tokens, compute_loss, self.tuning.hold)
 
-    def figures(self) -> dict[str, float]:
-        """Evaluate the current weights on dev."""
-        return self.evaluate()
-
     def probabilities(self, tokens: Tokens) -> dict[str, npt.NDArray[np.float64]]:
         """Estimate how likely each query needs each tool and each set: layer name → (n, classes), rows sum to 1."""
         with torch.no_grad():

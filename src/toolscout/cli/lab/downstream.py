@@ -83,7 +83,7 @@ def downstream_command(
     **limits: Any,
 ) -> None:
     """Let an agent work on queries of DATASET, with the tools that each condition gives it."""
-    from toolscout.lab.bench import load_dataset
+    from toolscout.lab.bench_jobs import load_dataset
     from toolscout.lab.downstream import Protocol, condition, measure, summary
 
     settings = load_llm_settings(ctx, llm_address)

@@ -89,7 +89,7 @@ def elo_command(
     """
     from toolscout.checks.results import write_json
     from toolscout.lab.answers import PeopleFile, collect_answers, pair_answers
-    from toolscout.lab.bench import load_dataset
+    from toolscout.lab.bench_jobs import load_dataset
     from toolscout.lab.downstream import Protocol, measure
     from toolscout.lab.judge import agreement, check_aspects, judge, rate_systems
     from toolscout.lab.judge import table as count_results

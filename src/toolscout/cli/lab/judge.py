@@ -119,7 +119,7 @@ def _draw_pairs(what: str, inputs: Sequence[str], count: int, seed: int, root: P
 
 def _draw_query_pairs(inputs: Sequence[str], count: int, random_source: random.Random, root: Path | None) -> list[Pair]:
     """Pair random queries of two datasets. Queries are drawn with replacement."""
-    from toolscout.lab.bench import load_dataset
+    from toolscout.lab.bench_jobs import load_dataset
     from toolscout.lab.judge import Pair
 
     if len(inputs) != 2:
@@ -136,7 +136,7 @@ def _draw_polished_pairs(
     inputs: Sequence[str], count: int, random_source: random.Random, root: Path | None
 ) -> list[Pair]:
     """Pair random polished queries of a dataset with their versions before the polish."""
-    from toolscout.lab.bench import load_dataset
+    from toolscout.lab.bench_jobs import load_dataset
     from toolscout.lab.judge import Pair
 
     if len(inputs) != 1:
@@ -153,7 +153,7 @@ def _draw_polished_pairs(
 def _pair_answers(inputs: Sequence[str], dataset: str | None, root: Path | None) -> list[Pair]:
     """Pair the answers of every two systems to the same request."""
     from toolscout.lab.answers import pair_answers, read_answers
-    from toolscout.lab.bench import load_dataset
+    from toolscout.lab.bench_jobs import load_dataset
 
     requests = load_dataset(dataset, root).queries if dataset else {}
     systems: dict[str, Any] = {}
