@@ -34,12 +34,12 @@ from toolscout.search.prerequisites import bring_prerequisites
 from toolscout.types import Tool
 from toolscout.workspace import BASE_FOLDER, Workspace
 
-__all__ = ["RANKING_DEPTH", "Part", "build_parts", "describe_fits", "find_other_defaults", "rehearse"]
+__all__ = ["RANKING_DEPTH", "JobPart", "build_parts", "describe_fits", "find_other_defaults", "rehearse"]
 
 RANKING_DEPTH: Final = 20
 
 
-class Part(NamedTuple):
+class JobPart(NamedTuple):
     """A pipeline and the queries to score with it: all queries, or those of one fold.
 
     Attributes:
@@ -63,7 +63,7 @@ def build_parts(
     pairs: PairCache,
     resume: bool,
     say: Callable[[str], None],
-) -> Iterator[Part]:
+) -> Iterator[JobPart]:
     """Build the pipelines of a job, one after the other.
 
     A recipe that is not fitted has the same pipeline for every fold, so it is built once.
@@ -92,7 +92,7 @@ def build_parts(
         started = time.perf_counter()
         stage = registry.build(job.recipe, catalogue, workspace, settings=job.changes)
         _check_abstains(job, stage)
-        yield Part(_finish_ranking(job, stage, catalogue), list(qrels), time.perf_counter() - started, None)
+        yield JobPart(_finish_ranking(job, stage, catalogue), list(qrels), time.perf_counter() - started, None)
     elif folds is None:
         yield _fit_part(job, workspace, catalogue, list(qrels), None)
     else:
@@ -160,7 +160,7 @@ def _fit_part(
     catalogue: Catalogue,
     scored: list[str],
     train: list[str] | None,
-) -> Part:
+) -> JobPart:
     """Fit, build and check one pipeline.
 
     Args:
@@ -174,7 +174,7 @@ def _fit_part(
     model = fit(on_shelf(plan_fit(job.recipe, lesson, workspace, job.settings.home, job.changes)))
     stage = registry.build(job.recipe, catalogue, workspace, model=model.folder)
     _check_abstains(job, stage)
-    return Part(_finish_ranking(job, stage, catalogue), scored, model.manifest.fit_seconds, model)
+    return JobPart(_finish_ranking(job, stage, catalogue), scored, model.manifest.fit_seconds, model)
 
 
 def _finish_ranking(job: Job, stage: Stage, catalogue: Catalogue) -> Stage:

@@ -1,6 +1,7 @@
 """Draws the charts of the report, of the anatomy and of the documentation as PNG bytes.
 
-Equal input gives equal bytes. The global state of matplotlib stays unchanged.
+Equal input gives equal bytes. The global state of matplotlib stays unchanged. Each function raises `MissingExtra`
+without matplotlib.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from toolscout.errors import require
 __all__ = [
     "Bars",
     "Change",
+    "MeanAndDeviation",
     "Panel",
     "Point",
-    "Spread",
     "bars",
     "boxes",
     "changes",
@@ -81,6 +82,12 @@ def draw_grid(axes: Any, axis: str = "both") -> None:
     axes.set_axisbelow(True)
 
 
+def write_plain_ticks(axes: Any) -> None:
+    """Write the numbers of a logarithmic x axis without powers of ten, and only at the major ticks."""
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_formatter(lambda value, _: "")
+
+
 def add_legend(
     figure: Any,
     handles: Mapping[str, Any],
@@ -132,11 +139,7 @@ class Point(NamedTuple):
 
 
 def bars(title: str, rows: Sequence[Bars]) -> bytes:
-    """Draw two bars for each row, the first row on top; bars of published figures are grey and hatched.
-
-    Raises:
-        MissingExtra: without matplotlib.
-    """
+    """Draw two bars for each row, the first row on top; bars of published figures are grey and hatched."""
     with open_figure(8.0, 1.3 + 0.46 * len(rows)) as (figure, write):
         axes = figure.add_subplot()
         handles: dict[str, Any] = {}
@@ -177,11 +180,7 @@ def _draw_bar(axes: Any, row: Bars, side: int, y: float) -> Any:
 
 
 def scatter(title: str, points: Sequence[Point]) -> bytes:
-    """Draw quality against time on a log scale. Each point has a label, and no label covers another.
-
-    Raises:
-        MissingExtra: without matplotlib.
-    """
+    """Draw quality against time on a log scale. Each point has a label, and no label covers another."""
     with open_figure(8.0, 5.2) as (figure, write):
         axes = figure.add_subplot()
         axes.set_xscale("log")
@@ -198,8 +197,7 @@ def scatter(title: str, points: Sequence[Point]) -> bytes:
         spans_decades = max(point.ms for point in points) > 30 * min(point.ms for point in points)
         ticks = (1,) if spans_decades else (1, 2, 5)
         axes.xaxis.set_major_locator(require("matplotlib.ticker", "lab").LogLocator(subs=ticks))
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.xaxis.set_minor_formatter(lambda value, _: "")
+        write_plain_ticks(axes)
         add_title(figure, title)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
@@ -243,11 +241,7 @@ def _align_label(x: int, y: int) -> dict[str, str]:
 
 
 def grid(title: str, rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float | None]]) -> bytes:
-    """Draw a coloured table with the number (percent) in each cell. A cell without a value has no colour.
-
-    Raises:
-        MissingExtra: without matplotlib.
-    """
+    """Draw a coloured table with the number (percent) in each cell. A cell without a value has no colour."""
     with open_figure(2.9 + 0.78 * max(4, len(columns)), 1.5 + 0.32 * len(rows)) as (figure, write):
         axes = figure.add_subplot()
         table = [[float("nan") if value is None else value for value in row] for row in values]
@@ -299,7 +293,7 @@ class Panel(NamedTuple):
     levels: Mapping[str, float] = {}
 
 
-class Spread(NamedTuple):
+class MeanAndDeviation(NamedTuple):
     """One row of a panel of `spreads`: series → (mean, deviation); None: there are no values."""
 
     label: str
@@ -313,9 +307,6 @@ def lines(title: str, panels: Sequence[Panel], unit: str) -> bytes:
         title: above all panels.
         panels: the panels.
         unit: label of the y axis. There is no legend if the only series has this name.
-
-    Raises:
-        MissingExtra: without matplotlib.
     """
     n_columns = min(3, len(panels))
     n_rows = -(-len(panels) // n_columns)
@@ -358,15 +349,12 @@ def _draw_panel(axes: Any, panel: Panel, looks: Mapping[str, tuple[str, str]]) -
     return handles
 
 
-def spreads(title: str, fields: Sequence[tuple[str, Sequence[Spread], float | None]]) -> bytes:
+def spreads(title: str, fields: Sequence[tuple[str, Sequence[MeanAndDeviation], float | None]]) -> bytes:
     """Draw panels with scales of their own: bars of means, with a line of one deviation to both sides.
 
     Args:
         title: above all panels.
         fields: (measure, rows, the first on top, upper bound of the measure or None); all panels have the same rows.
-
-    Raises:
-        MissingExtra: without matplotlib.
     """
     n_rows = len(fields[0][1])
     legend: dict[str, Any] = {}
@@ -387,7 +375,7 @@ def spreads(title: str, fields: Sequence[tuple[str, Sequence[Spread], float | No
 
 
 def _draw_spreads(
-    axes: Any, rows: Sequence[Spread], names: Sequence[str], bound: float | None
+    axes: Any, rows: Sequence[MeanAndDeviation], names: Sequence[str], bound: float | None
 ) -> tuple[dict[str, Any], float]:
     """Draw the rows of one panel of `spreads`.
 
@@ -413,11 +401,7 @@ def _draw_spreads(
 
 
 def cloud(title: str, groups: Mapping[str, Sequence[Sequence[float]]]) -> bytes:
-    """Draw groups of points in one plane, for example from t-SNE. The first group is small and faint, below the others.
-
-    Raises:
-        MissingExtra: without matplotlib.
-    """
+    """Draw groups of points in one plane, as from t-SNE. The first group is small and faint, below the others."""
     looks = ((GREY, "o", 7), (BLUE, "^", 22), (ORANGE, "s", 15))
     with open_figure(7.0, 6.0) as (figure, write):
         axes = figure.add_subplot()
@@ -439,9 +423,6 @@ def decisions(title: str, series: Mapping[str, Mapping[str, Sequence[tuple[float
     Args:
         title: above both panels.
         series: label → its `metrics.detection_curves`.
-
-    Raises:
-        MissingExtra: without matplotlib.
     """
     fields = (
         ("roc", "no-tool queries accepted", "tool queries accepted"),
@@ -470,9 +451,6 @@ def boxes(title: str, groups: Mapping[str, Mapping[str, Mapping[str, float]]], u
         title: above the chart.
         groups: group → series → `q1`, `median`, `q3`, and the whiskers `low` and `high`.
         unit: label of the y axis.
-
-    Raises:
-        MissingExtra: without matplotlib.
     """
     names = list(dict.fromkeys(name for series in groups.values() for name in series))
     with open_figure(2.2 + 2.2 * len(groups), 4.6) as (figure, write):
@@ -509,9 +487,6 @@ def stages(title: str, rows: Sequence[tuple[str, float, float]]) -> bytes:
     Args:
         title: above the chart.
         rows: (stage, p50, p95) in milliseconds.
-
-    Raises:
-        MissingExtra: without matplotlib.
     """
     with open_figure(8.0, 1.2 + 0.42 * len(rows)) as (figure, write):
         axes = figure.add_subplot()
@@ -531,8 +506,7 @@ def stages(title: str, rows: Sequence[tuple[str, float, float]]) -> bytes:
             ylim=(len(rows) - 0.4, -0.6),
             xlabel="milliseconds of one query, p50 / p95 (log scale)",
         )
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.xaxis.set_minor_formatter(lambda value, _: "")
+        write_plain_ticks(axes)
         draw_grid(axes, "x")
         add_title(figure, title)
         return write()
@@ -560,9 +534,6 @@ def changes(title: str, before: str, after: str, rows: Sequence[Change]) -> byte
         before: name of the points without the method.
         after: name of the points with it.
         rows: at least one.
-
-    Raises:
-        MissingExtra: without matplotlib.
     """
     with open_figure(8.0, 1.5 + 0.34 * len(rows)) as (figure, write):
         panels = figure.subplots(1, 2, sharey=True)

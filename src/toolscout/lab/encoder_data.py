@@ -34,7 +34,15 @@ from toolscout.lab.synth.filters import NearDuplicates, normalise
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool, digest, render
 
-__all__ = ["LICENSED_SETS", "TEST_SETS", "DataPlan", "Example", "TrainingSet", "build_training_set", "find_opposites"]
+__all__ = [
+    "LICENSED_SETS",
+    "TEST_SETS",
+    "DataPlan",
+    "TrainingExample",
+    "TrainingSet",
+    "build_training_set",
+    "find_opposites",
+]
 
 ENCODER_DATA_FORMAT: Final = "encoder-data/1"
 UNLICENSED_SETS: Final = ("toollens", "tooldet")  # their licences do not allow a model to be passed on
@@ -63,7 +71,7 @@ VERB_PAIRS: Final = tuple(tuple(pair.split("/")) for pair in _VERB_PAIRS.split()
 JOINTS: Final = ("{}. Then {}", "{}, and after that {}", "{}. Also, {}", "{} and {}", "First {}. Next, {}")
 
 
-class Example(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingExample(msgspec.Struct, frozen=True, kw_only=True):
     """One query with the tools that serve it and tools that do not, all of one catalogue.
 
     Attributes:
@@ -120,7 +128,7 @@ class DataPlan:
 class TrainingSet:
     """The examples, the tools by catalogue, and the report on what was left out and why."""
 
-    examples: list[Example]
+    examples: list[TrainingExample]
     tools: dict[str, list[Tool]]
     report: dict[str, Any]
 
@@ -145,7 +153,7 @@ def build_training_set(plan: DataPlan) -> TrainingSet:
     """
     _check_plan(plan)
     held_out = _HeldOut.load(plan)
-    examples: list[Example] = []
+    examples: list[TrainingExample] = []
     tools: dict[str, list[Tool]] = {}
     reports: dict[str, Any] = {}
     for name in plan.sets:
@@ -221,7 +229,9 @@ class _HeldOut:
 # --- datasets ---------------------------------------------------------------------------------------------------------
 
 
-def _read_set(plan: DataPlan, name: str, held_out: _HeldOut) -> tuple[dict[str, Any], list[Tool], list[Example]]:
+def _read_set(
+    plan: DataPlan, name: str, held_out: _HeldOut
+) -> tuple[dict[str, Any], list[Tool], list[TrainingExample]]:
     """Return the report on a dataset, its tools, and its examples."""
     dataset = load_dataset(name, plan.root)
     qrels = dataset.split("train")
@@ -236,7 +246,7 @@ def _read_set(plan: DataPlan, name: str, held_out: _HeldOut) -> tuple[dict[str, 
     ]
     negatives = miner.mine_for_texts([text for _, _, text, _ in drafts], [gold for *_, gold in drafts])
     examples = [
-        Example(
+        TrainingExample(
             id=f"{name}/{kind}/{key}",
             kind=kind,
             catalogue=name,
@@ -297,14 +307,16 @@ def _join_requests(
 # --- the corpus -------------------------------------------------------------------------------------------------------
 
 
-def _read_corpus(plan: DataPlan, name: str, held_out: _HeldOut) -> tuple[dict[str, Any], list[Tool], list[Example]]:
+def _read_corpus(
+    plan: DataPlan, name: str, held_out: _HeldOut
+) -> tuple[dict[str, Any], list[Tool], list[TrainingExample]]:
     """Return the report on a corpus of tools, the tools that training may see, and its examples."""
     tools, report = split_by_overlap(read_tools(plan.root / name, "d").tools, held_out.tools)
     miner = _NegativeMiner(tools, plan)
 
-    def make(kind: str, key: str, text: str, gold: tuple[str, ...], hidden: str | None) -> Example:
+    def make(kind: str, key: str, text: str, gold: tuple[str, ...], hidden: str | None) -> TrainingExample:
         opposites, negatives = miner.find_opposites_of(gold), miner.find_siblings(gold)
-        return Example(
+        return TrainingExample(
             id=f"{name}/{kind}/{key}",
             kind=kind,
             catalogue=name,

@@ -187,9 +187,9 @@ def draw_failures(name: str, slug: str, failures: Mapping[str, Mapping[str, Any]
     def spread(figures: Mapping[str, Any], factor: float) -> tuple[float, float] | None:
         return None if figures["mean"] is None else (factor * figures["mean"], factor * figures["deviation"])
 
-    rates = [charts.Spread(label, {"rate": spread(figures["rate"], 100)}) for label, figures in shown.items()]
+    rates = [charts.MeanAndDeviation(label, {"rate": spread(figures["rate"], 100)}) for label, figures in shown.items()]
     words = [
-        charts.Spread(
+        charts.MeanAndDeviation(
             label,
             {
                 "missed a gold tool": spread(figures["words"]["failed"], 1),

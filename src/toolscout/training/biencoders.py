@@ -16,7 +16,7 @@ from toolscout.training import Task
 from toolscout.training.losses import info_nce, list_softmax, triplet
 from toolscout.training.towers import Tokens, Tower
 
-__all__ = ["BiEncoder", "InBatch", "Lists", "Texts", "Triplets", "Wordings"]
+__all__ = ["BiEncoder", "InBatch", "Lists", "Texts", "Triplets", "WordingPairs"]
 
 Places = npt.NDArray[np.intp]
 HARD_NEGATIVE_POOL: Final = 30  # hard negatives are drawn from this many nearest wrong tools
@@ -179,7 +179,7 @@ class InBatch(BiEncoder):
         return self.descend(queries, tools, lambda scores: info_nce(scores[anchors], positives))
 
 
-class Wordings(InBatch):
+class WordingPairs(InBatch):
     """Learns the pairs of `InBatch` for each wording of a query, by round (Iterative Feedback, eqs. 5 and 6).
 
     `L = Σ_t α^t L(q^t)`; L is `losses.info_nce` of a wording's tool against the tools of the batch and hard negatives.
@@ -286,3 +286,6 @@ class Triplets(Task):
         near, far = (np.where(mask, priorities, -1.0) for mask in (shared & different, ~shared))
         anchors = np.flatnonzero((near.max(axis=1) >= 0) & (far.max(axis=1) >= 0))
         return anchors, near.argmax(axis=1)[anchors], far.argmax(axis=1)[anchors]
+
+
+Wordings = WordingPairs  # moved

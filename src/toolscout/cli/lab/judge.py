@@ -16,7 +16,7 @@ from toolscout.cli.output import json_option, print_json, print_table, progress
 from toolscout.errors import SourceError
 
 if TYPE_CHECKING:
-    from toolscout.lab.judge import Outcome, Pair
+    from toolscout.lab.judge import JudgeOutcome, Pair
 
 QUERY_ASPECTS = ("naturalness", "multifacetedness")
 ANSWER_ASPECTS = ("coherence", "relevance", "comprehensiveness", "overall")
@@ -92,7 +92,7 @@ def judge_command(
         print_comparison(result)
 
 
-def write_outcomes(file: Path, outcomes: Sequence[Outcome]) -> None:
+def write_outcomes(file: Path, outcomes: Sequence[JudgeOutcome]) -> None:
     """Write outcomes as JSON lines."""
     file.write_bytes(b"".join(msgspec.json.encode(outcome) + b"\n" for outcome in outcomes))
 
