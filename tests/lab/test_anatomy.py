@@ -18,7 +18,8 @@ from toolscout.encoders import Kind, Vectors, unit_rows
 from toolscout.errors import NotFound, UserError
 from toolscout.lab import charts
 from toolscout.lab.anatomy import box, cost, failures, find_recipe_and_encoder, geometry, stage_costs
-from toolscout.lab.bench import Job, run
+from toolscout.lab.bench import run
+from toolscout.lab.bench_jobs import Job
 from toolscout.lab.report import report
 from toolscout.lab.run_files import read_run
 from toolscout.search.pipeline import Stage
@@ -296,7 +297,13 @@ def test_queries_of_another_set_of_the_same_name_are_a_note(results: Path, root:
 
 def test_charts_are_the_same_for_the_same_numbers_and_hold_what_is_missing() -> None:
     panels = [charts.Panel("k", ["1", "a long tick 工"], {"x": [1.0, None], "y": [2.0, 3.0]}, [(0, 1.5)])] * 4
-    fields = [("rate", [charts.Spread("a", {"rate": (90.0, 30.0)}), charts.Spread("b", {"rate": None})], 100.0)]
+    fields = [
+        (
+            "rate",
+            [charts.MeanAndDeviation("a", {"rate": (90.0, 30.0)}), charts.MeanAndDeviation("b", {"rate": None})],
+            100.0,
+        )
+    ]
     number = {"low": 0.0, "q1": 0.1, "median": 0.2, "q3": 0.3, "high": 0.4}
     for draw in (
         lambda: charts.lines("t", panels, "percent"),

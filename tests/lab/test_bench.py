@@ -14,7 +14,8 @@ from toolscout.config import Settings
 from toolscout.dataset import Dataset, in_dev
 from toolscout.encoders.pair_cache import cache_pairs
 from toolscout.errors import ConfigError, NotFound, UserError
-from toolscout.lab.bench import Job, groups, label_of, load_dataset, run
+from toolscout.lab.bench import run
+from toolscout.lab.bench_jobs import Job, groups, label_of, load_dataset
 from toolscout.lab.compare import compare, load_checked
 from toolscout.lab.run_files import read_run
 from toolscout.methods import zero_shot

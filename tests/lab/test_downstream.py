@@ -13,9 +13,9 @@ import pytest
 from tests_cli import run as cli
 from toolscout.config import Settings
 from toolscout.errors import BadReply, ConfigError, OverBudget
-from toolscout.lab.downstream import Condition, Task, act, condition, measure, select_tools, summary
+from toolscout.lab.downstream import AgentTask, Condition, act, condition, measure, select_tools, summary
 from toolscout.lab.runners import MCP, Python
-from toolscout.llm import LLM, Budget, Completion, Prices, Replies, Request, ToolCall
+from toolscout.llm import LLM, Budget, ChatRequest, Completion, Prices, Replies, ToolCall
 from toolscout.sources import read
 from toolscout.testing import ScriptedLLM, ScriptedServer
 from toolscout.types import Tool
@@ -24,7 +24,7 @@ TOOLS = [
     Tool(id=f"t/{name}", name=name, description=f"{name} of things") for name in ("alpha", "beta", "gamma", "delta")
 ]
 HELD = {tool.id: tool for tool in TOOLS}
-TASK = Task("q1", "alpha and beta of things", ("t/alpha", "t/beta"))
+TASK = AgentTask("q1", "alpha and beta of things", ("t/alpha", "t/beta"))
 
 
 class Calls(ScriptedLLM):
@@ -34,7 +34,7 @@ class Calls(ScriptedLLM):
         super().__init__(**rest)
         self.calls = calls
 
-    def _turn(self, request: Request) -> Completion:
+    def _turn(self, request: ChatRequest) -> Completion:
         turn = sum(message["role"] == "assistant" for message in request.messages)
         if turn >= len(self.calls):
             return Completion("That is it.")
@@ -130,7 +130,7 @@ def test_what_a_tool_gives_back_is_quoted_and_an_agent_stops_at_its_limits() -> 
 
 
 def test_without_budget_the_measurement_stops_and_goes_on_later_without_paying_twice(tmp_path: Path) -> None:
-    tasks = [Task(f"q{n}", f"alpha and beta of things for {n}", TASK.gold) for n in range(4)]
+    tasks = [AgentTask(f"q{n}", f"alpha and beta of things for {n}", TASK.gold) for n in range(4)]
     backend = ScriptedLLM()
 
     def run(tokens: int | None) -> list[Any]:
@@ -152,7 +152,7 @@ def test_without_budget_the_measurement_stops_and_goes_on_later_without_paying_t
 class Refuses(ScriptedLLM):
     """Refuses requests with more than three functions."""
 
-    def __call__(self, request: Request, *, seconds: float | None = None) -> Completion:
+    def __call__(self, request: ChatRequest, *, seconds: float | None = None) -> Completion:
         if len(request.tools) > 3:
             raise BadReply("expected an answer to a request, found status 400", "refused")
         return super().__call__(request, seconds=seconds)
@@ -169,7 +169,7 @@ def test_a_request_that_is_refused_ends_its_episode_and_nothing_else() -> None:
 def test_all_tools_are_really_shown_and_counted() -> None:
     tools = [Tool(id=f"t/{n}", name=f"name {n % 100}") for n in range(300)]
     backend = ScriptedLLM()
-    [episode] = measure(LLM(backend), [Task("q", "what?", ("t/1",))], tools, [condition("all")])
+    [episode] = measure(LLM(backend), [AgentTask("q", "what?", ("t/1",))], tools, [condition("all")])
     shown = next(request for request in backend.asked if request.tools).tools
     assert len(shown) == len({each["function"]["name"] for each in shown}) == len(episode.given) == 300
     assert summary([episode])[0]["tools_given"] == 300
@@ -197,7 +197,7 @@ def test_what_the_agent_costs_is_counted_apart_and_the_same_from_the_cache(tmp_p
 
 
 def test_episodes_without_a_verdict_are_neither_won_nor_lost() -> None:
-    tasks = [Task(f"q{n}", "alpha and beta of things", TASK.gold) for n in range(3)]
+    tasks = [AgentTask(f"q{n}", "alpha and beta of things", TASK.gold) for n in range(3)]
     episodes = measure(LLM(ScriptedLLM()), tasks, TOOLS, [condition("gold"), condition("none")])
     unknown = [msgspec.structs.replace(each, solved=None) if each.task == "q0" else each for each in episodes]
     assert [row["losses"] for row in summary(episodes)] == [0, 3]
@@ -216,7 +216,7 @@ def test_missing_tools_cost_success_and_the_table_says_so() -> None:
     def grade(data: dict[str, Any], chance: random.Random) -> Any:
         return {"solved": {each["function"] for each in data["calls"]} >= {"t/alpha", "t/beta"}, "reason": ""}
 
-    tasks = [TASK, Task("q2", "alpha and beta of things, please", TASK.gold)]
+    tasks = [TASK, AgentTask("q2", "alpha and beta of things, please", TASK.gold)]
     names = ("gold", "missing:1", "none", "wrong:2")
     llm = LLM(ScriptedLLM(answers={"Grade": grade}))
     episodes = measure(llm, tasks, TOOLS, [condition(name) for name in names])
@@ -242,7 +242,7 @@ def test_missing_tools_cost_success_and_the_table_says_so() -> None:
     ],
 )
 def test_the_order_of_calls_is_held_against_that_of_the_dataset(called: tuple[str, ...], order: float | None) -> None:
-    task = Task("q", "alpha, beta and gamma of things", ("t/alpha", "t/beta", "t/gamma"))
+    task = AgentTask("q", "alpha, beta and gamma of things", ("t/alpha", "t/beta", "t/gamma"))
     llm = LLM(Calls(*((name, "{}") for name in called)))
     [episode] = measure(llm, [task], TOOLS, [condition("all")])
     assert episode.order == (None if order is None else pytest.approx(order))

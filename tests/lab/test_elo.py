@@ -13,7 +13,7 @@ import pytest
 from tests_cli import run as cli
 from toolscout.errors import SourceError
 from toolscout.lab.answers import Answer, PeopleFile, collect_answers, pair_answers, read_answers, read_people
-from toolscout.lab.downstream import Protocol, Task, condition, measure
+from toolscout.lab.downstream import AgentProtocol, AgentTask, condition, measure
 from toolscout.lab.judge import Pair
 from toolscout.llm import LLM
 from toolscout.testing import ScriptedLLM, ScriptedServer
@@ -118,10 +118,10 @@ def test_lines_that_cannot_be_compared_are_named(tmp_path: Path) -> None:
 
 
 def test_the_protocol_decides_whether_answers_are_examined() -> None:
-    task = Task("q0", QUERIES["q0"], ("t/alpha", "t/beta"))
+    task = AgentTask("q0", QUERIES["q0"], ("t/alpha", "t/beta"))
     for examine, calls in ((True, 1), (False, 0)):
         backend = ScriptedLLM()
-        [episode] = measure(LLM(backend), [task], TOOLS, [condition("gold")], Protocol(examine=examine))
+        [episode] = measure(LLM(backend), [task], TOOLS, [condition("gold")], AgentProtocol(examine=examine))
         assert (episode.solved is not None) == examine
         assert sum("solved" in str(request.messages[0]["content"]) for request in backend.asked) == calls
         assert collect_answers([episode]) == {"q0": Answer("q0", task.query, episode.answer)}

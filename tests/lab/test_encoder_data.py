@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 
 from toolscout.errors import ConfigError, NotFound
-from toolscout.lab.encoder_data import LICENSED_SETS, DataPlan, Example, TrainingSet, build_training_set
-from toolscout.lab.opposites import find_opposites
+from toolscout.lab.encoder_data import (
+    LICENSED_SETS,
+    DataPlan,
+    TrainingExample,
+    TrainingSet,
+    build_training_set,
+    find_opposites,
+)
 from toolscout.types import Tool
 
 LABELS = [
@@ -96,7 +102,7 @@ def plan(tmp_path: Path) -> DataPlan:
     return DataPlan(tmp_path, ("labels", "weather"), "corpus", ("labels", "weather"))
 
 
-def select(made: TrainingSet, catalogue: str, *kinds: str) -> list[Example]:
+def select(made: TrainingSet, catalogue: str, *kinds: str) -> list[TrainingExample]:
     return [each for each in made.examples if each.catalogue == catalogue and (not kinds or each.kind in kinds)]
 
 

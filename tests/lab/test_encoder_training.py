@@ -18,7 +18,7 @@ import tiny
 from tests_cli import run
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
-from toolscout.lab.encoder_data import DataPlan, Example, TrainingSet, build_training_set
+from toolscout.lab.encoder_data import DataPlan, TrainingExample, TrainingSet, build_training_set
 from toolscout.lab.encoder_training import EncoderOptions, render_without, train_encoder
 from toolscout.training.catalogues import Catalogues, CatalogueTexts, ListSettings, average_weights
 from toolscout.training.towers import Tower
@@ -128,7 +128,7 @@ def test_the_tool_lacks_the_field_that_the_example_came_from() -> None:
     )
     texts = {
         field: render_without(
-            tool, Example(id="e", kind=field, catalogue="s", text="", hidden=field, gold=("get_rain",))
+            tool, TrainingExample(id="e", kind=field, catalogue="s", text="", hidden=field, gold=("get_rain",))
         )
         for field in ("name", "description", "parameters")
     }
@@ -157,7 +157,9 @@ def test_the_command_tunes_on_the_data_of_a_user(tmp_path: Path, monkeypatch: py
 def test_several_catalogues_take_turns(start: TransformerEncoder, data: TrainingSet, tmp_path: Path) -> None:
     corpus = [msgspec.structs.replace(tool, id=f"c/{tool.name}") for tool in data.tools["slang"]]
     examples = [
-        Example(id=f"c/{tool.name}", kind="name", catalogue="c", text=tool.name, hidden="name", gold=(tool.name,))
+        TrainingExample(
+            id=f"c/{tool.name}", kind="name", catalogue="c", text=tool.name, hidden="name", gold=(tool.name,)
+        )
         for tool in corpus
     ]
     both = TrainingSet([*data.examples, *examples], {**data.tools, "c": corpus}, data.report)

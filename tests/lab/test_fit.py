@@ -17,7 +17,8 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool
 from toolscout.errors import CheckpointError, ConfigError, NotFound, UserError
-from toolscout.lab.bench import Job, load_dataset, run
+from toolscout.lab.bench import run
+from toolscout.lab.bench_jobs import Job, load_dataset
 from toolscout.methods import Artifacts
 from toolscout.methods.neighbours import Neighbours
 from toolscout.models import model_store

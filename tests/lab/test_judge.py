@@ -9,7 +9,7 @@ from click.testing import Result
 
 from tests_cli import run as cli
 from toolscout.errors import ConfigError
-from toolscout.lab.judge import ASPECTS, Outcome, Pair, agreement, elo, judge, matches, table
+from toolscout.lab.judge import ASPECTS, JudgeOutcome, Pair, agreement, elo, judge, matches, table
 from toolscout.llm import LLM
 from toolscout.testing import Faults, ScriptedLLM, ScriptedServer
 
@@ -81,7 +81,7 @@ def test_elo_is_the_same_for_the_same_seed_and_orders_the_better_first() -> None
 
 def test_agreement_with_people_of_a_hand_worked_table() -> None:
     results = ["win", "win", "loss", "tie", "win"]
-    outcomes = [Outcome(str(n), "a", "b", "overall", result) for n, result in enumerate(results)]  # type: ignore[arg-type]
+    outcomes = [JudgeOutcome(str(n), "a", "b", "overall", result) for n, result in enumerate(results)]  # type: ignore[arg-type]
     people = {(str(n), "overall", "a", "b"): result for n, result in enumerate(["win", "loss", "loss", "tie"])}
     # 3 of 4 equal; by chance (2*1 + 1*2 + 1*1) / 16 = 0.3125; kappa = (0.75 - 0.3125) / 0.6875 = 0.6364
     assert agreement(outcomes, people) == {"n": 4, "agreement": 0.75, "kappa": 0.6364}  # type: ignore[arg-type]

@@ -14,8 +14,9 @@ import lessons
 from toolscout.dataset import Dataset
 from toolscout.errors import UserError
 from toolscout.lab import machine
-from toolscout.lab.bench import Job, run
-from toolscout.lab.fit_provenance import describe_fits, find_other_defaults
+from toolscout.lab.bench import run
+from toolscout.lab.bench_jobs import Job
+from toolscout.lab.bench_pipelines import describe_fits, find_other_defaults
 from toolscout.models import model_store
 from toolscout.recipes.fit import fit, resolve_with_base
 from toolscout.workspace import BASE_FOLDER

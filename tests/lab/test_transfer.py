@@ -11,7 +11,7 @@ import pytest
 import lessons
 from tests_cli import run as cli
 from tiny import tiny_bert
-from toolscout.lab.bench import load_dataset
+from toolscout.lab.bench_jobs import load_dataset
 from toolscout.lab.compare import compare
 from toolscout.methods import Artifacts
 from toolscout.methods.feedback.prf import FeedbackPrf

@@ -18,7 +18,7 @@ from toolscout.config import Settings
 from toolscout.errors import BadReply, ConfigError, NotFound, OverBudget, SourceError, TimedOut, Unavailable
 from toolscout.llm import LLM, Budget, Rehearsal, Replies, connect, prompt, quote, tokens_of
 from toolscout.llm.endpoint import Endpoint, read_key
-from toolscout.llm.wire import Completion, Request, decode, schema_of
+from toolscout.llm.wire import ChatRequest, Completion, decode, schema_of
 from toolscout.testing import Faults, ScriptedLLM, ScriptedServer
 
 pytestmark = pytest.mark.net
@@ -86,7 +86,7 @@ def test_a_request_is_paid_for_once_though_the_first_try_fails_and_others_come_w
     began, ends = [threading.Event() for _ in range(3)], [threading.Event() for _ in range(3)]
 
     class Backend(ScriptedLLM):
-        def __call__(self, request: Request, **rest: Any) -> Completion:
+        def __call__(self, request: ChatRequest, **rest: Any) -> Completion:
             with self._lock:
                 number = len(self.asked)
                 self.asked.append(request)

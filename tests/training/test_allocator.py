@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 SCRIPT = """
 import numpy as np, re
-from toolscout.training.allocator import keep_freed_memory
+from toolscout.training import keep_freed_memory
 
 def resident():
     return int(re.search(r"VmRSS:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024

@@ -10,8 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from toolscout.training import Plan, train  # noqa: E402
-from toolscout.training.collaboration import Collaboration, Shape  # noqa: E402
-from toolscout.training.graph import Bipartite, mean_of  # noqa: E402
+from toolscout.training.collaboration import Bipartite, Collaboration, Shape, mean_of  # noqa: E402  # noqa: E402
 
 LEFT, RIGHT = np.array([0, 0, 1, 2, 2, 2]), np.array([0, 1, 1, 0, 1, 2])
 SHAPE = Shape(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from toolscout.cli.output import choose_home
+from toolscout.cli.output import choose_home, echo, escape_line
 from toolscout.config import Settings, load_settings
+from toolscout.errors import UserError
 
 if TYPE_CHECKING:
     from toolscout.llm import LLM, SharedLLM, Spent
@@ -19,13 +21,16 @@ if TYPE_CHECKING:
 __all__ = [
     "budget_options",
     "describe_cost",
+    "describe_llm",
     "load_llm_settings",
     "open_llm",
     "print_cost",
+    "print_llm",
     "share_llm",
     "spending_options",
 ]
 
+PROBE_TIMEOUT_S: Final = 15.0
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -121,3 +126,37 @@ def describe_cost(spent: Spent) -> dict[str, Any]:
     """Return what was spent, or would be, as JSON values."""
     costs = {"calls": spent.calls, "tokens_in": spent.tokens_in, "tokens_out": spent.tokens_out}
     return {**costs, "dollars": spent.dollars or None}
+
+
+def describe_llm(settings: Settings) -> dict[str, Any] | None:
+    """Ask the language model for one word, and return its state; None if none is set.
+
+    `problem` says in one sentence why it cannot be used.
+    """
+    if not settings.llm:
+        return None
+    from toolscout.llm import Budget, Prices, probe
+
+    address, _, model = settings.llm.partition("#")
+    row: dict[str, Any] = {"address": address, "model": model, "budget": settings.llm_budget, "problem": None}
+    started = time.monotonic()
+    try:
+        Budget.parse(settings.llm_budget, Prices(settings.llm_price_in, settings.llm_price_out))
+        answer = probe(settings, min(PROBE_TIMEOUT_S, settings.llm_timeout))
+    except UserError as error:
+        return {**row, "problem": str(error)}
+    return {**row, "seconds": round(time.monotonic() - started, 3), "tokens": answer.tokens_in + answer.tokens_out}
+
+
+def print_llm(row: Mapping[str, Any] | None) -> None:
+    """Print whether the language model answers, or why it does not. Without one nothing is printed."""
+    if row is None:
+        return
+    echo("\nlanguage model")
+    echo(escape_line(f"  address    {row['address']}"))
+    echo(escape_line(f"  model      {row['model']}"))
+    echo(escape_line(f"  budget     {row['budget'] or 'none: set llm_budget to limit what is spent'}"))
+    if row["problem"]:
+        echo(escape_line(f"  warning    {row['problem']}"))
+    else:
+        echo(f"  answers    in {row['seconds']:.1f} s, with {row['tokens']:,} tokens")

@@ -71,7 +71,7 @@ def train_command(
         raise ConfigError(f"{recipe} is fitted on one dataset, but --data names {len(datasets)}. Name one of them.")
     from toolscout.catalogue.vector_cache import VectorStore
     from toolscout.dataset import NoTool
-    from toolscout.lab.bench import load_dataset
+    from toolscout.lab.bench_jobs import load_dataset
     from toolscout.recipes.fit import fit, make_lesson, plan_fit, rehearse_fit
     from toolscout.sources.folder import read_tools
     from toolscout.workspace import Workspace

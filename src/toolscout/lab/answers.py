@@ -16,7 +16,7 @@ import msgspec
 
 from toolscout.errors import SourceError
 from toolscout.lab.downstream import Episode
-from toolscout.lab.judge import Outcome, Pair, Result
+from toolscout.lab.judge import JudgeOutcome, Pair, Result
 from toolscout.types import digest
 
 __all__ = [
@@ -144,11 +144,11 @@ class PeopleFile:
             stream.write(msgspec.json.encode(row) + b"\n")
         self.results[pair.id, aspect, pair.a, pair.b] = result
 
-    def list_outcomes(self) -> list[Outcome]:
+    def list_outcomes(self) -> list[JudgeOutcome]:
         """List the results as outcomes, without the pairs that wait."""
         keys = [(pair.id, aspect, pair.a, pair.b) for aspect in self.aspects for pair in self.pairs]
         return [
-            Outcome(id, a, b, aspect, self.results[id, aspect, a, b])
+            JudgeOutcome(id, a, b, aspect, self.results[id, aspect, a, b])
             for id, aspect, a, b in keys
             if (id, aspect, a, b) in self.results
         ]

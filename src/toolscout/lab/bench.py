@@ -20,10 +20,17 @@ from toolscout.dataset import Qrels
 from toolscout.encoders.pair_cache import PairCache
 from toolscout.errors import ConfigError, OverBudget, Unavailable, UserError
 from toolscout.lab import bench_pipelines
-from toolscout.lab.bench_data import groups, load_dataset, load_tools, make_folds, shares_tools, strip_source
-from toolscout.lab.bench_jobs import Job, label_of
-from toolscout.lab.bench_pipelines import RANKING_DEPTH, Part, build_parts
-from toolscout.lab.fit_provenance import describe_fits, find_other_defaults
+from toolscout.lab.bench_jobs import (
+    Job,
+    groups,
+    label_of,
+    load_dataset,
+    load_tools,
+    make_folds,
+    shares_tools,
+    strip_source,
+)
+from toolscout.lab.bench_pipelines import RANKING_DEPTH, JobPart, build_parts, describe_fits, find_other_defaults
 from toolscout.lab.machine import peak_mb, provenance, refuse_dirty, reset_peak
 from toolscout.lab.run_files import write_detect, write_run
 from toolscout.models.model_store import Model
@@ -32,7 +39,7 @@ from toolscout.recipes.fit import resolve_with_base
 from toolscout.search.pipeline import Stage
 from toolscout.types import Search
 
-__all__ = ["Job", "Outcome", "groups", "label_of", "load_dataset", "rehearse", "run", "shares_tools"]
+__all__ = ["Job", "JobOutcome", "groups", "label_of", "load_dataset", "rehearse", "run", "shares_tools"]
 
 SEARCH_BATCH: Final = 256
 MAX_TIMED_QUERIES: Final = 200
@@ -40,7 +47,7 @@ WARM_UP_QUERIES: Final = 10
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """One finished job: its result, and whether an earlier run had written it already."""
 
     result: dict[str, Any]
@@ -78,7 +85,7 @@ def run(
     reuse_model: bool = False,
     allow_dirty: bool = False,
     say: Callable[[str], None] = lambda text: None,
-) -> Outcome:
+) -> JobOutcome:
     """Run one job and write its files.
 
     Args:
@@ -94,7 +101,7 @@ def run(
     """
     earlier = _read_earlier_result(job, force)
     if earlier is not None and resume and _is_current(job, earlier, say):
-        return Outcome(earlier, kept=True)
+        return JobOutcome(earlier, kept=True)
     _check_options(job)
     refuse_dirty(job.out, allow=allow_dirty)
     origin = provenance()  # of the code as it is now; it may change while this runs
@@ -132,7 +139,7 @@ def run(
         **origin,
     }
     write_json(job.json_path, result)
-    return Outcome(result)
+    return JobOutcome(result)
 
 
 def rehearse(job: Job) -> None:
@@ -269,7 +276,7 @@ def _describe(changed: Mapping[str, tuple[Any, Any]]) -> str:
 # --- scoring ----------------------------------------------------------------------------------------------------------
 
 
-def _score_part(job: Job, part: Part, pairs: PairCache, scored: _Scored) -> None:
+def _score_part(job: Job, part: JobPart, pairs: PairCache, scored: _Scored) -> None:
     """Search the queries of one part, and add the outcome to `scored`."""
     reused_before = pairs.reused
     ranking, needs, degraded, seconds = _rank(job, part.stage, part.queries)

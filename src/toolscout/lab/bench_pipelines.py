@@ -1,22 +1,25 @@
-"""The pipelines of a benchmark job: built, and fitted where the recipe needs it, once or once for each fold."""
+"""The pipelines of a benchmark job: built, fitted once or once for each fold, and described in the result."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from toolscout.catalogue.store import Catalogue
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.dataset import Fold, Qrels
 from toolscout.encoders.pair_cache import PairCache
 from toolscout.errors import ConfigError
-from toolscout.lab.bench_data import load_tools, shares_tools
-from toolscout.lab.bench_jobs import Job
-from toolscout.models.model_store import Model
+from toolscout.lab.bench_jobs import Job, load_tools, shares_tools
+from toolscout.models import model_store
+from toolscout.models.model_store import Manifest, Model
 from toolscout.recipes import registry
 from toolscout.recipes.fit import (
+    BASE_PREFIX,
     Lesson,
     fit,
     make_lesson,
@@ -24,18 +27,19 @@ from toolscout.recipes.fit import (
     plan_fit,
     rehearse_fit,
     rehearse_searches,
+    resolve_with_base,
 )
 from toolscout.search.pipeline import Cut, Stage
 from toolscout.search.prerequisites import bring_prerequisites
 from toolscout.types import Tool
-from toolscout.workspace import Workspace
+from toolscout.workspace import BASE_FOLDER, Workspace
 
-__all__ = ["RANKING_DEPTH", "Part", "build_parts", "rehearse"]
+__all__ = ["RANKING_DEPTH", "JobPart", "build_parts", "describe_fits", "find_other_defaults", "rehearse"]
 
 RANKING_DEPTH: Final = 20
 
 
-class Part(NamedTuple):
+class JobPart(NamedTuple):
     """A pipeline and the queries to score with it: all queries, or those of one fold.
 
     Attributes:
@@ -59,7 +63,7 @@ def build_parts(
     pairs: PairCache,
     resume: bool,
     say: Callable[[str], None],
-) -> Iterator[Part]:
+) -> Iterator[JobPart]:
     """Build the pipelines of a job, one after the other.
 
     A recipe that is not fitted has the same pipeline for every fold, so it is built once.
@@ -88,7 +92,7 @@ def build_parts(
         started = time.perf_counter()
         stage = registry.build(job.recipe, catalogue, workspace, settings=job.changes)
         _check_abstains(job, stage)
-        yield Part(_finish_ranking(job, stage, catalogue), list(qrels), time.perf_counter() - started, None)
+        yield JobPart(_finish_ranking(job, stage, catalogue), list(qrels), time.perf_counter() - started, None)
     elif folds is None:
         yield _fit_part(job, workspace, catalogue, list(qrels), None)
     else:
@@ -156,7 +160,7 @@ def _fit_part(
     catalogue: Catalogue,
     scored: list[str],
     train: list[str] | None,
-) -> Part:
+) -> JobPart:
     """Fit, build and check one pipeline.
 
     Args:
@@ -170,7 +174,7 @@ def _fit_part(
     model = fit(on_shelf(plan_fit(job.recipe, lesson, workspace, job.settings.home, job.changes)))
     stage = registry.build(job.recipe, catalogue, workspace, model=model.folder)
     _check_abstains(job, stage)
-    return Part(_finish_ranking(job, stage, catalogue), scored, model.manifest.fit_seconds, model)
+    return JobPart(_finish_ranking(job, stage, catalogue), scored, model.manifest.fit_seconds, model)
 
 
 def _finish_ranking(job: Job, stage: Stage, catalogue: Catalogue) -> Stage:
@@ -202,3 +206,80 @@ def _check_abstains(job: Job, stage: Stage) -> None:
             f"--no-tool: {job.recipe} does not estimate whether a query needs a tool. Use a recipe that does, such as "
             "masstool."
         )
+
+
+def describe_fits(fits: Sequence[Model]) -> dict[str, Any]:
+    """Describe the models of a result, one for each fold.
+
+    Returns:
+        `fitted`: for each model its `settings` with their origins, `data`, figures on `dev`, the plain `values` of its
+        manifest (such as the best epoch), and `base`, the model that the fit builds on, if any: recipe, settings, seed,
+        identity, and its own `base`. `dropped_leaks`: training queries left out of all fits.
+    """
+    return {
+        "fitted": [
+            {
+                "settings": _describe_settings(model.manifest),
+                "data": model.manifest.data,
+                "dev": model.manifest.metrics,
+                "values": {
+                    name: value for name, value in model.manifest.values.items() if isinstance(value, (int, float, str))
+                },
+                **_describe_base(model),
+            }
+            for model in fits
+        ],
+        "dropped_leaks": sum(model.manifest.data.dropped_leaks for model in fits),
+    }
+
+
+def find_other_defaults(
+    recipe: str, changes: Mapping[str, Any], result: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    """Find settings of a result's fits that the same job would set differently now.
+
+    Old results do not record `base`, so changed defaults of the fits below are not found in them.
+
+    Args:
+        recipe: its name.
+        changes: settings that the job changes.
+        result: the content of the result file.
+
+    Returns:
+        Setting → its value in the result, and its value now.
+    """
+    if not registry.recipe(recipe).is_fitted or not result.get("fitted"):
+        return {}
+    recorded = _flatten_settings(result["fitted"][0])
+    now = msgspec.json.decode(msgspec.json.encode(resolve_with_base(recipe, changes)))
+    fixed = {name: value for name, value in now.items() if value is not None}
+    return {name: (recorded[name], value) for name, value in fixed.items() if recorded.get(name, value) != value}
+
+
+def _flatten_settings(fitted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return setting → value; names of the fits below begin with `base.`, as in `resolve_with_base`."""
+    values = {name: setting["value"] for name, setting in fitted["settings"].items()}
+    if fitted.get("base"):
+        values |= {BASE_PREFIX + name: value for name, value in _flatten_settings(fitted["base"]).items()}
+    return values
+
+
+def _describe_settings(manifest: Manifest) -> dict[str, Any]:
+    return {name: {"value": setting.value, "origin": setting.origin} for name, setting in manifest.settings.items()}
+
+
+def _describe_base(model: Model) -> dict[str, Any]:
+    """Return the entry `base` for the model inside a model's folder; nothing if there is none."""
+    folder = model.folder / BASE_FOLDER
+    if not (folder / model_store.MANIFEST).is_file():
+        return {}
+    base = model_store.load(folder)
+    return {
+        "base": {
+            "recipe": base.manifest.recipe,
+            "settings": _describe_settings(base.manifest),
+            "seed": base.manifest.seed,
+            "job": base.manifest.job,
+            **_describe_base(base),
+        }
+    }

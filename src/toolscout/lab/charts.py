@@ -1,36 +1,29 @@
-"""Draws the charts of the report and of the anatomy as PNG bytes.
+"""Draws the charts of the report, of the anatomy and of the documentation as PNG bytes.
 
-Equal input gives equal bytes. The global state of matplotlib stays unchanged.
+Equal input gives equal bytes. The global state of matplotlib stays unchanged. Each function raises `MissingExtra`
+without matplotlib.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from toolscout.errors import require
-from toolscout.lab.drawing import (
-    BLUE,
-    GREY,
-    INK,
-    LIGHT_GREY,
-    ORANGE,
-    SERIES,
-    add_legend,
-    add_title,
-    draw_grid,
-    open_figure,
-    shorten_text,
-)
 
 __all__ = [
     "Bars",
+    "Change",
+    "MeanAndDeviation",
     "Panel",
     "Point",
-    "Spread",
     "bars",
     "boxes",
+    "changes",
     "cloud",
     "decisions",
     "grid",
@@ -40,6 +33,16 @@ __all__ = [
     "stages",
 ]
 
+DPI: Final = 120
+MAX_LABEL_CHARS: Final = 36
+MAX_TITLE_CHARS: Final = 90
+BLUE, ORANGE, GREY, LIGHT_GREY, INK = "#0072B2", "#E69F00", "#8C8C8C", "#CFCFCF", "#222222"  # Okabe and Ito's palette
+GREEN, RED, SKY, PINK = "#009E73", "#D55E00", "#56B4E9", "#CC79A7"
+SERIES: Final = tuple(
+    zip((BLUE, ORANGE, GREEN, RED, PINK, SKY, INK), "os^Dv<P", strict=True)
+)  # (colour, marker) of each series
+GRID_COLOR: Final = "#E3E3E3"
+MEASURES = ("NDCG@5", "COMP@5")
 MAX_STAGE_CHARS: Final = 48
 MAX_TICK_CHARS: Final = 18
 LABEL_OFFSETS: Final = tuple(
@@ -48,6 +51,67 @@ LABEL_OFFSETS: Final = tuple(
     for x, y in ((1, 0), (0, 1), (0, -1), (-1, 0), (1, 1), (1, -1))
 )  # places for a label beside its point, in typographic points, nearest first
 OFFSETS_WITHOUT_LINE: Final = LABEL_OFFSETS[:4]  # so near that no line has to lead to the point
+
+
+@contextlib.contextmanager
+def open_figure(width: float, height: float) -> Iterator[tuple[Any, Callable[[], bytes]]]:
+    """Open a figure of a size in inches, drawn by Agg. Yield it and a function that returns its PNG bytes."""
+    style = require("matplotlib.style", "lab")
+    figures = require("matplotlib.figure", "lab")
+    agg = require("matplotlib.backends.backend_agg", "lab")
+    with style.context(["default", {"text.parse_math": False, "font.size": 9, "hatch.linewidth": 0.6}]):
+        figure = figures.Figure((width, height), DPI, facecolor="white", layout="constrained")
+        agg.FigureCanvasAgg(figure)
+
+        def write() -> bytes:
+            file = io.BytesIO()
+            figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
+            return file.getvalue()
+
+        yield figure, write
+
+
+def add_title(figure: Any, title: str) -> None:
+    """Write the title above all panels."""
+    figure.suptitle(shorten_text(title, MAX_TITLE_CHARS), fontsize=11)
+
+
+def draw_grid(axes: Any, axis: str = "both") -> None:
+    """Draw faint lines at the ticks, below everything else."""
+    axes.grid(axis=axis, color=GRID_COLOR)
+    axes.set_axisbelow(True)
+
+
+def write_plain_ticks(axes: Any) -> None:
+    """Write the numbers of a logarithmic x axis without powers of ten, and only at the major ticks."""
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_formatter(lambda value, _: "")
+
+
+def add_legend(
+    figure: Any,
+    handles: Mapping[str, Any],
+    *,
+    ncols: int,
+    place: str = "outside lower center",
+    size: int = 8,
+    shorten: bool = False,
+) -> None:
+    """Add a legend below the panels; `handles`: name → what stands beside it."""
+    names = [shorten_text(name) for name in handles] if shorten else list(handles)
+    figure.legend(list(handles.values()), names, loc=place, ncols=ncols, frameon=False, fontsize=size)
+
+
+def shorten_text(text: str, max_chars: int = MAX_LABEL_CHARS) -> str:
+    """Cut a text after `max_chars`, and show a box for each character that the font lacks."""
+    manager = require("matplotlib.font_manager", "lab")
+    font = manager.get_font(manager.findfont("DejaVu Sans"))
+
+    def can_draw(letter: str) -> bool:
+        return letter == "\n" or (unicodedata.category(letter)[0] != "C" and font.get_char_index(ord(letter)) != 0)
+
+    drawable = "".join(letter if can_draw(letter) else "□" for letter in text)
+    return drawable if len(drawable) <= max_chars else f"{drawable[: max_chars - 1]}…"
 
 
 class Bars(NamedTuple):
@@ -75,11 +139,7 @@ class Point(NamedTuple):
 
 
 def bars(title: str, rows: Sequence[Bars]) -> bytes:
-    """Draw two bars for each row, the first row on top; bars of published figures are grey and hatched.
-
-    Raises:
-        MissingExtra: without matplotlib.
-    """
+    """Draw two bars for each row, the first row on top; bars of published figures are grey and hatched."""
     with open_figure(8.0, 1.3 + 0.46 * len(rows)) as (figure, write):
         axes = figure.add_subplot()
         handles: dict[str, Any] = {}
@@ -120,11 +180,7 @@ def _draw_bar(axes: Any, row: Bars, side: int, y: float) -> Any:
 
 
 def scatter(title: str, points: Sequence[Point]) -> bytes:
-    """Draw quality against time on a log scale. Each point has a label, and no label covers another.
-
-    Raises:
-        MissingExtra: without matplotlib.
-    """
+    """Draw quality against time on a log scale. Each point has a label, and no label covers another."""
     with open_figure(8.0, 5.2) as (figure, write):
         axes = figure.add_subplot()
         axes.set_xscale("log")
@@ -141,8 +197,7 @@ def scatter(title: str, points: Sequence[Point]) -> bytes:
         spans_decades = max(point.ms for point in points) > 30 * min(point.ms for point in points)
         ticks = (1,) if spans_decades else (1, 2, 5)
         axes.xaxis.set_major_locator(require("matplotlib.ticker", "lab").LogLocator(subs=ticks))
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.xaxis.set_minor_formatter(lambda value, _: "")
+        write_plain_ticks(axes)
         add_title(figure, title)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
@@ -186,11 +241,7 @@ def _align_label(x: int, y: int) -> dict[str, str]:
 
 
 def grid(title: str, rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float | None]]) -> bytes:
-    """Draw a coloured table with the number (percent) in each cell. A cell without a value has no colour.
-
-    Raises:
-        MissingExtra: without matplotlib.
-    """
+    """Draw a coloured table with the number (percent) in each cell. A cell without a value has no colour."""
     with open_figure(2.9 + 0.78 * max(4, len(columns)), 1.5 + 0.32 * len(rows)) as (figure, write):
         axes = figure.add_subplot()
         table = [[float("nan") if value is None else value for value in row] for row in values]
@@ -242,7 +293,7 @@ class Panel(NamedTuple):
     levels: Mapping[str, float] = {}
 
 
-class Spread(NamedTuple):
+class MeanAndDeviation(NamedTuple):
     """One row of a panel of `spreads`: series → (mean, deviation); None: there are no values."""
 
     label: str
@@ -256,9 +307,6 @@ def lines(title: str, panels: Sequence[Panel], unit: str) -> bytes:
         title: above all panels.
         panels: the panels.
         unit: label of the y axis. There is no legend if the only series has this name.
-
-    Raises:
-        MissingExtra: without matplotlib.
     """
     n_columns = min(3, len(panels))
     n_rows = -(-len(panels) // n_columns)
@@ -301,15 +349,12 @@ def _draw_panel(axes: Any, panel: Panel, looks: Mapping[str, tuple[str, str]]) -
     return handles
 
 
-def spreads(title: str, fields: Sequence[tuple[str, Sequence[Spread], float | None]]) -> bytes:
+def spreads(title: str, fields: Sequence[tuple[str, Sequence[MeanAndDeviation], float | None]]) -> bytes:
     """Draw panels with scales of their own: bars of means, with a line of one deviation to both sides.
 
     Args:
         title: above all panels.
         fields: (measure, rows, the first on top, upper bound of the measure or None); all panels have the same rows.
-
-    Raises:
-        MissingExtra: without matplotlib.
     """
     n_rows = len(fields[0][1])
     legend: dict[str, Any] = {}
@@ -330,7 +375,7 @@ def spreads(title: str, fields: Sequence[tuple[str, Sequence[Spread], float | No
 
 
 def _draw_spreads(
-    axes: Any, rows: Sequence[Spread], names: Sequence[str], bound: float | None
+    axes: Any, rows: Sequence[MeanAndDeviation], names: Sequence[str], bound: float | None
 ) -> tuple[dict[str, Any], float]:
     """Draw the rows of one panel of `spreads`.
 
@@ -356,11 +401,7 @@ def _draw_spreads(
 
 
 def cloud(title: str, groups: Mapping[str, Sequence[Sequence[float]]]) -> bytes:
-    """Draw groups of points in one plane, for example from t-SNE. The first group is small and faint, below the others.
-
-    Raises:
-        MissingExtra: without matplotlib.
-    """
+    """Draw groups of points in one plane, as from t-SNE. The first group is small and faint, below the others."""
     looks = ((GREY, "o", 7), (BLUE, "^", 22), (ORANGE, "s", 15))
     with open_figure(7.0, 6.0) as (figure, write):
         axes = figure.add_subplot()
@@ -382,9 +423,6 @@ def decisions(title: str, series: Mapping[str, Mapping[str, Sequence[tuple[float
     Args:
         title: above both panels.
         series: label → its `metrics.detection_curves`.
-
-    Raises:
-        MissingExtra: without matplotlib.
     """
     fields = (
         ("roc", "no-tool queries accepted", "tool queries accepted"),
@@ -413,9 +451,6 @@ def boxes(title: str, groups: Mapping[str, Mapping[str, Mapping[str, float]]], u
         title: above the chart.
         groups: group → series → `q1`, `median`, `q3`, and the whiskers `low` and `high`.
         unit: label of the y axis.
-
-    Raises:
-        MissingExtra: without matplotlib.
     """
     names = list(dict.fromkeys(name for series in groups.values() for name in series))
     with open_figure(2.2 + 2.2 * len(groups), 4.6) as (figure, write):
@@ -452,9 +487,6 @@ def stages(title: str, rows: Sequence[tuple[str, float, float]]) -> bytes:
     Args:
         title: above the chart.
         rows: (stage, p50, p95) in milliseconds.
-
-    Raises:
-        MissingExtra: without matplotlib.
     """
     with open_figure(8.0, 1.2 + 0.42 * len(rows)) as (figure, write):
         axes = figure.add_subplot()
@@ -474,8 +506,49 @@ def stages(title: str, rows: Sequence[tuple[str, float, float]]) -> bytes:
             ylim=(len(rows) - 0.4, -0.6),
             xlabel="milliseconds of one query, p50 / p95 (log scale)",
         )
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.xaxis.set_minor_formatter(lambda value, _: "")
+        write_plain_ticks(axes)
         draw_grid(axes, "x")
         add_title(figure, title)
+        return write()
+
+
+class Change(NamedTuple):
+    """One row of `changes`.
+
+    Attributes:
+        label: name of the row, for example of a dataset.
+        before: NDCG@5 and COMP@5 without the method, in percent.
+        after: the same with it.
+    """
+
+    label: str
+    before: tuple[float, float]
+    after: tuple[float, float]
+
+
+def changes(title: str, before: str, after: str, rows: Sequence[Change]) -> bytes:
+    """Draw what a method changes, a panel for each measure, the first row on top. Returns a PNG file.
+
+    Args:
+        title: of the picture.
+        before: name of the points without the method.
+        after: name of the points with it.
+        rows: at least one.
+    """
+    with open_figure(8.0, 1.5 + 0.34 * len(rows)) as (figure, write):
+        panels = figure.subplots(1, 2, sharey=True)
+        for side, axes in enumerate(panels):
+            for place, row in enumerate(rows):
+                low, high = sorted((row.before[side], row.after[side]))
+                axes.plot((low, high), (place, place), color=LIGHT_GREY, linewidth=3, zorder=1)
+                axes.text(104, place, f"{row.after[side] - row.before[side]:+.1f}", va="center", fontsize=7, color=INK)
+            places = range(len(rows))
+            first = axes.scatter([row.before[side] for row in rows], places, s=30, color=GREY, zorder=2)
+            second = axes.scatter([row.after[side] for row in rows], places, s=30, color=BLUE, zorder=3)
+            axes.set(xlim=(0, 118), ylim=(len(rows) - 0.4, -0.6), xlabel=f"{MEASURES[side]}, percent, and its change")
+            axes.set_xticks(range(0, 101, 20))
+            draw_grid(axes, "x")
+        panels[0].set_yticks(range(len(rows)), [row.label for row in rows])
+        add_title(figure, title)
+        add_legend(figure, {before: first, after: second}, ncols=2)
         return write()

@@ -14,7 +14,7 @@ import numpy as np
 from toolscout import metrics
 from toolscout.dataset import Dataset
 from toolscout.errors import NotFound, UserError
-from toolscout.lab.bench import groups, load_dataset
+from toolscout.lab.bench_jobs import groups, load_dataset
 from toolscout.lab.run_files import read_run
 from toolscout.sources.folder import read_tools
 

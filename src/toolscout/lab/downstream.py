@@ -27,13 +27,23 @@ from toolscout.metrics import bootstrap_ci
 from toolscout.search.pipeline import Stage
 from toolscout.types import Search, Tool
 
-__all__ = ["Condition", "Episode", "Protocol", "Task", "act", "condition", "measure", "select_tools", "summary"]
+__all__ = [
+    "AgentProtocol",
+    "AgentTask",
+    "Condition",
+    "Episode",
+    "act",
+    "condition",
+    "measure",
+    "select_tools",
+    "summary",
+]
 
 MAX_TURNS: Final = 8
 CONDITION_KINDS: Final = ("retrieved", "all", "none", "gold", "missing", "wrong")
 
 
-class Task(msgspec.Struct, frozen=True):
+class AgentTask(msgspec.Struct, frozen=True):
     """A request and the tools that it needs."""
 
     id: str
@@ -67,7 +77,7 @@ def condition(text: str) -> Condition:
     return Condition(match[1], int(match[2] or 0), bool(match[3]))
 
 
-class Step(msgspec.Struct, frozen=True):
+class AgentCall(msgspec.Struct, frozen=True):
     """One call: tool id (empty: no such function), arguments as written, the result, whether the call succeeded."""
 
     tool: str
@@ -99,7 +109,7 @@ class Episode(msgspec.Struct, frozen=True):
     request: str
     condition: str
     given: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[AgentCall, ...]
     answer: str
     stopped: str
     turns: int
@@ -161,7 +171,7 @@ class _FunctionMenu:
 
 
 def select_tools(
-    task: Task, condition: Condition, tools_by_id: Mapping[str, Tool], ranked: Sequence[str], seed: int
+    task: AgentTask, condition: Condition, tools_by_id: Mapping[str, Tool], ranked: Sequence[str], seed: int
 ) -> list[Tool]:
     """Select the tools of a condition, in the order in which the agent sees them.
 
@@ -199,7 +209,7 @@ def act(
     *,
     turns: int = MAX_TURNS,
     simulator: LLM | None = None,
-) -> _Run:
+) -> _AgentRun:
     """Let an agent fulfil a request with these tools.
 
     Args:
@@ -215,28 +225,28 @@ def act(
     """
     menu, first = _FunctionMenu.of(tools), prompt("agent", request=query)
     messages: list[Message] = [{"role": "system", "content": first.system}, {"role": "user", "content": query}]
-    schemas, steps = menu.schemas(), list[Step]()
+    schemas, steps = menu.schemas(), list[AgentCall]()
     for turn in range(1, turns + 1):
         try:
             reply = llm.chat(messages, tools=schemas)
         except BadReply:
-            return _Run(tuple(steps), "", "refused", turn)
+            return _AgentRun(tuple(steps), "", "refused", turn)
         if not reply.calls:
-            return _Run(tuple(steps), reply.text, "answer", turn)
+            return _AgentRun(tuple(steps), reply.text, "answer", turn)
         messages.append(_make_assistant_message(reply.text, reply.calls))
         for call in reply.calls:
             step = _answer_call(simulator or llm, menu, call, runners)
             steps.append(step)
             content = quote("result", step.result)
             messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
-    return _Run(tuple(steps), "", "turns", turns)
+    return _AgentRun(tuple(steps), "", "turns", turns)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Run:
+class _AgentRun:
     """The calls of an agent, its answer, why it stopped, and after how many turns."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[AgentCall, ...]
     answer: str
     stopped: str
     turns: int
@@ -253,18 +263,18 @@ def _make_assistant_message(text: str, calls: Sequence[ToolCall]) -> Message:
     }
 
 
-def _answer_call(llm: LLM, menu: _FunctionMenu, call: ToolCall, runners: Sequence[Runner]) -> Step:
+def _answer_call(llm: LLM, menu: _FunctionMenu, call: ToolCall, runners: Sequence[Runner]) -> AgentCall:
     """Run a call for real if a runner takes its tool; else let the model simulate its result."""
     tool = menu.tools.get(call.name)
     if tool is None:
-        return Step("", call.arguments, f"there is no function {call.name!r}", False)
+        return AgentCall("", call.arguments, f"there is no function {call.name!r}", False)
     try:
         arguments = msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])
     except msgspec.MsgspecError:
-        return Step(tool.id, call.arguments, "the arguments are no JSON object", False)
+        return AgentCall(tool.id, call.arguments, "the arguments are no JSON object", False)
     for runner in runners:
         if runner.takes(tool):
-            return Step(tool.id, call.arguments, *runner.run(tool, arguments))
+            return AgentCall(tool.id, call.arguments, *runner.run(tool, arguments))
     try:
         simulated = llm.ask(
             prompt("simulate", tool=card(tool), arguments=arguments),
@@ -272,12 +282,12 @@ def _answer_call(llm: LLM, menu: _FunctionMenu, call: ToolCall, runners: Sequenc
             typical=Simulated(TYPICAL_RESULT),
         )
     except BadReply as error:
-        return Step(tool.id, call.arguments, f"the function failed ({type(error).__name__})", False)
-    return Step(tool.id, call.arguments, simulated.result[:MAX_RESULT_CHARS], True)
+        return AgentCall(tool.id, call.arguments, f"the function failed ({type(error).__name__})", False)
+    return AgentCall(tool.id, call.arguments, simulated.result[:MAX_RESULT_CHARS], True)
 
 
 @dataclasses.dataclass(frozen=True)
-class Protocol:
+class AgentProtocol:
     """How episodes are run.
 
     Attributes:
@@ -299,10 +309,10 @@ class Protocol:
 
 def measure(
     llm: LLM,
-    tasks: Sequence[Task],
+    tasks: Sequence[AgentTask],
     tools: Sequence[Tool],
     conditions: Sequence[Condition],
-    protocol: Protocol = Protocol(),
+    protocol: AgentProtocol = AgentProtocol(),
     *,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Episode]:
@@ -327,7 +337,7 @@ def measure(
         searches = protocol.stage([Search(query=task.query, k=protocol.k) for task in tasks])
         ranked = {task.id: tuple(search.ids[: protocol.k]) for task, search in zip(tasks, searches, strict=False)}
 
-    def run_episode(item: tuple[Task, Condition]) -> Episode:
+    def run_episode(item: tuple[AgentTask, Condition]) -> Episode:
         task, condition = item
         selected = select_tools(task, condition, tools_by_id, ranked.get(task.id, ()), protocol.seed)
         return _run_episode(llm, task, condition, selected, protocol)
@@ -341,7 +351,7 @@ def measure(
     return episodes
 
 
-def _check_measurable(tools: Sequence[Tool], conditions: Sequence[Condition], protocol: Protocol) -> None:
+def _check_measurable(tools: Sequence[Tool], conditions: Sequence[Condition], protocol: AgentProtocol) -> None:
     if protocol.stage is None and any(condition.kind == "retrieved" for condition in conditions):
         raise ConfigError("The condition `retrieved` needs a recipe that retrieves the tools. Give --recipe.")
     for runner in protocol.runners:
@@ -351,7 +361,9 @@ def _check_measurable(tools: Sequence[Tool], conditions: Sequence[Condition], pr
             )
 
 
-def _run_episode(llm: LLM, task: Task, condition: Condition, tools: Sequence[Tool], protocol: Protocol) -> Episode:
+def _run_episode(
+    llm: LLM, task: AgentTask, condition: Condition, tools: Sequence[Tool], protocol: AgentProtocol
+) -> Episode:
     """Let the agent fulfil the request with these tools, and grade the run. Agent and laboratory pay separately."""
     agent, lab = llm.limit_tokens(None), llm.limit_tokens(None)
     run = act(agent, task.query, tools, protocol.runners, turns=protocol.turns, simulator=lab)
@@ -386,7 +398,7 @@ def _score_order(called: Sequence[str], gold: Sequence[str]) -> float | None:
     return sum(earlier < later for earlier, later in pairs) / len(pairs) if pairs else None
 
 
-def _grade_run(llm: LLM, task: Task, run: _Run) -> bool | None:
+def _grade_run(llm: LLM, task: AgentTask, run: _AgentRun) -> bool | None:
     """Return whether the run fulfilled the request; None if it was refused, or the examiner gave no verdict."""
     if run.stopped != "answer":
         return None if run.stopped == "refused" else False

@@ -29,14 +29,20 @@ from toolscout.dataset import Dataset, Qrels
 from toolscout.encoders import split_identifiers
 from toolscout.errors import ConfigError
 from toolscout.indexes.sparse import BM25
-from toolscout.lab.bench_data import load_dataset, load_tools, strip_source
-from toolscout.lab.opposites import find_opposites
-from toolscout.lab.synth.filters import NearDuplicates
-from toolscout.lab.tool_overlap import HeldOutTools, fingerprint_definition, split_by_overlap
+from toolscout.lab.bench_jobs import load_dataset, load_tools, strip_source
+from toolscout.lab.synth.filters import NearDuplicates, normalise
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool, digest, render
 
-__all__ = ["LICENSED_SETS", "TEST_SETS", "DataPlan", "Example", "TrainingSet", "build_training_set"]
+__all__ = [
+    "LICENSED_SETS",
+    "TEST_SETS",
+    "DataPlan",
+    "TrainingExample",
+    "TrainingSet",
+    "build_training_set",
+    "find_opposites",
+]
 
 ENCODER_DATA_FORMAT: Final = "encoder-data/1"
 UNLICENSED_SETS: Final = ("toollens", "tooldet")  # their licences do not allow a model to be passed on
@@ -45,10 +51,27 @@ TEST_SETS: Final = (*TRAINED, *UNTRAINED, "multilingual_golden")
 TOOL_CORPUS: Final = "tool_corpora/toucan"
 BM25_NEGATIVES_DEPTH: Final = 20
 MAX_SIBLINGS: Final = 40  # of one tool that are compared further
+MIN_TELLING_CHARS: Final = 20  # shorter descriptions are alike by chance
+_VERB_PAIRS: Final = """
+    add/remove add/delete create/delete create/remove create/destroy insert/delete upload/download import/export
+    push/pull get/set read/write read/delete send/receive start/stop enable/disable lock/unlock mute/unmute
+    follow/unfollow subscribe/unsubscribe open/close show/hide encode/decode encrypt/decrypt compress/decompress
+    increase/decrease increment/decrement approve/reject accept/reject accept/decline deposit/withdraw buy/sell
+    like/unlike pin/unpin archive/unarchive archive/restore block/unblock ban/unban star/unstar connect/disconnect
+    mount/unmount install/uninstall activate/deactivate publish/unpublish assign/unassign attach/detach link/unlink
+    watch/unwatch join/leave login/logout pause/resume play/pause play/stop load/save store/retrieve stake/unstake
+    mint/burn expand/collapse undo/redo allow/deny grant/revoke register/unregister promote/demote wrap/unwrap
+    tag/untag group/ungroup merge/split raise/lower check/uncheck select/deselect freeze/unfreeze suspend/resume
+    complete/reopen close/reopen commit/rollback backup/restore delete/restore serialize/deserialize zip/unzip
+    upvote/downvote enter/exit clear/fill add/subtract multiply/divide invite/remove stage/unstage claim/unclaim
+    bookmark/unbookmark bind/unbind launch/terminate start/kill reserve/release acquire/release book/cancel
+    schedule/cancel place/cancel
+"""
+VERB_PAIRS: Final = tuple(tuple(pair.split("/")) for pair in _VERB_PAIRS.split())
 JOINTS: Final = ("{}. Then {}", "{}, and after that {}", "{}. Also, {}", "{} and {}", "First {}. Next, {}")
 
 
-class Example(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingExample(msgspec.Struct, frozen=True, kw_only=True):
     """One query with the tools that serve it and tools that do not, all of one catalogue.
 
     Attributes:
@@ -105,7 +128,7 @@ class DataPlan:
 class TrainingSet:
     """The examples, the tools by catalogue, and the report on what was left out and why."""
 
-    examples: list[Example]
+    examples: list[TrainingExample]
     tools: dict[str, list[Tool]]
     report: dict[str, Any]
 
@@ -130,7 +153,7 @@ def build_training_set(plan: DataPlan) -> TrainingSet:
     """
     _check_plan(plan)
     held_out = _HeldOut.load(plan)
-    examples: list[Example] = []
+    examples: list[TrainingExample] = []
     tools: dict[str, list[Tool]] = {}
     reports: dict[str, Any] = {}
     for name in plan.sets:
@@ -206,7 +229,9 @@ class _HeldOut:
 # --- datasets ---------------------------------------------------------------------------------------------------------
 
 
-def _read_set(plan: DataPlan, name: str, held_out: _HeldOut) -> tuple[dict[str, Any], list[Tool], list[Example]]:
+def _read_set(
+    plan: DataPlan, name: str, held_out: _HeldOut
+) -> tuple[dict[str, Any], list[Tool], list[TrainingExample]]:
     """Return the report on a dataset, its tools, and its examples."""
     dataset = load_dataset(name, plan.root)
     qrels = dataset.split("train")
@@ -221,7 +246,7 @@ def _read_set(plan: DataPlan, name: str, held_out: _HeldOut) -> tuple[dict[str, 
     ]
     negatives = miner.mine_for_texts([text for _, _, text, _ in drafts], [gold for *_, gold in drafts])
     examples = [
-        Example(
+        TrainingExample(
             id=f"{name}/{kind}/{key}",
             kind=kind,
             catalogue=name,
@@ -282,14 +307,16 @@ def _join_requests(
 # --- the corpus -------------------------------------------------------------------------------------------------------
 
 
-def _read_corpus(plan: DataPlan, name: str, held_out: _HeldOut) -> tuple[dict[str, Any], list[Tool], list[Example]]:
+def _read_corpus(
+    plan: DataPlan, name: str, held_out: _HeldOut
+) -> tuple[dict[str, Any], list[Tool], list[TrainingExample]]:
     """Return the report on a corpus of tools, the tools that training may see, and its examples."""
     tools, report = split_by_overlap(read_tools(plan.root / name, "d").tools, held_out.tools)
     miner = _NegativeMiner(tools, plan)
 
-    def make(kind: str, key: str, text: str, gold: tuple[str, ...], hidden: str | None) -> Example:
+    def make(kind: str, key: str, text: str, gold: tuple[str, ...], hidden: str | None) -> TrainingExample:
         opposites, negatives = miner.find_opposites_of(gold), miner.find_siblings(gold)
-        return Example(
+        return TrainingExample(
             id=f"{name}/{kind}/{key}",
             kind=kind,
             catalogue=name,
@@ -404,3 +431,86 @@ def _find_name_words(tool: Tool) -> frozenset[str]:
 
 def _compute_overlap(words: frozenset[str], other_words: frozenset[str]) -> float:
     return len(words & other_words) / max(1, len(words | other_words))
+
+
+def fingerprint_definition(tool: Tool) -> str:
+    """Hash name, description and parameters: the same tool in another source has the same hash."""
+    return digest("definition/1", [tool.name, tool.description, tool.parameters])
+
+
+class HeldOutTools:
+    """The tools that training must not see, found again by definition, by description, or by nearly the same text."""
+
+    def __init__(self, tools: Iterable[Tool], ids: Iterable[str] = ()) -> None:
+        """Index the tools that are held out. `ids`: further ones, of which only the id is known."""
+        self._ids = frozenset(ids)
+        self._definitions: set[str] = set()
+        self._descriptions: set[str] = set()
+        self._texts = NearDuplicates()
+        for tool in tools:
+            self._definitions.add(fingerprint_definition(tool))
+            self._descriptions.add(normalise(tool.description))
+            self._texts.add(_describe_tool(tool))
+
+    def find_reason(self, tool: Tool, tool_id: str) -> str | None:
+        """Return why a tool counts as held out: `id`, `definition`, `description` or `near`. None: it does not.
+
+        Args:
+            tool: a tool of the training data.
+            tool_id: its id, as the held-out ids are written.
+        """
+        if tool_id in self._ids:
+            return "id"
+        if fingerprint_definition(tool) in self._definitions:
+            return "definition"
+        description = normalise(tool.description)
+        if len(description) >= MIN_TELLING_CHARS and description in self._descriptions:
+            return "description"
+        text = _describe_tool(tool)
+        return "near" if text in self._texts or self._texts.has_near_duplicate(text) else None
+
+
+def _describe_tool(tool: Tool) -> str:
+    return f"{split_identifiers(tool.name)} {tool.description}"
+
+
+def split_by_overlap(tools: Sequence[Tool], held_out: HeldOutTools) -> tuple[list[Tool], dict[str, Any]]:
+    """Return the tools that are not held out, and a report on the others.
+
+    The report counts `tools`, `kept`, and `dropped` by reason; `dropped_tools` maps ids without the source to reasons.
+    """
+    reasons: dict[str, str] = {}
+    kept_tools = []
+    for tool in tools:
+        tool_id = tool.id.partition("/")[2]
+        reason = held_out.find_reason(tool, tool_id)
+        if reason is None:
+            kept_tools.append(tool)
+        else:
+            reasons[tool_id] = reason
+    report = {
+        "tools": len(tools),
+        "kept": len(kept_tools),
+        "dropped": dict(sorted(Counter(reasons.values()).items())),
+        "dropped_tools": dict(sorted(reasons.items())),
+    }
+    return kept_tools, report
+
+
+def find_opposites(tools: Sequence[Tool]) -> Iterator[tuple[Tool, Tool]]:
+    """Yield pairs of tools with the same path whose names differ only by opposite verbs.
+
+    A plural `s` does not count as a difference. The pairs come in the order of the verbs and then of the tools.
+    """
+    verbs = {verb for pair in VERB_PAIRS for verb in pair}
+    places: defaultdict[tuple[tuple[str, ...], str, tuple[str, ...]], list[Tool]] = defaultdict(list)
+    for tool in tools:
+        words = split_identifiers(tool.name).replace("-", " ").lower().split()
+        for number, verb in enumerate(words):
+            if verb in verbs:
+                rest = tuple(word.rstrip("s") for word in (*words[:number], "*", *words[number + 1 :]))
+                places[tool.path, verb, rest].append(tool)
+    for left, right in VERB_PAIRS:
+        for (path, verb, rest), firsts in list(places.items()):
+            if verb == left:
+                yield from ((first, second) for first in firsts for second in places.get((path, right, rest), ()))

@@ -18,7 +18,7 @@ from toolscout.checks.results import write_json
 from toolscout.encoders.onnx_export import read_licence
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
-from toolscout.lab.encoder_data import Example, TrainingSet
+from toolscout.lab.encoder_data import TrainingExample, TrainingSet
 from toolscout.methods.dpr import TUNED_TEXT_STYLE
 from toolscout.methods.shared.tuning import Count, NonNegative, Positive, Share
 from toolscout.types import Tool, digest, render
@@ -229,7 +229,7 @@ def _share_steps(data: TrainingSet, options: EncoderOptions) -> dict[str, int]:
     return {**{name: options.corpus_steps for name in used if name not in with_requests}, **shares}
 
 
-def render_without(tool: Tool, example: Example) -> str:
+def render_without(tool: Tool, example: TrainingExample) -> str:
     """Render a tool without the field that an example was taken from, so that the two share no text by copying."""
     parts = {
         "name": render(tool, "name"),

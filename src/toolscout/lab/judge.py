@@ -19,7 +19,7 @@ from toolscout.errors import BadReply, ConfigError
 from toolscout.llm import LLM, prompt
 from toolscout.llm.prompts import TrustedText
 
-__all__ = ["ASPECTS", "Outcome", "Pair", "agreement", "check_aspects", "elo", "judge", "rate_systems", "table"]
+__all__ = ["ASPECTS", "JudgeOutcome", "Pair", "agreement", "check_aspects", "elo", "judge", "rate_systems", "table"]
 
 ASPECTS: Final = {
     "naturalness": "Which of the two sounds more like what a person would really type?",
@@ -54,7 +54,7 @@ class Pair(msgspec.Struct, frozen=True):
     request: str = ""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class JudgeOutcome(msgspec.Struct, frozen=True):
     """The outcome of a pair: win, tie or loss of `a`; None if the judge gave no verdict of the right shape."""
 
     id: str
@@ -68,7 +68,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 def judge(
     llm: LLM, pairs: Sequence[Pair], aspects: Sequence[str], *, say: Callable[[str], None] = lambda text: None
-) -> list[Outcome]:
+) -> list[JudgeOutcome]:
     """Judge every pair on every aspect, in both orders.
 
     Raises:
@@ -77,9 +77,9 @@ def judge(
     """
     check_aspects(aspects)
 
-    def judge_pair(item: tuple[str, Pair]) -> Outcome:
+    def judge_pair(item: tuple[str, Pair]) -> JudgeOutcome:
         aspect, pair = item
-        unjudged = Outcome(pair.id, pair.a, pair.b, aspect, None)
+        unjudged = JudgeOutcome(pair.id, pair.a, pair.b, aspect, None)
         try:
             forward = _verdict(llm, pair, aspect, pair.text_a, pair.text_b)
             back = _verdict(llm, pair, aspect, pair.text_b, pair.text_a)
@@ -126,7 +126,7 @@ def _points(winner: str) -> float:
     return {"first": 1.0, "tie": 0.5, "second": 0.0}[winner]
 
 
-def table(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+def table(outcomes: Sequence[JudgeOutcome]) -> list[dict[str, Any]]:
     """Count for each aspect and pair of systems: wins, ties and losses of `a`, unjudged pairs, and the rates."""
     groups: dict[tuple[str, str, str], Counter[str]] = {}
     for outcome in outcomes:
@@ -179,14 +179,14 @@ def elo(matches: Sequence[tuple[str, str, float]], *, shuffles: int = ELO_SHUFFL
     }
 
 
-def matches(outcomes: Sequence[Outcome]) -> list[tuple[str, str, float]]:
+def matches(outcomes: Sequence[JudgeOutcome]) -> list[tuple[str, str, float]]:
     """Return the judged pairs as matches."""
     worth = {"win": 1.0, "tie": 0.5, "loss": 0.0}
     return [(outcome.a, outcome.b, worth[outcome.result]) for outcome in outcomes if outcome.result is not None]
 
 
 def rate_systems(
-    outcomes: Sequence[Outcome], aspects: Sequence[str], *, seed: int = 0
+    outcomes: Sequence[JudgeOutcome], aspects: Sequence[str], *, seed: int = 0
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Rate the systems by Elo: aspect → name of a system → mean, low and high. See `elo`."""
     ratings = {}
@@ -196,7 +196,7 @@ def rate_systems(
     return ratings
 
 
-def agreement(outcomes: Sequence[Outcome], people: Mapping[tuple[str, str, str, str], Result]) -> dict[str, Any]:
+def agreement(outcomes: Sequence[JudgeOutcome], people: Mapping[tuple[str, str, str, str], Result]) -> dict[str, Any]:
     """Measure agreement of judge and people: share of equal results, Cohen's kappa (1: fully; 0: as by chance).
 
     Args:

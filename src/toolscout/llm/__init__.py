@@ -24,13 +24,13 @@ from toolscout.errors import BadReply, ConfigError, NotFound, TimedOut
 from toolscout.llm.budget import Booking, Budget, Prices, Spent, bound, estimate
 from toolscout.llm.cache import Record, Replies
 from toolscout.llm.endpoint import Endpoint
-from toolscout.llm.prompts import Prompt, card, prompt, quote
+from toolscout.llm.prompts import FilledPrompt, card, prompt, quote
 from toolscout.llm.wire import (
     DEFAULT_REPLY_TOKENS,
     Backend,
+    ChatRequest,
     Completion,
     Message,
-    Request,
     ToolCall,
     content,
     decode,
@@ -42,14 +42,14 @@ __all__ = [
     "LLM",
     "Backend",
     "Budget",
+    "ChatRequest",
     "Completion",
     "Endpoint",
+    "FilledPrompt",
     "Message",
     "Prices",
-    "Prompt",
     "Rehearsal",
     "Replies",
-    "Request",
     "SharedLLM",
     "Spent",
     "ToolCall",
@@ -147,7 +147,7 @@ class LLM:
 
     def ask(
         self,
-        what: Prompt,
+        what: FilledPrompt,
         kind: type[T],
         *,
         typical: T,
@@ -260,8 +260,8 @@ class LLM:
         schema: dict[str, Any] | None,
         tools: tuple[dict[str, Any], ...],
         sample: int,
-    ) -> Request:
-        return Request(
+    ) -> ChatRequest:
+        return ChatRequest(
             model=self.backend.model,
             messages=tuple(messages),
             max_tokens=max_tokens,
@@ -271,14 +271,14 @@ class LLM:
             sample=sample,
         )
 
-    def _complete(self, request: Request, seconds: float | None) -> Completion:
+    def _complete(self, request: ChatRequest, seconds: float | None) -> Completion:
         """Answer a request and count its cost, whether the answer is cached or new."""
         answer = self._answer_once(request, seconds)
         for tally in self._tallies:
             tally.settle(Booking(), (answer.tokens_in, answer.tokens_out))
         return answer
 
-    def _answer_once(self, request: Request, seconds: float | None) -> Completion:
+    def _answer_once(self, request: ChatRequest, seconds: float | None) -> Completion:
         """Answer from the cache, or call the endpoint once, even if several threads send the same request."""
         if self.cache is None:
             return self._call_backend(request, seconds)
@@ -298,7 +298,7 @@ class LLM:
             self.answers.add(key)
             return answer
 
-    def _call_backend(self, request: Request, seconds: float | None) -> Completion:
+    def _call_backend(self, request: ChatRequest, seconds: float | None) -> Completion:
         """Call the backend within all budgets."""
         tokens = tokens_of(request, bound)
         booked: list[tuple[Budget, Booking]] = []
@@ -328,7 +328,7 @@ class Rehearsal(LLM):
         """Return itself, because nothing is spent."""
         return self
 
-    def ask(self, what: Prompt, kind: type[T], *, typical: T, **rest: Any) -> T:
+    def ask(self, what: FilledPrompt, kind: type[T], *, typical: T, **rest: Any) -> T:
         """Count the cost and return `typical`."""
         request = self._request(opening(what, schema_of(kind)), self.reply_tokens, schema_of(kind), (), 0)
         self._count(request, estimate(msgspec.json.encode(typical).decode()))
@@ -348,14 +348,14 @@ class Rehearsal(LLM):
         self._count(request, REHEARSED_ANSWER_TOKENS)
         return Completion("That is done.")
 
-    def _count(self, request: Request, tokens_out: int) -> None:
+    def _count(self, request: ChatRequest, tokens_out: int) -> None:
         self.budgets[0].settle(Booking(), (tokens_of(request), tokens_out))
 
 
 class _NoBackend:
     address = model = ""
 
-    def __call__(self, request: Request, *, seconds: float | None = None) -> Completion:
+    def __call__(self, request: ChatRequest, *, seconds: float | None = None) -> Completion:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -402,7 +402,7 @@ def probe(settings: Settings, seconds: float) -> Completion:
     endpoint = Endpoint(settings.llm, timeout=seconds, retries=0)
     try:
         messages = ({"role": "user", "content": "Reply with the word: ready"},)
-        return endpoint(Request(model=endpoint.model, messages=messages, max_tokens=PROBE_REPLY_TOKENS))
+        return endpoint(ChatRequest(model=endpoint.model, messages=messages, max_tokens=PROBE_REPLY_TOKENS))
     finally:
         endpoint.close()
 
@@ -454,13 +454,13 @@ class SharedLLM:
             self.opened.close()
 
 
-def tokens_of(request: Request, count: Callable[[str], int] = estimate) -> int:
+def tokens_of(request: ChatRequest, count: Callable[[str], int] = estimate) -> int:
     """Estimate the tokens of a request: messages with their overhead, tools, and the schema of the reply."""
     shapes = [msgspec.json.encode(schema).decode() for schema in (*request.tools, request.schema) if schema]
     return count(content(request.messages)) + sum(map(count, shapes)) + MESSAGE_OVERHEAD_TOKENS * len(request.messages)
 
 
-def opening(what: Prompt, schema: dict[str, Any]) -> list[Message]:
+def opening(what: FilledPrompt, schema: dict[str, Any]) -> list[Message]:
     """Build the first messages of a prompt; the system message also states the schema of the reply."""
     shape = msgspec.json.encode(schema).decode()
     system = f"{what.system}\n\nAnswer with one JSON object that fits this JSON Schema, and nothing else:\n{shape}"

@@ -17,7 +17,7 @@ import msgspec
 from toolscout.config import refuse_user
 from toolscout.errors import BadReply, ConfigError, TimedOut, Unavailable, require
 from toolscout.llm.budget import Pace, estimate
-from toolscout.llm.wire import Completion, Request, ToolCall, content
+from toolscout.llm.wire import ChatRequest, Completion, ToolCall, content
 
 if TYPE_CHECKING:
     import tenacity
@@ -143,7 +143,7 @@ class Endpoint:
         self._timeout, self._retries, self._pace = timeout, retries, Pace(rpm)
         self._refused: set[str] = set()
 
-    def __call__(self, request: Request, *, seconds: float | None = None) -> Completion:
+    def __call__(self, request: ChatRequest, *, seconds: float | None = None) -> Completion:
         """Request one answer. A parameter that the endpoint refuses by name is substituted or omitted from then on.
 
         Raises:
@@ -164,7 +164,7 @@ class Endpoint:
         answer: Completion = retrying(self._attempt, request, ends)
         return answer
 
-    def _attempt(self, request: Request, ends: float) -> Completion:
+    def _attempt(self, request: ChatRequest, ends: float) -> Completion:
         """Send the request, and again without the parameters that the endpoint refuses."""
         import openai
 
@@ -254,7 +254,7 @@ class Endpoint:
         """Close the connections."""
         self._client.close()
 
-    def _build_body(self, request: Request) -> dict[str, Any]:
+    def _build_body(self, request: ChatRequest) -> dict[str, Any]:
         """Build the arguments of the client, without the parameters that the endpoint has refused."""
         body: dict[str, Any] = {
             "model": request.model,
@@ -275,7 +275,7 @@ class Endpoint:
                 body[substitute] = value
         return body
 
-    def _parse_completion(self, request: Request, answer: bytes) -> Completion:
+    def _parse_completion(self, request: ChatRequest, answer: bytes) -> Completion:
         """Decode an answer. Tokens that it does not report are estimated.
 
         Raises:

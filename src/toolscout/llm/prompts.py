@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from toolscout.types import Tool, digest
 
-__all__ = ["Prompt", "TrustedText", "card", "prompt", "quote", "version"]
+__all__ = ["FilledPrompt", "TrustedText", "card", "prompt", "quote", "version"]
 
 MAX_CARD_DESCRIPTION_CHARS: Final = 600
 MAX_CARD_PARAMETER_CHARS: Final = 120
@@ -30,7 +30,7 @@ class TrustedText(str):
     """Text written by us, which prompts contain unchanged."""
 
 
-class Prompt(NamedTuple):
+class FilledPrompt(NamedTuple):
     """The instructions (`system`) and the material (`user`)."""
 
     name: str
@@ -45,7 +45,7 @@ def _read_parts(name: str) -> tuple[str, str]:
     return system.strip(), user.strip()
 
 
-def prompt(name: str, **values: Any) -> Prompt:
+def prompt(name: str, **values: Any) -> FilledPrompt:
     """Fill in the prompt of that name.
 
     Raises:
@@ -57,7 +57,7 @@ def prompt(name: str, **values: Any) -> Prompt:
         value = values[match[1]]
         return str(value) if isinstance(value, (int, TrustedText)) else quote(match[1], value)
 
-    return Prompt(name, f"{_FIELD.sub(fill, system)}\n\n{DATA_NOTICE}", _FIELD.sub(fill, user))
+    return FilledPrompt(name, f"{_FIELD.sub(fill, system)}\n\n{DATA_NOTICE}", _FIELD.sub(fill, user))
 
 
 def version(name: str) -> str:

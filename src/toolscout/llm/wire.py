@@ -12,7 +12,7 @@ import msgspec
 
 from toolscout.types import digest
 
-__all__ = ["Backend", "Completion", "Message", "Request", "ToolCall", "decode", "drop_thoughts", "schema_of"]
+__all__ = ["Backend", "ChatRequest", "Completion", "Message", "ToolCall", "decode", "drop_thoughts", "schema_of"]
 
 DEFAULT_REPLY_TOKENS: Final = 1024
 MAX_TRIED_BRACES: Final = 1_000  # of a reply; further ones are ignored
@@ -30,7 +30,7 @@ class ToolCall(msgspec.Struct, frozen=True):
     arguments: str
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One chat completion.
 
     Attributes:
@@ -79,7 +79,7 @@ class Backend(Protocol):
         """Name of the model."""
         ...
 
-    def __call__(self, request: Request, *, seconds: float | None = None) -> Completion:
+    def __call__(self, request: ChatRequest, *, seconds: float | None = None) -> Completion:
         """Answer a request, within `seconds` if given.
 
         Raises:
@@ -148,3 +148,6 @@ def content(messages: Sequence[Message]) -> str:
         parts.append(str(message.get("content") or ""))
         parts += [call["function"]["name"] + call["function"]["arguments"] for call in message.get("tool_calls", ())]
     return "\n".join(parts)
+
+
+Request = ChatRequest  # moved

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from toolscout.llm import estimate, tokens_of
-from toolscout.llm.wire import Completion, Request, ToolCall
+from toolscout.llm.wire import ChatRequest, Completion, ToolCall
 from toolscout.types import digest
 
 __all__ = ["Faults", "ScriptedLLM", "words_of"]
@@ -110,10 +110,10 @@ class ScriptedLLM:
         self.faults, self.seed, self.model = faults or Faults(), seed, model
         self.answers = {**_ANSWERS, **(answers or {})}
         self.injected: dict[str, set[str]] = {}
-        self.asked: list[Request] = []
+        self.asked: list[ChatRequest] = []
         self._lock = threading.Lock()
 
-    def __call__(self, request: Request, *, seconds: float | None = None) -> Completion:
+    def __call__(self, request: ChatRequest, *, seconds: float | None = None) -> Completion:
         """Return the reply that this prompt always gets."""
         with self._lock:
             self.asked.append(request)
@@ -140,7 +140,7 @@ class ScriptedLLM:
                 self.injected.setdefault(kind, set()).add(conversation)
         return faulty
 
-    def _text(self, request: Request) -> str:
+    def _text(self, request: ChatRequest) -> str:
         """Return the text of the reply: a fault, a free answer, or JSON that fits the schema in the prompt."""
         opening = [str(message.get("content") or "") for message in request.messages[:2]]
         first = digest("conversation", [*opening, request.sample])
@@ -174,7 +174,7 @@ class ScriptedLLM:
             return {**reply, **verdict, "query": _query_in(chance.choice(data["examples"]))}
         return reply
 
-    def _turn(self, request: Request) -> Completion:
+    def _turn(self, request: ChatRequest) -> Completion:
         """Take one turn with tools: call each tool that shares two words with the request once, then answer."""
         texts = [str(message.get("content") or "") for message in request.messages if message["role"] == "user"]
         done = {call["function"]["name"] for message in request.messages for call in message.get("tool_calls") or ()}

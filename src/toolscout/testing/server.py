@@ -8,7 +8,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
-from toolscout.llm.wire import Completion, Request
+from toolscout.llm.wire import ChatRequest, Completion
 from toolscout.testing.scripted import ScriptedLLM
 from toolscout.types import digest
 
@@ -143,8 +143,8 @@ class ScriptedServer:
         return not seen
 
 
-def _parse_request(body: dict[str, Any]) -> Request:
-    return Request(
+def _parse_request(body: dict[str, Any]) -> ChatRequest:
+    return ChatRequest(
         model=body["model"],
         messages=tuple(body["messages"]),
         max_tokens=body.get("max_tokens") or body.get("max_completion_tokens") or 1024,

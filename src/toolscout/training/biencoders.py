@@ -16,7 +16,7 @@ from toolscout.training import Task
 from toolscout.training.losses import info_nce, list_softmax, triplet
 from toolscout.training.towers import Tokens, Tower
 
-__all__ = ["BiEncoder", "InBatch", "Lists", "Texts", "Triplets", "Wordings"]
+__all__ = ["BiEncoder", "InBatch", "Lists", "Texts", "Triplets", "WordingPairs"]
 
 Places = npt.NDArray[np.intp]
 HARD_NEGATIVE_POOL: Final = 30  # hard negatives are drawn from this many nearest wrong tools
@@ -179,7 +179,7 @@ class InBatch(BiEncoder):
         return self.descend(queries, tools, lambda scores: info_nce(scores[anchors], positives))
 
 
-class Wordings(InBatch):
+class WordingPairs(InBatch):
     """Learns the pairs of `InBatch` for each wording of a query, by round (Iterative Feedback, eqs. 5 and 6).
 
     `L = Σ_t α^t L(q^t)`; L is `losses.info_nce` of a wording's tool against the tools of the batch and hard negatives.
@@ -252,7 +252,8 @@ class Triplets(Task):
     """Learns from a query, a query that shares a tool with it, and one that shares none (`losses.triplet`).
 
     Tool2Vec is tuned like this. Positive and negative are drawn from the batch, so that each query is encoded once. A
-    query is no anchor in a batch if it shares a tool with no other query, or with every one.
+    query is no anchor in a batch if it shares a tool with no other query, or with every one. There are no dev figures,
+    because the number of epochs is fixed, one in the paper.
     """
 
     def __init__(self, texts: Texts, margin: float) -> None:
@@ -286,6 +287,5 @@ class Triplets(Task):
         anchors = np.flatnonzero((near.max(axis=1) >= 0) & (far.max(axis=1) >= 0))
         return anchors, near.argmax(axis=1)[anchors], far.argmax(axis=1)[anchors]
 
-    def figures(self) -> dict[str, float]:
-        """Return nothing: the number of epochs is fixed, one in the paper."""
-        return {}
+
+Wordings = WordingPairs  # moved

@@ -72,6 +72,7 @@ class Catalogues(Task):
     Its list holds the gold tools of these examples, some of their rivals, and further tools up to `columns`
     (`losses.list_softmax`). Large lists matter more than many steps: with lists of 200 tools the encoder gains little
     on other catalogues. A tool that no example uses is never a negative, as in `biencoders.Lists`.
+    There are no dev figures, because the number of steps is fixed.
     """
 
     def __init__(
@@ -83,10 +84,6 @@ class Catalogues(Task):
         self.examples_of = [catalogue.group_examples() for catalogue in catalogues]
         self.turns = [number for number, catalogue in enumerate(catalogues) for _ in range(catalogue.steps)]
         self.size = len(self.turns)
-
-    def figures(self) -> dict[str, float]:
-        """Return nothing: the number of steps is fixed."""
-        return {}
 
     def backward(self, rows: Places, random: np.random.Generator) -> float:
         """Accumulate the gradients of some steps and return their mean loss."""

@@ -16,7 +16,7 @@ from toolscout.training import Task
 from toolscout.training.losses import binary, list_softmax
 from toolscout.training.towers import Tokens, Tower
 
-__all__ = ["Classifier", "Heads", "Tuning", "drop_tokens"]
+__all__ = ["Classifier", "ClassifierTuning", "Heads", "drop_tokens"]
 
 Places = npt.NDArray[np.intp]
 
@@ -55,7 +55,7 @@ class Heads(torch.nn.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
+class ClassifierTuning:
     """How a `Classifier` is tuned.
 
     Attributes:
@@ -84,7 +84,7 @@ class Classifier(Task):
         set_of: Places | None,
         evaluate: Callable[[], dict[str, float]],
         identity: str,
-        tuning: Tuning,
+        tuning: ClassifierTuning,
     ) -> None:
         """Describe the task.
 
@@ -123,10 +123,6 @@ class Classifier(Task):
 
         return self.tower.backward(tokens, compute_loss, self.tuning.hold)
 
-    def figures(self) -> dict[str, float]:
-        """Evaluate the current weights on dev."""
-        return self.evaluate()
-
     def probabilities(self, tokens: Tokens) -> dict[str, npt.NDArray[np.float64]]:
         """Estimate how likely each query needs each tool and each set: layer name → (n, classes), rows sum to 1."""
         with torch.no_grad():
@@ -145,3 +141,6 @@ def drop_tokens(tokens: Sequence[int], share: float, random: np.random.Generator
     stays = random.random(len(tokens)) >= share
     stays[[0, -1]] = True
     return [token for token, stay in zip(tokens, stays, strict=True) if stay]
+
+
+Tuning = ClassifierTuning  # moved

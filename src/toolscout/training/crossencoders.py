@@ -77,14 +77,10 @@ class CrossEncoder(torch.nn.Module):
 
     def score_pairs(self, pairs: Sequence[Pair]) -> Tensor:
         """Compute the (n,) float32 logits of pairs, with a graph unless gradients are off."""
-        longest, device = max(len(ids) for ids, _ in pairs), self.tower.device
-        ids = torch.full((len(pairs), longest), int(self.tower.model.tokenizer.pad_token_id or 0))
-        mask, kinds = torch.zeros_like(ids), torch.zeros_like(ids)
-        for row, (pieces, types) in enumerate(pairs):
-            ids[row, : len(pieces)], kinds[row, : len(pieces)] = torch.tensor(pieces), torch.tensor(types)
-            mask[row, : len(pieces)] = 1
-        with torch.autocast(device.type, torch.bfloat16, enabled=self.tower.half):
-            logits: Tensor = self(ids.to(device), mask.to(device), kinds.to(device) if self.typed else None)
+        ids, mask = self.tower.pad([pieces for pieces, _ in pairs])
+        kinds = self.tower.pad([types for _, types in pairs])[0] * mask if self.typed else None
+        with torch.autocast(self.tower.device.type, torch.bfloat16, enabled=self.tower.half):
+            logits: Tensor = self(ids, mask, kinds)
         return logits.float()
 
     def logits(self, pairs: Sequence[Pair]) -> npt.NDArray[np.float64]:
@@ -193,7 +189,3 @@ class PairTask(Task):
         rows = [binary(row[mask], is_gold[mask]) for row, mask, is_gold in zip(lists, listed, gold, strict=True)]
         loss = torch.stack(rows).mean()
         return loss if self.loss == "binary" else loss + list_softmax(lists, gold, listed)
-
-    def figures(self) -> dict[str, float]:
-        """Evaluate the current weights on dev."""
-        return self.evaluate()

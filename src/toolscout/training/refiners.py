@@ -135,18 +135,14 @@ class Refiner(torch.nn.Module):
             tokens: the n queries.
             candidates: (n, N) places of tools; -1 where a query has fewer.
         """
-        device, longest = self.tower.device, max(map(len, tokens))
-        places = torch.from_numpy(candidates).to(device)
+        places = torch.from_numpy(candidates).to(self.tower.device)
         is_tool, tools = places >= 0, self.vectors[places.clamp(min=0)]
-        ids = torch.full((len(tokens), longest), int(self.tower.model.tokenizer.pad_token_id or 0))
-        is_token = torch.zeros((len(tokens), longest), dtype=torch.bool)
-        for row, query in enumerate(tokens):
-            ids[row, : len(query)], is_token[row, : len(query)] = torch.tensor(query), True
-        words = self.encoder.get_input_embeddings()(ids.to(device))
-        mask = torch.cat([is_token.to(device), is_tool], dim=1)
-        with torch.autocast(device.type, torch.bfloat16, enabled=self.tower.half):
+        ids, token_mask = self.tower.pad(tokens)
+        words = self.encoder.get_input_embeddings()(ids)
+        mask = torch.cat([token_mask.bool(), is_tool], dim=1)
+        with torch.autocast(self.tower.device.type, torch.bfloat16, enabled=self.tower.half):
             rows = torch.cat([words, self.project(tools).to(words.dtype)], dim=1)
-            states = _read_tools(self.encoder, rows, mask, longest, self.first_position)
+            states = _read_tools(self.encoder, rows, mask, ids.shape[1], self.first_position)
             logits: Tensor = self.score(states).squeeze(2)
         return logits.float().masked_fill(~is_tool, -torch.inf)
 
@@ -206,7 +202,3 @@ class Refine(Task):
         loss = list_softmax(self.refiner(tokens, candidates), gold.to(self.refiner.tower.device))
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.item())
-
-    def figures(self) -> dict[str, float]:
-        """Evaluate the current weights on dev."""
-        return self.evaluate()

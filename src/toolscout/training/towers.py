@@ -157,15 +157,19 @@ class Tower:
         ids: Tokens = self.model.tokenizer(prompted, truncation=True, max_length=max_tokens)["input_ids"]
         return ids
 
-    def rows(self, tokens: Tokens) -> Tensor:
-        """Encode texts as (n, d) float32 unit rows, with a graph unless gradients are off."""
-        longest = max(map(len, tokens))
-        ids = torch.full((len(tokens), longest), self._pad)
-        mask = torch.zeros((len(tokens), longest), dtype=torch.long)
+    def pad(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Return (n, longest) token ids on the device, padded, and the mask: 1 for a token, 0 for padding."""
+        ids = torch.full((len(tokens), max(map(len, tokens))), self._pad)
+        mask = torch.zeros_like(ids)
         for row, text in enumerate(tokens):
             ids[row, : len(text)] = torch.tensor(text)
             mask[row, : len(text)] = 1
-        features = {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}
+        return ids.to(self.device), mask.to(self.device)
+
+    def rows(self, tokens: Tokens) -> Tensor:
+        """Encode texts as (n, d) float32 unit rows, with a graph unless gradients are off."""
+        ids, mask = self.pad(tokens)
+        features = {"input_ids": ids, "attention_mask": mask}
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
             vectors = self.model(features)["sentence_embedding"]
         return functional.normalize(vectors.float(), dim=1)

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from toolscout.encoders.static import StaticEncoder
-from toolscout.lab.downstream import Task, condition, measure
+from toolscout.lab.downstream import AgentTask, condition, measure
 from toolscout.lab.judge import Pair, judge
 from toolscout.lab.synth import build
 from toolscout.lab.synth.toolbank import ToolBank
-from toolscout.lab.synth.tooldet import Candidate
+from toolscout.lab.synth.tooldet import ReviewCandidate
 from toolscout.lab.synth.tooldet import build as verify
 from toolscout.lab.synth.toollens import ToolLens
 from toolscout.llm import LLM
@@ -64,7 +64,7 @@ def toollens(backend: ScriptedLLM, told: str) -> Any:
 
 
 def tooldet(backend: ScriptedLLM, told: str) -> Any:
-    return verify([Candidate("c1", f"a poem {told}", 0.5)], LLM(backend), 1, Counter())
+    return verify([ReviewCandidate("c1", f"a poem {told}", 0.5)], LLM(backend), 1, Counter())
 
 
 def judged(backend: ScriptedLLM, told: str) -> Any:
@@ -73,7 +73,7 @@ def judged(backend: ScriptedLLM, told: str) -> Any:
 
 
 def agent(backend: ScriptedLLM, told: str) -> Any:
-    task = Task("q", "somebody finds apples", ("shop/apples",))
+    task = AgentTask("q", "somebody finds apples", ("shop/apples",))
     return measure(LLM(backend), [task], tools(told)[:2], [condition("gold")])
 
 

@@ -21,8 +21,8 @@ from tests_cli import run as cli
 from tiny import tiny_bert
 from toolscout.dataset import NoTool
 from toolscout.errors import ConfigError, NotFound, SourceError
-from toolscout.lab.synth.tooldet import Candidate, Review, build, prompts_of, sift
-from toolscout.llm import LLM, Request
+from toolscout.lab.synth.tooldet import Review, ReviewCandidate, build, prompts_of, sift
+from toolscout.llm import LLM, ChatRequest
 from toolscout.testing import Faults, HashEncoder, ScriptedLLM, ScriptedServer
 from wire_tokens import counted
 
@@ -41,7 +41,7 @@ def same(one: Path, other: Path, files: list[str] = FILES) -> bool:
 def keys_of(bodies: list[dict[str, Any]], place: str) -> set[str]:
     """Under which names the answers to these requests are kept."""
     return {
-        Request(
+        ChatRequest(
             model=body["model"],
             messages=tuple(body["messages"]),
             max_tokens=body["max_tokens"],
@@ -263,7 +263,7 @@ def test_only_prompts_in_the_window_go_on_and_the_others_are_counted() -> None:
 
 
 def test_the_model_takes_out_what_needs_a_tool_and_bad_replies_are_counted() -> None:
-    candidates = [Candidate(f"c{n}", text, 0.5) for n, text in enumerate(CHAT)]
+    candidates = [ReviewCandidate(f"c{n}", text, 0.5) for n, text in enumerate(CHAT)]
     drops: Any = sift([], ["x y z"], HashEncoder())[1]
     assert len(build(candidates, LLM(ScriptedLLM()), 10, drops)) == 3 and drops == {"needs_tool": 1}
     drops.clear()
@@ -271,7 +271,7 @@ def test_the_model_takes_out_what_needs_a_tool_and_bad_replies_are_counted() -> 
 
 
 def test_people_accept_and_reject_in_the_terminal_and_every_decision_is_kept(tmp_path: Path) -> None:
-    kept = [Candidate(f"c{n}", f"prompt number {n}", 0.4 + n / 100, "no need") for n in range(5)]
+    kept = [ReviewCandidate(f"c{n}", f"prompt number {n}", 0.4 + n / 100, "no need") for n in range(5)]
     folder = tmp_path / "det"
     Review.write(folder, kept, {}, model="m", window=(0.4, 0.6), wanted=5)
     assert len(NoTool.load(folder).test + NoTool.load(folder).train + NoTool.load(folder).calibrate) == 5

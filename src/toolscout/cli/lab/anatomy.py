@@ -52,7 +52,7 @@ def anatomy_command(
     from toolscout.catalogue.vector_cache import VectorStore
     from toolscout.checks.results import ANATOMY, write_json
     from toolscout.lab.anatomy import cost, find_recipe_and_encoder, geometry, intents
-    from toolscout.lab.bench import load_dataset
+    from toolscout.lab.bench_jobs import load_dataset
     from toolscout.lab.machine import provenance
     from toolscout.sources.folder import read_tools
 

@@ -18,7 +18,7 @@ from toolscout.errors import UserError
 
 if TYPE_CHECKING:
     from toolscout.dataset import Dataset
-    from toolscout.lab.bench import Job
+    from toolscout.lab.bench_jobs import Job
 
 SHOWN_MEASURES = ("recall@5", "ndcg@5", "comp@5", "mrr")
 
@@ -81,7 +81,7 @@ def bench_command(
     With --train-on each recipe is fitted once on that dataset, and scored there and on the datasets of --test-on.
     """
     from toolscout.dataset import NoTool
-    from toolscout.lab.bench import Job, label_of, load_dataset
+    from toolscout.lab.bench_jobs import Job, label_of, load_dataset
     from toolscout.lab.machine import refuse_dirty
 
     _check_arguments(names, recipe_names, label, train_on, test_on)
@@ -168,7 +168,7 @@ class _Bench:
 
     def load_datasets(self, names: Sequence[str], root: Path | None) -> list[Dataset]:
         """Load each dataset once, in order."""
-        from toolscout.lab.bench import load_dataset
+        from toolscout.lab.bench_jobs import load_dataset
 
         datasets: list[Dataset] = []
         for name in dict.fromkeys(names):
@@ -184,12 +184,12 @@ class _Bench:
 
     def transfer(self, source: Dataset, datasets: Sequence[Dataset], recipes: Sequence[str]) -> None:
         """Fit each recipe once on `source`, and score it there and on the other datasets."""
-        from toolscout.lab import transfer
+        from toolscout.lab.bench_jobs import plan_transfer
 
         for recipe in recipes:
             jobs: list[Job] = []
             with self._collect_failure(recipe):
-                jobs = transfer.jobs(self.make_job(source, recipe), datasets)
+                jobs = plan_transfer(self.make_job(source, recipe), datasets)
             for number, job in enumerate(jobs):
                 with self._collect_failure(job.dataset.name, recipe):
                     self._run(job, reuse_model=number > 0)
@@ -253,9 +253,9 @@ def _print_results(results: Sequence[Mapping[str, Any]], source: str | None = No
         results: as `bench` writes them.
         source: the dataset of the fit in a transfer; the means leave it out.
     """
-    from toolscout.lab import transfer
+    from toolscout.lab.bench_jobs import TRANSFER_MEASURES
 
-    measures = transfer.TRANSFER_MEASURES if source else SHOWN_MEASURES
+    measures = TRANSFER_MEASURES if source else SHOWN_MEASURES
     print_table(
         [("dataset", "left"), ("label", "left"), *((name, "right") for name in measures), ("p50 ms", "right")],
         [
@@ -306,7 +306,7 @@ def compare_command(
     label_a: str, label_b: str, names: tuple[str, ...], seed: int, data: str | None, out: str, as_json: bool
 ) -> None:
     """Compare two labels query by query: paired tests, wins, ties, losses and slices."""
-    from toolscout.lab.bench import load_dataset
+    from toolscout.lab.bench_jobs import load_dataset
     from toolscout.lab.compare import compare
 
     root = find_root(data)

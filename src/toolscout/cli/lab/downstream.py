@@ -16,7 +16,7 @@ from toolscout.cli.output import json_option, print_json, print_table, progress
 if TYPE_CHECKING:
     from toolscout.config import Settings
     from toolscout.dataset import Dataset
-    from toolscout.lab.downstream import Episode, Task
+    from toolscout.lab.downstream import AgentTask, Episode
     from toolscout.lab.runners import Runner
     from toolscout.llm import SharedLLM
     from toolscout.search.pipeline import Stage
@@ -83,8 +83,8 @@ def downstream_command(
     **limits: Any,
 ) -> None:
     """Let an agent work on queries of DATASET, with the tools that each condition gives it."""
-    from toolscout.lab.bench import load_dataset
-    from toolscout.lab.downstream import Protocol, condition, measure, summary
+    from toolscout.lab.bench_jobs import load_dataset
+    from toolscout.lab.downstream import AgentProtocol, condition, measure, summary
 
     settings = load_llm_settings(ctx, llm_address)
     conditions = [condition(name) for name in names]
@@ -97,7 +97,7 @@ def downstream_command(
         stage = None
         if any(condition.kind == "retrieved" for condition in conditions):
             stage = build_stage(recipe, model, tools, settings, shared)
-        protocol = Protocol(stage=stage, k=k, runners=runners, turns=turns, seed=seed)
+        protocol = AgentProtocol(stage=stage, k=k, runners=runners, turns=turns, seed=seed)
         episodes = measure(llm, tasks, tools, conditions, protocol, say=say)
         print_cost(llm, dry_run=limits["dry_run"])
     if limits["dry_run"]:
@@ -112,16 +112,16 @@ def downstream_command(
         _print_summary(rows)
 
 
-def draw_tasks(dataset: Dataset, split: str, count: int, seed: int) -> tuple[list[Task], list[Tool]]:
+def draw_tasks(dataset: Dataset, split: str, count: int, seed: int) -> tuple[list[AgentTask], list[Tool]]:
     """Draw tasks from a split, at most `count`. Returns them with all tools of the dataset."""
-    from toolscout.lab.downstream import Task
+    from toolscout.lab.downstream import AgentTask
     from toolscout.lab.synth import chance
     from toolscout.sources.folder import read_tools
 
     tools = [_strip_source(tool) for tool in read_tools(dataset.folder, "d").tools]
     gold = dataset.split(split)
     sample = chance("downstream", seed).sample(sorted(gold), min(count, len(gold)))
-    return [Task(id, dataset.queries[id], tuple(gold[id])) for id in sample], tools
+    return [AgentTask(id, dataset.queries[id], tuple(gold[id])) for id in sample], tools
 
 
 def make_runners(modules: Sequence[str], servers: Sequence[str], settings: Settings, *, dry_run: bool) -> list[Runner]:

@@ -19,7 +19,7 @@ from toolscout.errors import ConfigError
 
 if TYPE_CHECKING:
     from toolscout.lab.answers import PeopleFile
-    from toolscout.lab.downstream import Condition, Episode, Protocol
+    from toolscout.lab.downstream import AgentProtocol, Condition, Episode
     from toolscout.lab.judge import Pair
     from toolscout.llm import SharedLLM
     from toolscout.types import Tool
@@ -89,8 +89,8 @@ def elo_command(
     """
     from toolscout.checks.results import write_json
     from toolscout.lab.answers import PeopleFile, collect_answers, pair_answers
-    from toolscout.lab.bench import load_dataset
-    from toolscout.lab.downstream import Protocol, measure
+    from toolscout.lab.bench_jobs import load_dataset
+    from toolscout.lab.downstream import AgentProtocol, measure
     from toolscout.lab.judge import agreement, check_aspects, judge, rate_systems
     from toolscout.lab.judge import table as count_results
     from toolscout.lab.synth import refuse_other
@@ -103,7 +103,7 @@ def elo_command(
     loaded = load_dataset(dataset, find_root(data))
     tasks, tools = draw_tasks(loaded, split, count, seed)
     runners = make_runners(modules, servers, settings, dry_run=limits["dry_run"])
-    base = Protocol(k=k, runners=runners, turns=turns, seed=seed, examine=False)
+    base = AgentProtocol(k=k, runners=runners, turns=turns, seed=seed, examine=False)
     outcomes = []
     with progress(f"answering {len(tasks):,} queries") as say, share_llm(settings, **limits) as shared:
         systems = _plan_systems(recipes, names, _read_models(models, recipes), tools, shared, base)
@@ -162,8 +162,8 @@ def _plan_systems(
     models: Mapping[str, str],
     tools: Sequence[Tool],
     llm: SharedLLM,
-    base: Protocol,
-) -> dict[str, tuple[Condition, Protocol]]:
+    base: AgentProtocol,
+) -> dict[str, tuple[Condition, AgentProtocol]]:
     """Plan the systems that are compared: name → which tools it gives the agent, and how.
 
     Raises:

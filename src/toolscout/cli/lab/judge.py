@@ -16,7 +16,7 @@ from toolscout.cli.output import json_option, print_json, print_table, progress
 from toolscout.errors import SourceError
 
 if TYPE_CHECKING:
-    from toolscout.lab.judge import Outcome, Pair
+    from toolscout.lab.judge import JudgeOutcome, Pair
 
 QUERY_ASPECTS = ("naturalness", "multifacetedness")
 ANSWER_ASPECTS = ("coherence", "relevance", "comprehensiveness", "overall")
@@ -92,7 +92,7 @@ def judge_command(
         print_comparison(result)
 
 
-def write_outcomes(file: Path, outcomes: Sequence[Outcome]) -> None:
+def write_outcomes(file: Path, outcomes: Sequence[JudgeOutcome]) -> None:
     """Write outcomes as JSON lines."""
     file.write_bytes(b"".join(msgspec.json.encode(outcome) + b"\n" for outcome in outcomes))
 
@@ -119,7 +119,7 @@ def _draw_pairs(what: str, inputs: Sequence[str], count: int, seed: int, root: P
 
 def _draw_query_pairs(inputs: Sequence[str], count: int, random_source: random.Random, root: Path | None) -> list[Pair]:
     """Pair random queries of two datasets. Queries are drawn with replacement."""
-    from toolscout.lab.bench import load_dataset
+    from toolscout.lab.bench_jobs import load_dataset
     from toolscout.lab.judge import Pair
 
     if len(inputs) != 2:
@@ -136,7 +136,7 @@ def _draw_polished_pairs(
     inputs: Sequence[str], count: int, random_source: random.Random, root: Path | None
 ) -> list[Pair]:
     """Pair random polished queries of a dataset with their versions before the polish."""
-    from toolscout.lab.bench import load_dataset
+    from toolscout.lab.bench_jobs import load_dataset
     from toolscout.lab.judge import Pair
 
     if len(inputs) != 1:
@@ -153,7 +153,7 @@ def _draw_polished_pairs(
 def _pair_answers(inputs: Sequence[str], dataset: str | None, root: Path | None) -> list[Pair]:
     """Pair the answers of every two systems to the same request."""
     from toolscout.lab.answers import pair_answers, read_answers
-    from toolscout.lab.bench import load_dataset
+    from toolscout.lab.bench_jobs import load_dataset
 
     requests = load_dataset(dataset, root).queries if dataset else {}
     systems: dict[str, Any] = {}

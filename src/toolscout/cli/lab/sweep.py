@@ -66,7 +66,7 @@ def sweep_command(
     Test queries are not scored. The best model stays in the folder of `bench` models; the others are deleted.
     """
     from toolscout.dataset import NoTool
-    from toolscout.lab.bench import label_of, load_dataset
+    from toolscout.lab.bench_jobs import label_of, load_dataset
     from toolscout.lab.sweep import Sweep, describe_settings, sweep
 
     root = find_root(data)

@@ -141,7 +141,7 @@ def toollens_command(ctx: click.Context, /, aspects: int, min_tools: int, **opti
 
 def _build_dataset(ctx: click.Context, kind: str, builder_settings: dict[str, Any], **options: Any) -> int:
     """Build a dataset. Returns the exit code, 3 if there are fewer queries than wanted."""
-    from toolscout.lab.bench import load_dataset
+    from toolscout.lab.bench_jobs import load_dataset
     from toolscout.lab.synth import build, refuse_other, write_dataset
 
     own_options = {field.name for field in dataclasses.fields(_BuildJob)} - {"kind", "builder_settings"}
@@ -239,7 +239,7 @@ def tooldet_command(
     Continue with `synth review`.
     """
     from toolscout import encoders
-    from toolscout.lab.bench import load_dataset
+    from toolscout.lab.bench_jobs import load_dataset
     from toolscout.lab.synth import refuse_other
     from toolscout.lab.synth.tooldet import Review, build, prompts_of, sift
 

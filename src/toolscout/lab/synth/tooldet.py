@@ -30,7 +30,7 @@ from toolscout.lab.synth.filters import NearDuplicates, summarise_lengths
 from toolscout.llm import LLM, prompt
 from toolscout.llm.prompts import version
 
-__all__ = ["SIMILARITY_WINDOW", "Candidate", "Review", "build", "prompts_of", "sift"]
+__all__ = ["SIMILARITY_WINDOW", "Review", "ReviewCandidate", "build", "prompts_of", "sift"]
 
 SIMILARITY_WINDOW: Final = (0.4, 0.6)
 VERIFY_BATCH: Final = 64
@@ -45,7 +45,7 @@ class Need(msgspec.Struct):
     reason: str
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class ReviewCandidate(msgspec.Struct, frozen=True):
     """A prompt that may need no tool. `similarity` is its highest cosine with a query that needs one."""
 
     id: str
@@ -54,7 +54,7 @@ class Candidate(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Decision(msgspec.Struct, frozen=True):
+class ReviewDecision(msgspec.Struct, frozen=True):
     """A person's decision on a candidate."""
 
     id: str
@@ -88,7 +88,7 @@ def prompts_of(file: Path) -> list[str]:
 
 def sift(
     prompts: Sequence[str], queries: Sequence[str], encoder: Encoder, *, window: tuple[float, float] = SIMILARITY_WINDOW
-) -> tuple[list[Candidate], Counter[str]]:
+) -> tuple[list[ReviewCandidate], Counter[str]]:
     """Return the prompts within the window, in order, and counts of those outside it and of duplicates."""
     drops: Counter[str] = Counter()
     seen = NearDuplicates()
@@ -111,25 +111,25 @@ def sift(
                 drops["too_near"] += 1
             else:
                 mark = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-                candidates.append(Candidate(f"tooldet-{mark}", text, round(value, 4)))
+                candidates.append(ReviewCandidate(f"tooldet-{mark}", text, round(value, 4)))
     return candidates, drops
 
 
 def build(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[ReviewCandidate],
     llm: LLM,
     wanted: int,
     drops: Counter[str],
     *,
     say: Callable[[str], None] = lambda text: None,
-) -> list[Candidate]:
+) -> list[ReviewCandidate]:
     """Ask the model, and return the first `wanted` candidates that need no tool. `drops` counts the others.
 
     Raises:
         OverBudget, Unavailable: replies so far stay in the cache; a new build continues from there.
     """
 
-    def verify(candidate: Candidate) -> Candidate | str:
+    def verify(candidate: ReviewCandidate) -> ReviewCandidate | str:
         what = prompt("tooldet_verify", query=candidate.text)
         try:
             reply = llm.ask(what, Need, typical=Need(False, "Language alone is enough to answer that."))
@@ -137,7 +137,7 @@ def build(
             return error.reason
         return "needs_tool" if reply.needs_tool else msgspec.structs.replace(candidate, reason=reply.reason)
 
-    verified: list[Candidate] = []
+    verified: list[ReviewCandidate] = []
     waiting = iter(candidates)
     while len(verified) < wanted and (
         batch := list(itertools.islice(waiting, min(VERIFY_BATCH, wanted - len(verified))))
@@ -166,17 +166,17 @@ class Review:
             raise NotFound(
                 f"{folder}: expected a folder that  toolscout lab synth tooldet  wrote, found no review.jsonl"
             )
-        self.candidates = {record.id: record for record in _read_records(folder / "review.jsonl", Candidate)}
+        self.candidates = {record.id: record for record in _read_records(folder / "review.jsonl", ReviewCandidate)}
         self.origin = _read_origin(folder / "report.json")
-        self.decisions: dict[str, Decision] = {}
+        self.decisions: dict[str, ReviewDecision] = {}
         if (folder / "decisions.jsonl").is_file():
-            self.decisions = {record.id: record for record in _read_records(folder / "decisions.jsonl", Decision)}
+            self.decisions = {record.id: record for record in _read_records(folder / "decisions.jsonl", ReviewDecision)}
 
     @classmethod
     def write(
         cls,
         folder: Path,
-        kept: Sequence[Candidate],
+        kept: Sequence[ReviewCandidate],
         drops: Mapping[str, int],
         *,
         model: str,
@@ -209,7 +209,7 @@ class Review:
         made.export()
         return made
 
-    def waiting(self) -> Iterator[Candidate]:
+    def waiting(self) -> Iterator[ReviewCandidate]:
         """Yield the undecided candidates, the most doubtful (nearest to a query that needs a tool) first."""
         left = [candidate for candidate in self.candidates.values() if candidate.id not in self.decisions]
         yield from sorted(left, key=lambda candidate: (-candidate.similarity, candidate.id))
@@ -222,7 +222,7 @@ class Review:
         """
         if id not in self.candidates:
             raise NotFound(f"expected the id of a candidate, found {id!r}")
-        made = Decision(id, verdict, now(), by)
+        made = ReviewDecision(id, verdict, now(), by)
         with (self.folder / "decisions.jsonl").open("ab") as stream:
             stream.write(msgspec.json.encode(made) + b"\n")
         self.decisions[id] = made
@@ -261,4 +261,6 @@ def _read_records(file: Path, kind: type[Any]) -> Iterator[Any]:
         try:
             yield msgspec.json.decode(line, type=kind)
         except msgspec.MsgspecError as error:
-            raise SourceError(f"{file}, line {number}: expected a {kind.__name__.lower()}, found: {error}") from None
+            raise SourceError(
+                f"{file}, line {number}: expected a {kind.__name__.removeprefix('Review').lower()}, found: {error}"
+            ) from None
