@@ -77,7 +77,7 @@ class RowFile:
         with contextlib.suppress(AttributeError, OSError):
             os.close(self._file)
 
-    def read(self, positions: npt.NDArray[np.intp]) -> npt.NDArray[np.float32]:
+    def __call__(self, positions: npt.NDArray[np.intp]) -> npt.NDArray[np.float32]:
         """Return the rows at some positions, `(len(positions), d)`."""
         n_bytes = 4 * self.shape[1]
         rows = b"".join([os.pread(self._file, n_bytes, self._start + n_bytes * row) for row in positions.tolist()])
