@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import copy
 import functools
 import json
 import os
@@ -31,6 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from copy import copy as copy_index
 from pathlib import Path
 from typing import Any
 
@@ -232,7 +232,7 @@ def measure_words(words: Any, requests: Sequence[str]) -> dict[str, float]:
     for name in ("whole", "pruned"):
         seconds = []
         for text in requests:
-            index = copy.copy(words)  # with empty caches
+            index = copy_index(words)  # with empty caches
             index._scores_cache, index._terms_cache = {}, {}
             index._large = words._large if name == "pruned" else None
             seconds.append(time_call(functools.partial(index.search, [text], 100))["processor_s"])

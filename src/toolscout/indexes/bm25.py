@@ -23,7 +23,7 @@ from toolscout.indexes.bm25_settings import (
     list_kinds,
 )
 from toolscout.indexes.large import LargeWords, Postings, find_large
-from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, place, rank, spread, top_k
+from toolscout.indexes.ranking import Mask, Spread, describe_scores, masks, pad_best, place, rank, top_k
 from toolscout.indexes.strings import Vocabulary
 from toolscout.types import Explanation, Tool
 
@@ -147,7 +147,10 @@ class BM25:
         scores = np.zeros(len(self.ids), dtype=np.float32)
         if postings:
             tools = np.concatenate([self._indices[start:end] for _, start, end, _ in postings])
-            parts = [self._data[start:end] * np.float32(weight) for _, start, end, weight in postings]
+            parts = [
+                self._data[start:end] if weight == 1 else self._data[start:end] * np.float32(weight)
+                for _, start, end, weight in postings
+            ]
             scores = np.bincount(tools, np.concatenate(parts), len(self.ids)).astype(np.float32)
         scores.flags.writeable = False
         if (len(self._scores_cache) + 1) * len(scores) > MAX_CACHED_SCORES:
@@ -202,15 +205,14 @@ class BM25:
 
     def _summarise(self, query: str, depth: int, mask: Mask | None) -> Spread:
         """Compute `spread`; a large catalogue may estimate mean and deviation."""
-        moments = self._large.describe_scores(self._list_postings(query), mask) if self._large else None
-        if moments is None:
-            return spread(self.scores(query), depth, mask)
         best, scores = self._find_best(query, depth, mask)
-        if not len(best):
-            return spread(self.scores(query), depth, mask)
         n_tools = len(self.ids) if mask is None else int(np.count_nonzero(mask))
+        first = int(best[0]) if len(best) else 0 if mask is None else int(np.argmax(mask))
         row = scores if len(best) == min(depth, n_tools) else np.append(scores, np.float32(0.0))
-        return Spread(pad_best(row, depth), int(best[0]), *moments)
+        moments = None
+        if self._large is not None and len(best):
+            moments = self._large.describe_scores(self._list_postings(query), mask)
+        return Spread(pad_best(row, depth), first, *(moments or describe_scores(self.scores(query), mask)))
 
     def at(self, query: str, positions: Sequence[int]) -> Scores:
         """Return the scores of the tools at some positions, equal to those of `scores`."""
@@ -232,12 +234,13 @@ class BM25:
     def _score_parts(self, postings: Sequence[Postings], positions: npt.NDArray[np.int32]) -> Scores:
         """Return what each term adds to the scores of the tools at some positions, `(terms, tools)`."""
         table = np.zeros((len(postings), len(positions)), dtype=np.float32)
-        for row, (_, start, end, weight) in zip(table, postings, strict=True):
+        for row, (_, start, end, _) in zip(table, postings, strict=True):
             tools = self._indices[start:end]
-            places = np.minimum(np.searchsorted(tools, positions), len(tools) - 1)
-            has_term = tools[places] == positions
-            row[has_term] = self._data[start + places[has_term]] * np.float32(weight)
-        return table
+            places = tools.searchsorted(positions)
+            has_term = (tools.take(places, mode="clip") == positions).nonzero()[0]
+            row[has_term] = self._data[start:end][places[has_term]]
+        weights = np.array([known.weight for known in postings], dtype=np.float32)
+        return table * weights[:, None]
 
     def count_tools(self, text: str) -> int:
         """Count the tools that have every word of a text, function words aside; 0 if it has no other words."""

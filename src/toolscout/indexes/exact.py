@@ -26,6 +26,7 @@ Positions = npt.NDArray[np.intp]
 Arrays = Mapping[str, npt.NDArray[Any]]
 ReadRows = Callable[[Positions], Vectors]
 EXACT_FORMAT: Final = "exact/2"
+MIN_PRODUCT_QUERIES: Final = 4  # below this, one matrix product is as slow as comparing each query with every tool
 EXACT_BATCH: Final = 64  # queries whose products with all tools are in memory at once
 MAX_CACHED_NEAREST: Final = 1024  # queries whose nearest tools are cached
 MIN_COSINE_DEVIATION: Final = 1e-4  # below it the cosines count as equal, and every standard score is 0
@@ -91,6 +92,7 @@ class Exact:
         self.slack = slack
         self._nearest: dict[bytes, tuple[Positions, Vectors]] = {}
         self._last_cosines: tuple[bytes, Vectors] | None = None
+        self._last_description: tuple[bytes, tuple[float, float]] | None = None
         self._moments: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
 
     @property
@@ -153,13 +155,17 @@ class Exact:
         return ids, values
 
     def find_candidates(self, rows: Vectors, k: int, limits: Sequence[Mask | None]) -> Iterable[Positions]:
-        """Yield for each query positions, ascending, that include its `k` nearest and all that equal the last of them.
+        """Yield for each query positions, ascending, that include its `k` nearest, as `top_k` orders them.
 
         Args:
             rows: `(n, dim)`, queries; `n` is at most `EXACT_BATCH`.
             k: number of nearest tools.
             limits: a mask over positions for each query; None shows all tools.
         """
+        if len(rows) < MIN_PRODUCT_QUERIES:
+            for row, mask in zip(rows, limits, strict=True):
+                yield np.sort(top_k(self.cosines(row), k, mask))
+            return
         # In this order of the factors, BLAS does not copy the tools.
         products = np.ascontiguousarray((self.vectors @ rows.T).T)
         for row, approximate, mask in zip(rows, products, limits, strict=True):
@@ -229,16 +235,22 @@ class Exact:
     def describe_cosines(self, query: Vectors) -> tuple[float, float]:
         """Compute the mean and the standard deviation of a query's cosines with all tools, (0, 0) without tools.
 
+        The last result is cached, because ranking and abstention need it one after the other.
+
         Args:
             query: `(dim,)`, a unit row.
         """
         if not len(self.vectors):
             return 0.0, 0.0
-        mean, products = self.compute_moments()
-        row = query.astype(np.float64)
-        mean_cosine = float(np.einsum("d,d->", mean, row))
-        mean_square = float(np.einsum("d,d->", np.einsum("de,e->d", products, row), row))
-        return mean_cosine, max(mean_square - mean_cosine * mean_cosine, 0.0) ** 0.5
+        key = query.tobytes()
+        if self._last_description is None or self._last_description[0] != key:
+            mean, products = self.compute_moments()
+            row = query.astype(np.float64)
+            mean_cosine = float(np.einsum("d,d->", mean, row))
+            mean_square = float(np.einsum("d,d->", np.einsum("de,e->d", products, row), row))
+            deviation = max(mean_square - mean_cosine * mean_cosine, 0.0) ** 0.5
+            self._last_description = key, (mean_cosine, deviation)
+        return self._last_description[1]
 
     def compute_moments(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Compute the (dim,) mean of the vectors and the (dim, dim) mean of their outer products, once."""

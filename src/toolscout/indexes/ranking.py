@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from toolscout.errors import NotFound
 
-__all__ = ["Mask", "Spread", "check_rows", "masks", "pad_best", "place", "rank", "spread", "top_k"]
+__all__ = ["Mask", "Spread", "check_rows", "describe_scores", "masks", "pad_best", "place", "rank", "spread", "top_k"]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -75,8 +75,14 @@ def spread(scores: npt.NDArray[np.floating], depth: int, visible: Mask | None = 
         visible: `(n,)`, at least one True; None for all.
     """
     best = top_k(scores, depth, visible)
+    return Spread(pad_best(scores[best], depth), int(best[0]), *describe_scores(scores, visible))
+
+
+def describe_scores(scores: npt.NDArray[np.floating], visible: Mask | None = None) -> tuple[float, float]:
+    """Return the mean and the population standard deviation of the visible scores, in double precision."""
     row = (scores if visible is None else scores[visible]).astype(np.float64)
-    return Spread(pad_best(scores[best], depth), int(best[0]), float(row.mean()), float(row.std()))
+    mean, mean_square = float(row.sum()) / len(row), float(np.einsum("n,n->", row, row)) / len(row)
+    return mean, max(mean_square - mean * mean, 0.0) ** 0.5
 
 
 def pad_best(best: npt.NDArray[np.floating], depth: int) -> npt.NDArray[np.float64]:
