@@ -11,11 +11,22 @@ import numpy.typing as npt
 
 from toolscout.types import Tool, render
 
-__all__ = ["ENGLISH", "Encoder", "Kind", "Vectors", "encode_tools", "get_languages", "split_identifiers", "unit_rows"]
+__all__ = [
+    "ENGLISH",
+    "KNOWN_NAMES",
+    "Encoder",
+    "Kind",
+    "Vectors",
+    "encode_tools",
+    "get_languages",
+    "split_identifiers",
+    "unit_rows",
+]
 
 Kind: TypeAlias = Literal["query", "tool"]
 Vectors: TypeAlias = npt.NDArray[np.float32]
 ENGLISH: Final = frozenset({"en"})
+KNOWN_NAMES: Final = ("static", "compact", "minilm")
 MAX_CACHED_TEXT_CHARS: Final = 64
 MAX_CACHED_TEXTS: Final = 50_000
 _JOINT: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+|(?<=[A-Za-z])\.(?=[A-Za-z])")
