@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, Protocol, TypeAlias
@@ -30,21 +31,6 @@ KNOWN_NAMES: Final = ("static", "compact", "minilm")
 MAX_CACHED_TEXT_CHARS: Final = 64
 MAX_CACHED_TEXTS: Final = 50_000
 _JOINT: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+|(?<=[A-Za-z])\.(?=[A-Za-z])")
-
-
-class _SplitWords(dict[str, str]):
-    """Text between two blanks → the same with its identifiers split. Tools share most of their words."""
-
-    def __missing__(self, text: str) -> str:
-        split = _JOINT.sub(" ", text)
-        if len(text) <= MAX_CACHED_TEXT_CHARS:
-            if len(self) >= MAX_CACHED_TEXTS:
-                self.clear()
-            self[text] = split
-        return split
-
-
-_SPLIT_WORDS: Final = _SplitWords()
 
 
 class Encoder(Protocol):
@@ -103,7 +89,16 @@ def encode_tools(rows: Callable[[list[str]], Vectors], tools: Sequence[Tool], st
 
 def split_identifiers(text: str) -> str:
     """Split `getUserById`, `get_user_by_id` and `users.get` into words, because encoders know words only."""
-    return " ".join(map(_SPLIT_WORDS.__getitem__, text.split(" ")))
+    words = text.split(" ")
+    is_short = max(map(len, words)) <= MAX_CACHED_TEXT_CHARS
+    return " ".join(map(_split_once if is_short else _split, words))
+
+
+def _split(word: str) -> str:
+    return _JOINT.sub(" ", word)
+
+
+_split_once = functools.lru_cache(MAX_CACHED_TEXTS)(_split)  # tools share most of their words
 
 
 def unit_rows(vectors: npt.NDArray[Any]) -> Vectors:

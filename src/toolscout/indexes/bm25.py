@@ -219,7 +219,8 @@ class BM25:
         if (scores := self._scores_cache.get(query)) is not None:
             return scores[np.array(positions, dtype=np.intp)]
         parts = self._score_parts(self._list_postings(query), np.array(positions, dtype=np.int32))
-        return parts.sum(axis=0, dtype=np.float64).astype(np.float32)
+        totals: Scores = parts.sum(axis=0, dtype=np.float64).astype(np.float32)
+        return totals
 
     def score_terms(self, query: str, ids: Sequence[str]) -> Scores:
         """Return what each known term of a query adds to the score of each tool, `(terms, len(ids))`.

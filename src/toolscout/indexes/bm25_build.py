@@ -217,7 +217,7 @@ def _read_tools(
     """Count the terms of all tools. Returns the ids of those read, and the words of all, `(tools, fields)`."""
     n_fields, split = len(settings.fields), kinds[0].kind.tokens.split
     ids: list[str] = []
-    lengths = [np.empty((0, n_fields), dtype=np.int64)]
+    lengths: list[npt.NDArray[Any]] = [np.empty((0, n_fields), dtype=np.int32)]
     if earlier is not None:
         lengths.append(earlier.lengths)
         for number, kind in enumerate(kinds):
