@@ -112,7 +112,7 @@ def _weigh(impacts: Scores, weight: float) -> Scores:
     return impacts if weight == 1 else impacts * np.float32(weight)
 
 
-class _List(NamedTuple):
+class _TermList(NamedTuple):
     """A list of a query's term.
 
     Attributes:
@@ -219,14 +219,14 @@ class PrunedWords:
             return None
         return float(scores.mean()), float(scores.std())
 
-    def _open(self, posting: Postings) -> _List:
+    def _open(self, posting: Postings) -> _TermList:
         number = int(np.searchsorted(self._terms, posting.term))
         if number == len(self._terms) or self._terms[number] != posting.term:
-            return _List(posting, None, [])
+            return _TermList(posting, None, [])
         impacts = self._tiers[number].astype(np.float64) * posting.weight
-        return _List(posting, int(self._starts[number]), impacts.tolist())
+        return _TermList(posting, int(self._starts[number]), impacts.tolist())
 
-    def _read(self, one: _List, first: int, end: int) -> tuple[Positions, Scores]:
+    def _read(self, one: _TermList, first: int, end: int) -> tuple[Positions, Scores]:
         """Return positions and impacts of the tools at some ranks of a list, or of an entire short list."""
         _, start, stop, weight = one.posting
         if one.start is None:
@@ -236,7 +236,7 @@ class PrunedWords:
             positions, impacts = self._tools[first:end], self._scores[first:end]
         return positions, _weigh(impacts, weight)
 
-    def _choose_prefixes(self, lists: Sequence[_List], budget: float) -> list[int]:
+    def _choose_prefixes(self, lists: Sequence[_TermList], budget: float) -> list[int]:
         """Choose how much of each list is read, so that no tool gains more than the budget from what is not.
 
         From whole lists on, the step that spares the most postings for the least impact is taken, while the sum of the
@@ -261,7 +261,7 @@ class PrunedWords:
         return lengths
 
     def _price(
-        self, one: _List, number: int, tiers: Sequence[int], lengths: Sequence[int], impacts: Sequence[float]
+        self, one: _TermList, number: int, tiers: Sequence[int], lengths: Sequence[int], impacts: Sequence[float]
     ) -> float:
         """Return the impact that the next shorter prefix of a list gives up, for each posting that it spares."""
         tier = tiers[number] - 1

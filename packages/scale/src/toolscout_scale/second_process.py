@@ -29,7 +29,7 @@ from toolscout.catalogue.store import Catalogue, Store
 from toolscout.recipes.guard import encode_for_rivals
 from toolscout.workspace import Workspace
 
-__all__ = ["SecondProcess", "screen_tools"]
+__all__ = ["ScreeningProcess", "screen_tools"]
 
 MIN_SCREENED_ASIDE: Final = 30_000  # tools; below, a second process saves less than a few seconds
 _log: Final = logging.getLogger("toolscout_scale.second_process")
@@ -43,7 +43,7 @@ sys.stdout.buffer.write(screen_tools(**request))
 """
 
 
-class SecondProcess:
+class ScreeningProcess:
     """Screens a snapshot that is built from nothing; see `toolscout.recipes.second_process`."""
 
     def __init__(self, store: Store, catalogue: Catalogue, preferred: Sequence[str], parts: Sequence[str]) -> None:
