@@ -153,12 +153,11 @@ Lookup = StringIndex  # renamed
 
 
 class Vocabulary:
-    """Terms and their numbers: the first term has the number 0. `get` returns the number of a term, or None."""
+    """Terms and their numbers: the first term has the number 0."""
 
     def __init__(self, terms: Strings, lookup: StringIndex) -> None:
         """Take the terms and their index."""
         self.terms, self._lookup = terms, lookup
-        self.get = functools.lru_cache(MAX_CACHED_TERMS)(functools.partial(_find_number, terms, lookup))
 
     @classmethod
     def of(cls, terms: Iterable[str]) -> Vocabulary:
@@ -185,9 +184,16 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.terms)
 
+    @functools.cached_property
+    def get(self) -> Callable[[str], int | None]:
+        """Returns the number of a term, or None. Not so many terms are read at once, others one by one."""
+        if len(self.terms) <= MAX_CACHED_TERMS:
+            return {term: number for number, term in enumerate(self.terms)}.get
+        find = functools.partial(_find_number, self.terms, self._lookup)  # a method would keep the arrays alive
+        return functools.lru_cache(MAX_CACHED_TERMS)(find)
+
 
 def _find_number(terms: Strings, lookup: StringIndex, term: str) -> int | None:
-    """Return the number of a term, or None."""
     return next(iter(lookup.find(term, terms.__getitem__)), None)
 
 
