@@ -30,6 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from copy import copy as copy_index
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +219,7 @@ def measure_indexes(scout: Any, requests: Sequence[str]) -> dict[str, Any]:
     n_postings = [sum(part.end - part.start for part in words._list_postings(text)) for text in requests]
     return {
         "tools": len(catalogue),
-        "index": type(index).__name__.lower(),
+        "index": index.key.partition("/")[0],
         "recall_at_10": recall,
         "words": measure_words(words, requests),
         "bytes_per_search": {"words": 8 * float(np.median(n_postings)), "vectors": count_vector_bytes(index, rows)},
@@ -228,15 +229,13 @@ def measure_indexes(scout: Any, requests: Sequence[str]) -> dict[str, Any]:
 def measure_words(words: Any, requests: Sequence[str]) -> dict[str, float]:
     """Return the milliseconds of the search for words with and without prefixes of common words' lists."""
     report: dict[str, Any] = {}
-    for name, minimum in (("whole", 1 << 60), ("pruned", None)):
-        if words._impacts is not None and minimum is not None:
-            kept, words._impacts.min_postings = words._impacts.min_postings, minimum
+    for name in ("whole", "pruned"):
         seconds = []
         for text in requests:
-            words._query_cache, words._best_cache, words._terms_cache = {}, {}, {}
-            seconds.append(time_call(functools.partial(words.search, [text], 100))["processor_s"])
-        if words._impacts is not None and minimum is not None:
-            words._impacts.min_postings = kept
+            index = copy_index(words)  # with empty caches
+            index._scores_cache, index._terms_cache = {}, {}
+            index._large = words._large if name == "pruned" else None
+            seconds.append(time_call(functools.partial(index.search, [text], 100))["processor_s"])
         report |= {f"{name}_{key}": value for key, value in describe_times(seconds).items()}
     return report
 
@@ -248,12 +247,12 @@ def count_vector_bytes(index: Any, rows: Any) -> float:
     from toolscout.search.fusion import DEPTH
 
     if type(index).__name__ != "Ann":
-        if index._rounded is None:
+        if type(index).__name__ == "Exact":
             return float(index.vectors.nbytes)
         near = [index._rounded.find_near(row, DEPTH, None, 1.0) for row in rows]
         n_near = np.median([len(index.ids) if positions is None else len(positions) for positions in near])
         return float(index._rounded.codes.nbytes + n_near * 4 * index.dim)
-    from toolscout.indexes.ann import MIN_CANDIDATES, count_candidates
+    from toolscout_scale.ann import MIN_CANDIDATES, count_candidates
 
     n_candidates = count_candidates(len(index.ids))
     index._graph.expansion_search = n_candidates

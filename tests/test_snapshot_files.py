@@ -17,8 +17,7 @@ from toolscout.catalogue.array_file import check_file, open_arrays, write_arrays
 from toolscout.catalogue.snapshot_files import SNAPSHOTS_FOLDER, check_snapshot_files
 from toolscout.catalogue.store import Store
 from toolscout.errors import StoreError
-from toolscout.indexes.page_advice import advise_all, advise_few
-from toolscout.indexes.sparse import BM25
+from toolscout.indexes.bm25 import BM25
 from toolscout.indexes.strings import Strings
 from toolscout.scout import Scout
 from toolscout.types import Tool
@@ -52,7 +51,7 @@ def test_arrays_and_values_come_back_and_only_the_owner_reads_them(tmp_path: Pat
     for name, array in ARRAYS.items():
         assert np.array_equal(arrays[name], array) and arrays[name].dtype == array.dtype
         assert not arrays[name].flags.writeable
-    assert np.array_equal(rows["rows"].read(np.array([7, 2, 2])), ARRAYS["rows"][[7, 2, 2]])
+    assert np.array_equal(rows["rows"](np.array([7, 2, 2])), ARRAYS["rows"][[7, 2, 2]])
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert check_file(path) is None and list(tmp_path.iterdir()) == [path]
 
@@ -81,6 +80,8 @@ def test_a_walk_over_a_mapped_graph_does_not_read_page_by_page(tmp_path: Path) -
     with path.open("rb") as file:
         content = np.frombuffer(Mapped(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8)
     part = content[5_000:45_000].reshape(100, 400)
+    advise = pytest.importorskip("toolscout_scale.ann")
+    advise_all, advise_few = advise.advise_all, advise.advise_few
     assert advise_all(part) and advise_few(part[50:]) and not advise_all(part.copy())
     page = mmap.PAGESIZE
     starts = [5_000 - 5_000 % page, 25_000 - 25_000 % page]

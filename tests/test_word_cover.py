@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from toolscout.catalogue.store import Catalogue
-from toolscout.indexes.sparse import BM25
+from toolscout.indexes.bm25 import BM25
 from toolscout.recipes.registry import build
 from toolscout.search.word_cover import FIRST_COVER_PLACE, WordTable, cover_words, read_words
 from toolscout.types import Hit, Search, Tool
@@ -131,10 +131,11 @@ def test_words_that_no_tool_has_lower_the_share() -> None:
     assert read_words("and the of", hits, index).share(hits) == []
 
 
-@pytest.mark.parametrize("min_pruned_tools", [1, 20_000])
-def test_the_points_of_the_words_add_up_to_the_score(min_pruned_tools: int) -> None:
+@pytest.mark.parametrize("min_large_tools", [1, 20_000])
+def test_the_points_of_the_words_add_up_to_the_score(min_large_tools: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolscout.indexes.large.MIN_LARGE_TOOLS", min_large_tools)
     tools = [Tool(id=f"s/t{n}", name=f"export radians {n}", description="angle " * n) for n in range(9)]
-    index = BM25.build_batches([tools], min_pruned_tools=min_pruned_tools)
+    index = BM25.build_batches([tools])
     ids = ["s/t7", "s/t2"]
     table = index.score_terms("export the angle, export it as text 7", ids)
     scores = dict(zip(index.ids, index.scores("export the angle, export it as text 7"), strict=True))

@@ -24,16 +24,15 @@ from toolscout.encoders import Encoder
 from toolscout.encoders.pair_cache import PairCache
 from toolscout.encoders.shards import encode_batches
 from toolscout.errors import ConfigError, StoreError
-from toolscout.indexes import BUILT_IN_INDEXES, VectorIndex, choose_index, new_index
-from toolscout.indexes.ann import ANN_FORMAT, Ann, EarlierGraph
+from toolscout.indexes import BUILT_IN_INDEXES, VectorIndex, choose_index, find_index_class, new_index
+from toolscout.indexes.bm25 import BM25, CODE_SETTINGS, BM25Settings
+from toolscout.indexes.bm25_build import TERM_COUNTS_FORMAT, EarlierTerms, TermCounts
 from toolscout.indexes.engines.contract import is_engine, searches_words
 from toolscout.indexes.engines.reflect import Snapshot, open_index
 from toolscout.indexes.engines.search import EngineIndex
 from toolscout.indexes.engines.words import EngineWords, number_terms
 from toolscout.indexes.exact import Exact
-from toolscout.indexes.sparse import BM25, CODE_SETTINGS, BM25Settings
 from toolscout.indexes.strings import Strings
-from toolscout.indexes.term_counts import TERM_COUNTS_FORMAT, EarlierTerms, TermCounts
 from toolscout.journal.evidence import Example
 from toolscout.models import model_store
 from toolscout.models.model_store import Model
@@ -45,7 +44,6 @@ from toolscout.types import Tool, digest
 __all__ = ["BASE_FOLDER", "BuildRecipe", "LiveEvidence", "Workspace", "expand_words", "index_words", "name_space"]
 
 BASE_FOLDER: Final = "base"  # folder inside a model that holds the model of its base
-MIN_READ_TOOLS: Final = 200_000  # from here on, the vectors of candidates are read from their file, not mapped
 MAX_TEXTS_EMBEDDED_BY_SEARCH: Final = 256  # more must be embedded by add or sync, where people expect to wait
 
 LiveEvidence = Callable[[], tuple[int, Sequence[Example]]]
@@ -142,27 +140,20 @@ class Workspace:
 
     def index_tools(self, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> Exact:
         """Return the index over the vectors of the catalogue's tools. It is stored with the snapshot."""
-        name = choose_index(len(catalogue), self.settings.index)
-        kind: type[Exact] = Ann if name == "ann" else Exact
+        kind = find_index_class(choose_index(len(catalogue), self.settings.index), len(catalogue))
 
         def make() -> tuple[Arrays, Mapping[str, Any]]:
             taken = catalogue.open_earlier(key) if self._has_vectors(encoder) else None
             index = kind.of(catalogue.ids, self._encode_all(catalogue, encoder, style, taken))
-            if not isinstance(index, Ann):
-                return index.arrays(), index.meta
-            graph = EarlierGraph(taken[1].arrays, taken[0].places) if taken else None
-            # The graph leaves a core for the words, which every recipe needs.
-            return index.arrays(functools.partial(index_words, catalogue), graph), index.meta
+            earlier = (taken[1].arrays, taken[0].places) if taken else None
+            # A graph is built in other threads, which leave a core for the words that every recipe needs.
+            return index.arrays(functools.partial(index_words, catalogue), earlier), index.meta
 
         def load() -> Exact:
             part = catalogue.load_part(key, make)
-            index = kind.from_arrays(part.arrays, part.meta, catalogue.ids)
-            # Mapped rows are read eight times as fast, but in the end all of them count as memory of the process.
-            if name == "ann" and len(catalogue) >= MIN_READ_TOOLS and "vectors" in part.rows:
-                index.read_rows_with(part.rows["vectors"].read)
-            return index
+            return kind.from_arrays(part.arrays, part.meta, catalogue.ids, part.rows)
 
-        key = f"{ANN_FORMAT if name == 'ann' else name}/{name_space(encoder, style)}"
+        key = f"{kind.key}/{name_space(encoder, style)}"
         return catalogue.share(key, load)
 
     def _encode_all(

@@ -14,8 +14,14 @@ from safetensors.numpy import load_file, save_file
 
 from toolscout.encoders import ENGLISH, encode_tools
 from toolscout.encoders.languages import is_english
-from toolscout.encoders.multilingual import LANGUAGES, MULTILINGUAL_SUBFOLDER, MultilingualTable, UnigramPieces
-from toolscout.encoders.static import STATIC_ENCODER_FOLDER, StaticEncoder
+from toolscout.encoders.static import (
+    LANGUAGES,
+    MULTILINGUAL_SUBFOLDER,
+    STATIC_ENCODER_FOLDER,
+    MultilingualTable,
+    StaticEncoder,
+    UnigramPieces,
+)
 from toolscout.errors import StoreError
 from toolscout.types import Tool
 

@@ -16,8 +16,7 @@ import pytest
 from tests_cli import run
 from toolscout.config import Settings
 from toolscout.encoders import load
-from toolscout.encoders.compact import CompactEncoder
-from toolscout.encoders.onnx import OnnxEncoder
+from toolscout.encoders.onnx import CompactEncoder, OnnxEncoder
 from toolscout.encoders.static import load_static
 from toolscout.errors import ConfigError, MissingExtra
 from toolscout.testing import check_encoder

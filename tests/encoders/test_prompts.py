@@ -10,8 +10,8 @@ import pytest
 from tiny import tiny_bert
 from toolscout.config import Settings
 from toolscout.encoders import describe_encoder, load
-from toolscout.encoders.multilingual import LANGUAGES
 from toolscout.encoders.prompts import NO_PROMPTS, Prompts, find_known_prompts, split_prompts
+from toolscout.encoders.static import LANGUAGES
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from tiny import tiny_bert
 from toolscout.config import Settings
 from toolscout.encoders import load
-from toolscout.encoders.hub_check import check_hub
+from toolscout.encoders.transformer import check_hub
 from toolscout.errors import ConfigError, MissingExtra
 
 

@@ -12,18 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from toolscout import workspace
 from toolscout.encoders.static import load_static
-from toolscout.errors import StoreError
-from toolscout.indexes import MIN_ANN_TOOLS, ann, choose_index, graph, pack, unpack
-from toolscout.indexes.ann import Ann, EarlierGraph
+from toolscout.errors import MissingExtra, StoreError
+from toolscout.indexes import MIN_ANN_TOOLS, choose_index, find_index_class
 from toolscout.indexes.exact import Exact
 from toolscout.recipes.select import Selection
 from toolscout.scout import Scout
 from toolscout.testing import check_index
 
-if not ann.is_available():
-    pytest.skip("the package usearch is not installed", allow_module_level=True)
+ann = pytest.importorskip("toolscout_scale.ann")
+graph = pytest.importorskip("toolscout_scale.graph")
+Ann, EarlierGraph = ann.Ann, graph.EarlierGraph
 N_TOOLS = 6_000
 ENVIRONMENT = {"PYTHONPATH": os.pathsep.join(sys.path)}
 DIM = 32
@@ -144,10 +143,10 @@ def make_ids(n: int) -> list[str]:
 
 def grow(arrays: dict[str, np.ndarray], places: np.ndarray, new: np.ndarray) -> dict[str, np.ndarray]:
     """The arrays of the tools at some places of an index and of new ones, with a graph grown from the one there."""
-    vectors, earlier = arrays["vectors"][places], EarlierGraph(arrays, places)
+    vectors = arrays["vectors"][places]
     vectors[places < 0] = new
-    assert earlier.is_worthwhile
-    return Ann.of(make_ids(len(places)), vectors).arrays(earlier=earlier)
+    assert EarlierGraph(arrays, places).is_worthwhile
+    return Ann.of(make_ids(len(places)), vectors).arrays(earlier=(arrays, places))
 
 
 def expect_exact(
@@ -286,17 +285,19 @@ def test_the_distribution_of_cosines_is_that_of_the_exact_index(pair: tuple[Exac
             assert (one.mean, one.deviation) == pytest.approx((other.mean, other.deviation), abs=0.01)
 
 
-def test_it_comes_back_from_its_arrays_and_reads_rows_from_elsewhere(pair: tuple[Exact, Ann]) -> None:
+def test_it_comes_back_from_its_arrays_and_reads_rows_from_elsewhere(
+    pair: tuple[Exact, Ann], monkeypatch: pytest.MonkeyPatch
+) -> None:
     index = pair[1]
-    arrays, meta = unpack(pack(index.arrays(), index.meta))
-    again = Ann.from_arrays(arrays, meta, index.ids)
+    arrays, meta = index.arrays(), index.meta
     read: list[int] = []
 
     def read_rows(positions: np.ndarray) -> np.ndarray:
         read.append(len(positions))
         return index.vectors[positions]
 
-    again.read_rows_with(read_rows)
+    monkeypatch.setattr(ann, "MIN_READ_TOOLS", 1)
+    again = Ann.from_arrays(arrays, meta, index.ids, {"vectors": read_rows})
     queries = make_rows(5, 8)
     assert measure_recall(index.search(queries, 5)[0], again.search(queries, 5)[0]) >= 0.96
     assert read
@@ -340,7 +341,7 @@ def test_a_graph_grows_by_new_tools_and_loses_those_that_are_gone(pair: tuple[Ex
         places = np.insert(kept, [7, 90], -1)
         earlier = EarlierGraph(arrays, places)
         assert earlier.is_worthwhile and len(earlier.keyed) >= N_TOOLS + 2 * round_
-        arrays = Ann.of(ids, vectors).arrays(earlier=earlier)
+        arrays = Ann.of(ids, vectors).arrays(earlier=(arrays, places))
         grown = Ann.from_arrays(arrays, before.meta, ids)
         exact, queries = Exact.of(ids, vectors), np.concatenate([vectors[[7, 91]], make_rows(40, 9)])
         found = grown.search(queries, 10)[0]
@@ -376,7 +377,7 @@ def test_new_and_removed_tools_change_the_graph() -> None:
 def test_the_vectors_of_a_large_catalogue_do_not_count_as_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
-    monkeypatch.setattr(workspace, "MIN_READ_TOOLS", least)
+    monkeypatch.setattr(ann, "MIN_READ_TOOLS", least)
     tools = [{"name": f"tool_{number}", "description": f"does the thing {number}"} for number in range(30)]
     with Scout(tmp_path, index="ann", encoder="static") as scout:
         scout.add(tools, name="things")
@@ -390,8 +391,10 @@ def test_the_size_of_the_catalogue_and_the_package_choose_the_index(monkeypatch:
     assert [choose_index(size) for size in (0, MIN_ANN_TOOLS - 1, MIN_ANN_TOOLS)] == ["exact", "exact", "ann"]
     assert choose_index(MIN_ANN_TOOLS, "exact") == "exact"
     assert choose_index(3, "ann") == "ann"
-    monkeypatch.setattr(ann, "is_available", lambda: False)
+    monkeypatch.setattr("toolscout.plugins.find_plugin", lambda *_: None)
     assert choose_index(10**6) == "exact"
+    with pytest.raises(MissingExtra, match=r"pip install 'toolscout\[scale\]'"):
+        find_index_class("ann")
 
 
 def test_an_onnx_encoder_can_be_loaded_after_a_graph() -> None:
@@ -400,7 +403,7 @@ def test_an_onnx_encoder_can_be_loaded_after_a_graph() -> None:
     code = """
 import sys
 import numpy as np
-from toolscout.indexes.ann import Ann
+from toolscout_scale.ann import Ann
 index = Ann.of(["t/a", "t/b"], np.eye(8, dtype=np.float32)[:2])
 index.arrays()
 print("onnxruntime" in sys.modules, end=" ")

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from toolscout.indexes import impact, score_sample
-from toolscout.indexes.sparse import BM25, CODE_SETTINGS, PLAIN_SETTINGS, BM25Settings
+from toolscout.indexes import large
+from toolscout.indexes.bm25 import BM25, CODE_SETTINGS, PLAIN_SETTINGS, BM25Settings
 from toolscout.search import expanded_words
 from toolscout.search.everyday_words import Thesaurus
 from toolscout.search.expanded_words import ExpandedWords
 from toolscout.types import Tool
+
+pruned_words = pytest.importorskip("toolscout_scale.pruned_words")
 
 WORDS = [f"w{letter}{other}" for letter in "bcdfghjklmnp" for other in "aeiou"]
 N_TOOLS = 3_000
@@ -37,11 +39,13 @@ def pair(request: pytest.FixtureRequest) -> Iterator[tuple[BM25, BM25]]:
     tools = make_tools()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"MIN_LONG_LIST": 256, "FIRST_LOOK": 64, "MAX_PRUNED_SHARE": 0.9}.items():
-            patch.setattr(impact, name, value)
-        whole = BM25.build_batches([tools], settings, min_pruned_tools=N_TOOLS + 1)
-        pruned = BM25.build_batches([tools], settings, min_pruned_tools=1)
-        assert pruned._impacts is not None
-        pruned._impacts.min_postings = 0
+            patch.setattr(pruned_words, name, value)
+        patch.setattr(pruned_words.PrunedWords, "min_postings", 0)
+        whole = BM25.build_batches([tools], settings)
+        with pytest.MonkeyPatch.context() as small:
+            small.setattr(large, "MIN_LARGE_TOOLS", 1)
+            pruned = BM25.build_batches([tools], settings)
+        assert "impact_terms" in pruned.arrays() and "impact_terms" not in whole.arrays()
         yield whole, pruned
 
 
@@ -66,9 +70,9 @@ def test_the_best_tools_and_their_scores_are_those_of_a_full_scan(pair: tuple[BM
 def test_added_words_keep_the_answer_of_a_full_scan(pair: tuple[BM25, BM25], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expanded_words, "is_foreign", lambda *_: False)  # these words are of no language
     lines = [f"umbrella\t{WORDS[0]} {WORDS[30]}", f"jacket\t{WORDS[2]} {WORDS[50]} {WORDS[1]}"]
-    whole, pruned = (ExpandedWords(index, lambda: Thesaurus(lines), 0.3) for index in pair)
-    assert pruned._impacts is not None
-    pruned._impacts.min_postings = 0
+    whole = ExpandedWords(pair[0], lambda: Thesaurus(lines), 0.3)
+    monkeypatch.setattr(large, "MIN_LARGE_TOOLS", 1)
+    pruned = ExpandedWords(pair[1], lambda: Thesaurus(lines), 0.3)
     queries = [f"{extra} {query}" for query in draw_queries(3, 10) for extra in ("umbrella", "umbrella jacket")]
     assert sum(part.weight == 0.3 for query in queries for part in pruned._list_postings(query)) > len(queries)
     for query in queries:
@@ -89,14 +93,13 @@ def test_common_words_are_read_in_part(pair: tuple[BM25, BM25], monkeypatch: pyt
     pruned = pair[1]
     query = f"{WORDS[0]} {WORDS[40]} {WORDS[1]}"
     scored: list[int] = []
-    score = impact.score_positions
+    score = pruned_words._score_positions
 
     def count(positions: np.ndarray, *arguments: object) -> np.ndarray:
         scored.append(len(positions))
         return score(positions, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(impact, "score_positions", count)
-    pruned._best_cache.clear()
+    monkeypatch.setattr(pruned_words, "_score_positions", count)
     assert len(pruned.search([query], 10)[0][0]) == 10
     assert 0 < sum(scored) < N_TOOLS / 2
 
@@ -109,12 +112,13 @@ def test_single_tools_have_the_scores_of_the_search(pair: tuple[BM25, BM25]) -> 
 
 
 def test_the_distribution_of_scores_is_estimated_from_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(score_sample, "SAMPLED_TOOLS", 2_000)
+    monkeypatch.setattr(pruned_words, "SAMPLED_TOOLS", 2_000)
     tools = make_tools(6_000, 4)
     tools = [Tool(id=f"s/{number:06}", name=tool.name, description=tool.description)
              for number, tool in enumerate(tools)]  # fmt: skip
-    whole = BM25.build_batches([tools], min_pruned_tools=len(tools) + 1)
-    pruned = BM25.build_batches([tools], min_pruned_tools=1)
+    whole = BM25.build_batches([tools])
+    monkeypatch.setattr(large, "MIN_LARGE_TOOLS", 1)
+    pruned = BM25.build_batches([tools])
     mask = np.random.default_rng(1).random(len(tools)) < 0.5
     queries = draw_queries(3, 12)[:-2]
     for visible, tolerance in ((None, 1e-4), (mask, 0.15)):

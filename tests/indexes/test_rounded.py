@@ -9,10 +9,10 @@ import pytest
 
 from toolscout.catalogue.array_file import open_arrays, write_arrays
 from toolscout.errors import StoreError
-from toolscout.indexes import exact, rounded
+from toolscout.indexes import find_index_class, large
 from toolscout.indexes.exact import Exact
 
-pytest.importorskip("numkong")
+rounded = pytest.importorskip("toolscout_scale.rounded")
 N_TOOLS, DIM = 3_000, 32
 IDS = [f"t/{number:05}" for number in range(N_TOOLS)]
 
@@ -33,13 +33,12 @@ def indexes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Exact, Exa
     """The same vectors without and with copies; the latter from a file, as a search process opens it."""
     vectors = make_rows(N_TOOLS, 1)
     vectors[7] = 0.0
-    monkeypatch.setattr(exact, "MIN_ROUNDED_TOOLS", 1)
-    made = Exact.of(IDS, vectors)
+    monkeypatch.setattr(large, "MIN_LARGE_TOOLS", 1)
+    made = find_index_class("exact", N_TOOLS).of(IDS, vectors)
     write_arrays(tmp_path / "index.arrays", made.arrays(), made.meta)
     arrays, meta, readers = open_arrays(tmp_path / "index.arrays")
-    opened = Exact.from_arrays(arrays, meta, IDS)
-    assert opened.reads_few_rows
-    opened.read_rows_with(readers["vectors"].read)
+    assert "rounded.codes" in arrays
+    opened = rounded.RoundedExact.from_arrays(arrays, meta, IDS, readers)
     return Exact.of(IDS, vectors), opened
 
 
@@ -56,33 +55,31 @@ def test_the_answer_is_that_of_comparing_every_vector(indexes: tuple[Exact, Exac
             assert fast_scores.tolist() == scores.tolist()
 
 
-def test_few_vectors_are_read(indexes: tuple[Exact, Exact]) -> None:
-    _, opened = indexes
-    n_read: list[int] = []
-    read = opened._read_rows
-    assert read is not None
-
-    def count(positions: np.ndarray) -> np.ndarray:
-        n_read.append(len(positions))
-        return read(positions)
-
-    opened.read_rows_with(count)
-    for query in make_rows(10, 3):
-        opened.search(query[None], 10)
-    assert len(n_read) == 10 and float(np.median(n_read)) < 0.1 * N_TOOLS
+def test_few_vectors_are_compared(indexes: tuple[Exact, Exact]) -> None:
+    rows = make_rows(10, 3)
+    counts = [len(positions) for positions in indexes[1].find_candidates(rows, 10, [None] * len(rows))]
+    assert len(counts) == 10 and float(np.median(counts)) < 0.1 * N_TOOLS
 
 
 def test_a_row_of_zeros_finds_nothing(indexes: tuple[Exact, Exact]) -> None:
     assert indexes[1].search(np.zeros((1, DIM), dtype=np.float32), 5)[0] == [[]]
 
 
+def test_an_index_that_was_stored_without_the_package_makes_the_copies(indexes: tuple[Exact, Exact]) -> None:
+    plain, _ = indexes
+    index = rounded.RoundedExact.from_arrays(plain.arrays(), plain.meta, IDS)
+    query = make_rows(1, 4)
+    assert index.search(query, 10)[0] == plain.search(query, 10)[0]
+    assert "rounded.codes" in index.arrays()
+
+
 def test_without_the_package_every_vector_is_compared(
     indexes: tuple[Exact, Exact], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, opened = indexes
-    monkeypatch.setattr(exact, "is_available", lambda: False)
-    index = Exact.from_arrays(opened.arrays(), opened.meta, IDS)
-    assert not index.reads_few_rows
+    monkeypatch.setattr("toolscout.plugins.find_plugin", lambda *_: None)
+    index = find_index_class("exact", N_TOOLS).from_arrays(opened.arrays(), opened.meta, IDS)
+    assert type(index) is Exact
     query = make_rows(1, 4)
     assert index.search(query, 10)[0] == plain.search(query, 10)[0]
 
@@ -91,7 +88,7 @@ def test_copies_of_another_shape_are_refused(indexes: tuple[Exact, Exact]) -> No
     _, opened = indexes
     arrays = {**opened.arrays(), "rounded.codes": np.zeros((N_TOOLS, DIM - 1), dtype=np.int8)}
     with pytest.raises(StoreError, match="damaged"):
-        Exact.from_arrays(arrays, opened.meta, IDS)
+        rounded.RoundedExact.from_arrays(arrays, opened.meta, IDS)
 
 
 def test_changed_tools_drop_the_copies(indexes: tuple[Exact, Exact]) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from toolscout.indexes.strings import Lookup, Strings, Vocabulary
+from toolscout.indexes.strings import StringIndex, Strings, Vocabulary
 
 TEXTS = ["", "Zebra", "a b", "s/getUser", "Über", "天气", "\ud800", "a" * 300]
 
@@ -32,12 +32,12 @@ def test_a_damaged_table_is_refused(damage: dict[str, np.ndarray | None]) -> Non
 
 def test_a_key_has_all_its_places_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = ["b", "a", "b", "c", "b"]
-    lookup = Lookup.from_arrays(Lookup.of(keys).arrays("k"), "k")
+    lookup = StringIndex.from_arrays(StringIndex.of(keys).arrays("k"), "k")
     assert lookup.find("b", keys.__getitem__) == [0, 2, 4]
     assert lookup.find("d", keys.__getitem__) == []
     monkeypatch.setattr("toolscout.indexes.strings._hash", lambda string: 7)  # all keys collide
-    assert Lookup.of(keys).find("b", keys.__getitem__) == [0, 2, 4]
-    assert Lookup.of(keys).find("d", keys.__getitem__) == []
+    assert StringIndex.of(keys).find("b", keys.__getitem__) == [0, 2, 4]
+    assert StringIndex.of(keys).find("d", keys.__getitem__) == []
 
 
 def test_a_vocabulary_numbers_its_terms() -> None:

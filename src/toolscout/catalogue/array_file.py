@@ -40,7 +40,7 @@ DTYPES: Final = frozenset(("uint8", "int8", "int32", "int64", "uint64", "float32
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
-class _Entry(msgspec.Struct, frozen=True, array_like=True):
+class _ArrayEntry(msgspec.Struct, frozen=True, array_like=True):
     """One array of a file: its name, type and shape, and the byte behind the header where it begins."""
 
     name: str
@@ -54,10 +54,10 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True):
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
-class _Header(msgspec.Struct, frozen=True):
+class _FileHeader(msgspec.Struct, frozen=True):
     """What a file says of itself: its arrays, the caller's values, the bytes behind the header, and two checksums."""
 
-    arrays: tuple[_Entry, ...]
+    arrays: tuple[_ArrayEntry, ...]
     meta: dict[str, Any]
     n_bytes: int
     sampled: int
@@ -77,7 +77,7 @@ class RowFile:
         with contextlib.suppress(AttributeError, OSError):
             os.close(self._file)
 
-    def read(self, positions: npt.NDArray[np.intp]) -> npt.NDArray[np.float32]:
+    def __call__(self, positions: npt.NDArray[np.intp]) -> npt.NDArray[np.float32]:
         """Return the rows at some positions, `(len(positions), d)`."""
         n_bytes = 4 * self.shape[1]
         rows = b"".join([os.pread(self._file, n_bytes, self._start + n_bytes * row) for row in positions.tolist()])
@@ -99,12 +99,12 @@ def write_arrays(path: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
     for name, array in arrays.items():
         if array.dtype.name not in DTYPES:
             raise ValueError(f"{name}: expected one of {', '.join(sorted(DTYPES))}, found {array.dtype.name}")
-        entries.append(_Entry(name, array.dtype.name, array.shape, start))
+        entries.append(_ArrayEntry(name, array.dtype.name, array.shape, start))
         start += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
         with open(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as file:
-            room = _write_header(file, _Header(tuple(entries), dict(meta), start, 0, "0" * 2 * DIGEST_BYTES))
+            room = _write_header(file, _FileHeader(tuple(entries), dict(meta), start, 0, "0" * 2 * DIGEST_BYTES))
             digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
             for entry, array in zip(entries, arrays.values(), strict=True):
                 file.seek(room + entry.start)
@@ -114,7 +114,7 @@ def write_arrays(path: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
             file.flush()
             sampled = _sum_samples(file, room, start)
             file.seek(0)
-            _write_header(file, _Header(tuple(entries), dict(meta), start, sampled, digest.hexdigest()))
+            _write_header(file, _FileHeader(tuple(entries), dict(meta), start, sampled, digest.hexdigest()))
             file.flush()
             if start > BLOCK_BYTES * MAX_SAMPLED_BLOCKS:  # a smaller one is checked as a whole
                 os.fsync(file.fileno())
@@ -142,7 +142,7 @@ def _pad(parts: Iterator[memoryview]) -> Iterator[memoryview | bytes]:
     yield b"\0" * (-count % ALIGNMENT)
 
 
-def _write_header(file: Any, header: _Header) -> int:
+def _write_header(file: Any, header: _FileHeader) -> int:
     """Write the header, padded so that its length does not depend on the checksums. Returns where the arrays begin."""
     fixed = msgspec.json.encode(msgspec.structs.replace(header, sampled=0, whole=""))
     size = _find_room(len(fixed) + ALIGNMENT) - PREFIX_BYTES
@@ -173,7 +173,7 @@ def _read_without_more(file: int) -> None:
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
 
 
-def _read_header(path: Path) -> tuple[_Header, int]:
+def _read_header(path: Path) -> tuple[_FileHeader, int]:
     """Return the checked header, and the byte where the arrays begin.
 
     Raises:
@@ -188,7 +188,7 @@ def _read_header(path: Path) -> tuple[_Header, int]:
         text = file.read(size)
         if hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest() != start[len(FILE_MARK) + 8 :]:
             raise ValueError("its header is damaged")
-        header, room = msgspec.json.decode(text, type=_Header), _find_room(size)
+        header, room = msgspec.json.decode(text, type=_FileHeader), _find_room(size)
         if os.fstat(file.fileno()).st_size != room + header.n_bytes:
             raise ValueError("it has another length than its header says")
         for entry in header.arrays:

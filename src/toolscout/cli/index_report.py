@@ -14,7 +14,7 @@ from toolscout.cli.output import echo
 from toolscout.config import Settings
 from toolscout.home import local_folder
 from toolscout.indexes import BUILT_IN_INDEXES, MIN_ANN_TOOLS, choose_index
-from toolscout.indexes.ann import is_available
+from toolscout.indexes.large import MIN_LARGE_TOOLS, find_large
 
 __all__ = ["check_snapshots", "describe_index", "drop_damaged_snapshots", "print_index"]
 
@@ -25,7 +25,7 @@ def describe_index(settings: Settings, n_tools: int) -> dict[str, Any]:
     chosen = choose_index(n_tools, name) if name in BUILT_IN_INDEXES else name
     files = list_snapshot_files(_locate(settings))
     advice = ""
-    if name == "auto" and n_tools >= MIN_ANN_TOOLS and not is_available():
+    if name == "auto" and n_tools >= MIN_LARGE_TOOLS and not find_large("ann"):
         advice = "searches of so many tools are faster with  pip install 'toolscout[scale]'"
     return {
         "setting": name,

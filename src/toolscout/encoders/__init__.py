@@ -9,6 +9,7 @@ from toolscout import plugins
 from toolscout.config import Settings
 from toolscout.encoders.encoder import (
     ENGLISH,
+    KNOWN_NAMES,
     Encoder,
     Kind,
     Vectors,
@@ -17,7 +18,6 @@ from toolscout.encoders.encoder import (
     split_identifiers,
     unit_rows,
 )
-from toolscout.encoders.hub_check import KNOWN_NAMES
 from toolscout.errors import ConfigError, UserError, find_nearest
 
 __all__ = [
@@ -54,7 +54,7 @@ def load(name: str, settings: Settings) -> Encoder:
 
         return load_static()
     if name == "compact" or name.startswith("compact:"):
-        from toolscout.encoders.compact import load_compact
+        from toolscout.encoders.onnx import load_compact
 
         return load_compact(name.partition(":")[2])
     if name.startswith(("http://", "https://")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, Protocol, TypeAlias
@@ -11,29 +12,25 @@ import numpy.typing as npt
 
 from toolscout.types import Tool, render
 
-__all__ = ["ENGLISH", "Encoder", "Kind", "Vectors", "encode_tools", "get_languages", "split_identifiers", "unit_rows"]
+__all__ = [
+    "ENGLISH",
+    "KNOWN_NAMES",
+    "Encoder",
+    "Kind",
+    "Vectors",
+    "encode_tools",
+    "get_languages",
+    "split_identifiers",
+    "unit_rows",
+]
 
 Kind: TypeAlias = Literal["query", "tool"]
 Vectors: TypeAlias = npt.NDArray[np.float32]
 ENGLISH: Final = frozenset({"en"})
+KNOWN_NAMES: Final = ("static", "compact", "minilm")
 MAX_CACHED_TEXT_CHARS: Final = 64
 MAX_CACHED_TEXTS: Final = 50_000
 _JOINT: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+|(?<=[A-Za-z])\.(?=[A-Za-z])")
-
-
-class _SplitWords(dict[str, str]):
-    """Text between two blanks → the same with its identifiers split. Tools share most of their words."""
-
-    def __missing__(self, text: str) -> str:
-        split = _JOINT.sub(" ", text)
-        if len(text) <= MAX_CACHED_TEXT_CHARS:
-            if len(self) >= MAX_CACHED_TEXTS:
-                self.clear()
-            self[text] = split
-        return split
-
-
-_SPLIT_WORDS: Final = _SplitWords()
 
 
 class Encoder(Protocol):
@@ -92,7 +89,16 @@ def encode_tools(rows: Callable[[list[str]], Vectors], tools: Sequence[Tool], st
 
 def split_identifiers(text: str) -> str:
     """Split `getUserById`, `get_user_by_id` and `users.get` into words, because encoders know words only."""
-    return " ".join(map(_SPLIT_WORDS.__getitem__, text.split(" ")))
+    words = text.split(" ")
+    is_short = max(map(len, words)) <= MAX_CACHED_TEXT_CHARS
+    return " ".join(map(_split_once if is_short else _split, words))
+
+
+def _split(word: str) -> str:
+    return _JOINT.sub(" ", word)
+
+
+_split_once = functools.lru_cache(MAX_CACHED_TEXTS)(_split)  # tools share most of their words
 
 
 def unit_rows(vectors: npt.NDArray[Any]) -> Vectors:

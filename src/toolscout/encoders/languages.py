@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from toolscout.encoders.encoder import ENGLISH, split_identifiers
@@ -138,41 +138,30 @@ def is_plainly_foreign(text: str) -> bool:
 @functools.lru_cache(maxsize=MAX_REMEMBERED_LANGUAGES)
 def _share_known(words: tuple[str, ...], is_known: Callable[[str], bool]) -> float:
     """Return the share of words in English letters that the bundled encoder knows."""
-    return sum((word := each.lower()).isascii() and is_known(word) for each in words) / len(words)
+    return sum(word.isascii() and is_known(word.lower()) for word in words) / len(words)
 
 
 @functools.lru_cache(maxsize=MAX_REMEMBERED_LANGUAGES)
 def _read_words(text: str) -> tuple[tuple[str, ...], bool, int, int]:
-    """Return the words of a text, whether it is in another script, and its function words: English ones and others.
+    """Return what a text shows of its language. One search asks several times for each of its steps.
 
-    One search asks several times for each of its steps.
+    Returns:
+        Its words in Latin script, whether too much of it is in another script, and its function words: English ones and
+        others.
     """
-    words, is_other_script = _find_words(text)
-    return words, is_other_script, *_count_function_words(words, text.isupper())
-
-
-def _find_words(text: str) -> tuple[tuple[str, ...], bool]:
-    """Return the words of a text in Latin script, and whether too much of it is in another script."""
-    text = unicodedata.normalize("NFC", text)
-    if any(mark in text for mark in ADDRESS_MARKS):
-        text = _ADDRESS.sub(" ", text)
-    words = _LATIN_WORD.findall(split_identifiers(text))
+    normal = unicodedata.normalize("NFC", text)
+    if any(mark in normal for mark in ADDRESS_MARKS):
+        normal = _ADDRESS.sub(" ", normal)
+    all_words = _LATIN_WORD.findall(split_identifiers(normal))
     is_other_script = False
-    if not text.isascii():
-        letter_count = sum(map(str.isalpha, text))
-        is_other_script = letter_count - sum(map(len, words)) > MAX_OTHER_SCRIPT_SHARE * letter_count
-    return tuple([word for word in words if len(word) > 1]), is_other_script
-
-
-def _count_function_words(words: Sequence[str], all_capitals: bool) -> tuple[int, int]:
-    """Count the function words of English, and of the other languages."""
+    if not normal.isascii():
+        letter_count = sum(map(str.isalpha, normal))
+        is_other_script = letter_count - sum(map(len, all_words)) > MAX_OTHER_SCRIPT_SHARE * letter_count
+    words = tuple([word for word in all_words if len(word) > 1])
     lowered = [word.lower() for word in words]
-    english_count = sum(map(ENGLISH_WORDS.__contains__, lowered))
-    if OTHER_WORDS.isdisjoint(lowered):
-        return english_count, 0
-    return english_count, sum(_is_other(place, word, all_capitals) for place, word in enumerate(words))
-
-
-def _is_other(place: int, word: str, all_capitals: bool) -> bool:
-    """Tell whether a word is a function word of another language. A capital inside the text begins a name: `La Paz`."""
-    return word.lower() in OTHER_WORDS and (word.islower() or place == 0 or all_capitals)
+    english_count, other_count = sum(map(ENGLISH_WORDS.__contains__, lowered)), 0
+    if not OTHER_WORDS.isdisjoint(lowered):
+        # A capital inside a text begins a name, such as `La Paz`.
+        may_count = [word.islower() or place == 0 or text.isupper() for place, word in enumerate(words)]
+        other_count = sum(counts and word in OTHER_WORDS for counts, word in zip(may_count, lowered, strict=True))
+    return words, is_other_script, english_count, other_count

@@ -1,7 +1,15 @@
-"""Sentence encoders in ONNX folders, which `onnx_export` writes; they need only onnxruntime and tokenizers."""
+"""Sentence encoders in ONNX folders, which `onnx_export` writes; they need only onnxruntime and tokenizers.
+
+The encoder `compact` is one of them, a small transformer tuned for tools, together with the bundled encoder. The
+package `toolscout-compact` brings its folder. The transformer reads English only. So a tool's vector has two parts: the
+transformer's, and that of the bundled encoder. A query in English has the first part alone, and a query in another
+language the second, from the multilingual table. One index serves all languages. Of a tool that is described in another
+language, the transformer reads English words that stand for the foreign ones (`toolscout.encoders.gloss`).
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections.abc import Sequence
@@ -13,20 +21,34 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from toolscout.config import COMPACT_PACKAGE
 from toolscout.encoders.encoder import Kind, Vectors, split_identifiers, unit_rows
+from toolscout.encoders.gloss import GLOSS_FORMAT, Glossary
+from toolscout.encoders.languages import is_foreign, is_plainly_foreign
 from toolscout.encoders.prompts import Prompts, choose_prompts, split_prompts
+from toolscout.encoders.static import load_static
 from toolscout.errors import ConfigError, require
 from toolscout.types import digest
 
-__all__ = ["Manifest", "OnnxEncoder", "file_hash", "fingerprint"]
+__all__ = [
+    "COMPACT_FORMAT",
+    "CompactEncoder",
+    "OnnxEncoder",
+    "OnnxManifest",
+    "file_hash",
+    "fingerprint",
+    "load_compact",
+]
 
 ONNX_FORMAT: Final = "toolscout-onnx/1"
 GRAPH_FILE: Final = "model.onnx"
 TOKENIZER_FILE: Final = "tokenizer.json"
+COMPACT_FORMAT: Final = "compact/2"
+STATIC_SHARE: Final = 0.1  # of the squared length of a tool's vector in `compact`
 ONNX_BATCH: Final = 8  # the fastest of 1 to 64 texts on two cores
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class OnnxManifest(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the folder's `manifest.json`.
 
     Attributes:
@@ -60,6 +82,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, str]
     versions: dict[str, str]
     fingerprint: str
+
+
+Manifest = OnnxManifest  # renamed
 
 
 def fingerprint(files: dict[str, str], prompts: Prompts, max_length: int, pad: int) -> str:
@@ -164,7 +189,7 @@ class OnnxEncoder:
             mask[row, : len(text)] = 1
         return {"input_ids": ids, "attention_mask": mask}
 
-    def _read_manifest(self) -> Manifest:
+    def _read_manifest(self) -> OnnxManifest:
         try:
             content = (self._folder / "manifest.json").read_bytes()
         except OSError:
@@ -174,7 +199,7 @@ class OnnxEncoder:
             if not isinstance(fields, dict) or fields.get("format") != ONNX_FORMAT:
                 form = fields.get("format") if isinstance(fields, dict) else None
                 raise self._error(f"manifest.json has the format {form}, not {ONNX_FORMAT}")
-            manifest = msgspec.convert(fields, Manifest)
+            manifest = msgspec.convert(fields, OnnxManifest)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise self._error(f"manifest.json has an error: {error}") from None
         computed = fingerprint(manifest.files, manifest.prompts, manifest.max_length, manifest.pad)
@@ -198,3 +223,63 @@ class OnnxEncoder:
             f"The encoder {self.name!r} cannot be used: {problem}. "
             f"Export it again:  toolscout export-encoder MODEL --out FOLDER"
         )
+
+
+class CompactEncoder:
+    """Encodes tools with a transformer and with the bundled encoder, and queries with the one that reads them.
+
+    Adding the bundled encoder's cosines to the transformer's for English queries was tried, and lost (LAB.md).
+
+    Attributes:
+        name: `compact`, or `compact:FOLDER`.
+        dim: length of a vector: that of the transformer and that of the bundled encoder.
+        fingerprint: fingerprint of both.
+        languages: those of the bundled encoder.
+        max_tokens: maximum tokens of a text, in the transformer.
+    """
+
+    cheap = False
+
+    def __init__(self, folder: str = "") -> None:
+        """Load an ONNX folder written by `toolscout export-encoder`. Empty: that of the package `toolscout-compact`.
+
+        Raises:
+            MissingExtra: without the package, onnxruntime or tokenizers.
+            ConfigError: if the folder is damaged.
+            StoreError: if the bundled encoder is damaged.
+        """
+        self.name = f"compact:{folder}" if folder else "compact"
+        place = folder or str(require(COMPACT_PACKAGE, "compact").FOLDER)
+        self._transformer, self._static = OnnxEncoder(place), load_static()
+        self.dim: int = self._transformer.dim + self._static.dim
+        self.fingerprint: str = digest(
+            COMPACT_FORMAT, [self._transformer.fingerprint, self._static.fingerprint, STATIC_SHARE, GLOSS_FORMAT]
+        )
+        self._glossary = Glossary(self._static)
+        self.languages: frozenset[str] | None = self._static.languages
+        self.max_tokens: int = self._transformer.max_tokens
+
+    def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
+        """Encode texts as `(n, dim)` float32 unit rows. The transformer reads English only."""
+        rows = np.zeros((len(texts), self.dim), dtype=np.float32)
+        split = self._transformer.dim
+        if kind == "query":
+            foreign = [is_foreign(text, self._static.pieces.is_word) for text in texts]
+            first, second = ([row for row, flag in enumerate(foreign) if flag is wanted] for wanted in (False, True))
+            rows[first, :split] = self._transformer.encode([texts[row] for row in first], kind)
+            rows[second, split:] = self._static.encode([texts[row] for row in second], kind)
+            return rows
+        english = [self._glossary.translate(text) if is_plainly_foreign(text) else text for text in texts]
+        rows[:, :split] = self._transformer.encode(english, kind) * np.float32(np.sqrt(1 - STATIC_SHARE))
+        rows[:, split:] = self._static.encode(texts, kind) * np.float32(np.sqrt(STATIC_SHARE))
+        return unit_rows(rows)
+
+
+@functools.lru_cache(maxsize=1)
+def load_compact(folder: str = "") -> CompactEncoder:
+    """Return the encoder of the installed package, or over a folder. A process loads it once.
+
+    Raises:
+        MissingExtra, ConfigError, StoreError: as `CompactEncoder`.
+    """
+    return CompactEncoder(folder)

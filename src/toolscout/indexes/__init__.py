@@ -17,21 +17,15 @@ catalogue), an engine (`pgvector`, `milvus:PLACE`), or `NAME` or `NAME:ARGUMENT`
 
 from __future__ import annotations
 
-import io
-import zipfile
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
-
-import msgspec
-import numpy as np
-import numpy.typing as npt
+from typing import Final
 
 from toolscout import plugins
 from toolscout.config import Settings
-from toolscout.errors import ConfigError, StoreError, UserError
+from toolscout.errors import ConfigError, UserError
 from toolscout.indexes.engines.contract import ENGINE_NAMES
+from toolscout.indexes.exact import Exact, VectorIndex
+from toolscout.indexes.large import LARGE_NAMES, MIN_ANN_TOOLS, find_large, require_large
 from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, place, rank, spread, top_k
-from toolscout.types import Explanation
 
 __all__ = [
     "BUILT_IN_INDEXES",
@@ -41,43 +35,17 @@ __all__ = [
     "Spread",
     "VectorIndex",
     "choose_index",
+    "find_index_class",
     "masks",
     "new_index",
-    "pack",
     "pad_best",
     "place",
     "rank",
     "spread",
     "top_k",
-    "unpack",
 ]
 
-
 BUILT_IN_INDEXES: Final = ("auto", "exact", "ann")
-MIN_ANN_TOOLS: Final = 100_000  # from here on, `auto` is `ann` where its package is installed
-
-
-class VectorIndex(Protocol):
-    """An index over the vectors of tools; the score is the cosine. The module says what its methods promise."""
-
-    @property
-    def ids(self) -> Sequence[str]:
-        """Tool ids, ascending."""
-        ...
-
-    def upsert(self, ids: Sequence[str], vectors: npt.NDArray[Any]) -> None:
-        """Add tools, or replace their vectors: `(len(ids), dim)` float32, unit rows."""
-        ...
-
-    def search(
-        self, queries: npt.NDArray[Any], k: int, visible: Mask | Sequence[Mask | None] | None = None
-    ) -> tuple[list[list[str]], list[npt.NDArray[np.float32]]]:
-        """Find the nearest tools of each query; a row of zeros finds nothing."""
-        ...
-
-    def explain(self, query: npt.NDArray[Any], tool_id: str, visible: Mask | None = None) -> Explanation:
-        """Explain rank and score of one tool."""
-        ...
 
 
 def new_index(name: str, dim: int, settings: Settings) -> VectorIndex:
@@ -92,19 +60,16 @@ def new_index(name: str, dim: int, settings: Settings) -> VectorIndex:
         ConfigError: if there is no index of that name, or its plug-in fails.
     """
     if name in BUILT_IN_INDEXES:
-        from toolscout.indexes.ann import Ann
-        from toolscout.indexes.exact import Exact
-
-        return Ann(dim) if name == "ann" else Exact(dim)
+        return find_index_class(name)(dim)
     plugin_name, _, argument = name.partition(":")
     if plugin_name in ENGINE_NAMES:
         from toolscout.indexes.engines.reflect import open_empty
 
         return open_empty(name, dim, settings)
-    plugin = plugins.find_plugin(plugins.INDEX_PLUGINS, plugin_name)
+    plugin = None if plugin_name in LARGE_NAMES else plugins.find_plugin(plugins.INDEX_PLUGINS, plugin_name)
     if plugin is None:
-        plugin_names = (plugin.name for plugin in plugins.list_plugins(plugins.INDEX_PLUGINS))
-        names = [*BUILT_IN_INDEXES, *ENGINE_NAMES, *plugin_names]
+        plugin_names = {plugin.name for plugin in plugins.list_plugins(plugins.INDEX_PLUGINS)} - LARGE_NAMES
+        names = [*BUILT_IN_INDEXES, *ENGINE_NAMES, *sorted(plugin_names)]
         raise ConfigError(f"index: expected the name of an index of {', '.join(names)}, found {name!r}")
     make_index = plugins.load_function(plugin)
     try:
@@ -126,28 +91,15 @@ def choose_index(n_tools: int, name: str = "auto") -> str:
     """
     if name in ("exact", "ann"):
         return name
-    from toolscout.indexes.ann import is_available
-
-    return "ann" if n_tools >= MIN_ANN_TOOLS and is_available() else "exact"
+    return "ann" if n_tools >= MIN_ANN_TOOLS and find_large("ann") else "exact"
 
 
-def pack(arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any]) -> bytes:
-    """Pack arrays and JSON values into one block of bytes, without pickle; `unpack` reverses it."""
-    stream = io.BytesIO()
-    named: dict[str, Any] = {**arrays, "meta": np.frombuffer(msgspec.json.encode(meta), dtype=np.uint8)}
-    np.savez(stream, **named)
-    return stream.getvalue()
-
-
-def unpack(block: bytes) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-    """Return the arrays and the values of a packed block.
+def find_index_class(name: str, n_tools: int = 0) -> type[Exact]:
+    """Return the class of the built-in index over vectors: `exact` or `ann`, for a catalogue of so many tools.
 
     Raises:
-        StoreError: if the block is damaged.
+        MissingExtra: for `ann`, if its package is not installed.
     """
-    try:
-        with np.load(io.BytesIO(block), allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        return arrays, msgspec.json.decode(arrays.pop("meta").tobytes(), type=dict[str, Any])
-    except (ValueError, OSError, KeyError, zipfile.BadZipFile, msgspec.MsgspecError) as error:
-        raise StoreError(f"The stored index is damaged: {error}") from None
+    index_class = require_large("ann") if name == "ann" else find_large("large-exact", n_tools) or Exact
+    assert isinstance(index_class, type) and issubclass(index_class, Exact)
+    return index_class

@@ -1,36 +1,176 @@
-"""Builds the arrays of a BM25 index from tools, some thousand at a time."""
+"""Builds the arrays of a BM25 index from tools, some thousand at a time, or from an earlier index and new tools.
+
+A score depends on how rare the term is and how long the tools are, which any new tool changes. How often a tool has a
+term does not change. So a build that knows these counts reads the new tools alone, and computes all scores again.
+"""
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from toolscout.encoders.gloss import load_glossary
 from toolscout.indexes.bm25_settings import BM25Settings, TokenKind, list_kinds
-from toolscout.indexes.term_counts import CountCodes, EarlierTerms, TermCounts
-from toolscout.indexes.words import MAX_CACHED_WORD_CHARS, MAX_CACHED_WORDS
 from toolscout.types import MAX_RENDERED_CHARS, Tool, parameter_names, render
 
-__all__ = ["BM25Arrays", "build_arrays", "render_fields", "render_plain"]
+if TYPE_CHECKING:
+    from typing import Self  # new in Python 3.11
+
+__all__ = ["TERM_COUNTS_FORMAT", "BM25Arrays", "EarlierTerms", "TermCounts", "build_arrays", "render_fields"]
+
+TERM_COUNTS_FORMAT: Final = "terms/2"
+SCORED_PAIRS: Final = 1 << 20  # pairs whose scores are computed at once
+WORD_BOUNDARY: Final = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])")
+
+Numbers = npt.NDArray[np.int32]
+Counts = npt.NDArray[np.float32]
+
+
+class TermCounts(NamedTuple):
+    """How often the tools of a BM25 index have its terms.
+
+    Attributes:
+        counts: `(postings,)`, sums of the weights of the fields, in the order of the index's `data`.
+        lengths: `(tools, fields)`, number of words.
+        n_terms: number of terms of each kind.
+    """
+
+    counts: Counts
+    lengths: Numbers
+    n_terms: Numbers
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the counts as arrays."""
+        return self._asdict()
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
+        """Take the arrays of `arrays`."""
+        return cls(*(arrays[name] for name in cls._fields))
 
 
 class BM25Arrays(NamedTuple):
-    """What a BM25 index is made of; see `indexes.sparse.BM25`. Terms are ascending within their kind.
-
-    `counts` is what a later build needs besides: how often the tools have the terms.
-    """
+    """What a BM25 index is made of; see `indexes.bm25.BM25`. Terms are ascending within their kind."""
 
     ids: list[str]
     vocabulary: list[str]
     data: npt.NDArray[np.float32]
-    indices: npt.NDArray[np.int32]
-    indptr: npt.NDArray[np.int32]
+    indices: Numbers
+    indptr: Numbers
     counts: TermCounts
+
+
+class _Pairs(NamedTuple):
+    """Pairs of a term and a tool that has it, and how often."""
+
+    terms: Numbers
+    tools: Numbers
+    counts: Counts
+
+
+class EarlierTerms:
+    """The postings of an earlier index, of which those of tools that have not changed are taken over.
+
+    Attributes:
+        kept_positions: of the tools in the new index that are taken over.
+        new_positions: of the others.
+    """
+
+    def __init__(
+        self,
+        places: npt.NDArray[np.int64],
+        vocabulary: Sequence[str],
+        postings: Mapping[str, npt.NDArray[Any]],
+        counts: TermCounts,
+    ) -> None:
+        """Take over from an index.
+
+        Args:
+            places: `(tools,)`, for each tool of the new index its position in the earlier one; -1: it is read again.
+            vocabulary: terms of the earlier index.
+            postings: its arrays `indices` and `indptr`.
+            counts: of the earlier index.
+        """
+        self.kept_positions, self.new_positions = np.flatnonzero(places >= 0), np.flatnonzero(places < 0)
+        self.lengths = counts.lengths[places[self.kept_positions]]
+        self._vocabulary, self._counts = vocabulary, counts
+        self._indices, self._indptr = postings["indices"], postings["indptr"]
+        self._new_position_of = np.full(len(counts.lengths), -1, dtype=np.int32)
+        self._new_position_of[places[self.kept_positions]] = self.kept_positions
+
+    def list_pairs(self, kind: int) -> tuple[list[str], _Pairs]:
+        """Return the terms of a kind that unchanged tools have, and the pairs. Terms are numbered by that list."""
+        first, last = np.cumsum([0, *self._counts.n_terms])[[kind, kind + 1]].tolist()
+        part = slice(int(self._indptr[first]), int(self._indptr[last]))
+        tools = self._new_position_of[self._indices[part]]
+        terms = np.repeat(np.arange(first, last), np.diff(self._indptr[first : last + 1]))
+        is_kept = tools >= 0
+        present, numbers = np.unique(terms[is_kept], return_inverse=True)
+        names = [self._vocabulary[number] for number in present.tolist()]
+        return names, _Pairs(numbers.astype(np.int32), tools[is_kept], self._counts.counts[part][is_kept])
+
+
+class _KindOfTerms:
+    """Collects the terms of one kind, and how often each tool has them."""
+
+    def __init__(self, kind: TokenKind, settings: BM25Settings) -> None:
+        self.kind = kind
+        self._text_weights = np.array([*settings.fields.values(), *filter(None, [settings.glosses])])
+        self.vocabulary: dict[str, int] = {}
+        self._numbers: dict[str, tuple[int, ...]] = {}  # of the terms of each word
+        self._pairs: list[_Pairs] = []
+
+    def take_over(self, terms: Sequence[str], pairs: _Pairs) -> None:
+        """Begin with the pairs of an earlier index."""
+        self.vocabulary.update((term, number) for number, term in enumerate(terms))
+        self._pairs.append(pairs)
+
+    def read(self, words: Sequence[Sequence[str]], positions: Numbers) -> npt.NDArray[np.int64]:
+        """Count the terms of some tools. Returns the number of terms in each text, `(tools, texts)`.
+
+        Args:
+            words: of each text of each tool (`render_fields`), tool by tool.
+            positions: of the tools.
+        """
+        terms, lengths = array("i"), []
+        for text in words:
+            before = len(terms)
+            for word in text:
+                numbers = self._numbers.get(word)
+                terms.extend(self._number_terms(word) if numbers is None else numbers)
+            lengths.append(len(terms) - before)
+        n_tools = len(positions)
+        n_terms = np.array(lengths, dtype=np.int64).reshape(n_tools, len(self._text_weights))
+        tools = np.repeat(np.arange(n_tools), n_terms.sum(axis=1))
+        keys, pair_of_word = np.unique(np.array(terms, dtype=np.int64) * n_tools + tools, return_inverse=True)
+        weights = np.repeat(np.tile(self._text_weights, n_tools), n_terms.ravel())
+        counts = np.bincount(pair_of_word, weights, len(keys)).astype(np.float32)
+        self._pairs.append(_Pairs((keys // n_tools).astype(np.int32), positions[keys % n_tools], counts))
+        return n_terms
+
+    def _number_terms(self, word: str) -> tuple[int, ...]:
+        """Return the numbers of the terms of a word that is read for the first time."""
+        terms = [self.kind.mark + term for term in self.kind.tokens.list_terms(word)]
+        self._numbers[word] = tuple([self.vocabulary.setdefault(term, len(self.vocabulary)) for term in terms])
+        return self._numbers[word]
+
+    def sort(self) -> tuple[list[str], _Pairs]:
+        """Return all terms, ascending, and the pairs by term, then by tool."""
+        names = list(self.vocabulary)
+        order = sorted(range(len(names)), key=names.__getitem__)
+        ranks = np.empty(len(names), dtype=np.int32)
+        ranks[order] = np.arange(len(names), dtype=np.int32)
+        empty = _Pairs(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.float32))
+        terms, tools, counts = (np.concatenate(column) for column in zip(empty, *self._pairs, strict=True))
+        self._pairs.clear()
+        terms = ranks[terms]
+        by_term = np.argsort((terms.astype(np.int64) << 32) + tools)
+        return [names[number] for number in order], _Pairs(terms[by_term], tools[by_term], counts[by_term])
 
 
 def build_arrays(
@@ -43,185 +183,88 @@ def build_arrays(
         settings: fields, tokenizer, weights.
         earlier: the tools that are not among the batches.
     """
-    kinds = [_KindOfTerms(kind, settings, earlier, number) for number, kind in enumerate(list_kinds(settings))]
-    ids = _read_batches(batches, settings, kinds)
-    parts = [kind.score() for kind in kinds]
-    vocabulary = [term for kind in kinds for term in sorted(kind.vocabulary)]
-    codes, n_terms = CountCodes.join([part.counts for part in parts]), [len(kind.vocabulary) for kind in kinds]
-    counts = TermCounts(codes, kinds[0].step, np.stack([part.lengths for part in parts]), n_terms)
-    return BM25Arrays(ids, vocabulary, *_concatenate(parts), counts)
+    kinds = [_KindOfTerms(kind, settings) for kind in list_kinds(settings)]
+    ids, lengths = _read_tools(batches, settings, kinds, earlier)
+    n_words = lengths @ np.array(list(settings.fields.values()))
+    mean = n_words.sum() / max(len(n_words), 1) or 1.0
+    saturation = settings.k1 * (1 - settings.b + settings.b * n_words / mean)
+    vocabulary: list[str] = []
+    scores, indices, frequencies, counts = [], [], [], []
+    for kind in kinds:
+        terms, pairs = kind.sort()
+        frequency = np.bincount(pairs.terms, minlength=len(terms))
+        vocabulary += terms
+        scores.append(_score_pairs(pairs, frequency, saturation, kind.kind.share))
+        indices.append(pairs.tools)
+        frequencies.append(frequency)
+        counts.append(pairs.counts)
+    return BM25Arrays(
+        ids,
+        vocabulary,
+        np.concatenate(scores),
+        np.concatenate(indices),
+        np.concatenate([[0], np.cumsum(np.concatenate(frequencies))]).astype(np.int32),
+        TermCounts(np.concatenate(counts), lengths, np.array([len(part) for part in frequencies], dtype=np.int32)),
+    )
 
 
-def _read_batches(
-    batches: Iterable[Sequence[Tool]], settings: BM25Settings, kinds: Sequence[_KindOfTerms]
-) -> list[str]:
-    """Read the terms of tools, which follow those before, and return their ids."""
-    split = kinds[0].kind.tokens.split
+def _read_tools(
+    batches: Iterable[Sequence[Tool]],
+    settings: BM25Settings,
+    kinds: Sequence[_KindOfTerms],
+    earlier: EarlierTerms | None,
+) -> tuple[list[str], Numbers]:
+    """Count the terms of all tools. Returns the ids of those read, and the words of all, `(tools, fields)`."""
+    n_fields, split = len(settings.fields), kinds[0].kind.tokens.split
     ids: list[str] = []
-    for batch in batches:
+    lengths: list[npt.NDArray[Any]] = [np.empty((0, n_fields), dtype=np.int32)]
+    if earlier is not None:
+        lengths.append(earlier.lengths)
+        for number, kind in enumerate(kinds):
+            kind.take_over(*earlier.list_pairs(number))
+    for batch in filter(None, batches):
+        positions = np.arange(len(ids), len(ids) + len(batch), dtype=np.int32)
+        if earlier is not None:
+            positions = earlier.new_positions[positions].astype(np.int32)
         ids += [tool.id for tool in batch]
         words = [split(text) for tool in batch for text in render_fields(tool, settings)]
-        for kind in kinds:
-            kind.read(words)
-    return ids
+        n_terms = [kind.read(words, positions) for kind in kinds]
+        lengths.append(n_terms[0][:, :n_fields])  # all kinds have as many terms, and glosses do not lengthen a tool
+    all_lengths = np.concatenate(lengths).astype(np.int32)
+    if earlier is not None:
+        all_lengths = all_lengths[np.argsort(np.concatenate([earlier.kept_positions, earlier.new_positions]))]
+    return ids, all_lengths
+
+
+def _score_pairs(
+    pairs: _Pairs, frequency: npt.NDArray[np.int64], saturation: npt.NDArray[np.float64], share: float
+) -> npt.NDArray[np.float32]:
+    """Return the score of each pair (Lucene's BM25).
+
+    Args:
+        pairs: of one kind of terms.
+        frequency: `(terms,)`, number of tools with each term.
+        saturation: `(tools,)`, the count at which a term has half of its greatest score.
+        share: of the kind in a score.
+    """
+    rarity = np.log(1 + (len(saturation) - frequency + 0.5) / (frequency + 0.5))
+    scores = np.empty(len(pairs.terms), dtype=np.float32)
+    for start in range(0, len(scores), SCORED_PAIRS):
+        terms, tools, counts = (column[start : start + SCORED_PAIRS] for column in pairs)
+        scores[start : start + SCORED_PAIRS] = share * (rarity[terms] * counts / (counts + saturation[tools]))
+    return scores
 
 
 def render_fields(tool: Tool, settings: BM25Settings) -> list[str]:
     """Render the fields of a tool and, where they count, the glosses of its description."""
-    render_field = render if settings.tokenizer == "code" else render_plain
+    render_field = render if settings.tokenizer == "code" else _render_plain
     texts = [render_field(tool, field) for field in settings.fields]
     if settings.glosses:
         texts.append(" ".join(load_glossary().list_words(render(tool, "description"))))
     return texts
 
 
-class _TermNumbers(dict[str, tuple[int, ...]]):
-    """Word → the numbers of its terms in a vocabulary, which grows by terms that it lacks."""
-
-    def __init__(self, kind: TokenKind, vocabulary: dict[str, int]) -> None:
-        super().__init__()
-        self._kind, self._vocabulary = kind, vocabulary
-
-    def __missing__(self, word: str) -> tuple[int, ...]:
-        mark, vocabulary = self._kind.mark, self._vocabulary
-        terms = self._kind.tokens.list_terms(word)
-        numbers = tuple([vocabulary.setdefault(mark + term, len(vocabulary)) for term in terms])
-        if len(word) <= MAX_CACHED_WORD_CHARS:
-            if len(self) >= MAX_CACHED_WORDS:
-                self.clear()
-            self[word] = numbers
-        return numbers
-
-
-class _ScoredTerms(NamedTuple):
-    """The scores of one kind of terms: those of term `t` are `data[indptr[t]:indptr[t + 1]]`.
-
-    `counts` has the count of each pair, and `lengths` the number of words, `(tools, fields)`.
-    """
-
-    data: npt.NDArray[np.float32]
-    indices: npt.NDArray[np.int32]
-    indptr: npt.NDArray[np.int32]
-    counts: CountCodes
-    lengths: npt.NDArray[np.int64]
-
-
-class _KindOfTerms:
-    """Collects the terms of one kind, and how often each tool has them."""
-
-    def __init__(
-        self, kind: TokenKind, settings: BM25Settings, earlier: EarlierTerms | None = None, number: int = 0
-    ) -> None:
-        """Begin with the tools of an earlier index that have not changed; the others are read.
-
-        Args:
-            kind: of the terms.
-            settings: of the index.
-            earlier: an index with the same settings, or None.
-            number: of this kind in it.
-        """
-        self.kind, self._settings, self._earlier = kind, settings, earlier
-        self.step = min(settings.fields.values())
-        self._weights = np.array(list(settings.fields.values()))
-        self._text_weights = np.append(self._weights, settings.glosses) if settings.glosses else self._weights
-        self.vocabulary: dict[str, int] = {}
-        self._numbers = _TermNumbers(kind, self.vocabulary)
-        self._lengths: list[npt.NDArray[np.int64]] = []
-        self._pairs: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float64]]] = []
-        self._n_tools = 0  # that were read
-        if earlier is not None:
-            names, terms, tools, counts = earlier.list_pairs(number)
-            self.vocabulary.update((name, term) for term, name in enumerate(names))
-            self._pairs.append((terms, tools, counts))
-            self._lengths.append(earlier.list_lengths(number))
-
-    def read(self, words: Sequence[Sequence[str]]) -> None:
-        """Count the terms of some tools, which follow those before.
-
-        Args:
-            words: of each text of each tool (`render_fields`), tool by tool.
-        """
-        number_terms = self._numbers.__getitem__
-        terms, lengths = array("i"), array("q")
-        for row in words:
-            before = len(terms)
-            for word in row:
-                terms.extend(number_terms(word))
-            lengths.append(len(terms) - before)
-        shape = len(words) // len(self._text_weights), len(self._text_weights)
-        self._add(np.array(terms, dtype=np.int64), np.array(lengths, dtype=np.int64).reshape(shape))
-
-    def _add(self, terms: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> None:
-        """Add the pairs of a batch.
-
-        Args:
-            terms: the term of every word, tool by tool, text by text.
-            lengths: `(tools, texts)`, number of words in each text.
-        """
-        n_tools = len(lengths)
-        if not n_tools:
-            return
-        tools = np.repeat(np.arange(n_tools), lengths.sum(axis=1))
-        pairs, words = np.unique(terms * n_tools + tools, return_inverse=True)
-        counts: npt.NDArray[np.float64] = np.bincount(
-            words, np.repeat(np.tile(self._text_weights, n_tools), lengths.ravel()), len(pairs)
-        ).astype(np.float64)
-        places = (pairs % n_tools + self._n_tools).astype(np.int32)
-        if self._earlier is not None:
-            places = self._earlier.new_positions[places].astype(np.int32)
-        self._pairs.append(((pairs // n_tools).astype(np.int32), places, counts))
-        self._lengths.append(lengths[:, : len(self._weights)])
-        self._n_tools += n_tools
-
-    def score(self) -> _ScoredTerms:
-        """Return the scores of all pairs by term, the terms ascending."""
-        settings = self._settings
-        lengths = np.concatenate([np.zeros((0, len(self._weights)), dtype=np.int64), *self._lengths])
-        if self._earlier is not None:
-            lengths = lengths[np.argsort(np.concatenate([self._earlier.kept_positions, self._earlier.new_positions]))]
-        n_tools, frequency = len(lengths), np.zeros(len(self.vocabulary), dtype=np.int64)
-        for terms, _, _ in self._pairs:
-            frequency += np.bincount(terms, minlength=len(frequency))
-        rarity = np.log(1 + (n_tools - frequency + 0.5) / (frequency + 0.5))
-        length = lengths @ self._weights
-        relative = length / (length.sum() / max(n_tools, 1) or 1.0)
-        scale = settings.k1 * (1 - settings.b + settings.b * relative)
-        term, tool = (np.concatenate([np.zeros(0, np.int32), *column]) for column in self._list_columns())
-        data = np.empty(len(term), dtype=np.float32)
-        codes = [CountCodes.of(np.zeros(0), self.step)]
-        start = 0
-        for terms, tools, counts in self._pairs:
-            end = start + len(terms)
-            data[start:end] = self.kind.share * (rarity[terms] * counts / (counts + scale[tools]))
-            codes.append(CountCodes.of(counts, self.step))
-            start = end
-        self._pairs.clear()
-        order, ends = self._order_pairs(term, tool, frequency)
-        counted = CountCodes.join(codes).reorder(order)
-        return _ScoredTerms(data[order], tool[order], ends.astype(np.int32), counted, lengths)
-
-    def _order_pairs(
-        self, term: npt.NDArray[np.int32], tool: npt.NDArray[np.int32], frequency: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:
-        """Return the order of the pairs by term, alphabetically, then by tool; and where each term ends, behind a 0."""
-        # The batches are runs, which merge fast. Only those of an earlier index are not in the order of the tools.
-        keys = term if self._earlier is None else (term.astype(np.int64) << 32) + tool
-        order = np.argsort(keys, kind="stable")
-        names = list(self.vocabulary)
-        ranked = np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
-        starts, sizes = (np.cumsum(frequency) - frequency)[ranked], frequency[ranked]
-        ends = np.cumsum(sizes)
-        return order[np.repeat(starts - (ends - sizes), sizes) + np.arange(len(order))], np.concatenate([[0], ends])
-
-    def _list_columns(self) -> tuple[list[npt.NDArray[np.int32]], list[npt.NDArray[np.int32]]]:
-        """Return the terms and the tools of the pairs, batch by batch."""
-        return [pairs[0] for pairs in self._pairs], [pairs[1] for pairs in self._pairs]
-
-
-_WORD_BOUNDARY: Final = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])")
-
-
-def render_plain(tool: Tool, field: str) -> str:
+def _render_plain(tool: Tool, field: str) -> str:
     """Render a field like the published baseline: names split into words, and only the outermost parameters.
 
     A dataset entry without a title (ToolLens) is only its text.
@@ -229,17 +272,7 @@ def render_plain(tool: Tool, field: str) -> str:
     if tool.meta.get("title") == "" and tool.meta.get("text"):
         return render(tool, "raw") if field == "description" else ""
     if field == "name":
-        return _WORD_BOUNDARY.sub(" ", render(tool, "name"))
+        return WORD_BOUNDARY.sub(" ", render(tool, "name"))
     if field == "parameters":
-        return _WORD_BOUNDARY.sub(" ", " ".join(parameter_names(tool.parameters, depth=1)))[:MAX_RENDERED_CHARS]
+        return WORD_BOUNDARY.sub(" ", " ".join(parameter_names(tool.parameters, depth=1)))[:MAX_RENDERED_CHARS]
     return render(tool, field)
-
-
-def _concatenate(
-    parts: Sequence[_ScoredTerms],
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Join the data, indices and indptr of one kind of terms after the other."""
-    starts = np.cumsum([0, *(part.indptr[-1] for part in parts)])[: len(parts)]
-    pointers = [part.indptr[1:] + start for part, start in zip(parts, starts, strict=True)]
-    joined = np.concatenate([np.zeros(1, dtype=np.int64), *pointers]).astype(np.int32)
-    return np.concatenate([part.data for part in parts]), np.concatenate([part.indices for part in parts]), joined

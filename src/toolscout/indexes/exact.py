@@ -1,33 +1,58 @@
-"""Exact nearest neighbours: compares every vector with the query, or 8-bit copies of them first (`rounded`).
+"""Exact nearest neighbours: compares the vectors of all tools with the query.
 
-`ann` serves larger catalogues.
+Also here: standard scores, which make the cosines of several encoders comparable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from toolscout.errors import StoreError
 from toolscout.indexes.ranking import Mask, Spread, check_rows, masks, pad_best, place, rank, spread, top_k
-from toolscout.indexes.rounded import MIN_ROUNDED_TOOLS, RoundedRows, is_available
 from toolscout.types import Explanation
 
 if TYPE_CHECKING:
     from typing import Self  # new in Python 3.11
 
-__all__ = ["Exact"]
+__all__ = ["MIN_COSINE_DEVIATION", "Exact", "StandardScores", "VectorIndex"]
 
 Vectors = npt.NDArray[np.float32]
-ReadRows = Callable[[npt.NDArray[np.intp]], Vectors]
+Positions = npt.NDArray[np.intp]
+Arrays = Mapping[str, npt.NDArray[Any]]
+ReadRows = Callable[[Positions], Vectors]
 EXACT_FORMAT: Final = "exact/2"
 MIN_PRODUCT_QUERIES: Final = 4  # below this, one matrix product is as slow as comparing each query with every tool
 EXACT_BATCH: Final = 64  # queries whose products with all tools are in memory at once
-MAX_READ_ROWS: Final = 4_096  # rows that are read one by one; more of them come from the array
 MAX_CACHED_NEAREST: Final = 1024  # queries whose nearest tools are cached
+MIN_COSINE_DEVIATION: Final = 1e-4  # below it the cosines count as equal, and every standard score is 0
+
+
+class VectorIndex(Protocol):
+    """An index over the vectors of tools; the score is the cosine. See `toolscout.indexes` for what it promises."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Tool ids, ascending."""
+        ...
+
+    def upsert(self, ids: Sequence[str], vectors: npt.NDArray[Any]) -> None:
+        """Add tools, or replace their vectors: `(len(ids), dim)` float32, unit rows."""
+        ...
+
+    def search(
+        self, queries: npt.NDArray[Any], k: int, visible: Mask | Sequence[Mask | None] | None = None
+    ) -> tuple[list[list[str]], list[Vectors]]:
+        """Find the nearest tools of each query; a row of zeros finds nothing."""
+        ...
+
+    def explain(self, query: npt.NDArray[Any], tool_id: str, visible: Mask | None = None) -> Explanation:
+        """Explain rank and score of one tool."""
+        ...
 
 
 class Exact:
@@ -37,39 +62,38 @@ class Exact:
     order, which matrix products do not guarantee. One matrix product per batch therefore only selects the tools that
     can be among the nearest; these are then compared one by one.
 
+    An index for large catalogues extends this class, and finds candidates in another way (`find_candidates`).
+
     Attributes:
         ids: tool ids, ascending.
         vectors: `(len(ids), dim)` float32, unit rows, in the order of `ids`.
+        slack: twice the amount by which a cosine can differ between two orders of its sum; see `_select_near`.
     """
+
+    key = "exact"  # names the stored index
 
     def __init__(self, dim: int) -> None:
         """Create an empty index for vectors of length `dim`."""
-        self.ids: Sequence[str] = ()
-        self.vectors: Vectors = np.empty((0, dim), dtype=np.float32)
-        self._slack = 0.0
-        self._last_described = self.vectors[:0], self.vectors[:0], (0.0, 0.0)
-        self._last: tuple[Vectors, Vectors, Vectors] = (self.vectors[:0], self.vectors[:0], self.vectors[:0])
-        self._nearest_cache: tuple[Vectors, dict[bytes, tuple[npt.NDArray[np.intp], Vectors]]] = (self.vectors, {})
-        self._rounded: RoundedRows | None = None
-        self._read_rows: ReadRows | None = None
-        self._sums: tuple[Vectors, npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
+        self._replace((), np.empty((0, dim), dtype=np.float32))
 
     @classmethod
     def of(cls, ids: Sequence[str], vectors: Vectors) -> Self:
         """Return an index of vectors that are not copied: `(len(ids), dim)` unit rows, by ascending ids."""
         index = cls(vectors.shape[1])
-        index.ids, index.vectors = ids, check_rows(vectors, (len(ids), index.dim))
-        index._slack = index._measure_slack()
+        index._replace(ids, check_rows(vectors, (len(ids), index.dim)))
         return index
 
-    def _measure_slack(self) -> float:
-        """Return by how much a cosine can differ between two orders of its sum, twice; see `_find_near`."""
-        longest = float(np.sqrt(np.einsum("nd,nd->n", self.vectors, self.vectors)).max(initial=0.0))
-        return self._count_slack() * longest
-
-    def _count_slack(self) -> float:
-        """Return the slack for rows of length 1."""
-        return 4 * self.dim * float(np.finfo(np.float32).eps)
+    def _replace(self, ids: Sequence[str], vectors: Vectors, slack: float | None = None) -> None:
+        """Take ids and vectors, and forget what was computed from those before."""
+        self.ids, self.vectors = ids, vectors
+        if slack is None:
+            longest = float(np.sqrt(np.einsum("nd,nd->n", vectors, vectors)).max(initial=0.0))
+            slack = 4 * self.dim * float(np.finfo(np.float32).eps) * longest
+        self.slack = slack
+        self._nearest: dict[bytes, tuple[Positions, Vectors]] = {}
+        self._last_cosines: tuple[bytes, Vectors] | None = None
+        self._last_description: tuple[bytes, tuple[float, float]] | None = None
+        self._moments: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
 
     @property
     def dim(self) -> int:
@@ -77,7 +101,7 @@ class Exact:
         return int(self.vectors.shape[1])
 
     def upsert(self, ids: Sequence[str], vectors: npt.NDArray[Any]) -> None:
-        """Add tools, or replace the vectors of tools that the index already holds.
+        """Add tools, or replace the vectors of tools that the index already has.
 
         Args:
             ids: without repetition, in any order.
@@ -86,25 +110,21 @@ class Exact:
         Raises:
             ValueError: for another shape, a value that is not finite, or a repeated id; the index is then unchanged.
         """
-        if len(set(ids)) != len(ids):
+        new = set(ids)
+        if len(new) != len(ids):
             raise ValueError("expected each id once, found one of them again")
         rows = check_rows(vectors, (len(ids), self.dim))
-        new = set(ids)
         unchanged = [position for position, tool_id in enumerate(self.ids) if tool_id not in new]
         all_ids = [*(self.ids[position] for position in unchanged), *ids]
         order = sorted(range(len(all_ids)), key=all_ids.__getitem__)
-        self.vectors = np.concatenate([self.vectors[unchanged], rows])[order]
-        self.ids = tuple(all_ids[position] for position in order)
-        self._slack = self._measure_slack()
-        self._rounded = self._read_rows = None
+        all_rows = np.concatenate([self.vectors[unchanged], rows])
+        self._replace(tuple(all_ids[position] for position in order), all_rows[order])
 
     def delete(self, ids: Iterable[str]) -> None:
         """Remove tools; unknown ids are ignored."""
         gone = set(ids)
         remaining = [position for position, tool_id in enumerate(self.ids) if tool_id not in gone]
-        self.vectors = self.vectors[remaining]
-        self.ids = tuple(self.ids[position] for position in remaining)
-        self._rounded = self._read_rows = None
+        self._replace(tuple(self.ids[position] for position in remaining), self.vectors[remaining])
 
     def search(
         self, queries: npt.NDArray[Any], k: int, visible: Mask | Sequence[Mask | None] | None = None
@@ -120,135 +140,43 @@ class Exact:
             ValueError: for another shape or a value that is not finite.
         """
         rows = check_rows(queries, (len(queries), self.dim))
-        ids, values, limits = [], [], masks(visible, len(rows))
+        limits = masks(visible, len(rows))
+        ids, values = [], []
         for start in range(0, len(rows), EXACT_BATCH):
-            batch, batch_masks = rows[start : start + EXACT_BATCH], limits[start : start + EXACT_BATCH]
-            products: Iterable[Vectors | None] = [None] * len(batch)
-            if len(batch) >= MIN_PRODUCT_QUERIES:
-                # In this order of the factors, BLAS does not copy the tools.
-                products = np.ascontiguousarray((self.vectors @ batch.T).T)
-            for row, approximate, mask in zip(batch, products, batch_masks, strict=True):
-                limit = k if row.any() else 0
-                if approximate is None:
-                    best, scores = self._find_best(row, limit, mask)
-                else:
-                    near = self._find_near(row, approximate, limit, mask)
-                    best, scores = self._choose_best(row, near, limit)
+            part = slice(start, start + EXACT_BATCH)
+            for row, positions, mask in zip(
+                rows[part], self.find_candidates(rows[part], k, limits[part]), limits[part], strict=True
+            ):
+                best, scores = self._choose_best(row, positions, k if row.any() else 0)
                 ids.append([self.ids[position] for position in best.tolist()])
                 values.append(scores)
                 if mask is None:
-                    self._cache_nearest(row, best, values[-1])
+                    self._remember_nearest(row, best, scores)
         return ids, values
 
-    def _find_best(self, row: Vectors, k: int, mask: Mask | None) -> tuple[npt.NDArray[np.intp], Vectors]:
-        """Return positions and cosines of the nearest tools, best first."""
-        if self._rounded is not None and k > 0:
-            near = self._rounded.find_near(row, k, mask, self._slack / self._count_slack())
-            if near is not None:
-                return self._choose_best(row, near, k)
-        scores = self._compute_cosines(row)
-        best = top_k(scores, k, mask)
-        return best, scores[best]
-
-    def _choose_best(
-        self, row: Vectors, positions: npt.NDArray[np.intp], k: int
-    ) -> tuple[npt.NDArray[np.intp], Vectors]:
-        """Return positions and cosines of the nearest among the tools at some ascending positions, best first."""
-        scores = self._compute_cosines(row, positions)
-        best = top_k(scores, k)
-        return positions[best], scores[best]
-
-    def _cache_nearest(self, row: Vectors, best: npt.NDArray[np.intp], scores: Vectors) -> None:
-        vectors, cache = self._nearest_cache
-        if vectors is not self.vectors or len(cache) >= MAX_CACHED_NEAREST:
-            self._nearest_cache = self.vectors, (cache := {})
-        cache[row.tobytes()] = best, scores
-
-    def _find_nearest(self, row: Vectors, depth: int) -> tuple[npt.NDArray[np.intp], Vectors]:
-        """Return positions and cosines of at least `depth` nearest tools, from the cache if it has them."""
-        vectors, cache = self._nearest_cache
-        nearest = cache.get(row.tobytes()) if vectors is self.vectors else None
-        if nearest is None or len(nearest[0]) < min(depth, len(self.ids)):
-            nearest = self._find_best(row, depth, None)
-            self._cache_nearest(row, *nearest)
-        return nearest
-
-    def spreads(
-        self, queries: npt.NDArray[Any], depth: int, visible: Sequence[Mask | None] | None = None
-    ) -> list[Spread]:
-        """Summarise the distribution of cosines over all visible tools for each query.
-
-        A large catalogue does not compute every cosine again. The best come from the cache of the last search; mean and
-        deviation follow from two moments of the tools' vectors, which are computed once.
+    def find_candidates(self, rows: Vectors, k: int, limits: Sequence[Mask | None]) -> Iterable[Positions]:
+        """Yield for each query positions, ascending, that include its `k` nearest, as `top_k` orders them.
 
         Args:
-            queries: `(n, dim)`, unit rows.
-            depth: number of best scores.
-            visible: a mask for each query with at least one tool, or None.
+            rows: `(n, dim)`, queries; `n` is at most `EXACT_BATCH`.
+            k: number of nearest tools.
+            limits: a mask over positions for each query; None shows all tools.
         """
-        rows = check_rows(queries, (len(queries), self.dim))
-        limits = masks(visible, len(rows))
-        large = len(self.ids) > self.dim
-        _, cache = self._nearest_cache
-        new = [
-            number
-            for number, (row, mask) in enumerate(zip(rows, limits, strict=True))
-            if large and mask is None and row.tobytes() not in cache
-        ]
-        if len(new) >= MIN_PRODUCT_QUERIES:
-            self.search(rows[new], depth)
-        return [
-            self._summarise_scores(row, depth) if large and mask is None else spread(self.cosines(row), depth, mask)
-            for row, mask in zip(rows, limits, strict=True)
-        ]
+        if len(rows) < MIN_PRODUCT_QUERIES:
+            for row, mask in zip(rows, limits, strict=True):
+                yield np.sort(top_k(self.cosines(row), k, mask))
+            return
+        # In this order of the factors, BLAS does not copy the tools.
+        products = np.ascontiguousarray((self.vectors @ rows.T).T)
+        for row, approximate, mask in zip(rows, products, limits, strict=True):
+            yield self._select_near(row, approximate, k, mask)
 
-    def _summarise_scores(self, row: Vectors, depth: int) -> Spread:
-        best, scores = self._find_nearest(row, depth)
-        return Spread(pad_best(scores, depth), int(best[0]), *self.describe_cosines(row))
-
-    def describe_cosines(self, query: Vectors) -> tuple[float, float]:
-        """Compute the mean and the standard deviation of a query's cosines with all tools, (0, 0) without tools.
-
-        They follow from two moments of the tools' vectors, which are computed once. The last result is cached, because
-        ranking and abstention need it one after the other.
-
-        Args:
-            query: `(dim,)`, a unit row.
-        """
-        if not len(self.vectors):
-            return 0.0, 0.0
-        vectors, last, described = self._last_described
-        if vectors is not self.vectors or not np.array_equal(last, query):
-            mean, products = self._compute_moments()
-            row = query.astype(np.float64)
-            mean_cosine = float(np.einsum("d,d->", mean, row))
-            mean_square = float(np.einsum("d,d->", np.einsum("de,e->d", products, row), row))
-            described = mean_cosine, max(mean_square - mean_cosine * mean_cosine, 0.0) ** 0.5
-            self._last_described = self.vectors, query.copy(), described
-        return described
-
-    def _compute_moments(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Compute the (dim,) mean of the vectors and the (dim, dim) mean of their outer products."""
-        if self._sums is None or self._sums[0] is not self.vectors:
-            products = (self.vectors.T @ self.vectors).astype(np.float64) / len(self.vectors)
-            self._sums = self.vectors, self.vectors.mean(axis=0, dtype=np.float64), products
-        return self._sums[1], self._sums[2]
-
-    def at(self, query: Vectors, positions: Sequence[int]) -> Vectors:
-        """Compute the cosines of the tools at some positions, equal to those of `search`.
-
-        Args:
-            query: `(dim,)`, a unit row.
-            positions: positions of tools.
-        """
-        return self._compute_cosines(query, np.array(positions, dtype=np.intp))
-
-    def _find_near(self, row: Vectors, approximate: Vectors, k: int, mask: Mask | None) -> npt.NDArray[np.intp]:
-        """Find positions, ascending, that include the `k` nearest and all that equal the last of them.
+    def _select_near(self, row: Vectors, approximate: Vectors, k: int, mask: Mask | None) -> Positions:
+        """Return the positions, ascending, of all tools that can be among the `k` nearest.
 
         In any order of addition, a sum of d products is off by at most about d · eps / 2 · |a| · |b| (Higham, Accuracy
         and Stability of Numerical Algorithms, section 3.1). Two orders can differ by twice that. The k-th nearest can
-        move down by this much, and a tool below it up by as much. `_slack` is twice the sum of both.
+        move down by this much, and a tool below it up by as much. `slack` is twice the sum of both.
 
         Args:
             row: `(dim,)`, the query.
@@ -259,8 +187,101 @@ class Exact:
         best = top_k(approximate, k, mask)
         if not len(best):
             return best
-        near = approximate >= approximate[best[-1]] - self._slack * float(np.linalg.norm(row))
+        near = approximate >= approximate[best[-1]] - self.slack * float(np.linalg.norm(row))
         return np.flatnonzero(near if mask is None else near & mask)
+
+    def _choose_best(self, row: Vectors, positions: Positions, k: int) -> tuple[Positions, Vectors]:
+        """Return positions and cosines of the nearest among some tools, best first."""
+        scores = self.compute_cosines(row, positions)
+        best = top_k(scores, k)
+        return positions[best], scores[best]
+
+    def compute_cosines(self, row: Vectors, positions: Positions) -> Vectors:
+        """Compute the cosines of the tools at some positions, always summed in the same order."""
+        scores: Vectors = np.einsum("nd,d->n", self.vectors[positions], row)
+        return scores
+
+    def _remember_nearest(self, row: Vectors, best: Positions, scores: Vectors) -> None:
+        if len(self._nearest) >= MAX_CACHED_NEAREST:
+            self._nearest = {}
+        self._nearest[row.tobytes()] = best, scores
+
+    def spreads(
+        self, queries: npt.NDArray[Any], depth: int, visible: Sequence[Mask | None] | None = None
+    ) -> list[Spread]:
+        """Summarise the distribution of cosines over all visible tools for each query.
+
+        Where all tools are visible, the best come from the last search, and mean and deviation from two moments of the
+        tools' vectors, which are computed once.
+
+        Args:
+            queries: `(n, dim)`, unit rows.
+            depth: number of best scores.
+            visible: a mask for each query with at least one tool, or None.
+        """
+        rows = check_rows(queries, (len(queries), self.dim))
+        return [self._summarise(row, depth, mask) for row, mask in zip(rows, masks(visible, len(rows)), strict=True)]
+
+    def _summarise(self, row: Vectors, depth: int, mask: Mask | None) -> Spread:
+        if mask is not None or len(self.ids) <= self.dim:  # two moments cost more than the cosines of few tools
+            return spread(self.cosines(row), depth, mask)
+        best, scores = self._nearest.get(row.tobytes(), (np.empty(0, dtype=np.intp), row[:0]))
+        if len(best) < min(depth, len(self.ids)):
+            [positions] = self.find_candidates(row[None], depth, [None])
+            best, scores = self._choose_best(row, positions, depth)
+            self._remember_nearest(row, best, scores)
+        return Spread(pad_best(scores, depth), int(best[0]), *self.describe_cosines(row))
+
+    def describe_cosines(self, query: Vectors) -> tuple[float, float]:
+        """Compute the mean and the standard deviation of a query's cosines with all tools, (0, 0) without tools.
+
+        The last result is cached, because ranking and abstention need it one after the other.
+
+        Args:
+            query: `(dim,)`, a unit row.
+        """
+        if not len(self.vectors):
+            return 0.0, 0.0
+        key = query.tobytes()
+        if self._last_description is None or self._last_description[0] != key:
+            mean, products = self.compute_moments()
+            row = query.astype(np.float64)
+            mean_cosine = float(np.einsum("d,d->", mean, row))
+            mean_square = float(np.einsum("d,d->", np.einsum("de,e->d", products, row), row))
+            deviation = max(mean_square - mean_cosine * mean_cosine, 0.0) ** 0.5
+            self._last_description = key, (mean_cosine, deviation)
+        return self._last_description[1]
+
+    def compute_moments(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Compute the (dim,) mean of the vectors and the (dim, dim) mean of their outer products, once."""
+        if self._moments is None:
+            products = (self.vectors.T @ self.vectors).astype(np.float64) / len(self.vectors)
+            self._moments = self.vectors.mean(axis=0, dtype=np.float64), products
+        return self._moments
+
+    def at(self, query: Vectors, positions: Sequence[int]) -> Vectors:
+        """Compute the cosines of the tools at some positions, equal to those of `search`.
+
+        Args:
+            query: `(dim,)`, a unit row.
+            positions: positions of tools.
+        """
+        return self.compute_cosines(query, np.array(positions, dtype=np.intp))
+
+    def cosines(self, query: Vectors) -> Vectors:
+        """Compute the cosine of every tool, `(len(ids),)`, read only, equal to those of `search`.
+
+        The last result is cached, because ranking and abstention need it one after the other.
+
+        Args:
+            query: `(dim,)`, a unit row.
+        """
+        key = query.tobytes()
+        if self._last_cosines is None or self._last_cosines[0] != key:
+            scores: Vectors = np.einsum("nd,d->n", self.vectors, query)
+            scores.flags.writeable = False
+            self._last_cosines = key, scores
+        return self._last_cosines[1]
 
     def explain(self, query: npt.NDArray[Any], tool_id: str, visible: Mask | None = None) -> Explanation:
         """Explain rank and score of one tool, exact at any rank.
@@ -277,72 +298,47 @@ class Exact:
         [row] = check_rows(np.atleast_2d(query), (1, self.dim))
         if not row.any():
             return Explanation("exact", None, None, "no word of the query is known to the encoder")
-        scores = self._compute_cosines(row)
+        scores = self.cosines(row)
         score = float(scores[position])
         return Explanation("exact", rank(scores, position, visible), score, f"cosine {score:.3f}")
-
-    def cosines(self, query: Vectors) -> Vectors:
-        """Compute the cosine of every tool, `(len(ids),)`, read only, equal to those of `search`.
-
-        The last result is cached, because ranking and abstention need it one after the other.
-
-        Args:
-            query: `(dim,)`, a unit row.
-        """
-        vectors, last, scores = self._last
-        if vectors is not self.vectors or not np.array_equal(last, query):
-            scores = np.einsum("nd,d->n", self.vectors, query)
-            scores.flags.writeable = False
-            self._last = self.vectors, query.copy(), scores
-        return scores
-
-    def _compute_cosines(self, row: Vectors, positions: npt.NDArray[np.intp] | None = None) -> Vectors:
-        """Compute the cosines of the tools at some positions, or of all, always summed in the same order."""
-        if positions is None:
-            return self.cosines(row)
-        is_read = self._read_rows is not None and len(positions) <= MAX_READ_ROWS
-        rows = self._read_rows(positions) if self._read_rows and is_read else self.vectors[positions]
-        scores: Vectors = np.einsum("nd,d->n", rows, row)
-        return scores
-
-    @property
-    def reads_few_rows(self) -> bool:
-        """Whether a search reads the vectors of its candidates only."""
-        return self._rounded is not None
-
-    def read_rows_with(self, read_rows: ReadRows) -> None:
-        """Read the vectors of candidates with a function, rather than from the mapped array.
-
-        Pages of a mapped file count as memory of the process; what a function reads does not.
-        """
-        self._read_rows = read_rows
-
-    def _round(self) -> None:
-        """Make 8-bit copies of the vectors of a large catalogue."""
-        if self._rounded is None and len(self.ids) >= MIN_ROUNDED_TOOLS and is_available():
-            self._rounded = RoundedRows.of(self.vectors)
 
     @property
     def meta(self) -> dict[str, Any]:
         """JSON values that `from_arrays` needs besides the arrays."""
-        return {"format": EXACT_FORMAT, "dim": self.dim, "slack": self._slack}
+        return {"format": EXACT_FORMAT, "dim": self.dim, "slack": self.slack}
 
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the index as arrays, without its ids: the vectors, and the moments that describe their cosines."""
+    def arrays(
+        self,
+        meanwhile: Callable[[], object] | None = None,
+        earlier: tuple[Arrays, npt.NDArray[np.int64]] | None = None,
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return the index as arrays, without its ids: the vectors, and the moments that describe their cosines.
+
+        Args:
+            meanwhile: other work for an index that builds long in other threads. This one has none.
+            earlier: arrays of an index before, and for each tool its position there (-1: it is new), for an index that
+                takes over what it built.
+        """
         arrays: dict[str, npt.NDArray[Any]] = {"vectors": self.vectors}
         if len(self.vectors):
-            arrays["mean"], arrays["products"] = self._compute_moments()
-        self._round()
-        return arrays | self._rounded.arrays() if self._rounded is not None else arrays
+            arrays["mean"], arrays["products"] = self.compute_moments()
+        return arrays
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any], ids: Sequence[str]) -> Self:
+    def from_arrays(
+        cls,
+        arrays: Arrays,
+        meta: Mapping[str, Any],
+        ids: Sequence[str],
+        readers: Mapping[str, ReadRows] | None = None,
+    ) -> Self:
         """Rebuild an index from `arrays` and `meta`. Nothing is copied, so the arrays may be mapped from a file.
 
         Args:
             arrays: as `arrays` returned them.
             meta: as `meta` returned it.
             ids: tool ids, ascending.
+            readers: read rows of some arrays from their file, for an index that needs few.
 
         Raises:
             StoreError: if they are damaged or of another format.
@@ -355,13 +351,64 @@ class Exact:
                 and vectors.dtype == np.float32
                 and vectors.shape == (len(ids), index.dim)
             )
-            index.ids, index.vectors, index._slack = ids, vectors, float(meta["slack"])
-            index._rounded = RoundedRows.from_arrays(arrays, vectors.shape) if is_available() else None
+            index._replace(ids, vectors, slack=float(meta["slack"]))
             if len(ids):
-                index._sums = vectors, arrays["mean"], arrays["products"]
+                index._moments = arrays["mean"], arrays["products"]
                 is_intact = is_intact and arrays["mean"].shape + arrays["products"].shape == (index.dim, *square)
         except (KeyError, TypeError, ValueError, AttributeError):
             is_intact = False
         if not is_intact:
             raise StoreError(f"The stored exact index is damaged or not of format {EXACT_FORMAT}. Build it again.")
         return index
+
+
+class StandardScores:
+    """Searches an index of vectors and turns its cosines into standard scores.
+
+    A standard score says how many standard deviations a tool is nearer to a query than the average tool of the
+    catalogue. Cosines of two encoders, or of two queries, are not comparable: one encoder gives unrelated texts 0.1,
+    another 0.7. A standard score far above 0 says that few tools of the catalogue are as near.
+
+    Mean and deviation are those over all tools of the catalogue, whatever is visible. No cosine beyond the candidates
+    is computed.
+
+    Attributes:
+        index: finds the candidates and their cosines.
+        exact: all vectors of the same catalogue.
+    """
+
+    def __init__(self, index: VectorIndex, exact: Exact) -> None:
+        """Take the index, and the vectors behind it."""
+        self.index, self.exact = index, exact
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """The ids of the tools, ascending."""
+        return self.index.ids
+
+    def search(
+        self, queries: npt.NDArray[Any], k: int, visible: Mask | Sequence[Mask | None] | None = None
+    ) -> tuple[list[list[str]], list[Vectors]]:
+        """Find the nearest tools of each query: `(ids, standard scores)`, best first; see `Exact.search`."""
+        ids, cosines = self.index.search(queries, k, visible)
+        return ids, [self._standardise(row, part) for row, part in zip(queries, cosines, strict=True)]
+
+    def explain(self, query: npt.NDArray[Any], tool_id: str, visible: Mask | None = None) -> Explanation:
+        """Explain rank and standard score of one tool.
+
+        Raises:
+            NotFound: if the index has no such tool.
+        """
+        explanation = self.index.explain(query, tool_id, visible)
+        if explanation.score is None:
+            return explanation
+        cosine = np.array([explanation.score], dtype=np.float32)
+        score = float(self._standardise(np.asarray(query, dtype=np.float32).ravel(), cosine)[0])
+        return msgspec.structs.replace(explanation, score=score)
+
+    def _standardise(self, query: Vectors, cosines: Vectors) -> Vectors:
+        """Return (cosine - mean) / deviation, float32; zeros where all cosines are equal."""
+        mean, deviation = self.exact.describe_cosines(query)
+        if deviation < MIN_COSINE_DEVIATION:
+            return np.zeros_like(cosines)
+        return ((cosines - mean) / deviation).astype(np.float32)

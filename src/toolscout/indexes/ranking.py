@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from toolscout.errors import NotFound
 
-__all__ = ["Mask", "Spread", "find_kth", "masks", "pad_best", "place", "rank", "spread", "top_k"]
+__all__ = ["Mask", "Spread", "check_rows", "describe_scores", "masks", "pad_best", "place", "rank", "spread", "top_k"]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
-PARTED_SCORES: Final = 16_384
 
 
 class Spread(NamedTuple):
@@ -61,20 +60,10 @@ def top_k(
     k = min(k, scores.size)
     if k <= 0:
         return np.empty(0, dtype=np.intp)
-    best = np.flatnonzero(scores >= find_kth(scores, k))
+    kth = np.partition(scores, scores.size - k)[scores.size - k]
+    best = np.flatnonzero(scores >= kth)
     best = best[np.argsort(-scores[best], kind="stable")[:k]]
     return best if positions is None else positions[best]
-
-
-def find_kth(scores: npt.NDArray[np.floating], k: int) -> Any:
-    """Find the k-th highest score. Of many scores, a part first shows which of them cannot be it."""
-    if len(scores) >= 2 * PARTED_SCORES and k <= PARTED_SCORES // 4:
-        part = scores[:: len(scores) // PARTED_SCORES]
-        least = np.partition(part, part.size - k)[part.size - k]
-        scores = scores[scores > least]
-        if len(scores) < k:
-            return least
-    return np.partition(scores, scores.size - k)[scores.size - k]
 
 
 def spread(scores: npt.NDArray[np.floating], depth: int, visible: Mask | None = None) -> Spread:
@@ -86,8 +75,14 @@ def spread(scores: npt.NDArray[np.floating], depth: int, visible: Mask | None = 
         visible: `(n,)`, at least one True; None for all.
     """
     best = top_k(scores, depth, visible)
+    return Spread(pad_best(scores[best], depth), int(best[0]), *describe_scores(scores, visible))
+
+
+def describe_scores(scores: npt.NDArray[np.floating], visible: Mask | None = None) -> tuple[float, float]:
+    """Return the mean and the population standard deviation of the visible scores, in double precision."""
     row = (scores if visible is None else scores[visible]).astype(np.float64)
-    return Spread(pad_best(scores[best], depth), int(best[0]), float(row.mean()), float(row.std()))
+    mean, mean_square = float(row.sum()) / len(row), float(np.einsum("n,n->", row, row)) / len(row)
+    return mean, max(mean_square - mean * mean, 0.0) ** 0.5
 
 
 def pad_best(best: npt.NDArray[np.floating], depth: int) -> npt.NDArray[np.float64]:

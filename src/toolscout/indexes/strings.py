@@ -1,12 +1,13 @@
 """Tables of strings in flat arrays, which a process can map from a file without reading them.
 
-`Strings` is a sequence of strings that decodes one when it is asked for. `Lookup` finds the places of a string by its
-hash.
+`Strings` is a sequence of strings that decodes one when it is asked for. `StringIndex` finds the places of a string by
+its hash.
 """
 
 from __future__ import annotations
 
 import bisect
+import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,11 +16,10 @@ from typing import Any, Final, overload
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Lookup", "Strings", "Vocabulary"]
+__all__ = ["StringIndex", "Strings", "Vocabulary"]
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 MAX_CACHED_TERMS: Final = 50_000
-TERMS_READ_PER_LOOKUP: Final = 32  # while one term is looked up; so after so many lookups all are read at once
 SURROGATES: Final = "surrogatepass"  # a lone surrogate in an id must not end a search
 
 
@@ -101,7 +101,7 @@ class Strings(Sequence[str]):
         return place if place < len(self) and self[place] == string else None
 
 
-class Lookup:
+class StringIndex:
     """Finds the places of keys: 64-bit hashes, ascending, and the place of each."""
 
     def __init__(self, hashes: npt.NDArray[np.uint64], places: npt.NDArray[np.int32]) -> None:
@@ -111,14 +111,14 @@ class Lookup:
         self._read_hashes: Sequence[int] = hashes.view(np.uint8).data.cast("Q") if len(hashes) else ()
 
     @classmethod
-    def of(cls, keys: Iterable[str]) -> Lookup:
+    def of(cls, keys: Iterable[str]) -> StringIndex:
         """Index keys by their places; they may repeat."""
         hashes = np.fromiter(map(_hash, keys), dtype=np.uint64)
         order = np.argsort(hashes, kind="stable").astype(np.int32)
         return cls(hashes[order], order)
 
     @classmethod
-    def from_arrays(cls, arrays: Arrays, name: str) -> Lookup:
+    def from_arrays(cls, arrays: Arrays, name: str) -> StringIndex:
         """Take the index of that name out of some arrays.
 
         Raises:
@@ -149,20 +149,21 @@ class Lookup:
         return places
 
 
+Lookup = StringIndex  # renamed
+
+
 class Vocabulary:
     """Terms and their numbers: the first term has the number 0."""
 
-    def __init__(self, terms: Strings, lookup: Lookup) -> None:
+    def __init__(self, terms: Strings, lookup: StringIndex) -> None:
         """Take the terms and their index."""
         self.terms, self._lookup = terms, lookup
-        self._cache: dict[str, int | None] = {}
-        self._is_read = False
 
     @classmethod
     def of(cls, terms: Iterable[str]) -> Vocabulary:
         """Number terms in their order."""
         table = Strings.of(terms)
-        return cls(table, Lookup.of(table))
+        return cls(table, StringIndex.of(table))
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, name: str) -> Vocabulary:
@@ -171,7 +172,7 @@ class Vocabulary:
         Raises:
             KeyError, ValueError: if it is not there, or damaged.
         """
-        vocabulary = cls(Strings.from_arrays(arrays, name), Lookup.from_arrays(arrays, name))
+        vocabulary = cls(Strings.from_arrays(arrays, name), StringIndex.from_arrays(arrays, name))
         if len(vocabulary.terms) != len(vocabulary._lookup):
             raise ValueError(f"the vocabulary {name} is not complete")
         return vocabulary
@@ -183,19 +184,17 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.terms)
 
-    def get(self, term: str) -> int | None:
-        """Return the number of a term, or None. A table that is not long is read as a whole at last."""
-        if term in self._cache:
-            return self._cache[term]
-        if self._is_read:
-            return None
-        number = next(iter(self._lookup.find(term, self.terms.__getitem__)), None)
-        if len(self._cache) >= MAX_CACHED_TERMS:
-            self._cache = {}
-        self._cache[term] = number
-        if len(self._cache) * TERMS_READ_PER_LOOKUP >= len(self.terms) and len(self.terms) <= MAX_CACHED_TERMS:
-            self._cache, self._is_read = {name: place for place, name in enumerate(self.terms)}, True
-        return number
+    @functools.cached_property
+    def get(self) -> Callable[[str], int | None]:
+        """Returns the number of a term, or None. Not so many terms are read at once, others one by one."""
+        if len(self.terms) <= MAX_CACHED_TERMS:
+            return {term: number for number, term in enumerate(self.terms)}.get
+        find = functools.partial(_find_number, self.terms, self._lookup)  # a method would keep the arrays alive
+        return functools.lru_cache(MAX_CACHED_TERMS)(find)
+
+
+def _find_number(terms: Strings, lookup: StringIndex, term: str) -> int | None:
+    return next(iter(lookup.find(term, terms.__getitem__)), None)
 
 
 def _hash(string: str) -> int:

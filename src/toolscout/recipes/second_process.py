@@ -1,55 +1,39 @@
-"""Screens the tools of a large catalogue in a second process, while the first one builds indexes.
+"""Screens the tools of a large catalogue beside the making of its indexes, if a package brings a second process.
 
-Suspicious tools, duplicates, rivals, dependencies and the words of tools need no index. The second process writes the
-words into a file of the same snapshot, and returns the others as the values that the store keeps. If it fails, the
-first process builds them when the indexes are done.
+Suspicious tools, duplicates, rivals and dependencies need no index. Without the package `toolscout-scale`, the first
+process finds them when the indexes are done.
 """
 
 from __future__ import annotations
 
-import functools
-import json
-import logging
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Final
+from typing import Protocol
 
-import msgspec
-
-from toolscout.catalogue.dependencies import find_dependencies
-from toolscout.catalogue.duplicates import find_duplicates
-from toolscout.catalogue.read_snapshot import STAMP_KEY, read_snapshot
-from toolscout.catalogue.screening import suspects
-from toolscout.catalogue.similar import find_rivals
-from toolscout.catalogue.snapshot_files import SNAPSHOTS_FOLDER
 from toolscout.catalogue.store import Catalogue, Store
 from toolscout.config import Settings
-from toolscout.recipes.guard import encode_for_rivals
-from toolscout.workspace import Workspace
+from toolscout.indexes.large import find_large
 
-__all__ = ["SecondProcess", "list_parts", "screen_tools"]
+__all__ = ["Screening", "SecondProcess", "list_parts"]
 
-MIN_SCREENED_ASIDE: Final = 30_000  # tools; below, a second process saves less than a few seconds
-_log: Final = logging.getLogger("toolscout.recipes.second_process")
-# The child is isolated from its folder and the environment, so it gets the paths of modules as data.
-_SCREENING: Final = """
-import json, sys
-request = json.load(sys.stdin)
-sys.path[:] = request.pop("paths")
-from toolscout.recipes.second_process import screen_tools
-sys.stdout.buffer.write(screen_tools(**request))
-"""
+
+class Screening(Protocol):
+    """Work on a snapshot in another process: what the entry point `large-screening` returns."""
+
+    def finish(self) -> None:
+        """Wait, and give the snapshot what was found."""
+        ...
+
+    def stop(self) -> None:
+        """End the process if it still runs."""
+        ...
 
 
 class SecondProcess:
     """Screens a snapshot that is built from nothing. Use it as a context; leaving it ends the process."""
 
     def __init__(self, store: Store, catalogue: Catalogue, preferred: Sequence[str], parts: Sequence[str]) -> None:
-        """Start, if the catalogue is large, in a folder and read for the first time, and the machine has a second core.
+        """Start, if the catalogue is large and the package is installed.
 
         Args:
             store: the snapshot's.
@@ -57,46 +41,13 @@ class SecondProcess:
             preferred: sources, as `duplicates.find_duplicates` takes them.
             parts: what is needed, as `list_parts` returns it.
         """
-        self._catalogue, self._process = catalogue, None
-        stamp = catalogue.pending.get(STAMP_KEY)
-        is_worth_it = len(catalogue) >= MIN_SCREENED_ASIDE and (os.cpu_count() or 1) > 1
-        if not (is_worth_it and parts and stamp and isinstance(store.home, Path)) or catalogue.earlier is not None:
-            return
-        request = {
-            "paths": [os.path.abspath(path) for path in sys.path],
-            "home": str(store.home),
-            "pin": store.pin,
-            "stamp": stamp.decode(),
-            "generation": catalogue.generation,
-            "preferred": list(preferred),
-            "parts": list(parts),
-        }
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", _SCREENING],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
-            assert self._process.stdin is not None
-            self._process.stdin.write(json.dumps(request).encode())
-            self._process.stdin.close()
-        except OSError as error:
-            _log.info("The tools are screened without a second process: %s", error)
+        start = find_large("large-screening", len(catalogue))
+        self._screening: Screening | None = start(store, catalogue, preferred, parts) if start else None
 
     def finish(self) -> None:
         """Wait, and give the snapshot what was found."""
-        process, self._process = self._process, None
-        if process is None or process.stdout is None:
-            return
-        with process:
-            answer = process.stdout.read()
-        try:
-            if process.returncode:
-                raise ValueError(f"it ended with {process.returncode}")
-            self._catalogue.pending.update(msgspec.msgpack.decode(answer, type=dict[str, bytes]))
-        except ValueError as error:
-            _log.info("The second process did not screen the tools: %s", error)
+        if self._screening is not None:
+            self._screening.finish()
 
     def __enter__(self) -> SecondProcess:
         return self
@@ -104,33 +55,8 @@ class SecondProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process is not None:
-            with self._process as process:
-                process.kill()
-
-
-def screen_tools(*, home: str, pin: bool, stamp: str, generation: int, preferred: list[str], parts: list[str]) -> bytes:
-    """Screen the tools of a home. Returns the values for the store; none if the catalogue has changed.
-
-    Args:
-        home: its folder.
-        pin: as `Store` takes it.
-        stamp: of the snapshot's files.
-        generation: of the snapshot.
-        preferred: sources, as `duplicates.find_duplicates` takes them.
-        parts: what is needed, as `list_parts` returns it.
-    """
-    store = Store(Path(home), pin=pin)
-    try:
-        values: dict[str, Any] = {}
-        with store.reading():
-            catalogue = read_snapshot(store, Path(home) / SNAPSHOTS_FOLDER, stamp)
-            if catalogue.generation == generation:
-                _build_parts(catalogue, preferred, parts)
-                values = {key: value for key, value in catalogue.pending.items() if key != STAMP_KEY}
-        return msgspec.msgpack.encode(values)
-    finally:
-        store.close()
+        if self._screening is not None:
+            self._screening.stop()
 
 
 def list_parts(settings: Settings) -> list[str]:
@@ -142,15 +68,3 @@ def list_parts(settings: Settings) -> list[str]:
         "dependencies": settings.prerequisites > 0,
     }
     return [part for part, is_needed in needed.items() if is_needed]
-
-
-def _build_parts(catalogue: Catalogue, preferred: Sequence[str], parts: Sequence[str]) -> None:
-    """Build the values of some parts; the snapshot keeps them as pending."""
-    makers: dict[str, Callable[[], object]] = {
-        "suspects": lambda: suspects(catalogue),
-        "duplicates": lambda: find_duplicates(catalogue, preferred),
-        "rivals": lambda: find_rivals(catalogue, functools.partial(encode_for_rivals, Workspace())),
-        "dependencies": lambda: find_dependencies(catalogue),
-    }
-    for part in parts:
-        makers[part]()

@@ -21,8 +21,8 @@ from toolscout.arrays import Mask, Vectors
 from toolscout.encoders import Encoder, unit_rows
 from toolscout.encoders.languages import is_foreign
 from toolscout.encoders.static import load_static
-from toolscout.indexes.impact import Postings
-from toolscout.indexes.sparse import BM25
+from toolscout.indexes.bm25 import BM25
+from toolscout.indexes.large import Postings
 from toolscout.indexes.words import tokenize
 from toolscout.search.everyday_words import Phrase, Thesaurus, list_stems
 from toolscout.types import Explanation
@@ -114,10 +114,7 @@ class ExpandedWords(BM25):
             return cached
         counts, postings = self._plain._look_up_terms(query)
         added = {term: self.weight for term in self._list_added_terms(query) if term not in counts}
-        if len(self._terms_cache) >= MAX_CACHED_ADDITIONS:
-            self._terms_cache = {}
-        self._terms_cache[query] = {**counts, **added}, postings | self._find_postings(added)
-        return self._terms_cache[query]
+        return self._remember_terms(query, {**counts, **added}, postings | self._find_postings(added))
 
     def _list_added_terms(self, query: str) -> dict[str, str]:
         """Map each term that a query adds to the words by which people read it."""
@@ -144,18 +141,15 @@ class ExpandedWords(BM25):
         additions = self.find_additions(query)
         if not additions:
             return explanation
-        query_terms = self._plain._count_terms(query)
+        query_terms = self._plain._look_up_terms(query)[0]
         return msgspec.structs.replace(
             explanation,
             note="; ".join([*filter(None, [explanation.note]), *(addition.describe() for addition in additions)]),
             missing=tuple(term for term in explanation.missing if term in query_terms),
         )
 
-    def _find_stems(self, query: str, counts: Mapping[str, float]) -> dict[str, tuple[str, float]]:
-        query_terms = self._plain._count_terms(query)
-        stems = self._plain._find_stems(query, query_terms)
-        added = self._list_added_terms(query)
-        return stems | {term: (added[term], count) for term, count in counts.items() if term not in query_terms}
+    def _label_terms(self, query: str) -> dict[str, str]:
+        return self._list_added_terms(query) | self._plain._label_terms(query)
 
 
 def encode_expanded(texts: list[str], encoder: Encoder, words: ExpandedWords) -> Vectors:

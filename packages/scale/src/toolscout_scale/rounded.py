@@ -1,39 +1,34 @@
-"""8-bit copies of vectors. Comparing them shows which tools can be among the nearest, at a quarter of the bytes.
+"""The exact index of a large catalogue: 8-bit copies of the vectors show which tools can be among the nearest.
 
 Each row has its own scale, and is off by its *residual*. The product of two rows is off by no more than their residuals
-allow (Cauchy-Schwarz), so a search of the copies loses no tool: those that are left are compared exactly.
+allow (Cauchy-Schwarz), so a search of the copies loses no tool: those that are left are compared exactly. The copies
+have a quarter of the bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.indexes.ranking import Mask, find_kth
+from toolscout.errors import StoreError
+from toolscout.indexes.exact import Exact
+from toolscout.indexes.ranking import Mask
 
 if TYPE_CHECKING:
     from typing import Self  # new in Python 3.11
 
-__all__ = ["MIN_ROUNDED_TOOLS", "Codes", "RoundedRows", "is_available", "make_codes"]
+__all__ = ["LEVELS", "Codes", "RoundedExact", "RoundedRows", "make_codes"]
 
 LEVELS: Final = 127
 CODED_BATCH: Final = 16_384
-MIN_ROUNDED_TOOLS: Final = 20_000  # below, comparing the vectors themselves is as fast
 MAX_NEAR_SHARE: Final = 0.25  # of the tools that can be among the nearest; with more of them, all are compared
 BOUND_ROUNDING: Final = 1e-6  # of the bounds themselves
 
 Vectors = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.int8]
-
-
-def is_available() -> bool:
-    """Tell whether the package that compares such rows is installed. It comes with that of the graphs."""
-    from importlib.util import find_spec
-
-    return find_spec("numkong") is not None
 
 
 def make_codes(vectors: Vectors) -> Codes:
@@ -110,6 +105,56 @@ class RoundedRows:
         shown = lower if mask is None else lower[mask]
         if len(shown) <= k:
             return np.arange(len(lower)) if mask is None else np.flatnonzero(mask)
-        near = products + errors >= find_kth(shown, k)
+        near = products + errors >= np.partition(shown, len(shown) - k)[len(shown) - k]
         positions = np.flatnonzero(near if mask is None else near & mask)
         return positions if len(positions) <= max(k, MAX_NEAR_SHARE * len(lower)) else None
+
+
+class RoundedExact(Exact):
+    """Compares 8-bit copies with a query first. The answers are those of `Exact`, to the last bit."""
+
+    def __init__(self, dim: int) -> None:
+        """Create an empty index for vectors of length `dim`."""
+        self._rounded: RoundedRows | None = None
+        super().__init__(dim)
+
+    def _replace(self, ids: Sequence[str], vectors: Vectors, slack: float | None = None) -> None:
+        super()._replace(ids, vectors, slack)
+        self._rounded = None
+
+    def find_candidates(self, rows: Vectors, k: int, limits: Sequence[Mask | None]) -> Iterable[npt.NDArray[np.intp]]:
+        """Yield positions that include the nearest tools of each query; see `Exact.find_candidates`."""
+        if self._rounded is None:
+            self._rounded = RoundedRows.of(self.vectors)
+        longest = self.slack / (4 * self.dim * float(np.finfo(np.float32).eps))
+        for row, mask in zip(rows, limits, strict=True):
+            near = self._rounded.find_near(row, k, mask, longest) if k > 0 else np.empty(0, dtype=np.intp)
+            if near is None:
+                [near] = super().find_candidates(row[None], k, [mask])
+            yield near
+
+    def arrays(
+        self,
+        meanwhile: Callable[[], object] | None = None,
+        earlier: tuple[Mapping[str, npt.NDArray[Any]], npt.NDArray[np.int64]] | None = None,
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return the index as arrays, with the copies; see `Exact.arrays`."""
+        if self._rounded is None:
+            self._rounded = RoundedRows.of(self.vectors)
+        return super().arrays() | self._rounded.arrays()
+
+    @classmethod
+    def from_arrays(
+        cls,
+        arrays: Mapping[str, npt.NDArray[Any]],
+        meta: Mapping[str, Any],
+        ids: Sequence[str],
+        readers: Mapping[str, Callable[[npt.NDArray[np.intp]], Vectors]] | None = None,
+    ) -> Self:
+        """Rebuild an index from `arrays` and `meta`; see `Exact.from_arrays`. Copies that are missing are made."""
+        index = super().from_arrays(arrays, meta, ids, readers)
+        try:
+            index._rounded = RoundedRows.from_arrays(arrays, index.vectors.shape)
+        except (KeyError, ValueError) as error:
+            raise StoreError(f"The stored exact index is damaged: {error}. Build it again.") from None
+        return index

@@ -11,9 +11,10 @@ many more candidates as the mask hides, and the tools are compared one by one if
 from __future__ import annotations
 
 import math
+import mmap
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,23 +23,14 @@ import numpy.typing as npt
 
 from toolscout.errors import StoreError
 from toolscout.indexes.exact import Exact
-from toolscout.indexes.graph import (
-    EarlierGraph,
-    Graph,
-    Projection,
-    build_graph,
-    import_usearch,
-    is_available,
-    open_graph,
-)
-from toolscout.indexes.page_advice import advise_all, advise_few
-from toolscout.indexes.ranking import Mask, Spread, check_rows, masks, pad_best, top_k
-from toolscout.indexes.rounded import Codes, make_codes
+from toolscout.indexes.ranking import Mask, Spread, pad_best, top_k
+from toolscout_scale.graph import EarlierGraph, Graph, Projection, build_graph, import_usearch, open_graph
+from toolscout_scale.rounded import Codes, make_codes
 
 if TYPE_CHECKING:
     from typing import Self  # new in Python 3.11
 
-__all__ = ["ANN_FORMAT", "Ann", "EarlierGraph", "count_candidates", "is_available", "make_codes"]
+__all__ = ["ANN_FORMAT", "MIN_CANDIDATES", "Ann", "EarlierGraph", "advise_all", "advise_few", "count_candidates"]
 
 ANN_FORMAT: Final = "ann/4"  # raise it whenever the arrays change
 
@@ -49,8 +41,13 @@ MAX_COMPARED_TOOLS: Final = 20_000  # visible tools that are compared one by one
 MASK_MARGIN: Final = 1.5  # candidates in reserve, because a mask need not hide tools evenly
 COMPARED_BATCH: Final = 65_536
 MOMENT_TOOLS: Final = 4_096  # visible tools from which the distribution of their cosines is estimated
+MIN_READ_TOOLS: Final = 200_000  # from here on, the vectors of candidates are read from their file, not mapped
+MAX_READ_ROWS: Final = 4_096  # rows that are read one by one; more of them come from the array
 
 Vectors = npt.NDArray[np.float32]
+Positions = npt.NDArray[np.intp]
+Arrays = Mapping[str, npt.NDArray[Any]]
+ReadRows = Callable[[Positions], Vectors]
 
 
 def count_candidates(n_tools: int) -> int:
@@ -61,53 +58,43 @@ def count_candidates(n_tools: int) -> int:
 class Ann(Exact):
     """Searches a graph of the vectors; everything else is as in `Exact`."""
 
+    key = ANN_FORMAT
+
     def __init__(self, dim: int) -> None:
         """Create an empty index for vectors of length `dim`.
 
         Raises:
             MissingExtra: if the package usearch is not installed.
         """
-        super().__init__(dim)
         import_usearch()
+        self._lock = threading.Lock()
+        super().__init__(dim)
+
+    def _replace(self, ids: Sequence[str], vectors: Vectors, slack: float | None = None) -> None:
+        """Take ids and vectors. The graph is built with the next search."""
+        super()._replace(ids, vectors, slack)
         self._graph: Any = None
         self._arrays: Graph | None = None
-        self._codes: Codes = np.empty((0, dim), dtype=np.int8)
-        self._projection = Projection(np.eye(dim, dtype=np.float32), 1.0)
-        self._lock = threading.Lock()
+        self._codes: Codes = np.empty((0, self.dim), dtype=np.int8)
+        self._projection = Projection(np.eye(self.dim, dtype=np.float32), 1.0)
+        self._read_rows: ReadRows | None = None
 
-    def upsert(self, ids: Sequence[str], vectors: npt.NDArray[Any]) -> None:
-        """Add tools, or replace their vectors, as in `Exact`; the graph is built again with the next search."""
-        super().upsert(ids, vectors)
-        self._graph = self._arrays = self._read_rows = None
+    def find_candidates(self, rows: Vectors, k: int, limits: Sequence[Mask | None]) -> Iterable[Positions]:
+        """Yield positions, ascending, that include nearly all of the nearest tools of each query."""
+        for row, mask in zip(rows, limits, strict=True):
+            wanted = min(k, len(self.ids)) if row.any() else 0
+            yield self._find_candidates(row, wanted, mask) if wanted > 0 else np.empty(0, dtype=np.intp)
 
-    def delete(self, ids: Any) -> None:
-        """Remove tools; unknown ids are ignored. The graph is built again with the next search."""
-        super().delete(ids)
-        self._graph = self._arrays = self._read_rows = None
+    def compute_cosines(self, row: Vectors, positions: Positions) -> Vectors:
+        """Compute the cosines of the tools at some positions; see `Exact.compute_cosines`.
 
-    def search(
-        self, queries: npt.NDArray[Any], k: int, visible: Mask | Sequence[Mask | None] | None = None
-    ) -> tuple[list[list[str]], list[Vectors]]:
-        """Find the nearest tools of each query: `(ids, scores)`, best first; see `Exact.search`."""
-        rows = check_rows(queries, (len(queries), self.dim))
-        ids, values = [], []
-        for row, mask in zip(rows, masks(visible, len(rows)), strict=True):
-            best, scores = self._find_best(row, k if row.any() else 0, mask)
-            ids.append([self.ids[position] for position in best.tolist()])
-            values.append(scores)
-            if mask is None:
-                self._cache_nearest(row, best, scores)
-        return ids, values
-
-    def _find_best(self, row: Vectors, k: int, mask: Mask | None) -> tuple[npt.NDArray[np.intp], Vectors]:
-        """Return positions and cosines of the nearest tools, best first."""
-        k = min(k, len(self.ids))
-        if k <= 0:
-            return np.empty(0, dtype=np.intp), np.empty(0, dtype=np.float32)
-        candidates = self._find_candidates(row, k, mask)
-        scores = self._compute_cosines(row, candidates)
-        best = top_k(scores, k)
-        return candidates[best], scores[best]
+        Rows of a mapped file are read eight times as fast from the map, but in the end all of them count as memory of
+        the process. What a function reads does not.
+        """
+        if self._read_rows is None or len(positions) > MAX_READ_ROWS:
+            return super().compute_cosines(row, positions)
+        scores: Vectors = np.einsum("nd,d->n", self._read_rows(positions), row)
+        return scores
 
     def _find_candidates(self, row: Vectors, k: int, mask: Mask | None) -> npt.NDArray[np.intp]:
         """Return positions, ascending, that include nearly all of the nearest tools."""
@@ -168,21 +155,11 @@ class Ann(Exact):
         scores: Vectors = (1.0 - distances).astype(np.float32)
         return scores
 
-    def spreads(
-        self, queries: npt.NDArray[Any], depth: int, visible: Sequence[Mask | None] | None = None
-    ) -> list[Spread]:
-        """Summarise the distribution of cosines; see `Exact.spreads`.
-
-        Of masked tools, mean and deviation are estimated from some thousand.
-        """
-        rows = check_rows(queries, (len(queries), self.dim))
-        return [
-            self._summarise_scores(row, depth) if mask is None or not row.any() else self._summarise(row, depth, mask)
-            for row, mask in zip(rows, masks(visible, len(rows)), strict=True)
-        ]
-
-    def _summarise(self, row: Vectors, depth: int, mask: Mask) -> Spread:
-        best, scores = self._find_best(row, depth, mask)
+    def _summarise(self, row: Vectors, depth: int, mask: Mask | None) -> Spread:
+        """Summarise the distribution of cosines. Of masked tools, mean and deviation are estimated from thousands."""
+        if mask is None or not row.any():
+            return super()._summarise(row, depth, mask)
+        best, scores = self._choose_best(row, self._find_candidates(row, depth, mask), depth)
         positions = np.flatnonzero(mask)
         sample = self._score_codes(make_codes(row[None])[0], positions[:: 1 + len(positions) // MOMENT_TOOLS])
         return Spread(pad_best(scores, depth), int(best[0]), float(sample.mean()), float(sample.std()))
@@ -201,17 +178,20 @@ class Ann(Exact):
     def _choose_projection(self) -> Projection:
         if not len(self.vectors):
             return self._projection
-        return Projection.of(self.vectors, self._compute_moments()[1])
+        return Projection.of(self.vectors, self.compute_moments()[1])
 
     def arrays(
-        self, meanwhile: Callable[[], object] | None = None, earlier: EarlierGraph | None = None
+        self,
+        meanwhile: Callable[[], object] | None = None,
+        earlier: tuple[Arrays, npt.NDArray[np.int64]] | None = None,
     ) -> dict[str, npt.NDArray[Any]]:
-        """Return the index as arrays, without its ids.
+        """Return the index as arrays, without its ids; see `Exact.arrays`.
 
         Args:
             meanwhile: called while other threads build the graph. They leave it a core.
-            earlier: a graph that most of the tools are in. The others are added to it.
+            earlier: an index that most of the tools are in. The others are added to its graph.
         """
+        earlier_graph = EarlierGraph(*earlier) if earlier else None
         arrays = super().arrays()
         is_alone = threading.Event()
 
@@ -219,8 +199,8 @@ class Ann(Exact):
             return _count_cores() if is_alone.is_set() else max(1, _count_cores() - 1)
 
         def make() -> tuple[Projection, Graph]:
-            if earlier is not None and earlier.is_worthwhile:
-                return earlier.projection, earlier.grow(self.vectors, count_threads)
+            if earlier_graph is not None and earlier_graph.is_worthwhile:
+                return earlier_graph.projection, earlier_graph.grow(self.vectors, count_threads)
             projection = self._choose_projection()
             return projection, build_graph(self.vectors, projection, count_threads)
 
@@ -235,18 +215,14 @@ class Ann(Exact):
             projection, graph = building.result()
         return arrays | projection.arrays() | graph.arrays()
 
-    @property
-    def reads_few_rows(self) -> bool:
-        """Whether a search reads the vectors of its candidates only."""
-        return True
-
-    def _round(self) -> None:
-        """Make no 8-bit copies besides those of the graph."""
-
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any], ids: Sequence[str]) -> Self:
+    def from_arrays(
+        cls, arrays: Arrays, meta: Mapping[str, Any], ids: Sequence[str], readers: Mapping[str, ReadRows] | None = None
+    ) -> Self:
         """Rebuild an index from `arrays` and `meta`; see `Exact.from_arrays`."""
-        index = super().from_arrays(arrays, meta, ids)
+        index = super().from_arrays(arrays, meta, ids, readers)
+        if readers and len(ids) >= MIN_READ_TOOLS:
+            index._read_rows = readers.get("vectors")
         try:
             index._codes, index._projection = arrays["codes"], Projection.from_arrays(arrays)
             index._arrays = Graph.from_arrays(arrays, len(ids))
@@ -263,3 +239,36 @@ class Ann(Exact):
 
 def _count_cores() -> int:
     return os.cpu_count() or 1
+
+
+# A mapped array is read by the page, and some disks read megabytes ahead of every page. A search needs a few hundred
+# rows of the vectors, so that is in vain. A graph is read here and there too, but so often that one pass over it takes
+# less time.
+
+
+def advise_few(array: npt.NDArray[Any]) -> bool:
+    """Say that few rows of an array will be read. Returns whether it is mapped and the system takes advice."""
+    return _advise(array, "MADV_RANDOM")
+
+
+def advise_all(array: npt.NDArray[Any]) -> bool:
+    """Say that an array will soon be read as a whole. Returns as `advise_few`."""
+    return _advise(array, "MADV_WILLNEED")
+
+
+def _advise(array: npt.NDArray[Any], name: str) -> bool:
+    owner: Any = array
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.obj if isinstance(owner, memoryview) else owner.base
+    if not isinstance(owner, mmap.mmap) or not hasattr(mmap, name):
+        return False
+    first = _locate(array) - _locate(np.frombuffer(owner, dtype=np.uint8))
+    start = first - first % mmap.PAGESIZE
+    owner.madvise(getattr(mmap, name), start, first + array.nbytes - start)
+    return True
+
+
+def _locate(array: npt.NDArray[Any]) -> int:
+    """Return the address of an array's first byte."""
+    address: int = array.__array_interface__["data"][0]
+    return address

@@ -1,11 +1,14 @@
-"""Finds the best tools of a BM25 query in a large catalogue without reading all tools of common words.
+"""Searches the words of a large catalogue without reading all tools of common words.
 
 The tools of a common word are also stored in the order of their scores (*impacts*). A search reads a prefix of each
 such list. It chooses the prefixes so that a tool in none of them cannot reach the k-th best score, which it knows from
 a first look at short prefixes. What is left is scored exactly, term by term in the order of the query, so the answer
 and every bit of its scores equal those of a full scan.
 
-For most queries a full scan is as fast, since they hold few common words; see `MIN_PRUNED_POSTINGS`.
+For most queries a full scan is as fast, since they have few common words; see `MIN_PRUNED_POSTINGS`.
+
+The distribution of a query's scores is estimated. The mean of all scores follows from the sum of each term's scores.
+Their deviation would need every tool of every term; it is estimated from every n-th tool, which are some ten thousand.
 """
 
 from __future__ import annotations
@@ -18,9 +21,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.indexes.ranking import Mask, find_kth, top_k
+from toolscout.indexes.large import Postings
+from toolscout.indexes.ranking import Mask, top_k
 
-__all__ = ["MIN_LONG_LIST", "ImpactLists", "Postings", "make_impact_arrays", "score_all", "score_positions"]
+__all__ = ["PrunedWords", "make_impact_arrays", "make_sample_arrays"]
 
 MIN_LONG_LIST: Final = 1_024  # tools of a term from which its list is also stored by impact
 N_TIERS: Final = 24  # impacts at the ranks 0, 64, 128, 256 …
@@ -29,26 +33,13 @@ FIRST_LOOK: Final = 1_024  # tools of each long list that the first look reads; 
 ROUNDING: Final = 1e-5  # relative; more than float32 sums of the terms of a query can differ by
 MIN_PRUNED_POSTINGS: Final = 1_000_000  # of a query; below, a full scan is as fast
 MAX_PRUNED_SHARE: Final = 0.3  # share of all postings from which a full scan is as fast
-BOUND_SHARE: Final = 0.5  # of the k-th best score that may lie beyond the prefixes: more reads less and scores more
+BOUND_SHARE: Final = 0.5  # of the k-th best score that may be beyond the prefixes: more reads less and scores more
+PARTED_SCORES: Final = 16_384  # scores that show first which others can't be the k-th
+SAMPLED_TOOLS: Final = 16_384  # at least; with fewer tools the sample is the catalogue
+MIN_VISIBLE_SAMPLE: Final = 1_000  # visible tools in the sample from which it describes what is visible
 
 Positions = npt.NDArray[np.int32]
 Scores = npt.NDArray[np.float32]
-
-
-class Postings(NamedTuple):
-    """The tools of one term of a query.
-
-    Attributes:
-        term: number of the term.
-        start: place of its first tool in `indices` and `data`.
-        end: place after its last tool.
-        weight: how much the term counts.
-    """
-
-    term: int
-    start: int
-    end: int
-    weight: float
 
 
 def make_impact_arrays(data: Scores, indices: Positions, indptr: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[Any]]:
@@ -83,28 +74,37 @@ def make_impact_arrays(data: Scores, indices: Positions, indptr: npt.NDArray[np.
     }
 
 
+def make_sample_arrays(
+    data: npt.NDArray[np.float32], indices: npt.NDArray[np.int32], indptr: npt.NDArray[np.int32], n_tools: int
+) -> dict[str, npt.NDArray[Any]]:
+    """Return the sums of all scores by term, and the postings of every n-th tool."""
+    step = max(1, n_tools // SAMPLED_TOOLS)
+    lengths = np.diff(indptr)
+    terms = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    chosen = np.flatnonzero(indices % step == 0)
+    ends = np.concatenate([[0], np.cumsum(np.bincount(terms[chosen], minlength=len(lengths)))])
+    return {
+        "sample_sums": np.bincount(terms, data, minlength=len(lengths)),
+        "sample_data": data[chosen],
+        "sample_indices": (indices[chosen] // step).astype(np.int32),
+        "sample_indptr": ends.astype(np.int32),
+        "sample_step": np.array([step, n_tools], dtype=np.int64),
+    }
+
+
 def _tier_ranks() -> npt.NDArray[np.int64]:
     return np.array([0, *(FIRST_TIER_RANK << step for step in range(N_TIERS - 1))], dtype=np.int64)
 
 
-def score_all(n_tools: int, postings: Sequence[Postings], data: Scores, indices: Positions) -> Scores:
-    """Score every tool. The sums are in double precision, and in the order of the postings."""
-    if not postings:
-        return np.zeros(n_tools, dtype=np.float32)
-    tools = np.concatenate([indices[start:end] for _, start, end, _ in postings])
-    parts = np.concatenate([_weigh(data[start:end], weight) for _, start, end, weight in postings])
-    return np.bincount(tools, weights=parts, minlength=n_tools).astype(np.float32)
-
-
-def score_positions(positions: Positions, postings: Sequence[Postings], data: Scores, indices: Positions) -> Scores:
-    """Score the tools at ascending positions, as `score_all` does, to the last bit."""
+def _score_positions(positions: Positions, postings: Sequence[Postings], data: Scores, indices: Positions) -> Scores:
+    """Score the tools at ascending positions, as `BM25.scores` does, to the last bit."""
     scores = np.zeros(len(positions))
     for _, start, end, weight in postings:
         tools = indices[start:end]
         places = np.searchsorted(tools, positions)
         places[places == len(tools)] = 0
-        held = np.flatnonzero(tools[places] == positions)
-        scores[held] += _weigh(data[start + places[held]], weight)
+        has_term = np.flatnonzero(tools[places] == positions)
+        scores[has_term] += _weigh(data[start + places[has_term]], weight)
     return scores.astype(np.float32)
 
 
@@ -112,7 +112,7 @@ def _weigh(impacts: Scores, weight: float) -> Scores:
     return impacts if weight == 1 else impacts * np.float32(weight)
 
 
-class _List(NamedTuple):
+class _TermList(NamedTuple):
     """A list of a query's term.
 
     Attributes:
@@ -131,39 +131,53 @@ class _List(NamedTuple):
         return self.posting.end - self.posting.start
 
 
-class ImpactLists:
-    """The long lists of a BM25 index by impact."""
+class PrunedWords:
+    """The long lists of a BM25 index by impact, and a sample of its scores. See `toolscout.indexes.large`.
 
-    def __init__(
-        self,
-        arrays: Mapping[str, npt.NDArray[Any]],
-        data: Scores,
-        indices: Positions,
-        min_postings: int = MIN_PRUNED_POSTINGS,
-    ) -> None:
-        """Take the arrays of `make_impact_arrays`, those of the index, and when a search prunes."""
-        self._terms, self._starts = arrays["impact_terms"], arrays["impact_starts"]
-        self._tools, self._scores = arrays["impact_tools"], arrays["impact_scores"]
-        self._tiers = arrays["impact_tiers"]
-        self._data, self._indices, self.min_postings = data, indices, min_postings
-        self._ranks = _tier_ranks().tolist()
+    Attributes:
+        min_postings: of a query; with fewer of them, a full scan is as fast.
+    """
+
+    min_postings = MIN_PRUNED_POSTINGS
+
+    def __init__(self, arrays: Mapping[str, npt.NDArray[Any]], n_tools: int) -> None:
+        """Take the arrays of an index. Those of this class are made if they aren't among them.
+
+        Args:
+            arrays: of the index, as it is stored.
+            n_tools: of the index.
+        """
+        self._data, self._indices, self._n_tools = arrays["data"], arrays["indices"], n_tools
+        if "impact_terms" in arrays:
+            self._own = {name: array for name, array in arrays.items() if name.startswith(("impact_", "sample_"))}
+        else:
+            self._own = make_impact_arrays(self._data, self._indices, arrays["indptr"])
+            self._own |= make_sample_arrays(self._data, self._indices, arrays["indptr"], n_tools)
+        self._terms, self._starts = self._own["impact_terms"], self._own["impact_starts"]
+        self._tools, self._scores = self._own["impact_tools"], self._own["impact_scores"]
+        self._tiers, self._ranks = self._own["impact_tiers"], _tier_ranks().tolist()
+
+    def arrays(self) -> Mapping[str, npt.NDArray[Any]]:
+        """Return the arrays that the index stores besides its own."""
+        return self._own
 
     def find_best(
-        self, postings: Sequence[Postings], k: int, n_tools: int, visible: Mask | None = None
+        self, postings: Sequence[Postings], k: int, visible: Mask | None
     ) -> tuple[npt.NDArray[np.intp], Scores] | None:
         """Return positions and scores of the `k` best tools with a score above 0, or None if a full scan is as fast.
 
         Args:
             postings: the terms of the query, in its order.
             k: maximum number of tools.
-            n_tools: of the index.
             visible: mask over positions; None for all.
         """
+        if not 0 < k < self._n_tools:
+            return None
         n_postings = sum(part.end - part.start for part in postings)
         if n_postings < self.min_postings:
             return None
         lists = [self._open(posting) for posting in postings]
-        sums = _PartialSums(n_tools, visible)
+        sums = _PartialSums(self._n_tools, visible)
         for one in lists:
             sums.add(*self._read(one, 0, one.length if one.start is None else FIRST_LOOK))
         floor = sums.find_kth(k)
@@ -179,18 +193,40 @@ class ImpactLists:
             if length < one.length:
                 bound += one.impacts[self._ranks.index(length)]
         positions = sums.list_above(sums.find_kth(k) * (1 - ROUNDING) - bound * (1 + ROUNDING))
-        scores = score_positions(positions, postings, self._data, self._indices)
+        scores = _score_positions(positions, postings, self._data, self._indices)
         best = top_k(scores, k, floor=0.0)
         return positions[best].astype(np.intp), scores[best]
 
-    def _open(self, posting: Postings) -> _List:
+    def describe_scores(self, postings: Sequence[Postings], visible: Mask | None) -> tuple[float, float] | None:
+        """Estimate mean and deviation of the scores of the visible tools; None if the sample has too few of them.
+
+        Args:
+            postings: the terms of the query.
+            visible: mask over all tools; None for all.
+        """
+        data, indices, indptr = (self._own[f"sample_{name}"] for name in ("data", "indices", "indptr"))
+        step = int(self._own["sample_step"][0])
+        scores = np.zeros(-(-self._n_tools // step))
+        for term, _, _, weight in postings:
+            start, end = int(indptr[term]), int(indptr[term + 1])
+            scores[indices[start:end]] += data[start:end] * weight
+        if visible is None:
+            sums = self._own["sample_sums"]
+            mean = sum(float(sums[part.term]) * part.weight for part in postings) / self._n_tools
+            return mean, float(scores.std())
+        scores = scores[visible[::step]]
+        if len(scores) < MIN_VISIBLE_SAMPLE:
+            return None
+        return float(scores.mean()), float(scores.std())
+
+    def _open(self, posting: Postings) -> _TermList:
         number = int(np.searchsorted(self._terms, posting.term))
         if number == len(self._terms) or self._terms[number] != posting.term:
-            return _List(posting, None, [])
+            return _TermList(posting, None, [])
         impacts = self._tiers[number].astype(np.float64) * posting.weight
-        return _List(posting, int(self._starts[number]), impacts.tolist())
+        return _TermList(posting, int(self._starts[number]), impacts.tolist())
 
-    def _read(self, one: _List, first: int, end: int) -> tuple[Positions, Scores]:
+    def _read(self, one: _TermList, first: int, end: int) -> tuple[Positions, Scores]:
         """Return positions and impacts of the tools at some ranks of a list, or of an entire short list."""
         _, start, stop, weight = one.posting
         if one.start is None:
@@ -200,7 +236,7 @@ class ImpactLists:
             positions, impacts = self._tools[first:end], self._scores[first:end]
         return positions, _weigh(impacts, weight)
 
-    def _choose_prefixes(self, lists: Sequence[_List], budget: float) -> list[int]:
+    def _choose_prefixes(self, lists: Sequence[_TermList], budget: float) -> list[int]:
         """Choose how much of each list is read, so that no tool gains more than the budget from what is not.
 
         From whole lists on, the step that spares the most postings for the least impact is taken, while the sum of the
@@ -225,12 +261,24 @@ class ImpactLists:
         return lengths
 
     def _price(
-        self, one: _List, number: int, tiers: Sequence[int], lengths: Sequence[int], impacts: Sequence[float]
+        self, one: _TermList, number: int, tiers: Sequence[int], lengths: Sequence[int], impacts: Sequence[float]
     ) -> float:
         """Return the impact that the next shorter prefix of a list gives up, for each posting that it spares."""
         tier = tiers[number] - 1
         spared: int = lengths[number] - self._ranks[tier]
         return (one.impacts[tier] - impacts[number]) / spared
+
+
+def _find_kth(scores: Scores, k: int) -> np.float32:
+    """Find the k-th highest score. Of many scores, a part first shows which of them cannot be it."""
+    if len(scores) >= 2 * PARTED_SCORES and k <= PARTED_SCORES // 4:
+        part = scores[:: len(scores) // PARTED_SCORES]
+        least: np.float32 = np.partition(part, part.size - k)[part.size - k]
+        scores = scores[scores > least]
+        if len(scores) < k:
+            return least
+    kth: np.float32 = np.partition(scores, scores.size - k)[scores.size - k]
+    return kth
 
 
 class _PartialSums:
@@ -249,7 +297,7 @@ class _PartialSums:
 
     def find_kth(self, k: int) -> float:
         """Return the k-th highest sum; 0 if fewer tools have one."""
-        return float(find_kth(self._sums, k))
+        return float(_find_kth(self._sums, k))
 
     def list_above(self, limit: float) -> Positions:
         """Return the positions of the tools with at least this sum, ascending."""

@@ -27,12 +27,12 @@ import numpy.typing as npt
 
 from toolscout.errors import StoreError, require
 from toolscout.indexes.ranking import Mask
-from toolscout.indexes.rounded import LEVELS, Codes
+from toolscout_scale.rounded import LEVELS, Codes
 
 if TYPE_CHECKING:
     from typing import Self  # new in Python 3.11
 
-__all__ = ["EarlierGraph", "Graph", "Projection", "build_graph", "import_usearch", "is_available", "open_graph"]
+__all__ = ["EarlierGraph", "Graph", "Projection", "build_graph", "import_usearch", "open_graph"]
 
 CONNECTIVITY: Final = 16  # neighbours of a tool in the graph; twice as many on its lowest level
 EXPANSION_ADD: Final = 80
@@ -423,11 +423,6 @@ def open_graph(content: npt.NDArray[np.uint8], n_components: int, n_keys: int) -
     if graph is None or graph.ndim != n_components or len(graph) != n_keys:
         raise StoreError(DAMAGED)
     return graph
-
-
-def is_available() -> bool:
-    """Tell whether the package that searches graphs is installed."""
-    return find_spec("usearch") is not None
 
 
 def import_usearch() -> ModuleType:

@@ -1,0 +1,139 @@
+"""Screens the tools of a large catalogue in a second process, while the first one builds indexes.
+
+Suspicious tools, duplicates, rivals, dependencies and the words of tools need no index. The second process writes the
+words into a file of the same snapshot, and returns the others as the values that the store keeps. If it fails, the
+first process builds them when the indexes are done.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from toolscout.catalogue.dependencies import find_dependencies
+from toolscout.catalogue.duplicates import find_duplicates
+from toolscout.catalogue.read_snapshot import STAMP_KEY, read_snapshot
+from toolscout.catalogue.screening import suspects
+from toolscout.catalogue.similar import find_rivals
+from toolscout.catalogue.snapshot_files import SNAPSHOTS_FOLDER
+from toolscout.catalogue.store import Catalogue, Store
+from toolscout.recipes.guard import encode_for_rivals
+from toolscout.workspace import Workspace
+
+__all__ = ["ScreeningProcess", "screen_tools"]
+
+MIN_SCREENED_ASIDE: Final = 30_000  # tools; below, a second process saves less than a few seconds
+_log: Final = logging.getLogger("toolscout_scale.second_process")
+# The child is isolated from its folder and the environment, so it gets the paths of modules as data.
+_SCREENING: Final = """
+import json, sys
+request = json.load(sys.stdin)
+sys.path[:] = request.pop("paths")
+from toolscout_scale.second_process import screen_tools
+sys.stdout.buffer.write(screen_tools(**request))
+"""
+
+
+class ScreeningProcess:
+    """Screens a snapshot that is built from nothing; see `toolscout.recipes.second_process`."""
+
+    def __init__(self, store: Store, catalogue: Catalogue, preferred: Sequence[str], parts: Sequence[str]) -> None:
+        """Start, if the catalogue is large, in a folder and read for the first time, and the machine has a second core.
+
+        Args:
+            store: the snapshot's.
+            catalogue: the snapshot.
+            preferred: sources, as `duplicates.find_duplicates` takes them.
+            parts: what is needed, as `toolscout.recipes.second_process.list_parts` returns it.
+        """
+        self._catalogue, self._process = catalogue, None
+        stamp = catalogue.pending.get(STAMP_KEY)
+        is_worth_it = len(catalogue) >= MIN_SCREENED_ASIDE and (os.cpu_count() or 1) > 1
+        if not (is_worth_it and parts and stamp and isinstance(store.home, Path)) or catalogue.earlier is not None:
+            return
+        request = {
+            "paths": [os.path.abspath(path) for path in sys.path],
+            "home": str(store.home),
+            "pin": store.pin,
+            "stamp": stamp.decode(),
+            "generation": catalogue.generation,
+            "preferred": list(preferred),
+            "parts": list(parts),
+        }
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", _SCREENING],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps(request).encode())
+            self._process.stdin.close()
+        except OSError as error:
+            _log.info("The tools are screened without a second process: %s", error)
+
+    def finish(self) -> None:
+        """Wait, and give the snapshot what was found."""
+        process, self._process = self._process, None
+        if process is None or process.stdout is None:
+            return
+        with process:
+            answer = process.stdout.read()
+        try:
+            if process.returncode:
+                raise ValueError(f"it ended with {process.returncode}")
+            self._catalogue.pending.update(msgspec.msgpack.decode(answer, type=dict[str, bytes]))
+        except ValueError as error:
+            _log.info("The second process did not screen the tools: %s", error)
+
+    def stop(self) -> None:
+        """End the process if it still runs."""
+        if self._process is not None:
+            with self._process as process:
+                process.kill()
+
+
+def screen_tools(*, home: str, pin: bool, stamp: str, generation: int, preferred: list[str], parts: list[str]) -> bytes:
+    """Screen the tools of a home. Returns the values for the store; none if the catalogue has changed.
+
+    Args:
+        home: its folder.
+        pin: as `Store` takes it.
+        stamp: of the snapshot's files.
+        generation: of the snapshot.
+        preferred: sources, as `duplicates.find_duplicates` takes them.
+        parts: what is needed, as `toolscout.recipes.second_process.list_parts` returns it.
+    """
+    store = Store(Path(home), pin=pin)
+    try:
+        values: dict[str, Any] = {}
+        with store.reading():
+            catalogue = read_snapshot(store, Path(home) / SNAPSHOTS_FOLDER, stamp)
+            if catalogue.generation == generation:
+                _build_parts(catalogue, preferred, parts)
+                values = {key: value for key, value in catalogue.pending.items() if key != STAMP_KEY}
+        return msgspec.msgpack.encode(values)
+    finally:
+        store.close()
+
+
+def _build_parts(catalogue: Catalogue, preferred: Sequence[str], parts: Sequence[str]) -> None:
+    """Build the values of some parts; the snapshot keeps them as pending."""
+    makers: dict[str, Callable[[], object]] = {
+        "suspects": lambda: suspects(catalogue),
+        "duplicates": lambda: find_duplicates(catalogue, preferred),
+        "rivals": lambda: find_rivals(catalogue, functools.partial(encode_for_rivals, Workspace())),
+        "dependencies": lambda: find_dependencies(catalogue),
+    }
+    for part in parts:
+        makers[part]()

@@ -1,0 +1,390 @@
+"""BM25 over tools: matches the words of a query with names, descriptions, parameters and paths."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from toolscout.errors import ConfigError, StoreError
+from toolscout.indexes.bm25_build import EarlierTerms, TermCounts, build_arrays, render_fields
+from toolscout.indexes.bm25_settings import (
+    BM25_FORMAT,
+    CODE_SETTINGS,
+    PLAIN_SETTINGS,
+    WRITTEN_MARK,
+    BM25Settings,
+    list_kinds,
+)
+from toolscout.indexes.large import LargeWords, Postings, find_large
+from toolscout.indexes.ranking import Mask, Spread, describe_scores, masks, pad_best, place, rank, top_k
+from toolscout.indexes.strings import Vocabulary
+from toolscout.types import Explanation, Tool
+
+__all__ = ["BM25", "CODE_SETTINGS", "PLAIN_SETTINGS", "BM25Settings"]
+
+MAX_CACHED_SCORES: Final = 2_000_000
+MAX_CACHED_SPLITS: Final = 256  # queries whose terms are cached
+
+Scores = npt.NDArray[np.float32]
+Positions = npt.NDArray[np.intp]
+
+
+class BM25:
+    """An immutable BM25 index (Lucene's formula over the weighted sums of the fields' counts and lengths).
+
+    `build` computes the score of every (term, tool) pair and stores it by term. The tools of term `t` are
+    `indices[indptr[t]:indptr[t + 1]]`, ascending positions; their scores are at the same places of `data`. Terms are
+    the stems of words and, after `WRITTEN_MARK`, the words as written. Each kind has its own frequencies, and the two
+    scores are averaged with the weight `settings.written`.
+
+    Attributes:
+        ids: tool ids, ascending.
+        settings: the settings it was built with.
+        counts: how often the tools have the terms; None: it was not built here.
+    """
+
+    counts: TermCounts | None = None
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        vocabulary: Vocabulary,
+        arrays: Mapping[str, npt.NDArray[Any]],
+        settings: BM25Settings,
+    ) -> None:
+        """Take what `from_arrays` has checked."""
+        self.ids, self.settings = ids, settings
+        self._vocabulary, self._arrays = vocabulary, arrays
+        self._data, self._indices, self._indptr = arrays["data"], arrays["indices"], arrays["indptr"]
+        self._token_kinds = list_kinds(settings)
+        self._scores_cache: dict[str, Scores] = {}
+        self._terms_cache: dict[str, tuple[Mapping[str, float], dict[str, Postings]]] = {}
+        self._large: LargeWords | None = None
+        open_large = find_large("large-words", len(ids))
+        if open_large is not None:
+            self._large = open_large(arrays, len(ids))
+            self._arrays = {**arrays, **self._large.arrays()}
+
+    @classmethod
+    def build(cls, tools: Sequence[Tool], settings: BM25Settings = CODE_SETTINGS, **changes: Any) -> BM25:
+        """Build an index of `tools`; their ids must be unique.
+
+        Args:
+            tools: in any order.
+            settings: `CODE_SETTINGS`, `PLAIN_SETTINGS`, or others.
+            changes: settings to replace, by the names of `BM25Settings`.
+
+        Raises:
+            ConfigError: for an unknown setting or an invalid value.
+        """
+        settings = settings.replace(**changes)
+        return cls.build_batches([sorted(tools, key=lambda tool: tool.id)], settings)
+
+    @classmethod
+    def build_batches(
+        cls,
+        batches: Iterable[Sequence[Tool]],
+        settings: BM25Settings = CODE_SETTINGS,
+        *,
+        ids: Sequence[str] | None = None,
+        earlier: EarlierTerms | None = None,
+    ) -> BM25:
+        """Build an index of tools that come batch by batch, in ascending order of their ids.
+
+        Args:
+            batches: the tools.
+            settings: as in `build`.
+            ids: of all tools; None: those of the batches.
+            earlier: the tools that are not among the batches; the index is the same as if they were.
+        """
+        built = build_arrays(batches, settings, earlier)
+        arrays = {"data": built.data, "indices": built.indices, "indptr": built.indptr}
+        index = cls(tuple(built.ids) if ids is None else ids, Vocabulary.of(built.vocabulary), arrays, settings)
+        index.counts = built.counts
+        return index
+
+    def search(
+        self, queries: Sequence[str], k: int, visible: Mask | Sequence[Mask | None] | None = None
+    ) -> tuple[list[list[str]], list[Scores]]:
+        """Find the best tools for each query that share a term with it: `(ids, scores)`, best first.
+
+        Args:
+            queries: texts.
+            k: maximum tools per query.
+            visible: boolean mask over `ids`, one for all queries or one (or None) per query.
+        """
+        ids, values = [], []
+        for query, mask in zip(queries, masks(visible, len(queries)), strict=True):
+            best, scores = self._find_best(query, k, mask)
+            ids.append([self.ids[position] for position in best])
+            values.append(scores)
+        return ids, values
+
+    def _find_best(self, query: str, k: int, mask: Mask | None) -> tuple[Positions, Scores]:
+        """Return positions and scores of the best tools with a score above 0."""
+        if self._large is not None and (best := self._large.find_best(self._list_postings(query), k, mask)):
+            return best
+        scores = self.scores(query)
+        positions = top_k(scores, k, mask, floor=0.0)
+        return positions, scores[positions]
+
+    def scores(self, query: str) -> Scores:
+        """Score every tool for a query, `(len(ids),)`, read only; 0 where no term is shared.
+
+        The sums are in double precision, and in the order of the terms. The last results are cached, because ranking
+        and abstention need them one after the other.
+        """
+        if (cached := self._scores_cache.get(query)) is not None:
+            return cached
+        postings = self._list_postings(query)
+        scores = np.zeros(len(self.ids), dtype=np.float32)
+        if postings:
+            tools = np.concatenate([self._indices[start:end] for _, start, end, _ in postings])
+            parts = [
+                self._data[start:end] if weight == 1 else self._data[start:end] * np.float32(weight)
+                for _, start, end, weight in postings
+            ]
+            scores = np.bincount(tools, np.concatenate(parts), len(self.ids)).astype(np.float32)
+        scores.flags.writeable = False
+        if (len(self._scores_cache) + 1) * len(scores) > MAX_CACHED_SCORES:
+            self._scores_cache = {}
+        self._scores_cache[query] = scores
+        return scores
+
+    def _list_postings(self, query: str) -> list[Postings]:
+        """Return the known terms of a query, in its order."""
+        return list(self._look_up_terms(query)[1].values())
+
+    def _look_up_terms(self, query: str) -> tuple[Mapping[str, float], dict[str, Postings]]:
+        """Return the counts of a query's terms, and the known terms. One search asks for them five times.
+
+        A term counts once or as often as it occurs, depending on the settings.
+        """
+        if (cached := self._terms_cache.get(query)) is not None:
+            return cached
+        words = self._token_kinds[0].tokens.split(query)  # all kinds share the tokenizer
+        kinds = self._token_kinds
+        terms = [kind.mark + term for kind in kinds for word in words for term in kind.tokens.list_terms(word)]
+        counts = Counter(terms if self.settings.repeats else list(dict.fromkeys(terms)))
+        return self._remember_terms(query, counts, self._find_postings(counts))
+
+    def _remember_terms(
+        self, query: str, counts: Mapping[str, float], postings: dict[str, Postings]
+    ) -> tuple[Mapping[str, float], dict[str, Postings]]:
+        if len(self._terms_cache) >= MAX_CACHED_SPLITS:
+            self._terms_cache = {}
+        self._terms_cache[query] = counts, postings
+        return counts, postings
+
+    def _find_postings(self, counts: Mapping[str, float]) -> dict[str, Postings]:
+        """Return those of some terms that a tool has."""
+        postings = {}
+        for term, count in counts.items():
+            number = self._vocabulary.get(term)
+            if number is not None:
+                postings[term] = Postings(number, self._indptr.item(number), self._indptr.item(number + 1), count)
+        return postings
+
+    def spreads(self, queries: Sequence[str], depth: int, visible: Sequence[Mask | None] | None = None) -> list[Spread]:
+        """Summarise the distribution of scores over all visible tools for each query.
+
+        Args:
+            queries: texts.
+            depth: number of best scores.
+            visible: a mask for each query with at least one tool, or None.
+        """
+        limits = masks(visible, len(queries))
+        return [self._summarise(query, depth, mask) for query, mask in zip(queries, limits, strict=True)]
+
+    def _summarise(self, query: str, depth: int, mask: Mask | None) -> Spread:
+        """Compute `spread`; a large catalogue may estimate mean and deviation."""
+        best, scores = self._find_best(query, depth, mask)
+        n_tools = len(self.ids) if mask is None else int(np.count_nonzero(mask))
+        first = int(best[0]) if len(best) else 0 if mask is None else int(np.argmax(mask))
+        row = scores if len(best) == min(depth, n_tools) else np.append(scores, np.float32(0.0))
+        moments = None
+        if self._large is not None and len(best):
+            moments = self._large.describe_scores(self._list_postings(query), mask)
+        return Spread(pad_best(row, depth), first, *(moments or describe_scores(self.scores(query), mask)))
+
+    def at(self, query: str, positions: Sequence[int]) -> Scores:
+        """Return the scores of the tools at some positions, equal to those of `scores`."""
+        if (scores := self._scores_cache.get(query)) is not None:
+            return scores[np.array(positions, dtype=np.intp)]
+        parts = self._score_parts(self._list_postings(query), np.array(positions, dtype=np.int32))
+        totals: Scores = parts.sum(axis=0, dtype=np.float64).astype(np.float32)
+        return totals
+
+    def score_terms(self, query: str, ids: Sequence[str]) -> Scores:
+        """Return what each known term of a query adds to the score of each tool, `(terms, len(ids))`.
+
+        Args:
+            query: the text.
+            ids: of tools of the index.
+        """
+        positions = np.array([bisect.bisect_left(self.ids, tool_id) for tool_id in ids], dtype=np.int32)
+        return self._score_parts(self._list_postings(query), positions)
+
+    def _score_parts(self, postings: Sequence[Postings], positions: npt.NDArray[np.int32]) -> Scores:
+        """Return what each term adds to the scores of the tools at some positions, `(terms, tools)`."""
+        table = np.zeros((len(postings), len(positions)), dtype=np.float32)
+        for row, (_, start, end, _) in zip(table, postings, strict=True):
+            tools = self._indices[start:end]
+            places = tools.searchsorted(positions)
+            has_term = (tools.take(places, mode="clip") == positions).nonzero()[0]
+            row[has_term] = self._data[start:end][places[has_term]]
+        weights = np.array([known.weight for known in postings], dtype=np.float32)
+        return table * weights[:, None]
+
+    def count_tools(self, text: str) -> int:
+        """Count the tools that have every word of a text, function words aside; 0 if it has no other words."""
+        terms = dict.fromkeys(self._token_kinds[0].tokens(text), 1.0)
+        postings = self._find_postings(terms)
+        if not terms or len(postings) < len(terms):
+            return 0
+        lists = sorted((self._indices[start:end] for _, start, end, _ in postings.values()), key=len)
+        tools = lists[0]
+        for others in lists[1:]:
+            places = np.searchsorted(others, tools)
+            tools = tools[others[np.minimum(places, len(others) - 1)] == tools]
+        return len(tools)
+
+    def mass(self, query: str) -> tuple[float, float]:
+        """Compute an upper bound of a query's scores, and the share of its terms that occur in some tool.
+
+        The bound is the score of a tool that repeats every term without end. Terms of no tool count as the rarest.
+        """
+        upper_bound, n_known, total = 0.0, 0, 0
+        counts, postings = self._look_up_terms(query)
+        for term, count in counts.items():
+            is_written = term.startswith(WRITTEN_MARK)
+            upper_bound += count * self._measure_rarity(postings.get(term)) * self._token_kinds[is_written].share
+            if not is_written:
+                n_known, total = n_known + (term in postings), total + 1
+        return upper_bound, n_known / max(total, 1)
+
+    def _measure_rarity(self, postings: Postings | None) -> float:
+        """Return the weight of a term by the number of tools that have it; None: no tool has it."""
+        frequency = postings.end - postings.start if postings else 0
+        return math.log(1 + (len(self.ids) - frequency + 0.5) / (frequency + 0.5))
+
+    def explain(self, query: str, tool_id: str, visible: Mask | None = None) -> Explanation:
+        """Explain rank and score of one tool by its terms, exact at any rank.
+
+        Args:
+            query: the text.
+            tool_id: id of the tool.
+            visible: boolean mask over `ids`; the tool itself is ranked as if it were visible.
+
+        Raises:
+            NotFound: if the index has no such tool.
+        """
+        position = place(self.ids, tool_id)
+        scores = self.scores(query)
+        score = scores[position]
+        counts, postings = self._look_up_terms(query)
+        points = self._score_parts(list(postings.values()), np.array([position], dtype=np.int32))[:, 0].tolist()
+        label_of = self._label_terms(query)
+        parts: dict[str, float] = {}
+        for term, part in zip(postings, points, strict=True):
+            if part:
+                parts[label_of[term]] = parts.get(label_of[term], 0.0) + part
+        missing = [term for term in counts if not term.startswith(WRITTEN_MARK) and term not in parts]
+        if not score:
+            return Explanation("bm25", None, 0.0, "no word in common", missing=tuple(missing))
+        terms = dict(sorted(parts.items(), key=lambda part: -part[1]))
+        return Explanation("bm25", rank(scores, position, visible), float(score), terms=terms, missing=tuple(missing))
+
+    def _label_terms(self, query: str) -> dict[str, str]:
+        """Map each term of a query to its stem, under which people read it."""
+        words = [kind.tokens(query) for kind in self._token_kinds]
+        return {
+            kind.mark + term: stem
+            for kind, terms in zip(self._token_kinds, words, strict=True)
+            for stem, term in zip(words[0], terms, strict=True)
+        }
+
+    def weigh_tool(self, tool: Tool) -> dict[str, float]:
+        """Return the weight of each term of a tool of the index, apart from how rare the term is.
+
+        The score of a query is the sum of the products of these weights and those of `weigh_query`: another engine can
+        compute it. They change with the mean length of the tools, but not with the tools that have the same terms.
+        """
+        position = place(self.ids, tool.id)
+        texts = render_fields(tool, self.settings)
+        terms = {kind.mark + word: 1.0 for kind in self._token_kinds for text in texts for word in kind.tokens(text)}
+        postings = self._find_postings(terms)
+        points = self._score_parts(list(postings.values()), np.array([position], dtype=np.int32))[:, 0].tolist()
+        return {
+            term: part / self._measure_rarity(known)
+            for (term, known), part in zip(postings.items(), points, strict=True)
+        }
+
+    def weigh_query(self, query: str) -> dict[str, float]:
+        """Return the weight of each term of a query that occurs in some tool: how rare it is, times its count."""
+        postings = self._look_up_terms(query)[1]
+        return {term: known.weight * self._measure_rarity(known) for term, known in postings.items()}
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """JSON values that `from_arrays` needs besides the arrays."""
+        return {
+            "settings": msgspec.to_builtins(self.settings),
+            "fingerprint": self.settings.fingerprint,
+            "n_tools": len(self.ids),
+        }
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the index as flat arrays, without its ids."""
+        return {**self._arrays, **self._vocabulary.arrays("vocabulary")}
+
+    @classmethod
+    def from_arrays(
+        cls,
+        arrays: Mapping[str, npt.NDArray[Any]],
+        meta: Mapping[str, Any],
+        ids: Sequence[str],
+        *,
+        is_checked: bool = False,
+    ) -> BM25:
+        """Rebuild an index from `arrays` and `meta`. Nothing is copied, so the arrays may be mapped from a file.
+
+        Args:
+            arrays: as `arrays` returned them.
+            meta: as `meta` returned it.
+            ids: tool ids, ascending.
+            is_checked: whether a checksum covers the arrays, so that not all of them need to be read.
+
+        Raises:
+            StoreError: if they are damaged or of another format.
+        """
+        try:
+            settings = CODE_SETTINGS.replace(**meta["settings"])
+            vocabulary = Vocabulary.from_arrays(arrays, "vocabulary")
+            data, indices, indptr = arrays["data"], arrays["indices"], arrays["indptr"]
+            is_intact = (
+                meta["fingerprint"] == settings.fingerprint
+                and meta["n_tools"] == len(ids)
+                and indptr.shape == (len(vocabulary) + 1,)
+                and data.shape == indices.shape == (indptr[-1],)
+                and indptr[0] == 0
+                and bool((np.diff(indptr) >= 0).all())
+                and (is_checked or _are_positions(indices, len(ids)))
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, ConfigError):
+            is_intact = False
+        if not is_intact:
+            raise StoreError(f"The stored BM25 index is damaged or not of format {BM25_FORMAT}. Build it again.")
+        return cls(ids, vocabulary, arrays, settings)
+
+
+def _are_positions(indices: npt.NDArray[np.int32], n_tools: int) -> bool:
+    """Tell whether all values are positions of tools."""
+    return bool(indices.min(initial=0) == 0 and indices.max(initial=-1) < n_tools)
