@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from toolscout_postgres.address import Address
 
 from postgres_server import describe
 from toolscout.arrays import Vectors
 from toolscout.config import Settings
 from toolscout.errors import ConfigError, UserError
-from toolscout.home import Address
 from toolscout.indexes import VectorIndex, new_index
 from toolscout.indexes.engines import milvus as milvus_module
 from toolscout.indexes.engines import pgvector as pgvector_module

@@ -10,7 +10,7 @@ from toolscout.access.policy import Caller, Policies
 from toolscout.access.policy_file import POLICY_FILE, find_policy
 from toolscout.database.documents import stamp_document
 from toolscout.errors import ConfigError, StoreError
-from toolscout.home import Address, Home, local_folder
+from toolscout.home import Home, find_shared, local_folder
 
 __all__ = ["LivePolicies", "open_policies", "stamp_file"]
 
@@ -40,7 +40,7 @@ class LivePolicies:
             StoreError: if the database does not answer. Nothing is served then without the policy.
         """
         self.path, self.version = path, 0
-        self._database = home if isinstance(home, Address) else None
+        self._database = find_shared(home) if home else None
         self._stamp = self._read_stamp()
         self._fetch()
         self.has_rules = is_required or self._stamp is not None

@@ -8,7 +8,7 @@ from typing import Final
 from toolscout.access.policy import Policies
 from toolscout.database.documents import read_document, write_document
 from toolscout.errors import ConfigError
-from toolscout.home import Address, Home, local_folder
+from toolscout.home import Home, find_shared, local_folder
 from toolscout.privacy.private_files import make_private_folder, replace_file
 
 __all__ = ["POLICY_FILE", "find_policy", "put_policy"]
@@ -23,7 +23,7 @@ def find_policy(home: Home) -> Path | None:
         StoreError: if the database does not answer. Nothing is served then without the policy.
     """
     file = local_folder(home) / POLICY_FILE
-    if not isinstance(home, Address):
+    if find_shared(home) is None:
         return file if file.exists() else None
     try:
         content = read_document(home, POLICY_FILE)
@@ -42,7 +42,7 @@ def put_policy(home: Home, file: Path) -> None:
     """
     Policies.load(file)
     content = file.read_bytes()
-    if isinstance(home, Address) and file.parent.resolve() != local_folder(home).resolve():
+    if find_shared(home) and file.parent.resolve() != local_folder(home).resolve():
         make_private_folder(local_folder(home))
         trial = local_folder(home) / f".{POLICY_FILE}.new"
         replace_file(trial, content)

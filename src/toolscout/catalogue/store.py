@@ -20,9 +20,9 @@ from toolscout.catalogue.schema import CATALOGUE_MIGRATIONS
 from toolscout.catalogue.snapshot import Catalogue, allows
 from toolscout.catalogue.snapshot_files import SNAPSHOTS_FOLDER
 from toolscout.database import Connection, Database, now
-from toolscout.database.listener import GenerationListener
+from toolscout.database.folder import open_home
 from toolscout.errors import BadEntry, NotFound, StoreError
-from toolscout.home import Address, Home, local_folder
+from toolscout.home import Home, local_folder
 from toolscout.types import Tool, clean
 
 __all__ = ["Catalogue", "Changes", "Origin", "Source", "Store", "Waiting", "allows"]
@@ -109,14 +109,14 @@ class Store(Database):
         super().__init__(home, "catalogue", CATALOGUE_MIGRATIONS)
         self.pin, self.vet = pin, vet
         self.follower: Callable[[Connection], None] | None = None
-        self._listener = GenerationListener(home) if isinstance(home, Address) else None
+        self._listener = open_home(home).listen()
 
     # --- reading
 
     def generation(self) -> int:
         """Return the generation, which every change raises.
 
-        In a database, outside of a transaction, this is what was heard of it: see `GenerationListener`.
+        In a shared home, outside of a transaction, this is what was heard of it: see `GenerationListener`.
         """
         if self._listener and not self.in_transaction and (heard := self._listener.hear()) is not None:
             return heard
