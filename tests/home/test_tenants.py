@@ -17,6 +17,8 @@ import pytest
 from psycopg import sql
 from toolscout_postgres import database as postgres
 from toolscout_postgres.address import Address
+from toolscout_postgres.engines.connect import close_engine, open_engine
+from toolscout_postgres.engines.contract import CollectionState, identify_home
 from toolscout_postgres.schema import Migration, adapt_steps, translate_schema
 
 from conftest import fill
@@ -35,8 +37,6 @@ from toolscout.database.documents import read_document, write_document
 from toolscout.database.tenants import add_tenant, list_tenants, remove_tenant
 from toolscout.errors import ConfigError, Denied, NotFound, StoreError
 from toolscout.home import Home, local_folder, place_tenant
-from toolscout.indexes.engines.connect import close_engine, open_engine
-from toolscout.indexes.engines.contract import CollectionState, identify_home
 from toolscout.models import champion
 from toolscout.scout import Scout
 from toolscout.types import Tool

@@ -28,14 +28,12 @@ import numpy.typing as npt
 
 from toolscout import plugins
 from toolscout.config import Settings
-from toolscout.errors import ConfigError, StoreError, UserError
-from toolscout.indexes.engines.contract import ENGINE_NAMES
+from toolscout.errors import ConfigError, MissingExtra, StoreError, UserError
 from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, place, rank, spread, top_k
 from toolscout.types import Explanation
 
 __all__ = [
     "BUILT_IN_INDEXES",
-    "ENGINE_NAMES",
     "MIN_ANN_TOOLS",
     "Mask",
     "Spread",
@@ -54,6 +52,8 @@ __all__ = [
 
 
 BUILT_IN_INDEXES: Final = ("auto", "exact", "ann")
+#: Index → the extra of toolscout that brings it.
+EXTRAS_OF_INDEXES: Final = {"pgvector": "postgres", "milvus": "milvus"}
 MIN_ANN_TOOLS: Final = 100_000  # from here on, `auto` is `ann` where its package is installed
 
 
@@ -97,14 +97,13 @@ def new_index(name: str, dim: int, settings: Settings) -> VectorIndex:
 
         return Ann(dim) if name == "ann" else Exact(dim)
     plugin_name, _, argument = name.partition(":")
-    if plugin_name in ENGINE_NAMES:
-        from toolscout.indexes.engines.reflect import open_empty
-
-        return open_empty(name, dim, settings)
     plugin = plugins.find_plugin(plugins.INDEX_PLUGINS, plugin_name)
     if plugin is None:
+        if plugin_name in EXTRAS_OF_INDEXES:
+            extra = EXTRAS_OF_INDEXES[plugin_name]
+            raise MissingExtra(f"index {plugin_name}: it needs another package. Run  pip install 'toolscout[{extra}]'")
         plugin_names = (plugin.name for plugin in plugins.list_plugins(plugins.INDEX_PLUGINS))
-        names = [*BUILT_IN_INDEXES, *ENGINE_NAMES, *plugin_names]
+        names = dict.fromkeys([*BUILT_IN_INDEXES, *EXTRAS_OF_INDEXES, *plugin_names])
         raise ConfigError(f"index: expected the name of an index of {', '.join(names)}, found {name!r}")
     make_index = plugins.load_function(plugin)
     try:

@@ -22,6 +22,7 @@ __all__ = [
     "INDEX_PLUGINS",
     "METHOD_PLUGINS",
     "PLUGIN_GROUPS",
+    "REPORT_PLUGINS",
     "SOURCE_PLUGINS",
     "Plugin",
     "explain_refusal",
@@ -36,6 +37,7 @@ ENCODER_PLUGINS: Final = "toolscout.encoders"
 METHOD_PLUGINS: Final = "toolscout.methods"
 INDEX_PLUGINS: Final = "toolscout.indexes"
 HOME_PLUGINS: Final = "toolscout.homes"
+REPORT_PLUGINS: Final = "toolscout.reports"  # parts of what `toolscout doctor` says
 PLUGIN_GROUPS: Final = (SOURCE_PLUGINS, ENCODER_PLUGINS, METHOD_PLUGINS, INDEX_PLUGINS, HOME_PLUGINS)
 PLUGIN_NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 MIN_NAME_CHARS: Final = 2  # `c:` begins a path on Windows
@@ -46,7 +48,7 @@ BUILT_IN_NAMES: Final = {
     ),
     ENCODER_PLUGINS: frozenset({"static", "compact", "minilm", "onnx", "http", "https"}),
     METHOD_PLUGINS: frozenset[str](),
-    INDEX_PLUGINS: frozenset({"exact", "pgvector", "milvus"}),
+    INDEX_PLUGINS: frozenset({"exact"}),
     HOME_PLUGINS: frozenset({"file"}),
 }
 
