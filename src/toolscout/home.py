@@ -186,6 +186,10 @@ class PartDatabase(Protocol):
         """Turn errors of the engine into a StoreError of one sentence, with the error as its cause."""
         ...
 
+    def rebuild_indexes(self) -> None:
+        """Build the indexes of all tables anew."""
+        ...
+
     def check(self) -> list[str]:
         """Return the faults that the engine finds, one sentence each. Empty if the part is sound."""
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from toolscout.catalogue import approvals, hidden
+from toolscout.catalogue import approvals
 
 __all__ = ["CATALOGUE_MIGRATIONS"]
 
@@ -30,6 +30,6 @@ CATALOGUE_MIGRATIONS: Final = (
     approvals.MIGRATION,
     approvals.REMOTE_DOCUMENTS_MIGRATION,
     approvals.FLIPS_MIGRATION,
-    hidden.HIDDEN_MIGRATION,
+    "CREATE TABLE hidden (id TEXT PRIMARY KEY, hidden_at TEXT NOT NULL)",
     "",  # separates tenants in a database; a file belongs to one
 )
