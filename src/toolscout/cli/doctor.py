@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import platform
@@ -93,11 +94,24 @@ class DoctorReport(Protocol):
 
 
 def _load_reports() -> dict[str, DoctorReport]:
-    return {plugin.name: load_plugin(plugin) for plugin in list_plugins(REPORT_PLUGINS)}
+    """Return the parts that packages add, without those that cannot be loaded: `_check_reports` names them."""
+    reports: dict[str, DoctorReport] = {}
+    for plugin in list_plugins(REPORT_PLUGINS):
+        with contextlib.suppress(ConfigError):
+            reports[plugin.name] = load_plugin(plugin)
+    return reports
 
 
 def _check_reports(scout: Scout) -> list[str]:
-    return [line for report in _load_reports().values() for line in report.check(scout)]
+    problems: list[str] = []
+    for plugin in list_plugins(REPORT_PLUGINS):
+        try:
+            report: DoctorReport = load_plugin(plugin)
+        except ConfigError as error:
+            problems.append(f"plug-in {plugin.name}: {error}")
+        else:
+            problems += report.check(scout)
+    return problems
 
 
 def _advise_restore(settings: Settings, part: str) -> list[str]:

@@ -19,7 +19,7 @@ from toolscout.privacy.private_files import make_private_folder, open_private
 
 __all__ = ["MAX_SHARED_RESULT_BYTES", "SharedQuestions", "fetch_result", "put_result", "share_secret"]
 
-PIECE_BYTES: Final = 4_000_000
+RESULT_PIECE_BYTES: Final = 4_000_000
 MAX_SHARED_RESULT_BYTES: Final = 64 * 2**20  # a larger result stays on the machine that made the call
 RENEWAL_S: Final = 10.0  # a question that its replica has not renewed for this time is lost
 QUESTION_KEPT_S: Final = 3600.0
@@ -151,5 +151,5 @@ class SharedQuestions:
 
 def _read_pieces(file: Path) -> Iterator[bytes]:
     with contextlib.closing(file.open("rb")) as stream:
-        while piece := stream.read(PIECE_BYTES):
+        while piece := stream.read(RESULT_PIECE_BYTES):
             yield piece

@@ -6,6 +6,7 @@ It keeps one pipeline for each selection of recipe and model, over the present g
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
@@ -95,8 +96,9 @@ class SearchEngine:
         """Close the file of the vectors, the engine of the index and the language model, if they are open."""
         self.stop_switching()
         self.llm.close()
-        if engine := find_engine(self.settings.index):
-            engine.close(self.settings)
+        with contextlib.suppress(ConfigError):  # a plug-in that cannot be loaded has opened nothing
+            if engine := find_engine(self.settings.index):
+                engine.close(self.settings)
         if "vectors" in self.__dict__:
             self.vectors.close()
 
