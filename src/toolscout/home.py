@@ -186,6 +186,10 @@ class PartDatabase(Protocol):
         """Turn errors of the engine into a StoreError of one sentence, with the error as its cause."""
         ...
 
+    def run_script(self, script: str) -> None:
+        """Run statements that make or change tables, on the connection of this thread."""
+        ...
+
     def rebuild_indexes(self) -> None:
         """Build the indexes of all tables anew."""
         ...

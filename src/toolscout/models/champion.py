@@ -23,10 +23,10 @@ from typing import Final, Literal
 import msgspec
 
 from toolscout.database import BUSY_SECONDS, hold_lock, now
-from toolscout.database.documents import Stamp, read_document, stamp_document, write_document
+from toolscout.database.documents import read_document, stamp_document, write_document
 from toolscout.database.folder import open_home
 from toolscout.errors import Changed, NotFound, StoreError, name_nearest
-from toolscout.home import Home, describe_home, find_shared, local_folder
+from toolscout.home import Home, Stamp, describe_home, find_shared, local_folder
 from toolscout.models import model_store
 from toolscout.models.model_store import Manifest
 from toolscout.models.sharing import fetch_model, publish_model
