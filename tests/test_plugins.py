@@ -263,7 +263,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", wheel], check=True)
     [packages] = (folder / "env" / "lib").glob("python*/site-packages")
     shared = [path for path in sys.path if path.endswith("site-packages")]
-    (packages / "toolscout.pth").write_text("\n".join([str(ROOT / "src"), *shared]))
+    (packages / "toolscout.pth").write_text("\n".join([str(ROOT / "src"), str(ROOT / "packages" / "postgres" / "src"), *shared]))
     return python
 
 

@@ -96,7 +96,7 @@ class Results:
 
     def __init__(self, folder: Path, budget: int, home: Home | None = None) -> None:
         self.folder, self.budget = folder, budget
-        self._shared = find_shared(home)  # where other replicas find the results too
+        self._shared = find_shared(home) if home is not None else None  # where other replicas find the results too
         self._purged_at = float("-inf")
 
     def within(self, budget: int | None) -> Results:
