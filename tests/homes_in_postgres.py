@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toolscout_postgres.address import Address
+from toolscout_postgres.migrate import migrate_home
 
 from postgres_server import PostgresServer, describe
 from toolscout import config
-from toolscout.catalogue.migrate import migrate_home
 from toolscout.catalogue.store import Store
-from toolscout.home import Address, Home
+from toolscout.home import Home
 from toolscout.journal.journal import Journal
 
 _servers: list[PostgresServer] = []  # the server of this run, if the switch is on

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-
-from toolscout.home import Address
+from toolscout_postgres.address import Address
 
 START_S = 60.0
 ROLE = "toolscout"

@@ -43,7 +43,8 @@ EXECUTES = ROOT / "sandbox" / "child.py"
 PICKLERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 MAX_ROOMS = 36  # folders and files at the top that hold code
 TESTING_MAY = RANK["search"]
-WITHIN = {("types", "errors")}  # the one pair of a layer that may: values raise errors
+# Pairs of a layer that may: values raise errors, and packages bring homes.
+WITHIN = {("types", "errors"), ("home", "plugins")}
 DOORS = {
     ("scout", "learn"): "scout.py",  # `Scout.learn` is a lazy call to its right
     ("testing", "recipes"): "testing/methods.py",  # `check_method` fits, saves and loads

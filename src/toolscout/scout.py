@@ -17,7 +17,7 @@ from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings, load_settings
 from toolscout.database.documents import close_documents
 from toolscout.errors import NotFound, OverBudget, StoreError
-from toolscout.home import Address, find_root, local_folder, place_tenant, require_folder
+from toolscout.home import find_root, find_shared, local_folder, place_tenant, require_folder
 from toolscout.journal.events import describe_answer
 from toolscout.journal.journal import MAX_SEARCH_EVENTS, Journal, new_id
 from toolscout.recipes.engine import SearchEngine
@@ -82,7 +82,7 @@ class Scout:
         root = find_root(self.settings.place, self.settings.tenant)
         require_folder(root, name)
         place = place_tenant(root, name)
-        database = place if isinstance(place, Address) else None
+        database = find_shared(place)
         other = Scout.__new__(type(self))
         other._open(dataclasses.replace(self.settings, home=local_folder(place), tenant=name, database=database))
         return other

@@ -27,10 +27,7 @@ from toolscout.errors import ConfigError, StoreError
 from toolscout.indexes import BUILT_IN_INDEXES, VectorIndex, choose_index, find_index_class, new_index
 from toolscout.indexes.bm25 import BM25, CODE_SETTINGS, BM25Settings
 from toolscout.indexes.bm25_build import TERM_COUNTS_FORMAT, EarlierTerms, TermCounts
-from toolscout.indexes.engines.contract import is_engine, searches_words
-from toolscout.indexes.engines.reflect import Snapshot, open_index
-from toolscout.indexes.engines.search import EngineIndex
-from toolscout.indexes.engines.words import EngineWords, number_terms
+from toolscout.indexes.engine import Snapshot, WordsInEngine, find_engine
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.strings import Strings
 from toolscout.journal.evidence import Example
@@ -185,34 +182,37 @@ class Workspace:
         """
         exact, name = self.index_tools(catalogue, encoder, style), self.settings.index
         space = name_space(encoder, style, name)
-        if is_engine(name):
+        engine = find_engine(name)
+        if engine is not None:
             if catalogue.fingerprints is None:
                 return exact
             snapshot = Snapshot(catalogue.generation, catalogue.ids, catalogue.fingerprints)
-            make_terms = functools.partial(_weigh_terms, catalogue) if searches_words(name) else None
-            return catalogue.share(
-                f"{name}/{space}", lambda: open_index(self.settings, space, snapshot, exact, make_terms)
+            make = functools.partial(
+                engine.open_index, self.settings, space, snapshot, exact, functools.partial(_weigh_terms, catalogue)
             )
+            return catalogue.share(f"{name}/{space}", make)
         if name in BUILT_IN_INDEXES or not len(exact.ids):
             return exact
 
-        def make() -> VectorIndex:
+        def make_index() -> VectorIndex:
             index = new_index(name, exact.dim, self.settings)
             index.upsert(exact.ids, exact.vectors)
             if tuple(index.ids) != exact.ids:
                 raise ConfigError(f"index {name}: it does not hold the ids of the tools in ascending order")
             return index
 
-        return catalogue.share(f"{name}/{space}", make)
+        return catalogue.share(f"{name}/{space}", make_index)
 
     def index_nearest_words(
         self, catalogue: Catalogue, encoder: Encoder, style: str = "named", settings: BM25Settings = CODE_SETTINGS
-    ) -> BM25 | EngineWords:
+    ) -> BM25 | WordsInEngine:
         """Return the BM25 index, or the engine that holds its weights beside the vectors of an encoder."""
         nearest = self.index_nearest(catalogue, encoder, style)  # first, because its graph takes longest
         words = index_words(catalogue, settings)
-        if isinstance(nearest, EngineIndex) and searches_words(self.settings.index) and settings == CODE_SETTINGS:
-            return EngineWords(nearest, words)
+        engine = find_engine(self.settings.index)
+        is_in_engine = catalogue.fingerprints is not None and settings == CODE_SETTINGS
+        if engine is not None and engine.searches_words and is_in_engine:
+            return engine.search_words(nearest, words)
         return words
 
     def build_base(self, catalogue: Catalogue, model: Model) -> Stage:
@@ -256,10 +256,10 @@ class Workspace:
             )
 
 
-def _weigh_terms(catalogue: Catalogue, ids: Sequence[str]) -> list[dict[int, float]]:
-    """Return the weights of the terms of some tools, as an engine stores them."""
+def _weigh_terms(catalogue: Catalogue, ids: Sequence[str]) -> list[Mapping[str, float]]:
+    """Return the weights of the terms of some tools."""
     words = index_words(catalogue)
-    return [number_terms(words.weigh_tool(tool)) for tool in catalogue.tools(ids)]
+    return [words.weigh_tool(tool) for tool in catalogue.tools(ids)]
 
 
 def name_space(encoder: Encoder, style: str = "named", index: str = "") -> str:
@@ -267,7 +267,8 @@ def name_space(encoder: Encoder, style: str = "named", index: str = "") -> str:
 
     An engine that searches words too, such as `index` may name, keeps the weights of BM25 beside the vectors.
     """
-    words = [CODE_SETTINGS.fingerprint] if searches_words(index) else []
+    engine = find_engine(index) if index else None
+    words = [CODE_SETTINGS.fingerprint] if engine is not None and engine.searches_words else []
     return digest("dense/3", [encoder.fingerprint, style, *words])
 
 

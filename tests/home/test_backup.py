@@ -9,12 +9,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from toolscout_postgres.address import Address
 
 from conftest import fill
 from postgres_server import PostgresServer, describe
 from toolscout.database.documents import close_documents, read_document, write_document
 from toolscout.database.tenants import add_tenant, list_tenants
-from toolscout.home import Address, place_tenant
+from toolscout.home import place_tenant
 from toolscout.scout import Scout
 
 

@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toolscout_postgres import migrate
+from toolscout_postgres.address import Address
+from toolscout_postgres.migrate import migrate_home
 
 import traffic
 from postgres_server import describe
 from tests_cli import run
 from toolscout.access.policy_file import find_policy
-from toolscout.catalogue import migrate
-from toolscout.catalogue.migrate import migrate_home
 from toolscout.catalogue.store import Origin, Store
 from toolscout.database.tenants import add_tenant, list_tenants
 from toolscout.errors import ConfigError, StoreError
-from toolscout.home import Address, Home, describe_home, local_folder, place_tenant
+from toolscout.home import Home, describe_home, local_folder, place_tenant
 from toolscout.journal.journal import Journal
 from toolscout.learn.loop import learn
 from toolscout.models import champion

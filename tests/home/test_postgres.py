@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from toolscout_postgres.address import Address
+from toolscout_postgres.listener import LISTEN_AFTER_QUESTIONS
+from toolscout_postgres.spool import Spool
 
 import traffic
 from conftest import fill
@@ -19,11 +22,8 @@ from postgres_server import PostgresServer, describe
 from toolscout.catalogue.store import Origin, Store
 from toolscout.cli.main import main
 from toolscout.database import hold_lock
-from toolscout.database.listener import LISTEN_AFTER_QUESTIONS
 from toolscout.errors import ConfigError, MissingExtra, StoreError
-from toolscout.home import Address
 from toolscout.journal.journal import Journal
-from toolscout.journal.spool import Spool
 from toolscout.learn.loop import learn
 from toolscout.models import champion, model_store
 from toolscout.scout import Scout
@@ -259,7 +259,7 @@ def test_ready_says_that_the_database_does_not_answer(own_server: PostgresServer
 
 
 def test_a_full_spool_says_so_and_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolscout.journal.spool.MAX_SPOOLED_EVENTS", 2)
+    monkeypatch.setattr("toolscout_postgres.spool.MAX_SPOOLED_EVENTS", 2)
     with contextlib.closing(Spool(tmp_path)) as spool:
         rows = [(f"u{number}", "2026-01-01", "call", "c", None, "{}") for number in range(3)]
         spool.add(rows[:2])
@@ -272,7 +272,7 @@ def test_a_full_spool_says_so_and_keeps_what_it_has(tmp_path: Path, monkeypatch:
 
 WRITE = """
 import sys
-from toolscout.home import Address
+from toolscout_postgres.address import Address
 from toolscout.journal.journal import Journal
 from toolscout.catalogue.store import Origin, Store
 from toolscout.types import Tool
@@ -366,7 +366,7 @@ def test_a_stale_announcement_gives_no_wrong_answer(postgres: Address, monkeypat
         listener = scout.store._listener
         assert listener is not None
         wait_for(lambda: listener.generation is not None)
-        monkeypatch.setattr("toolscout.database.listener.LISTEN_POLL_S", 1000.0)
+        monkeypatch.setattr("toolscout_postgres.listener.LISTEN_POLL_S", 1000.0)
         listener.close()
         listener._is_connected = True  # it believes what it heard last
         other.enable("weather", False)

@@ -13,6 +13,8 @@ from typing import Any
 
 import anyio
 import pytest
+from toolscout_postgres.address import Address
+from toolscout_postgres.schema import Migration
 
 from conftest import fill
 from gateway.conftest import SERVERS, Agent, open_agent
@@ -21,13 +23,11 @@ from postgres_server import describe
 from tests_cli import run
 from toolscout.access.policy import Caller
 from toolscout.database import handles
-from toolscout.database.dialect import Migration
 from toolscout.database.documents import close_documents, write_document
 from toolscout.database.handles import SharedQuestions
 from toolscout.errors import StoreError, Unavailable
 from toolscout.gateway import handover
 from toolscout.gateway.handover import Handover
-from toolscout.home import Address
 from toolscout.journal import journal, schema
 from toolscout.scout import Scout
 
@@ -249,7 +249,7 @@ def test_a_version_is_refused_in_one_sentence_where_its_successor_took_something
 
 
 def test_the_handles_of_results_came_without_refusing_the_version_before(postgres: Address) -> None:
-    from toolscout.database.postgres import PostgresDatabase
+    from toolscout_postgres.database import PostgresDatabase
 
     write_document(postgres, "x", b"1")
     with contextlib.closing(PostgresDatabase(postgres, "files", handles_before())) as before:
@@ -258,7 +258,7 @@ def test_the_handles_of_results_came_without_refusing_the_version_before(postgre
 
 
 def handles_before() -> list[Any]:
-    from toolscout.database.documents import FILE_MIGRATIONS
+    from toolscout_postgres.schema import FILE_MIGRATIONS
 
     assert re.search("CREATE TABLE results", FILE_MIGRATIONS[-1].postgres)  # type: ignore[union-attr]
     return list(FILE_MIGRATIONS[:-1])

@@ -10,13 +10,14 @@ from typing import Any
 
 import psycopg
 import pytest
+from toolscout_postgres.address import Address
+from toolscout_postgres.listener import LISTEN_AFTER_QUESTIONS
 
 from conftest import fill
 from postgres_server import describe
 from toolscout.catalogue.store import MAX_IDS_IN_QUERY, Store
-from toolscout.database.listener import LISTEN_AFTER_QUESTIONS
 from toolscout.errors import Unavailable
-from toolscout.home import Address, Home
+from toolscout.home import Home
 from toolscout.recipes.engine import SearchEngine
 from toolscout.scout import Scout
 from toolscout.types import Search

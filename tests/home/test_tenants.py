@@ -15,6 +15,11 @@ import msgspec
 import psycopg
 import pytest
 from psycopg import sql
+from toolscout_postgres import database as postgres
+from toolscout_postgres.address import Address
+from toolscout_postgres.engines.connect import close_engine, open_engine
+from toolscout_postgres.engines.contract import CollectionState, identify_home
+from toolscout_postgres.schema import Migration, adapt_steps, translate_schema
 
 from conftest import fill
 from homes_in_postgres import find_place
@@ -27,14 +32,11 @@ from toolscout.access.tenants import TenantApp, TenantKeys
 from toolscout.catalogue import schema
 from toolscout.catalogue.store import Origin, Store
 from toolscout.config import Settings, load_settings
-from toolscout.database import hold_lock, postgres
-from toolscout.database.dialect import Migration, translate_schema
+from toolscout.database import hold_lock
 from toolscout.database.documents import read_document, write_document
 from toolscout.database.tenants import add_tenant, list_tenants, remove_tenant
 from toolscout.errors import ConfigError, Denied, NotFound, StoreError
-from toolscout.home import Address, Home, local_folder, place_tenant
-from toolscout.indexes.engines.connect import close_engine, open_engine
-from toolscout.indexes.engines.contract import CollectionState, identify_home
+from toolscout.home import Home, local_folder, place_tenant
 from toolscout.models import champion
 from toolscout.scout import Scout
 from toolscout.types import Tool
@@ -444,7 +446,8 @@ def test_a_role_that_sees_everything_is_refused_when_there_are_several_tenants(p
 
 
 def test_a_home_from_before_tenants_becomes_the_tenant_default(postgres: Address) -> None:
-    former = [step for step in schema.CATALOGUE_MIGRATIONS if not (isinstance(step, Migration) and step.first_rows)]
+    steps = adapt_steps("catalogue", schema.CATALOGUE_MIGRATIONS)
+    former = [step for step in steps if not (isinstance(step, Migration) and step.first_rows)]
     assert len(former) == len(schema.CATALOGUE_MIGRATIONS) - 1
     tool = Tool(id="mail/send", name="send")
     with contextlib.closing(postgres_connection(postgres)) as connection:  # as the version before wrote it

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from toolscout_postgres.engines import connect
+from toolscout_postgres.engines.connect import open_engine
+from toolscout_postgres.engines.contract import identify_home
+from toolscout_postgres.engines.reflect import Snapshot, compare
 
 from homes_in_postgres import name_home
 from postgres_server import PostgresServer, describe
 from tests_cli import run
-from toolscout.indexes.engines import connect
-from toolscout.indexes.engines.connect import open_engine
-from toolscout.indexes.engines.contract import identify_home
-from toolscout.indexes.engines.reflect import Snapshot, compare
 from toolscout.indexes.sparse import BM25
 from toolscout.scout import Scout
 from toolscout.testing import toy_tools
@@ -113,7 +113,7 @@ def test_doctor_says_what_differs_and_mends_it(place: tuple[str, str], monkeypat
         [state] = open_engine(scout.settings).list_collections(identify_home(scout.settings.place))
         collection = open_engine(scout.settings).collection(state.key)
         ids, vectors = collection.read_vectors()
-        from toolscout.indexes.engines.contract import ToolRows
+        from toolscout_postgres.engines.contract import ToolRows
 
         collection.change(ToolRows(["toy/stranger"], ["?"], vectors[:1]), ids[:2], state.mark.generation)
     report = run_doctor(home)
@@ -165,7 +165,7 @@ def test_a_milvus_file_serves_one_process_and_the_others_say_so(tmp_path: Path) 
 
 CHILD = """
     import os, signal, sys
-    from toolscout.indexes.engines import milvus, pgvector
+    from toolscout_postgres.engines import milvus, pgvector
     from toolscout.scout import Scout
 
     def die(*_, **__):
@@ -280,7 +280,7 @@ def test_milvus_scores_words_as_our_bm25_does(tmp_path: Path) -> None:
             for place_name in ("Oslo", "a shop", "the whole world, by hour")
         )
     ]
-    from toolscout.indexes.engines.words import EngineWords
+    from toolscout_postgres.engines.words import EngineWords
 
     index = f"milvus:{tmp_path / 'milvus.db'}"
     with Scout(tmp_path / "home", index=index, recipe="hybrid") as scout:

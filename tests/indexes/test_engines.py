@@ -8,19 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from toolscout_postgres.address import Address
+from toolscout_postgres.engines import milvus as milvus_module
+from toolscout_postgres.engines import pgvector as pgvector_module
+from toolscout_postgres.engines.connect import close_engine, open_engine
+from toolscout_postgres.engines.contract import CollectionKey, Mark, ToolRows, identify_home
+from toolscout_postgres.engines.reflect import Snapshot, compare, reflect
+from toolscout_postgres.engines.search import EngineIndex
 
 from postgres_server import describe
 from toolscout.arrays import Vectors
 from toolscout.config import Settings
 from toolscout.errors import ConfigError, UserError
-from toolscout.home import Address
 from toolscout.indexes import VectorIndex, new_index
-from toolscout.indexes.engines import milvus as milvus_module
-from toolscout.indexes.engines import pgvector as pgvector_module
-from toolscout.indexes.engines.connect import close_engine, open_engine
-from toolscout.indexes.engines.contract import CollectionKey, Mark, ToolRows, identify_home
-from toolscout.indexes.engines.reflect import Snapshot, compare, reflect
-from toolscout.indexes.engines.search import EngineIndex
 from toolscout.indexes.exact import Exact
 from toolscout.testing import check_index
 from toolscout.types import digest
@@ -286,7 +286,7 @@ def test_a_search_mends_what_somebody_else_changed(settings: Settings, monkeypat
     mend = lambda: reflect(collection, snapshot, sort_rows(ids, rows))  # noqa: E731
     index = EngineIndex(collection, snapshot.ids, mark=mend(), mend=mend)
     collection.change(ToolRows([], [], np.empty((0, DIM), dtype=np.float32)), ids[:10], 2)
-    monkeypatch.setattr("toolscout.indexes.engines.search.MARK_CHECK_S", 0.0)
+    monkeypatch.setattr("toolscout_postgres.engines.search.MARK_CHECK_S", 0.0)
     assert_equal_answers(index, make_exact(ids, rows), rows, 20)
     assert collection.read_mark() == Mark(3, 20)
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from toolscout.access.policy import Caller, Policies
 from toolscout.database.documents import read_document, stamp_document, write_document
 from toolscout.errors import ConfigError, StoreError
-from toolscout.home import Address, Home, local_folder
+from toolscout.home import Home, find_shared, local_folder
 from toolscout.privacy.private_files import make_private_folder, replace_file
 
 __all__ = ["POLICY_FILE", "LivePolicies", "find_policy", "open_policies", "put_policy", "stamp_file"]
@@ -27,7 +27,7 @@ def find_policy(home: Home) -> Path | None:
         StoreError: if the database does not answer. Nothing is served then without the policy.
     """
     file = local_folder(home) / POLICY_FILE
-    if not isinstance(home, Address):
+    if find_shared(home) is None:
         return file if file.exists() else None
     try:
         content = read_document(home, POLICY_FILE)
@@ -46,7 +46,7 @@ def put_policy(home: Home, file: Path) -> None:
     """
     Policies.load(file)
     content = file.read_bytes()
-    if isinstance(home, Address) and file.parent.resolve() != local_folder(home).resolve():
+    if find_shared(home) and file.parent.resolve() != local_folder(home).resolve():
         make_private_folder(local_folder(home))
         trial = local_folder(home) / f".{POLICY_FILE}.new"
         replace_file(trial, content)
@@ -86,7 +86,7 @@ class LivePolicies:
             StoreError: if the database does not answer. Nothing is served then without the policy.
         """
         self.path, self.version = path, 0
-        self._database = home if isinstance(home, Address) else None
+        self._database = find_shared(home) if home else None
         self._stamp = self._read_stamp()
         self._fetch()
         self.has_rules = is_required or self._stamp is not None

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from toolscout.database.documents import delete_document, list_documents, read_document, write_document
+from toolscout.database.documents import delete_document, read_document, write_document
+from toolscout.database.folder import open_home
 from toolscout.errors import Denied
-from toolscout.home import Address, Home
+from toolscout.home import Home
 from toolscout.privacy.sealing import SEALING_VARIABLE, CannotOpen, Sealer, find_sealer
 
 __all__ = ["IDENTITIES_FOLDER", "Vault", "list_entry_names"]
@@ -106,10 +106,7 @@ class Vault:
 
 def list_entry_names(home: Home) -> list[str]:
     """Return the names of all entries of a home."""
-    if isinstance(home, Address):
-        return [name for name in list_documents(home) if name.startswith(f"{IDENTITIES_FOLDER}/")]
-    folder: Path = home / IDENTITIES_FOLDER
-    return sorted(f"{IDENTITIES_FOLDER}/{path.name}" for path in folder.glob("*.sealed"))
+    return [name for name in open_home(home).list_documents(IDENTITIES_FOLDER) if name.endswith(".sealed")]
 
 
 def name_entry(person: str, url: str) -> str:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from toolscout.database import Connection, Migration, format_instant
+from toolscout.database import Connection, format_instant
 from toolscout.types import Tool
 
 __all__ = [
@@ -66,24 +66,10 @@ REMOTE_DOCUMENTS_MIGRATION: Final = """
         ON CONFLICT DO NOTHING
     """
 
-_FLIPS: Final = """
+FLIPS_MIGRATION: Final = """
     CREATE TABLE flips (id TEXT NOT NULL, at TEXT NOT NULL, fingerprint TEXT NOT NULL);
     CREATE INDEX flips_by_id ON flips (id, at);
     """
-# SQLite numbers the rows of every table by itself. PostgreSQL announces each generation to all machines.
-FLIPS_MIGRATION: Final = Migration(
-    _FLIPS,
-    f"""
-    {_FLIPS}
-    ALTER TABLE flips ADD COLUMN rowid INTEGER PRIMARY KEY;
-    CREATE FUNCTION announce_generation() RETURNS trigger LANGUAGE plpgsql AS $$
-        BEGIN
-            PERFORM pg_notify('toolscout_' || TG_TABLE_SCHEMA, NEW.value::text);
-            RETURN NULL;
-        END $$;
-    CREATE TRIGGER announce_generation AFTER UPDATE ON meta FOR EACH ROW EXECUTE FUNCTION announce_generation();
-    """,
-)
 
 ADDED: Final = """
     SELECT sources.name, added_at, origins.id FROM sources JOIN origins ON origins.id = sources.origin

@@ -13,16 +13,16 @@ from typing import Final
 
 import msgspec
 
-from toolscout.catalogue import approvals, hidden
+from toolscout.catalogue import approvals
 from toolscout.catalogue.approvals import Vet, Waiting
 from toolscout.catalogue.read_snapshot import LAST_CACHED, MIN_MAPPED_TOOLS, STAMP_KEY, read_snapshot
 from toolscout.catalogue.schema import CATALOGUE_MIGRATIONS
 from toolscout.catalogue.snapshot import Catalogue, allows
 from toolscout.catalogue.snapshot_files import SNAPSHOTS_FOLDER
 from toolscout.database import Connection, Database, now
-from toolscout.database.listener import GenerationListener
+from toolscout.database.folder import open_home
 from toolscout.errors import BadEntry, NotFound, StoreError
-from toolscout.home import Address, Home, local_folder
+from toolscout.home import Home, local_folder
 from toolscout.types import Tool, clean
 
 __all__ = ["Catalogue", "Changes", "Origin", "Source", "Store", "Waiting", "allows"]
@@ -109,14 +109,14 @@ class Store(Database):
         super().__init__(home, "catalogue", CATALOGUE_MIGRATIONS)
         self.pin, self.vet = pin, vet
         self.follower: Callable[[Connection], None] | None = None
-        self._listener = GenerationListener(home) if isinstance(home, Address) else None
+        self._listener = open_home(home).listen()
 
     # --- reading
 
     def generation(self) -> int:
         """Return the generation, which every change raises.
 
-        In a database, outside of a transaction, this is what was heard of it: see `GenerationListener`.
+        In a shared home, outside of a transaction, this is what was heard of it: see `GenerationListener`.
         """
         if self._listener and not self.in_transaction and (heard := self._listener.hear()) is not None:
             return heard
@@ -265,7 +265,7 @@ class Store(Database):
         bodies = {tool.id: (tool, tool.fingerprint) for tool in map(_make_storable, tools)}
         problems = tuple(problems)
         with self.writing() as connection:
-            for tool_id in hidden.list_hidden(connection):
+            for tool_id in _list_hidden(connection):
                 bodies.pop(tool_id, None)
             origin_id = _put_origin(connection, origin)
             before = connection.execute("SELECT origin, state FROM sources WHERE name = ?", (name,)).fetchone()
@@ -346,15 +346,18 @@ class Store(Database):
     def hidden(self) -> list[str]:
         """Return the ids of the hidden tools."""
         with self.reading() as connection:
-            return hidden.list_hidden(connection)
+            return _list_hidden(connection)
 
     def hide(self, ids: Sequence[str], hide: bool = True) -> None:
         """Hide tools until they are shown again: no sync brings them back. Or show them again from the next sync on."""
         with self.writing() as connection:
-            if hide:
-                hidden.hide_tools(connection, ids, now())
-            else:
-                hidden.show_tools(connection, ids)
+            for id in ids:
+                if not hide:
+                    connection.execute("DELETE FROM hidden WHERE id = ?", (id,))
+                    continue
+                connection.execute("INSERT INTO hidden VALUES (?, ?) ON CONFLICT (id) DO NOTHING", (id, now()))
+                connection.execute("DELETE FROM tools WHERE id = ?", (id,))
+                connection.execute("DELETE FROM quarantine WHERE id = ?", (id,))
             _raise_generation(connection)
 
     def keep(self, catalogue: Catalogue) -> None:
@@ -471,6 +474,10 @@ def _make_storable(tool: Tool) -> Tool:
 
 def _row(source: str, tool: Tool, fingerprint: str) -> tuple[str, str, str, str, bytes]:
     return tool.id, source, tool.name, fingerprint, msgspec.json.encode(tool)
+
+
+def _list_hidden(connection: Connection) -> list[str]:
+    return [id for (id,) in connection.execute("SELECT id FROM hidden ORDER BY id")]
 
 
 def _read_generation(connection: Connection) -> int:

@@ -13,7 +13,7 @@ from toolscout.catalogue.store import Changes, Origin, Source, Store, Waiting
 from toolscout.config import Settings
 from toolscout.database import BUSY_SECONDS, hold_lock
 from toolscout.errors import NotFound, SourceError, name_nearest
-from toolscout.home import Address
+from toolscout.home import find_shared
 from toolscout.sources.prepared import is_published, prepare
 from toolscout.types import Tool
 
@@ -149,7 +149,7 @@ class CatalogueManager:
             StoreError: if another machine reads the sources of the same home.
         """
         place = self.settings.place
-        if isinstance(place, Address):  # two replicas would read every source twice
+        if find_shared(place):  # two replicas would read every source twice
             refusal = f"Another `toolscout sync` is running on {place}. Wait for it to finish."
             with hold_lock(place, "sync", refusal, wait=BUSY_SECONDS if names else 0.0):
                 yield from self._sync(names)

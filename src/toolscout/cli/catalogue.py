@@ -29,7 +29,7 @@ from toolscout.cli.output import (
     with_scout,
 )
 from toolscout.errors import NotFound, SourceError, name_nearest
-from toolscout.indexes.engines.contract import EngineInUse
+from toolscout.indexes.engine import EngineInUse
 from toolscout.privacy import trusted_folders
 from toolscout.privacy.redaction import redact
 from toolscout.scout import Scout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import platform
@@ -9,7 +10,7 @@ import sqlite3
 import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import click
 
@@ -21,7 +22,6 @@ from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.checks.references import check_home
 from toolscout.cli.access import list_findings
 from toolscout.cli.encoder_report import describe_configured_encoder, print_encoder
-from toolscout.cli.engine_report import check_engine, describe_engine, print_engine
 from toolscout.cli.index_report import check_snapshots, describe_index, drop_damaged_snapshots, print_index
 from toolscout.cli.llm_report import describe_llm, print_llm
 from toolscout.cli.output import choose_home, count_things, echo, escape_line, json_option, print_json
@@ -32,6 +32,7 @@ from toolscout.encoders.pair_cache import PAIR_CACHE_FILE, PairCache
 from toolscout.errors import ConfigError, StoreError, Unavailable, UserError
 from toolscout.home import is_address
 from toolscout.llm import cache as replies
+from toolscout.plugins import REPORT_PLUGINS, list_plugins, load_plugin
 from toolscout.privacy.private_files import list_exposed, protect_tree
 from toolscout.sandbox.bubblewrap import find_bubblewrap
 from toolscout.sandbox.servers import SANDBOX_FILE, read_sandboxes
@@ -79,6 +80,40 @@ def doctor_command(ctx: click.Context, home: str | None, repair: bool, as_json: 
     return 0 if report["healthy"] else 1
 
 
+class DoctorReport(Protocol):
+    """A part of the report that a package adds, as a module that an entry point of `toolscout.reports` names."""
+
+    def describe(self, scout: Scout | None) -> Any:
+        """Return the part for JSON, under the name of the entry point."""
+
+    def check(self, scout: Scout) -> list[str]:
+        """Return one line for each problem."""
+
+    def print_report(self, report: Any) -> None:
+        """Print what `describe` returned."""
+
+
+def _load_reports() -> dict[str, DoctorReport]:
+    """Return the parts that packages add, without those that cannot be loaded: `_check_reports` names them."""
+    reports: dict[str, DoctorReport] = {}
+    for plugin in list_plugins(REPORT_PLUGINS):
+        with contextlib.suppress(ConfigError):
+            reports[plugin.name] = load_plugin(plugin)
+    return reports
+
+
+def _check_reports(scout: Scout) -> list[str]:
+    problems: list[str] = []
+    for plugin in list_plugins(REPORT_PLUGINS):
+        try:
+            report: DoctorReport = load_plugin(plugin)
+        except ConfigError as error:
+            problems.append(f"plug-in {plugin.name}: {error}")
+        else:
+            problems += report.check(scout)
+    return problems
+
+
 def _advise_restore(settings: Settings, part: str) -> list[str]:
     if settings.database is not None:
         return []
@@ -104,7 +139,7 @@ def _check_store(scout: Scout) -> list[str]:
         problems += [*(f"journal: {line}" for line in journal), *_advise_restore(scout.settings, "journal")]
     for path in _list_caches(scout.settings.home):
         problems += [f"{path.relative_to(scout.settings.home)}: {line}" for line in _check_cache(path)]
-    return [*problems, *check_snapshots(scout.settings), *check_engine(scout), *_check_sandboxes(scout.settings.home)]
+    return [*problems, *check_snapshots(scout.settings), *_check_reports(scout), *_check_sandboxes(scout.settings.home)]
 
 
 def _check_sandboxes(home: Path) -> list[str]:
@@ -164,7 +199,7 @@ def _repair_files(home: Path) -> list[str]:
 
 def _repair_catalogue(scout: Scout) -> list[str]:
     """Repair the catalogue, and compute missing vectors."""
-    differences = check_engine(scout)
+    differences = _check_reports(scout)
     try:
         done = scout.store.repair()
         if differences or len(scout.store.catalogue()):
@@ -208,7 +243,8 @@ def _build_report(settings: Settings, scout: Scout | None, findings: list[str], 
             "tools": n_tools,
         },
         "index": describe_index(settings, n_tools),
-        "engine": describe_engine(readable),
+        "engine": None,
+        **{name: report.describe(readable) for name, report in _load_reports().items()},
         **_describe_untrusted(readable),
         "unknown_names": check_home(readable) if readable else [],
         "sources": _list_unserved_sources(sources),
@@ -280,7 +316,8 @@ def _print_report(report: dict[str, Any]) -> None:
     print_index(report["index"])
     print_llm(report["llm"])
     print_plugins(report["plugins"])
-    print_engine(report["engine"])
+    for name, part in _load_reports().items():
+        part.print_report(report[name])
     _print_catalogue(report)
     for finding in report["suspicious"]:
         line = f"  suspicious: {finding['id']}: {finding['kind']} in {finding['field']}: {finding['message']}"

@@ -17,7 +17,7 @@ from toolscout.cli.serving import run_server
 from toolscout.cli.tenant import find_tenant_keys
 from toolscout.config import MIN_BUDGET, MIN_RESULT_BUDGET
 from toolscout.errors import SourceError
-from toolscout.home import DEFAULT_TENANT, Address, local_folder
+from toolscout.home import DEFAULT_TENANT, find_shared, local_folder
 from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
 from toolscout.sources.mcp_config import load_entries
@@ -150,7 +150,7 @@ def _load_profiles(scout: Scout, options: dict[str, Any]) -> Profiles:
     place = scout.settings.place
     profiles = Profiles(place)
     left_behind = local_folder(place) / PROFILE_FILE
-    if isinstance(place, Address) and not profiles.has_file and left_behind.exists():
+    if find_shared(place) and not profiles.has_file and left_behind.exists():
         echo(f"{left_behind} is not read: store it in the database with  toolscout profiles {left_behind}", err=True)
     if options["profile"]:
         profiles.require(options["profile"])

@@ -1,47 +1,5 @@
-"""The command `migrate`."""
+"""Moved to `toolscout_postgres.migrate_command`."""
 
-from __future__ import annotations
+from toolscout_postgres.migrate_command import migrate_command  # moved
 
-import shlex
-
-import click
-
-from toolscout.catalogue.migrate import has_catalogue, migrate_home
-from toolscout.cli.output import echo, json_option, print_json
-from toolscout.home import Address, Home, describe_home, parse_home, place_tenant
-
-
-@click.command("migrate")
-@click.argument("source", metavar="FROM")
-@click.argument("target", metavar="TO")
-@json_option
-def migrate_command(source: str, target: str, as_json: bool) -> None:
-    """Copy the home FROM to the empty home TO, and verify the copy.
-
-    Both are folders, or addresses such as postgresql://user@host/database. Catalogue, approvals,
-    journal, models, champion, policy, profiles and sign-ins are copied. Run it again after an interruption: it
-    continues. Stop everything that writes to FROM first.
-    """
-    new_home = _parse_home(target)
-    old_home = _parse_home(source)
-    migrated = migrate_home(old_home, new_home, lambda text: echo(text, err=True))
-    if as_json:
-        print_json(migrated)
-        return
-    echo(
-        f"{describe_home(new_home)} holds {migrated.tools:,} tools, {migrated.events:,} events and {migrated.models:,} "
-        "models now"
-    )
-    echo(f"the digests agree: catalogue {migrated.catalogue_digest}, journal {migrated.journal_digest}")
-    if migrated.other_tenants:
-        echo(f"other tenants were not copied: {', '.join(migrated.other_tenants)}. Copy each by itself:")
-    for name in migrated.other_tenants:
-        echo(f"  toolscout --home {shlex.quote(describe_home(new_home))} tenant add {name}")
-        homes = [place_tenant(home, name) for home in (old_home, new_home)]
-        if has_catalogue(homes[0]):
-            echo(f"  toolscout migrate {' '.join(shlex.quote(describe_home(home)) for home in homes)}")
-
-
-def _parse_home(text: str) -> Home:
-    home = parse_home(text)
-    return home if isinstance(home, Address) else home.absolute()
+__all__ = ["migrate_command"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolscout.cli.output import count_things, echo, escape_line, json_option, print_json, print_table, with_scout
-from toolscout.home import Address, Home
+from toolscout.home import Home, find_shared
 from toolscout.scout import Scout
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def status_command(scout: Scout, as_json: bool) -> None:
 
 def _print_gateways(gateways: Sequence[GatewayState], home: Home) -> None:
     if not gateways:
-        if isinstance(home, Address):
+        if find_shared(home):
             echo("No gateway of this home is running on this machine. Those of other machines answer at their /status.")
         else:
             echo("No gateway is running on this home. Start one with  toolscout gateway")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from toolscout.config import load_settings
 from toolscout.database.tenants import add_tenant, list_tenants, remove_tenant
 from toolscout.errors import NotFound, name_nearest
 from toolscout.home import DEFAULT_TENANT, Home, describe_home
-from toolscout.indexes.engines.connect import drop_collections
+from toolscout.indexes.engine import find_engine
 from toolscout.scout import Scout
 
 home_option = click.option("--home", metavar="DIR", help="Folder of the home, or the address of its database.")
@@ -86,7 +87,9 @@ def remove_command(ctx: click.Context, name: str, home: str | None, yes: bool) -
         click.confirm(f"Remove the catalogue, the journal, the models and the policy of tenant {name}?", abort=True)
     if name == DEFAULT_TENANT:
         remove_tenant(root, name)  # it refuses, before any vector is deleted
-    with drop_collections(load_settings(**choose_home(ctx, home, name))):
+    settings = load_settings(**choose_home(ctx, home, name))
+    engine = find_engine(settings.index)
+    with engine.drop_collections(settings) if engine else contextlib.nullcontext():
         remove_tenant(root, name)
     echo(f"{describe_home(root)} has no tenant {name} any more")
 

@@ -24,7 +24,15 @@ import platformdirs
 
 from toolscout.config.values import convert_values
 from toolscout.errors import ConfigError
-from toolscout.home import DEFAULT_TENANT, Address, Home, local_folder, place_tenant, require_folder
+from toolscout.home import (
+    DEFAULT_TENANT,
+    Home,
+    SharedHome,
+    find_shared,
+    local_folder,
+    place_tenant,
+    require_folder,
+)
 from toolscout.privacy import trusted_folders
 
 if sys.version_info >= (3, 11):
@@ -139,7 +147,7 @@ class Settings:
     The environment variable of a setting is `TOOLSCOUT_` and its name in capitals. In `toolscout.toml` it has its own
     name. `origins` says for each setting which of the four places its value came from. `ignored` names the settings of
     a file in the working directory that were not applied, because the user does not trust its folder. If `home` was the
-    address of a PostgreSQL database, `database` is that address, and `home` the folder of this machine beside it. Both
+    address that a package opens, `database` is that home, and `home` the folder of this machine beside it. Both
     are those of the tenant.
     """
 
@@ -201,7 +209,7 @@ class Settings:
     ray: str = ""
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
     ignored: tuple[str, ...] = dataclasses.field(default=(), compare=False)
-    database: Address | None = None
+    database: SharedHome | None = None
 
     @property
     def place(self) -> Home:
@@ -374,10 +382,10 @@ def _choose_home(values: Mapping[str, Any]) -> dict[str, Any]:
         NotFound: if a home that is a folder has no such tenant.
     """
     root = values.get("home", Settings().home)
-    tenant = values.get("tenant") or (root.tenant if isinstance(root, Address) else DEFAULT_TENANT)
+    tenant = values.get("tenant") or (DEFAULT_TENANT if isinstance(root, Path) else root.tenant)
     place = place_tenant(root, tenant)
     require_folder(root, tenant)
-    database = place if isinstance(place, Address) else None
+    database = find_shared(place)
     return {"home": local_folder(place), "tenant": tenant, "database": database}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolscout.errors import ConfigError
-from toolscout.home import Address, parse_home
+from toolscout.home import parse_home
 
 __all__ = ["convert_value", "convert_values"]
 
@@ -47,7 +47,7 @@ def convert_value(name: str, value: Any, kind: type, origin: str) -> Any:
         if kind is tuple:
             return _split_names(value)
         if name == "home" and str(value).strip():
-            return value if isinstance(value, Address) else parse_home(str(value))
+            return parse_home(str(value)) if isinstance(value, str | Path) else value
         if kind is Path:
             if not str(value).strip():
                 raise ValueError

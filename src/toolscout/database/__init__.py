@@ -1,6 +1,6 @@
-"""The databases of a home: SQLite files in a folder, or tables in a schema of PostgreSQL.
+"""The databases of a home: SQLite files in a folder, or what the package of another home keeps.
 
-`Database` runs on either engine, with the same numbered migrations. Caches are always files (`CacheDatabase`).
+`Database` runs on any engine, with the same numbered migrations. Caches are always files (`CacheDatabase`).
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from toolscout.database.dialect import Connection, Dialect, Migration
+from toolscout.database.folder import open_home
 from toolscout.database.sqlite import (
     BUSY_SECONDS,
     CacheDatabase,
@@ -21,10 +21,7 @@ from toolscout.database.sqlite import (
     now,
     rebuild_if_damaged,
 )
-from toolscout.home import Address, Home
-
-if TYPE_CHECKING:
-    from toolscout.database.postgres import PostgresDatabase
+from toolscout.home import Connection, Dialect, Home, PartDatabase
 
 __all__ = [
     "BUSY_SECONDS",
@@ -32,7 +29,7 @@ __all__ = [
     "Connection",
     "Database",
     "Dialect",
-    "Migration",
+    "PartDatabase",
     "SqliteDatabase",
     "alone",
     "format_instant",
@@ -57,11 +54,7 @@ def hold_lock(home: Home, name: str, refusal: str, *, wait: float = 0.0) -> Abst
     Raises:
         StoreError: if the lock was not free in time, or cannot be taken.
     """
-    if isinstance(home, Address):
-        from toolscout.database import postgres
-
-        return postgres.hold_lock(home, name, refusal, wait=wait)
-    return alone(home / name, refusal, wait=wait)
+    return open_home(home).hold_lock(name, refusal, wait=wait)
 
 
 class Database:
@@ -73,33 +66,25 @@ class Database:
         read_only: whether nothing can be written. Every write then raises StoreError.
     """
 
-    def __init__(
-        self, home: Home, part: str, migrations: Sequence[str | Migration], *, pragmas: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, home: Home, part: str, migrations: Sequence[str], *, pragmas: Sequence[str] = ()) -> None:
         """Open or create the part, and run the migrations that it has not seen.
 
         Args:
-            home: a folder, or the address of a database.
+            home: where the part is.
             part: its name. In a folder the file is `PART.db`.
-            migrations: the steps of its schema, in order, in the SQL of `toolscout.database.dialect`.
+            migrations: the steps of its schema, in order, in the SQL of SQLite.
             pragmas: see `SqliteDatabase`.
 
         Raises:
             StoreError: if it cannot be reached or created, is damaged, or was written by a newer version.
         """
         self.home = home
-        self._engine: SqliteDatabase | PostgresDatabase
-        if isinstance(home, Address):
-            from toolscout.database.postgres import PostgresDatabase
-
-            self._engine = PostgresDatabase(home, part, migrations)
-        else:
-            self._engine = SqliteDatabase(home / f"{part}.db", migrations, pragmas=pragmas)
+        self._engine: PartDatabase = open_home(home).open_database(part, migrations, pragmas=pragmas)
         self.label, self.dialect = self._engine.label, self._engine.dialect
 
     @property
     def path(self) -> Path:
-        """The SQLite file. A part in PostgreSQL has none."""
+        """The SQLite file. A part of another engine has none."""
         assert isinstance(self._engine, SqliteDatabase), f"{self.label} is no file"
         return self._engine.path
 
@@ -110,7 +95,7 @@ class Database:
 
     @property
     def connection(self) -> Connection:
-        """This thread's connection; in PostgreSQL only inside `reading`, `writing` or `session`."""
+        """This thread's connection; use it only inside `reading`, `writing` or `session`."""
         return self._engine.connection
 
     @property
@@ -132,10 +117,7 @@ class Database:
 
     def ask(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of one statement that only reads. By itself it sees one consistent state."""
-        if not isinstance(self._engine, SqliteDatabase):
-            return self._engine.ask(sql, parameters)
-        with self.reading() as connection:
-            return connection.execute(sql, parameters).fetchall()
+        return self._engine.ask(sql, parameters)
 
     def session(self) -> AbstractContextManager[Connection]:
         """Give this thread one connection for several transactions, for temporary tables."""

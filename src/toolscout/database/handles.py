@@ -14,25 +14,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from toolscout.database.documents import MODEL_PIECE_BYTES, open_files
-from toolscout.home import Address
+from toolscout.home import SharedHome
 from toolscout.privacy.private_files import make_private_folder, open_private
 
 __all__ = ["MAX_SHARED_RESULT_BYTES", "SharedQuestions", "fetch_result", "put_result", "share_secret"]
 
+RESULT_PIECE_BYTES: Final = 4_000_000
 MAX_SHARED_RESULT_BYTES: Final = 64 * 2**20  # a larger result stays on the machine that made the call
 RENEWAL_S: Final = 10.0  # a question that its replica has not renewed for this time is lost
 QUESTION_KEPT_S: Final = 3600.0
 _NOW: Final = "extract(epoch FROM clock_timestamp())"  # the clock of the database, which all replicas share
 
 
-def share_secret(address: Address, name: str) -> bytes:
+def share_secret(address: SharedHome, name: str) -> bytes:
     """Return the secret of a home under a name: 32 random bytes that all its replicas use. The first one makes it.
 
     Raises:
         StoreError: if the database does not answer.
     """
-    with open_files(address).writing() as connection:
+    with address.open_files().writing() as connection:
         connection.execute(
             "INSERT INTO documents VALUES (?, 1, ?) ON CONFLICT (name) DO NOTHING", (name, secrets.token_bytes(32))
         )
@@ -41,7 +41,7 @@ def share_secret(address: Address, name: str) -> bytes:
     return bytes(row[0])
 
 
-def put_result(address: Address, handle: str, about: bytes, file: Path, kept_s: float) -> bool:
+def put_result(address: SharedHome, handle: str, about: bytes, file: Path, kept_s: float) -> bool:
     """Store a result for all replicas, and remove those that are older than `kept_s`.
 
     Args:
@@ -59,7 +59,7 @@ def put_result(address: Address, handle: str, about: bytes, file: Path, kept_s: 
     """
     if file.stat().st_size > MAX_SHARED_RESULT_BYTES:
         return False
-    with open_files(address).writing() as connection:
+    with address.open_files().writing() as connection:
         connection.execute("DELETE FROM results WHERE at < ?", (time.time() - kept_s,))
         connection.execute("INSERT INTO results VALUES (?, ?, ?)", (handle, time.time(), about))
         for piece, body in enumerate(_read_pieces(file)):
@@ -67,13 +67,13 @@ def put_result(address: Address, handle: str, about: bytes, file: Path, kept_s: 
     return True
 
 
-def fetch_result(address: Address, handle: str, file: Path) -> bytes | None:
+def fetch_result(address: SharedHome, handle: str, file: Path) -> bytes | None:
     """Write the bytes of a stored result to a new file. Returns what is known of it; None: there is no such result.
 
     Raises:
         StoreError: if the database does not answer.
     """
-    with open_files(address).reading() as connection:
+    with address.open_files().reading() as connection:
         row = connection.execute("SELECT about FROM results WHERE handle = ?", (handle,)).fetchone()
         if row is None:
             return None
@@ -90,13 +90,13 @@ def fetch_result(address: Address, handle: str, file: Path) -> bytes | None:
 class SharedQuestions:
     """The questions to users that wait at any replica, with their answers and what came of them."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: SharedHome) -> None:
         """Use the database of a home. It is opened with the first question."""
         self._address = address
 
     def offer(self, handle: str, caller: str) -> None:
         """Let other replicas take the answer to a question of this one. `caller`: a mark of who may answer."""
-        with open_files(self._address).session() as connection:
+        with self._address.open_files().session() as connection:
             connection.execute(f"DELETE FROM questions WHERE renewed_at < {_NOW} - ?", (QUESTION_KEPT_S,))
             connection.execute(f"INSERT INTO questions VALUES (?, ?, {_NOW}, NULL, NULL)", (handle, caller))
 
@@ -105,20 +105,20 @@ class SharedQuestions:
 
         None: there is no answer, or its caller has given the request up since.
         """
-        with open_files(self._address).session() as connection:
+        with self._address.open_files().session() as connection:
             query = f"UPDATE questions SET renewed_at = {_NOW} WHERE handle = ? RETURNING answer"
             row = connection.execute(query, (handle,)).fetchone()
         return None if row is None or row[0] is None else bytes(row[0])
 
     def withdraw(self, handle: str) -> bool:
         """Close a question that got its answer here, or was given up. Returns whether no other replica answered it."""
-        with open_files(self._address).session() as connection:
+        with self._address.open_files().session() as connection:
             query = "DELETE FROM questions WHERE handle = ? AND answer IS NULL"
             return connection.execute(query, (handle,)).rowcount > 0
 
     def answer(self, handle: str, caller: str, answer: bytes) -> bool:
         """Give the replica that waits the answer of its caller. Returns whether the question was still open."""
-        with open_files(self._address).session() as connection:
+        with self._address.open_files().session() as connection:
             query = (
                 "UPDATE questions SET answer = ? WHERE handle = ? AND caller = ? AND answer IS NULL "
                 f"AND renewed_at > {_NOW} - ?"
@@ -127,19 +127,19 @@ class SharedQuestions:
 
     def give_up(self, handle: str, caller: str) -> None:
         """Forget an answered question, because its caller no longer waits for what comes of it."""
-        with open_files(self._address).session() as connection:
+        with self._address.open_files().session() as connection:
             connection.execute(
                 "DELETE FROM questions WHERE handle = ? AND caller = ? AND answer IS NOT NULL", (handle, caller)
             )
 
     def finish(self, handle: str, outcome: bytes) -> None:
         """Hand what came of the request to the replica that took the answer."""
-        with open_files(self._address).session() as connection:
+        with self._address.open_files().session() as connection:
             connection.execute("UPDATE questions SET outcome = ? WHERE handle = ?", (outcome, handle))
 
     def take(self, handle: str) -> tuple[bytes | None, bool]:
         """Return what came of an answered question, and whether the replica that works on it still runs."""
-        with open_files(self._address).session() as connection:
+        with self._address.open_files().session() as connection:
             query = f"SELECT outcome, renewed_at > {_NOW} - ? FROM questions WHERE handle = ?"
             row = connection.execute(query, (RENEWAL_S, handle)).fetchone()
             if row is None:
@@ -151,5 +151,5 @@ class SharedQuestions:
 
 def _read_pieces(file: Path) -> Iterator[bytes]:
     with contextlib.closing(file.open("rb")) as stream:
-        while piece := stream.read(MODEL_PIECE_BYTES):
+        while piece := stream.read(RESULT_PIECE_BYTES):
             yield piece

@@ -21,8 +21,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from toolscout.database.dialect import SQLITE, Migration
 from toolscout.errors import StoreError
+from toolscout.home import SQLITE
 from toolscout.privacy.private_files import make_private_folder, open_private, tighten
 
 __all__ = [
@@ -109,7 +109,7 @@ class SqliteDatabase:
 
     dialect = SQLITE
 
-    def __init__(self, path: Path, migrations: Sequence[str | Migration], *, pragmas: Sequence[str] = ()) -> None:
+    def __init__(self, path: Path, migrations: Sequence[str], *, pragmas: Sequence[str] = ()) -> None:
         """Open or create the file, and run the migrations that it has not seen.
 
         Args:
@@ -121,7 +121,7 @@ class SqliteDatabase:
             StoreError: if it is damaged or no database, cannot be created, or was written by a newer version.
         """
         self.path, self._pragmas = path, tuple(pragmas)
-        self._migrations = tuple(step.sqlite if isinstance(step, Migration) else step for step in migrations)
+        self._migrations = tuple(migrations)
         self.read_only = False
         self._uri_query = ""  # "mode=ro" or "immutable=1" opens the file for reading only
         self._local = threading.local()  # per thread: `connection`, and `busy`, a lock held while it is in use
@@ -303,6 +303,11 @@ class SqliteDatabase:
             finally:
                 if connection.in_transaction:
                     connection.execute("COMMIT")
+
+    def ask(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of one statement that only reads. By itself it sees one consistent state."""
+        with self.reading() as connection:
+            return connection.execute(sql, parameters).fetchall()
 
     @contextlib.contextmanager
     def session(self) -> Iterator[sqlite3.Connection]:

@@ -18,7 +18,7 @@ import msgspec
 from toolscout.access.policy import Caller
 from toolscout.database.handles import SharedQuestions, share_secret
 from toolscout.errors import StoreError, Unavailable, UserError
-from toolscout.home import Address, Home
+from toolscout.home import Home, find_shared
 
 if TYPE_CHECKING:
     import anyio
@@ -151,12 +151,14 @@ class Handover:
 
 def make_handover(home: Home, run_in_thread: RunInThread) -> Handover | None:
     """Return the handover of a home that replicas share. None: the home is a folder."""
-    return Handover(SharedQuestions(home), run_in_thread) if isinstance(home, Address) else None
+    shared = find_shared(home)
+    return Handover(SharedQuestions(shared), run_in_thread) if shared else None
 
 
 def read_state_key(home: Home) -> bytes:
     """Return the key that seals what clients bring back with an answer. All replicas of a home have the same."""
-    return share_secret(home, STATE_KEY) if isinstance(home, Address) else secrets.token_bytes(32)
+    shared = find_shared(home)
+    return share_secret(shared, STATE_KEY) if shared else secrets.token_bytes(32)
 
 
 def _mark(caller: Caller) -> str:

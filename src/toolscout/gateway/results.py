@@ -22,7 +22,7 @@ from toolscout.database.handles import fetch_result, put_result
 from toolscout.errors import NotFound, StoreError, Unavailable
 from toolscout.gateway.result_cut import NOTE_TOKENS, BlockCutter, prune_value
 from toolscout.gateway.text import BYTES_PER_TOKEN, count_tokens
-from toolscout.home import Address, Home
+from toolscout.home import Home, find_shared
 from toolscout.privacy.credentials import Cover
 from toolscout.privacy.private_files import make_private_folder, open_private, replace_file, tighten
 from toolscout.sources.json_stream import JsonPath
@@ -96,7 +96,7 @@ class Results:
 
     def __init__(self, folder: Path, budget: int, home: Home | None = None) -> None:
         self.folder, self.budget = folder, budget
-        self._shared = home if isinstance(home, Address) else None  # where other replicas find the results too
+        self._shared = find_shared(home) if home is not None else None  # where other replicas find the results too
         self._purged_at = float("-inf")
 
     def within(self, budget: int | None) -> Results:

@@ -21,15 +21,13 @@ from typing import Final
 
 from toolscout import plugins
 from toolscout.config import Settings
-from toolscout.errors import ConfigError, UserError
-from toolscout.indexes.engines.contract import ENGINE_NAMES
+from toolscout.errors import ConfigError, MissingExtra, UserError
 from toolscout.indexes.exact import Exact, VectorIndex
 from toolscout.indexes.large import LARGE_NAMES, MIN_ANN_TOOLS, find_large, require_large
 from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, place, rank, spread, top_k
 
 __all__ = [
     "BUILT_IN_INDEXES",
-    "ENGINE_NAMES",
     "MIN_ANN_TOOLS",
     "Mask",
     "Spread",
@@ -46,6 +44,8 @@ __all__ = [
 ]
 
 BUILT_IN_INDEXES: Final = ("auto", "exact", "ann")
+#: Index → the extra of toolscout that brings it.
+EXTRAS_OF_INDEXES: Final = {"pgvector": "postgres", "milvus": "milvus"}
 
 
 def new_index(name: str, dim: int, settings: Settings) -> VectorIndex:
@@ -62,14 +62,13 @@ def new_index(name: str, dim: int, settings: Settings) -> VectorIndex:
     if name in BUILT_IN_INDEXES:
         return find_index_class(name)(dim)
     plugin_name, _, argument = name.partition(":")
-    if plugin_name in ENGINE_NAMES:
-        from toolscout.indexes.engines.reflect import open_empty
-
-        return open_empty(name, dim, settings)
     plugin = None if plugin_name in LARGE_NAMES else plugins.find_plugin(plugins.INDEX_PLUGINS, plugin_name)
     if plugin is None:
+        if plugin_name in EXTRAS_OF_INDEXES:
+            extra = EXTRAS_OF_INDEXES[plugin_name]
+            raise MissingExtra(f"index {plugin_name}: it needs another package. Run  pip install 'toolscout[{extra}]'")
         plugin_names = {plugin.name for plugin in plugins.list_plugins(plugins.INDEX_PLUGINS)} - LARGE_NAMES
-        names = [*BUILT_IN_INDEXES, *ENGINE_NAMES, *sorted(plugin_names)]
+        names = dict.fromkeys([*BUILT_IN_INDEXES, *EXTRAS_OF_INDEXES, *sorted(plugin_names)])
         raise ConfigError(f"index: expected the name of an index of {', '.join(names)}, found {name!r}")
     make_index = plugins.load_function(plugin)
     try:

@@ -21,12 +21,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from toolscout.database import BUSY_SECONDS, Connection, Database, Dialect, now
-from toolscout.database.dialect import SQLITE
+from toolscout.database.folder import open_home
 from toolscout.errors import SourceError, StoreError
-from toolscout.home import Address, Home
+from toolscout.home import Home
 from toolscout.journal.events import EVENTS, build_line, encode_fields, parse_row
-from toolscout.journal.schema import EVENT_COLUMNS, IMPORT_TABLE, JOURNAL_MIGRATIONS, LAST_ROW, PUT_EVENT, TAKE_WAITING
-from toolscout.journal.shared import SharedWriter, is_absence
+from toolscout.journal.schema import EVENT_COLUMNS, IMPORT_TABLE, JOURNAL_MIGRATIONS, PUT_EVENT, TAKE_WAITING
 from toolscout.privacy.redaction import redact
 
 __all__ = [
@@ -38,6 +37,7 @@ __all__ = [
     "Pruned",
     "Trail",
     "new_id",
+    "read_rows",
     "redact",
 ]
 
@@ -140,7 +140,7 @@ class Journal(Database):
             keep_days: number of days that events stay; 0: for ever.
         """
         super().__init__(home, "journal", JOURNAL_MIGRATIONS, pragmas=self.pragmas())
-        self._shared = SharedWriter(self, home) if isinstance(home, Address) else None
+        self._shared = open_home(home).open_journal_writer(self)
         self.queries, self.personal = queries, personal
         if keep_days and not self.read_only:
             try:
@@ -176,8 +176,8 @@ class Journal(Database):
             ):
                 return 0
         with self.writing() as connection:
-            if self.dialect is not SQLITE:
-                connection.execute(f"UPDATE pruned SET last = ({LAST_ROW})")
+            if self.dialect.note_last_event:
+                connection.execute(self.dialect.note_last_event)
             removed = connection.execute(f"DELETE FROM events WHERE {where}", (next_day, instant)).rowcount
         self._empty_log()
         return removed
@@ -185,9 +185,9 @@ class Journal(Database):
     def _compact(self) -> bool:
         """Rewrite the file without free pages. Returns False if others were using it all the time.
 
-        PostgreSQL frees the pages of removed rows by itself.
+        A server frees the pages of removed rows by itself.
         """
-        if self.dialect is not SQLITE:
+        if not self.dialect.is_file:
             return True
         connection = self.connection
         connection.execute(f"PRAGMA busy_timeout = {int(VACUUM_WAIT_S * 1000)}")
@@ -202,7 +202,7 @@ class Journal(Database):
 
     def _empty_log(self) -> bool:
         """Empty the write-ahead log, which has former pages, into the file. Returns False if others are reading it."""
-        if self.dialect is not SQLITE:
+        if not self.dialect.is_file:
             return True
         with self.errors():
             (busy, _, _) = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -291,7 +291,7 @@ class Journal(Database):
                 )
                 return len(events.fetchall()) >= MAX_SEARCH_EVENTS
         except StoreError as error:
-            if self._shared is not None and is_absence(error):
+            if self._shared is not None and self._shared.is_absence(error):
                 return False
             raise
 
@@ -333,9 +333,10 @@ class Journal(Database):
 
     def read_bounds(self) -> tuple[int, int]:
         """Return the row ids of the oldest event that is there and of the newest ever written; 0: there is none."""
-        newest = "SELECT seq FROM sqlite_sequence WHERE name = 'events'" if self.dialect is SQLITE else LAST_ROW
         with self.reading() as connection:
-            first, last = connection.execute(f"SELECT (SELECT min(id) FROM events), ({newest})").fetchone()
+            first, last = connection.execute(
+                f"SELECT (SELECT min(id) FROM events), ({self.dialect.last_event})"
+            ).fetchone()
             return int(first or 0), int(last or 0)
 
     def trails(self, *, after: int = 0, until: int | None = None) -> Iterator[Trail]:
@@ -498,3 +499,25 @@ def _find_instant(days: float) -> str:
     except OverflowError:
         moment = datetime.min.replace(tzinfo=timezone.utc) + timedelta(days=1)
     return moment.isoformat()
+
+
+def read_rows(
+    journal: Journal, event: str, *, after: int = 0, until: int, limit: int, newest: bool = False
+) -> list[tuple[int, dict[str, Any]]]:
+    """Return (row id, export line) of events of a kind, in the order of writing.
+
+    Args:
+        journal: the journal.
+        event: the kind.
+        after: events with a row id above this.
+        until: events with a row id up to this.
+        limit: maximum number of events.
+        newest: whether the newest are returned if there are more; otherwise the oldest.
+    """
+    with journal.reading() as connection:
+        rows = connection.execute(
+            "SELECT id, uid, at, event, caller, body FROM events WHERE event = ? AND id > ? AND id <= ? "
+            f"ORDER BY id {'DESC' if newest else 'ASC'} LIMIT ?",
+            (event, after, until, limit),
+        ).fetchall()
+    return [(row[0], build_line(*row[1:])) for row in (reversed(rows) if newest else rows)]

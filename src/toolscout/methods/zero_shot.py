@@ -13,8 +13,7 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import ENGLISH, Encoder, get_languages
 from toolscout.encoders.static import load_static
 from toolscout.errors import ConfigError
-from toolscout.indexes.engines.words import EngineWords
-from toolscout.indexes.sparse import CODE_SETTINGS, PLAIN_SETTINGS, BM25Settings
+from toolscout.indexes.sparse import BM25, CODE_SETTINGS, PLAIN_SETTINGS, BM25Settings
 from toolscout.indexes.standard import StandardScores
 from toolscout.indexes.words import Tokenizer
 from toolscout.methods import BaseRule
@@ -148,7 +147,7 @@ class Hybrid(_Plain):
         encode: EncodeQueries = functools.partial(encoder.encode, kind="query")
         if options.everyday:
             expanded = expand_words(catalogue, options.index_settings(), options.everyday)
-            words = EngineWords(words.nearest, expanded) if isinstance(words, EngineWords) else expanded
+            words = expanded if isinstance(words, BM25) else words.with_words(expanded)
             if encoder.cheap:  # another one would take nearly twice as long
                 encode = functools.partial(encode_expanded, encoder=encoder, words=expanded)
         fused = Fuse(

@@ -23,12 +23,13 @@ from typing import Final, Literal
 import msgspec
 
 from toolscout.database import BUSY_SECONDS, hold_lock, now
-from toolscout.database.documents import Stamp, read_document, stamp_document, write_document
+from toolscout.database.documents import read_document, stamp_document, write_document
+from toolscout.database.folder import open_home
 from toolscout.errors import Changed, NotFound, StoreError, name_nearest
-from toolscout.home import Address, Home, describe_home, local_folder
+from toolscout.home import Home, Stamp, describe_home, find_shared, local_folder
 from toolscout.models import model_store
 from toolscout.models.model_store import Manifest
-from toolscout.models.sharing import fetch_model, list_shared, publish_model
+from toolscout.models.sharing import fetch_model, publish_model
 
 __all__ = [
     "Promotion",
@@ -69,9 +70,8 @@ def shelf(home: Home) -> Path:
 
 def list_models(home: Home) -> list[tuple[Path, Manifest | str]]:
     """List the models of a home, as `model_store.list_models` does."""
-    if isinstance(home, Address):
-        for name in list_shared(home):
-            fetch_model(home, shelf(home) / name)
+    for name in open_home(home).list_models():
+        fetch_model(home, shelf(home) / name)
     return model_store.list_models(shelf(home))
 
 
@@ -189,8 +189,8 @@ def rollback(home: Home, *, of: str | None = None) -> Promotion | None:
 
 
 def _has_model(home: Home, name: str) -> bool:
-    if isinstance(home, Address):
-        return name in list_shared(home)
+    if shared := find_shared(home):
+        return name in shared.list_models()
     return (shelf(home) / name / model_store.MANIFEST).is_file()
 
 

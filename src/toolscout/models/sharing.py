@@ -1,4 +1,4 @@
-"""Models of a home in PostgreSQL: stored in the database, unpacked and verified on each machine that uses them.
+"""Models of a shared home: stored in the home, unpacked and verified on each machine that uses them.
 
 In a folder there is nothing to share, and every function here returns at once.
 """
@@ -9,13 +9,13 @@ import shutil
 from pathlib import Path
 
 from toolscout.database import BUSY_SECONDS, alone
-from toolscout.database.documents import open_files, read_tree, write_tree
+from toolscout.database.folder import open_home
 from toolscout.errors import NotFound, StoreError
-from toolscout.home import Address, Home
+from toolscout.home import Home, SharedHome, find_shared
 from toolscout.models import model_store
 from toolscout.privacy.private_files import make_private_folder, sync_folder, sync_tree
 
-__all__ = ["fetch_model", "forget_model", "list_shared", "publish_model"]
+__all__ = ["fetch_model", "forget_model", "publish_model"]
 
 
 def publish_model(home: Home, folder: Path) -> None:
@@ -24,13 +24,8 @@ def publish_model(home: Home, folder: Path) -> None:
     Raises:
         NotFound, StoreError: if there is no sound model in the folder.
     """
-    if isinstance(home, Address):
-        write_tree(home, folder.name, model_store.verify(folder).digest, folder)
-
-
-def list_shared(address: Address) -> dict[str, str]:
-    """Return name → digest of the manifest, for the models in the database."""
-    return dict(open_files(address).ask("SELECT name, digest FROM models ORDER BY name"))
+    if shared := find_shared(home):
+        shared.write_model(folder.name, model_store.verify(folder).digest, folder)
 
 
 def fetch_model(home: Home, folder: Path) -> None:
@@ -41,22 +36,21 @@ def fetch_model(home: Home, folder: Path) -> None:
     Raises:
         StoreError: if what the database holds is damaged.
     """
-    if not isinstance(home, Address):
-        return
-    rows = open_files(home).ask("SELECT digest FROM models WHERE name = ?", (folder.name,))
-    if not rows or _read_digest(folder) == rows[0][0]:
+    shared = find_shared(home)
+    digest = shared.list_models().get(folder.name) if shared else None
+    if shared is None or digest is None or _read_digest(folder) == digest:
         return
     refusal = f"{folder}: another process is unpacking models. Try again."
     with alone(folder.parent / "fetch.db", refusal, wait=BUSY_SECONDS):
-        if _read_digest(folder) != rows[0][0]:
-            _unpack(home, folder, rows[0][0])
+        if _read_digest(folder) != digest:
+            _unpack(shared, folder, digest)
 
 
-def _unpack(home: Address, folder: Path, digest: str) -> None:
+def _unpack(home: SharedHome, folder: Path, digest: str) -> None:
     aside = folder.with_name(f".{folder.name}.fetched")
     shutil.rmtree(aside, ignore_errors=True)
     make_private_folder(aside)
-    read_tree(home, folder.name, aside)
+    home.read_model(folder.name, aside)
     try:
         actual = model_store.verify(aside).digest
     except NotFound:
@@ -78,9 +72,7 @@ def _unpack(home: Address, folder: Path, digest: str) -> None:
 
 def forget_model(home: Home, name: str) -> None:
     """Delete a model from the database of the home. Its folder stays."""
-    if isinstance(home, Address):
-        with open_files(home).writing() as connection:
-            connection.execute("DELETE FROM models WHERE name = ?", (name,))
+    open_home(home).delete_model(name)
 
 
 def _read_digest(folder: Path) -> str | None:

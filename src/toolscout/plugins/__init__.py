@@ -18,9 +18,11 @@ from toolscout.errors import ConfigError
 __all__ = [
     "BUILT_IN_NAMES",
     "ENCODER_PLUGINS",
+    "HOME_PLUGINS",
     "INDEX_PLUGINS",
     "METHOD_PLUGINS",
     "PLUGIN_GROUPS",
+    "REPORT_PLUGINS",
     "SOURCE_PLUGINS",
     "Plugin",
     "explain_refusal",
@@ -34,7 +36,9 @@ SOURCE_PLUGINS: Final = "toolscout.sources"
 ENCODER_PLUGINS: Final = "toolscout.encoders"
 METHOD_PLUGINS: Final = "toolscout.methods"
 INDEX_PLUGINS: Final = "toolscout.indexes"
-PLUGIN_GROUPS: Final = (SOURCE_PLUGINS, ENCODER_PLUGINS, METHOD_PLUGINS, INDEX_PLUGINS)
+HOME_PLUGINS: Final = "toolscout.homes"
+REPORT_PLUGINS: Final = "toolscout.reports"  # parts of what `toolscout doctor` says
+PLUGIN_GROUPS: Final = (SOURCE_PLUGINS, ENCODER_PLUGINS, METHOD_PLUGINS, INDEX_PLUGINS, HOME_PLUGINS)
 PLUGIN_NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 MIN_NAME_CHARS: Final = 2  # `c:` begins a path on Windows
 #: Names that belong to toolscout, which no plug-in may take. The names of recipes are in their registry.
@@ -45,7 +49,8 @@ BUILT_IN_NAMES: Final = {
     ),
     ENCODER_PLUGINS: frozenset({"static", "compact", "minilm", "onnx", "http", "https"}),
     METHOD_PLUGINS: frozenset[str](),
-    INDEX_PLUGINS: frozenset({"exact", "pgvector", "milvus"}),
+    INDEX_PLUGINS: frozenset({"exact"}),
+    HOME_PLUGINS: frozenset({"file"}),
 }
 
 

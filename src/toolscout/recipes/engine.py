@@ -6,6 +6,7 @@ It keeps one pipeline for each selection of recipe and model, over the present g
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
@@ -26,8 +27,8 @@ from toolscout.config import Settings
 from toolscout.database import Connection
 from toolscout.encoders import Encoder, Vectors
 from toolscout.errors import ConfigError, StoreError, Unavailable, UserError
-from toolscout.indexes.engines.connect import close_engine, open_engine
-from toolscout.indexes.engines.contract import identify_home, is_engine
+from toolscout.indexes import BUILT_IN_INDEXES
+from toolscout.indexes.engine import find_engine
 from toolscout.journal.call_order import CallOrder
 from toolscout.journal.evidence import LiveEvidence
 from toolscout.journal.journal import Journal
@@ -83,7 +84,7 @@ class SearchEngine:
         self._champion: SelectionKey | None = None
         self._switch: ChampionSwitch | None = None
         self._orders: CallOrder | None = None
-        if settings.index == "pgvector" and settings.database is not None:
+        if settings.database is not None and settings.index not in BUILT_IN_INDEXES:
             store.follower = self._follow_catalogue
 
     @functools.cached_property
@@ -95,7 +96,9 @@ class SearchEngine:
         """Close the file of the vectors, the engine of the index and the language model, if they are open."""
         self.stop_switching()
         self.llm.close()
-        close_engine(self.settings)
+        with contextlib.suppress(ConfigError):  # a plug-in that cannot be loaded has opened nothing
+            if engine := find_engine(self.settings.index):
+                engine.close(self.settings)
         if "vectors" in self.__dict__:
             self.vectors.close()
 
@@ -133,7 +136,7 @@ class SearchEngine:
             return self._run_unless_down(selection, batch)
         except Unavailable as error:
             fallback = registry.recipe(selection.recipe).fallback
-            if is_engine(self.settings.index):
+            if find_engine(self.settings.index):
                 fallback = fallback or WITHOUT_ENGINE
             if fallback is None:
                 raise
@@ -373,18 +376,17 @@ class SearchEngine:
 
         An encoder that takes long does not hold up the transaction: the vectors of new tools then follow it.
         """
-        from toolscout.database.postgres import PostgresConnection
-        from toolscout.indexes.engines.pgvector import PgvectorEngine
+        if engine := find_engine(self.settings.index):
+            engine.follow_catalogue(self.settings, connection, self._make_cheap_encoders)
 
-        assert isinstance(connection, PostgresConnection)
-        engine = open_engine(self.settings)
-        assert isinstance(engine, PgvectorEngine)
+    def _make_cheap_encoders(self) -> dict[str, Callable[[Sequence[Tool]], Vectors]]:
+        """Return space → the encoder for tools of the setting `recipe`, unless it takes long."""
         encoder = self._load_encoder(Selection(self.settings.recipe))
         encoders: dict[str, Callable[[Sequence[Tool]], Vectors]] = {}
         if not isinstance(encoder, str) and encoder.cheap:
             encode = functools.partial(Workspace(encoder, self.settings).encode_tools, encoder)
             encoders[name_space(encoder)] = encode
-        engine.follow(connection.raw, identify_home(self.settings.place), encoders)
+        return encoders
 
     def _load_encoder(self, selection: Selection) -> str | Encoder:
         name, is_needed = self.selector.encoder(selection)

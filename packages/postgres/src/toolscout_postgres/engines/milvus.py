@@ -27,12 +27,13 @@ import numpy as np
 from toolscout.arrays import Ints, Vectors
 from toolscout.config import Settings
 from toolscout.errors import StoreError, Unavailable, UserError, require
-from toolscout.indexes.engines.contract import (
+from toolscout.indexes.engine import EngineInUse
+from toolscout.privacy.private_files import make_private_folder
+from toolscout_postgres.engines.contract import (
     UNFINISHED,
     Candidates,
     CollectionKey,
     CollectionState,
-    EngineInUse,
     Mark,
     Numbers,
     ToolRows,
@@ -40,7 +41,6 @@ from toolscout.indexes.engines.contract import (
     hash_number,
     number_sources,
 )
-from toolscout.privacy.private_files import make_private_folder
 
 __all__ = ["MilvusCollection", "MilvusEngine"]
 

@@ -16,31 +16,18 @@ import numpy as np
 from toolscout.arrays import Vectors
 from toolscout.config import Settings
 from toolscout.database import hold_lock
-from toolscout.indexes.engines.connect import open_engine
-from toolscout.indexes.engines.contract import Collection, CollectionKey, Mark, ToolRows, identify_home
-from toolscout.indexes.engines.search import EngineIndex
+from toolscout.indexes.engine import Snapshot
 from toolscout.indexes.exact import Exact
 from toolscout.types import digest
+from toolscout_postgres.engines.connect import open_engine
+from toolscout_postgres.engines.contract import Collection, CollectionKey, Mark, ToolRows, identify_home
+from toolscout_postgres.engines.search import EngineIndex
 
 __all__ = ["Differences", "Snapshot", "compare", "open_empty", "open_index", "reflect"]
 
 LOCK_NAME = "engine.lock"
 MAX_LOCK_WAIT_S = 600.0
 MakeTerms = Callable[[Sequence[str]], Sequence[Mapping[int, float]]]
-
-
-class Snapshot(NamedTuple):
-    """The tools that a collection must hold.
-
-    Attributes:
-        generation: of the catalogue.
-        ids: ascending.
-        fingerprints: () → tool id → fingerprint of its definition.
-    """
-
-    generation: int
-    ids: Sequence[str]
-    fingerprints: Callable[[], Mapping[str, str]]
 
 
 class Differences(NamedTuple):

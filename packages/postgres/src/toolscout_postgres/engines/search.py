@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout.arrays import Vectors
-from toolscout.indexes.engines.contract import Candidates, Collection, Mark, Mend, Numbers, ToolRows, View
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.ranking import Mask, check_rows, masks, place, top_k
 from toolscout.types import Explanation, digest
+from toolscout_postgres.engines.contract import Candidates, Collection, Mark, Mend, Numbers, ToolRows, View
 
 __all__ = ["EngineIndex"]
 

@@ -6,19 +6,26 @@ from typing import Any
 
 from toolscout.cli.output import count_things, echo, escape_line
 from toolscout.errors import UserError
-from toolscout.indexes.engines.connect import open_engine
-from toolscout.indexes.engines.contract import UNFINISHED, CollectionState, EngineInUse, identify_home, is_engine
-from toolscout.indexes.engines.reflect import Snapshot, compare
+from toolscout.indexes.engine import EngineInUse, Snapshot, find_engine
 from toolscout.recipes.select import Selection
 from toolscout.scout import Scout
 from toolscout.workspace import name_space
+from toolscout_postgres.engines import CollectionEngine
+from toolscout_postgres.engines.connect import open_engine
+from toolscout_postgres.engines.contract import UNFINISHED, CollectionState, identify_home
+from toolscout_postgres.engines.reflect import compare
 
-__all__ = ["check_engine", "describe_engine", "print_engine"]
+__all__ = ["check", "describe", "print_report"]
 
 
-def describe_engine(scout: Scout | None) -> dict[str, Any] | None:
+def uses_collections(index: str) -> bool:
+    """Return whether the setting `index` names an engine of this package."""
+    return isinstance(find_engine(index), CollectionEngine)
+
+
+def describe(scout: Scout | None) -> dict[str, Any] | None:
     """Describe the engine and its collections of this home. None: the index is not in an engine."""
-    if scout is None or not is_engine(scout.settings.index):
+    if scout is None or not uses_collections(scout.settings.index):
         return None
     try:
         engine = open_engine(scout.settings)
@@ -50,9 +57,9 @@ def _name_current(scout: Scout) -> str:
     return name_space(encoder, index=scout.settings.index)
 
 
-def check_engine(scout: Scout) -> list[str]:
+def check(scout: Scout) -> list[str]:
     """Compare the engine with the catalogue. Returns one line for each problem."""
-    if not is_engine(scout.settings.index):
+    if not uses_collections(scout.settings.index):
         return []
     try:
         engine = open_engine(scout.settings)
@@ -75,7 +82,7 @@ def check_engine(scout: Scout) -> list[str]:
     return problems
 
 
-def print_engine(report: dict[str, Any] | None) -> None:
+def print_report(report: dict[str, Any] | None) -> None:
     """Print the description of the engine."""
     if report is None:
         return

@@ -17,11 +17,10 @@ import msgspec
 import numpy as np
 
 from toolscout.arrays import Ints, Vectors
-from toolscout.database.tenant_schema import TENANT_COLUMN, hide_rows
-from toolscout.database.tenants import admit_tenant
 from toolscout.errors import ConfigError, StoreError, Unavailable, require
-from toolscout.home import Address
-from toolscout.indexes.engines.contract import (
+from toolscout.types import Tool
+from toolscout_postgres.address import Address
+from toolscout_postgres.engines.contract import (
     Candidates,
     CollectionKey,
     CollectionState,
@@ -31,12 +30,13 @@ from toolscout.indexes.engines.contract import (
     View,
     number_sources,
 )
-from toolscout.types import Tool
+from toolscout_postgres.tenant_schema import TENANT_COLUMN, hide_rows
+from toolscout_postgres.tenants import admit_tenant
 
 if TYPE_CHECKING:
     import psycopg
 
-    from toolscout.database.postgres import PostgresDatabase
+    from toolscout_postgres.database import PostgresDatabase
 
 __all__ = ["PgvectorEngine"]
 
@@ -117,7 +117,7 @@ class PgvectorEngine:
             for space, dim, tenant, generation, size in rows
         ]
 
-    def follow(self, raw: psycopg.Connection[Any], home: str, encoders: dict[str, EncodeTools]) -> None:
+    def follow(self, raw: psycopg.Connection[Any], home: str, encoders: Mapping[str, EncodeTools]) -> None:
         """Bring vectors in step within the transaction that changes the catalogue, in the same schema.
 
         Vectors of tools that are gone or changed are removed from all collections of the home. Those of new tools are
@@ -331,7 +331,7 @@ class PgvectorCollection:
 def _open_database(address: Address, shares_home: bool) -> tuple[str, PostgresDatabase]:
     """Create the extension and the tables where they are missing. Returns the schema of `vector`, and the tables."""
     require("psycopg", "postgres")
-    from toolscout.database.postgres import PostgresDatabase
+    from toolscout_postgres.database import PostgresDatabase
 
     with _unavailable():
         if not shares_home:
@@ -468,7 +468,7 @@ def _parse_vectors(blocks: Sequence[bytes], dim: int) -> Vectors:
 @contextlib.contextmanager
 def _unavailable() -> Iterator[None]:
     """Raise Unavailable where a server does not answer: a search then goes on without the engine, and says so."""
-    from toolscout.database.postgres import is_away
+    from toolscout_postgres.database import is_away
 
     try:
         yield

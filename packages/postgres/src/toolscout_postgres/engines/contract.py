@@ -19,34 +19,25 @@ import numpy as np
 
 from toolscout.arrays import Ints, Mask, Vectors
 from toolscout.database.documents import read_document, write_document
-from toolscout.errors import StoreError, Unavailable
+from toolscout.errors import StoreError
 from toolscout.home import DEFAULT_TENANT, Home
 
 __all__ = [
-    "ENGINE_NAMES",
     "UNFINISHED",
     "Candidates",
     "Collection",
     "CollectionKey",
     "CollectionState",
     "Engine",
-    "EngineInUse",
     "Mark",
     "Numbers",
     "ToolRows",
     "View",
     "identify_home",
-    "is_engine",
-    "searches_words",
 ]
 
-ENGINE_NAMES: Final = ("pgvector", "milvus")
 UNFINISHED: Final = -1  # generation of a collection while it is being changed
 IDENTITY_FILE: Final = "engine-id"
-
-
-class EngineInUse(Unavailable):
-    """Another process uses an engine that serves one process. That process will see the change of the catalogue."""
 
 
 class CollectionKey(NamedTuple):
@@ -176,7 +167,7 @@ class Collection(Protocol):
     ) -> list[list[tuple[str, float]]]:
         """Find tools by the inner product of weights of terms: (tool id, score) above 0, best first.
 
-        Only engines for which `searches_words` holds have this.
+        Only Milvus has this.
         """
         ...
 
@@ -211,16 +202,6 @@ class Engine(Protocol):
     def close(self) -> None:
         """Close the connections. The next use opens them again."""
         ...
-
-
-def is_engine(index: str) -> bool:
-    """Tell whether the setting `index` names an engine."""
-    return index.partition(":")[0] in ENGINE_NAMES
-
-
-def searches_words(index: str) -> bool:
-    """Tell whether the engine that the setting names searches words too."""
-    return index.partition(":")[0] == "milvus"
 
 
 def identify_home(home: Home) -> str:

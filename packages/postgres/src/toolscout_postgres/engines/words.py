@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.indexes.engines.contract import View, hash_number
-from toolscout.indexes.engines.search import MIN_SPARE, WIDEN, EngineIndex
 from toolscout.indexes.ranking import Mask, masks
 from toolscout.types import Explanation
+from toolscout_postgres.engines.contract import View, hash_number
+from toolscout_postgres.engines.search import MIN_SPARE, WIDEN, EngineIndex
 
 if TYPE_CHECKING:
     from toolscout.indexes.sparse import BM25
@@ -43,6 +43,10 @@ class EngineWords:
     def __init__(self, nearest: EngineIndex, words: BM25) -> None:
         """Take both indexes of a snapshot."""
         self.nearest, self.words = nearest, words
+
+    def with_words(self, words: BM25) -> EngineWords:
+        """Return the same search with other weights for the terms of queries."""
+        return EngineWords(self.nearest, words)
 
     @property
     def ids(self) -> Sequence[str]:

@@ -11,8 +11,9 @@ from typing import Final
 
 from toolscout.config import Settings
 from toolscout.errors import ConfigError
-from toolscout.home import DEFAULT_TENANT, Address, Home, is_address
-from toolscout.indexes.engines.contract import Engine, identify_home, is_engine
+from toolscout.home import DEFAULT_TENANT, Home, is_address
+from toolscout_postgres.address import Address
+from toolscout_postgres.engines.contract import Engine, identify_home
 
 __all__ = ["close_engine", "drop_collections", "open_engine"]
 
@@ -52,9 +53,6 @@ def drop_collections(settings: Settings) -> Iterator[None]:
     Raises:
         UserError: if the engine does not answer; nothing is then removed.
     """
-    if not is_engine(settings.index):
-        yield
-        return
     home, engine = identify_home(settings.place), open_engine(settings)
     try:
         if not Path(engine.label).is_relative_to(settings.home):
@@ -74,7 +72,7 @@ def _drop_all(engine: Engine, home: str) -> None:
 def _make_engine(settings: Settings) -> Engine:
     name, _, argument = settings.index.partition(":")
     if name == "milvus":
-        from toolscout.indexes.engines.milvus import MilvusEngine
+        from toolscout_postgres.engines.milvus import MilvusEngine
 
         if not argument:
             raise ConfigError(
@@ -82,11 +80,11 @@ def _make_engine(settings: Settings) -> Engine:
                 'index = "milvus:http://localhost:19530"'
             )
         return MilvusEngine(argument, settings)
-    from toolscout.indexes.engines.pgvector import PgvectorEngine
+    from toolscout_postgres.engines.pgvector import PgvectorEngine
 
     if argument and not is_address(argument):
         raise ConfigError("index: pgvector needs an address such as  pgvector:postgresql://user@host/database")
-    address = Address.parse(argument) if argument else settings.database
+    address = Address.parse(argument) if argument else _find_address(settings)
     if argument and settings.tenant != DEFAULT_TENANT:
         address = dataclasses.replace(Address.parse(argument), tenant=settings.tenant)
     if address is None:
@@ -95,3 +93,7 @@ def _make_engine(settings: Settings) -> Engine:
             'index = "pgvector:postgresql://user@host/database"  or move the home with  toolscout migrate'
         )
     return PgvectorEngine(address, shares_home=address == settings.database)
+
+
+def _find_address(settings: Settings) -> Address | None:
+    return settings.database if isinstance(settings.database, Address) else None

@@ -1,0 +1,1 @@
+"""Homes of toolscout in PostgreSQL, which several machines share."""

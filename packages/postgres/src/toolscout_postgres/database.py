@@ -1,0 +1,460 @@
+"""PostgreSQL for the catalogue, the journal and the models of a home that several machines share.
+
+A home may hold several tenants. A connection belongs to one, and the database hides the rows of all others
+(`toolscout_postgres.tenant_schema`).
+
+Every part of a home has one writer at a time, as an SQLite file has: a write transaction takes an advisory lock first.
+What reads and then writes is therefore as safe as in SQLite, and the rows of the journal become visible in the order of
+their ids. Readers never wait. They see one state of the database (`REPEATABLE READ`).
+
+A connection that breaks before a transaction has begun is replaced at once, so a restart of the server is not noticed
+between transactions. Inside one, the transaction fails with a StoreError, and nothing of it is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from toolscout.database import BUSY_SECONDS
+from toolscout.errors import NotFound, StoreError, name_nearest, require
+from toolscout.home import DEFAULT_TENANT
+from toolscout_postgres.address import Address
+from toolscout_postgres.schema import POSTGRES, Migration, adapt_steps, translate, translate_schema
+from toolscout_postgres.tenant_schema import ALL_TENANTS, BYPASS_GUARD, TENANT_MIGRATIONS, TENANT_SETTING
+
+if TYPE_CHECKING:
+    import psycopg
+    import psycopg_pool
+
+__all__ = ["PostgresConnection", "PostgresDatabase", "binds_role", "connect", "hold_lock", "is_away", "open_tenants"]
+
+CONNECT_S: Final = 5  # time to establish one connection
+RECONNECT_S: Final = 2.0  # time that a transaction waits for a server that does not answer, before it begins
+MAX_CONNECTIONS: Final = 10  # of one part of a home in one process
+LOCK_POLL_S: Final = 0.1
+BEGIN_READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+BEGIN_WRITE: Final = f"BEGIN; SET LOCAL lock_timeout = '{int(BUSY_SECONDS)}s'"
+VERSIONS_TABLE: Final = """
+    CREATE TABLE IF NOT EXISTS versions (part TEXT PRIMARY KEY, version INTEGER NOT NULL);
+    ALTER TABLE versions ADD COLUMN IF NOT EXISTS oldest INTEGER;
+    """
+READ_VERSION: Final = (  # the table has no column `oldest` in a home that only older versions have used
+    "SELECT version, coalesce((to_jsonb(versions) ->> 'oldest')::bigint, version) FROM versions WHERE part = ?"
+)
+READ_BYPASS: Final = "SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user"
+PUT_VERSION: Final = (
+    "INSERT INTO versions (part, version, oldest) VALUES (%s, %s, %s) ON CONFLICT (part) DO UPDATE SET "
+    "version = excluded.version, oldest = excluded.oldest"
+)
+T = TypeVar("T")
+logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
+
+
+class PostgresConnection:
+    """A connection of psycopg that takes statements as they are written for SQLite."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: psycopg.Connection[Any]) -> None:
+        self.raw = raw
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return self.raw.info.transaction_status != 0
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> psycopg.Cursor[Any]:
+        """Run one statement with `?` for its parameters."""
+        return self.raw.execute(translate(sql).encode(), _make_storable(parameters))
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> psycopg.Cursor[Any]:
+        """Run one statement for each row of parameters."""
+        cursor = self.raw.cursor()
+        cursor.executemany(translate(sql).encode(), map(_make_storable, parameters))
+        return cursor
+
+
+class PostgresDatabase:
+    """One part of a home: tables in a schema of a PostgreSQL database, with numbered migrations.
+
+    Attributes:
+        label: the address without a password.
+        read_only: False; a role that may not write is refused when it writes.
+    """
+
+    dialect = POSTGRES
+    read_only = False
+
+    def __init__(self, address: Address, part: str, migrations: Sequence[str | Migration]) -> None:
+        """Connect, and run the migrations that the part has not seen.
+
+        Raises:
+            MissingExtra: if psycopg is not installed.
+            StoreError: if the server does not answer, refuses, or holds a home of a newer version.
+            NotFound: if the home has no such tenant.
+        """
+        require("psycopg", "postgres")
+        pool = require("psycopg_pool", "postgres")
+        self.label, self._address, self._part = address.label, address, part
+        self._writer_key = _number_lock(address, part)
+        self._local = threading.local()  # per thread: `connection`, while it is in use
+        with _describe_errors(self.label):
+            self._guard = _prepare_home(address, part, adapt_steps(part, migrations))
+        self._pool: psycopg_pool.ConnectionPool[Any] = pool.ConnectionPool(
+            address.conninfo,
+            min_size=0,
+            max_size=MAX_CONNECTIONS,
+            kwargs={"autocommit": True, "connect_timeout": CONNECT_S, "application_name": f"toolscout {part}"},
+            configure=lambda raw: _choose_tenant(raw, address),
+            reconnect_timeout=CONNECT_S,
+            num_workers=2,
+            open=True,
+        )
+
+    def errors(self) -> contextlib.AbstractContextManager[None]:
+        """Turn errors of psycopg into a StoreError of one sentence, with the error as its cause."""
+        return _describe_errors(self.label)
+
+    @property
+    def connection(self) -> PostgresConnection:
+        """The connection that this thread uses inside `reading`, `writing` or `session`."""
+        connection: PostgresConnection = self._local.connection
+        return connection
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether this thread has a transaction open."""
+        connection = getattr(self._local, "connection", None)
+        return connection is not None and connection.in_transaction
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[PostgresConnection]:
+        """Give this thread one connection for several transactions. May be nested."""
+        if (connection := getattr(self._local, "connection", None)) is not None:
+            yield connection
+            return
+        with self._use("SELECT 1") as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[PostgresConnection]:
+        """Open a read transaction: it sees one consistent state, even while others write. May be nested."""
+        if self.in_transaction:
+            with self.errors():
+                yield self.connection
+            return
+        with self._use(BEGIN_READ) as connection:
+            try:
+                yield connection
+                connection.execute("COMMIT")  # it wrote temporary tables at most
+            except BaseException:
+                _roll_back(connection)
+                raise
+
+    @contextlib.contextmanager
+    def writing(self, *, wait: bool = True) -> Iterator[PostgresConnection]:
+        """Open a write transaction. An error inside the block rolls everything back. There is one writer at a time.
+
+        Args:
+            wait: whether to wait for another writer. Otherwise StoreError is raised at once.
+        """
+        if self.in_transaction:
+            raise StoreError(f"{self.label}: a transaction cannot begin within another one")
+        with self._use(BEGIN_WRITE) as connection:
+            try:
+                if wait:
+                    connection.execute("SELECT pg_advisory_xact_lock(?)", (self._writer_key,))
+                elif connection.execute("SELECT pg_try_advisory_xact_lock(?)", (self._writer_key,)).fetchone() == (
+                    False,
+                ):
+                    raise StoreError(f"{self.label}: somebody else is writing. Try again.")
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                _roll_back(connection)
+                raise
+
+    @contextlib.contextmanager
+    def _use(self, begin: str) -> Iterator[PostgresConnection]:
+        """Give this thread a connection on which the statement `begin` succeeded, unless it has one already."""
+        connection: PostgresConnection | None = getattr(self._local, "connection", None)
+        if connection is not None:
+            with self.errors():
+                connection.raw.execute((begin + self._guard).encode())
+                yield connection
+            return
+        with self.errors():
+            connection, _ = self._try_connections(lambda fresh: fresh.raw.execute((begin + self._guard).encode()))
+            self._local.connection = connection
+            try:
+                yield connection
+            finally:
+                self._local.connection = None
+                self._pool.putconn(connection.raw)
+
+    def ask(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of one statement that only reads; outside of a transaction without begin and commit."""
+        if self._guard or getattr(self._local, "connection", None) is not None:
+            with self.reading() as connection:
+                return connection.execute(sql, parameters).fetchall()
+        with self.errors():
+            connection, rows = self._try_connections(lambda fresh: fresh.execute(sql, parameters).fetchall())
+            self._pool.putconn(connection.raw)
+            return rows
+
+    def _try_connections(self, act: Callable[[PostgresConnection], T]) -> tuple[PostgresConnection, T]:
+        """Take a connection from the pool and act on it. Broken ones are replaced until the time is over.
+
+        Returns:
+            The connection, which must be given back, and what `act` returned.
+        """
+        import psycopg
+
+        deadline = time.monotonic() + RECONNECT_S
+        while True:
+            raw = self._pool.getconn(timeout=max(0.05, deadline - time.monotonic()))
+            connection = PostgresConnection(raw)
+            try:
+                return connection, act(connection)
+            except BaseException as error:
+                self._pool.putconn(raw)  # the pool drops it if it is broken
+                if not isinstance(error, psycopg.OperationalError) or time.monotonic() > deadline:
+                    raise
+
+    def run_script(self, script: str) -> None:
+        """Run statements that make or change tables, on the connection of this thread."""
+        _run_script(self.connection, script)
+
+    def rebuild_indexes(self) -> None:
+        """Do nothing: PostgreSQL checks its pages, and an operator rebuilds indexes with REINDEX."""
+
+    def check(self) -> list[str]:
+        """Return why the database does not answer, or nothing. PostgreSQL itself holds keys and references."""
+        try:
+            with self.reading() as connection:
+                connection.execute("SELECT 1").fetchone()
+        except StoreError as error:
+            return [str(error)]
+        return []
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.close()
+
+
+def connect(address: Address) -> psycopg.Connection[Any]:
+    """Open one connection outside of any pool, in the schema of the home and for its tenant.
+
+    Raises:
+        psycopg.OperationalError: if the server does not answer or refuses.
+    """
+    driver = require("psycopg", "postgres")
+    raw: psycopg.Connection[Any] = driver.connect(
+        address.conninfo, autocommit=True, connect_timeout=CONNECT_S, application_name="toolscout"
+    )
+    _choose_tenant(raw, address)
+    return raw
+
+
+@contextlib.contextmanager
+def open_tenants(address: Address) -> Iterator[PostgresConnection]:
+    """Open a write transaction that sees the list of tenants, and no row of any tenant.
+
+    Raises:
+        StoreError: if the server does not answer, or the role is bound by no policy, so that it separates nothing.
+    """
+    with _describe_errors(address.label), contextlib.closing(connect(address)) as raw:
+        connection = PostgresConnection(raw)
+        _migrate(connection, address, "tenants", TENANT_MIGRATIONS)
+        raw.execute(BEGIN_WRITE.encode())
+        raw.execute("SELECT set_config(%s, %s, true)", (TENANT_SETTING, ALL_TENANTS))
+        yield connection
+        raw.execute(b"COMMIT")
+
+
+def binds_role(connection: PostgresConnection) -> bool:
+    """Return whether row-level security binds the role of a connection."""
+    row = connection.execute(READ_BYPASS).fetchone()
+    return row is not None and not row[0]
+
+
+@contextlib.contextmanager
+def hold_lock(address: Address, name: str, refusal: str, *, wait: float = 0.0) -> Iterator[None]:
+    """Hold an advisory lock of a home; see `toolscout.database.hold_lock`."""
+    key, deadline = _number_lock(address, name), time.monotonic() + wait
+    with contextlib.ExitStack() as stack:
+        with _describe_errors(address.label):
+            raw = stack.enter_context(contextlib.closing(connect(address)))
+            while raw.execute("SELECT pg_try_advisory_lock(%s)", (key,)).fetchone() == (False,):
+                if time.monotonic() >= deadline:
+                    raise StoreError(refusal)
+                time.sleep(LOCK_POLL_S)
+        try:
+            yield
+        finally:
+            _release_lock(raw, key)
+
+
+def _release_lock(raw: psycopg.Connection[Any], key: int) -> None:
+    """Give an advisory lock back at once: closing the connection gives it back only when the server gets to that."""
+    import psycopg
+
+    with contextlib.suppress(psycopg.OperationalError, psycopg.InterfaceError):  # the server has gone, its locks too
+        raw.execute("SELECT pg_advisory_unlock(%s)", (key,))
+
+
+def is_away(error: BaseException) -> bool:
+    """Return whether an error means that the server does not answer, rather than that it refuses a statement."""
+    import psycopg
+
+    return isinstance(error.__cause__, (psycopg.OperationalError, psycopg.InterfaceError))
+
+
+_REFUSED_LOGIN = re.compile(r"FATAL: +(?=role|database|password|no pg_hba|Peer|Ident)")  # the server runs
+_BAD_ADDRESS = re.compile(r"invalid (URI|connection option|port|sslmode)")
+
+
+@contextlib.contextmanager
+def _describe_errors(label: str) -> Iterator[None]:
+    import psycopg
+
+    try:
+        yield
+    except psycopg.errors.LockNotAvailable as error:
+        raise StoreError(f"{label}: another writer takes more than {BUSY_SECONDS:.0f} seconds. Try again.") from error
+    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+        reason = " ".join(str(error).split()).partition(" Is the server running")[0].rstrip(".")
+        if _REFUSED_LOGIN.search(reason):
+            cause = _REFUSED_LOGIN.split(reason)[-1]
+            raise StoreError(f"The database {label} refuses the connection: {cause}. Check the address.") from error
+        raise StoreError(f"The database {label} does not answer: {reason}. Check that it runs.") from error
+    except psycopg.Error as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        mend = "the address" if _BAD_ADDRESS.search(reason) else "the role and its rights"
+        raise StoreError(f"The database {label} refused: {reason}. Check {mend}.") from error
+
+
+def _prepare_home(address: Address, part: str, migrations: Sequence[str | Migration]) -> str:
+    """Bring a part of a home up to date for its tenant.
+
+    Returns:
+        The statement that must follow the begin of each transaction; empty: the role is bound by row-level security.
+
+    Raises:
+        NotFound: if the home has no such tenant.
+        StoreError: if a newer version has changed the part so that this one cannot use it.
+    """
+    with contextlib.closing(
+        connect(address.with_tenant(DEFAULT_TENANT))
+    ) as raw:  # what a home held before it had tenants belongs to `default`
+        connection = PostgresConnection(raw)
+        _migrate(connection, address, "tenants", TENANT_MIGRATIONS)
+        _migrate(connection, address, part, migrations)
+        is_bound = binds_role(connection)
+        if address.tenant != DEFAULT_TENANT:
+            _choose_tenant(raw, address)
+            if connection.execute("SELECT 1 FROM tenants WHERE name = ?", (address.tenant,)).fetchone() is None:
+                names = [name for (name,) in connection.execute("SELECT name FROM tenants")]
+                advice = name_nearest(address.tenant, names, f"Add it with  toolscout tenant add {address.tenant}")
+                raise NotFound(f"{address.label} has no tenant {address.tenant!r}. {advice}")
+            for step in migrations:
+                if isinstance(step, Migration) and step.first_rows:
+                    connection.execute(step.first_rows)
+    return "" if is_bound else f"; {BYPASS_GUARD}"
+
+
+def _migrate(
+    connection: PostgresConnection, address: Address, part: str, migrations: Sequence[str | Migration]
+) -> None:
+    """Run the migrations that the part has not seen, all in one transaction. Others wait meanwhile.
+
+    Raises:
+        StoreError: if a newer version has changed the part so that this one cannot use it.
+    """
+    if _is_current(connection, address, part, len(migrations)):
+        return
+    connection.raw.execute(BEGIN_WRITE.encode())
+    connection.execute("SELECT pg_advisory_xact_lock(?)", (_number_lock(address, "migrations", is_shared=True),))
+    if not connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = ?", (address.schema,)).fetchone():
+        _run_script(connection, f'CREATE SCHEMA "{address.schema}"')
+    _run_script(connection, VERSIONS_TABLE)
+    if not _is_current(connection, address, part, len(migrations)):
+        version, _ = _read_version(connection, part)
+        for step in migrations[version:]:
+            script = step.postgres if isinstance(step, Migration) else step
+            if script.strip():
+                _run_script(connection, script)
+        connection.raw.execute(PUT_VERSION, (part, len(migrations), _find_oldest(migrations)))
+    connection.execute("COMMIT")
+
+
+def _find_oldest(migrations: Sequence[str | Migration]) -> int:
+    """Return how many of the migrations a program must know to use a home that has all of them."""
+    known = len(migrations)
+    while known and isinstance(step := migrations[known - 1], Migration) and step.expands:
+        known -= 1
+    return known
+
+
+def _is_current(connection: PostgresConnection, address: Address, part: str, version: int) -> bool:
+    """Return whether this version can use the part as it is.
+
+    Raises:
+        StoreError: if a newer version has changed it so that this one cannot use it.
+    """
+    actual, oldest = _read_version(connection, part)
+    if oldest > version:
+        raise StoreError(
+            f"{address.label}: expected a {part} of version {version} or older, found version {actual}: it was "
+            "written by a newer toolscout; upgrade this one"
+        )
+    return actual >= version
+
+
+def _run_script(connection: PostgresConnection, script: str) -> None:
+    connection.raw.execute(translate_schema(script).encode())
+
+
+def _read_version(connection: PostgresConnection, part: str) -> tuple[int, int]:
+    """Return the version of a part, and the oldest version that can use it."""
+    if connection.execute("SELECT to_regclass('versions')").fetchone() == (None,):
+        return 0, 0
+    row = connection.execute(READ_VERSION, (part,)).fetchone()
+    return (int(row[0]), int(row[1])) if row else (0, 0)
+
+
+def _choose_tenant(raw: psycopg.Connection[Any], address: Address) -> None:
+    """Set the schema and the tenant of a connection."""
+    raw.execute(
+        "SELECT set_config('search_path', %s, false), set_config(%s, %s, false)",
+        (f'"{address.schema}"', TENANT_SETTING, address.tenant),
+    )
+
+
+def _roll_back(connection: PostgresConnection) -> None:
+    """End the transaction, unless the connection is broken."""
+    import psycopg
+
+    with contextlib.suppress(psycopg.Error):
+        connection.raw.execute(b"ROLLBACK")
+
+
+def _number_lock(address: Address, name: str, *, is_shared: bool = False) -> int:
+    """Return the number of an advisory lock: 64 bits with a sign. Each tenant has locks of its own, unless shared."""
+    owner = "" if is_shared or address.tenant == DEFAULT_TENANT else f" {address.tenant}/"
+    digest = hashlib.blake2b(f"toolscout {address.schema}{owner} {name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def _make_storable(parameters: Sequence[Any]) -> Sequence[Any]:
+    """Replace the character U+0000, which texts of PostgreSQL cannot hold."""
+    if any(isinstance(value, str) and "\0" in value for value in parameters):
+        return [value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in parameters]
+    return parameters

@@ -1,0 +1,79 @@
+"""The engines that the entry points `pgvector` and `milvus` name; see `toolscout.indexes.engine.VectorEngine`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Final
+
+from toolscout.arrays import Vectors
+from toolscout.config import Settings
+from toolscout.database import Connection
+from toolscout.indexes import VectorIndex
+from toolscout.indexes.engine import Snapshot, WeighTerms
+from toolscout.indexes.exact import Exact
+from toolscout.indexes.sparse import BM25
+from toolscout.types import Tool
+from toolscout_postgres.database import PostgresConnection
+from toolscout_postgres.engines.connect import close_engine, drop_collections, open_engine
+from toolscout_postgres.engines.contract import identify_home
+from toolscout_postgres.engines.pgvector import PgvectorEngine
+from toolscout_postgres.engines.reflect import open_empty, open_index
+from toolscout_postgres.engines.search import EngineIndex
+from toolscout_postgres.engines.words import EngineWords, number_terms
+
+__all__ = ["MILVUS", "PGVECTOR", "CollectionEngine"]
+
+
+class CollectionEngine:
+    """An engine that keeps the vectors of each encoder in a collection.
+
+    Attributes:
+        name: of the engine, as the setting `index` has it.
+        searches_words: whether it searches words too.
+    """
+
+    def __init__(self, name: str, *, searches_words: bool) -> None:
+        self.name, self.searches_words = name, searches_words
+
+    def __call__(self, dim: int, argument: str, settings: Settings) -> VectorIndex:
+        """Return an empty index, for checks: not over the catalogue of a home."""
+        return open_empty(f"{self.name}:{argument}" if argument else self.name, dim, settings)
+
+    def open_index(
+        self, settings: Settings, space: str, snapshot: Snapshot, exact: Exact, weigh_terms: WeighTerms
+    ) -> VectorIndex:
+        """Return the index over a snapshot, brought in step with it; see `reflect.open_index`."""
+
+        def number_weights(ids: Sequence[str]) -> list[dict[int, float]]:
+            return [number_terms(weights) for weights in weigh_terms(ids)]
+
+        return open_index(settings, space, snapshot, exact, number_weights if self.searches_words else None)
+
+    def search_words(self, nearest: VectorIndex, words: BM25) -> EngineWords:
+        """Return the search for words in the collection of an index."""
+        assert isinstance(nearest, EngineIndex)
+        return EngineWords(nearest, words)
+
+    def follow_catalogue(
+        self,
+        settings: Settings,
+        connection: Connection,
+        make_encoders: Callable[[], Mapping[str, Callable[[Sequence[Tool]], Vectors]]],
+    ) -> None:
+        """Change the vectors in the transaction that changes the tools, if both are in one database."""
+        engine = open_engine(settings)
+        if isinstance(engine, PgvectorEngine) and engine.shares_home and isinstance(connection, PostgresConnection):
+            engine.follow(connection.raw, identify_home(settings.place), make_encoders())
+
+    def drop_collections(self, settings: Settings) -> AbstractContextManager[None]:
+        """Delete the vectors of a home around the block that removes the rest."""
+        return drop_collections(settings)
+
+    def close(self, settings: Settings) -> None:
+        """Close the engine of these settings, if it is open."""
+        close_engine(settings)
+
+
+PGVECTOR: Final = CollectionEngine("pgvector", searches_words=False)
+MILVUS: Final = CollectionEngine("milvus", searches_words=True)

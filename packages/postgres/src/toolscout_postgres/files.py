@@ -1,0 +1,84 @@
+"""Documents and models of a home in PostgreSQL: the part `files`.
+
+A model is stored as the content of its files, in pieces, with the digest of its manifest, which contains the digests of
+all files.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from toolscout.privacy.private_files import make_private_folder, open_private
+from toolscout_postgres.address import Address
+from toolscout_postgres.database import PostgresDatabase
+from toolscout_postgres.schema import FILE_MIGRATIONS
+
+__all__ = ["close_files", "open_files", "read_model", "write_model"]
+
+MODEL_PIECE_BYTES: Final = 4_000_000
+APPEND: Final = os.O_WRONLY | os.O_APPEND
+_open: dict[Address, PostgresDatabase] = {}
+_open_lock = threading.Lock()
+
+
+def open_files(address: Address) -> PostgresDatabase:
+    """Return the part `files` of a home. It is opened once in a process, and stays open until `close_files`."""
+    with _open_lock:
+        if address not in _open:
+            if not _open:
+                atexit.register(close_files)
+            _open[address] = PostgresDatabase(address, "files", FILE_MIGRATIONS)
+        return _open[address]
+
+
+def close_files(home: Address | None = None) -> None:
+    """Close the connections for documents and models of a home, or of all homes. The next use opens them again."""
+    with _open_lock:
+        for address in [address for address in _open if home in (None, address)]:
+            _open.pop(address).close()
+
+
+def write_model(address: Address, name: str, digest: str, folder: Path) -> None:
+    """Store all files of a model folder under a name, in one transaction. Nothing is written if the digest is there."""
+    files = open_files(address)
+    with files.writing() as connection:
+        if connection.execute("SELECT 1 FROM models WHERE name = ? AND digest = ?", (name, digest)).fetchone():
+            return
+        connection.execute("DELETE FROM models WHERE name = ?", (name,))
+        connection.execute("INSERT INTO models VALUES (?, ?)", (name, digest))
+        for path in sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")):
+            for piece, body in enumerate(_read_pieces(path)):
+                connection.execute(
+                    "INSERT INTO model_files VALUES (?, ?, ?, ?)",
+                    (name, path.relative_to(folder).as_posix(), piece, body),
+                )
+
+
+def read_model(address: Address, name: str, folder: Path) -> None:
+    """Write all files of a stored model into an empty folder. Their digests are not checked here."""
+    with open_files(address).reading() as connection:
+        pieces = connection.execute(
+            "SELECT path, piece FROM model_files WHERE model = ? ORDER BY path, piece", (name,)
+        ).fetchall()
+        for path, piece in pieces:
+            file = folder / path
+            if not file.resolve().is_relative_to(folder.resolve()):
+                continue  # the manifest of a model that toolscout wrote names no such file
+            make_private_folder(file.parent)
+            query = "SELECT body FROM model_files WHERE model = ? AND path = ? AND piece = ?"
+            (body,) = connection.execute(query, (name, path, piece)).fetchone()  # type: ignore[misc]
+            with open(open_private(file, APPEND), "ab") as stream:
+                stream.write(body)
+
+
+def _read_pieces(path: Path) -> Iterator[bytes]:
+    """Yield the content of a file in pieces, at least one."""
+    with path.open("rb") as stream:
+        yield stream.read(MODEL_PIECE_BYTES)
+        while piece := stream.read(MODEL_PIECE_BYTES):
+            yield piece

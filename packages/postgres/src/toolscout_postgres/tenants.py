@@ -1,0 +1,80 @@
+"""Lists, adds and removes the tenants of a home in PostgreSQL: a tenant is a row, to which all its rows refer."""
+
+from __future__ import annotations
+
+import shutil
+
+from toolscout.database import now
+from toolscout.errors import ConfigError, NotFound
+from toolscout.home import DEFAULT_TENANT, Tenant
+from toolscout_postgres.address import Address
+from toolscout_postgres.database import PostgresConnection, binds_role, open_tenants
+
+__all__ = ["add_tenant", "admit_tenant", "list_tenants", "remove_tenant"]
+
+
+def list_tenants(root: Address) -> list[Tenant]:
+    """Return the tenants of a home.
+
+    Raises:
+        StoreError: if the database does not answer.
+    """
+    with open_tenants(root) as connection:
+        rows = connection.execute("SELECT name, added_at FROM tenants").fetchall()
+    return [Tenant(*row) for row in rows]
+
+
+def add_tenant(root: Address, name: str) -> None:
+    """Add a tenant with an empty catalogue.
+
+    Raises:
+        ConfigError: if there is or was one of this name, or the role sees the rows of every tenant.
+        StoreError: if the database does not answer.
+    """
+    with open_tenants(root) as connection:
+        _require_bound_role(connection, root)
+        if connection.execute("SELECT 1 FROM removed_tenants WHERE name = ?", (name,)).fetchone():
+            raise ConfigError(
+                f"A tenant {name!r} was removed from {root.describe()}. Machines may still hold copies of its "
+                "models, so choose another name."
+            )
+        put = "INSERT INTO tenants VALUES (?, ?) ON CONFLICT DO NOTHING"
+        if not connection.execute(put, (name, now())).rowcount:
+            raise ConfigError(f"{root.describe()} already has a tenant {name!r}. Choose another name.")
+
+
+def admit_tenant(place: Address) -> None:
+    """Make a schema that is not the home's keep rows of a tenant, so that row-level security holds there too.
+
+    Raises:
+        ConfigError: if the role sees the rows of every tenant.
+        StoreError: if the database does not answer.
+    """
+    if place.tenant == DEFAULT_TENANT:
+        return
+    with open_tenants(place) as connection:
+        _require_bound_role(connection, place.with_tenant(DEFAULT_TENANT))
+        connection.execute("INSERT INTO tenants VALUES (?, ?) ON CONFLICT DO NOTHING", (place.tenant, now()))
+
+
+def _require_bound_role(connection: PostgresConnection, root: Address) -> None:
+    if not binds_role(connection):
+        raise ConfigError(
+            "This role sees the rows of every tenant. Use a role without SUPERUSER and BYPASSRLS for "
+            f"{root.describe()}."
+        )
+
+
+def remove_tenant(root: Address, name: str) -> None:
+    """Remove a tenant with everything that it has.
+
+    Raises:
+        NotFound: if there is none of this name.
+    """
+    home = root.with_tenant(name)
+    home.close()
+    with open_tenants(root) as connection:
+        if not connection.execute("DELETE FROM tenants WHERE name = ?", (name,)).rowcount:
+            raise NotFound(f"{root.describe()} has no tenant {name!r}.")
+        connection.execute("INSERT INTO removed_tenants VALUES (?, ?)", (name, now()))
+    shutil.rmtree(home.folder, ignore_errors=True)

@@ -1,0 +1,5 @@
+"""Moved to `toolscout_postgres.engines`."""
+
+from toolscout_postgres.engines import milvus, pgvector  # moved
+
+__all__ = ["milvus", "pgvector"]

@@ -1,1 +1,0 @@
-"""Engines that keep the vectors of tools outside of the process; see `contract`."""
