@@ -13,7 +13,7 @@ import toolscout
 
 ROOT = Path(toolscout.__file__).parent
 MAX_TOP_MODULES = 11
-MAX_FILE_LINES = 500
+MAX_FILE_LINES = 1000
 MAX_LINE_CHARS = 120
 MAX_SHARE = 0.01
 MAX_BRANCHES = 12

@@ -34,8 +34,8 @@ from toolscout.methods.shared.tuning import (
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH
 from toolscout.search.pipeline import Retrieve, Stage
+from toolscout.search.resources import Resources
 from toolscout.types import digest
-from toolscout.workspace import Workspace
 
 __all__ = ["Colt", "Options"]
 
@@ -57,9 +57,9 @@ class Options(Graphs, frozen=True, forbid_unknown_fields=True):
     margin: Amount | None = None
 
 
-def _load_stage_one(workspace: Workspace, lesson: Lesson) -> FittedEncoder:
+def _load_stage_one(resources: Resources, lesson: Lesson) -> FittedEncoder:
     if lesson.base is None:
-        return FittedEncoder(require_tunable(workspace.load_encoder()).name, UNTUNED_TOOL_TOKENS)
+        return FittedEncoder(require_tunable(resources.load_encoder()).name, UNTUNED_TOOL_TOKENS)
     return dpr.load_base_encoder(lesson.base)
 
 
@@ -72,7 +72,7 @@ class Colt:
     abstains = False
     base: BaseRule | None = dpr.TUNES_ENCODER
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: Options) -> Artifacts:
         """Encode with stage 1, then train stage 2 over its vectors.
 
         Raises:
@@ -81,8 +81,8 @@ class Colt:
         """
         from toolscout.training.collaboration import Collaboration, Shape
 
-        encoder = _load_stage_one(workspace, lesson)
-        data = EncodedLesson.encode(workspace, lesson, encoder)
+        encoder = _load_stage_one(resources, lesson)
+        data = EncodedLesson.encode(resources, lesson, encoder)
         tools = data.tools
 
         def evaluate(rows: Vectors) -> dict[str, float]:
@@ -101,7 +101,7 @@ class Colt:
                 shape=Shape(**{name: getattr(options, name) for name in Shape.__dataclass_fields__}),
                 identity=digest("colt/1", [encoder.fingerprint, lesson.fingerprint, options]),
             )
-            done = train_task(workspace, options, task, warmup=0.0, schedule="constant", clip=float("inf"))
+            done = train_task(resources, options, task, warmup=0.0, schedule="constant", clip=float("inf"))
             tools = data.replace_used(task.tool_rows())
             values |= describe_training(done)
             earlier = done.earlier
@@ -115,7 +115,7 @@ class Colt:
             files=save_encoder(encoder.model),
         )
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, model: Model) -> Stage:
         """Build the search for the tools nearest to the query."""
         encoder = FittedEncoder(model.folder / ENCODER_FOLDER, model.manifest.values["tool_length"])
         index = index_rows(catalogue, load_tool_rows(catalogue, model, encoder))

@@ -39,8 +39,8 @@ from toolscout.methods.shared.tuning import (
 )
 from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Stage
+from toolscout.search.resources import Resources
 from toolscout.types import Tool, digest, render
-from toolscout.workspace import Workspace
 
 __all__ = [
     "TUNED_TEXT_STYLE",
@@ -145,7 +145,7 @@ def load_base_encoder(base: Base) -> FittedEncoder:
     return load_model_encoder(base.model)
 
 
-def tune_encoder(workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+def tune_encoder(resources: Resources, lesson: Lesson, options: Options) -> Artifacts:
     """Tune the encoder on the training queries; keep the epoch with the best ndcg@5 on dev.
 
     Raises:
@@ -154,7 +154,7 @@ def tune_encoder(workspace: Workspace, lesson: Lesson, options: Options) -> Arti
     """
     from toolscout.training.biencoders import InBatch, Lists, Texts
 
-    encoder = require_tunable(workspace.load_encoder())
+    encoder = require_tunable(resources.load_encoder())
     tower = make_tower(encoder, options)
     texts = Texts(
         tower=tower,
@@ -174,7 +174,7 @@ def tune_encoder(workspace: Workspace, lesson: Lesson, options: Options) -> Arti
         task = Lists(texts)
     else:
         task = Lists(texts, sampled=options.sampled, hard=options.hard, by_words=lambda: _rank_by_words(lesson))
-    done = train_task(workspace, options, task, tower)
+    done = train_task(resources, options, task, tower)
     used = np.zeros(len(lesson.tools), dtype=np.bool_)
     used[np.concatenate(texts.gold)] = True
     chosen, figures = options.margin or 0.0, done.figures
@@ -198,9 +198,9 @@ class SearchTuned:
     abstains = False
     base: BaseRule | None = None
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, model: Model) -> Stage:
         """Build the search for the nearest tools by the fitted encoder."""
-        stage = zero_shot.search_vectors(workspace, catalogue, load_model_encoder(model), TUNED_TEXT_STYLE)
+        stage = zero_shot.search_vectors(resources, catalogue, load_model_encoder(model), TUNED_TEXT_STYLE)
         return demote_new_tools(stage, catalogue, model)
 
 
@@ -209,6 +209,6 @@ class Dpr(SearchTuned):
 
     options_type = Options
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: Options) -> Artifacts:
         """Tune the encoder; see `tune_encoder`."""
-        return tune_encoder(workspace, lesson, options)
+        return tune_encoder(resources, lesson, options)

@@ -18,8 +18,8 @@ from toolscout.methods.shared.tuning import Positive
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH, words_and_meaning
 from toolscout.search.pipeline import Fuse, Ranking, Stage
+from toolscout.search.resources import Resources
 from toolscout.types import Search
-from toolscout.workspace import Workspace
 
 __all__ = ["HybridDpr", "Options"]
 
@@ -51,7 +51,7 @@ class HybridDpr:
     abstains = False
     base: BaseRule | None = None
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: Options) -> Artifacts:
         """Rank the dev queries by words and by the base, then choose the weight. Only the base is trained."""
         assert lesson.base is not None
         words = zero_shot.search_words(Catalogue.of(lesson.tools))
@@ -77,8 +77,8 @@ class HybridDpr:
             files=lesson.base.save,
         )
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, model: Model) -> Stage:
         """Build BM25, the base, and their fusion."""
         weight = model.manifest.settings["weight"].value
         join = functools.partial(words_and_meaning, weight=weight)
-        return Fuse(zero_shot.search_words(catalogue), workspace.build_base(catalogue, model), by=join)
+        return Fuse(zero_shot.search_words(catalogue), resources.build_base(catalogue, model), by=join)

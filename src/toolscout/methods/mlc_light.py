@@ -103,7 +103,7 @@ class Training:
 
     def __init__(self, data: FitData, n: int) -> None:
         self.options: Options = data.options
-        self.rng = np.random.default_rng(data.workspace.seed)
+        self.rng = np.random.default_rng(data.resources.run.seed)
         n_tools = len(data.lesson.tools)
         self.ngrams = Ngrams.of(data.features[:n])
         self.bags, self.rows, self.gold = self.ngrams.make_bags(data.features[:n]), data.rows[:n], data.gold[:n]
@@ -206,7 +206,7 @@ class MlcLight(UsageMethod):
 
         With `refit`, the estimate for other queries is that of the last epoch, since no copy of the best one is kept.
         """
-        workspace, options = data.workspace, data.options
+        resources, options = data.resources, data.options
         training = Training(data, data.n_train)
         bags, rows = training.ngrams.make_bags(data.features[data.n_train :]), data.rows[data.n_train :]
         quality, epochs, weight = -1.0, 0, 0.0
@@ -222,7 +222,7 @@ class MlcLight(UsageMethod):
             dev_logits = training.head.logits(bags, rows)
             scored = {tried: data.quality(training.head.usage(dev_logits, tried)) for tried in weights}
             best = choose_best(weights, scored.__getitem__)
-            workspace.say(f"epoch {epoch}: loss {loss:.3f}, ndcg@5 and comp@5 on dev {scored[best]:.4f}")
+            resources.say(f"epoch {epoch}: loss {loss:.3f}, ndcg@5 and comp@5 on dev {scored[best]:.4f}")
             if options.epochs or scored[best] >= quality + MIN_EPOCH_GAIN:
                 quality, epochs, weight = scored[best], epoch, best
                 usage_on_dev = training.head.usage(dev_logits, best)
@@ -234,7 +234,7 @@ class MlcLight(UsageMethod):
         def finish() -> Arrays:
             final, final_head = training, head
             if options.refit:
-                workspace.say(f"training on train and dev, {epochs} epochs")
+                resources.say(f"training on train and dev, {epochs} epochs")
                 final = Training(data, data.n_final)
                 for _ in range(epochs):
                     final.run_epoch()

@@ -125,7 +125,7 @@ class Neighbours(UsageMethod):
     def estimate(self, data: FitData) -> Estimate:
         """Choose on dev among the neighbours in train. The model holds both, or only train without `refit`."""
         options, log = data.options, Log.of(data, data.n_train)
-        data.workspace.say("looking up the neighbours of the dev queries")
+        data.resources.say("looking up the neighbours of the dev queries")
         neighbours = [log.nearest(data.texts[i], data.rows[i]) for i in data.dev]
 
         def count_votes(pair: tuple[int, float]) -> Scores:

@@ -13,10 +13,11 @@ from toolscout.indexes.exact import Exact
 from toolscout.methods import BaseRule
 from toolscout.methods.zero_shot import Hybrid, HybridOptions
 from toolscout.search.pipeline import Stage
+from toolscout.search.resources import Resources
 from toolscout.search.step_search import StepSearch
 from toolscout.search.steps import load_splitter
 from toolscout.search.word_cover import Compare
-from toolscout.workspace import Workspace, index_words
+from toolscout.workspace import index_words
 
 __all__ = ["Scout"]
 
@@ -30,15 +31,15 @@ class Scout:
     abstains = False
     base: BaseRule | None = None
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, options: HybridOptions) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, options: HybridOptions) -> Stage:
         """Build the search for one step, the splitter, and the judge of whether a tool fits a step."""
-        hybrid = Hybrid().build(workspace, catalogue, options)
-        judge = build_abstainer(workspace, catalogue, hybrid)
+        hybrid = Hybrid().build(resources, catalogue, options)
+        judge = build_abstainer(resources, catalogue, hybrid)
         words = index_words(catalogue, options.index_settings())
         is_chat = judge.is_clear_chat if judge else None
-        encoder, compare = workspace.load_encoder(), None
+        encoder, compare = resources.load_encoder(), None
         if encoder.cheap:  # another one would take as long as a search
-            compare = _compare_with(workspace.index_tools(catalogue, encoder, options.style), encoder)
+            compare = _compare_with(resources.index_tools(catalogue, encoder, options.style), encoder)
         return StepSearch(hybrid, load_splitter(), judge, is_chat=is_chat, words=words, compare=compare)
 
 

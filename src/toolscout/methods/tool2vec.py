@@ -56,8 +56,8 @@ from toolscout.methods.shared.usage_fit import (
 )
 from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Stage
+from toolscout.search.resources import Resources
 from toolscout.types import digest
-from toolscout.workspace import Workspace
 
 __all__ = ["Options", "Tool2Vec", "Tool2VecTuned", "TunedOptions"]
 
@@ -155,7 +155,7 @@ class Tool2VecTuned(Tool2Vec):
 
     options_type = TunedOptions
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: TunedOptions) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: TunedOptions) -> Artifacts:
         """Tune the encoder on train, then continue as `Tool2Vec.fit`.
 
         Raises:
@@ -164,9 +164,9 @@ class Tool2VecTuned(Tool2Vec):
         """
         from toolscout.training.biencoders import Texts, Triplets
 
-        encoder = require_tunable(workspace.load_encoder())
-        description_encoder = encoders.load(DESCRIPTION_ENCODER, workspace.settings)
-        data = FitData(workspace, lesson, options, description_encoder)
+        encoder = require_tunable(resources.load_encoder())
+        description_encoder = encoders.load(DESCRIPTION_ENCODER, resources.settings)
+        data = FitData(resources, lesson, options, description_encoder)
         tower = make_tower(encoder, options)
         tokens = tower.tokens(data.texts, "query")
         texts = Texts(
@@ -179,8 +179,8 @@ class Tool2VecTuned(Tool2Vec):
             identity=digest("tool2vec-tuned/1", [encoder.fingerprint, lesson.fingerprint, options]),
             hold=options.hold,
         )
-        done = train_task(workspace, options, Triplets(texts, options.margin), tower)
-        workspace.say("encoding the queries")
+        done = train_task(resources, options, Triplets(texts, options.margin), tower)
+        resources.say("encoding the queries")
         estimate = _estimate_means(data, tower.vectors(tokens))
         chosen, scores = data.choose_mix(estimate.dev)
         return Artifacts(
@@ -194,20 +194,20 @@ class Tool2VecTuned(Tool2Vec):
             seconds_before=done.earlier,
         )
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, model: Model) -> Stage:
         """Build the pipeline over a catalogue. It learns new queries only in the next fit: its encoder is slow."""
-        description_encoder = encoders.load(DESCRIPTION_ENCODER, workspace.settings)
+        description_encoder = encoders.load(DESCRIPTION_ENCODER, resources.settings)
         model.check_encoder(description_encoder)
         model.check_catalogue(catalogue.tools())
         usage = self.load_usage(model.arrays, read_settings(model), description_encoder.encode).usage
         tuned = TransformerEncoder(str(model.folder / ENCODER_FOLDER))
         learned = Learned(usage, encode=tuned.encode)
-        return build_usage_stage(workspace, catalogue, model, description_encoder, learned, label=self.label)
+        return build_usage_stage(resources, catalogue, model, description_encoder, learned, label=self.label)
 
 
 def _estimate_means(data: FitData, rows: Vectors) -> Estimate:
     """Compute the means, and choose β on dev. `rows`: vectors of the queries of the data."""
-    data.workspace.say("taking means and choosing on dev")
+    data.resources.say("taking means and choosing on dev")
     means, used = _compute_means(data, rows, data.n_train)
     cosines = rows[data.n_train :] @ means.T
 

@@ -28,9 +28,10 @@ from toolscout.errors import BadReply, NotFound, OverBudget, TimedOut, Unavailab
 from toolscout.indexes.words import tokenize
 from toolscout.llm import LLM, card, prompt
 from toolscout.methods import BaseRule
+from toolscout.methods.lab_resources import connect_llm
 from toolscout.search.pipeline import Stage, order, reciprocal_rank
+from toolscout.search.resources import Resources
 from toolscout.types import Explanation, Hit, Search, Tool, Trace
-from toolscout.workspace import Workspace
 
 __all__ = [
     "CRITIC_PROMPTS",
@@ -454,14 +455,13 @@ class Feedback:
     abstains = False
     base: BaseRule | None = None
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, options: Options) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, options: Options) -> Stage:
         """Build the base recipe with the loop around it.
 
         Raises:
             ConfigError: if no language model is set.
         """
-        assert workspace.build is not None
         model = Path(options.model) if options.model else None
-        inner = workspace.build(options.base, catalogue, workspace, model=model)
-        critic = Critic(workspace.connect_llm(), catalogue.tools, depth=options.depth, tokens=options.tokens)
+        inner = resources.build_recipe(options.base, catalogue, model)
+        critic = Critic(connect_llm(resources), catalogue.tools, depth=options.depth, tokens=options.tokens)
         return Rounds(inner, critic, rounds=options.rounds, seconds=options.seconds, join=options.join)

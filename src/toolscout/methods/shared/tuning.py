@@ -16,7 +16,7 @@ import msgspec
 from toolscout.encoders import Encoder
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
-from toolscout.workspace import Workspace
+from toolscout.search.resources import Resources
 
 if TYPE_CHECKING:
     from toolscout.training import Plan, Task, Trained
@@ -152,12 +152,12 @@ def make_plan(options: msgspec.Struct, seed: int, **fixed: Any) -> Plan:
 
 
 def train_task(
-    workspace: Workspace, options: msgspec.Struct, task: Task, tower: Tower | None = None, **fixed: Any
+    resources: Resources, options: msgspec.Struct, task: Task, tower: Tower | None = None, **fixed: Any
 ) -> Trained:
     """Train a task with the options of a fit. The checkpoint lies in the work folder.
 
     Args:
-        workspace: of the fit.
+        resources: of the fit.
         options: of the fit.
         task: the task to train.
         tower: the encoder that is tuned, if any. The line of progress names its device and precision.
@@ -171,14 +171,14 @@ def train_task(
 
     if tower is not None:
         precision = "bfloat16" if tower.half else "float32"
-        workspace.say(f"training on {task.size:,} examples with {precision} on {tower.device}")
+        resources.say(f"training on {task.size:,} examples with {precision} on {tower.device}")
     return train(
         task,
-        make_plan(options, workspace.seed, **fixed),
-        checkpoint=workspace.work / "checkpoint.safetensors",
-        resume=workspace.resume,
-        job=workspace.identity,
-        say=workspace.say,
+        make_plan(options, resources.run.seed, **fixed),
+        checkpoint=resources.run.work / "checkpoint.safetensors",
+        resume=resources.run.resume,
+        job=resources.run.identity,
+        say=resources.say,
     )
 
 
