@@ -318,7 +318,7 @@ def test_the_shipped_weights_and_bounds_are_those_that_were_chosen_on_dev() -> N
     """The tables of docs/methods/masstool.md and colt.md are about these; another number needs another choice."""
     shipped = Options()
     assert (shipped.k, shipped.floor, shipped.need) == (20, 0.7, 0.2)
-    for each in (shipped, colt.Options()):
+    for each in (shipped, colt.ColtOptions()):
         assert (each.contrast, each.temperature) == (0.5, 0.2)
 
 

@@ -11,7 +11,7 @@ import msgspec
 from toolscout.checks.results import Result
 from toolscout.lab import charts
 from toolscout.lab.report_page import Image, label_column, mention_omission
-from toolscout.methods.crossencoder import Options
+from toolscout.methods.crossencoder import CrossEncoderOptions
 from toolscout.recipes import registry
 
 __all__ = ["parent_charts"]
@@ -177,7 +177,7 @@ def _describe_fit(result: Result) -> list[str]:
 def _find_first_stage(result: Result, results: Sequence[Result]) -> Result | None:
     """Find the result of a Rerank-m's first stage alone, fitted the same way; None if there is none."""
     settings = _settings(result)
-    name = settings.get(FIRST_STAGE_PREFIX.rstrip("."), Options().base)
+    name = settings.get(FIRST_STAGE_PREFIX.rstrip("."), CrossEncoderOptions().base)
     recipe = registry.all_recipes().get(name) if isinstance(name, str) else None
     if recipe is None or "base" in settings:
         return None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -39,7 +39,13 @@ __all__ = [
     "parse_options",
 ]
 
-Options = TypeVar("Options", bound=msgspec.Struct)
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Amount = Annotated[float, msgspec.Meta(ge=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+NonNegative = Annotated[int, msgspec.Meta(ge=0)]
+Batch = Annotated[int, msgspec.Meta(ge=2)]
+OptionsT = TypeVar("OptionsT", bound=msgspec.Struct)
 
 
 class BaseRule(NamedTuple):
@@ -172,7 +178,7 @@ class Recipe:
         return self.method.abstains and self.settings.get("need") != 0
 
 
-def parse_options(values: Mapping[str, Any], options_type: type[Options]) -> Options:
+def parse_options(values: Mapping[str, Any], options_type: type[OptionsT]) -> OptionsT:
     """Turn options by name into the method's own struct.
 
     Raises:

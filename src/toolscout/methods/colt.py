@@ -17,14 +17,13 @@ from typing import Any, Final
 from toolscout.arrays import Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import unit_rows
-from toolscout.methods import Artifacts, BaseRule, dpr
+from toolscout.methods import Amount, Artifacts, BaseRule, dpr
 from toolscout.methods.dpr import FittedEncoder
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.novelty import choose_margin, demote_new_tools
 from toolscout.methods.shared.tool_rows import EncodedLesson, index_rows, load_tool_rows
 from toolscout.methods.shared.tuning import (
     ENCODER_FOLDER,
-    Amount,
     Graphs,
     describe_training,
     require_tunable,
@@ -37,12 +36,12 @@ from toolscout.search.pipeline import Retrieve, Stage
 from toolscout.search.resources import Resources
 from toolscout.types import digest
 
-__all__ = ["Colt", "Options"]
+__all__ = ["Colt", "ColtOptions"]
 
 UNTUNED_TOOL_TOKENS: Final = 64  # cut of tool texts where the encoder was not tuned
 
 
-class Options(Graphs, frozen=True, forbid_unknown_fields=True):
+class ColtOptions(Graphs, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit. The defaults come from the released code; λ and τ were chosen on dev in the paper's grids.
 
     Attributes:
@@ -66,13 +65,13 @@ def _load_stage_one(resources: Resources, lesson: Lesson) -> FittedEncoder:
 class Colt:
     """Tunes vectors of tools over graphs of tools that were needed together."""
 
-    options_type = Options
+    options_type = ColtOptions
     needs_usage = True
     transfers = True
     abstains = False
     base: BaseRule | None = dpr.TUNES_ENCODER
 
-    def fit(self, resources: Resources, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: ColtOptions) -> Artifacts:
         """Encode with stage 1, then train stage 2 over its vectors.
 
         Raises:

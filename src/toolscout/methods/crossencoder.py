@@ -29,16 +29,12 @@ from toolscout.encoders.onnx_pairs import INPUTS, MAX_CHARS_PER_PIECE, OUTPUT, O
 from toolscout.encoders.pair_cache import PairCache, PairScorer, cache_pairs
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
-from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods import Artifacts, BaseRule, Batch, Count, NonNegative, Positive
 from toolscout.methods.lab_resources import find_pairs
 from toolscout.methods.lesson import DEV_METRICS, Lesson
 from toolscout.methods.shared.reranking import RankedQueries, choose_blend
 from toolscout.methods.shared.tuning import (
     ENCODER_FOLDER,
-    Batch,
-    Count,
-    NonNegative,
-    Positive,
     Tuning,
     describe_training,
     make_tower,
@@ -57,10 +53,10 @@ if TYPE_CHECKING:
 __all__ = [
     "CROSSENCODER_BASE",
     "Blend",
+    "CrossEncoderOptions",
     "CrossEncoderRerank",
     "CrossEncoderStage",
     "NeedScorer",
-    "Options",
     "cache_scorer",
     "export",
     "score_candidates",
@@ -87,7 +83,7 @@ CALIBRATION_PAIRS: Final = 64  # pairs that measure the peaks of the activations
 QUERIES_PER_PROGRESS_LINE: Final = 50
 
 
-class Options(Tuning, frozen=True, forbid_unknown_fields=True):
+class CrossEncoderOptions(Tuning, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit; `batch` counts queries.
 
     Attributes:
@@ -286,7 +282,7 @@ def _measure_scale(train_candidates: RankedQueries) -> Blend:
 class _DevPairs:
     """The dev queries with their candidates, on which the epoch and the blend are chosen."""
 
-    def __init__(self, lesson: Lesson, dev: RankedQueries, scale: Blend, options: Options) -> None:
+    def __init__(self, lesson: Lesson, dev: RankedQueries, scale: Blend, options: CrossEncoderOptions) -> None:
         self.lesson, self.dev, self.scale, self.options = lesson, dev, scale, options
         self.is_candidate = dev.candidates >= 0
         self.ids = [tool.id for tool in lesson.tools]
@@ -381,13 +377,13 @@ def export(
 class CrossEncoderRerank:
     """Reranks the first tools of another recipe with a cross-encoder."""
 
-    options_type = Options
+    options_type = CrossEncoderOptions
     needs_usage = True
     transfers = True
     abstains = False
     base: BaseRule | None = None
 
-    def fit(self, resources: Resources, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: CrossEncoderOptions) -> Artifacts:
         """Rank the queries with the first stage, tune the cross-encoder, write its graph, and choose the blend on dev.
 
         Raises:

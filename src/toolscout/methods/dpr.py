@@ -20,16 +20,11 @@ from toolscout.encoders import Kind, split_identifiers
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.indexes import top_k
 from toolscout.indexes.sparse import BM25
-from toolscout.methods import Artifacts, BaseRule, zero_shot
+from toolscout.methods import Amount, Artifacts, BaseRule, Batch, Count, NonNegative, Positive, zero_shot
 from toolscout.methods.lesson import Base, Lesson
 from toolscout.methods.shared.novelty import choose_margin, demote_new_tools
 from toolscout.methods.shared.tuning import (
     ENCODER_FOLDER,
-    Amount,
-    Batch,
-    Count,
-    NonNegative,
-    Positive,
     Tuning,
     describe_training,
     make_tower,
@@ -46,8 +41,8 @@ __all__ = [
     "TUNED_TEXT_STYLE",
     "TUNES_ENCODER",
     "Dpr",
+    "DprOptions",
     "FittedEncoder",
-    "Options",
     "SearchTuned",
     "load_base_encoder",
     "load_model_encoder",
@@ -61,7 +56,7 @@ DEV_DEPTH: Final = 10
 HARD_NEGATIVE_DEPTH: Final = 30  # wrong tools by BM25; the first epoch draws hard negatives from them
 
 
-class Options(Tuning, frozen=True, forbid_unknown_fields=True):
+class DprOptions(Tuning, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit. `batch` counts pairs if `negatives` is `batch`.
 
     Attributes:
@@ -145,7 +140,7 @@ def load_base_encoder(base: Base) -> FittedEncoder:
     return load_model_encoder(base.model)
 
 
-def tune_encoder(resources: Resources, lesson: Lesson, options: Options) -> Artifacts:
+def tune_encoder(resources: Resources, lesson: Lesson, options: DprOptions) -> Artifacts:
     """Tune the encoder on the training queries; keep the epoch with the best ndcg@5 on dev.
 
     Raises:
@@ -207,8 +202,8 @@ class SearchTuned:
 class Dpr(SearchTuned):
     """Tunes an encoder and returns the tools nearest to the query."""
 
-    options_type = Options
+    options_type = DprOptions
 
-    def fit(self, resources: Resources, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: DprOptions) -> Artifacts:
         """Tune the encoder; see `tune_encoder`."""
         return tune_encoder(resources, lesson, options)

@@ -33,21 +33,11 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder, unit_rows
 from toolscout.errors import ConfigError
 from toolscout.journal.evidence import Example
-from toolscout.methods import Artifacts, BaseRule, dpr
+from toolscout.methods import Amount, Artifacts, BaseRule, Count, NonNegative, Positive, dpr
 from toolscout.methods.dpr import FittedEncoder
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.tool_rows import EncodedLesson, index_rows, load_tool_rows
-from toolscout.methods.shared.tuning import (
-    ENCODER_FOLDER,
-    Amount,
-    Count,
-    Graphs,
-    NonNegative,
-    Positive,
-    describe_training,
-    save_encoder,
-    train_task,
-)
+from toolscout.methods.shared.tuning import ENCODER_FOLDER, Graphs, describe_training, save_encoder, train_task
 from toolscout.methods.shared.usage import softmax
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH
@@ -55,7 +45,7 @@ from toolscout.search.pipeline import Detect, Floors, Retrieve, Stage
 from toolscout.search.resources import LiveEvidence, Resources
 from toolscout.types import digest
 
-__all__ = ["ArrayTowers", "MassTool", "Options", "Pool", "compute_query_parts"]
+__all__ = ["ArrayTowers", "MassTool", "MassToolOptions", "Pool", "compute_query_parts"]
 
 TOWERS_VERSION: Final = 2
 """What the arrays `towers.*` of a model mean; `values["towers"]` of its manifest. Without it they have version 1."""
@@ -63,7 +53,7 @@ NEIGHBOUR_BLOCK: Final = 1024
 MAX_QUERIES_ENCODED_BY_SEARCH: Final = 32  # live queries that one search encodes besides its own
 
 
-class Options(Graphs, frozen=True, forbid_unknown_fields=True):
+class MassToolOptions(Graphs, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit.
 
     Attributes:
@@ -371,13 +361,13 @@ def compute_query_parts(model: Model, texts: Sequence[str]) -> dict[str, Vectors
 class MassTool:
     """Represents a query by similar queries, and detects whether it needs a tool."""
 
-    options_type = Options
+    options_type = MassToolOptions
     needs_usage = True
     transfers = True
     abstains = True
     base: BaseRule | None = dpr.TUNES_ENCODER
 
-    def fit(self, resources: Resources, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: MassToolOptions) -> Artifacts:
         """Train both towers over the base's encoder; calibrate the need if there are queries that need no tool.
 
         Raises:

@@ -17,19 +17,14 @@ from toolscout.arrays import Scores, Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
 from toolscout.encoders.transformer import TransformerEncoder
-from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods import Amount, Artifacts, BaseRule, Batch, Count, NonNegative, Positive, Share
 from toolscout.methods.dpr import TUNES_ENCODER
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.dev_choice import choose_best
-from toolscout.methods.shared.tool_sets import SET_WEIGHT_GRID, ToolSets
+from toolscout.methods.shared.sparse_features import SET_WEIGHT_GRID, ToolSets
 from toolscout.methods.shared.tuning import (
     ENCODER_FOLDER,
-    Amount,
-    Batch,
-    Count,
-    NonNegative,
-    Positive,
-    Share,
+    TunedBlend,
     describe_training,
     make_tower,
     require_tunable,
@@ -39,7 +34,6 @@ from toolscout.methods.shared.tuning import (
 from toolscout.methods.shared.usage import (
     DESCRIPTION_ENCODER,
     Learned,
-    TunedBlend,
     Usage,
     build_usage_stage,
     softmax,
@@ -50,12 +44,12 @@ from toolscout.search.pipeline import Stage
 from toolscout.search.resources import Resources
 from toolscout.types import digest
 
-__all__ = ["Mlc", "MlcOnBase", "Options", "OptionsOnBase", "load_classifier"]
+__all__ = ["Mlc", "MlcOnBase", "MlcOnBaseOptions", "MlcOptions", "load_classifier"]
 
 LOGIT_SCALE: Final = 20.0
 
 
-class Options(TunedBlend, frozen=True, forbid_unknown_fields=True):
+class MlcOptions(TunedBlend, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit.
 
     Attributes:
@@ -81,7 +75,7 @@ class Options(TunedBlend, frozen=True, forbid_unknown_fields=True):
     novelty: Amount = 0.5
 
 
-class OptionsOnBase(Options, frozen=True, forbid_unknown_fields=True):
+class MlcOnBaseOptions(MlcOptions, frozen=True, forbid_unknown_fields=True):
     """Settings of `mlc-dpr`.
 
     Attributes:
@@ -95,13 +89,13 @@ class OptionsOnBase(Options, frozen=True, forbid_unknown_fields=True):
 class Mlc:
     """Tunes an encoder under a classifier of tools and of sets of tools."""
 
-    options_type = Options
+    options_type = MlcOptions
     needs_usage = True
     transfers = False
     abstains = False
     base: BaseRule | None = None
 
-    def fit(self, resources: Resources, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: MlcOptions) -> Artifacts:
         """Tune the encoder under the layers, keep the best epoch on dev, and choose the blend there.
 
         Raises:
@@ -190,7 +184,7 @@ class Mlc:
 class MlcOnBase(Mlc):
     """Tunes the encoder of another recipe further, under the same classifier."""
 
-    options_type = OptionsOnBase
+    options_type = MlcOnBaseOptions
     base: BaseRule | None = TUNES_ENCODER
 
     def _load_start(self, resources: Resources, lesson: Lesson) -> Encoder:

@@ -16,14 +16,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from toolscout.arrays import Arrays, Places, Scores, Vectors
+from toolscout.methods import Amount, Count, NonNegative, Positive
 from toolscout.methods.shared.dev_choice import choose_best
-from toolscout.methods.shared.ngrams import Bags, Ngrams, hash_features
-from toolscout.methods.shared.tool_sets import SET_WEIGHT_GRID, ToolSets
-from toolscout.methods.shared.tuning import Amount, Count, NonNegative, Positive
+from toolscout.methods.shared.sparse_features import SET_WEIGHT_GRID, Bags, Ngrams, ToolSets, hash_features
 from toolscout.methods.shared.usage import Blend, Encode, Learned, Usage, softmax
 from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod
 
-__all__ = ["MlcLight", "Options", "choose_hidden"]
+__all__ = ["MlcLight", "MlcLightOptions", "choose_hidden"]
 
 MIN_EPOCH_GAIN: Final = 1e-3
 MIN_HIDDEN_QUERIES: Final = 10_000  # that train a hidden layer; with fewer, it lost more often than it gained (LAB.md)
@@ -35,7 +34,7 @@ HIDDEN_PATIENCE: Final = 3  # epochs without gain before training ends; one laye
 DROPPED: Final = 0.3  # share of the hidden units that a training step leaves out
 
 
-class Options(Blend, frozen=True, forbid_unknown_fields=True):
+class MlcLightOptions(Blend, frozen=True, forbid_unknown_fields=True):
     """Settings of `mlc-light`.
 
     Attributes:
@@ -102,7 +101,7 @@ class Training:
     """
 
     def __init__(self, data: FitData, n: int) -> None:
-        self.options: Options = data.options
+        self.options: MlcLightOptions = data.options
         self.rng = np.random.default_rng(data.resources.run.seed)
         n_tools = len(data.lesson.tools)
         self.ngrams = Ngrams.of(data.features[:n])
@@ -198,7 +197,7 @@ def _add_ones(rows: Vectors) -> Vectors:
 class MlcLight(UsageMethod):
     """Trains a small classifier over the bundled encoder and words."""
 
-    options_type = Options
+    options_type = MlcLightOptions
     label = "mlc-light"
 
     def estimate(self, data: FitData) -> Estimate:

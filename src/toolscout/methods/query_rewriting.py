@@ -67,7 +67,7 @@ class Describe:
         return Refined(f"{tool.name} {tool.description} {' '.join(tool.parameters)}", "searched by description")
 
 
-class QtaOptions(dpr.Options, frozen=True, forbid_unknown_fields=True):
+class QtaOptions(dpr.DprOptions, frozen=True, forbid_unknown_fields=True):
     """Settings of `qta`: those of `dpr`, and the number of rewritings per training query."""
 
     rewritings: Count = 2

@@ -22,24 +22,30 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.indexes.exact import Exact
-from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods import Amount, Artifacts, BaseRule, Count, Positive
 from toolscout.methods.dpr import TUNED_TEXT_STYLE, load_model_encoder
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.mlc import load_classifier
 from toolscout.methods.neighbours import Neighbours
-from toolscout.methods.scout_light import LIGHT_PARTS, STANDARD_ERRORS, ScoutLight, Sides, refuse_shares
-from toolscout.methods.scout_light import Options as LightOptions
+from toolscout.methods.scout_light import (
+    LIGHT_PARTS,
+    STANDARD_ERRORS,
+    ScoutLight,
+    ScoutLightOptions,
+    Sides,
+    refuse_shares,
+)
 from toolscout.methods.shared.dev_choice import DevQueries, choose_best
 from toolscout.methods.shared.hidden_tools import expect_new_tools
 from toolscout.methods.shared.mixture import JoinedEncoder, Part, mix_on_dev
-from toolscout.methods.shared.tuning import ENCODER_FOLDER, Amount, Count, Positive
+from toolscout.methods.shared.tuning import ENCODER_FOLDER
 from toolscout.methods.shared.usage import Encode, HybridScorer, Learned, compute_standard_scores, softmax
 from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod
 from toolscout.models import model_store
 from toolscout.models.model_store import Model
 from toolscout.search.resources import BASE_FOLDER, Resources
 
-__all__ = ["Options", "ScoutFull"]
+__all__ = ["ScoutFull", "ScoutFullOptions"]
 
 CLOSENESS_GRID: Final = (10.0, 20.0, 40.0, 80.0)
 TUNED_WEIGHT_GRID: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
@@ -54,7 +60,7 @@ STAND_INS: Final = ("mlc-light", "neighbours")  # speak for what the encoders wo
 NEAR_NAMES: Final = {"k": "near_k", "focus": "near_focus"}
 
 
-class Options(LightOptions, frozen=True, forbid_unknown_fields=True):
+class ScoutFullOptions(ScoutLightOptions, frozen=True, forbid_unknown_fields=True):
     """Settings of `scout-full`; None: the best on dev.
 
     Attributes:
@@ -146,7 +152,7 @@ class _TunedScorer(HybridScorer):
 class ScoutFull(ScoutLight):
     """Serves every step of a request by description and by usage, with tuned encoders."""
 
-    options_type = Options
+    options_type = ScoutFullOptions
     base = BaseRule("thinned", "a recipe that tunes a classifier over dpr (mlc-dpr)")
     label = "scout-full"
 

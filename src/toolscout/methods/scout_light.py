@@ -26,16 +26,14 @@ from toolscout.arrays import Scores
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError
-from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods import Amount, Artifacts, BaseRule, Count, NonNegative, Positive
 from toolscout.methods.lesson import DEV_METRICS, Lesson
 from toolscout.methods.mlc_light import MlcLight, choose_hidden
 from toolscout.methods.neighbours import Neighbours
 from toolscout.methods.shared.dev_choice import DevQueries, rank_by_score, rank_with_prerequisites
 from toolscout.methods.shared.hidden_tools import make_trial
 from toolscout.methods.shared.mixture import Part, load_mixture, mix_on_dev, mix_usages
-from toolscout.methods.shared.ngrams import Ngrams
-from toolscout.methods.shared.tool_sets import ToolSets
-from toolscout.methods.shared.tuning import Amount, Count, NonNegative, Positive
+from toolscout.methods.shared.sparse_features import Ngrams, ToolSets
 from toolscout.methods.shared.usage import (
     Blend,
     DescriptionScorer,
@@ -57,7 +55,7 @@ from toolscout.search.step_search import StepSearch
 from toolscout.search.steps import load_splitter
 from toolscout.types import Search
 
-__all__ = ["LIGHT_PARTS", "STANDARD_ERRORS", "Options", "ScoutLight", "Sides", "refuse_shares"]
+__all__ = ["LIGHT_PARTS", "STANDARD_ERRORS", "ScoutLight", "ScoutLightOptions", "Sides", "refuse_shares"]
 
 LIGHT_PARTS: Final[Mapping[str, UsageMethod]] = {
     "neighbours": Neighbours(),
@@ -89,7 +87,7 @@ Steps are the default, because a log of requests for one tool each says little a
 """
 
 
-class Options(Blend, frozen=True, forbid_unknown_fields=True):
+class ScoutLightOptions(Blend, frozen=True, forbid_unknown_fields=True):
     """Settings of `scout-light`; None: the best on dev.
 
     Attributes:
@@ -155,7 +153,7 @@ class ScoutLight:
         label: name of the stage.
     """
 
-    options_type: type[msgspec.Struct] = Options
+    options_type: type[msgspec.Struct] = ScoutLightOptions
     needs_usage = True
     transfers = False
     abstains = False

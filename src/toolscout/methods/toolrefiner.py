@@ -29,16 +29,11 @@ from toolscout.dataset import Qrels
 from toolscout.encoders import Encoder, unit_rows
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
-from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods import Amount, Artifacts, BaseRule, Batch, Count, Positive, Share
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.reranking import RankDeeper, RankedQueries, choose_blend, keep_places
 from toolscout.methods.shared.tuning import (
     ENCODER_FOLDER,
-    Amount,
-    Batch,
-    Count,
-    Positive,
-    Share,
     Tuning,
     describe_training,
     make_tower,
@@ -52,14 +47,14 @@ from toolscout.search.pipeline import Rerank, Stage
 from toolscout.search.resources import BASE_FOLDER, Resources
 from toolscout.types import Search, Tool, digest, render
 
-__all__ = ["Options", "ToolRefiner"]
+__all__ = ["ToolRefiner", "ToolRefinerOptions"]
 
 REFINER_BLEND_GRID: Final = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 REFINER_STYLE: Final = "short"
 MAX_REFINED_TOOLS: Final = 128  # the greatest N of the paper
 
 
-class Options(Tuning, frozen=True, forbid_unknown_fields=True):
+class ToolRefinerOptions(Tuning, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit.
 
     Attributes:
@@ -134,7 +129,7 @@ def _load_tool_vectors(resources: Resources, model: Model, tools: Sequence[Tool]
 class _DevCandidates:
     """The dev queries with their candidates, on which the epoch and the blend are chosen."""
 
-    def __init__(self, lesson: Lesson, dev: RankedQueries, used: Mask, options: Options) -> None:
+    def __init__(self, lesson: Lesson, dev: RankedQueries, used: Mask, options: ToolRefinerOptions) -> None:
         self.lesson, self.dev, self.used, self.options = lesson, dev, used, options
         self.ids = [tool.id for tool in lesson.tools]
 
@@ -174,13 +169,13 @@ def _export_layer(name: str, layer: Any) -> dict[str, Any]:
 class ToolRefiner:
     """Reranks the first tools of another recipe, scoring all of them at once."""
 
-    options_type = Options
+    options_type = ToolRefinerOptions
     needs_usage = True
     transfers = False
     abstains = False
     base: BaseRule | None = None
 
-    def fit(self, resources: Resources, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: ToolRefinerOptions) -> Artifacts:
         """Rank the queries with the first stage, tune the refiner on its candidates, choose the blend on dev.
 
         Raises:

@@ -1,19 +1,22 @@
-"""Methods that need no fitting: BM25, search over vectors, and both joined. Fitted methods build on these."""
+"""Methods that need no fitting: BM25, vectors, both joined, and both for each step. Fitted methods build on these."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from typing import Annotated, TypeAlias
 
 import msgspec
 
+from toolscout.abstain.decision import build_abstainer
 from toolscout.arrays import Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import ENGLISH, Encoder, get_languages
 from toolscout.encoders.static import load_static
 from toolscout.errors import ConfigError
 from toolscout.indexes.engines.words import EngineWords
+from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import CODE_SETTINGS, PLAIN_SETTINGS, BM25Settings
 from toolscout.indexes.standard import StandardScores
 from toolscout.indexes.words import Tokenizer
@@ -23,6 +26,9 @@ from toolscout.search.expanded_words import EVERYDAY_WEIGHT, encode_expanded
 from toolscout.search.fusion import DEPTH, add_by_language, add_standard_scores
 from toolscout.search.pipeline import Fuse, Fusion, Retrieve, Stage, reciprocal_rank
 from toolscout.search.resources import Resources
+from toolscout.search.step_search import StepSearch
+from toolscout.search.steps import load_splitter
+from toolscout.search.word_cover import Compare
 from toolscout.types import STYLES
 from toolscout.workspace import expand_words, index_words
 
@@ -35,6 +41,7 @@ __all__ = [
     "HybridOptions",
     "NoOptions",
     "RankFusion",
+    "StepwiseHybrid",
     "search_standard_scores",
     "search_vectors",
     "search_words",
@@ -160,6 +167,23 @@ class Hybrid(_Plain):
         return fused >> OrderActions(catalogue)
 
 
+class StepwiseHybrid(_Plain):
+    """Searches every step of a request with `hybrid`, and merges the answers; see `search.step_search`."""
+
+    options_type = HybridOptions
+
+    def build(self, resources: Resources, catalogue: Catalogue, options: HybridOptions) -> Stage:
+        """Build the search for one step, the splitter, and the judge of whether a tool fits a step."""
+        hybrid = Hybrid().build(resources, catalogue, options)
+        judge = build_abstainer(resources, catalogue, hybrid)
+        words = index_words(catalogue, options.index_settings())
+        is_chat = judge.is_clear_chat if judge else None
+        encoder, compare = resources.load_encoder(), None
+        if encoder.cheap:  # another one would take as long as a search
+            compare = _compare_with(resources.index_tools(catalogue, encoder, options.style), encoder)
+        return StepSearch(hybrid, load_splitter(), judge, is_chat=is_chat, words=words, compare=compare)
+
+
 class RankFusion(_Plain):
     """Fuses BM25 as libraries ship it and vectors of title and text by reciprocal rank: a baseline for `hybrid`."""
 
@@ -206,3 +230,13 @@ def search_standard_scores(
     exact = resources.index_tools(catalogue, encoder, style)
     index = StandardScores(resources.index_nearest(catalogue, encoder, style), exact)
     return Retrieve(index, label="dense", encode=encode, mask=catalogue.mask, depth=DEPTH)
+
+
+def _compare_with(index: Exact, encoder: Encoder) -> Compare:
+    """Return a function that compares a text with tools by their vectors."""
+
+    def compare(text: str, ids: Sequence[str]) -> Vectors:
+        positions = [bisect_left(index.ids, tool_id) for tool_id in ids]
+        return index.at(encoder.encode([text], kind="query")[0], positions)
+
+    return compare

@@ -20,7 +20,7 @@ from toolscout.methods.masstool import MassTool
 from toolscout.methods.mlc import Mlc, MlcOnBase
 from toolscout.methods.query_rewriting import Mmrr, Qta
 from toolscout.methods.scout_full import ScoutFull
-from toolscout.methods.tool2vec import Tool2VecTuned
+from toolscout.methods.tool2vec_tuned import Tool2VecTuned
 from toolscout.methods.toolrefiner import ToolRefiner
 from toolscout.methods.toolrerank.method import ToolRerank
 

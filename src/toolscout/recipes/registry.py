@@ -21,10 +21,9 @@ from toolscout.errors import ConfigError, MissingExtra, NotFound, find_nearest
 from toolscout.methods import FittedMethod, PlainMethod, Recipe, parse_options
 from toolscout.methods.mlc_light import MlcLight
 from toolscout.methods.neighbours import Neighbours
-from toolscout.methods.scout import Scout
 from toolscout.methods.scout_light import ScoutLight
 from toolscout.methods.tool2vec import Tool2Vec
-from toolscout.methods.zero_shot import Bm25, Dense, Hybrid, RankFusion
+from toolscout.methods.zero_shot import Bm25, Dense, Hybrid, RankFusion, StepwiseHybrid
 from toolscout.models import model_store
 from toolscout.search.pipeline import Stage
 from toolscout.workspace import HomeResources
@@ -48,7 +47,7 @@ RECIPES: Final[dict[str, Recipe]] = {
         Recipe(
             "scout",
             "Splits a request into its steps, and serves every step with hybrid.",
-            Scout(),
+            StepwiseHybrid(),
             when="The default. Requests may hold several steps. Needs no usage, no torch and no network.",
             fallback="bm25",
         ),

@@ -37,7 +37,7 @@ __all__ = [
     "CRITIC_PROMPTS",
     "Critic",
     "Feedback",
-    "Options",
+    "FeedbackOptions",
     "Refined",
     "Refiner",
     "Rounds",
@@ -54,7 +54,7 @@ MAX_WORDING_CHARS: Final = 2_000
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FeedbackOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the loop.
 
     Attributes:
@@ -127,7 +127,7 @@ class Rounds(Stage):
         seconds: float = 60.0,
         join: Literal["last", "fuse"] = "last",
     ) -> None:
-        """Wrap a pipeline that writes hits; `Options` describes the other arguments."""
+        """Wrap a pipeline that writes hits; `FeedbackOptions` describes the other arguments."""
         self.inner, self.refiner, self.label = inner, refiner, label
         self.rounds, self.seconds, self.join = rounds, seconds, join
         self.asks = inner.asks or isinstance(getattr(refiner, "model", None), LLM)
@@ -449,13 +449,13 @@ def _check_wording(instruction: str, search: Search, wording: str) -> Refined:
 class Feedback:
     """Lets a language model assess the hits and reword the query, round by round."""
 
-    options_type = Options
+    options_type = FeedbackOptions
     needs_usage = False
     transfers = True
     abstains = False
     base: BaseRule | None = None
 
-    def build(self, resources: Resources, catalogue: Catalogue, options: Options) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, options: FeedbackOptions) -> Stage:
         """Build the base recipe with the loop around it.
 
         Raises:

@@ -33,7 +33,7 @@ from toolscout.search.pipeline import Stage, newest
 from toolscout.search.resources import Resources
 from toolscout.types import Search, Tool, render
 
-__all__ = ["MAX_P_VALUE", "Expand", "FeedbackPrf", "Options", "sum_quality"]
+__all__ = ["MAX_P_VALUE", "Expand", "FeedbackPrf", "FeedbackPrfOptions", "sum_quality"]
 
 Join = Literal["last", "fuse"]
 TOOLS_GRID: Final = (2, 5, 10)
@@ -46,7 +46,7 @@ _PRF_WORD: Final = re.compile(r"[^\W\d_]{2,}")
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FeedbackPrfOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit; None: the best on dev.
 
     Attributes:
@@ -119,7 +119,7 @@ def sum_quality(figures: metrics.PerQuery) -> Any:
 
 
 def _try_settings(
-    resources: Resources, lesson: Lesson, options: Options, qrels: Qrels
+    resources: Resources, lesson: Lesson, options: FeedbackPrfOptions, qrels: Qrels
 ) -> tuple[metrics.PerQuery, dict[_Trial, metrics.PerQuery]]:
     """Score the queries with each combination of open settings.
 
@@ -156,13 +156,13 @@ def _build_rounds(inner: Stage, catalogue: Catalogue, tools: int, words: int, jo
 class FeedbackPrf:
     """Adds words of the first tools to the query if this helps on dev."""
 
-    options_type = Options
+    options_type = FeedbackPrfOptions
     needs_usage = True
     transfers = True
     abstains = False
     base: BaseRule | None = None
 
-    def fit(self, resources: Resources, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: FeedbackPrfOptions) -> Artifacts:
         """Try the settings on dev; keep the best if it is significantly better than none. Nothing is trained."""
         assert lesson.base is not None
         qrels = {**lesson.dev, **(lesson.train if lesson.base.model is None else {})}

@@ -25,16 +25,12 @@ from toolscout.arrays import Places, Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import Qrels
 from toolscout.indexes.exact import Exact
-from toolscout.methods import Artifacts, BaseRule, dpr, parse_options, zero_shot
+from toolscout.methods import Artifacts, BaseRule, Batch, Count, NonNegative, Positive, dpr, parse_options, zero_shot
 from toolscout.methods.feedback.loop import CRITIC_PROMPTS, Critic, Refiner, Rounds
 from toolscout.methods.feedback.prf import MAX_P_VALUE, Expand, sum_quality
 from toolscout.methods.lab_resources import connect_llm, lend_llm
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.tuning import (
-    Batch,
-    Count,
-    NonNegative,
-    Positive,
     Tuning,
     describe_training,
     make_tower,
@@ -53,14 +49,14 @@ if TYPE_CHECKING:
     from toolscout.training import Task
     from toolscout.training.towers import Tokens, Tower
 
-__all__ = ["FeedbackDpr", "Options"]
+__all__ = ["FeedbackDpr", "FeedbackDprOptions"]
 
 FEEDBACK_DPR_LABEL: Final = "feedback-dpr"
 QUERIES_PER_ROUND_BATCH: Final = 256
 Texts = Callable[[list[str]], Vectors]
 
 
-class Options(Tuning, frozen=True, forbid_unknown_fields=True):
+class FeedbackDprOptions(Tuning, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit; `batch` counts pairs of a query and one of its tools, each with all its wordings.
 
     Attributes:
@@ -117,7 +113,7 @@ class QueryWordings(NamedTuple):
     found: list[list[str]]
 
 
-def _make_expander(chosen: Options, catalogue: Catalogue) -> Expand:
+def _make_expander(chosen: FeedbackDprOptions, catalogue: Catalogue) -> Expand:
     return Expand(catalogue, tools=chosen.tools, words=chosen.words)
 
 
@@ -264,13 +260,13 @@ def _search_by_round(index: Exact, encode: Texts, rounds: int, mask: Any = None)
 class FeedbackDpr:
     """Tunes an encoder on every wording of its queries."""
 
-    options_type = Options
+    options_type = FeedbackDprOptions
     needs_usage = True
     transfers = True
     abstains = False
     base: BaseRule | None = dpr.TUNES_ENCODER
 
-    def fit(self, resources: Resources, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: FeedbackDprOptions) -> Artifacts:
         """Make the wordings, train on them, and choose the rounds of a search on dev.
 
         Raises:
@@ -292,11 +288,13 @@ class FeedbackDpr:
                     Critic(model, catalogue.tools, depth=options.depth, strict=True),
                 )
 
-    def prompts(self, options: Options) -> Sequence[str]:
+    def prompts(self, options: FeedbackDprOptions) -> Sequence[str]:
         """Return the prompts of the refiner; none if it only adds words."""
         return CRITIC_PROMPTS if options.refiner == "model" else ()
 
-    def rehearse(self, resources: Resources, lesson: Lesson, options: Options, queries: Sequence[str]) -> None:
+    def rehearse(
+        self, resources: Resources, lesson: Lesson, options: FeedbackDprOptions, queries: Sequence[str]
+    ) -> None:
         """Ask what a fit and searches for `queries` ask at most: the rounds of train, of dev twice, and of each query.
 
         BM25 stands in for the encoder, which only decides which tools the model sees.
@@ -318,7 +316,9 @@ class FeedbackDpr:
         Raises:
             ConfigError: if it refines by a language model and none is set.
         """
-        chosen = parse_options({name: setting.value for name, setting in model.manifest.settings.items()}, Options)
+        chosen = parse_options(
+            {name: setting.value for name, setting in model.manifest.settings.items()}, FeedbackDprOptions
+        )
         encoder = dpr.load_model_encoder(model)
         inner = _search_by_round(
             resources.index_tools(catalogue, encoder, dpr.TUNED_TEXT_STYLE),
@@ -334,7 +334,9 @@ class FeedbackDpr:
         return Rounds(inner, refiner, label=FEEDBACK_DPR_LABEL, rounds=chosen.served, seconds=chosen.seconds)
 
 
-def _fit(resources: Resources, lesson: Lesson, options: Options, catalogue: Catalogue, refiner: Refiner) -> Artifacts:
+def _fit(
+    resources: Resources, lesson: Lesson, options: FeedbackDprOptions, catalogue: Catalogue, refiner: Refiner
+) -> Artifacts:
     """Make the wordings with the encoder before training, train on them, and choose the rounds of a search."""
     encoder = require_tunable(resources.load_encoder()) if lesson.base is None else dpr.load_base_encoder(lesson.base)
     untrained = zero_shot.search_vectors(resources, catalogue, encoder, dpr.TUNED_TEXT_STYLE)
@@ -375,13 +377,13 @@ def _fit(resources: Resources, lesson: Lesson, options: Options, catalogue: Cata
     )
 
 
-def _make_loop(inner: Stage, refiner: Refiner, options: Options) -> Rounds:
+def _make_loop(inner: Stage, refiner: Refiner, options: FeedbackDprOptions) -> Rounds:
     """Put the loop of the fit around a search; it has no time limit."""
     return Rounds(inner, refiner, label=FEEDBACK_DPR_LABEL, rounds=options.rounds, seconds=float("inf"))
 
 
 def _make_task(
-    lesson: Lesson, options: Options, tower: Tower, tools: Tokens, wordings: Wordings, fingerprint: str
+    lesson: Lesson, options: FeedbackDprOptions, tower: Tower, tools: Tokens, wordings: Wordings, fingerprint: str
 ) -> Task:
     """Make the training task.
 

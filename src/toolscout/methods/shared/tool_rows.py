@@ -16,7 +16,7 @@ from toolscout.indexes.exact import Exact
 from toolscout.methods import dpr
 from toolscout.methods.dpr import FittedEncoder
 from toolscout.methods.lesson import Lesson
-from toolscout.methods.shared.tool_sets import ToolSets
+from toolscout.methods.shared.sparse_features import ToolSets
 from toolscout.models.model_store import Model
 from toolscout.search.resources import Resources
 from toolscout.types import Tool, render

@@ -16,6 +16,7 @@ import msgspec
 from toolscout.encoders import Encoder
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
+from toolscout.methods import Amount, Batch, Count, NonNegative, Positive, Share
 from toolscout.search.resources import Resources
 
 if TYPE_CHECKING:
@@ -27,8 +28,10 @@ __all__ = [
     "Amount",
     "Count",
     "Graphs",
+    "NonNegative",
     "Positive",
     "Share",
+    "TunedBlend",
     "Tuning",
     "describe_training",
     "make_plan",
@@ -39,12 +42,6 @@ __all__ = [
 ]
 
 ENCODER_FOLDER: Final = "encoder"  # subfolder of a model that holds its tuned encoder
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-Amount = Annotated[float, msgspec.Meta(ge=0)]
-Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
-NonNegative = Annotated[int, msgspec.Meta(ge=0)]
-Batch = Annotated[int, msgspec.Meta(ge=2)]
 
 
 class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,6 +68,15 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dropout: Share = 0.0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     threads: NonNegative = 0
+
+
+class TunedBlend(Tuning, frozen=True, forbid_unknown_fields=True):
+    """Settings of `mix_usage` and of the encoder that is tuned for it; see `usage.Blend`."""
+
+    sharpness: Positive | None = None
+    kappa: Amount | None = None
+    agreement: Amount | None = None
+    novelty: Amount = 0.8
 
 
 class Graphs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -30,7 +30,7 @@ from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25
 from toolscout.indexes.standard import MIN_COSINE_DEVIATION
 from toolscout.journal.evidence import Example
-from toolscout.methods.shared.tuning import Amount, Positive, Tuning
+from toolscout.methods import Amount, Positive
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH, FOREIGN_WEIGHT, STANDARD_WEIGHT, WEIGHT
 from toolscout.search.pipeline import Retrieve, Stage
@@ -49,7 +49,6 @@ __all__ = [
     "LiveEstimate",
     "LiveUsage",
     "Mix",
-    "TunedBlend",
     "UsageIndex",
     "UsageSide",
     "build_usage_stage",
@@ -107,15 +106,6 @@ class Blend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agreement: Amount | None = None
     novelty: Amount = 0.8
     refit: bool = True
-
-
-class TunedBlend(Tuning, frozen=True, forbid_unknown_fields=True):
-    """Settings of `mix_usage` and of the encoder that is tuned for it; see `Blend`."""
-
-    sharpness: Positive | None = None
-    kappa: Amount | None = None
-    agreement: Amount | None = None
-    novelty: Amount = 0.8
 
 
 def softmax(scores: Scores) -> Scores:

@@ -19,7 +19,7 @@ from toolscout.indexes.sparse import BM25, CODE_SETTINGS
 from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.dev_choice import DevQueries, Rank, measure_places, rank_by_score
-from toolscout.methods.shared.ngrams import hash_features
+from toolscout.methods.shared.sparse_features import hash_features
 from toolscout.methods.shared.usage import (
     DescriptionScorer,
     Encode,
@@ -116,7 +116,7 @@ class FitData:
 
     @functools.cached_property
     def features(self) -> list[Checksums]:
-        """Words and pairs of words of the texts; see `toolscout.methods.shared.ngrams`."""
+        """Words and pairs of words of the texts; see `toolscout.methods.shared.sparse_features`."""
         return [hash_features(text) for text in self.texts]
 
     @property

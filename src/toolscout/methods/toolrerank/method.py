@@ -27,7 +27,7 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import Qrels
 from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError
-from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods import Artifacts, BaseRule, Count, NonNegative
 from toolscout.methods.crossencoder import (
     CROSSENCODER_BASE,
     CrossEncoderStage,
@@ -38,7 +38,6 @@ from toolscout.methods.crossencoder import (
 from toolscout.methods.lab_resources import find_gold
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.reranking import RankedQueries
-from toolscout.methods.shared.tuning import Count, NonNegative
 from toolscout.methods.shared.usage_fit import select_unset
 from toolscout.methods.toolrerank import query_kind
 from toolscout.methods.toolrerank.settings_search import Grid, ScoredQueries, limits
@@ -49,7 +48,7 @@ from toolscout.search.pipeline import Stage
 from toolscout.search.resources import Resources
 from toolscout.types import Search, Tool
 
-__all__ = ["Options", "ToolRerank"]
+__all__ = ["ToolRerank", "ToolRerankOptions"]
 
 HIERARCHY_TEXT_STYLE: Final = "short"
 
@@ -57,7 +56,7 @@ Threshold = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=DEPTH)]
 
 
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ToolRerankOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit. With `seen` = `unseen` = m and no hierarchy this is the paper's Rerank-m.
 
     Attributes:
@@ -168,7 +167,7 @@ class _FittedHierarchy(NamedTuple):
 
 
 def _fit_hierarchy(
-    resources: Resources, lesson: Lesson, options: Options, families: Families, sample: Qrels
+    resources: Resources, lesson: Lesson, options: ToolRerankOptions, families: Families, sample: Qrels
 ) -> _FittedHierarchy:
     """Fit the classifier on train, and say for the dev queries of `sample` whether one parent serves them."""
     single: Sequence[bool] = [options.hierarchy == "single"] * len(sample)
@@ -191,13 +190,13 @@ def _fit_hierarchy(
 class ToolRerank:
     """Scores more of the unseen tools, and keeps tools of one parent together."""
 
-    options_type = Options
+    options_type = ToolRerankOptions
     needs_usage = True
     transfers = True
     abstains = False
     base: BaseRule | None = CROSSENCODER_BASE
 
-    def fit(self, resources: Resources, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: ToolRerankOptions) -> Artifacts:
         """Fit the classifier on train, score the candidates of dev once, and choose the settings on them.
 
         Raises:
