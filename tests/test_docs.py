@@ -14,7 +14,7 @@ import pytest
 
 from toolscout.cli.main import COMMANDS, LAB_COMMANDS
 from toolscout.config import FILE_MAY_SET, RECORD_FIELDS, Between, Settings
-from toolscout.recipes.registry import RECIPES
+from toolscout.recipes.registry import list_user_recipes
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), ROOT / "examples" / "README.md", *(ROOT / "docs").glob("**/*.md")])
@@ -76,9 +76,9 @@ def format_default(value: object) -> str:
 def test_the_page_on_search_lists_every_recipe_with_when_to_take_it() -> None:
     page = (ROOT / "docs" / "understand" / "search.md").read_text()
     shown = dict(re.findall(r"^\| `([\w-]+)` \| (.+) \|$", page, re.M))
-    assert list(shown) == list(RECIPES)
+    assert list(shown) == list(list_user_recipes())
     for name, when in shown.items():
-        words = [set(re.findall(r"\w+", text.lower())) for text in (when, RECIPES[name].when)]
+        words = [set(re.findall(r"\w+", text.lower())) for text in (when, list_user_recipes()[name].when)]
         assert words[0] == words[1], name
 
 

@@ -55,7 +55,7 @@ def test_each_place_exists() -> None:
 
 def test_recipes_in_brackets_and_rows_that_are_named_exist() -> None:
     for name, number, row in ROWS:
-        if row[2].startswith("`recipes/ablations.py` (`") and re.search(r"\(`([a-z0-9]+-?[\w-]*)`\)$", row[2]):
+        if row[2].startswith("`recipes/lab_recipes.py` (`") and re.search(r"\(`([a-z0-9]+-?[\w-]*)`\)$", row[2]):
             recipe = re.findall(r"\(`([\w-]+)`\)$", row[2])[0]
             assert registry.is_known(recipe), (name, number, recipe)
         for other in re.findall(r"rows? (\d+)(?: (?:and|to) (\d+))?", row[4]):

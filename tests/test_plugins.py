@@ -167,7 +167,7 @@ def test_what_a_plug_in_does_wrong_is_said_with_its_package(install: Install, sc
         """
         from toolscout.indexes.exact import Exact
         from toolscout.methods.zero_shot import Bm25
-        from toolscout.recipes.recipe import Recipe
+        from toolscout.methods import Recipe
         from toolscout.sources import Reading
         from toolscout.testing import HashEncoder
         from toolscout.types import Tool

@@ -23,10 +23,11 @@ from toolscout.journal.journal import MAX_SEARCH_EVENTS, Journal, new_id
 from toolscout.recipes.engine import SearchEngine
 from toolscout.recipes.select import Selection, Selector
 from toolscout.search.pipeline import Pipeline, Stage
+from toolscout.search.resources import LiveEvidence
 from toolscout.search.why import Why
 from toolscout.sources import Reading
 from toolscout.types import Count, Search, Tool
-from toolscout.workspace import Workspace
+from toolscout.workspace import HomeResources
 
 __all__ = ["MAX_AUTO_TOOLS", "Scout"]
 
@@ -100,7 +101,7 @@ class Scout:
     @property
     def vectors(self) -> VectorStore:
         """The cached vectors of this home."""
-        return self.engine.vectors
+        return self.engine.builder.vectors
 
     @functools.cached_property
     def journal(self) -> Journal:
@@ -277,8 +278,10 @@ class Scout:
             NotFound: if there is no such recipe or model.
             StoreError: for a damaged model, unless it is the champion.
         """
-        options: dict[str, Any] = {"recipe": recipe, "model": model, "visible": visible, "caller": caller}
-        return self.search_many([query], k, deadline=deadline, split=split, **options)[0]
+        [answer] = self.search_many(
+            [query], k, recipe=recipe, model=model, visible=visible, caller=caller, deadline=deadline, split=split
+        )
+        return answer
 
     def search_many(
         self,
@@ -293,8 +296,8 @@ class Scout:
         split: bool = True,
     ) -> list[Search]:
         """Run a batch of searches, all on the same state of the catalogue; see `search`."""
-        common: dict[str, Any] = {"visible": visible, "deadline": deadline, "split": split}
-        selection, answers, generation = self._run_searches(queries, k, (recipe, model), common)
+        asked = Search(query="", visible=visible, deadline=deadline, split=split)
+        selection, answers, generation = self._run_searches(queries, k, asked, recipe, model)
         unwritten = self._write(answers, selection, generation, caller) if self.settings.journal else None
         return [_describe_degraded(answer, unwritten) for answer in answers]
 
@@ -310,26 +313,35 @@ class Scout:
 
         Their answers have no `search_id`, so that no call or feedback can refer to them.
         """
-        _, answers, _ = self._run_searches(queries, k, (recipe, None), {"visible": visible})
+        _, answers, _ = self._run_searches(queries, k, Search(query="", visible=visible), recipe, None)
         return [_describe_degraded(msgspec.structs.replace(answer, search_id=None), None) for answer in answers]
 
     def _run_searches(
         self,
         queries: Sequence[str],
         k: Count | None,
-        chosen: tuple[str | None, str | Path | None],
-        common: dict[str, Any],
+        asked: Search,
+        recipe: str | None,
+        model: str | Path | None,
     ) -> tuple[Selection, list[Search], int]:
-        """Run searches with the chosen recipe and model. Returns what served, the answers, and the generation."""
+        """Run one search for each query. Returns what served, the answers, and the generation of the catalogue.
+
+        Args:
+            queries: the texts.
+            k: as in `search`.
+            asked: what all of them have in common.
+            recipe: as in `search`.
+            model: as in `search`.
+        """
         k = self.settings.k if k is None else k
-        wanted, reach = (MAX_AUTO_TOOLS, self.settings.coverage_aim) if k == "auto" else (k, None)
-        if wanted < 1:
+        max_hits, aim = (MAX_AUTO_TOOLS, self.settings.coverage_aim) if k == "auto" else (k, None)
+        if max_hits < 1:
             raise ValueError(f"k: expected at least 1, found {k}")
-        selection, notice = self.engine.select(*chosen)
-        if notice and common["visible"] is not None:
+        selection, notice = self.engine.select(recipe, model)
+        if notice and asked.visible is not None:
             notice = self._hide_notice(notice, selection)
-        common = {"k": wanted, "aim": reach, **common}
-        batch = [Search(query=query, search_id=new_id(), reason=notice or None, **common) for query in queries]
+        asked = msgspec.structs.replace(asked, k=max_hits, aim=aim, reason=notice or None)
+        batch = [msgspec.structs.replace(asked, query=query, search_id=new_id()) for query in queries]
         answers, generation = self.engine.run(selection, batch)
         return selection, answers, generation
 
@@ -340,11 +352,23 @@ class Scout:
             _log.warning("%s", notice)
         return f"searched with {selection.recipe}: the promoted model cannot serve"
 
-    async def asearch(self, query: str, k: int | None = None, **options: Any) -> Search:
+    async def asearch(
+        self,
+        query: str,
+        k: Count | None = None,
+        *,
+        recipe: str | None = None,
+        model: str | Path | None = None,
+        visible: Visible | None = None,
+        caller: str | None = None,
+        deadline: float | None = None,
+        split: bool = True,
+    ) -> Search:
         """Run `search` in a thread, for asynchronous callers."""
         import asyncio  # not needed by the first search of a new process
 
-        return await asyncio.to_thread(self.search, query, k, **options)
+        search = functools.partial(self.search, recipe=recipe, model=model, visible=visible, caller=caller)
+        return await asyncio.to_thread(search, query, k, deadline=deadline, split=split)
 
     def pipeline(self, recipe: str | None = None, *, model: str | Path | None = None) -> tuple[Catalogue, Pipeline]:
         """Return the present snapshot and the pipeline over it; `recipe` and `model` as in `search`."""
@@ -354,13 +378,13 @@ class Scout:
         """Return what serves searches that name no model, and a sentence if the promoted model cannot serve them."""
         return self.engine.select(None, None)
 
-    def workspace(self, selection: Selection, **options: Any) -> Workspace:
-        """Return what the pipeline of a selection is built with; `options`: see `toolscout.workspace.Workspace`."""
-        return self.engine.workspace(selection, **options)
+    def workspace(self, selection: Selection) -> HomeResources:
+        """Return what the ranker of a selection is built with."""
+        return self.engine.builder.lend(selection)
 
-    def build(self, selection: Selection, catalogue: Catalogue, **options: Any) -> Stage:
-        """Build the pipeline of a selection over a snapshot, up to the ranked hits; `options`: see `workspace`."""
-        return self.engine.build(selection, catalogue, **options)
+    def build(self, selection: Selection, catalogue: Catalogue, *, live: LiveEvidence | None = None) -> Stage:
+        """Build the recipe of a selection over a snapshot, up to the ranked hits; `live`: see `HomeResources`."""
+        return self.engine.builder.build_ranking(selection, catalogue, live=live)
 
     def why(
         self,

@@ -1,17 +1,16 @@
-"""The workspace holds what fits and builds need besides data: encoder, caches, settings, progress."""
+"""What the rankers of one home are lent: encoders with cached vectors, indexes that snapshots keep, progress."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from toolscout import encoders, llm
+from toolscout import encoders
 from toolscout.arrays import Vectors
 from toolscout.catalogue.array_file import Arrays
 from toolscout.catalogue.earlier import EarlierSnapshot
@@ -21,7 +20,6 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
 from toolscout.encoders import Encoder
-from toolscout.encoders.pair_cache import PairCache
 from toolscout.encoders.shards import encode_batches
 from toolscout.errors import ConfigError, StoreError
 from toolscout.indexes import BUILT_IN_INDEXES, VectorIndex, choose_index, find_index_class, new_index
@@ -30,21 +28,21 @@ from toolscout.indexes.bm25_build import TERM_COUNTS_FORMAT, EarlierTerms, TermC
 from toolscout.indexes.engine import Snapshot, WordsInEngine, find_engine
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.strings import Strings
-from toolscout.journal.evidence import Example
 from toolscout.models import model_store
 from toolscout.models.model_store import Model
 from toolscout.search.everyday_words import load_thesaurus
 from toolscout.search.expanded_words import EVERYDAY_WEIGHT, ExpandedWords
 from toolscout.search.pipeline import Stage
+from toolscout.search.resources import BASE_FOLDER, Extras, FitRun, LiveEvidence
 from toolscout.types import Tool, digest
 
-__all__ = ["BASE_FOLDER", "BuildRecipe", "LiveEvidence", "Workspace", "expand_words", "index_words", "name_space"]
+if TYPE_CHECKING:
+    from toolscout.encoders.pair_cache import PairCache
+    from toolscout.llm import LLM
 
-BASE_FOLDER: Final = "base"  # folder inside a model that holds the model of its base
+__all__ = ["BASE_FOLDER", "HomeResources", "Workspace", "expand_words", "index_words", "name_space"]
+
 MAX_TEXTS_EMBEDDED_BY_SEARCH: Final = 256  # more must be embedded by add or sync, where people expect to wait
-
-LiveEvidence = Callable[[], tuple[int, Sequence[Example]]]
-"""() → (a number that changes with the examples, the examples since the model was fitted)."""
 
 
 def _say_nothing(line: str) -> None:
@@ -52,35 +50,29 @@ def _say_nothing(line: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Workspace:
-    """The encoder, caches and settings of a fit or a build.
+class HomeResources:
+    """The encoder, caches and settings that the rankers of one home are lent; see `search.resources.Resources`.
 
     Attributes:
         encoder: by name or loaded. A recipe with its own encoder ignores a name. None: the recipe's own encoder, or
             else the one in the settings.
         settings: timeouts, home folder, endpoints.
         vectors: cache of text vectors. None: texts are always embedded.
-        pairs: cache of cross-encoder logits. None, as in every search: no cache.
         embed: whether to embed everything that is missing. False: a build embeds at most a few texts, and is refused
             with a hint if more are missing.
         progress: called with (done, all) while texts are embedded.
         say: called with one line of progress at a time.
-        seed: seed of all random choices.
-        resume: whether a fit continues from the checkpoints of an interrupted one in `work`.
-        work: folder for checkpoints of the current fit.
-        identity: identity of the current fit; equal fits have equal identities.
+        seed: see `FitRun`; likewise `resume`, `work` and `identity`.
         live: examples since the model was fitted. None: there are none.
-        gold: query → ids of its gold tools. Only `bench` sets it, for recipes measured as an upper bound.
-        shared_llm: returns the language model that all fits and builds share, with its budget. None: each connects to
-            that of the settings.
-        build: builds the base of a recipe. The registry sets it.
-        model: folder of the model that is being built; only for messages. The registry sets it.
+        extras: what packages lend to their own rankers.
+        build: builds another recipe. `recipes.registry.build` sets it.
+        model: folder of the model that is being built; only for messages. `recipes.registry.build` sets it.
     """
 
     encoder: str | Encoder | None = None
     settings: Settings = dataclasses.field(default_factory=Settings)
     vectors: VectorStore | None = None
-    pairs: PairCache | None = None
+    _: dataclasses.KW_ONLY
     embed: bool = True
     progress: Callable[[int, int], None] | None = None
     say: Callable[[str], None] = _say_nothing
@@ -89,33 +81,19 @@ class Workspace:
     work: Path = Path("work")
     identity: str = ""
     live: LiveEvidence | None = None
-    gold: Callable[[str], Sequence[str]] | None = None
-    shared_llm: Callable[[], llm.LLM] | None = None
+    extras: Extras = dataclasses.field(default_factory=Extras)
     build: BuildRecipe | None = None
     model: Path | None = None
+
+    @property
+    def run(self) -> FitRun:
+        """The run of the fit."""
+        return FitRun(self.seed, self.resume, self.work, self.identity)
 
     def load_encoder(self) -> Encoder:
         """Return the encoder, and load it first if it is given by name."""
         encoder = self.encoder or self.settings.encoder
         return encoders.load(encoder, self.settings) if isinstance(encoder, str) else encoder
-
-    def connect_llm(self) -> llm.LLM:
-        """Return the shared language model, or else a new connection to that of the settings.
-
-        Raises:
-            ConfigError: if no language model is set.
-        """
-        return self.shared_llm() if self.shared_llm else llm.connect(self.settings)
-
-    @contextlib.contextmanager
-    def lend_llm(self) -> Iterator[llm.LLM]:
-        """Lend the language model for a fit; one that is not shared is closed at the end."""
-        model = self.connect_llm()
-        try:
-            yield model
-        finally:
-            if not self.shared_llm:
-                model.close()
 
     def encode_queries(self, encoder: Encoder, texts: Sequence[str]) -> Vectors:
         """Encode queries as `(n, dim)` unit rows. Vectors of an expensive encoder are cached."""
@@ -215,18 +193,22 @@ class Workspace:
             return engine.search_words(nearest, words)
         return words
 
+    def build_recipe(self, name: str, catalogue: Catalogue, model: Path | None = None) -> Stage:
+        """Build another recipe over the same resources, up to its ranked hits."""
+        assert self.build is not None
+        return self.build(name, catalogue, self, model=model)
+
     def build_base(self, catalogue: Catalogue, model: Model) -> Stage:
         """Build the base of a fitted model. If the base is fitted, its model is inside the model's folder."""
-        assert self.build is not None
         name, folder = model.manifest.settings["base"].value, model.folder / BASE_FOLDER
         if not folder.exists():
-            return self.build(name, catalogue, self)
-        workspace, fitted_on = self, model_store.read_manifest(folder).encoder
+            return self.build_recipe(name, catalogue)
+        resources, fitted_on = self, model_store.read_manifest(folder).encoder
         if fitted_on is not None:
             ready = None if self.encoder is None or isinstance(self.encoder, str) else self.encoder
             if ready is None or ready.fingerprint != fitted_on.fingerprint:
-                workspace = dataclasses.replace(self, encoder=fitted_on.name)
-        return self.build(name, catalogue, workspace, model=folder)
+                resources = dataclasses.replace(self, encoder=fitted_on.name)
+        return resources.build_recipe(name, catalogue, folder)
 
     def _encode(self, encoder: Encoder, texts: list[str], kind: encoders.Kind) -> Vectors:
         if encoder.cheap or self.vectors is None:
@@ -273,13 +255,27 @@ def name_space(encoder: Encoder, style: str = "named", index: str = "") -> str:
 
 
 class BuildRecipe(Protocol):
-    """The signature of the registry's `build`."""
+    """The signature of `recipes.registry.build`."""
 
     def __call__(
-        self, name: str, catalogue: Catalogue, workspace: Workspace | None = None, *, model: Path | None = None
-    ) -> Stage:
-        """See `recipes.registry.build`."""
-        ...
+        self, name: str, catalogue: Catalogue, resources: HomeResources | None = None, *, model: Path | None = None
+    ) -> Stage: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Workspace(HomeResources):
+    """What the laboratory lends its rankers besides; `methods.lab_resources` reads it.
+
+    Attributes:
+        pairs: cache of cross-encoder logits. None: no cache.
+        gold: query → ids of its gold tools. Only `bench` sets it, for recipes measured as an upper bound.
+        shared_llm: returns the language model that all fits and builds share, with its budget. None: each connects to
+            that of the settings.
+    """
+
+    pairs: PairCache | None = None
+    gold: Callable[[str], Sequence[str]] | None = None
+    shared_llm: Callable[[], LLM] | None = None
 
 
 def index_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) -> BM25:

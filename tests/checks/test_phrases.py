@@ -1,12 +1,11 @@
-"""toolscout.checks.phrases: what lint asks for a tool is what people say."""
+"""toolscout.checks.lint: what lint asks for a tool is what people say."""
 
 from __future__ import annotations
 
 import pytest
 
 from toolscout.catalogue.store import Catalogue
-from toolscout.checks.lint import lint
-from toolscout.checks.phrases import TEMPLATES, write_phrases
+from toolscout.checks.lint import TEMPLATES, lint, write_phrases
 from toolscout.recipes import registry
 from toolscout.types import Hit, Search, Tool
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from toolscout.errors import MissingExtra
 from toolscout.methods import Artifacts
 from toolscout.methods.feedback.prf import FeedbackPrf
 from toolscout.methods.lesson import Lesson
@@ -33,8 +36,24 @@ def test_options_have_bounds(name: str) -> None:
 
 
 def test_users_see_twelve_recipes_and_when_to_take_each() -> None:
-    assert len(registry.RECIPES) <= 12
-    assert all(each.when and each.summary for each in registry.RECIPES.values())
+    assert len(registry.list_user_recipes()) <= 12
+    assert all(each.when and each.summary for each in registry.list_user_recipes().values())
+
+
+def test_the_core_knows_the_names_of_the_lab_s_recipes_and_imports_none_of_them() -> None:
+    code = "import sys, toolscout.recipes.registry as r; r.recipe('scout-light'); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {name for name in loaded if name.startswith("toolscout.llm")} == set()
+    core = {"lesson", "mlc_light", "neighbours", "scout_light", "tool2vec", "zero_shot", "shared"}
+    assert {name.split(".")[2] for name in loaded if name.startswith("toolscout.methods.")} <= core
+    assert set(registry.load_lab_recipes()) == registry.LAB_RECIPE_NAMES
+
+
+def test_a_recipe_whose_package_is_missing_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "load_lab_recipes", dict)
+    with pytest.raises(MissingExtra, match=r"pip install 'toolscout\[lab\]'"):
+        registry.recipe("colt")
+    assert registry.is_known("colt") and "colt" not in registry.list_user_recipes()
 
 
 class Unseeded(Neighbours):

@@ -10,7 +10,7 @@ import pytest
 
 from toolscout.methods.crossencoder import Blend
 from toolscout.methods.lesson import Lesson
-from toolscout.methods.toolrerank.method import Options
+from toolscout.methods.toolrerank.method import ToolRerankOptions
 from toolscout.methods.toolrerank.settings_search import Grid, ScoredQueries, limits
 from toolscout.methods.toolrerank.stages import Chosen, Families
 from toolscout.types import Search, Tool
@@ -21,7 +21,7 @@ FIRST = Chosen(50, 50, sure=0.8, alike=0.8)
 
 def made(golds: list[set[int]], logits: Any, single: Any = (), seen: Any = range(16), **options: Any) -> Grid:
     """A grid of queries that have the tools 0, 1, 2 … as their candidates in this order, with these logits."""
-    given = Options(**options)
+    given = ToolRerankOptions(**options)
     depth = max(map(max, limits(given)))
     queries = [f"q{number}" for number in range(len(golds))]
     dev = {query: {TOOLS[tool].id: 1 for tool in gold} for query, gold in zip(queries, golds, strict=True)}
@@ -126,6 +126,6 @@ def test_less_is_read_only_where_dev_says_clearly_that_it_is_better() -> None:
 
 
 def test_no_more_is_read_than_the_largest_limit_on_offer() -> None:
-    assert limits(Options(seen=10, unseen=10)) == [(10, 10)]
-    assert limits(Options(seen=30)) == [(30, 50), (30, 30), (30, 10)]
-    assert limits(Options())[0] == (50, 50) and len(limits(Options())) == 9
+    assert limits(ToolRerankOptions(seen=10, unseen=10)) == [(10, 10)]
+    assert limits(ToolRerankOptions(seen=30)) == [(30, 50), (30, 30), (30, 10)]
+    assert limits(ToolRerankOptions())[0] == (50, 50) and len(limits(ToolRerankOptions())) == 9

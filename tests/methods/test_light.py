@@ -12,10 +12,9 @@ import lessons
 from toolscout.catalogue.store import Catalogue
 from toolscout.errors import ConfigError
 from toolscout.methods import mlc_light
-from toolscout.methods.mlc_light import Options, Training
+from toolscout.methods.mlc_light import MlcLightOptions, Training
 from toolscout.methods.neighbours import Log, Neighbours
-from toolscout.methods.shared.ngrams import Bags, Ngrams, hash_features
-from toolscout.methods.shared.tool_sets import ToolSets
+from toolscout.methods.shared.sparse_features import Bags, Ngrams, ToolSets, hash_features
 from toolscout.methods.shared.usage_fit import FitData
 from toolscout.models.model_store import Model
 from toolscout.recipes import registry
@@ -215,7 +214,7 @@ def test_where_every_query_needs_one_tool_there_are_no_sets() -> None:
 
 def prepare(lesson: Lesson, **changes: Any) -> FitData:
     """The queries of a lesson, as `mlc-light` with these settings gets them."""
-    options = Options(**changes)
+    options = MlcLightOptions(**changes)
     return FitData(Workspace(HashEncoder()), lesson, options, HashEncoder())
 
 

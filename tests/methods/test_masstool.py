@@ -32,7 +32,7 @@ from toolscout.methods import colt  # noqa: E402
 from toolscout.methods.masstool import (  # noqa: E402
     ArrayTowers,
     MassTool,
-    Options,
+    MassToolOptions,
     Pool,
     compute_query_parts,
     nearest,
@@ -243,7 +243,7 @@ def task(random: np.random.Generator, **changes: Any) -> Intents:
     """Six queries of three scenes over four tools, and five queries that need no tool."""
     queries, tools, chat = (unit_rows(random.normal(size=(n, 5))).astype(np.float32) for n in (6, 4, 5))
     gold = [np.array([0, 1]), np.array([2]), np.array([0, 1]), np.array([1, 3]), np.array([2]), np.array([1, 3])]
-    options = {name: getattr(Options(), name) for name in IntentShape.__dataclass_fields__}
+    options = {name: getattr(MassToolOptions(), name) for name in IntentShape.__dataclass_fields__}
     made = Intents(
         queries=IntentQueries(
             rows=queries,
@@ -316,9 +316,9 @@ def test_neighbours_below_the_floor_are_left_out_in_training_and_in_a_search(
 
 def test_the_shipped_weights_and_bounds_are_those_that_were_chosen_on_dev() -> None:
     """The tables of docs/methods/masstool.md and colt.md are about these; another number needs another choice."""
-    shipped = Options()
+    shipped = MassToolOptions()
     assert (shipped.k, shipped.floor, shipped.need) == (20, 0.7, 0.2)
-    for each in (shipped, colt.Options()):
+    for each in (shipped, colt.ColtOptions()):
         assert (each.contrast, each.temperature) == (0.5, 0.2)
 
 

@@ -14,7 +14,7 @@ from toolscout.catalogue.store import Catalogue  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError, StoreError  # noqa: E402
 from toolscout.methods.mlc import LOGIT_SCALE  # noqa: E402
-from toolscout.methods.shared.tool_sets import ToolSets  # noqa: E402
+from toolscout.methods.shared.sparse_features import ToolSets  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
 from toolscout.recipes.fit import Lesson, fit  # noqa: E402

@@ -18,7 +18,7 @@ from toolscout.journal.evidence import Example
 from toolscout.methods import scout_light
 from toolscout.methods.scout_light import _can_classify
 from toolscout.methods.shared.mixture import Part, _QueryMemory, load_mixture, mix_usages
-from toolscout.methods.shared.ngrams import Ngrams
+from toolscout.methods.shared.sparse_features import Ngrams
 from toolscout.methods.shared.usage import HybridScorer, Learned, LiveEstimate
 from toolscout.methods.shared.usage_fit import FitData
 from toolscout.recipes import registry

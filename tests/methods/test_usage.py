@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from toolscout.methods.shared.ngrams import Bags, Ngrams, hash_features
+from toolscout.methods.shared.sparse_features import Bags, Ngrams, hash_features
 from toolscout.methods.shared.usage import mix_usage, softmax, weigh_usage
 
 

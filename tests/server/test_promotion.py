@@ -14,7 +14,7 @@ import pytest
 import traffic
 from toolscout.config import load_settings
 from toolscout.models import champion
-from toolscout.recipes import champion_switch
+from toolscout.recipes import select as champion_switch
 from toolscout.recipes.engine import SearchEngine
 from toolscout.recipes.select import Selection, SelectionKey
 from toolscout.scout import Scout

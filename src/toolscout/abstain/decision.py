@@ -41,10 +41,11 @@ from toolscout.models import model_store
 from toolscout.search.exact_names import EXACT, parse_selection
 from toolscout.search.expanded_words import ExpandedWords, encode_expanded
 from toolscout.search.pipeline import Detect, Floors, Pipeline, Stage, Verdict, Visible
+from toolscout.search.resources import Resources
 from toolscout.search.shipped import read_shipped
 from toolscout.search.steps import hands_on
 from toolscout.types import Search
-from toolscout.workspace import Workspace, expand_words
+from toolscout.workspace import expand_words
 
 __all__ = [
     "BUNDLED_DECISION",
@@ -391,7 +392,7 @@ def _names_best(search: Search) -> bool:
 
 
 def build_abstainer(
-    workspace: Workspace, catalogue: Catalogue, stage: Stage, manifest: model_store.Manifest | None = None
+    resources: Resources, catalogue: Catalogue, stage: Stage, manifest: model_store.Manifest | None = None
 ) -> Abstainer | None:
     """Build the bundled decision over a snapshot, with the budget of the settings; None: it is 0.
 
@@ -400,7 +401,7 @@ def build_abstainer(
     brings `sure`: a request with a first hit of at least this score is never turned away.
 
     Args:
-        workspace: with the settings and the caches.
+        resources: with the settings and the caches.
         catalogue: the snapshot.
         stage: the pipeline that retrieves; if it estimates the need itself, its estimate counts.
         manifest: of the fitted model that serves, if there is one.
@@ -408,7 +409,7 @@ def build_abstainer(
     Raises:
         StoreError: if the bundled file is damaged.
     """
-    budget = workspace.settings.false_rejects
+    budget = resources.settings.false_rejects
     if not budget:
         return None
     decision, encoder = load_bundled()
@@ -419,7 +420,7 @@ def build_abstainer(
         small_floors = None
         floors, sure = _load_model_floors(manifest, len(catalogue)), manifest.values.get("sure")
     words = expand_words(catalogue)
-    features = ScoreFeatures(words, {VIEW: workspace.index_tools(catalogue, encoder)})
+    features = ScoreFeatures(words, {VIEW: resources.index_tools(catalogue, encoder)})
     is_word = encoder.pieces.is_word
     return Abstainer(
         decision,
@@ -458,17 +459,17 @@ def load_bundled() -> tuple[Decision, StaticEncoder]:
     return decision, encoder
 
 
-def fit_floors(workspace: Workspace, catalogue: Catalogue, texts: Sequence[str]) -> Floors:
+def fit_floors(resources: Resources, catalogue: Catalogue, texts: Sequence[str]) -> Floors:
     """Set floors of the bundled decision that keep each budget on requests that the catalogue serves.
 
     Args:
-        workspace: with the caches.
+        resources: with the caches.
         catalogue: the tools.
         texts: the requests.
     """
     decision, encoder = load_bundled()
     expanded = expand_words(catalogue)
-    features = ScoreFeatures(expanded, {VIEW: workspace.index_tools(catalogue, encoder)})
+    features = ScoreFeatures(expanded, {VIEW: resources.index_tools(catalogue, encoder)})
     vectors = encoder.encode(texts, "query")
     readable = np.flatnonzero(_find_readable(texts, {VIEW: vectors}, {VIEW: encoder}, encoder.pieces.is_word)).tolist()
     if not readable:

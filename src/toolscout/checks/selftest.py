@@ -23,6 +23,7 @@ from toolscout.checks.synthetic_queries import SyntheticQuery, generate_queries,
 from toolscout.errors import ConfigError, SourceError, UserError
 from toolscout.journal.evidence import collect_evidence
 from toolscout.recipes import registry
+from toolscout.recipes.builder import build_decision
 from toolscout.recipes.select import Selection
 from toolscout.scout import Scout
 from toolscout.search.pipeline import Cut, Stage
@@ -141,7 +142,7 @@ def run_selftest(
         try:
             retrieve = scout.build(selection, catalogue)
             scores[name] = _score_queries(retrieve >> Cut(SELFTEST_DEPTH), queries)
-            decide = scout.engine.build_decision(selection, catalogue, retrieve)
+            decide = build_decision(selection, catalogue, scout.workspace(selection), retrieve)
             without_tool = _measure_abstention(retrieve >> decide)
         except UserError as error:
             problems[name] = str(error)

@@ -179,7 +179,7 @@ def _fit_part(
 
 def _finish_ranking(job: Job, stage: Stage, catalogue: Catalogue) -> Stage:
     """Add prerequisites, which every search of the product brings, and the cut. A paper's method stays as it is."""
-    if job.recipe in registry.RECIPES:
+    if registry.recipe(job.recipe).when:
         stage = stage >> bring_prerequisites(catalogue, job.settings)
     return stage >> Cut(RANKING_DEPTH)
 

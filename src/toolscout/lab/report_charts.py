@@ -12,7 +12,7 @@ import msgspec
 from toolscout.checks.results import PUBLISHED, Result, SweepResult, Trial
 from toolscout.lab import charts
 from toolscout.lab.report_page import Image, count, label_column, mean, mention_omission
-from toolscout.methods.crossencoder import Options as CrossEncoderOptions
+from toolscout.methods.crossencoder import CrossEncoderOptions as CrossEncoderOptions
 from toolscout.recipes import registry
 
 __all__ = ["NEED_MEASURE", "draw_decisions", "draw_failures", "draw_latency", "draw_quality", "draw_sweeps"]

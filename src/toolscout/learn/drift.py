@@ -264,8 +264,8 @@ class DriftWatch:
         if not 0 < len(catalogue) <= MAX_FEATURE_TOOLS:
             return None
         try:
-            workspace = self._scout.workspace(self._scout.selector.default())
-            return ScoreFeatures(index_words(catalogue), {"static": workspace.index_tools(catalogue, self._encoder)})
+            resources = self._scout.workspace(self._scout.selector.default())
+            return ScoreFeatures(index_words(catalogue), {"static": resources.index_tools(catalogue, self._encoder)})
         except UserError:
             return None
 

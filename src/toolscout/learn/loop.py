@@ -3,7 +3,7 @@
 ::
 
     <home>/learn/dataset/     the requests that the last run learned from, as a dataset folder
-                 looks.json   the comparisons with each champion (`toolscout.learn.looks`)
+                 looks.json   the comparisons with each champion (`toolscout.learn.gate`)
                  last.json    the report of the last run (`Report`)
                  run.json     the last journal event that an unfinished run reads
     <home>/models/            the candidates, and the pointer to the champion (`toolscout.models.champion`)
@@ -34,8 +34,7 @@ from toolscout.database.documents import delete_document, read_document, write_d
 from toolscout.errors import Changed, ConfigError, NotFound, StoreError, UserError
 from toolscout.home import Home, describe_home
 from toolscout.journal.evidence import Evidence, Example, collect_evidence
-from toolscout.learn.gate import Sample, Verdict, judge
-from toolscout.learn.looks import number_look
+from toolscout.learn.gate import Sample, Verdict, judge, number_look
 from toolscout.learn.report import LAST_FILE, Candidate, Report, last
 from toolscout.learn.split import Traffic, split_by_time
 from toolscout.metrics import percentiles
@@ -49,7 +48,7 @@ from toolscout.recipes.select import Selection
 from toolscout.scout import Scout
 from toolscout.search.pipeline import Cut, Stage
 from toolscout.types import Hit, Search
-from toolscout.workspace import Workspace
+from toolscout.workspace import HomeResources
 
 __all__ = ["BUDGET_MS", "FULL_RECIPE", "Candidate", "Report", "last", "learn"]
 
@@ -283,15 +282,15 @@ def _fit(run: _Run, name: str, seed: int) -> Candidate:
     """Fit one recipe on the requests of the run. The manifest records which journal events it read."""
     journal = {"through": max(example.row for example in run.traffic.earlier), "until": run.evidence.until}
     shelf = champion.shelf(run.settings.place)
-    workspace = Workspace(
+    resources = HomeResources(
         settings=run.settings,
         vectors=run.scout.vectors,
         say=lambda text: run.say(f"{name}: {text}"),
         seed=seed,
         resume=True,
-        shared_llm=run.scout.engine.llm,
+        extras=run.scout.engine.builder.extras,
     )
-    job = plan_fit(name, run.traffic.lesson, workspace, shelf)
+    job = plan_fit(name, run.traffic.lesson, resources, shelf)
     model = f"{name}-{job.identity[:12]}"
     make_private_folder(shelf)
     task = dataclasses.replace(job, out=shelf / model, notes=lambda: {**job.notes(), "journal": journal})

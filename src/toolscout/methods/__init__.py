@@ -1,7 +1,8 @@
-"""The contract of a method: options, `fit`, `build`, and four facts about it. mypy checks every method against it.
+"""The contract of a method: options, `fit`, `build`, and four facts about it. A `Recipe` gives a method a name.
 
 A method that learns (`FittedMethod`) turns a `Lesson` into `Artifacts`; `recipes.fit` writes these as a model folder;
 its `Stage` is built from the loaded model. A method that learns nothing (`PlainMethod`) builds it from options alone.
+Both get `Resources`: vectors of an encoder, a line for progress, and the run of the fit.
 
 Every pipeline starts from the tools of the catalogue, never from those of the model: tools that training never saw are
 found, and tools that are gone are never returned. `testing.check_method` proves this, and that a fit is seeded, can be
@@ -13,22 +14,38 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
 from toolscout.arrays import Arrays
-from toolscout.catalogue.store import Catalogue
-from toolscout.encoders import Encoder
+from toolscout.catalogue.snapshot import Catalogue
+from toolscout.encoders.encoder import Encoder
 from toolscout.errors import ConfigError, explain_unknown_field
 from toolscout.methods.lesson import Lesson
 from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Stage
-from toolscout.workspace import Workspace
+from toolscout.search.resources import Resources
 
-__all__ = ["Artifacts", "AskingMethod", "BaseRule", "FittedMethod", "Method", "PlainMethod", "parse_options"]
+__all__ = [
+    "Artifacts",
+    "AskingMethod",
+    "BaseRule",
+    "FittedMethod",
+    "Method",
+    "PlainMethod",
+    "Recipe",
+    "Resources",
+    "parse_options",
+]
 
-Options = TypeVar("Options", bound=msgspec.Struct)
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Amount = Annotated[float, msgspec.Meta(ge=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+NonNegative = Annotated[int, msgspec.Meta(ge=0)]
+Batch = Annotated[int, msgspec.Meta(ge=2)]
+OptionsT = TypeVar("OptionsT", bound=msgspec.Struct)
 
 
 class BaseRule(NamedTuple):
@@ -90,7 +107,7 @@ class _Facts(Protocol):
 class PlainMethod(_Facts, Protocol):
     """A method that learns nothing."""
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, options: Any, /) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, options: Any, /) -> Stage:
         """Build the pipeline up to the ranked hits; `options` is an `options_type`."""
 
 
@@ -98,10 +115,10 @@ class PlainMethod(_Facts, Protocol):
 class FittedMethod(_Facts, Protocol):
     """A method that learns."""
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Any, /) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: Any, /) -> Artifacts:
         """Learn from a lesson; `options` is an `options_type`, None in it where a value is to be chosen on dev."""
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model, /) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, model: Model, /) -> Stage:
         """Build the pipeline up to the ranked hits from a fitted model."""
 
 
@@ -112,14 +129,56 @@ class AskingMethod(Protocol):
     def prompts(self, options: Any, /) -> Sequence[str]:
         """Return the names of the prompts that a fit with these options uses; empty: it asks nothing."""
 
-    def rehearse(self, workspace: Workspace, lesson: Lesson, options: Any, queries: Sequence[str], /) -> None:
+    def rehearse(self, resources: Resources, lesson: Lesson, options: Any, queries: Sequence[str], /) -> None:
         """Ask all that a fit and searches for these texts ask at most, without any training."""
 
 
 Method: TypeAlias = PlainMethod | FittedMethod
 
 
-def parse_options(values: Mapping[str, Any], options_type: type[Options]) -> Options:
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """One recipe.
+
+    Attributes:
+        name: as the command line spells it.
+        summary: what it is, in one sentence.
+        method: what fits and builds it.
+        settings: options that differ from the method's defaults. `--set key=value` changes them.
+        when: when to choose it, in one line; only for recipes that users choose from.
+        encoder: the encoder that it always uses. None: the one in the settings.
+        encodes: whether it needs an encoder.
+        fallback: the recipe that serves while the encoder does not answer.
+        revision: raised whenever its rules change, so that an older model is not taken for the same fit.
+    """
+
+    name: str
+    summary: str
+    method: Method
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    when: str = ""
+    encoder: str | None = None
+    encodes: bool = True
+    fallback: str | None = None
+    revision: int = 1
+
+    @property
+    def fitted_method(self) -> FittedMethod | None:
+        """The method, if it learns. None: there is nothing to fit."""
+        return self.method if isinstance(self.method, FittedMethod) else None
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether it needs a model."""
+        return self.method.needs_usage
+
+    @property
+    def abstains(self) -> bool:
+        """Whether it learns from queries that need no tool to turn such queries away."""
+        return self.method.abstains and self.settings.get("need") != 0
+
+
+def parse_options(values: Mapping[str, Any], options_type: type[OptionsT]) -> OptionsT:
     """Turn options by name into the method's own struct.
 
     Raises:

@@ -17,14 +17,13 @@ from typing import Any, Final
 from toolscout.arrays import Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import unit_rows
-from toolscout.methods import Artifacts, BaseRule, dpr
+from toolscout.methods import Amount, Artifacts, BaseRule, dpr
 from toolscout.methods.dpr import FittedEncoder
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.novelty import choose_margin, demote_new_tools
 from toolscout.methods.shared.tool_rows import EncodedLesson, index_rows, load_tool_rows
 from toolscout.methods.shared.tuning import (
     ENCODER_FOLDER,
-    Amount,
     Graphs,
     describe_training,
     require_tunable,
@@ -34,15 +33,15 @@ from toolscout.methods.shared.tuning import (
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH
 from toolscout.search.pipeline import Retrieve, Stage
+from toolscout.search.resources import Resources
 from toolscout.types import digest
-from toolscout.workspace import Workspace
 
-__all__ = ["Colt", "Options"]
+__all__ = ["Colt", "ColtOptions"]
 
 UNTUNED_TOOL_TOKENS: Final = 64  # cut of tool texts where the encoder was not tuned
 
 
-class Options(Graphs, frozen=True, forbid_unknown_fields=True):
+class ColtOptions(Graphs, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit. The defaults come from the released code; λ and τ were chosen on dev in the paper's grids.
 
     Attributes:
@@ -57,22 +56,22 @@ class Options(Graphs, frozen=True, forbid_unknown_fields=True):
     margin: Amount | None = None
 
 
-def _load_stage_one(workspace: Workspace, lesson: Lesson) -> FittedEncoder:
+def _load_stage_one(resources: Resources, lesson: Lesson) -> FittedEncoder:
     if lesson.base is None:
-        return FittedEncoder(require_tunable(workspace.load_encoder()).name, UNTUNED_TOOL_TOKENS)
+        return FittedEncoder(require_tunable(resources.load_encoder()).name, UNTUNED_TOOL_TOKENS)
     return dpr.load_base_encoder(lesson.base)
 
 
 class Colt:
     """Tunes vectors of tools over graphs of tools that were needed together."""
 
-    options_type = Options
+    options_type = ColtOptions
     needs_usage = True
     transfers = True
     abstains = False
     base: BaseRule | None = dpr.TUNES_ENCODER
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: ColtOptions) -> Artifacts:
         """Encode with stage 1, then train stage 2 over its vectors.
 
         Raises:
@@ -81,8 +80,8 @@ class Colt:
         """
         from toolscout.training.collaboration import Collaboration, Shape
 
-        encoder = _load_stage_one(workspace, lesson)
-        data = EncodedLesson.encode(workspace, lesson, encoder)
+        encoder = _load_stage_one(resources, lesson)
+        data = EncodedLesson.encode(resources, lesson, encoder)
         tools = data.tools
 
         def evaluate(rows: Vectors) -> dict[str, float]:
@@ -101,7 +100,7 @@ class Colt:
                 shape=Shape(**{name: getattr(options, name) for name in Shape.__dataclass_fields__}),
                 identity=digest("colt/1", [encoder.fingerprint, lesson.fingerprint, options]),
             )
-            done = train_task(workspace, options, task, warmup=0.0, schedule="constant", clip=float("inf"))
+            done = train_task(resources, options, task, warmup=0.0, schedule="constant", clip=float("inf"))
             tools = data.replace_used(task.tool_rows())
             values |= describe_training(done)
             earlier = done.earlier
@@ -115,7 +114,7 @@ class Colt:
             files=save_encoder(encoder.model),
         )
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, model: Model) -> Stage:
         """Build the search for the tools nearest to the query."""
         encoder = FittedEncoder(model.folder / ENCODER_FOLDER, model.manifest.values["tool_length"])
         index = index_rows(catalogue, load_tool_rows(catalogue, model, encoder))

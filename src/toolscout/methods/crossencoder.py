@@ -29,15 +29,12 @@ from toolscout.encoders.onnx_pairs import INPUTS, MAX_CHARS_PER_PIECE, OUTPUT, O
 from toolscout.encoders.pair_cache import PairCache, PairScorer, cache_pairs
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
-from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods import Artifacts, BaseRule, Batch, Count, NonNegative, Positive
+from toolscout.methods.lab_resources import find_pairs
 from toolscout.methods.lesson import DEV_METRICS, Lesson
 from toolscout.methods.shared.reranking import RankedQueries, choose_blend
 from toolscout.methods.shared.tuning import (
     ENCODER_FOLDER,
-    Batch,
-    Count,
-    NonNegative,
-    Positive,
     Tuning,
     describe_training,
     make_tower,
@@ -47,8 +44,8 @@ from toolscout.methods.shared.tuning import (
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH
 from toolscout.search.pipeline import Fuse, Pipeline, Rerank, Retrieve, Stage
+from toolscout.search.resources import BASE_FOLDER, Resources
 from toolscout.types import Search, Tool, digest, render
-from toolscout.workspace import BASE_FOLDER, Workspace
 
 if TYPE_CHECKING:
     from toolscout.training.crossencoders import CrossEncoder
@@ -56,10 +53,10 @@ if TYPE_CHECKING:
 __all__ = [
     "CROSSENCODER_BASE",
     "Blend",
+    "CrossEncoderOptions",
     "CrossEncoderRerank",
     "CrossEncoderStage",
     "NeedScorer",
-    "Options",
     "cache_scorer",
     "export",
     "score_candidates",
@@ -86,7 +83,7 @@ CALIBRATION_PAIRS: Final = 64  # pairs that measure the peaks of the activations
 QUERIES_PER_PROGRESS_LINE: Final = 50
 
 
-class Options(Tuning, frozen=True, forbid_unknown_fields=True):
+class CrossEncoderOptions(Tuning, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit; `batch` counts queries.
 
     Attributes:
@@ -285,7 +282,7 @@ def _measure_scale(train_candidates: RankedQueries) -> Blend:
 class _DevPairs:
     """The dev queries with their candidates, on which the epoch and the blend are chosen."""
 
-    def __init__(self, lesson: Lesson, dev: RankedQueries, scale: Blend, options: Options) -> None:
+    def __init__(self, lesson: Lesson, dev: RankedQueries, scale: Blend, options: CrossEncoderOptions) -> None:
         self.lesson, self.dev, self.scale, self.options = lesson, dev, scale, options
         self.is_candidate = dev.candidates >= 0
         self.ids = [tool.id for tool in lesson.tools]
@@ -322,27 +319,27 @@ class _DevPairs:
         return blend, figures_by_weight[best].means()
 
 
-def cache_scorer(workspace: Workspace, lesson: Lesson, scorer: NeedScorer) -> NeedScorer:
+def cache_scorer(resources: Resources, lesson: Lesson, scorer: NeedScorer) -> NeedScorer:
     """Return a scorer for a fit that caches its logits, so that an interrupted fit can resume."""
-    cache = workspace.pairs or PairCache(workspace.work)
+    cache = find_pairs(resources) or PairCache(resources.run.work)
     return NeedScorer(cache_pairs(scorer.reader, cache), lesson.tools, scorer.blend)
 
 
-def score_candidates(workspace: Workspace, lesson: Lesson, ranked: RankedQueries, scorer: NeedScorer) -> Floats:
+def score_candidates(resources: Resources, lesson: Lesson, ranked: RankedQueries, scorer: NeedScorer) -> Floats:
     """Return the logits of every query with each of its candidates, (queries, N), from the exported graph."""
     logits = np.zeros(ranked.candidates.shape)
     for row, query in enumerate(ranked.queries):
         if row % QUERIES_PER_PROGRESS_LINE == 0:
-            workspace.say(f"reading: {row:,} of {len(ranked.queries):,} dev queries with {logits.shape[1]} tools each")
+            resources.say(f"reading: {row:,} of {len(ranked.queries):,} dev queries with {logits.shape[1]} tools each")
         ids = [lesson.tools[position_of].id for position_of in ranked.candidates[row] if position_of >= 0]
         logits[row, : len(ids)] = scorer.logits(lesson.texts[query], ids)
     return logits
 
 
-def _draw_pairs(workspace: Workspace, lesson: Lesson, texts: Sequence[str]) -> list[tuple[str, str]]:
+def _draw_pairs(resources: Resources, lesson: Lesson, texts: Sequence[str]) -> list[tuple[str, str]]:
     """Draw random pairs of a training query and a tool."""
     queries = [lesson.texts[query] for query in lesson.train]
-    random = np.random.default_rng(workspace.seed)
+    random = np.random.default_rng(resources.run.seed)
     return [
         (queries[int(query)], texts[int(tool)])
         for query, tool in zip(
@@ -380,13 +377,13 @@ def export(
 class CrossEncoderRerank:
     """Reranks the first tools of another recipe with a cross-encoder."""
 
-    options_type = Options
+    options_type = CrossEncoderOptions
     needs_usage = True
     transfers = True
     abstains = False
     base: BaseRule | None = None
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: CrossEncoderOptions) -> Artifacts:
         """Rank the queries with the first stage, tune the cross-encoder, write its graph, and choose the blend on dev.
 
         Raises:
@@ -396,17 +393,17 @@ class CrossEncoderRerank:
         from toolscout.training.crossencoders import CrossEncoder, PairData, PairTask
 
         assert lesson.base is not None
-        raw = require_tunable(workspace.load_encoder())
+        raw = require_tunable(resources.load_encoder())
         tuned = _load_tuned_encoder(lesson.base.model) if options.start == "base" else None
         start = tuned or raw
-        workspace.say(f"ranking {len(lesson.train) + len(lesson.dev):,} queries with {lesson.base.recipe}")
+        resources.say(f"ranking {len(lesson.train) + len(lesson.dev):,} queries with {lesson.base.recipe}")
         position_of, gold = lesson.positions(), lesson.gold_positions()
         sample = dict(list(lesson.dev.items())[:: -(-len(lesson.dev) // options.judged)])
         train_candidates, dev = (
             RankedQueries(lesson, qrels, options.candidates, position_of) for qrels in (lesson.train, sample)
         )
         tower = make_tower(start, options)
-        net = CrossEncoder(tower, length=options.length, layers=options.layers, seed=workspace.seed)
+        net = CrossEncoder(tower, length=options.length, layers=options.layers, seed=resources.run.seed)
         texts = [render_pair_text(tool, options.length) for tool in lesson.tools]
         dev_pairs = _DevPairs(lesson, dev, _measure_scale(train_candidates), options)
         pairs = net.pairs(*dev_pairs.pairs(texts))
@@ -420,12 +417,12 @@ class CrossEncoderRerank:
             evaluate=lambda: dev_pairs.choose(net.logits(pairs))[1],
             identity=digest("crossencoder/1", [start.fingerprint, lesson.base.identity, lesson.fingerprint, options]),
         )
-        done = train_task(workspace, options, task, tower)
-        workspace.say(f"writing the graph in {options.precise}")
-        graphs = workspace.work / PAIR_GRAPH_FOLDER
-        export(net, graphs, options.precise, _draw_pairs(workspace, lesson, texts))
-        scorer = cache_scorer(workspace, lesson, NeedScorer(OnnxPairs(graphs, options.length), lesson.tools, Blend()))
-        logits = score_candidates(workspace, lesson, dev, scorer)
+        done = train_task(resources, options, task, tower)
+        resources.say(f"writing the graph in {options.precise}")
+        graphs = resources.run.work / PAIR_GRAPH_FOLDER
+        export(net, graphs, options.precise, _draw_pairs(resources, lesson, texts))
+        scorer = cache_scorer(resources, lesson, NeedScorer(OnnxPairs(graphs, options.length), lesson.tools, Blend()))
+        logits = score_candidates(resources, lesson, dev, scorer)
         blend, figures = dev_pairs.choose(logits)
         base = lesson.base
 
@@ -450,11 +447,11 @@ class CrossEncoderRerank:
             files=write_files,
         )
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, model: Model) -> Stage:
         """Build the first stage, followed by the cross-encoder over its first tools."""
         settings = model.manifest.settings
         reader = OnnxPairs(model.folder / PAIR_GRAPH_FOLDER, settings["length"].value)
         blend = Blend(**model.manifest.values["blend"])
-        scorer = NeedScorer(cache_pairs(reader, workspace.pairs), catalogue.tools(), blend)
-        first = workspace.build_base(catalogue, model)
+        scorer = NeedScorer(cache_pairs(reader, find_pairs(resources)), catalogue.tools(), blend)
+        first = resources.build_base(catalogue, model)
         return first >> CrossEncoderStage(scorer, settings["candidates"].value, first)

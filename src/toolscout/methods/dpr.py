@@ -20,16 +20,11 @@ from toolscout.encoders import Kind, split_identifiers
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.indexes import top_k
 from toolscout.indexes.sparse import BM25
-from toolscout.methods import Artifacts, BaseRule, zero_shot
+from toolscout.methods import Amount, Artifacts, BaseRule, Batch, Count, NonNegative, Positive, zero_shot
 from toolscout.methods.lesson import Base, Lesson
 from toolscout.methods.shared.novelty import choose_margin, demote_new_tools
 from toolscout.methods.shared.tuning import (
     ENCODER_FOLDER,
-    Amount,
-    Batch,
-    Count,
-    NonNegative,
-    Positive,
     Tuning,
     describe_training,
     make_tower,
@@ -39,15 +34,15 @@ from toolscout.methods.shared.tuning import (
 )
 from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Stage
+from toolscout.search.resources import Resources
 from toolscout.types import Tool, digest, render
-from toolscout.workspace import Workspace
 
 __all__ = [
     "TUNED_TEXT_STYLE",
     "TUNES_ENCODER",
     "Dpr",
+    "DprOptions",
     "FittedEncoder",
-    "Options",
     "SearchTuned",
     "load_base_encoder",
     "load_model_encoder",
@@ -61,7 +56,7 @@ DEV_DEPTH: Final = 10
 HARD_NEGATIVE_DEPTH: Final = 30  # wrong tools by BM25; the first epoch draws hard negatives from them
 
 
-class Options(Tuning, frozen=True, forbid_unknown_fields=True):
+class DprOptions(Tuning, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit. `batch` counts pairs if `negatives` is `batch`.
 
     Attributes:
@@ -145,7 +140,7 @@ def load_base_encoder(base: Base) -> FittedEncoder:
     return load_model_encoder(base.model)
 
 
-def tune_encoder(workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+def tune_encoder(resources: Resources, lesson: Lesson, options: DprOptions) -> Artifacts:
     """Tune the encoder on the training queries; keep the epoch with the best ndcg@5 on dev.
 
     Raises:
@@ -154,7 +149,7 @@ def tune_encoder(workspace: Workspace, lesson: Lesson, options: Options) -> Arti
     """
     from toolscout.training.biencoders import InBatch, Lists, Texts
 
-    encoder = require_tunable(workspace.load_encoder())
+    encoder = require_tunable(resources.load_encoder())
     tower = make_tower(encoder, options)
     texts = Texts(
         tower=tower,
@@ -174,7 +169,7 @@ def tune_encoder(workspace: Workspace, lesson: Lesson, options: Options) -> Arti
         task = Lists(texts)
     else:
         task = Lists(texts, sampled=options.sampled, hard=options.hard, by_words=lambda: _rank_by_words(lesson))
-    done = train_task(workspace, options, task, tower)
+    done = train_task(resources, options, task, tower)
     used = np.zeros(len(lesson.tools), dtype=np.bool_)
     used[np.concatenate(texts.gold)] = True
     chosen, figures = options.margin or 0.0, done.figures
@@ -198,17 +193,17 @@ class SearchTuned:
     abstains = False
     base: BaseRule | None = None
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, model: Model) -> Stage:
         """Build the search for the nearest tools by the fitted encoder."""
-        stage = zero_shot.search_vectors(workspace, catalogue, load_model_encoder(model), TUNED_TEXT_STYLE)
+        stage = zero_shot.search_vectors(resources, catalogue, load_model_encoder(model), TUNED_TEXT_STYLE)
         return demote_new_tools(stage, catalogue, model)
 
 
 class Dpr(SearchTuned):
     """Tunes an encoder and returns the tools nearest to the query."""
 
-    options_type = Options
+    options_type = DprOptions
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: DprOptions) -> Artifacts:
         """Tune the encoder; see `tune_encoder`."""
-        return tune_encoder(workspace, lesson, options)
+        return tune_encoder(resources, lesson, options)

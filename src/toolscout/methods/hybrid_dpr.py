@@ -12,21 +12,20 @@ from typing import Final
 import msgspec
 
 from toolscout.catalogue.store import Catalogue
-from toolscout.methods import Artifacts, BaseRule, zero_shot
+from toolscout.methods import Artifacts, BaseRule, Positive, zero_shot
 from toolscout.methods.lesson import Lesson
-from toolscout.methods.shared.tuning import Positive
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH, words_and_meaning
 from toolscout.search.pipeline import Fuse, Ranking, Stage
+from toolscout.search.resources import Resources
 from toolscout.types import Search
-from toolscout.workspace import Workspace
 
-__all__ = ["HybridDpr", "Options"]
+__all__ = ["HybridDpr", "HybridDprOptions"]
 
 FUSION_WEIGHT_GRID: Final = (2.5, 5.0, 10.0, 20.0, 40.0)
 
 
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class HybridDprOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit.
 
     Attributes:
@@ -45,13 +44,13 @@ def _list_scores(search: Search) -> Ranking:
 class HybridDpr:
     """Joins BM25 with a fitted recipe."""
 
-    options_type = Options
+    options_type = HybridDprOptions
     needs_usage = True
     transfers = True
     abstains = False
     base: BaseRule | None = None
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: HybridDprOptions) -> Artifacts:
         """Rank the dev queries by words and by the base, then choose the weight. Only the base is trained."""
         assert lesson.base is not None
         words = zero_shot.search_words(Catalogue.of(lesson.tools))
@@ -77,8 +76,8 @@ class HybridDpr:
             files=lesson.base.save,
         )
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, model: Model) -> Stage:
         """Build BM25, the base, and their fusion."""
         weight = model.manifest.settings["weight"].value
         join = functools.partial(words_and_meaning, weight=weight)
-        return Fuse(zero_shot.search_words(catalogue), workspace.build_base(catalogue, model), by=join)
+        return Fuse(zero_shot.search_words(catalogue), resources.build_base(catalogue, model), by=join)

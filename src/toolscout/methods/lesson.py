@@ -11,21 +11,17 @@ from typing import Final
 import numpy as np
 
 from toolscout import metrics
-from toolscout.abstain import decision
 from toolscout.arrays import Places
-from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import NoTool, Qrels
 from toolscout.models import model_store
 from toolscout.models.model_store import Data, Model
-from toolscout.search.pipeline import Floors, Stage
+from toolscout.search.pipeline import Stage
+from toolscout.search.resources import BASE_FOLDER
 from toolscout.types import Tool, digest
-from toolscout.workspace import BASE_FOLDER, Workspace
 
 __all__ = ["DEV_METRICS", "Base", "Lesson"]
 
 DEV_METRICS: Final = ("recall@5", "ndcg@5", "comp@5")
-MAX_ABSTENTION_QUERIES: Final = 4_000
-"""Maximum number of queries that set the abstention thresholds; with 500, a budget of 2 % was missed by 0.9 points."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +41,7 @@ class Base:
     identity: str
 
     def save(self, folder: Path) -> None:
-        """Put its model into the folder of the model that builds on it; see `Workspace.build_base`."""
+        """Put its model into the folder of the model that builds on it; see `Resources.build_base`."""
         if self.model is not None:
             model_store.nest(self.model.folder, folder / BASE_FOLDER)
 
@@ -115,10 +111,3 @@ class Lesson:
     def evaluate(self, rankings: Mapping[str, Sequence[str]]) -> metrics.PerQuery:
         """Score rankings of the dev queries: query id → tool ids, best first."""
         return metrics.score(rankings, self.dev, DEV_METRICS)
-
-    @functools.cached_property
-    def abstention_floors(self) -> Floors:
-        """Thresholds of the bundled abstention decision, fitted on queries that these tools serve."""
-        queries = [*self.dev, *self.train]
-        sample = queries[:: -(-len(queries) // MAX_ABSTENTION_QUERIES)]
-        return decision.fit_floors(Workspace(), Catalogue.of(self.tools), self.texts_of(sample))

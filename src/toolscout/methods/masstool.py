@@ -33,29 +33,19 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder, unit_rows
 from toolscout.errors import ConfigError
 from toolscout.journal.evidence import Example
-from toolscout.methods import Artifacts, BaseRule, dpr
+from toolscout.methods import Amount, Artifacts, BaseRule, Count, NonNegative, Positive, dpr
 from toolscout.methods.dpr import FittedEncoder
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.tool_rows import EncodedLesson, index_rows, load_tool_rows
-from toolscout.methods.shared.tuning import (
-    ENCODER_FOLDER,
-    Amount,
-    Count,
-    Graphs,
-    NonNegative,
-    Positive,
-    describe_training,
-    save_encoder,
-    train_task,
-)
+from toolscout.methods.shared.tuning import ENCODER_FOLDER, Graphs, describe_training, save_encoder, train_task
 from toolscout.methods.shared.usage import softmax
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH
 from toolscout.search.pipeline import Detect, Floors, Retrieve, Stage
+from toolscout.search.resources import LiveEvidence, Resources
 from toolscout.types import digest
-from toolscout.workspace import LiveEvidence, Workspace
 
-__all__ = ["ArrayTowers", "MassTool", "Options", "Pool", "compute_query_parts"]
+__all__ = ["ArrayTowers", "MassTool", "MassToolOptions", "Pool", "compute_query_parts"]
 
 TOWERS_VERSION: Final = 2
 """What the arrays `towers.*` of a model mean; `values["towers"]` of its manifest. Without it they have version 1."""
@@ -63,7 +53,7 @@ NEIGHBOUR_BLOCK: Final = 1024
 MAX_QUERIES_ENCODED_BY_SEARCH: Final = 32  # live queries that one search encodes besides its own
 
 
-class Options(Graphs, frozen=True, forbid_unknown_fields=True):
+class MassToolOptions(Graphs, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit.
 
     Attributes:
@@ -95,10 +85,10 @@ class Options(Graphs, frozen=True, forbid_unknown_fields=True):
     patience: Count = 10
 
 
-def _encode_no_tool(workspace: Workspace, lesson: Lesson, encoder: Encoder) -> tuple[Vectors, Vectors]:
+def _encode_no_tool(resources: Resources, lesson: Lesson, encoder: Encoder) -> tuple[Vectors, Vectors]:
     """Encode the queries that need no tool: those for training, and those for calibration."""
     parts = (lesson.no_tool.train, lesson.no_tool.calibrate) if lesson.no_tool else ((), ())
-    train_rows, calibration_rows = (workspace.encode_queries(encoder, [query.text for query in part]) for part in parts)
+    train_rows, calibration_rows = (resources.encode_queries(encoder, [query.text for query in part]) for part in parts)
     return train_rows, calibration_rows
 
 
@@ -371,13 +361,13 @@ def compute_query_parts(model: Model, texts: Sequence[str]) -> dict[str, Vectors
 class MassTool:
     """Represents a query by similar queries, and detects whether it needs a tool."""
 
-    options_type = Options
+    options_type = MassToolOptions
     needs_usage = True
     transfers = True
     abstains = True
     base: BaseRule | None = dpr.TUNES_ENCODER
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: MassToolOptions) -> Artifacts:
         """Train both towers over the base's encoder; calibrate the need if there are queries that need no tool.
 
         Raises:
@@ -388,9 +378,9 @@ class MassTool:
 
         assert lesson.base is not None
         encoder = dpr.load_base_encoder(lesson.base)
-        data = EncodedLesson.encode(workspace, lesson, encoder)
+        data = EncodedLesson.encode(resources, lesson, encoder)
         n = len(data.train)
-        chat_rows, calibration_rows = _encode_no_tool(workspace, lesson, encoder)
+        chat_rows, calibration_rows = _encode_no_tool(resources, lesson, encoder)
         near, similarities = nearest(data.train, np.concatenate([data.train, data.dev]), options.k + 1)
         near, similarities = _drop_self(near, similarities, n, options.k)
         passed = np.where(similarities > options.floor, near, -1)
@@ -412,10 +402,10 @@ class MassTool:
             evaluate=evaluate,
             shape=IntentShape(**{name: getattr(options, name) for name in IntentShape.__dataclass_fields__}),
             identity=digest("masstool/3", [encoder.fingerprint, *fingerprints, options]),
-            seed=workspace.seed,
+            seed=resources.run.seed,
         )
         targets = ("ndcg@5", "detect_auroc") if detects and options.epoch_by == "both" else ("ndcg@5",)
-        done = train_task(workspace, options, task, warmup=0.0, schedule="constant", clip=float("inf"), targets=targets)
+        done = train_task(resources, options, task, warmup=0.0, schedule="constant", clip=float("inf"), targets=targets)
         arrays = task.arrays()
         values: dict[str, Any] = {
             "towers": TOWERS_VERSION,
@@ -439,7 +429,7 @@ class MassTool:
             files=save_encoder(encoder.model),
         )
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, model: Model) -> Stage:
         """Build the detection of need, if the model learned it, and the search for the nearest tools."""
         settings, values = model.manifest.settings, model.manifest.values
         encoder = FittedEncoder(model.folder / ENCODER_FOLDER, values["tool_length"])
@@ -448,7 +438,7 @@ class MassTool:
         fitted = Pool(model.arrays["keys"], model.arrays["pool"])
         towers = ArrayTowers.load(model)
         encode = _EncodeOnce(encoder)
-        grow = _GrowingPool(fitted, encoder, dict(zip(catalogue.ids, rows, strict=True)), workspace.live)
+        grow = _GrowingPool(fitted, encoder, dict(zip(catalogue.ids, rows, strict=True)), resources.live)
 
         def encode_meaning(texts: list[str]) -> Vectors:
             query_rows, pool = encode(texts), grow()

@@ -17,19 +17,14 @@ from toolscout.arrays import Scores, Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
 from toolscout.encoders.transformer import TransformerEncoder
-from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods import Amount, Artifacts, BaseRule, Batch, Count, NonNegative, Positive, Share
 from toolscout.methods.dpr import TUNES_ENCODER
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.dev_choice import choose_best
-from toolscout.methods.shared.tool_sets import SET_WEIGHT_GRID, ToolSets
+from toolscout.methods.shared.sparse_features import SET_WEIGHT_GRID, ToolSets
 from toolscout.methods.shared.tuning import (
     ENCODER_FOLDER,
-    Amount,
-    Batch,
-    Count,
-    NonNegative,
-    Positive,
-    Share,
+    TunedBlend,
     describe_training,
     make_tower,
     require_tunable,
@@ -39,7 +34,6 @@ from toolscout.methods.shared.tuning import (
 from toolscout.methods.shared.usage import (
     DESCRIPTION_ENCODER,
     Learned,
-    TunedBlend,
     Usage,
     build_usage_stage,
     softmax,
@@ -47,15 +41,15 @@ from toolscout.methods.shared.usage import (
 from toolscout.methods.shared.usage_fit import FitData, select_unset
 from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Stage
+from toolscout.search.resources import Resources
 from toolscout.types import digest
-from toolscout.workspace import Workspace
 
-__all__ = ["Mlc", "MlcOnBase", "Options", "OptionsOnBase", "load_classifier"]
+__all__ = ["Mlc", "MlcOnBase", "MlcOnBaseOptions", "MlcOptions", "load_classifier"]
 
 LOGIT_SCALE: Final = 20.0
 
 
-class Options(TunedBlend, frozen=True, forbid_unknown_fields=True):
+class MlcOptions(TunedBlend, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit.
 
     Attributes:
@@ -81,7 +75,7 @@ class Options(TunedBlend, frozen=True, forbid_unknown_fields=True):
     novelty: Amount = 0.5
 
 
-class OptionsOnBase(Options, frozen=True, forbid_unknown_fields=True):
+class MlcOnBaseOptions(MlcOptions, frozen=True, forbid_unknown_fields=True):
     """Settings of `mlc-dpr`.
 
     Attributes:
@@ -95,13 +89,13 @@ class OptionsOnBase(Options, frozen=True, forbid_unknown_fields=True):
 class Mlc:
     """Tunes an encoder under a classifier of tools and of sets of tools."""
 
-    options_type = Options
+    options_type = MlcOptions
     needs_usage = True
     transfers = False
     abstains = False
     base: BaseRule | None = None
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: MlcOptions) -> Artifacts:
         """Tune the encoder under the layers, keep the best epoch on dev, and choose the blend there.
 
         Raises:
@@ -110,10 +104,10 @@ class Mlc:
         """
         from toolscout.training.classifiers import Classifier, Heads, Tuning
 
-        encoder = require_tunable(self._load_start(workspace, lesson))
+        encoder = require_tunable(self._load_start(resources, lesson))
         tower = make_tower(encoder, options)
-        description_encoder = encoders.load(DESCRIPTION_ENCODER, workspace.settings)
-        data = FitData(workspace, lesson, options, description_encoder)
+        description_encoder = encoders.load(DESCRIPTION_ENCODER, resources.settings)
+        data = FitData(resources, lesson, options, description_encoder)
         n = data.n_train
         tokens = tower.tokens(data.texts, "query")
         gold = np.zeros((n, len(lesson.tools)), dtype=np.bool_)
@@ -125,7 +119,7 @@ class Mlc:
             encoder.dim, {"tools": len(lesson.tools), **({"sets": len(sets)} if learns_sets else {})}, LOGIT_SCALE
         )
         if options.start == "usage":
-            workspace.say("starting the layer at the mean of the queries that used each tool")
+            resources.say("starting the layer at the mean of the queries that used each tool")
             rows = tower.vectors(tokens[:n])
             heads.start(rows, gold, "tools")
             if learns_sets:
@@ -147,7 +141,7 @@ class Mlc:
             identity=digest("mlc/1", [encoder.fingerprint, lesson.fingerprint, options]),
             tuning=Tuning(loss=options.loss, fast=options.fast, thinned=options.thinned, hold=options.hold),
         )
-        done = train_task(workspace, options, task, tower)
+        done = train_task(resources, options, task, tower)
         grid = SET_WEIGHT_GRID if learns_sets else SET_WEIGHT_GRID[:1]
         weights = grid if options.sets is None else (options.sets,)
         weight = choose_best(weights, lambda tried: data.quality(usage(tried)))
@@ -173,27 +167,27 @@ class Mlc:
             files=write_files,
         )
 
-    def _load_start(self, workspace: Workspace, lesson: Lesson) -> Encoder:
+    def _load_start(self, resources: Resources, lesson: Lesson) -> Encoder:
         """Load the encoder to tune."""
-        return workspace.load_encoder()
+        return resources.load_encoder()
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, model: Model) -> Stage:
         """Build the pipeline over a catalogue."""
-        description_encoder = encoders.load(DESCRIPTION_ENCODER, workspace.settings)
+        description_encoder = encoders.load(DESCRIPTION_ENCODER, resources.settings)
         model.check_encoder(description_encoder)
         model.check_catalogue(catalogue.tools())
         tuned = TransformerEncoder(str(model.folder / ENCODER_FOLDER))
         learned = Learned(load_classifier(model), encode=tuned.encode)
-        return build_usage_stage(workspace, catalogue, model, description_encoder, learned, label="mlc")
+        return build_usage_stage(resources, catalogue, model, description_encoder, learned, label="mlc")
 
 
 class MlcOnBase(Mlc):
     """Tunes the encoder of another recipe further, under the same classifier."""
 
-    options_type = OptionsOnBase
+    options_type = MlcOnBaseOptions
     base: BaseRule | None = TUNES_ENCODER
 
-    def _load_start(self, workspace: Workspace, lesson: Lesson) -> Encoder:
+    def _load_start(self, resources: Resources, lesson: Lesson) -> Encoder:
         """Load the encoder that the base tuned."""
         assert lesson.base is not None and lesson.base.model is not None
         return TransformerEncoder(str(lesson.base.model.folder / ENCODER_FOLDER))

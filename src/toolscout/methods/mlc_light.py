@@ -16,14 +16,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from toolscout.arrays import Arrays, Places, Scores, Vectors
+from toolscout.methods import Amount, Count, NonNegative, Positive
 from toolscout.methods.shared.dev_choice import choose_best
-from toolscout.methods.shared.ngrams import Bags, Ngrams, hash_features
-from toolscout.methods.shared.tool_sets import SET_WEIGHT_GRID, ToolSets
-from toolscout.methods.shared.tuning import Amount, Count, NonNegative, Positive
+from toolscout.methods.shared.sparse_features import SET_WEIGHT_GRID, Bags, Ngrams, ToolSets, hash_features
 from toolscout.methods.shared.usage import Blend, Encode, Learned, Usage, softmax
 from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod
 
-__all__ = ["MlcLight", "Options", "choose_hidden"]
+__all__ = ["MlcLight", "MlcLightOptions", "choose_hidden"]
 
 MIN_EPOCH_GAIN: Final = 1e-3
 MIN_HIDDEN_QUERIES: Final = 10_000  # that train a hidden layer; with fewer, it lost more often than it gained (LAB.md)
@@ -35,7 +34,7 @@ HIDDEN_PATIENCE: Final = 3  # epochs without gain before training ends; one laye
 DROPPED: Final = 0.3  # share of the hidden units that a training step leaves out
 
 
-class Options(Blend, frozen=True, forbid_unknown_fields=True):
+class MlcLightOptions(Blend, frozen=True, forbid_unknown_fields=True):
     """Settings of `mlc-light`.
 
     Attributes:
@@ -102,8 +101,8 @@ class Training:
     """
 
     def __init__(self, data: FitData, n: int) -> None:
-        self.options: Options = data.options
-        self.rng = np.random.default_rng(data.workspace.seed)
+        self.options: MlcLightOptions = data.options
+        self.rng = np.random.default_rng(data.resources.run.seed)
         n_tools = len(data.lesson.tools)
         self.ngrams = Ngrams.of(data.features[:n])
         self.bags, self.rows, self.gold = self.ngrams.make_bags(data.features[:n]), data.rows[:n], data.gold[:n]
@@ -198,7 +197,7 @@ def _add_ones(rows: Vectors) -> Vectors:
 class MlcLight(UsageMethod):
     """Trains a small classifier over the bundled encoder and words."""
 
-    options_type = Options
+    options_type = MlcLightOptions
     label = "mlc-light"
 
     def estimate(self, data: FitData) -> Estimate:
@@ -206,7 +205,7 @@ class MlcLight(UsageMethod):
 
         With `refit`, the estimate for other queries is that of the last epoch, since no copy of the best one is kept.
         """
-        workspace, options = data.workspace, data.options
+        resources, options = data.resources, data.options
         training = Training(data, data.n_train)
         bags, rows = training.ngrams.make_bags(data.features[data.n_train :]), data.rows[data.n_train :]
         quality, epochs, weight = -1.0, 0, 0.0
@@ -222,7 +221,7 @@ class MlcLight(UsageMethod):
             dev_logits = training.head.logits(bags, rows)
             scored = {tried: data.quality(training.head.usage(dev_logits, tried)) for tried in weights}
             best = choose_best(weights, scored.__getitem__)
-            workspace.say(f"epoch {epoch}: loss {loss:.3f}, ndcg@5 and comp@5 on dev {scored[best]:.4f}")
+            resources.say(f"epoch {epoch}: loss {loss:.3f}, ndcg@5 and comp@5 on dev {scored[best]:.4f}")
             if options.epochs or scored[best] >= quality + MIN_EPOCH_GAIN:
                 quality, epochs, weight = scored[best], epoch, best
                 usage_on_dev = training.head.usage(dev_logits, best)
@@ -234,7 +233,7 @@ class MlcLight(UsageMethod):
         def finish() -> Arrays:
             final, final_head = training, head
             if options.refit:
-                workspace.say(f"training on train and dev, {epochs} epochs")
+                resources.say(f"training on train and dev, {epochs} epochs")
                 final = Training(data, data.n_final)
                 for _ in range(epochs):
                     final.run_epoch()

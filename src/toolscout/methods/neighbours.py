@@ -14,20 +14,20 @@ import numpy as np
 
 from toolscout.arrays import Arrays, Places, Scores, Vectors
 from toolscout.indexes import top_k
+from toolscout.methods import Amount, Count
 from toolscout.methods.shared.dev_choice import choose_best
-from toolscout.methods.shared.ngrams import Bags, Ngrams, hash_features
-from toolscout.methods.shared.tuning import Amount, Count
+from toolscout.methods.shared.sparse_features import Bags, Ngrams, hash_features
 from toolscout.methods.shared.usage import Blend, Encode, Learned, LiveEstimate, LiveUsage
 from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod
 
-__all__ = ["Log", "Neighbours", "Options"]
+__all__ = ["Log", "Neighbours", "NeighboursOptions"]
 
 NEIGHBOUR_GRID: Final = (10, 20, 50, 100)
 FOCUS_GRID: Final = (5.0, 10.0, 20.0, 40.0)
 MAX_NEIGHBOURS: Final = max(NEIGHBOUR_GRID)
 
 
-class Options(Blend, frozen=True, forbid_unknown_fields=True):
+class NeighboursOptions(Blend, frozen=True, forbid_unknown_fields=True):
     """Settings of `neighbours`; None: the best on dev.
 
     Attributes:
@@ -119,13 +119,13 @@ def _vote_together(fitted: Log, fresh: Log, text: str, row: Vectors, k: int, foc
 class Neighbours(UsageMethod):
     """Lets the nearest logged queries vote for the tools that they used."""
 
-    options_type = Options
+    options_type = NeighboursOptions
     label = "neighbours"
 
     def estimate(self, data: FitData) -> Estimate:
         """Choose on dev among the neighbours in train. The model holds both, or only train without `refit`."""
         options, log = data.options, Log.of(data, data.n_train)
-        data.workspace.say("looking up the neighbours of the dev queries")
+        data.resources.say("looking up the neighbours of the dev queries")
         neighbours = [log.nearest(data.texts[i], data.rows[i]) for i in data.dev]
 
         def count_votes(pair: tuple[int, float]) -> Scores:

@@ -18,11 +18,12 @@ from toolscout.errors import BadReply
 from toolscout.llm import LLM, prompt
 from toolscout.methods import Artifacts, BaseRule, dpr
 from toolscout.methods.feedback.loop import Refined, Rounds, refine_each
+from toolscout.methods.lab_resources import connect_llm, lend_llm
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.tuning import require_tunable
 from toolscout.search.pipeline import Stage
+from toolscout.search.resources import Resources
 from toolscout.types import Search
-from toolscout.workspace import Workspace
 
 __all__ = ["Describe", "DescribeOptions", "Mmrr", "Qta", "QtaOptions"]
 
@@ -66,7 +67,7 @@ class Describe:
         return Refined(f"{tool.name} {tool.description} {' '.join(tool.parameters)}", "searched by description")
 
 
-class QtaOptions(dpr.Options, frozen=True, forbid_unknown_fields=True):
+class QtaOptions(dpr.DprOptions, frozen=True, forbid_unknown_fields=True):
     """Settings of `qta`: those of `dpr`, and the number of rewritings per training query."""
 
     rewritings: Count = 2
@@ -87,12 +88,11 @@ class Mmrr:
     abstains = False
     base: BaseRule | None = None
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, options: DescribeOptions) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, options: DescribeOptions) -> Stage:
         """Build the base with the refiner in front. If the model fails, the plain answer counts."""
-        assert workspace.build is not None
-        refiner = Describe(workspace.connect_llm(), tokens=options.tokens)
+        refiner = Describe(connect_llm(resources), tokens=options.tokens)
         return Rounds(
-            workspace.build(options.base, catalogue, workspace),
+            resources.build_recipe(options.base, catalogue),
             refiner,
             label="mmrr",
             rounds=1,
@@ -105,32 +105,32 @@ class Qta(dpr.SearchTuned):
 
     options_type = QtaOptions
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: QtaOptions) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: QtaOptions) -> Artifacts:
         """Fit `dpr` on the training queries and their rewritings, without rewritings that repeat a dev query.
 
         Raises:
             ConfigError: if the encoder cannot be tuned.
             OverBudget, Unavailable: the answers so far are kept, and a new fit continues from them.
         """
-        require_tunable(workspace.load_encoder())  # before anything is paid for
-        with workspace.lend_llm() as model:
+        require_tunable(resources.load_encoder())  # before anything is paid for
+        with lend_llm(resources) as model:
             rewritings = _rewrite_queries(model, lesson, options.rewritings)
             n_variants = sum(map(len, rewritings.values()))
-            workspace.say(f"{n_variants:,} rewritings of {len(rewritings):,} queries by {model.backend.model}")
+            resources.say(f"{n_variants:,} rewritings of {len(rewritings):,} queries by {model.backend.model}")
         texts, train = dict(lesson.texts), dict(lesson.train)
         for query, variants in rewritings.items():
             for number, text in enumerate(variants, 1):
                 texts[f"{query}#{number}"], train[f"{query}#{number}"] = text, lesson.train[query]
         train, _ = drop_leaks(train, texts, {query: texts[query] for query in lesson.dev})
-        return dpr.tune_encoder(workspace, dataclasses.replace(lesson, texts=texts, train=train), options)
+        return dpr.tune_encoder(resources, dataclasses.replace(lesson, texts=texts, train=train), options)
 
     def prompts(self, options: QtaOptions) -> Sequence[str]:
         """Return the one prompt that a fit uses."""
         return ("qta_rewrite",)
 
-    def rehearse(self, workspace: Workspace, lesson: Lesson, options: QtaOptions, queries: Sequence[str]) -> None:
+    def rehearse(self, resources: Resources, lesson: Lesson, options: QtaOptions, queries: Sequence[str]) -> None:
         """Ask what a fit asks. Its searches ask nothing."""
-        _rewrite_queries(workspace.connect_llm(), lesson, options.rewritings)
+        _rewrite_queries(connect_llm(resources), lesson, options.rewritings)
 
 
 def _rewrite_queries(model: LLM, lesson: Lesson, count: int) -> dict[str, list[str]]:

@@ -22,24 +22,30 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.indexes.exact import Exact
-from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods import Amount, Artifacts, BaseRule, Count, Positive
 from toolscout.methods.dpr import TUNED_TEXT_STYLE, load_model_encoder
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.mlc import load_classifier
 from toolscout.methods.neighbours import Neighbours
-from toolscout.methods.scout_light import LIGHT_PARTS, STANDARD_ERRORS, ScoutLight, Sides, refuse_shares
-from toolscout.methods.scout_light import Options as LightOptions
+from toolscout.methods.scout_light import (
+    LIGHT_PARTS,
+    STANDARD_ERRORS,
+    ScoutLight,
+    ScoutLightOptions,
+    Sides,
+    refuse_shares,
+)
 from toolscout.methods.shared.dev_choice import DevQueries, choose_best
 from toolscout.methods.shared.hidden_tools import expect_new_tools
 from toolscout.methods.shared.mixture import JoinedEncoder, Part, mix_on_dev
-from toolscout.methods.shared.tuning import ENCODER_FOLDER, Amount, Count, Positive
+from toolscout.methods.shared.tuning import ENCODER_FOLDER
 from toolscout.methods.shared.usage import Encode, HybridScorer, Learned, compute_standard_scores, softmax
 from toolscout.methods.shared.usage_fit import Estimate, FitData, UsageMethod
 from toolscout.models import model_store
 from toolscout.models.model_store import Model
-from toolscout.workspace import BASE_FOLDER, Workspace
+from toolscout.search.resources import BASE_FOLDER, Resources
 
-__all__ = ["Options", "ScoutFull"]
+__all__ = ["ScoutFull", "ScoutFullOptions"]
 
 CLOSENESS_GRID: Final = (10.0, 20.0, 40.0, 80.0)
 TUNED_WEIGHT_GRID: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
@@ -54,7 +60,7 @@ STAND_INS: Final = ("mlc-light", "neighbours")  # speak for what the encoders wo
 NEAR_NAMES: Final = {"k": "near_k", "focus": "near_focus"}
 
 
-class Options(LightOptions, frozen=True, forbid_unknown_fields=True):
+class ScoutFullOptions(ScoutLightOptions, frozen=True, forbid_unknown_fields=True):
     """Settings of `scout-full`; None: the best on dev.
 
     Attributes:
@@ -99,7 +105,7 @@ class _Nearest(UsageMethod):
 
     def estimate(self, data: FitData) -> Estimate:
         """Choose on dev how much nearer tools are likelier."""
-        vectors = data.workspace.encode_tools(self.encoder, data.lesson.tools, TUNED_TEXT_STYLE)
+        vectors = data.resources.encode_tools(self.encoder, data.lesson.tools, TUNED_TEXT_STYLE)
         cosines = data.rows[data.n_train :] @ vectors.T
 
         def estimate_probabilities(closeness: float) -> Scores:
@@ -146,19 +152,19 @@ class _TunedScorer(HybridScorer):
 class ScoutFull(ScoutLight):
     """Serves every step of a request by description and by usage, with tuned encoders."""
 
-    options_type = Options
+    options_type = ScoutFullOptions
     base = BaseRule("thinned", "a recipe that tunes a classifier over dpr (mlc-dpr)")
     label = "scout-full"
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Any) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: Any) -> Artifacts:
         """Fit the mixture over the base; the seconds count those of the base and of its base too."""
-        artifacts = super().fit(workspace, lesson, options)
+        artifacts = super().fit(resources, lesson, options)
         assert lesson.base is not None and lesson.base.model is not None
         tuned = lesson.base.model
         models = (tuned.manifest, model_store.read_manifest(tuned.folder / BASE_FOLDER))
         return dataclasses.replace(artifacts, seconds_before=sum(manifest.fit_seconds for manifest in models))
 
-    def open_sides(self, workspace: Workspace, encoder: Encoder, base: Model | None) -> Sides:
+    def open_sides(self, resources: Resources, encoder: Encoder, base: Model | None) -> Sides:
         """Return the sides of the ranking; see `ScoutLight.open_sides`."""
         assert base is not None
         nearest = load_model_encoder(model_store.load(base.folder / BASE_FOLDER))
@@ -167,10 +173,10 @@ class ScoutFull(ScoutLight):
         columns = joined.columns
 
         def make_description_scorer(catalogue: Catalogue, settings: Mapping[str, Any]) -> HybridScorer:
-            scorer = _TunedScorer.of(workspace, catalogue, encoder)
+            scorer = _TunedScorer.of(resources, catalogue, encoder)
             scorer.joined, scorer.weight = joined, settings["tuned_weight"]
             if scorer.weight:
-                scorer.tuned = workspace.index_tools(catalogue, nearest, TUNED_TEXT_STYLE)
+                scorer.tuned = resources.index_tools(catalogue, nearest, TUNED_TEXT_STYLE)
             return scorer
 
         parts = {name: Part(method, encoder, columns["plain"]) for name, method in LIGHT_PARTS.items()}
@@ -185,11 +191,11 @@ class ScoutFull(ScoutLight):
 
     def prepare(self, data: FitData, sides: Sides) -> dict[str, Any]:
         """Encode the queries with the tuned encoders, and choose the weight of `dpr` in descriptions."""
-        workspace, tools = data.workspace, data.lesson.tools
+        resources, tools = data.resources, data.lesson.tools
         nearest = sides.parts["dpr"].encoder
-        rows = [workspace.encode_queries(sides.parts[name].encoder, data.texts) for name in ("dpr", "mlc")]
+        rows = [resources.encode_queries(sides.parts[name].encoder, data.texts) for name in ("dpr", "mlc")]
         data.rows = np.hstack([data.rows, *rows])
-        index = Exact.of([tool.id for tool in tools], workspace.encode_tools(nearest, tools, TUNED_TEXT_STYLE))
+        index = Exact.of([tool.id for tool in tools], resources.encode_tools(nearest, tools, TUNED_TEXT_STYLE))
         points = np.array([compute_standard_scores(index, row) for row in rows[0][data.n_train :]])
         weight = data.options.tuned_weight
         if weight is None:
@@ -245,7 +251,7 @@ def _choose_shares_by_steps(
     """Begin with the best single part; then move the mixture towards the part that gains most, while one does."""
     singles = {name: trial.choose_mix(usage, data.options) for name, usage in usages.items()}
     quality = {name: trial.quality(scores) for name, (_, scores) in singles.items()}
-    data.workspace.say(", ".join(f"{name} {value:.4f}" for name, value in quality.items()))
+    data.resources.say(", ".join(f"{name} {value:.4f}" for name, value in quality.items()))
     best = choose_best(quality, quality.__getitem__)
     settings, reached = singles[best][0], quality[best]
 
@@ -264,7 +270,7 @@ def _choose_shares_by_steps(
         if gained[place] < reached + MIN_SHARE_GAIN:
             break
         shares, reached = moved[place], gained[place]
-    data.workspace.say(f"{reached:.4f} with " + ", ".join(f"{name} {share}" for name, share in shares.items() if share))
+    data.resources.say(f"{reached:.4f} with " + ", ".join(f"{name} {share}" for name, share in shares.items() if share))
     return shares
 
 
@@ -277,7 +283,7 @@ def _choose_tuned_weight(data: FitData, points: Scores) -> float:
     best = choose_best(TUNED_WEIGHT_GRID, lambda weight: float(measured[weight].mean()))
     gain = measured[best] - measured[0.0]
     error = float(gain.std() / np.sqrt(len(gain)))
-    data.workspace.say(
+    data.resources.say(
         f"requests for new tools on dev ({len(gain)}): "
         + ", ".join(f"{weight}: {values.mean():.4f}" for weight, values in measured.items())
         + f", error {error:.4f}"

@@ -26,16 +26,14 @@ from toolscout.arrays import Scores
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError
-from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods import Amount, Artifacts, BaseRule, Count, NonNegative, Positive
 from toolscout.methods.lesson import DEV_METRICS, Lesson
 from toolscout.methods.mlc_light import MlcLight, choose_hidden
 from toolscout.methods.neighbours import Neighbours
 from toolscout.methods.shared.dev_choice import DevQueries, rank_by_score, rank_with_prerequisites
 from toolscout.methods.shared.hidden_tools import make_trial
 from toolscout.methods.shared.mixture import Part, load_mixture, mix_on_dev, mix_usages
-from toolscout.methods.shared.ngrams import Ngrams
-from toolscout.methods.shared.tool_sets import ToolSets
-from toolscout.methods.shared.tuning import Amount, Count, NonNegative, Positive
+from toolscout.methods.shared.sparse_features import Ngrams, ToolSets
 from toolscout.methods.shared.usage import (
     Blend,
     DescriptionScorer,
@@ -52,12 +50,12 @@ from toolscout.search.actions import OrderActions
 from toolscout.search.fusion import DEPTH
 from toolscout.search.pipeline import Retrieve, Stage
 from toolscout.search.prerequisites import Prerequisites, bring_prerequisites
+from toolscout.search.resources import Resources
 from toolscout.search.step_search import StepSearch
 from toolscout.search.steps import load_splitter
 from toolscout.types import Search
-from toolscout.workspace import Workspace
 
-__all__ = ["LIGHT_PARTS", "STANDARD_ERRORS", "Options", "ScoutLight", "Sides", "refuse_shares"]
+__all__ = ["LIGHT_PARTS", "STANDARD_ERRORS", "ScoutLight", "ScoutLightOptions", "Sides", "refuse_shares"]
 
 LIGHT_PARTS: Final[Mapping[str, UsageMethod]] = {
     "neighbours": Neighbours(),
@@ -89,7 +87,7 @@ Steps are the default, because a log of requests for one tool each says little a
 """
 
 
-class Options(Blend, frozen=True, forbid_unknown_fields=True):
+class ScoutLightOptions(Blend, frozen=True, forbid_unknown_fields=True):
     """Settings of `scout-light`; None: the best on dev.
 
     Attributes:
@@ -155,24 +153,24 @@ class ScoutLight:
         label: name of the stage.
     """
 
-    options_type: type[msgspec.Struct] = Options
+    options_type: type[msgspec.Struct] = ScoutLightOptions
     needs_usage = True
     transfers = False
     abstains = False
     base: BaseRule | None = None
     label = "scout-light"
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Any) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: Any) -> Artifacts:
         """Learn each part from train, choose on dev, then learn from both (without `refit`, only from train)."""
-        encoder = workspace.load_encoder()
-        data = FitData(workspace, lesson, options, encoder, HybridScorer)
-        sides = self.open_sides(workspace, encoder, lesson.base.model if lesson.base else None)
+        encoder = resources.load_encoder()
+        data = FitData(resources, lesson, options, encoder, HybridScorer)
+        sides = self.open_sides(resources, encoder, lesson.base.model if lesson.base else None)
         chosen = self.prepare(data, sides)
         estimates = _estimate_parts(data, sides.parts)
         chosen |= {name: value for estimate in estimates.values() for name, value in estimate.chosen.items()}
         catalogue = Catalogue.of(lesson.tools)
         description = sides.make_description_scorer(catalogue, {**msgspec.structs.asdict(options), **chosen})
-        prerequisites = bring_prerequisites(catalogue, workspace.settings)
+        prerequisites = bring_prerequisites(catalogue, resources.settings)
         trial, usages = make_trial(
             data,
             sides.parts,
@@ -181,7 +179,7 @@ class ScoutLight:
             lambda fit: np.array([description.scores(fit.texts[i], fit.rows[i]) for i in fit.dev]),
             rank_with_prerequisites(catalogue, prerequisites) if prerequisites.dependencies else rank_by_score,
         )
-        workspace.say("choosing the shares of the parts on dev")
+        resources.say("choosing the shares of the parts on dev")
         shares, mix, scores = self.choose_shares(data, trial, usages)
         chosen |= {"shares": tuple(shares.values()), **mix}
         figures = data.evaluate(scores[: len(data.dev)])
@@ -202,17 +200,17 @@ class ScoutLight:
             files=lesson.base.save if lesson.base else None,
         )
 
-    def open_sides(self, workspace: Workspace, encoder: Encoder, base: Model | None) -> Sides:
+    def open_sides(self, resources: Resources, encoder: Encoder, base: Model | None) -> Sides:
         """Return the sides of the ranking.
 
         Args:
-            workspace: settings and caches.
-            encoder: of the workspace.
+            resources: settings and caches.
+            encoder: of the resources.
             base: the model that the fit builds on.
         """
         return Sides(
             parts={name: Part(method, encoder) for name, method in LIGHT_PARTS.items()},
-            make_description_scorer=lambda catalogue, settings: HybridScorer.of(workspace, catalogue, encoder),
+            make_description_scorer=lambda catalogue, settings: HybridScorer.of(resources, catalogue, encoder),
         )
 
     def prepare(self, data: FitData, sides: Sides) -> dict[str, Any]:
@@ -245,21 +243,21 @@ class ScoutLight:
         _, shares, mix, scores = max(tried, key=lambda trial: trial[0])
         return shares, mix, scores
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, model: Model) -> Stage:
         """Build the pipeline over a catalogue.
 
         Raises:
             ConfigError: if the model was fitted with another encoder, or knows no tool of the catalogue.
         """
-        encoder = workspace.load_encoder()
+        encoder = resources.load_encoder()
         model.check_encoder(encoder)
         model.check_catalogue(catalogue.tools())
         settings = read_settings(model)
-        sides = self.open_sides(workspace, encoder, self.load_base(model))
+        sides = self.open_sides(resources, encoder, self.load_base(model))
         shares = dict(zip(sides.parts, settings["shares"], strict=True))
         learned = load_mixture(sides.parts, shares, model.arrays, settings)
         usage = build_usage_stage(
-            workspace,
+            resources,
             catalogue,
             model,
             encoder,
@@ -269,7 +267,7 @@ class ScoutLight:
         )
         base = usage >> OrderActions(catalogue)
         splitter = load_splitter() if settings["steps"] else None
-        abstainer = build_abstainer(workspace, catalogue, base, model.manifest)
+        abstainer = build_abstainer(resources, catalogue, base, model.manifest)
         return StepSearch(base, splitter, abstainer, is_chat=abstainer.is_clear_chat if abstainer else None)
 
     def load_base(self, model: Model) -> Model | None:
@@ -305,11 +303,11 @@ def _choose_steps(data: FitData, catalogue: Catalogue, base: Stage, prerequisite
         values = metrics.score(rankings, gold, DEV_METRICS).values
         return (values["ndcg@5"] + values["comp@5"]) / 2
 
-    abstainer = build_abstainer(data.workspace, catalogue, base)
+    abstainer = build_abstainer(data.resources, catalogue, base)
     is_chat = abstainer.is_clear_chat if abstainer else None
     whole, split = measure(base), measure(StepSearch(base, load_splitter(), abstainer, is_chat=is_chat))
     error = float((split - whole).std() / np.sqrt(len(queries)))
-    data.workspace.say(
+    data.resources.say(
         f"ndcg@5 and comp@5 on dev: {whole.mean():.4f} whole, {split.mean():.4f} by steps, error {error:.4f}"
     )
     return bool(split.mean() >= whole.mean() - STANDARD_ERRORS * error)

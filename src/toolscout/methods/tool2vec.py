@@ -1,9 +1,7 @@
 """Tool2Vec (arXiv:2409.02141): the vector of a tool is the mean of the vectors of the queries that used it.
 
-`tool2vec` keeps the encoder as it is. `tool2vec-tuned` first tunes it with a triplet loss, drawn our own way: a query
-must lie nearer to one that shares a tool with it than to one that shares none. The paper ranks by the cosine with
-the mean. Here a softmax over it is the usage side of `methods.shared.usage`, so tools without usage rank by their
-description.
+The paper ranks by the cosine with the mean. Here a softmax over it is the usage side of `methods.shared.usage`, so
+tools without usage rank by their description. `tool2vec` keeps the encoder as it is; `tool2vec_tuned` tunes it first.
 """
 
 from __future__ import annotations
@@ -14,57 +12,31 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from toolscout import encoders
 from toolscout.arrays import Arrays, Mask, Places, Scores, Vectors
-from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import unit_rows
-from toolscout.encoders.transformer import TransformerEncoder
-from toolscout.methods import Artifacts
-from toolscout.methods.lesson import Lesson
+from toolscout.methods import Amount, Positive
 from toolscout.methods.shared.dev_choice import choose_best
-from toolscout.methods.shared.tuning import (
-    ENCODER_FOLDER,
-    Amount,
-    Batch,
-    Count,
-    NonNegative,
-    Positive,
-    describe_training,
-    make_tower,
-    require_tunable,
-    save_encoder,
-    train_task,
-)
 from toolscout.methods.shared.usage import (
-    DESCRIPTION_ENCODER,
     Blend,
     Encode,
     Learned,
     LiveEstimate,
     LiveUsage,
-    TunedBlend,
     Usage,
-    build_usage_stage,
     softmax,
 )
 from toolscout.methods.shared.usage_fit import (
     Estimate,
     FitData,
     UsageMethod,
-    read_settings,
-    select_unset,
 )
-from toolscout.models.model_store import Model
-from toolscout.search.pipeline import Stage
-from toolscout.types import digest
-from toolscout.workspace import Workspace
 
-__all__ = ["Options", "Tool2Vec", "Tool2VecTuned", "TunedOptions"]
+__all__ = ["Tool2Vec", "Tool2VecOptions", "estimate_means"]
 
 BETA_GRID: Final = (5.0, 10.0, 20.0, 40.0, 80.0)
 
 
-class Options(Blend, frozen=True, forbid_unknown_fields=True):
+class Tool2VecOptions(Blend, frozen=True, forbid_unknown_fields=True):
     """Settings of `tool2vec`.
 
     Attributes:
@@ -73,27 +45,6 @@ class Options(Blend, frozen=True, forbid_unknown_fields=True):
 
     beta: Positive | None = None
     novelty: Amount = 0.6
-
-
-class TunedOptions(TunedBlend, frozen=True, forbid_unknown_fields=True):
-    """Settings of `tool2vec-tuned`, for the tuning and for the means.
-
-    Attributes:
-        beta: as in `Options`.
-        refit: as in `Blend`.
-        epochs: epochs of the tuning; one in the paper.
-        margin: cosine by which the query that shares a tool must be nearer.
-        hold: maximum tokens of a step in memory with their graph; larger steps cache gradients.
-    """
-
-    beta: Positive | None = None
-    novelty: Amount = 0.6
-    refit: bool = True
-    epochs: Count = 1
-    batch: Batch = 128
-    rate: Positive = 5e-5
-    margin: Positive = 0.3
-    hold: NonNegative = 32_768
 
 
 def _compute_means(data: FitData, rows: Vectors, n: int) -> tuple[Vectors, Mask]:
@@ -126,12 +77,12 @@ def _make_usage(means: Vectors, used: Mask, beta: float) -> Usage:
 class Tool2Vec(UsageMethod):
     """Represents a tool by the mean vector of the queries that used it."""
 
-    options_type: type[msgspec.Struct] = Options
+    options_type: type[msgspec.Struct] = Tool2VecOptions
     label = "tool2vec"
 
     def estimate(self, data: FitData) -> Estimate:
         """Average over train, choose on dev, then average over both (without `refit`, over train)."""
-        return _estimate_means(data, data.rows)
+        return estimate_means(data, data.rows)
 
     def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> Learned:
         """Load the means of a model; they grow with the queries used since the fit, if their lengths are known."""
@@ -150,64 +101,9 @@ class Tool2Vec(UsageMethod):
         return Learned(_make_usage(means, used, beta), grow if "lengths" in arrays else None)
 
 
-class Tool2VecTuned(Tool2Vec):
-    """Tunes the encoder, then represents a tool by the mean vector of the queries that used it."""
-
-    options_type = TunedOptions
-
-    def fit(self, workspace: Workspace, lesson: Lesson, options: TunedOptions) -> Artifacts:
-        """Tune the encoder on train, then continue as `Tool2Vec.fit`.
-
-        Raises:
-            MissingExtra: without torch or sentence-transformers.
-            ConfigError: if the encoder cannot be tuned, or there is nothing to train on.
-        """
-        from toolscout.training.biencoders import Texts, Triplets
-
-        encoder = require_tunable(workspace.load_encoder())
-        description_encoder = encoders.load(DESCRIPTION_ENCODER, workspace.settings)
-        data = FitData(workspace, lesson, options, description_encoder)
-        tower = make_tower(encoder, options)
-        tokens = tower.tokens(data.texts, "query")
-        texts = Texts(
-            tower=tower,
-            queries=tokens[: data.n_train],
-            tools=[],
-            gold=data.gold[: data.n_train],
-            dev=[],
-            evaluate=lambda cosines: {},
-            identity=digest("tool2vec-tuned/1", [encoder.fingerprint, lesson.fingerprint, options]),
-            hold=options.hold,
-        )
-        done = train_task(workspace, options, Triplets(texts, options.margin), tower)
-        workspace.say("encoding the queries")
-        estimate = _estimate_means(data, tower.vectors(tokens))
-        chosen, scores = data.choose_mix(estimate.dev)
-        return Artifacts(
-            {**estimate.finish(), "uses": data.uses(data.n_final)},
-            metrics=data.evaluate(scores),
-            encoder=description_encoder,
-            chosen=select_unset(options, {**estimate.chosen, **chosen}),
-            values=describe_training(done),
-            files=save_encoder(tower.model),
-            refit=options.refit,
-            seconds_before=done.earlier,
-        )
-
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
-        """Build the pipeline over a catalogue. It learns new queries only in the next fit: its encoder is slow."""
-        description_encoder = encoders.load(DESCRIPTION_ENCODER, workspace.settings)
-        model.check_encoder(description_encoder)
-        model.check_catalogue(catalogue.tools())
-        usage = self.load_usage(model.arrays, read_settings(model), description_encoder.encode).usage
-        tuned = TransformerEncoder(str(model.folder / ENCODER_FOLDER))
-        learned = Learned(usage, encode=tuned.encode)
-        return build_usage_stage(workspace, catalogue, model, description_encoder, learned, label=self.label)
-
-
-def _estimate_means(data: FitData, rows: Vectors) -> Estimate:
+def estimate_means(data: FitData, rows: Vectors) -> Estimate:
     """Compute the means, and choose β on dev. `rows`: vectors of the queries of the data."""
-    data.workspace.say("taking means and choosing on dev")
+    data.resources.say("taking means and choosing on dev")
     means, used = _compute_means(data, rows, data.n_train)
     cosines = rows[data.n_train :] @ means.T
 

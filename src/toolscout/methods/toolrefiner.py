@@ -29,16 +29,11 @@ from toolscout.dataset import Qrels
 from toolscout.encoders import Encoder, unit_rows
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
-from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods import Amount, Artifacts, BaseRule, Batch, Count, Positive, Share
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.reranking import RankDeeper, RankedQueries, choose_blend, keep_places
 from toolscout.methods.shared.tuning import (
     ENCODER_FOLDER,
-    Amount,
-    Batch,
-    Count,
-    Positive,
-    Share,
     Tuning,
     describe_training,
     make_tower,
@@ -49,17 +44,17 @@ from toolscout.methods.shared.tuning import (
 from toolscout.metrics import PerQuery
 from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Rerank, Stage
+from toolscout.search.resources import BASE_FOLDER, Resources
 from toolscout.types import Search, Tool, digest, render
-from toolscout.workspace import BASE_FOLDER, Workspace
 
-__all__ = ["Options", "ToolRefiner"]
+__all__ = ["ToolRefiner", "ToolRefinerOptions"]
 
 REFINER_BLEND_GRID: Final = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 REFINER_STYLE: Final = "short"
 MAX_REFINED_TOOLS: Final = 128  # the greatest N of the paper
 
 
-class Options(Tuning, frozen=True, forbid_unknown_fields=True):
+class ToolRefinerOptions(Tuning, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit.
 
     Attributes:
@@ -100,14 +95,14 @@ def _load_base_encoder(lesson: Lesson) -> TransformerEncoder | None:
 
 
 def _compute_tool_vectors(
-    workspace: Workspace, lesson: Lesson, encoder: Encoder, by_usage: bool, position_of: Mapping[str, int]
+    resources: Resources, lesson: Lesson, encoder: Encoder, by_usage: bool, position_of: Mapping[str, int]
 ) -> Vectors:
     """Return the vectors of the tools for the refiner, (tools, dim) unit rows."""
-    description_rows = workspace.encode_tools(encoder, lesson.tools, REFINER_STYLE)
+    description_rows = resources.encode_tools(encoder, lesson.tools, REFINER_STYLE)
     if not by_usage:
         return description_rows
     sums, used = np.zeros_like(description_rows), np.zeros(len(description_rows), dtype=np.bool_)
-    query_rows = workspace.encode_queries(encoder, lesson.texts_of(lesson.train))
+    query_rows = resources.encode_queries(encoder, lesson.texts_of(lesson.train))
     for row, tools in zip(query_rows, lesson.train.values(), strict=True):
         places = [position_of[tool] for tool in tools]
         sums[places] += row
@@ -115,7 +110,7 @@ def _compute_tool_vectors(
     return np.where(used[:, None], unit_rows(sums), description_rows)
 
 
-def _load_tool_vectors(workspace: Workspace, model: Model, tools: Sequence[Tool], places: Places) -> Vectors:
+def _load_tool_vectors(resources: Resources, model: Model, tools: Sequence[Tool], places: Places) -> Vectors:
     """Return vectors of tools, (tools, dim): from the model at `places`, from the description for place -1."""
     rows = model.arrays["tools"][np.maximum(places, 0)]
     new = np.flatnonzero(places < 0)
@@ -123,7 +118,7 @@ def _load_tool_vectors(workspace: Workspace, model: Model, tools: Sequence[Tool]
         # The fit embedded descriptions with the encoder in the manifest, or else with the one that the base tuned.
         base_encoder = model.folder / BASE_FOLDER / ENCODER_FOLDER
         encoder: Encoder = (
-            TransformerEncoder(str(base_encoder)) if model.manifest.encoder is None else workspace.load_encoder()
+            TransformerEncoder(str(base_encoder)) if model.manifest.encoder is None else resources.load_encoder()
         )
         if model.manifest.encoder is not None:
             model.check_encoder(encoder)
@@ -134,7 +129,7 @@ def _load_tool_vectors(workspace: Workspace, model: Model, tools: Sequence[Tool]
 class _DevCandidates:
     """The dev queries with their candidates, on which the epoch and the blend are chosen."""
 
-    def __init__(self, lesson: Lesson, dev: RankedQueries, used: Mask, options: Options) -> None:
+    def __init__(self, lesson: Lesson, dev: RankedQueries, used: Mask, options: ToolRefinerOptions) -> None:
         self.lesson, self.dev, self.used, self.options = lesson, dev, used, options
         self.ids = [tool.id for tool in lesson.tools]
 
@@ -174,13 +169,13 @@ def _export_layer(name: str, layer: Any) -> dict[str, Any]:
 class ToolRefiner:
     """Reranks the first tools of another recipe, scoring all of them at once."""
 
-    options_type = Options
+    options_type = ToolRefinerOptions
     needs_usage = True
     transfers = False
     abstains = False
     base: BaseRule | None = None
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: ToolRefinerOptions) -> Artifacts:
         """Rank the queries with the first stage, tune the refiner on its candidates, choose the blend on dev.
 
         Raises:
@@ -192,12 +187,12 @@ class ToolRefiner:
 
         assert lesson.base is not None
         base = lesson.base
-        untuned = require_tunable(workspace.load_encoder())
+        untuned = require_tunable(resources.load_encoder())
         base_encoder = _load_base_encoder(lesson)
         start = base_encoder if base_encoder is not None and options.start == "base" else untuned
         first_position = check_order(start.model[0].auto_model)
         chosen = dict(itertools.islice(lesson.train.items(), math.ceil(options.part * len(lesson.train))))
-        workspace.say(f"ranking {len(chosen) + len(lesson.dev):,} queries with {base.recipe}")
+        resources.say(f"ranking {len(chosen) + len(lesson.dev):,} queries with {base.recipe}")
         position_of = lesson.positions()
         train_candidates, dev = (
             RankedQueries(lesson, qrels, options.candidates, position_of) for qrels in (chosen, lesson.dev)
@@ -211,9 +206,9 @@ class ToolRefiner:
         encoder = base_encoder or untuned
         used = _mark_used(chosen, position_of)
         by_usage = options.tool_vectors == "usage"
-        vectors = _compute_tool_vectors(workspace, lesson, encoder if by_usage else untuned, by_usage, position_of)
+        vectors = _compute_tool_vectors(resources, lesson, encoder if by_usage else untuned, by_usage, position_of)
         tower = make_tower(start, options)
-        refiner = Refiner(tower, vectors, workspace.seed, first_position)
+        refiner = Refiner(tower, vectors, resources.run.seed, first_position)
 
         dev_candidates = _DevCandidates(lesson, dev, used, options)
         dev_tokens = tower.tokens(lesson.texts_of(lesson.dev), "query")
@@ -228,7 +223,7 @@ class ToolRefiner:
             fast=options.fast,
             thinned=options.thinned,
         )
-        done = train_task(workspace, options, task, tower)
+        done = train_task(resources, options, task, tower)
         log_probabilities = refiner.log_probabilities(dev_tokens, dev.candidates)
         blend, figures = dev_candidates.choose(log_probabilities)
 
@@ -258,7 +253,7 @@ class ToolRefiner:
             files=write_files,
         )
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, model: Model) -> Stage:
         """Build the first stage, followed by the refiner over its first tools.
 
         Raises:
@@ -270,7 +265,7 @@ class ToolRefiner:
         from toolscout.training.towers import Tower
 
         settings = model.manifest.settings
-        first = workspace.build_base(catalogue, model)
+        first = resources.build_base(catalogue, model)
         tools: list[Tool] = catalogue.tools()
         position_of = {tool.id: number for number, tool in enumerate(tools)}
         places = model.places(tools)
@@ -279,7 +274,7 @@ class ToolRefiner:
         first_position = model.manifest.values.get("first_position")
         if first_position is None:  # fitted before encoders were checked, with positions from 0
             first_position = check_order(tower.model[0].auto_model, first_position=0)
-        vectors = _load_tool_vectors(workspace, model, tools, places)
+        vectors = _load_tool_vectors(resources, model, tools, places)
         refiner = Refiner(tower, vectors, first_position=first_position)
         for name, layer in (("project", refiner.project), ("score", refiner.score)):
             layer.load_state_dict({key: torch.from_numpy(model.arrays[f"{name}.{key}"]) for key in ("weight", "bias")})

@@ -1,18 +1,21 @@
-"""Methods that need no fitting: BM25, search over vectors, and both joined. Fitted methods build on these."""
+"""Methods that need no fitting: BM25, vectors, both joined, and both for each step. Fitted methods build on these."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from typing import Annotated, TypeAlias
 
 import msgspec
 
+from toolscout.abstain.decision import build_abstainer
 from toolscout.arrays import Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import ENGLISH, Encoder, get_languages
 from toolscout.encoders.static import load_static
 from toolscout.errors import ConfigError
+from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25, CODE_SETTINGS, PLAIN_SETTINGS, BM25Settings
 from toolscout.indexes.standard import StandardScores
 from toolscout.indexes.words import Tokenizer
@@ -21,8 +24,12 @@ from toolscout.search.actions import OrderActions
 from toolscout.search.expanded_words import EVERYDAY_WEIGHT, encode_expanded
 from toolscout.search.fusion import DEPTH, add_by_language, add_standard_scores
 from toolscout.search.pipeline import Fuse, Fusion, Retrieve, Stage, reciprocal_rank
+from toolscout.search.resources import Resources
+from toolscout.search.step_search import StepSearch
+from toolscout.search.steps import load_splitter
+from toolscout.search.word_cover import Compare
 from toolscout.types import STYLES
-from toolscout.workspace import Workspace, expand_words, index_words
+from toolscout.workspace import expand_words, index_words
 
 __all__ = [
     "Bm25",
@@ -33,6 +40,7 @@ __all__ = [
     "HybridOptions",
     "NoOptions",
     "RankFusion",
+    "StepwiseHybrid",
     "search_standard_scores",
     "search_vectors",
     "search_words",
@@ -117,7 +125,7 @@ class Bm25(_Plain):
 
     options_type = Bm25Options
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, options: Bm25Options) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, options: Bm25Options) -> Stage:
         """Build the search over words."""
         return search_words(catalogue, options.index_settings())
 
@@ -127,9 +135,9 @@ class Dense(_Plain):
 
     options_type = DenseOptions
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, options: DenseOptions) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, options: DenseOptions) -> Stage:
         """Build the search over vectors."""
-        return search_vectors(workspace, catalogue, workspace.load_encoder(), options.style)
+        return search_vectors(resources, catalogue, resources.load_encoder(), options.style)
 
 
 class Hybrid(_Plain):
@@ -137,13 +145,13 @@ class Hybrid(_Plain):
 
     options_type = HybridOptions
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, options: HybridOptions) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, options: HybridOptions) -> Stage:
         """Build both searches, their fusion, and the order among tools that differ in the action alone."""
-        encoder = workspace.load_encoder()
+        encoder = resources.load_encoder()
         by: Fusion = add_standard_scores
         if get_languages(encoder) != ENGLISH:
             by = functools.partial(add_by_language, is_word=load_static().pieces.is_word)
-        words = workspace.index_nearest_words(catalogue, encoder, options.style, options.index_settings())
+        words = resources.index_nearest_words(catalogue, encoder, options.style, options.index_settings())
         encode: EncodeQueries = functools.partial(encoder.encode, kind="query")
         if options.everyday:
             expanded = expand_words(catalogue, options.index_settings(), options.everyday)
@@ -152,10 +160,27 @@ class Hybrid(_Plain):
                 encode = functools.partial(encode_expanded, encoder=encoder, words=expanded)
         fused = Fuse(
             Retrieve(words, label="bm25", mask=catalogue.mask, depth=DEPTH),
-            search_standard_scores(workspace, catalogue, encoder, options.style, encode),
+            search_standard_scores(resources, catalogue, encoder, options.style, encode),
             by=by,
         )
         return fused >> OrderActions(catalogue)
+
+
+class StepwiseHybrid(_Plain):
+    """Searches every step of a request with `hybrid`, and merges the answers; see `search.step_search`."""
+
+    options_type = HybridOptions
+
+    def build(self, resources: Resources, catalogue: Catalogue, options: HybridOptions) -> Stage:
+        """Build the search for one step, the splitter, and the judge of whether a tool fits a step."""
+        hybrid = Hybrid().build(resources, catalogue, options)
+        judge = build_abstainer(resources, catalogue, hybrid)
+        words = index_words(catalogue, options.index_settings())
+        is_chat = judge.is_clear_chat if judge else None
+        encoder, compare = resources.load_encoder(), None
+        if encoder.cheap:  # another one would take as long as a search
+            compare = _compare_with(resources.index_tools(catalogue, encoder, options.style), encoder)
+        return StepSearch(hybrid, load_splitter(), judge, is_chat=is_chat, words=words, compare=compare)
 
 
 class RankFusion(_Plain):
@@ -163,11 +188,11 @@ class RankFusion(_Plain):
 
     options_type = NoOptions
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, options: NoOptions) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, options: NoOptions) -> Stage:
         """Build both searches and their fusion (Cormack et al., 2009; k = 60)."""
         return Fuse(
             search_words(catalogue, PLAIN_SETTINGS),
-            search_vectors(workspace, catalogue, workspace.load_encoder(), "raw"),
+            search_vectors(resources, catalogue, resources.load_encoder(), "raw"),
             by=reciprocal_rank,
         )
 
@@ -177,15 +202,15 @@ def search_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) -
     return Retrieve(index_words(catalogue, settings), label="bm25", mask=catalogue.mask, depth=DEPTH)
 
 
-def search_vectors(workspace: Workspace, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> Stage:
+def search_vectors(resources: Resources, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> Stage:
     """Return the stage that finds the nearest vectors of a catalogue's tools."""
     encode = functools.partial(encoder.encode, kind="query")
-    index = workspace.index_nearest(catalogue, encoder, style)
+    index = resources.index_nearest(catalogue, encoder, style)
     return Retrieve(index, label="dense", encode=encode, mask=catalogue.mask, depth=DEPTH)
 
 
 def search_standard_scores(
-    workspace: Workspace,
+    resources: Resources,
     catalogue: Catalogue,
     encoder: Encoder,
     style: str = "named",
@@ -194,13 +219,23 @@ def search_standard_scores(
     """Return the stage that finds the nearest vectors, with standard scores instead of cosines.
 
     Args:
-        workspace: builds the index.
+        resources: builds the index.
         catalogue: the tools.
         encoder: reads the tools.
         style: text of a tool that is embedded.
         encode: queries → unit rows; None: the encoder's.
     """
     encode = encode or functools.partial(encoder.encode, kind="query")
-    exact = workspace.index_tools(catalogue, encoder, style)
-    index = StandardScores(workspace.index_nearest(catalogue, encoder, style), exact)
+    exact = resources.index_tools(catalogue, encoder, style)
+    index = StandardScores(resources.index_nearest(catalogue, encoder, style), exact)
     return Retrieve(index, label="dense", encode=encode, mask=catalogue.mask, depth=DEPTH)
+
+
+def _compare_with(index: Exact, encoder: Encoder) -> Compare:
+    """Return a function that compares a text with tools by their vectors."""
+
+    def compare(text: str, ids: Sequence[str]) -> Vectors:
+        positions = [bisect_left(index.ids, tool_id) for tool_id in ids]
+        return index.at(encoder.encode([text], kind="query")[0], positions)
+
+    return compare

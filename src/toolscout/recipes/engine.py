@@ -1,54 +1,45 @@
-"""The search engine of one home: builds the pipeline of each recipe and model, and runs searches on it.
+"""The search engine of one home: keeps the pipeline of each recipe and model ready, and runs searches on it.
 
-It keeps one pipeline for each selection of recipe and model, over the present generation of the catalogue. It asks
-`recipes.select` what serves a search. If an encoder or a model does not answer, the fallback of the recipe serves.
+`recipes.select` decides what serves a search, and `recipes.builder` builds its pipeline over the present generation of
+the catalogue. If an encoder or a model does not answer, the fallback of the recipe serves.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from toolscout import encoders
-from toolscout.abstain.decision import build_abstainer
-from toolscout.catalogue.duplicates import find_duplicates
-from toolscout.catalogue.screening import screen_change
 from toolscout.catalogue.store import MAX_IDS_IN_QUERY, Catalogue, Store
-from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
 from toolscout.database import Connection
-from toolscout.encoders import Encoder, Vectors
-from toolscout.errors import ConfigError, StoreError, Unavailable, UserError
+from toolscout.encoders import Vectors
+from toolscout.errors import ConfigError, Unavailable, UserError
 from toolscout.indexes import BUILT_IN_INDEXES
 from toolscout.indexes.engine import find_engine
-from toolscout.journal.call_order import CallOrder
-from toolscout.journal.evidence import LiveEvidence
 from toolscout.journal.journal import Journal
-from toolscout.llm import SharedLLM
-from toolscout.models import champion
 from toolscout.models.model_store import Manifest
 from toolscout.recipes import registry
-from toolscout.recipes.champion_switch import ChampionSwitch
-from toolscout.recipes.guard import guard
+from toolscout.recipes.builder import PipelineBuilder
 from toolscout.recipes.second_process import SecondProcess, list_parts
-from toolscout.recipes.select import Selection, SelectionKey, Selector
-from toolscout.search.pipeline import Decide, Pipeline, Stage
+from toolscout.recipes.select import ChampionSwitch, Selection, SelectionKey, Selector
+from toolscout.search.pipeline import Pipeline
 from toolscout.search.why import Why, explain, find, try_words
 from toolscout.types import Search, Tool
-from toolscout.workspace import Workspace, name_space
+from toolscout.workspace import HomeResources, name_space
+
+if TYPE_CHECKING:
+    from toolscout.llm import SharedLLM
 
 __all__ = ["SearchEngine"]
 
 MAX_SNAPSHOT_ATTEMPTS: Final = 3
-_log: Final = logging.getLogger("toolscout.recipes")
 WITHOUT_ENGINE: Final = "bm25"  # serves while the engine of the index does not answer
 RETRY_ENCODER_AFTER_S: Final = 30.0  # an encoder that did not answer is not asked again before that
 
@@ -62,7 +53,7 @@ class SearchEngine:
         settings: of the home.
         store: the catalogue.
         selector: decides which recipe and model serve a search.
-        llm: the language model of all searches, with one budget as long as this object lives.
+        builder: builds the pipelines.
     """
 
     def __init__(self, settings: Settings, store: Store, open_journal: Callable[[], Journal]) -> None:
@@ -74,33 +65,29 @@ class SearchEngine:
             open_journal: returns the journal, which models fitted on it keep reading; called when one needs it.
         """
         self.settings, self.store, self.selector = settings, store, Selector(settings)
-        self.llm = SharedLLM(settings)
-        self._open_journal = open_journal
+        self.builder = PipelineBuilder(settings, self.selector, open_journal)
         self._lock = threading.RLock()
         self._ready: dict[SelectionKey, tuple[tuple[Catalogue, Pipeline], Manifest | None]] = {}
-        self._encoders: dict[str, Encoder] = {}
         self._down: dict[SelectionKey, tuple[float, Unavailable | None]] = {}
-        self._live: dict[Path, tuple[str, LiveEvidence]] = {}
         self._champion: SelectionKey | None = None
         self._switch: ChampionSwitch | None = None
-        self._orders: CallOrder | None = None
         if settings.database is not None and settings.index not in BUILT_IN_INDEXES:
             store.follower = self._follow_catalogue
 
-    @functools.cached_property
-    def vectors(self) -> VectorStore:
-        """The cached vectors of this home."""
-        return VectorStore(self.settings.home)
+    @property
+    def llm(self) -> SharedLLM:
+        """The language model of all searches, with one budget as long as this object lives."""
+        from toolscout.llm import SharedLLM  # only rankers of toolscout-lab ask it
+
+        return self.builder.extras.share(SharedLLM, lambda: SharedLLM(self.settings))
 
     def close(self) -> None:
-        """Close the file of the vectors, the engine of the index and the language model, if they are open."""
+        """Close what was opened for searches."""
         self.stop_switching()
-        self.llm.close()
+        self.builder.close()
         with contextlib.suppress(ConfigError):  # a plug-in that cannot be loaded has opened nothing
             if engine := find_engine(self.settings.index):
                 engine.close(self.settings)
-        if "vectors" in self.__dict__:
-            self.vectors.close()
 
     def embed(
         self,
@@ -114,14 +101,17 @@ class SearchEngine:
         If the environment or the settings file names a model that cannot serve the catalogue yet, only the setting
         `recipe` is prepared.
         """
+        prepare = functools.partial(self.prepare, embed=True, progress=progress)
         try:
-            self.select(recipe, model, embed=True, progress=progress)
+            selection, notice = self._select_prepared(recipe, model, prepare)
+            if not selection.promoted and not notice:
+                prepare(selection)
         except UserError:
             name = recipe or self.settings.recipe
             model_is_argument = model is not None or self.settings.origins.get("model") == "argument"
             if model_is_argument or self.settings.model is None or registry.recipe(name).is_fitted:
                 raise
-            self.prepare(Selection(name), embed=True, progress=progress)
+            prepare(Selection(name))
 
     def run(self, selection: Selection, batch: Sequence[Search]) -> tuple[list[Search], int]:
         """Run the batch on one state of the catalogue, and return the filled answers with its generation.
@@ -221,31 +211,29 @@ class SearchEngine:
             self._switch.stop()
             self._switch = None
 
-    def select(self, recipe: str | None, model: str | Path | None, **options: Any) -> tuple[Selection, str]:
+    def select(self, recipe: str | None, model: str | Path | None) -> tuple[Selection, str]:
         """Return what serves a search, and a sentence if the champion should serve but cannot.
 
         Args:
             recipe: that the search names, as in `Scout.search`.
             model: that the search names, as in `Scout.search`.
-            **options: see `prepare`. If there are any, the selection is prepared too.
 
         Raises:
             UserError: if what is named cannot serve.
         """
-        if self._switch is not None and not options and self.selector.is_unnamed(recipe, model):
+        if self._switch is not None and self.selector.is_unnamed(recipe, model):
             return self._switch.select()
-        selection, notice = self.selector.select(
-            recipe,
-            model,
-            prepare=lambda selection: self.prepare(selection, **options),
-            generation=self.store.generation,
-        )
-        if selection.promoted and self._champion != selection.key:  # free the pipeline of the former champion
+        return self._select_prepared(recipe, model, self.prepare)
+
+    def _select_prepared(
+        self, recipe: str | None, model: str | Path | None, prepare: Callable[[Selection], object]
+    ) -> tuple[Selection, str]:
+        """Return what serves a search as `select` does; a champion is prepared, and the former one is freed."""
+        selection, notice = self.selector.select(recipe, model, prepare=prepare, generation=self.store.generation)
+        if selection.promoted and self._champion != selection.key:
             if self._champion is not None:
                 self._forget(self._champion)
             self._champion = selection.key
-        elif options and not selection.promoted and not notice:
-            self.prepare(selection, **options)
         return selection, notice
 
     def prepare(
@@ -274,32 +262,15 @@ class SearchEngine:
         """Build the pipeline of a selection over the present snapshot, and keep it."""
         with self.store.reading():
             catalogue = self._find_catalogue() or self.store.catalogue()
-            workspace = self.workspace(selection, embed=embed, progress=progress, live=self._find_evidence(selection))
             with self._screen_aside(catalogue) as screening:
-                retrieve = self._build(selection, catalogue, workspace)
-                decide = _build_decision(selection, catalogue, workspace, retrieve)
-                screening.finish()
-            ready = catalogue, self._guard(retrieve, catalogue, workspace) >> decide
+                pipeline = self.builder.build(
+                    selection, catalogue, embed=embed, progress=progress, before_guard=screening.finish
+                )
+            ready = catalogue, pipeline
         if not self.store.in_transaction:
             self.store.keep(catalogue)
         self._ready[selection.key] = ready, selection.manifest
         return ready
-
-    def _guard(self, retrieve: Stage, catalogue: Catalogue, workspace: Workspace) -> Pipeline:
-        """Add the stages that every search runs to the ranking of a snapshot; see `recipes.guard`."""
-        duplicates = find_duplicates(catalogue, self.settings.preferred_sources) if self.settings.fold_similar else None
-        scan, orders = self.settings.trust_scan, self._read_orders
-        return guard(retrieve, catalogue, workspace, scan=scan, duplicates=duplicates, orders=orders)
-
-    def _build_changed(self, selection: Selection, catalogue: Catalogue, tool: Tool) -> Pipeline:
-        """Build the pipeline of a selection over a snapshot in which one tool has another definition."""
-        changed = catalogue.replace_tool(tool)
-        if self.settings.trust_scan:
-            screen_change(catalogue, changed, tool)
-        workspace = self.workspace(selection, live=self._find_evidence(selection))
-        retrieve = self._build(selection, changed, workspace)
-        decide = _build_decision(selection, changed, workspace, retrieve)
-        return self._guard(retrieve, changed, workspace) >> decide
 
     def _screen_aside(self, catalogue: Catalogue) -> SecondProcess:
         """Screen the tools of a large catalogue beside the making of its indexes."""
@@ -315,61 +286,12 @@ class SearchEngine:
         """Free the pipeline of a selection."""
         self._ready.pop(key, None)
 
-    def _read_orders(self) -> Mapping[str, Mapping[str, float]]:
-        """Return which tools are usually called before others. Nothing without a journal, or if it cannot be read."""
-        if not self.settings.journal:
-            return {}
-        try:
-            if self._orders is None:
-                with self._lock:
-                    trusted = {self.settings.caller, *self.settings.learn_trust}
-                    self._orders = self._orders or CallOrder(self._open_journal(), trusted=trusted)
-            return self._orders()
-        except StoreError as error:
-            _log.warning("The order of calls is not read from the journal: %s", error)
-            return {}
-
     def _find_ready(self, selection: Selection) -> tuple[Catalogue, Pipeline] | None:
         """Return the pipeline that is ready for the present catalogue and model, or None."""
         ready, manifest = self._ready.get(selection.key, (None, None))
         if ready is None or manifest != selection.manifest or ready[0].generation != self.store.generation():
             return None
         return ready
-
-    def _find_evidence(self, selection: Selection) -> LiveEvidence | None:
-        """Return the evidence since the model was fitted, or None if it was not fitted on this home's journal."""
-        if (
-            selection.model is None
-            or selection.manifest is None
-            or selection.model.parent != champion.shelf(self.settings.place)
-        ):
-            return None
-        job, fitted_on = selection.manifest.job, selection.manifest.values.get("journal")
-        if fitted_on is None:
-            return None
-        known_job, live = self._live.get(selection.model, ("", None))
-        if live is None or known_job != job:
-            trusted = {self.settings.caller, *self.settings.learn_trust}
-            size = selection.manifest.data.n_train + selection.manifest.data.n_dev
-            live = LiveEvidence(self._open_journal(), fitted_on["through"], size, trusted=trusted)
-            self._live = {selection.model: (job, live)}
-        return live
-
-    def workspace(self, selection: Selection, **options: Any) -> Workspace:
-        """Return what the pipeline of a selection is built with; `options`: see `toolscout.workspace.Workspace`."""
-        return Workspace(self._load_encoder(selection), self.settings, self.vectors, shared_llm=self.llm, **options)
-
-    def build(self, selection: Selection, catalogue: Catalogue, **options: Any) -> Stage:
-        """Build the pipeline of a selection over a snapshot, up to the ranked hits; `options`: see `workspace`."""
-        return self._build(selection, catalogue, self.workspace(selection, **options))
-
-    def build_decision(self, selection: Selection, catalogue: Catalogue, retrieve: Stage) -> Stage:
-        """Build the stage that follows `retrieve`, which `build` made, and decides whether to answer."""
-        return _build_decision(selection, catalogue, self.workspace(selection), retrieve)
-
-    def _build(self, selection: Selection, catalogue: Catalogue, workspace: Workspace) -> Stage:
-        options = self.selector.recipe_options(selection)
-        return registry.build(selection.recipe, catalogue, workspace, model=selection.model, settings=options)
 
     def _follow_catalogue(self, connection: Connection) -> None:
         """Change the vectors in the home's own database, in the transaction that changes the tools.
@@ -381,23 +303,12 @@ class SearchEngine:
 
     def _make_cheap_encoders(self) -> dict[str, Callable[[Sequence[Tool]], Vectors]]:
         """Return space → the encoder for tools of the setting `recipe`, unless it takes long."""
-        encoder = self._load_encoder(Selection(self.settings.recipe))
+        encoder = self.builder.load_encoder(Selection(self.settings.recipe))
         encoders: dict[str, Callable[[Sequence[Tool]], Vectors]] = {}
         if not isinstance(encoder, str) and encoder.cheap:
-            encode = functools.partial(Workspace(encoder, self.settings).encode_tools, encoder)
+            encode = functools.partial(HomeResources(encoder, self.settings).encode_tools, encoder)
             encoders[name_space(encoder)] = encode
         return encoders
-
-    def _load_encoder(self, selection: Selection) -> str | Encoder:
-        name, is_needed = self.selector.encoder(selection)
-        if not is_needed:
-            return name
-        if name not in self._encoders:
-            try:
-                self._encoders[name] = encoders.load(name, self.settings)
-            except ConfigError as error:
-                raise ConfigError(f"{selection.model}: {error}" if selection.model else str(error)) from None
-        return self._encoders[name]
 
     def _fill(self, search: Search) -> Search:
         tools = self.store.tools([hit.id for hit in search.hits or search.weak])
@@ -415,27 +326,13 @@ class SearchEngine:
         cures: bool = True,
         words: Sequence[str] = (),
     ) -> Why:
-        """Explain why a tool is not among the answers to a query, and what would lift it. Writes no journal entry.
-
-        Args:
-            query: the request.
-            tool: an id, or a name that only one tool has.
-            k: how many answers; by default the setting `k`.
-            recipe: as in `Scout.search`.
-            model: as in `Scout.search`.
-            visible: as in `Scout.search`.
-            cures: whether to test which words would lift it; that indexes the catalogue up to three times.
-            words: words to test instead of those.
-
-        Raises:
-            NotFound: if there is no such tool.
-        """
+        """Explain why a tool is not among the answers to a query; see `Scout.why`."""
         selection, _ = self.select(recipe, model)
         self.prepare(selection)  # built before the read transaction, so that it can be stored
         search = Search(query=query, k=self.settings.k if k is None else k, visible=visible)
         with self.store.reading():
             catalogue, pipeline = self.prepare(selection)
-            rebuild = functools.partial(self._build_changed, selection, catalogue)
+            rebuild = functools.partial(self.builder.build_changed, selection, catalogue)
             [result] = pipeline([search])
             tool_id = find(catalogue, tool)
             trial = rebuild if cures and not words else None
@@ -453,25 +350,3 @@ def _fill(search: Search, tools: Mapping[str, Tool]) -> Search:
         for some in (search.hits, search.weak)
     )
     return msgspec.structs.replace(search, hits=hits, weak=weak)
-
-
-def _build_decision(selection: Selection, catalogue: Catalogue, workspace: Workspace, retrieve: Stage) -> Decide:
-    abstainer = build_abstainer(workspace, catalogue, retrieve, selection.manifest)
-    return Decide(functools.partial(_why_empty, catalogue), abstainer)
-
-
-def _why_empty(catalogue: Catalogue, search: Search) -> str:
-    """Explain an answer without hits in one sentence, from what the caller may see."""
-    everything = catalogue.disabled.items() if search.visible is None else ()  # others need not know what there is
-    disabled = ", ".join(f"{source!r} is {why}" for source, (why, _) in everything)
-    also = f" Not searched: source {disabled}." if disabled else ""
-    mask = catalogue.mask(search.visible)
-    if mask is not None and not mask.any():
-        return "None of the catalogue's tools is visible to this caller."
-    if not len(catalogue):
-        return f"The catalogue is empty. Add a source with  toolscout add SOURCE.{also}"
-    if not search.query.strip():
-        return "The query is empty."
-    count = len(catalogue) if mask is None else int(mask.sum())
-    start = "The only tool does not score" if count == 1 else f"None of the {count:,} tools scores"
-    return f"{start} high enough for this query.{also}"

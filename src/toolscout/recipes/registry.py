@@ -1,8 +1,14 @@
-"""The recipes that users choose from, and the functions that find and build any recipe by its name."""
+"""The recipes of the core, and the functions that find and build any recipe by its name.
+
+Recipes that need torch or a language model are in the package toolscout-lab, which brings them by the entry point group
+`toolscout.methods`, as any plug-in brings its own. They are imported when one of them is named.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
@@ -11,24 +17,29 @@ import msgspec
 
 from toolscout import plugins
 from toolscout.catalogue.store import Catalogue
-from toolscout.encoders import Encoder
-from toolscout.errors import ConfigError, NotFound, find_nearest
-from toolscout.methods import FittedMethod, PlainMethod, parse_options
-from toolscout.methods.crossencoder import CrossEncoderRerank
-from toolscout.methods.feedback.loop import Feedback
-from toolscout.methods.hybrid_dpr import HybridDpr
-from toolscout.methods.mlc import Mlc
-from toolscout.methods.scout import Scout
-from toolscout.methods.scout_full import ScoutFull
+from toolscout.errors import ConfigError, MissingExtra, NotFound, find_nearest
+from toolscout.methods import FittedMethod, PlainMethod, Recipe, parse_options
+from toolscout.methods.mlc_light import MlcLight
+from toolscout.methods.neighbours import Neighbours
 from toolscout.methods.scout_light import ScoutLight
-from toolscout.methods.toolrefiner import ToolRefiner
-from toolscout.methods.zero_shot import Bm25, Dense, Hybrid
+from toolscout.methods.tool2vec import Tool2Vec
+from toolscout.methods.zero_shot import Bm25, Dense, Hybrid, RankFusion, StepwiseHybrid
 from toolscout.models import model_store
-from toolscout.recipes.recipe import Recipe
 from toolscout.search.pipeline import Stage
-from toolscout.workspace import Workspace
+from toolscout.workspace import HomeResources
 
-__all__ = ["RECIPES", "Recipe", "all_recipes", "build", "is_known", "load_recipe", "recipe", "resolve"]
+__all__ = [
+    "RECIPES",
+    "Recipe",
+    "all_recipes",
+    "build",
+    "is_known",
+    "list_user_recipes",
+    "load_lab_recipes",
+    "load_recipe",
+    "recipe",
+    "resolve",
+]
 
 RECIPES: Final[dict[str, Recipe]] = {
     entry.name: entry
@@ -36,7 +47,7 @@ RECIPES: Final[dict[str, Recipe]] = {
         Recipe(
             "scout",
             "Splits a request into its steps, and serves every step with hybrid.",
-            Scout(),
+            StepwiseHybrid(),
             when="The default. Requests may hold several steps. Needs no usage, no torch and no network.",
             fallback="bm25",
         ),
@@ -45,14 +56,6 @@ RECIPES: Final[dict[str, Recipe]] = {
             "scout that also learns from requests: which tools similar requests used.",
             ScoutLight(),
             when="You have a hundred logged requests or more. `toolscout learn` fits it. Needs no torch.",
-            revision=3,
-        ),
-        Recipe(
-            "scout-full",
-            "scout-light that also tunes two encoders on your requests, each weighed by what held-out requests show.",
-            ScoutFull(),
-            when="You have a thousand logged requests or more, and torch. `toolscout learn --full` fits it.",
-            encoder="minilm",
             revision=3,
         ),
         Recipe(
@@ -83,63 +86,74 @@ RECIPES: Final[dict[str, Recipe]] = {
             Dense(),
             when="You use your own encoder and want to see what it finds by itself.",
         ),
+        Recipe("bm25-plain", "BM25 as most libraries implement it.", Bm25(), {"tokenizer": "plain"}, encodes=False),
         Recipe(
-            "mlc",
-            "A tuned encoder with a linear classifier over tools and sets of tools.",
-            Mlc(),
-            when="You have thousands of logged requests, a stable catalogue, and torch.",
-            encoder="minilm",
+            "dense-minilm",
+            "all-MiniLM-L6-v2 on title and text.",
+            Dense(),
+            {"style": "raw"},
+            encoder="minilm-plain",
         ),
         Recipe(
-            "hybrid-dpr",
-            "BM25 fused with an encoder tuned on your requests (dpr).",
-            HybridDpr(),
-            when="Tools come and go. What it learned from requests also helps with new tools. Needs torch.",
-            encoder="minilm",
+            "rrf-minilm",
+            "bm25-plain and dense-minilm, fused by reciprocal rank; the usual baseline.",
+            RankFusion(),
+            encoder="minilm-plain",
+            fallback="bm25-plain",
         ),
+        Recipe("neighbours", "The nearest logged queries vote for the tools that they used.", Neighbours()),
+        Recipe("mlc-light", "A linear classifier over tools and sets of tools, without a transformer.", MlcLight()),
         Recipe(
-            "toolrefiner",
-            "Reads the first tools of mlc together with the query, and orders them anew.",
-            ToolRefiner(),
-            when="Requests need several tools at once, and you have torch.",
-            encoder="minilm",
-            revision=2,
-        ),
-        Recipe(
-            "crossencoder",
-            "Reads each of the first tools of another recipe together with the query, and orders them anew.",
-            CrossEncoderRerank(),
-            when="The order of the first tools matters more than tens of milliseconds per search.",
-            encoder="minilm",
-        ),
-        Recipe(
-            "feedback",
-            "A language model reads the first tools and rewrites the query, round by round.",
-            Feedback(),
-            when="Requests are vague, and a search may take seconds and cost tokens.",
+            "tool2vec",
+            "Represents a tool by the mean vector of the queries that used it.",
+            Tool2Vec(),
         ),
     )
 }
 
 
+LAB_TABLE: Final = "toolscout.recipes.lab_recipes"  # until toolscout-lab brings it by its entry points
+_LAB_NAMES: Final = """
+colt colt-no-collaborative colt-no-contrastive colt-no-semantic colt-strong crossencoder crossencoder-10 crossencoder-30
+crossencoder-50 dpr dpr-inbatch feedback feedback-dpr feedback-dpr-no-hard feedback-dpr-no-joint feedback-dpr-no-rounds
+feedback-dpr-no-warmup feedback-prf hybrid-dpr masstool masstool-no-adakt masstool-no-cl masstool-no-df masstool-no-suim
+masstool-published mlc mlc-dpr mlc-published mmrr qta scout-full tool2vec-tuned toolrefiner toolrefiner-tool2vec
+toolrerank toolrerank-multi toolrerank-none toolrerank-oracle toolrerank-published toolrerank-single
+"""
+LAB_RECIPE_NAMES: Final = frozenset(_LAB_NAMES.split())
+"""Names in toolscout-lab, so that a message can say which package to install."""
+
+
+@functools.cache
+def load_lab_recipes() -> Mapping[str, Recipe]:
+    """Import the recipes of toolscout-lab by name; empty if the package is not installed."""
+    if importlib.util.find_spec(LAB_TABLE) is None:
+        return {}
+    recipes: Mapping[str, Recipe] = importlib.import_module(LAB_TABLE).LAB_RECIPES
+    return recipes
+
+
 def recipe(name: str) -> Recipe:
-    """Return the recipe of that name: of users, of the laboratory, or of a plug-in.
+    """Return the recipe of that name: of the core, of toolscout-lab, or of a plug-in.
 
     Raises:
         NotFound: with the nearest name that exists.
-        ConfigError: if the plug-in of that name cannot be loaded.
+        ConfigError: if it is in a package that is not installed, or the plug-in of that name cannot be loaded.
     """
     if name in RECIPES:
         return RECIPES[name]
-    recipes = all_recipes()
-    if name in recipes:
-        return recipes[name]
+    if name in LAB_RECIPE_NAMES:
+        if name not in load_lab_recipes():
+            raise MissingExtra(
+                f"The recipe {name!r} is in the package toolscout-lab. Install it with  pip install 'toolscout[lab]'"
+            )
+        return load_lab_recipes()[name]
     plugin = plugins.find_plugin(plugins.METHOD_PLUGINS, name)
     if plugin is not None:
         return load_recipe(plugin)
-    recipe_names = [*recipes, *(plugin.name for plugin in plugins.list_plugins(plugins.METHOD_PLUGINS))]
-    nearest = find_nearest(name, recipe_names)
-    hint = f"there are {', '.join(RECIPES)}" if nearest is None else f"did you mean {nearest!r}?"
+    plugin_names = [plugin.name for plugin in plugins.list_plugins(plugins.METHOD_PLUGINS)]
+    nearest = find_nearest(name, [*sorted(LAB_RECIPE_NAMES), *RECIPES, *plugin_names])
+    hint = f"there are {', '.join(list_user_recipes())}" if nearest is None else f"did you mean {nearest!r}?"
     raise NotFound(f"expected the name of a recipe, found {name!r}: {hint}")
 
 
@@ -160,15 +174,18 @@ def load_recipe(plugin: plugins.Plugin) -> Recipe:
 
 
 def all_recipes() -> dict[str, Recipe]:
-    """Return every recipe of toolscout itself by name: of the laboratory, then those that users choose from."""
-    from toolscout.recipes.ablations import ABLATIONS
+    """Return every recipe of toolscout itself by name."""
+    return {**load_lab_recipes(), **RECIPES}
 
-    return {**ABLATIONS, **RECIPES}
+
+def list_user_recipes() -> dict[str, Recipe]:
+    """Return the recipes that users choose from, by name; the others serve comparisons."""
+    return {name: recipe for name, recipe in {**RECIPES, **load_lab_recipes()}.items() if recipe.when}
 
 
 def is_known(name: str) -> bool:
     """Tell whether there is a recipe of that name; a plug-in is not loaded for that."""
-    if name in RECIPES or name in all_recipes():
+    if name in RECIPES or name in LAB_RECIPE_NAMES:
         return True
     return any(plugin.name == name for plugin in plugins.list_plugins(plugins.METHOD_PLUGINS))
 
@@ -176,7 +193,7 @@ def is_known(name: str) -> bool:
 def build(
     name: str | Recipe,
     catalogue: Catalogue,
-    workspace: Workspace | None = None,
+    resources: HomeResources | None = None,
     *,
     model: Path | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -186,7 +203,7 @@ def build(
     Args:
         name: of the recipe, or the recipe.
         catalogue: the snapshot.
-        workspace: encoder, caches and settings; by default those of a fresh installation.
+        resources: encoder, caches and settings; by default those of a fresh installation.
         model: folder of the fitted model, for recipes that are fitted.
         settings: options over the recipe's own, for recipes that are not fitted.
 
@@ -197,9 +214,9 @@ def build(
         StoreError: for a damaged model.
     """
     chosen = recipe(name) if isinstance(name, str) else name
-    workspace = dataclasses.replace(workspace or Workspace(), build=build, model=model)
-    if chosen.encoder and not _is_ready(workspace.encoder):
-        workspace = dataclasses.replace(workspace, encoder=chosen.encoder)
+    resources = dataclasses.replace(resources or HomeResources(), build=build, model=model)
+    if chosen.encoder and (resources.encoder is None or isinstance(resources.encoder, str)):
+        resources = dataclasses.replace(resources, encoder=chosen.encoder)
     if chosen.is_fitted and settings:
         raise ConfigError(
             f"recipe {chosen.name}: its settings ({', '.join(settings)}) are fixed when it is fitted. "
@@ -212,15 +229,11 @@ def build(
                 raise ConfigError(
                     f"this recipe needs a fitted model. Run  toolscout train {chosen.name} --data DIR --out MODEL_DIR"
                 )
-            return method.build(workspace, catalogue, model_store.load(model, recipe=chosen.name))
+            return method.build(resources, catalogue, model_store.load(model, recipe=chosen.name))
         options = parse_options({**chosen.settings, **(settings or {})}, method.options_type)
-        return cast(PlainMethod, method).build(workspace, catalogue, options)
+        return cast(PlainMethod, method).build(resources, catalogue, options)
     except ConfigError as error:
         raise ConfigError(f"recipe {chosen.name}: {error}") from None
-
-
-def _is_ready(encoder: str | Encoder | None) -> bool:
-    return encoder is not None and not isinstance(encoder, str)
 
 
 def resolve(name: str | Recipe, changes: Mapping[str, Any]) -> tuple[msgspec.Struct, dict[str, str]]:

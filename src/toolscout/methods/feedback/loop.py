@@ -28,15 +28,16 @@ from toolscout.errors import BadReply, NotFound, OverBudget, TimedOut, Unavailab
 from toolscout.indexes.words import tokenize
 from toolscout.llm import LLM, card, prompt
 from toolscout.methods import BaseRule
+from toolscout.methods.lab_resources import connect_llm
 from toolscout.search.pipeline import Stage, order, reciprocal_rank
+from toolscout.search.resources import Resources
 from toolscout.types import Explanation, Hit, Search, Tool, Trace
-from toolscout.workspace import Workspace
 
 __all__ = [
     "CRITIC_PROMPTS",
     "Critic",
     "Feedback",
-    "Options",
+    "FeedbackOptions",
     "Refined",
     "Refiner",
     "Rounds",
@@ -53,7 +54,7 @@ MAX_WORDING_CHARS: Final = 2_000
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FeedbackOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the loop.
 
     Attributes:
@@ -126,7 +127,7 @@ class Rounds(Stage):
         seconds: float = 60.0,
         join: Literal["last", "fuse"] = "last",
     ) -> None:
-        """Wrap a pipeline that writes hits; `Options` describes the other arguments."""
+        """Wrap a pipeline that writes hits; `FeedbackOptions` describes the other arguments."""
         self.inner, self.refiner, self.label = inner, refiner, label
         self.rounds, self.seconds, self.join = rounds, seconds, join
         self.asks = inner.asks or isinstance(getattr(refiner, "model", None), LLM)
@@ -448,20 +449,19 @@ def _check_wording(instruction: str, search: Search, wording: str) -> Refined:
 class Feedback:
     """Lets a language model assess the hits and reword the query, round by round."""
 
-    options_type = Options
+    options_type = FeedbackOptions
     needs_usage = False
     transfers = True
     abstains = False
     base: BaseRule | None = None
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, options: Options) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, options: FeedbackOptions) -> Stage:
         """Build the base recipe with the loop around it.
 
         Raises:
             ConfigError: if no language model is set.
         """
-        assert workspace.build is not None
         model = Path(options.model) if options.model else None
-        inner = workspace.build(options.base, catalogue, workspace, model=model)
-        critic = Critic(workspace.connect_llm(), catalogue.tools, depth=options.depth, tokens=options.tokens)
+        inner = resources.build_recipe(options.base, catalogue, model)
+        critic = Critic(connect_llm(resources), catalogue.tools, depth=options.depth, tokens=options.tokens)
         return Rounds(inner, critic, rounds=options.rounds, seconds=options.seconds, join=options.join)

@@ -30,10 +30,10 @@ from toolscout.methods.lesson import DEV_METRICS, Lesson
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH
 from toolscout.search.pipeline import Stage, newest
+from toolscout.search.resources import Resources
 from toolscout.types import Search, Tool, render
-from toolscout.workspace import Workspace
 
-__all__ = ["MAX_P_VALUE", "Expand", "FeedbackPrf", "Options", "sum_quality"]
+__all__ = ["MAX_P_VALUE", "Expand", "FeedbackPrf", "FeedbackPrfOptions", "sum_quality"]
 
 Join = Literal["last", "fuse"]
 TOOLS_GRID: Final = (2, 5, 10)
@@ -46,7 +46,7 @@ _PRF_WORD: Final = re.compile(r"[^\W\d_]{2,}")
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FeedbackPrfOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit; None: the best on dev.
 
     Attributes:
@@ -119,7 +119,7 @@ def sum_quality(figures: metrics.PerQuery) -> Any:
 
 
 def _try_settings(
-    workspace: Workspace, lesson: Lesson, options: Options, qrels: Qrels
+    resources: Resources, lesson: Lesson, options: FeedbackPrfOptions, qrels: Qrels
 ) -> tuple[metrics.PerQuery, dict[_Trial, metrics.PerQuery]]:
     """Score the queries with each combination of open settings.
 
@@ -140,7 +140,7 @@ def _try_settings(
         TOOLS_GRID if options.tools is None else (options.tools,),
         WORDS_GRID if options.words is None else (options.words,),
     ):
-        workspace.say(f"trying the {words} words of {tools} tools on {len(qrels):,} queries")
+        resources.say(f"trying the {words} words of {tools} tools on {len(qrels):,} queries")
         searches, answers = _build_rounds(base, catalogue, tools, words, "last").answers(plain_searches)
         for join in JOIN_GRID if options.join is None else (options.join,):
             joined = searches if join == "last" else join_answers(searches, answers)
@@ -156,20 +156,20 @@ def _build_rounds(inner: Stage, catalogue: Catalogue, tools: int, words: int, jo
 class FeedbackPrf:
     """Adds words of the first tools to the query if this helps on dev."""
 
-    options_type = Options
+    options_type = FeedbackPrfOptions
     needs_usage = True
     transfers = True
     abstains = False
     base: BaseRule | None = None
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: FeedbackPrfOptions) -> Artifacts:
         """Try the settings on dev; keep the best if it is significantly better than none. Nothing is trained."""
         assert lesson.base is not None
         qrels = {**lesson.dev, **(lesson.train if lesson.base.model is None else {})}
         qrels = dict(itertools.islice(qrels.items(), MAX_JUDGING_QUERIES))
-        plain, results = _try_settings(workspace, lesson, options, qrels)
+        plain, results = _try_settings(resources, lesson, options, qrels)
         test = metrics.best_of(
-            [sum_quality(figures) for figures in results.values()], sum_quality(plain), seed=workspace.seed
+            [sum_quality(figures) for figures in results.values()], sum_quality(plain), seed=resources.run.seed
         )
         best = list(results)[test.trial]
         on = test.p < MAX_P_VALUE if options.on is None else options.on
@@ -188,9 +188,9 @@ class FeedbackPrf:
             files=lesson.base.save,
         )
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, model: Model) -> Stage:
         """Build the base, with the loop around it if the fit turned it on."""
-        inner = workspace.build_base(catalogue, model)
+        inner = resources.build_base(catalogue, model)
         settings = model.manifest.settings
         if not settings["on"].value:
             return inner

@@ -25,15 +25,12 @@ from toolscout.arrays import Places, Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import Qrels
 from toolscout.indexes.exact import Exact
-from toolscout.methods import Artifacts, BaseRule, dpr, parse_options, zero_shot
+from toolscout.methods import Artifacts, BaseRule, Batch, Count, NonNegative, Positive, dpr, parse_options, zero_shot
 from toolscout.methods.feedback.loop import CRITIC_PROMPTS, Critic, Refiner, Rounds
 from toolscout.methods.feedback.prf import MAX_P_VALUE, Expand, sum_quality
+from toolscout.methods.lab_resources import connect_llm, lend_llm
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.tuning import (
-    Batch,
-    Count,
-    NonNegative,
-    Positive,
     Tuning,
     describe_training,
     make_tower,
@@ -44,21 +41,22 @@ from toolscout.methods.shared.tuning import (
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH
 from toolscout.search.pipeline import Retrieve, Stage, newest
+from toolscout.search.resources import Resources
 from toolscout.types import Hit, Search, digest, render
-from toolscout.workspace import Workspace, index_words
+from toolscout.workspace import index_words
 
 if TYPE_CHECKING:
     from toolscout.training import Task
     from toolscout.training.towers import Tokens, Tower
 
-__all__ = ["FeedbackDpr", "Options"]
+__all__ = ["FeedbackDpr", "FeedbackDprOptions"]
 
 FEEDBACK_DPR_LABEL: Final = "feedback-dpr"
 QUERIES_PER_ROUND_BATCH: Final = 256
 Texts = Callable[[list[str]], Vectors]
 
 
-class Options(Tuning, frozen=True, forbid_unknown_fields=True):
+class FeedbackDprOptions(Tuning, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit; `batch` counts pairs of a query and one of its tools, each with all its wordings.
 
     Attributes:
@@ -115,7 +113,7 @@ class QueryWordings(NamedTuple):
     found: list[list[str]]
 
 
-def _make_expander(chosen: Options, catalogue: Catalogue) -> Expand:
+def _make_expander(chosen: FeedbackDprOptions, catalogue: Catalogue) -> Expand:
     return Expand(catalogue, tools=chosen.tools, words=chosen.words)
 
 
@@ -130,20 +128,20 @@ class Wordings(msgspec.Struct):
     dev: list[QueryWordings]
 
 
-def _load_or_make_wordings(workspace: Workspace, lesson: Lesson, depth: int, loop: Rounds) -> Wordings:
+def _load_or_make_wordings(resources: Resources, lesson: Lesson, depth: int, loop: Rounds) -> Wordings:
     """Load the wordings of train and dev if a resumed fit has them; else make and store them."""
-    file = workspace.work / "wordings.json"
-    if workspace.resume and file.exists():
+    file = resources.run.work / "wordings.json"
+    if resources.run.resume and file.exists():
         stored = msgspec.json.decode(file.read_bytes(), type=Wordings)
-        if stored.fit == workspace.identity:
-            workspace.say("reusing the wordings of the interrupted fit")
+        if stored.fit == resources.run.identity:
+            resources.say("reusing the wordings of the interrupted fit")
             return stored
     wordings = Wordings(
-        workspace.identity,
-        _make_wordings(workspace, lesson, lesson.train, depth, loop),
-        _make_wordings(workspace, lesson, lesson.dev, depth, loop),
+        resources.run.identity,
+        _make_wordings(resources, lesson, lesson.train, depth, loop),
+        _make_wordings(resources, lesson, lesson.dev, depth, loop),
     )
-    workspace.work.mkdir(parents=True, exist_ok=True)
+    resources.run.work.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.partial")
     partial.write_bytes(msgspec.json.encode(wordings))
     partial.replace(file)
@@ -151,7 +149,7 @@ def _load_or_make_wordings(workspace: Workspace, lesson: Lesson, depth: int, loo
 
 
 def _make_wordings(
-    workspace: Workspace, lesson: Lesson, queries: Qrels, depth: int, loop: Rounds
+    resources: Resources, lesson: Lesson, queries: Qrels, depth: int, loop: Rounds
 ) -> list[QueryWordings]:
     """Make the wordings of each query with the untrained encoder, and record what each finds."""
     wordings: list[QueryWordings] = []
@@ -161,9 +159,9 @@ def _make_wordings(
         for search, answers in zip(*loop.answers(batch), strict=True):
             texts = [_add_round_number(number, text) for number, text in enumerate((search.query, *search.rewrites))]
             wordings.append(QueryWordings(texts, [[hit.id for hit in hits[:depth]] for hits in answers]))
-        workspace.say(f"rewording queries: {len(wordings):,} of {len(ids):,}")
+        resources.say(f"rewording queries: {len(wordings):,} of {len(ids):,}")
     n_new = sum(len(query.texts) - 1 for query in wordings)
-    workspace.say(f"{n_new:,} new wordings of {len(wordings):,} queries")
+    resources.say(f"{n_new:,} new wordings of {len(wordings):,} queries")
     return wordings
 
 
@@ -262,13 +260,13 @@ def _search_by_round(index: Exact, encode: Texts, rounds: int, mask: Any = None)
 class FeedbackDpr:
     """Tunes an encoder on every wording of its queries."""
 
-    options_type = Options
+    options_type = FeedbackDprOptions
     needs_usage = True
     transfers = True
     abstains = False
     base: BaseRule | None = dpr.TUNES_ENCODER
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: FeedbackDprOptions) -> Artifacts:
         """Make the wordings, train on them, and choose the rounds of a search on dev.
 
         Raises:
@@ -279,22 +277,24 @@ class FeedbackDpr:
         """
         catalogue = Catalogue.of(lesson.tools)
         if options.refiner == "words":
-            return _fit(workspace, lesson, options, catalogue, _make_expander(options, catalogue))
+            return _fit(resources, lesson, options, catalogue, _make_expander(options, catalogue))
         else:
-            with workspace.lend_llm() as model:
+            with lend_llm(resources) as model:
                 return _fit(
-                    workspace,
+                    resources,
                     lesson,
                     options,
                     catalogue,
                     Critic(model, catalogue.tools, depth=options.depth, strict=True),
                 )
 
-    def prompts(self, options: Options) -> Sequence[str]:
+    def prompts(self, options: FeedbackDprOptions) -> Sequence[str]:
         """Return the prompts of the refiner; none if it only adds words."""
         return CRITIC_PROMPTS if options.refiner == "model" else ()
 
-    def rehearse(self, workspace: Workspace, lesson: Lesson, options: Options, queries: Sequence[str]) -> None:
+    def rehearse(
+        self, resources: Resources, lesson: Lesson, options: FeedbackDprOptions, queries: Sequence[str]
+    ) -> None:
         """Ask what a fit and searches for `queries` ask at most: the rounds of train, of dev twice, and of each query.
 
         BM25 stands in for the encoder, which only decides which tools the model sees.
@@ -302,7 +302,7 @@ class FeedbackDpr:
         if options.refiner == "words":
             return
         catalogue = Catalogue.of(lesson.tools)
-        critic = Critic(workspace.connect_llm(), catalogue.tools, depth=options.depth, strict=True)
+        critic = Critic(connect_llm(resources), catalogue.tools, depth=options.depth, strict=True)
         loop = _make_loop(Retrieve(index_words(catalogue), label="bm25"), critic, options)
         texts = [lesson.texts[query] for query in (*lesson.train, *lesson.dev, *lesson.dev)]
         if options.served != 0:
@@ -310,16 +310,18 @@ class FeedbackDpr:
         for start in range(0, len(texts), QUERIES_PER_ROUND_BATCH):
             loop.run([Search(query=text) for text in texts[start : start + QUERIES_PER_ROUND_BATCH]])
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, model: Model) -> Stage:
         """Build the search with the trained encoder, inside the feedback loop.
 
         Raises:
             ConfigError: if it refines by a language model and none is set.
         """
-        chosen = parse_options({name: setting.value for name, setting in model.manifest.settings.items()}, Options)
+        chosen = parse_options(
+            {name: setting.value for name, setting in model.manifest.settings.items()}, FeedbackDprOptions
+        )
         encoder = dpr.load_model_encoder(model)
         inner = _search_by_round(
-            workspace.index_tools(catalogue, encoder, dpr.TUNED_TEXT_STYLE),
+            resources.index_tools(catalogue, encoder, dpr.TUNED_TEXT_STYLE),
             encoder.encode,
             chosen.rounds,
             catalogue.mask,
@@ -328,32 +330,36 @@ class FeedbackDpr:
             return inner
         refiner: Refiner = _make_expander(chosen, catalogue)
         if chosen.refiner == "model":
-            refiner = Critic(workspace.connect_llm(), catalogue.tools, depth=chosen.depth, tokens=chosen.tokens)
+            refiner = Critic(connect_llm(resources), catalogue.tools, depth=chosen.depth, tokens=chosen.tokens)
         return Rounds(inner, refiner, label=FEEDBACK_DPR_LABEL, rounds=chosen.served, seconds=chosen.seconds)
 
 
-def _fit(workspace: Workspace, lesson: Lesson, options: Options, catalogue: Catalogue, refiner: Refiner) -> Artifacts:
+def _fit(
+    resources: Resources, lesson: Lesson, options: FeedbackDprOptions, catalogue: Catalogue, refiner: Refiner
+) -> Artifacts:
     """Make the wordings with the encoder before training, train on them, and choose the rounds of a search."""
-    encoder = require_tunable(workspace.load_encoder()) if lesson.base is None else dpr.load_base_encoder(lesson.base)
-    untrained = zero_shot.search_vectors(workspace, catalogue, encoder, dpr.TUNED_TEXT_STYLE)
-    wordings = _load_or_make_wordings(workspace, lesson, options.depth, _make_loop(untrained, refiner, options))
+    encoder = require_tunable(resources.load_encoder()) if lesson.base is None else dpr.load_base_encoder(lesson.base)
+    untrained = zero_shot.search_vectors(resources, catalogue, encoder, dpr.TUNED_TEXT_STYLE)
+    wordings = _load_or_make_wordings(resources, lesson, options.depth, _make_loop(untrained, refiner, options))
 
     tower = make_tower(encoder, options)
     if options.size is not None:
-        tower.project(options.size, workspace.seed)
+        tower.project(options.size, resources.run.seed)
     tools = tower.tokens([render(tool, dpr.TUNED_TEXT_STYLE) for tool in lesson.tools], "tool", options.tool_length)
     task = _make_task(lesson, options, tower, tools, wordings, encoder.fingerprint)
-    done = train_task(workspace, options, task, tower, patience=options.patience if options.joint else options.epochs)
+    done = train_task(resources, options, task, tower, patience=options.patience if options.joint else options.epochs)
 
-    workspace.say("choosing the rounds of a search on dev")
+    resources.say("choosing the rounds of a search on dev")
     index = Exact(tower.vectors(tools[:1]).shape[1])
     index.upsert(catalogue.ids, tower.vectors(tools))
     tuned = _search_by_round(index, lambda texts: tower.vectors(tower.tokens(texts, "query")), options.rounds)
     by_round, seconds = _run_loop(lesson, _make_loop(tuned, refiner, options))
     for number, (figures, spent) in enumerate(zip(by_round, seconds, strict=True)):
         summary = ", ".join(f"{name} {value:.4f}" for name, value in figures.means().items())
-        workspace.say(f"dev with {number} rounds: {summary}, {1000 * spent:.1f} ms a query in batches")
-    served = _choose_rounds(by_round, workspace.seed) if options.served is None else min(options.served, options.rounds)
+        resources.say(f"dev with {number} rounds: {summary}, {1000 * spent:.1f} ms a query in batches")
+    served = (
+        _choose_rounds(by_round, resources.run.seed) if options.served is None else min(options.served, options.rounds)
+    )
     return Artifacts(
         {},
         metrics=by_round[served].means(),
@@ -371,13 +377,13 @@ def _fit(workspace: Workspace, lesson: Lesson, options: Options, catalogue: Cata
     )
 
 
-def _make_loop(inner: Stage, refiner: Refiner, options: Options) -> Rounds:
+def _make_loop(inner: Stage, refiner: Refiner, options: FeedbackDprOptions) -> Rounds:
     """Put the loop of the fit around a search; it has no time limit."""
     return Rounds(inner, refiner, label=FEEDBACK_DPR_LABEL, rounds=options.rounds, seconds=float("inf"))
 
 
 def _make_task(
-    lesson: Lesson, options: Options, tower: Tower, tools: Tokens, wordings: Wordings, fingerprint: str
+    lesson: Lesson, options: FeedbackDprOptions, tower: Tower, tools: Tokens, wordings: Wordings, fingerprint: str
 ) -> Task:
     """Make the training task.
 

@@ -112,7 +112,7 @@ def make_trial(
     fit = hide_tools(data, score_by_description) if share else None
     if fit is None:
         return data.dev_queries(rank), usages
-    data.workspace.say(
+    data.resources.say(
         f"learning without {fit.hidden.sum()} tools: {len(fit.data.dev)} queries for them count {share:.2f} of dev"
     )
     settings = {name: value for name, value in chosen.items() if hasattr(data.options, name)}
@@ -143,7 +143,7 @@ def hide_tools(data: FitData, score_by_description: Callable[[FitData], Scores])
 def _draw_tools(data: FitData) -> Mask:
     """Draw tools until `HIDDEN_QUERIES` of the training queries need one; leave out those that would exceed it."""
     queries_of: Mapping[int, list[int]] = _list_queries(data)
-    order = np.random.default_rng(data.workspace.seed).permutation(sorted(queries_of))
+    order = np.random.default_rng(data.resources.run.seed).permutation(sorted(queries_of))
     hidden = np.zeros(len(data.lesson.tools), dtype=np.bool_)
     touched: set[int] = set()
     for tool in order.tolist():

@@ -16,10 +16,10 @@ from toolscout.indexes.exact import Exact
 from toolscout.methods import dpr
 from toolscout.methods.dpr import FittedEncoder
 from toolscout.methods.lesson import Lesson
-from toolscout.methods.shared.tool_sets import ToolSets
+from toolscout.methods.shared.sparse_features import ToolSets
 from toolscout.models.model_store import Model
+from toolscout.search.resources import Resources
 from toolscout.types import Tool, render
-from toolscout.workspace import Workspace
 
 __all__ = ["EncodedLesson", "index_rows", "load_tool_rows"]
 
@@ -45,12 +45,12 @@ class EncodedLesson:
     used: Mask
 
     @classmethod
-    def encode(cls, workspace: Workspace, lesson: Lesson, encoder: FittedEncoder) -> EncodedLesson:
+    def encode(cls, resources: Resources, lesson: Lesson, encoder: FittedEncoder) -> EncodedLesson:
         """Encode the queries and tools of a lesson."""
         gold = [np.sort(places) for places in lesson.gold_positions()]
-        workspace.say("encoding queries and tools")
-        rows = workspace.encode_queries(encoder, lesson.texts_of([*lesson.train, *lesson.dev]))
-        tools = workspace.encode_tools(encoder, lesson.tools, dpr.TUNED_TEXT_STYLE)
+        resources.say("encoding queries and tools")
+        rows = resources.encode_queries(encoder, lesson.texts_of([*lesson.train, *lesson.dev]))
+        tools = resources.encode_tools(encoder, lesson.tools, dpr.TUNED_TEXT_STYLE)
         used = np.zeros(len(tools), dtype=np.bool_)
         used[np.concatenate(gold)] = True
         _, scene_of = ToolSets.group(gold)

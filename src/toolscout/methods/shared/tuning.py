@@ -16,7 +16,8 @@ import msgspec
 from toolscout.encoders import Encoder
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
-from toolscout.workspace import Workspace
+from toolscout.methods import Amount, Batch, Count, NonNegative, Positive, Share
+from toolscout.search.resources import Resources
 
 if TYPE_CHECKING:
     from toolscout.training import Plan, Task, Trained
@@ -27,8 +28,10 @@ __all__ = [
     "Amount",
     "Count",
     "Graphs",
+    "NonNegative",
     "Positive",
     "Share",
+    "TunedBlend",
     "Tuning",
     "describe_training",
     "make_plan",
@@ -39,12 +42,6 @@ __all__ = [
 ]
 
 ENCODER_FOLDER: Final = "encoder"  # subfolder of a model that holds its tuned encoder
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-Amount = Annotated[float, msgspec.Meta(ge=0)]
-Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
-NonNegative = Annotated[int, msgspec.Meta(ge=0)]
-Batch = Annotated[int, msgspec.Meta(ge=2)]
 
 
 class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,6 +68,15 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dropout: Share = 0.0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     threads: NonNegative = 0
+
+
+class TunedBlend(Tuning, frozen=True, forbid_unknown_fields=True):
+    """Settings of `mix_usage` and of the encoder that is tuned for it; see `usage.Blend`."""
+
+    sharpness: Positive | None = None
+    kappa: Amount | None = None
+    agreement: Amount | None = None
+    novelty: Amount = 0.8
 
 
 class Graphs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -152,12 +158,12 @@ def make_plan(options: msgspec.Struct, seed: int, **fixed: Any) -> Plan:
 
 
 def train_task(
-    workspace: Workspace, options: msgspec.Struct, task: Task, tower: Tower | None = None, **fixed: Any
+    resources: Resources, options: msgspec.Struct, task: Task, tower: Tower | None = None, **fixed: Any
 ) -> Trained:
     """Train a task with the options of a fit. The checkpoint lies in the work folder.
 
     Args:
-        workspace: of the fit.
+        resources: of the fit.
         options: of the fit.
         task: the task to train.
         tower: the encoder that is tuned, if any. The line of progress names its device and precision.
@@ -171,14 +177,14 @@ def train_task(
 
     if tower is not None:
         precision = "bfloat16" if tower.half else "float32"
-        workspace.say(f"training on {task.size:,} examples with {precision} on {tower.device}")
+        resources.say(f"training on {task.size:,} examples with {precision} on {tower.device}")
     return train(
         task,
-        make_plan(options, workspace.seed, **fixed),
-        checkpoint=workspace.work / "checkpoint.safetensors",
-        resume=workspace.resume,
-        job=workspace.identity,
-        say=workspace.say,
+        make_plan(options, resources.run.seed, **fixed),
+        checkpoint=resources.run.work / "checkpoint.safetensors",
+        resume=resources.run.resume,
+        job=resources.run.identity,
+        say=resources.say,
     )
 
 

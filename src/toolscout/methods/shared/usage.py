@@ -30,12 +30,13 @@ from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25
 from toolscout.indexes.standard import MIN_COSINE_DEVIATION
 from toolscout.journal.evidence import Example
-from toolscout.methods.shared.tuning import Amount, Positive, Tuning
+from toolscout.methods import Amount, Positive
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH, FOREIGN_WEIGHT, STANDARD_WEIGHT, WEIGHT
 from toolscout.search.pipeline import Retrieve, Stage
+from toolscout.search.resources import LiveEvidence, Resources
 from toolscout.types import Explanation, Tool
-from toolscout.workspace import LiveEvidence, Workspace, index_words
+from toolscout.workspace import index_words
 
 __all__ = [
     "DESCRIPTION_ENCODER",
@@ -48,7 +49,6 @@ __all__ = [
     "LiveEstimate",
     "LiveUsage",
     "Mix",
-    "TunedBlend",
     "UsageIndex",
     "UsageSide",
     "build_usage_stage",
@@ -108,15 +108,6 @@ class Blend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     refit: bool = True
 
 
-class TunedBlend(Tuning, frozen=True, forbid_unknown_fields=True):
-    """Settings of `mix_usage` and of the encoder that is tuned for it; see `Blend`."""
-
-    sharpness: Positive | None = None
-    kappa: Amount | None = None
-    agreement: Amount | None = None
-    novelty: Amount = 0.8
-
-
 def softmax(scores: Scores) -> Scores:
     """Return the softmax along the last axis."""
     exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -164,9 +155,9 @@ class DescriptionScorer:
         self.words, self.meaning, self.encoder = words, meaning, encoder
 
     @classmethod
-    def of(cls: type[Scorer], workspace: Workspace, catalogue: Catalogue, encoder: Encoder) -> Scorer:
+    def of(cls: type[Scorer], resources: Resources, catalogue: Catalogue, encoder: Encoder) -> Scorer:
         """Index a catalogue."""
-        return cls(index_words(catalogue), workspace.index_tools(catalogue, encoder), encoder)
+        return cls(index_words(catalogue), resources.index_tools(catalogue, encoder), encoder)
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         """Encode queries as the rows that `scores` takes."""
@@ -357,7 +348,7 @@ class UsageIndex:
 
 
 def build_usage_stage(
-    workspace: Workspace,
+    resources: Resources,
     catalogue: Catalogue,
     model: Model,
     encoder: Encoder,
@@ -369,7 +360,7 @@ def build_usage_stage(
     """Build the pipeline of a fitted method: usage and description over the present catalogue.
 
     Args:
-        workspace: settings and caches.
+        resources: settings and caches.
         catalogue: the tools to search.
         model: has the array `uses` and the settings `sharpness`, `kappa`, `agreement` and `novelty`.
         encoder: of the description side.
@@ -379,7 +370,7 @@ def build_usage_stage(
             None: a `DescriptionScorer`, and the final scores are log probabilities.
     """
     settings, in_points = model.manifest.settings, description is not None
-    description = description or DescriptionScorer.of(workspace, catalogue, encoder)
+    description = description or DescriptionScorer.of(resources, catalogue, encoder)
     tools = catalogue.tools()
     columns, kappa = model.places(tools), settings["kappa"].value
     fitted = UsageSide.of(learned.usage, columns, model.arrays["uses"], kappa)
@@ -387,8 +378,8 @@ def build_usage_stage(
         catalogue.ids,
         encode=description.encode,
         encode_for_usage=learned.encode,
-        load_usage=_make_growing(fitted, model, tools, learned.grow, workspace.live, kappa)
-        if learned.grow and workspace.live
+        load_usage=_make_growing(fitted, model, tools, learned.grow, resources.live, kappa)
+        if learned.grow and resources.live
         else lambda: fitted,
         description=description,
         mix=Mix(settings["sharpness"].value, settings["agreement"].value, settings["novelty"].value, in_points),

@@ -19,7 +19,7 @@ from toolscout.indexes.sparse import BM25, CODE_SETTINGS
 from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.dev_choice import DevQueries, Rank, measure_places, rank_by_score
-from toolscout.methods.shared.ngrams import hash_features
+from toolscout.methods.shared.sparse_features import hash_features
 from toolscout.methods.shared.usage import (
     DescriptionScorer,
     Encode,
@@ -29,7 +29,7 @@ from toolscout.methods.shared.usage import (
 )
 from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Stage
-from toolscout.workspace import Workspace
+from toolscout.search.resources import Resources
 
 __all__ = ["Estimate", "FitData", "UsageMethod", "read_settings", "select_unset"]
 
@@ -53,7 +53,7 @@ class FitData:
 
     def __init__(
         self,
-        workspace: Workspace,
+        resources: Resources,
         lesson: Lesson,
         options: Any,
         encoder: Encoder,
@@ -62,10 +62,10 @@ class FitData:
         """Read the queries, and score those of dev by description."""
         position = {tool.id: place for place, tool in enumerate(lesson.tools)}
         qrels = {**lesson.train, **lesson.dev}
-        self.workspace, self.lesson, self.options = workspace, lesson, options
+        self.resources, self.lesson, self.options = resources, lesson, options
         self.ids = list(qrels)
         self.texts = [lesson.texts[query] for query in self.ids]
-        self.rows = workspace.encode_queries(encoder, self.texts)
+        self.rows = resources.encode_queries(encoder, self.texts)
         self.gold = [np.array(sorted(position[tool] for tool in qrels[query])) for query in self.ids]
         self.n_train = len(lesson.train)
         self.n_final = len(self.ids) if getattr(options, "refit", False) else self.n_train
@@ -110,13 +110,13 @@ class FitData:
     def _score_by_description(self, encoder: Encoder, scorer: type[DescriptionScorer]) -> Scores:
         """Score the dev queries by description, `(dev, tools)`."""
         meaning = Exact(encoder.dim)
-        meaning.upsert([tool.id for tool in self.lesson.tools], self.workspace.encode_tools(encoder, self.lesson.tools))
+        meaning.upsert([tool.id for tool in self.lesson.tools], self.resources.encode_tools(encoder, self.lesson.tools))
         description = scorer(BM25.build(self.lesson.tools, CODE_SETTINGS), meaning, encoder)
         return np.array([description.scores(self.texts[i], self.rows[i]) for i in self.dev])
 
     @functools.cached_property
     def features(self) -> list[Checksums]:
-        """Words and pairs of words of the texts; see `toolscout.methods.shared.ngrams`."""
+        """Words and pairs of words of the texts; see `toolscout.methods.shared.sparse_features`."""
         return [hash_features(text) for text in self.texts]
 
     @property
@@ -185,7 +185,7 @@ class Estimate(NamedTuple):
 
 
 class UsageMethod:
-    """Base of the methods that learn the usage of single tools with the encoder of the workspace.
+    """Base of the methods that learn the usage of single tools with the encoder of the resources.
 
     Attributes:
         options_type: all options of the method.
@@ -213,10 +213,10 @@ class UsageMethod:
         """
         raise NotImplementedError
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Any) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: Any) -> Artifacts:
         """Learn from train, choose on dev, then learn from both (without `refit`, only from train)."""
-        encoder = workspace.load_encoder()
-        data = FitData(workspace, lesson, options, encoder)
+        encoder = resources.load_encoder()
+        data = FitData(resources, lesson, options, encoder)
         estimate = self.estimate(data)
         chosen, scores = data.choose_mix(estimate.dev)
         return Artifacts(
@@ -227,14 +227,14 @@ class UsageMethod:
             refit=options.refit,
         )
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, model: Model) -> Stage:
         """Build the pipeline over a catalogue.
 
         Raises:
             ConfigError: if the model was fitted with another encoder, or knows no tool of the catalogue.
         """
-        encoder = workspace.load_encoder()
+        encoder = resources.load_encoder()
         model.check_encoder(encoder)
         model.check_catalogue(catalogue.tools())
         learned = self.load_usage(model.arrays, read_settings(model), functools.partial(encoder.encode, kind="query"))
-        return build_usage_stage(workspace, catalogue, model, encoder, learned, label=self.label)
+        return build_usage_stage(resources, catalogue, model, encoder, learned, label=self.label)

@@ -27,7 +27,7 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import Qrels
 from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError
-from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods import Artifacts, BaseRule, Count, NonNegative
 from toolscout.methods.crossencoder import (
     CROSSENCODER_BASE,
     CrossEncoderStage,
@@ -35,9 +35,9 @@ from toolscout.methods.crossencoder import (
     score_candidates,
     split_crossencoder,
 )
+from toolscout.methods.lab_resources import find_gold
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.reranking import RankedQueries
-from toolscout.methods.shared.tuning import Count, NonNegative
 from toolscout.methods.shared.usage_fit import select_unset
 from toolscout.methods.toolrerank import query_kind
 from toolscout.methods.toolrerank.settings_search import Grid, ScoredQueries, limits
@@ -45,10 +45,10 @@ from toolscout.methods.toolrerank.stages import FLAT_NOTE, UNUSED_NOTE, Chosen, 
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH
 from toolscout.search.pipeline import Stage
+from toolscout.search.resources import Resources
 from toolscout.types import Search, Tool
-from toolscout.workspace import Workspace
 
-__all__ = ["Options", "ToolRerank"]
+__all__ = ["ToolRerank", "ToolRerankOptions"]
 
 HIERARCHY_TEXT_STYLE: Final = "short"
 
@@ -56,7 +56,7 @@ Threshold = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=DEPTH)]
 
 
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ToolRerankOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit. With `seen` = `unseen` = m and no hierarchy this is the paper's Rerank-m.
 
     Attributes:
@@ -88,7 +88,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _build_hierarchy(
-    workspace: Workspace,
+    resources: Resources,
     catalogue: Catalogue,
     model: Model,
     families: Families,
@@ -103,23 +103,24 @@ def _build_hierarchy(
     place = {tool: number for number, tool in enumerate(ids)}
     flat = families.flat or one_parent is None  # a fit on flat paths leaves no classifier
     off = FLAT_NOTE if flat else "" if chosen.sure or chosen.each else UNUSED_NOTE
-    encoder = None if off else workspace.load_encoder()
+    encoder = None if off else resources.load_encoder()
     if encoder is not None:
         model.check_encoder(encoder)
     rows = np.empty((len(ids), 0), dtype=np.float32)
     if encoder is not None and chosen.each:
-        rows = workspace.encode_tools(encoder, catalogue.tools(), HIERARCHY_TEXT_STYLE)
+        rows = resources.encode_tools(encoder, catalogue.tools(), HIERARCHY_TEXT_STYLE)
 
     def predict_one_parent(searches: Sequence[Search]) -> Sequence[bool]:
         if algorithm in ("single", "multi"):
             return [algorithm == "single"] * len(searches)
         if algorithm == "oracle":
-            if workspace.gold is None:
+            gold = find_gold(resources)
+            if gold is None:
                 raise ConfigError(
                     "hierarchy=oracle needs the gold tools of each query, which only `toolscout lab bench` knows. Set "
                     "another hierarchy."
                 )
-            return [families.are_one_family(workspace.gold(search.query)) for search in searches]
+            return [families.are_one_family(gold(search.query)) for search in searches]
         assert encoder is not None and one_parent is not None
         texts = [search.query for search in searches]
         return one_parent(texts, encoder.encode(texts, "query"))
@@ -166,7 +167,7 @@ class _FittedHierarchy(NamedTuple):
 
 
 def _fit_hierarchy(
-    workspace: Workspace, lesson: Lesson, options: Options, families: Families, sample: Qrels
+    resources: Resources, lesson: Lesson, options: ToolRerankOptions, families: Families, sample: Qrels
 ) -> _FittedHierarchy:
     """Fit the classifier on train, and say for the dev queries of `sample` whether one parent serves them."""
     single: Sequence[bool] = [options.hierarchy == "single"] * len(sample)
@@ -174,14 +175,14 @@ def _fit_hierarchy(
     if options.hierarchy == "none" or families.flat:
         note = "off" if options.hierarchy == "none" else FLAT_NOTE
         return _FittedHierarchy(None, {}, single, rows, {"hierarchy": note})
-    encoder = workspace.load_encoder()
-    rows = workspace.encode_tools(encoder, lesson.tools, HIERARCHY_TEXT_STYLE)
-    classifier, facts = query_kind.fit_classifier(workspace, lesson, families, encoder)
+    encoder = resources.load_encoder()
+    rows = resources.encode_tools(encoder, lesson.tools, HIERARCHY_TEXT_STYLE)
+    classifier, facts = query_kind.fit_classifier(resources, lesson, families, encoder)
     if options.hierarchy == "oracle":
         single = [families.are_one_family(list(tools)) for tools in sample.values()]
     elif options.hierarchy == "classifier":
         texts = lesson.texts_of(sample)
-        single = query_kind.OneParentClassifier(classifier)(texts, workspace.encode_queries(encoder, texts))
+        single = query_kind.OneParentClassifier(classifier)(texts, resources.encode_queries(encoder, texts))
     values = {"hierarchy": "on", **{f"classifier_{name}": value for name, value in facts.items()}}
     return _FittedHierarchy(encoder, classifier, single, rows, values)
 
@@ -189,13 +190,13 @@ def _fit_hierarchy(
 class ToolRerank:
     """Scores more of the unseen tools, and keeps tools of one parent together."""
 
-    options_type = Options
+    options_type = ToolRerankOptions
     needs_usage = True
     transfers = True
     abstains = False
     base: BaseRule | None = CROSSENCODER_BASE
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: ToolRerankOptions) -> Artifacts:
         """Fit the classifier on train, score the candidates of dev once, and choose the settings on them.
 
         Raises:
@@ -206,13 +207,13 @@ class ToolRerank:
         families = Families(lesson.tools)
         seen = {families.family_of[tool] for tools in lesson.train.values() for tool in tools}
         sample = dict(list(lesson.dev.items())[:: math.ceil(len(lesson.dev) / options.judged)])
-        workspace.say(f"ranking {len(sample):,} dev queries with the first stage of {lesson.base.recipe}")
+        resources.say(f"ranking {len(sample):,} dev queries with the first stage of {lesson.base.recipe}")
         ranked = RankedQueries(lesson, sample, max(map(max, limits(options))), lesson.positions(), first)
-        scorer = cache_scorer(workspace, lesson, reranker.need_scorer)
-        logits = score_candidates(workspace, lesson, ranked, scorer)
-        hierarchy = _fit_hierarchy(workspace, lesson, options, families, sample)
+        scorer = cache_scorer(resources, lesson, reranker.need_scorer)
+        logits = score_candidates(resources, lesson, ranked, scorer)
+        hierarchy = _fit_hierarchy(resources, lesson, options, families, sample)
         queries = ScoredQueries(ranked, logits, hierarchy.single, hierarchy.rows)
-        grid = Grid(lesson, options, queries, families, seen, scorer, workspace.say)
+        grid = Grid(lesson, options, queries, families, seen, scorer, resources.say)
         chosen, figures = grid.search(hierarchy.encoder is not None)
         return Artifacts(
             {
@@ -231,10 +232,10 @@ class ToolRerank:
             files=lesson.base.save,
         )
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, model: Model) -> Stage:
         """Build the first stage, the truncation, the cross-encoder, and the hierarchy."""
         settings = {name: setting.value for name, setting in model.manifest.settings.items()}
-        first, reranker = split_crossencoder(workspace.build_base(catalogue, model), settings["base"])
+        first, reranker = split_crossencoder(resources.build_base(catalogue, model), settings["base"])
         tools: list[Tool] = catalogue.tools()
         families = Families(tools)
         places = model.places(tools)
@@ -252,4 +253,4 @@ class ToolRerank:
         stages = first >> Truncate(is_seen, chosen.seen, chosen.unseen) >> reranker
         if settings["hierarchy"] == "none":
             return stages
-        return stages >> _build_hierarchy(workspace, catalogue, model, families, is_seen, reranker, chosen)
+        return stages >> _build_hierarchy(resources, catalogue, model, families, is_seen, reranker, chosen)

@@ -22,7 +22,7 @@ from toolscout.encoders import Encoder
 from toolscout.indexes.words import tokenize
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.toolrerank.stages import Families
-from toolscout.workspace import Workspace
+from toolscout.search.resources import Resources
 
 __all__ = ["OneParentClassifier", "fit_classifier"]
 
@@ -53,7 +53,7 @@ class OneParentClassifier:
 
 
 def fit_classifier(
-    workspace: Workspace, lesson: Lesson, families: Families, encoder: Encoder
+    resources: Resources, lesson: Lesson, families: Families, encoder: Encoder
 ) -> tuple[dict[str, Array], dict[str, float | int]]:
     """Fit the classifier.
 
@@ -61,11 +61,11 @@ def fit_classifier(
         Its arrays and its figures: accuracy on dev (`accuracy`), cross-validated accuracy on train (`crossed`), and the
         accuracy of always naming the commoner kind of dev (`majority`).
     """
-    workspace.say(f"fitting the classifier of queries on {len(lesson.train):,} of them")
+    resources.say(f"fitting the classifier of queries on {len(lesson.train):,} of them")
     labels, dev_labels = (_label_queries(part, families) for part in (lesson.train, lesson.dev))
     words = _find_common([lesson.texts[query] for query in lesson.train])
-    rows, dev = (_encode_rows(workspace, lesson, encoder, list(part), words) for part in (lesson.train, lesson.dev))
-    fold_of = np.random.default_rng(workspace.seed).permutation(len(rows)) % CROSS_VALIDATION_FOLDS
+    rows, dev = (_encode_rows(resources, lesson, encoder, list(part), words) for part in (lesson.train, lesson.dev))
+    fold_of = np.random.default_rng(resources.run.seed).permutation(len(rows)) % CROSS_VALIDATION_FOLDS
     accuracies = [_cross_validate(rows, labels, fold_of, ridge, len(words)) for ridge in RIDGE_GRID]
     best = int(np.argmax(accuracies))
     weights = _fit_weights(rows, labels, RIDGE_GRID[best], len(words))
@@ -78,7 +78,7 @@ def fit_classifier(
         "ridge": RIDGE_GRID[best],
         "words": len(words),
     }
-    workspace.say(
+    resources.say(
         f"the classifier is right on {facts['accuracy']:.1%} of dev ({accuracies[best]:.1%} of the training queries, "
         f"each left out once); the commoner kind is {facts['majority']:.1%}"
     )
@@ -108,11 +108,11 @@ def _mark_words(texts: Sequence[str], words: Checksums) -> Floats:
 
 
 def _encode_rows(
-    workspace: Workspace, lesson: Lesson, encoder: Encoder, queries: Sequence[str], words: Checksums
+    resources: Resources, lesson: Lesson, encoder: Encoder, queries: Sequence[str], words: Checksums
 ) -> Floats:
     """Return the vectors of queries, followed by the marks of their words, `(queries, d + w)`."""
     present = _mark_words([lesson.texts[query] for query in queries], words)
-    return np.concatenate([workspace.encode_queries(encoder, lesson.texts_of(queries)), present], axis=1)
+    return np.concatenate([resources.encode_queries(encoder, lesson.texts_of(queries)), present], axis=1)
 
 
 def _fit_weights(rows: Floats, labels: Mask, ridge: float, words: int) -> Floats:

@@ -45,7 +45,7 @@ class Families:
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """The settings of a ToolRerank after the fit; see `toolrerank.Options`."""
+    """The settings of a ToolRerank after the fit; see `ToolRerankOptions`."""
 
     seen: int
     unseen: int

@@ -1,26 +1,30 @@
-"""Recipes of the laboratory: the papers' methods, their published settings, and their ablations."""
+"""The recipes of toolscout-lab: methods with torch or a language model, the papers' settings, and their ablations.
+
+`recipes.registry` finds this table by the entry point group `toolscout.methods`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
+from toolscout.methods import Recipe
 from toolscout.methods.colt import Colt
+from toolscout.methods.crossencoder import CrossEncoderRerank
 from toolscout.methods.dpr import Dpr
+from toolscout.methods.feedback.loop import Feedback
 from toolscout.methods.feedback.prf import FeedbackPrf
 from toolscout.methods.feedback.trained import FeedbackDpr
+from toolscout.methods.hybrid_dpr import HybridDpr
 from toolscout.methods.masstool import MassTool
 from toolscout.methods.mlc import Mlc, MlcOnBase
-from toolscout.methods.mlc_light import MlcLight
-from toolscout.methods.neighbours import Neighbours
 from toolscout.methods.query_rewriting import Mmrr, Qta
-from toolscout.methods.tool2vec import Tool2Vec, Tool2VecTuned
+from toolscout.methods.scout_full import ScoutFull
+from toolscout.methods.tool2vec_tuned import Tool2VecTuned
 from toolscout.methods.toolrefiner import ToolRefiner
 from toolscout.methods.toolrerank.method import ToolRerank
-from toolscout.methods.zero_shot import Bm25, Dense, RankFusion
-from toolscout.recipes.recipe import Recipe
 
-__all__ = ["ABLATIONS"]
+__all__ = ["LAB_RECIPES"]
 
 STRONG_COLT: Final = {  # only the parts of COLT that improved results on dev; see benchmarks/LAB.md
     "base": "dpr",
@@ -107,26 +111,52 @@ _FEEDBACK_DPR: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
     ),
 )
 
-ABLATIONS: Final[dict[str, Recipe]] = {
+LAB_RECIPES: Final[dict[str, Recipe]] = {
     entry.name: entry
     for entry in (
-        Recipe("bm25-plain", "BM25 as most libraries implement it.", Bm25(), {"tokenizer": "plain"}, encodes=False),
         Recipe(
-            "dense-minilm",
-            "all-MiniLM-L6-v2 on title and text.",
-            Dense(),
-            {"style": "raw"},
-            encoder="minilm-plain",
+            "scout-full",
+            "scout-light that also tunes two encoders on your requests, each weighed by what held-out requests show.",
+            ScoutFull(),
+            when="You have a thousand logged requests or more, and torch. `toolscout learn --full` fits it.",
+            encoder="minilm",
+            revision=3,
         ),
         Recipe(
-            "rrf-minilm",
-            "bm25-plain and dense-minilm, fused by reciprocal rank; the usual baseline.",
-            RankFusion(),
-            encoder="minilm-plain",
-            fallback="bm25-plain",
+            "mlc",
+            "A tuned encoder with a linear classifier over tools and sets of tools.",
+            Mlc(),
+            when="You have thousands of logged requests, a stable catalogue, and torch.",
+            encoder="minilm",
         ),
-        Recipe("neighbours", "The nearest logged queries vote for the tools that they used.", Neighbours()),
-        Recipe("mlc-light", "A linear classifier over tools and sets of tools, without a transformer.", MlcLight()),
+        Recipe(
+            "hybrid-dpr",
+            "BM25 fused with an encoder tuned on your requests (dpr).",
+            HybridDpr(),
+            when="Tools come and go. What it learned from requests also helps with new tools. Needs torch.",
+            encoder="minilm",
+        ),
+        Recipe(
+            "toolrefiner",
+            "Reads the first tools of mlc together with the query, and orders them anew.",
+            ToolRefiner(),
+            when="Requests need several tools at once, and you have torch.",
+            encoder="minilm",
+            revision=2,
+        ),
+        Recipe(
+            "crossencoder",
+            "Reads each of the first tools of another recipe together with the query, and orders them anew.",
+            CrossEncoderRerank(),
+            when="The order of the first tools matters more than tens of milliseconds per search.",
+            encoder="minilm",
+        ),
+        Recipe(
+            "feedback",
+            "A language model reads the first tools and rewrites the query, round by round.",
+            Feedback(),
+            when="Requests are vague, and a search may take seconds and cost tokens.",
+        ),
         Recipe(
             "dpr",
             "An encoder tuned so that queries lie near all their gold tools; all other tools are negatives.",
@@ -156,11 +186,6 @@ ABLATIONS: Final[dict[str, Recipe]] = {
         *(
             Recipe(name, summary, ToolRerank(), settings, encoder="minilm", revision=2)
             for name, summary, settings in _TOOLRERANK
-        ),
-        Recipe(
-            "tool2vec",
-            "Represents a tool by the mean vector of the queries that used it.",
-            Tool2Vec(),
         ),
         Recipe(
             "mlc-published",
