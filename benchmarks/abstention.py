@@ -21,13 +21,13 @@ from typing import Any, Final
 import click
 import numpy as np
 
-from toolscout.abstain.decision import Decision, find_budget_share
-from toolscout.abstain.fit import QueryGroup
-from toolscout.abstain.small_talk import is_small_talk
 from toolscout.arrays import Array, Mask
 from toolscout.checks.results import write_json
-from toolscout.lab.machine import provenance
+from toolscout.search.abstain.decision import Decision, find_budget_share
+from toolscout.search.abstain.fit import QueryGroup
+from toolscout.search.abstain.small_talk import is_small_talk
 from toolscout.search.pipeline import Floors
+from toolscout_lab.machine import provenance
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from fit_decision import SETS, Fits, collect, estimate

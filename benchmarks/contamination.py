@@ -24,10 +24,10 @@ import click
 from toolscout.checks.results import TRAINED, UNTRAINED
 from toolscout.dataset import Dataset
 from toolscout.encoders.static import STATIC_ENCODER_FOLDER
-from toolscout.lab.bench import load_dataset
-from toolscout.lab.machine import provenance
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool
+from toolscout_lab.bench_jobs import load_dataset
+from toolscout_lab.machine import provenance
 
 
 def normalise(text: str) -> str:

@@ -33,21 +33,21 @@ from joined import is_complete
 from joining import SETS, build_joined
 from scipy.optimize import minimize
 
-from toolscout.catalogue.store import Catalogue
-from toolscout.config import Settings
 from toolscout.dataset import Dataset
-from toolscout.lab.bench import load_dataset
-from toolscout.lab.machine import provenance
+from toolscout.home.catalogue.store import Catalogue
 from toolscout.recipes import registry
 from toolscout.scout import MAX_AUTO_TOOLS
 from toolscout.search.coverage import BUNDLED_COVERAGE, COVERAGE_FORMAT, USUAL_SHARE, CoverageModel
 from toolscout.search.pipeline import Stage
 from toolscout.search.prerequisites import bring_prerequisites
-from toolscout.search.step_merge import CANDIDATES, end_answer
-from toolscout.search.step_search import StepSearch
+from toolscout.search.steps.merge import CANDIDATES, end_answer
+from toolscout.search.steps.stage import StepSearch
 from toolscout.search.word_cover import read_words
+from toolscout.settings import Settings
 from toolscout.sources.folder import read_tools
 from toolscout.types import Hit, Search
+from toolscout_lab.bench_jobs import load_dataset
+from toolscout_lab.machine import provenance
 
 EXPLICIT = ("seal_tools_in", "bfcl", "ultratool")  # their requests name each of several needs
 WITH_DEV = ("toollens", "metatool", "seal_tools_in", "ultratool", "hammerbench", "bfcl", "toollinkos", "numpybank")

@@ -39,21 +39,21 @@ import numpy as np
 
 from toolscout import metrics
 from toolscout.arrays import Vectors
-from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import Dataset
 from toolscout.encoders import unit_rows
-from toolscout.lab.bench import load_dataset
-from toolscout.lab.machine import provenance
-from toolscout.methods import dpr
-from toolscout.methods.dpr import FittedEncoder
-from toolscout.methods.masstool import ArrayTowers, Pool
-from toolscout.methods.shared.tool_rows import load_tool_rows
-from toolscout.methods.shared.tuning import ENCODER_FOLDER
+from toolscout.home.catalogue.store import Catalogue
+from toolscout.home.models import model_store
+from toolscout.home.models.model_store import Model
 from toolscout.metrics import PerQuery
-from toolscout.models import model_store
-from toolscout.models.model_store import Model
 from toolscout.sources.folder import read_tools
 from toolscout.types import render
+from toolscout_lab.bench_jobs import load_dataset
+from toolscout_lab.machine import provenance
+from toolscout_lab.rankers import dpr
+from toolscout_lab.rankers.dpr import FittedEncoder
+from toolscout_lab.rankers.masstool import ArrayTowers, Pool
+from toolscout_lab.rankers.shared.tool_rows import load_tool_rows
+from toolscout_lab.rankers.shared.tuning import ENCODER_FOLDER
 
 MEASURES: Final = ("recall@3", "recall@5", "ndcg@3", "ndcg@5", "comp@3", "comp@5")
 OWN: Final = "own"

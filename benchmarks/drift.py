@@ -30,16 +30,16 @@ from typing import Any, Final, NamedTuple
 import click
 import msgspec
 
-from toolscout.catalogue.store import Origin
 from toolscout.dataset import Dataset
-from toolscout.lab.bench import load_dataset
-from toolscout.lab.machine import provenance
+from toolscout.home.catalogue.store import Origin
+from toolscout.home.models import champion
 from toolscout.learn.drift import FALSE_ALARMS, DriftWatch
 from toolscout.learn.loop import learn
-from toolscout.models import champion
 from toolscout.scout import Scout
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool
+from toolscout_lab.bench_jobs import load_dataset
+from toolscout_lab.machine import provenance
 
 CHAMPION_REQUESTS, SAME_REQUESTS, MAX_AFTER, CHECK_EVERY, CALLERS = 2_000, 600, 300, 10, 20
 FAILURES: Final = 0.9

@@ -25,16 +25,16 @@ from pathlib import Path
 import click
 import msgspec
 
-from toolscout.catalogue.duplicates import find_duplicates
-from toolscout.catalogue.similar import word_overlap
-from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import split_identifiers
+from toolscout.home.catalogue.store import Catalogue
 from toolscout.indexes.words import tokenize
-from toolscout.lab.bench import load_dataset
 from toolscout.recipes import registry
-from toolscout.recipes.guard import guard
+from toolscout.recipes.builder import guard
+from toolscout.search.relations.duplicates import find_duplicates
+from toolscout.search.relations.similar import word_overlap
 from toolscout.sources.folder import read_tools
 from toolscout.types import Search, Tool
+from toolscout_lab.bench_jobs import load_dataset
 
 REQUESTS = {"metatool": 80, "hammerbench": 60}
 SUITE = Path(__file__).parent / "suites" / "languages_dev" / "queries.jsonl"

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from toolscout.errors import UserError
-from toolscout.lab.encoder_data import DataPlan, build_training_set
+from toolscout_lab.encoder_data import DataPlan, build_training_set
 
 SUITES = Path(__file__).parent / "suites"
 OPPOSITES = ("opposites.jsonl", *(f"opposites_{name}.jsonl" for name in ("more", "third", "fourth", "fifth", "sixth")))

@@ -21,14 +21,14 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from toolscout import Scout, sources
-from toolscout.config import Settings
 from toolscout.dataset import Dataset
 from toolscout.encoders import Encoder, load
-from toolscout.encoders.onnx_export import export
 from toolscout.indexes.exact import Exact
-from toolscout.lab.machine import provenance
 from toolscout.metrics import score
+from toolscout.settings import Settings
 from toolscout.types import Tool, render
+from toolscout_lab.encoders.onnx_export import export
+from toolscout_lab.machine import provenance
 
 ROOT = Path(__file__).parent
 SETS = ("bfcl_parallel_multiple", "mcpproxy_golden", "hammerbench")

@@ -27,9 +27,9 @@ sys.path.insert(0, str(ROOT.parent / "tests"))  # the server that the tests use
 from postgres_server import PostgresServer, describe, find_programs  # noqa: E402
 from toolscout import Scout  # noqa: E402
 from toolscout.dataset import Dataset  # noqa: E402
-from toolscout.indexes.engines import milvus  # noqa: E402
-from toolscout.lab.machine import provenance  # noqa: E402
 from toolscout.metrics import score  # noqa: E402
+from toolscout_lab.machine import provenance  # noqa: E402
+from toolscout_postgres.engines import milvus  # noqa: E402
 
 CORPUS = "tool_corpora/toucan"
 QUERY_SETS = ("livemcpbench", "metatool", "ultratool")  # whose test queries are asked over the corpus

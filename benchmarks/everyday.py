@@ -28,9 +28,9 @@ from typing import Any, Final
 import click
 
 from toolscout.checks.results import write_json
-from toolscout.lab.machine import provenance
 from toolscout.scout import Scout
 from toolscout.types import Search
+from toolscout_lab.machine import provenance
 
 BENCHMARKS: Final = Path(__file__).resolve().parent
 SUITE: Final = BENCHMARKS / "suites" / "everyday.jsonl"

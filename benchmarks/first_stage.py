@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from toolscout import metrics
 from toolscout.checks.results import write_json
-from toolscout.lab.bench import load_dataset
-from toolscout.lab.machine import provenance
-from toolscout.lab.run_files import read_run
+from toolscout_lab.bench_jobs import load_dataset
+from toolscout_lab.machine import provenance
+from toolscout_lab.run_files import read_run
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
 DEPTHS: Final = (3, 5, 10, 15, 20)

@@ -8,7 +8,7 @@ differ between small and large catalogues. Names of tools stand for users who ty
 gold tools, and requests of other datasets, have no tool that fits. Only the bundled encoder is used, so this takes
 about three minutes.
 
-    python benchmarks/fit_decision.py [--data DIR] [--out src/toolscout/abstain/data/decision.json]
+    python benchmarks/fit_decision.py [--data DIR] [--out src/toolscout/search/abstain/data/decision.json]
 """
 
 from __future__ import annotations
@@ -26,20 +26,25 @@ import click
 import msgspec
 import numpy as np
 
-from toolscout.abstain.decision import BUNDLED_DECISION, MAX_SMALL_CATALOGUE, Decision, columns
-from toolscout.abstain.fit import QueryGroup, fit_decision, set_floors
-from toolscout.abstain.score_features import ScoreFeatures, names
 from toolscout.dataset import NoTool
 from toolscout.encoders import encode_tools, split_identifiers
 from toolscout.encoders.static import StaticEncoder
+from toolscout.indexes.bm25 import BM25
 from toolscout.indexes.exact import Exact
-from toolscout.indexes.sparse import BM25
-from toolscout.lab.bench import load_dataset
-from toolscout.recipes.fit import make_lesson
+from toolscout.learn.fit import make_lesson
+from toolscout.search.abstain.decision import (
+    BUNDLED_DECISION,
+    MAX_SMALL_CATALOGUE,
+    Decision,
+    columns,
+)
+from toolscout.search.abstain.fit import QueryGroup, fit_decision, set_floors
+from toolscout.search.abstain.score_features import ScoreFeatures, names
 from toolscout.search.everyday_words import load_thesaurus
 from toolscout.search.expanded_words import ExpandedWords, encode_expanded
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool
+from toolscout_lab.bench_jobs import load_dataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from chat_by_rule import make_chat

@@ -24,12 +24,20 @@ import msgspec
 import numpy as np
 from joining import SETS, WAYS, Joined, build_joined, join_parts
 
-from toolscout.abstain.logistic import logistic
 from toolscout.encoders import split_identifiers
-from toolscout.lab.bench import load_dataset
-from toolscout.lab.machine import provenance
-from toolscout.search.step_words import VERBS
-from toolscout.search.steps import BUNDLED_STEPS, CLASSES, FEATURES, STEPS_FORMAT, Splitter, describe_cuts, find_cuts
+from toolscout.search.abstain.logistic import logistic
+from toolscout.search.steps.splitter import (
+    BUNDLED_STEPS,
+    CLASSES,
+    FEATURES,
+    STEPS_FORMAT,
+    Splitter,
+    describe_cuts,
+    find_cuts,
+)
+from toolscout.search.steps.words import VERBS
+from toolscout_lab.bench_jobs import load_dataset
+from toolscout_lab.machine import provenance
 
 LICENCES = {"hammerbench": "Apache-2.0", "metatool": "MIT", "bfcl": "Apache-2.0", "seal_tools_in": "Apache-2.0"}
 NAMES_FROM = "tool_corpora/toucan"  # MIT

@@ -29,8 +29,8 @@ from unittest import mock
 from mcp import Client, StdioServerParameters
 
 from toolscout import Scout
-from toolscout.gateway import Gateway
-from toolscout.lab.machine import provenance
+from toolscout_gateway import Gateway
+from toolscout_lab.machine import provenance
 
 CALLS = 300
 WARM = 20

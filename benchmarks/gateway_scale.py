@@ -23,7 +23,7 @@ from typing import Any
 
 from mcp import Client, StdioServerParameters
 
-from toolscout.lab.machine import provenance
+from toolscout_lab.machine import provenance
 
 ROOT = Path(__file__).parent.parent
 SERVERS = ROOT / "tests" / "servers"

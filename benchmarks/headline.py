@@ -25,7 +25,7 @@ import click
 
 from toolscout.checks.results import TRAINED, UNTRAINED
 from toolscout.errors import UserError
-from toolscout.lab.machine import MAKES_FIGURES, refuse_dirty
+from toolscout_lab.machine import MAKES_FIGURES, refuse_dirty
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

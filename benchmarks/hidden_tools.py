@@ -24,18 +24,18 @@ from typing import Any
 import click
 
 from toolscout import metrics
-from toolscout.catalogue.store import Catalogue
-from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.cli.data import parse_settings
-from toolscout.config import Settings
-from toolscout.lab.bench import load_dataset
-from toolscout.lab.machine import provenance
+from toolscout.home.catalogue.store import Catalogue
+from toolscout.home.catalogue.vector_cache import VectorStore
+from toolscout.learn.fit import fit, make_lesson, on_shelf, plan_fit
 from toolscout.recipes import registry
-from toolscout.recipes.fit import fit, make_lesson, on_shelf, plan_fit
 from toolscout.search.pipeline import Stage
+from toolscout.settings import Settings
 from toolscout.sources.folder import read_tools
 from toolscout.types import Search, Tool
-from toolscout.workspace import Workspace
+from toolscout_lab.bench_jobs import load_dataset
+from toolscout_lab.machine import provenance
+from toolscout_lab.resources import Workspace
 
 HIDDEN = 0.2
 BATCH = 256

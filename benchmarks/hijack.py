@@ -32,11 +32,11 @@ from pathlib import Path
 from typing import Final
 
 from toolscout import metrics
-from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import Dataset, in_dev
 from toolscout.errors import NotFound
+from toolscout.home.catalogue.store import Catalogue
 from toolscout.recipes import registry
-from toolscout.recipes.guard import guard
+from toolscout.recipes.builder import guard
 from toolscout.search.pipeline import Cut, Stage
 from toolscout.sources.folder import read_tools
 from toolscout.types import Search, Tool

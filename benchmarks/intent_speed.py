@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import Dataset
-from toolscout.lab.machine import provenance
-from toolscout.methods.dpr import FittedEncoder
-from toolscout.methods.shared.tuning import ENCODER_FOLDER
-from toolscout.models import model_store
+from toolscout.home.catalogue.store import Catalogue
+from toolscout.home.models import model_store
 from toolscout.recipes import registry
 from toolscout.sources.folder import read_tools
 from toolscout.types import Search
+from toolscout_lab.machine import provenance
+from toolscout_lab.rankers.dpr import FittedEncoder
+from toolscout_lab.rankers.shared.tuning import ENCODER_FOLDER
 
 QUERIES, WARM_UP = 200, 20
 

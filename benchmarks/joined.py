@@ -26,17 +26,17 @@ import numpy as np
 from joining import EDITIONS, PARTS, PER_SET, SETS, build_joined
 
 from toolscout import metrics
-from toolscout.catalogue.store import Catalogue
-from toolscout.catalogue.vector_cache import VectorStore
-from toolscout.config import load_settings
-from toolscout.lab.bench import load_dataset
-from toolscout.lab.machine import provenance
+from toolscout.home.catalogue.store import Catalogue
+from toolscout.home.catalogue.vector_cache import VectorStore
 from toolscout.recipes import registry
 from toolscout.search.pipeline import Stage
-from toolscout.search.steps import load_splitter
+from toolscout.search.steps.splitter import load_splitter
+from toolscout.settings import load_settings
 from toolscout.sources.folder import read_tools
 from toolscout.types import Search, Tool
-from toolscout.workspace import Workspace
+from toolscout_lab.bench_jobs import load_dataset
+from toolscout_lab.machine import provenance
+from toolscout_lab.resources import Workspace
 
 SUITES = Path(__file__).parent / "suites"
 FIRST = 10

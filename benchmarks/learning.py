@@ -37,14 +37,14 @@ import httpx
 import msgspec
 
 from toolscout import metrics
-from toolscout.access.policy import hashed_key, new_key
 from toolscout.dataset import Dataset
 from toolscout.errors import NotFound, ToolscoutError
-from toolscout.lab.bench import load_dataset
-from toolscout.lab.machine import peak_mb, provenance, reset_peak
+from toolscout.home.models import champion
 from toolscout.learn.loop import learn
-from toolscout.models import champion
 from toolscout.scout import Scout
+from toolscout.trust.policy import hashed_key, new_key
+from toolscout_lab.bench_jobs import load_dataset
+from toolscout_lab.machine import peak_mb, provenance, reset_peak
 
 SOURCE, BATCH, FLOOD = "tools", 64, "flood"
 MEASURES = ("recall@5", "ndcg@5", "comp@5")

@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from toolscout.lab.machine import provenance
+from toolscout_lab.machine import provenance
 
 ROOT = Path(__file__).parent
 SERVICE_CORE, LOAD_CORE = 0, 1
@@ -44,7 +44,7 @@ import json, sys, time
 import torch
 torch.set_num_threads(1)
 from toolscout import encoders
-from toolscout.config import load_settings
+from toolscout.settings import load_settings
 encoder = encoders.load("minilm", load_settings())
 texts, seconds = json.load(sys.stdin)
 for text in texts[:20]:

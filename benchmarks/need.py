@@ -40,26 +40,26 @@ import msgspec
 import numpy as np
 
 from toolscout import encoders, metrics
-from toolscout.abstain import calibration, decision
-from toolscout.abstain.fit import QueryGroup, fit_decision
-from toolscout.abstain.logistic import logistic, sigmoid
-from toolscout.abstain.score_features import ScoreFeatures, names
 from toolscout.arrays import Mask
-from toolscout.catalogue.vector_cache import VectorStore
-from toolscout.config import Settings
 from toolscout.dataset import NoTool
 from toolscout.encoders import Vectors, encode_tools
 from toolscout.encoders.languages import understands
 from toolscout.encoders.static import StaticEncoder
+from toolscout.home.catalogue.vector_cache import VectorStore
+from toolscout.indexes.bm25 import BM25
 from toolscout.indexes.exact import Exact
-from toolscout.indexes.sparse import BM25
-from toolscout.lab.bench import load_dataset
-from toolscout.lab.machine import provenance
-from toolscout.recipes.fit import make_lesson
+from toolscout.learn.fit import make_lesson
+from toolscout.search.abstain import calibration, decision
+from toolscout.search.abstain.fit import QueryGroup, fit_decision
+from toolscout.search.abstain.logistic import logistic, sigmoid
+from toolscout.search.abstain.score_features import ScoreFeatures, names
 from toolscout.search.everyday_words import load_thesaurus
 from toolscout.search.expanded_words import ExpandedWords, encode_expanded
+from toolscout.settings import Settings
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool, render
+from toolscout_lab.bench_jobs import load_dataset
+from toolscout_lab.machine import provenance
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from abstention import mark_away
@@ -465,7 +465,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.data is None:
         sys.exit("expected --data DIR or TOOLSCOUT_DATA, found neither: say where the datasets lie")
-    from toolscout.config import load_settings
+    from toolscout.settings import load_settings
 
     bench = Bench(Path(options.data), load_settings(), options.seed)
     of_need: list[dict[str, Any]] = []

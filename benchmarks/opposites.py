@@ -25,14 +25,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from toolscout.catalogue.store import Catalogue
 from toolscout.checks.results import write_json
-from toolscout.lab.machine import provenance
+from toolscout.home.catalogue.store import Catalogue
 from toolscout.recipes import registry
 from toolscout.search.pipeline import Pipeline, Stage
 from toolscout.sources.folder import read_tools
 from toolscout.types import Search, Tool
-from toolscout.workspace import Workspace
+from toolscout_lab.machine import provenance
+from toolscout_lab.resources import Workspace
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "suites"))
 from find_opposites import CRAWLER_TEXT, find_pairs

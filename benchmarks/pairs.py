@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from toolscout.encoders.onnx_pairs import OnnxPairs
-from toolscout.encoders.transformer import TransformerEncoder
-from toolscout.lab.machine import provenance
-from toolscout.methods.crossencoder import export
-from toolscout.training.crossencoders import CrossEncoder
-from toolscout.training.towers import Tower
+from toolscout_lab.encoders.onnx_pairs import OnnxPairs
+from toolscout_lab.encoders.transformer import TransformerEncoder
+from toolscout_lab.machine import provenance
+from toolscout_lab.rankers.crossencoder import export
+from toolscout_lab.training.crossencoders import CrossEncoder
+from toolscout_lab.training.towers import Tower
 
 ROOT = Path(__file__).parent
 LENGTH, PAIRS = 64, 50

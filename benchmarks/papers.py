@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 import click
 
-from toolscout.config import load_settings
+from toolscout.settings import load_settings
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 MASSTOOL_SETS: Final = ("hammerbench", "ultratool", "toollens")

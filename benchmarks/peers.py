@@ -38,10 +38,10 @@ from toolscout import metrics
 from toolscout.checks.results import TRAINED, UNTRAINED
 from toolscout.dataset import Dataset
 from toolscout.errors import UserError
-from toolscout.lab.bench import load_dataset
-from toolscout.lab.machine import provenance, refuse_dirty
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool, render
+from toolscout_lab.bench_jobs import load_dataset
+from toolscout_lab.machine import provenance, refuse_dirty
 
 ROOT = Path(__file__).parent.parent
 FOLDER = SUITES / "peers"

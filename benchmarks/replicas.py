@@ -50,16 +50,16 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import traffic  # noqa: E402
 from postgres_server import PostgresServer, describe, find_programs  # noqa: E402
-from toolscout.access.policy import hashed_key  # noqa: E402
-from toolscout.access.policy_file import put_policy  # noqa: E402
-from toolscout.catalogue.store import Origin  # noqa: E402
-from toolscout.home import Address  # noqa: E402
-from toolscout.journal.journal import Journal  # noqa: E402
-from toolscout.lab.machine import provenance  # noqa: E402
+from toolscout.home.access.live_policy import put_policy  # noqa: E402
+from toolscout.home.catalogue.store import Origin  # noqa: E402
+from toolscout.home.journal.journal import Journal  # noqa: E402
+from toolscout.home.models import champion  # noqa: E402
 from toolscout.learn.loop import learn  # noqa: E402
-from toolscout.models import champion  # noqa: E402
 from toolscout.scout import Scout  # noqa: E402
+from toolscout.trust.policy import hashed_key  # noqa: E402
 from toolscout.types import Tool  # noqa: E402
+from toolscout_lab.machine import provenance  # noqa: E402
+from toolscout_postgres.address import Address  # noqa: E402
 
 RETRY_WINDOW_S = 10.0
 PROMOTION_LIMIT_S = 2.0
@@ -70,8 +70,8 @@ SYLLABLES = [first + second for first in "bdfgklmnprstvz" for second in "aeiou"]
 #: Starts a version that knows one migration more than this one, and that only adds a table.
 NEWER = """
 import sys
-from toolscout.database.dialect import Migration
-from toolscout.journal import journal
+from toolscout.location import Migration
+from toolscout.home.journal import journal
 journal.JOURNAL_MIGRATIONS += (Migration("", "CREATE TABLE next_version (name TEXT)", expands=True),)
 from toolscout.cli.main import main
 main(sys.argv[1:])

@@ -19,9 +19,9 @@ from typing import Any
 
 from mcp import Client, StdioServerParameters
 
-from toolscout.gateway.text import count_tokens
-from toolscout.lab.machine import provenance
-from toolscout.sandbox.runner import find_isolation
+from toolscout_gateway.sandbox.runner import find_isolation
+from toolscout_gateway.text import count_tokens
+from toolscout_lab.machine import provenance
 
 CALLS = 10
 PAIRS = 40

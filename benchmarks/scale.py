@@ -117,8 +117,8 @@ def describe_times(seconds: Sequence[float]) -> dict[str, float]:
 
 def add_tools(home: Path, folders: Sequence[Path]) -> dict[str, Any]:
     """Fill a home, and build what searches need."""
-    from toolscout.lab.machine import peak_mb
     from toolscout.scout import Scout
+    from toolscout_lab.machine import peak_mb
 
     loads = [os.getloadavg()[0]]
     with Scout(home) as scout:
@@ -201,7 +201,7 @@ def measure_indexes(scout: Any, requests: Sequence[str]) -> dict[str, Any]:
     from toolscout.encoders.static import load_static
     from toolscout.indexes.exact import Exact
     from toolscout.recipes.select import Selection
-    from toolscout.workspace import index_words
+    from toolscout.search.home_resources import index_words
 
     catalogue, _ = scout.pipeline("hybrid")
     index = scout.workspace(Selection("hybrid")).index_tools(catalogue, load_static())
@@ -323,7 +323,7 @@ def main() -> None:
         sys.stdout.write(json.dumps(run_part(arguments.part, arguments.work, arguments.data)))
         return
     results = json.loads(arguments.out.read_text(encoding="utf-8")) if arguments.out.exists() else {"sizes": {}}
-    from toolscout.lab.machine import provenance
+    from toolscout_lab.machine import provenance
 
     with contextlib.ExitStack() as stack:
         work = arguments.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))

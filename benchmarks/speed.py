@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from toolscout import Scout
-from toolscout.lab.machine import provenance
 from toolscout.types import render
+from toolscout_lab.machine import provenance
 
 ROOT = Path(__file__).parent
 QUERIES = 400
@@ -142,8 +142,8 @@ def read_joined(data: Path) -> list[str]:
     """Read dev requests of four parts, which the splitter parts into four steps."""
     from joining import SETS, build_joined
 
-    from toolscout.lab.bench import load_dataset
-    from toolscout.search.steps import load_splitter
+    from toolscout.search.steps.splitter import load_splitter
+    from toolscout_lab.bench_jobs import load_dataset
 
     splitter, texts = load_splitter(), []
     for name in SETS:
@@ -157,7 +157,7 @@ def compare_steps(home: str, data: Path, k: int = 10) -> dict[str, Any]:
 
     `cpu` is the time on the processor, for machines that others use too. The ratios are medians over requests.
     """
-    from toolscout.search.steps import load_splitter
+    from toolscout.search.steps.splitter import load_splitter
 
     splitter = load_splitter()
     singles = [text for text in dict.fromkeys(read_queries(data)) if len(splitter.split(text)) == 1]

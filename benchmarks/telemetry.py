@@ -42,8 +42,8 @@ import click
 import numpy as np
 from mcp import Client, StdioServerParameters
 
-from toolscout.lab.machine import provenance
 from toolscout.scout import Scout
+from toolscout_lab.machine import provenance
 
 ROOT: Final = Path(__file__).parent.parent
 BUSY: Final = str(ROOT / "tests" / "servers" / "busy.py")

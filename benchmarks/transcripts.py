@@ -22,7 +22,7 @@ from mcp import Client
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from gateway import BUSY, PROGRAMS, make_gateway_parameters, wait_until_ready
-from toolscout.gateway.text import count_tokens
+from toolscout_gateway.text import count_tokens
 
 TIME: Final = "time/convert_time"
 NOON: Final = {"source_timezone": "Europe/Oslo", "time": "12:00", "target_timezone": "Asia/Tokyo"}

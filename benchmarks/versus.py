@@ -17,9 +17,9 @@ from pathlib import Path
 
 import click
 
-from toolscout.lab.bench import load_dataset
-from toolscout.lab.compare import compare
-from toolscout.lab.machine import provenance
+from toolscout_lab.bench_jobs import load_dataset
+from toolscout_lab.compare import compare
+from toolscout_lab.machine import provenance
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

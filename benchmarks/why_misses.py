@@ -15,15 +15,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import Dataset
+from toolscout.home.catalogue.store import Catalogue
 from toolscout.indexes.words import tokenize
-from toolscout.lab.machine import provenance
 from toolscout.recipes import registry
 from toolscout.search.pipeline import Cut, Stage
 from toolscout.search.why import Why, explain
 from toolscout.sources.folder import read_tools
 from toolscout.types import Hit, Search, Tool, render
+from toolscout_lab.machine import provenance
 
 SETS = ("bfcl", "metatool", "toolbench", "ultratool", "numpybank")
 EACH, K = 4, 5

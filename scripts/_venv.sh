@@ -7,6 +7,10 @@
 ensure_venv() {
     local extras="$1" python="${PYTHON:-python3}" mark=".venv/.toolscout-$1"
     local requirement=(-c constraints.txt -e ".[$extras]")
+    # The packages beside the core. Not `compact`: it would become the encoder of every test.
+    if [ "$extras" != demo ]; then
+        for package in packages/*/; do [ "$package" = packages/compact/ ] || requirement+=(-e "$package"); done
+    fi
     command -v "$python" >/dev/null || { echo "expected Python 3.10 or newer, found no $python: install it" >&2; exit 1; }
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
         { echo "expected Python 3.10 or newer, found $("$python" --version): set PYTHON to a newer one" >&2; exit 1; }

@@ -38,8 +38,13 @@ import make_glosses
 import multilingual_pairs
 import multilingual_teacher
 
-from toolscout.encoders.multilingual import MULTILINGUAL_FORMAT, MULTILINGUAL_SUBFOLDER, UnigramPieces
-from toolscout.encoders.static import STATIC_ENCODER_FOLDER, StaticEncoder
+from toolscout.encoders.static import (
+    MULTILINGUAL_FORMAT,
+    MULTILINGUAL_SUBFOLDER,
+    STATIC_ENCODER_FOLDER,
+    StaticEncoder,
+    UnigramPieces,
+)
 from toolscout.sources.folder import read_tools
 from toolscout.types import digest
 

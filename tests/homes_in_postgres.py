@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toolscout_postgres.address import Address
-from toolscout_postgres.migrate import migrate_home
 
 from postgres_server import PostgresServer, describe
-from toolscout import config
-from toolscout.catalogue.store import Store
-from toolscout.home import Home
-from toolscout.journal.journal import Journal
+from toolscout import settings as config
+from toolscout.home.catalogue.store import Store
+from toolscout.home.journal.journal import Journal
+from toolscout.location import Home
+from toolscout_postgres.address import Address
+from toolscout_postgres.migrate import migrate_home
 
 _servers: list[PostgresServer] = []  # the server of this run, if the switch is on
 _folders: set[Path] = set()  # homes of fixtures for the whole run: they stay folders, and tests copy them

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from toolscout.dataset import Dataset, NoTool
-from toolscout.methods.lesson import Lesson
-from toolscout.recipes.fit import FitJob, make_lesson, plan_fit
+from toolscout.learn.fit import FitJob, make_lesson, plan_fit
+from toolscout.rankers.lesson import Lesson
+from toolscout.search.home_resources import HomeResources
 from toolscout.sources.folder import read_tools
-from toolscout.workspace import Workspace
 
 TOOLS = {
     "weather/forecast": "Meteorological outlook of a place",
@@ -87,10 +87,10 @@ def plan(
     no_tool: NoTool | None = None,
     **workspace: Any,
 ) -> FitJob:
-    """Plan a fit; further arguments are those of `Workspace`."""
+    """Plan a fit; further arguments are those of `HomeResources`."""
     if no_tool is not None:
         lesson = dataclasses.replace(lesson, no_tool=no_tool)
-    return plan_fit(name, lesson, Workspace(**workspace), out, changes)
+    return plan_fit(name, lesson, HomeResources(**workspace), out, changes)
 
 
 def resumed(job: FitJob, **workspace: Any) -> FitJob:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+
 from toolscout_postgres.address import Address
 
 START_S = 60.0

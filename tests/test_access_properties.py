@@ -10,12 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from postgres_server import describe
-from toolscout.access.policy import Rules
-from toolscout.catalogue.store import Origin
-from toolscout.database.tenants import add_tenant
-from toolscout.home import Address, Home
+from toolscout.home.catalogue.store import Origin
+from toolscout.home.database.tenants import add_tenant
+from toolscout.location import Home
 from toolscout.scout import Scout
+from toolscout.trust.policy import Rules
 from toolscout.types import Hints, Tool
+from toolscout_postgres.address import Address
 
 SOURCES = ["mail", "ﬁles", "Ｃrm", "pay-é", "ops"]
 NAMES = [

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from toolscout.catalogue.store import Catalogue
-from toolscout.search import action_families
-from toolscout.search.action_families import find_families
-from toolscout.search.action_words import find_verb, get_opposites, get_reversals
+from toolscout.home.catalogue.store import Catalogue
+from toolscout.search.actions import families as action_families
+from toolscout.search.actions.families import find_families
+from toolscout.search.actions.words import find_verb, get_opposites, get_reversals
 from toolscout.types import Tool
 
 

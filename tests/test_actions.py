@@ -6,9 +6,10 @@ import itertools
 
 import pytest
 
-from toolscout.catalogue.store import Catalogue
+from toolscout.home.catalogue.store import Catalogue
 from toolscout.recipes import registry
-from toolscout.search.action_words import (
+from toolscout.search.actions.order import MIN_HEAD, OrderActions, Request, is_question
+from toolscout.search.actions.words import (
     find_verb,
     get_cues,
     get_effects,
@@ -16,10 +17,9 @@ from toolscout.search.action_words import (
     get_reversals,
     has_more_words,
 )
-from toolscout.search.actions import MIN_HEAD, OrderActions, Request, is_question
+from toolscout.search.home_resources import HomeResources
 from toolscout.testing import check_stage
 from toolscout.types import Hit, Search, Tool
-from toolscout.workspace import Workspace
 
 NAMES = (
     "mail/add_label", "mail/remove_label", "mail/list_labels", "mail/send_email", "disk/uploadFile",
@@ -222,7 +222,7 @@ def test_every_verb_of_a_pair_has_cues() -> None:
 
 def test_hybrid_runs_it_and_explains_the_new_rank() -> None:
     catalogue = make_catalogue()
-    stage = registry.build("hybrid", catalogue, Workspace())
+    stage = registry.build("hybrid", catalogue, HomeResources())
     search = Search(query="take the label away", k=10)
     [found] = stage([search])
     assert found.ids.index("mail/remove_label") < found.ids.index("mail/add_label")

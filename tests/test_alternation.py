@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from toolscout.catalogue import approvals
-from toolscout.catalogue.approvals import ALTERNATES, CHANGED
-from toolscout.catalogue.store import Origin, Store
+from toolscout.home.catalogue import approvals
+from toolscout.home.catalogue.approvals import ALTERNATES, CHANGED
+from toolscout.home.catalogue.store import Origin, Store
 from toolscout.types import Tool
 
 A, B = "Sends a message.", "Sends a message, and a copy to somebody else."

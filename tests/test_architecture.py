@@ -1,9 +1,8 @@
-"""The house of docs/understand/concepts.md: who may import whom, how many rooms there are, what a file may not do.
+"""The house: which rooms the core has, who may import whom, and what no file may do.
 
-The search engine lies in `recipes`, not in `search`: it builds recipes and their abstention, which lie above `search`.
-`plugins` lies below all that plug-ins add to, and imports only errors. `home`, the address of a home, lies beside it:
-settings name it, and the database connects to it. So does `sandbox`, which sources and the gateway use alike. Its file
-`child.py` alone may execute text: an agent's program, in a process without rights.
+The core imports no package of `packages/`, and no package imports another. What the core needs of a package it finds by
+entry point. Of all files, `toolscout_gateway/sandbox/child.py` alone may execute text: an agent's program, in a process
+without rights.
 """
 
 from __future__ import annotations
@@ -16,47 +15,52 @@ from pathlib import Path
 
 import pytest
 
-import toolscout
-
-ROOT = Path(toolscout.__file__).parent
-LAYERS = [
-    {"types", "errors", "arrays"},
-    {"privacy", "plugins", "home", "sandbox"},
-    {"config", "database", "metrics", "dataset"},
-    {"sources", "llm", "encoders", "models", "access", "journal"},
+REPOSITORY = Path(__file__).parents[1]
+ROOT = REPOSITORY / "src" / "toolscout"
+PACKAGES = {
+    f"toolscout_{folder.name}": folder / "src" / f"toolscout_{folder.name}"
+    for folder in sorted((REPOSITORY / "packages").iterdir())
+    if folder.name != "compact"
+}
+FLOORS = [
+    {"types", "errors", "arrays", "plugins", "location", "metrics", "dataset"},
+    {"trust", "settings"},
+    {"sources", "encoders"},
     {"indexes"},
-    {"catalogue"},
-    {"search", "training"},
-    {"workspace"},
-    {"abstain"},
-    {"methods"},
-    {"recipes"},
-    {"scout"},
-    {"checks"},
-    {"learn"},
-    {"server", "gateway", "adapters"},
-    {"lab"},
+    {"home"},
+    {"search"},
+    {"rankers", "recipes", "scout"},
+    {"checks", "learn", "adapters", "testing"},
     {"cli"},
 ]
-RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-EXECUTES = ROOT / "sandbox" / "child.py"
-PICKLERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
-MAX_ROOMS = 36  # folders and files at the top that hold code
-TESTING_MAY = RANK["search"]
-# Pairs of a layer that may: values raise errors, and packages bring homes.
-WITHIN = {("types", "errors"), ("home", "plugins")}
-DOORS = {
-    ("scout", "learn"): "scout.py",  # `Scout.learn` is a lazy call to its right
-    ("testing", "recipes"): "testing/methods.py",  # `check_method` fits, saves and loads
-    ("testing", "methods"): "testing/methods.py",
-    ("testing", "workspace"): "testing/methods.py",
+MAX_ROOMS, MAX_FLOORS, MAX_FILES_IN_FOLDER = 12, 9, 20
+RANK = {name: rank for rank, floor in enumerate(FLOORS) for name in floor}
+#: Pairs on one floor of which the first may import the second.
+WITHIN = {
+    *((name, "errors") for name in FLOORS[0] - {"errors"}),
+    *((name, "types") for name in ("dataset", "plugins")),
+    ("metrics", "arrays"),
+    ("location", "plugins"),
+    ("settings", "trust"),
+    ("recipes", "rankers"),
+    ("scout", "recipes"),
+    ("checks", "learn"),
+    ("testing", "checks"),
 }
+DOORS = {("scout", "learn"): "scout.py"}  # `Scout.learn` calls it when it is called
+EXECUTES = PACKAGES["toolscout_gateway"] / "sandbox" / "child.py"
+PICKLERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 
 
 @functools.cache
 def parse_files() -> dict[Path, ast.Module]:
-    """The tree of every file; parsing takes too long for processes that only collect the tests."""
-    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(ROOT.rglob("*.py"))}
+    """The tree of every file of the core and of the packages."""
+    paths = [path for root in (ROOT, *PACKAGES.values()) for path in sorted(root.rglob("*.py"))]
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def list_core_files() -> list[Path]:
+    return [path for path in parse_files() if path.is_relative_to(ROOT)]
 
 
 def module_of(path: Path) -> str:
@@ -113,24 +117,51 @@ def may_import(path: Path, room: str) -> bool:
         return True
     if DOORS.get((own, room)) == path.relative_to(ROOT).as_posix():
         return True
-    if own == "testing":
-        return RANK[room] <= TESTING_MAY
-    return room != "testing" and RANK[room] < RANK[own]
+    return RANK[room] < RANK[own]
 
 
-def test_a_module_imports_only_from_layers_to_its_left() -> None:
-    named = {(path, target[0]) for path in parse_files() for target in imports(path)}
-    assert len(named) > len(parse_files())
-    assert sorted({room for _, room in named} - RANK.keys() - {"testing"}) == [], "these have no place in the house"
+def test_a_room_imports_only_from_the_floors_below() -> None:
+    named = {(path, target[0]) for path in list_core_files() for target in imports(path)}
+    assert len(named) > len(list_core_files())
+    assert sorted({room for _, room in named} - RANK.keys()) == [], "these have no place in the house"
     assert sorted(f"{path} imports {room}" for path, room in named if not may_import(path, room)) == []
+
+
+def list_packages(path: Path) -> set[str]:
+    """The packages of this repository that a file names in its imports, wherever in the file they stand."""
+    names = {
+        name
+        for node in ast.walk(parse_files()[path])
+        for name in (
+            [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else []
+        )
+    }
+    return {name.split(".")[0] for name in names if name.startswith("toolscout")}
+
+
+def test_the_core_imports_no_package_and_no_package_imports_another() -> None:
+    wrong = [
+        f"{path}: {other}"
+        for path in parse_files()
+        for other in list_packages(path) - {"toolscout"}
+        if other != next((name for name, root in PACKAGES.items() if path.is_relative_to(root)), "")
+    ]
+    assert wrong == []
+    assert set(PACKAGES) >= {"toolscout_gateway", "toolscout_lab", "toolscout_postgres", "toolscout_server"}
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     trees = {}
     for path, tree in parse_files().items():
-        parts = path.relative_to(ROOT.parent).with_suffix("").parts
+        root = next(root for root in (ROOT, *PACKAGES.values()) if path.is_relative_to(root))
+        parts = path.relative_to(root.parent).with_suffix("").parts
         trees[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = tree
-    assert "toolscout.gateway.server" in trees
+    assert "toolscout_gateway.server" in trees
+    del trees["toolscout_postgres.address"]  # a home's face: its methods import what they open
     del trees["toolscout"]  # the package's face hands names on, and everything may read its version
     assert find_circle(trees) == []
 
@@ -150,14 +181,17 @@ def test_a_circle_is_found_however_it_is_hidden(back: str) -> None:
     assert set(circle) == {"a.b", "a.c"}
 
 
-def test_the_house_has_few_rooms() -> None:
-    code = {path.relative_to(ROOT).parts[0] for suffix in ("py", "js") for path in ROOT.rglob(f"*.{suffix}")}
-    assert {"scout.py", "gateway"} <= code and len(code) <= MAX_ROOMS, sorted(code)
+def test_the_house_has_few_rooms_on_few_floors() -> None:
+    rooms = {path.relative_to(ROOT).parts[0] for path in list_core_files() if path.parent != ROOT}
+    assert "search" in rooms and len(rooms) <= MAX_ROOMS, sorted(rooms)
+    assert len(FLOORS) <= MAX_FLOORS
 
 
-def test_only_commands_import_the_laboratory() -> None:
-    importing = {path for path in parse_files() if "lab" in {target[0] for target in imports(path)}}
-    assert importing and sorted(path for path in importing if module_of(path) not in ("lab", "cli")) == []
+def test_a_folder_has_few_files() -> None:
+    counts = {folder: len([*folder.glob("*.py")]) for folder in {path.parent for path in parse_files()}}
+    del counts[PACKAGES["toolscout_gateway"]]  # to be taken apart
+    crowded = {str(folder): count for folder, count in counts.items() if count > MAX_FILES_IN_FOLDER + 1}
+    assert crowded == {}, "__init__.py aside, at most 20 modules"
 
 
 def test_the_library_s_door_to_learning_is_lazy() -> None:
@@ -190,11 +224,11 @@ def test_nothing_is_pickled_evaluated_or_printed() -> None:
 
 
 def test_every_file_has_a_place_in_the_house() -> None:
-    rooms = {module_of(path) for path in parse_files()} - {"__init__", "__main__", "testing"}
-    assert rooms <= set(RANK)
+    rooms = {module_of(path) for path in list_core_files()} - {"__init__", "__main__"}
+    assert rooms == set(RANK)
 
 
-def test_the_page_on_concepts_shows_the_layers() -> None:
-    page = (ROOT.parent.parent / "docs" / "understand" / "concepts.md").read_text()
+def test_the_page_on_concepts_shows_the_floors() -> None:
+    page = (REPOSITORY / "docs" / "understand" / "concepts.md").read_text()
     shown = page.partition("## Layers")[2].partition("```text\n")[2].partition("```")[0]
-    assert [set(line.split(", ")) for line in shown.splitlines()] == LAYERS
+    assert [set(line.split(", ")) for line in shown.splitlines()] == FLOORS

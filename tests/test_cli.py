@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests_cli import run
-from toolscout.catalogue.store import Store
 from toolscout.cli.main import COMMAND_GROUPS, COMMANDS, LAB_COMMANDS, main, program
+from toolscout.home.catalogue.store import Store
 
 
 @pytest.fixture

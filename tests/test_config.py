@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from tests_cli import run
-from toolscout.config import FILE_MAY_SET, Settings, load_settings
 from toolscout.encoders.remote import RemoteEncoder
 from toolscout.errors import ConfigError, MissingExtra, require
-from toolscout.privacy import trusted_folders
+from toolscout.settings import FILE_MAY_SET, Settings, load_settings
 from toolscout.sources.mcp_config import discover
+from toolscout.trust import trusted_folders
 
 
 def test_arguments_come_before_the_environment_before_the_file_before_defaults(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from toolscout.catalogue.store import Store
+from toolscout.home.catalogue.store import Store
 from toolscout.scout import Scout
 
 FULL = os.environ.get("TOOLSCOUT_FULL") == "1"

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolscout.privacy.redaction import Cover, find_environment_credentials, looks_secret
+from toolscout.trust.redaction import Cover, find_environment_credentials, looks_secret
 
 SECRETS = st.text(st.characters(codec="utf-8"), min_size=8, max_size=40)
 

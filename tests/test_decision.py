@@ -13,22 +13,28 @@ import numpy as np
 import pytest
 
 import toolscout
-from toolscout.abstain import decision
-from toolscout.abstain.decision import Abstainer, build_abstainer, find_budget_share, fit_floors, read
-from toolscout.abstain.small_talk import is_small_talk
-from toolscout.catalogue.store import Catalogue
-from toolscout.config import Settings
 from toolscout.encoders.static import StaticEncoder
 from toolscout.errors import ConfigError, StoreError
-from toolscout.home import describe_home
-from toolscout.indexes.sparse import BM25
+from toolscout.home.catalogue.store import Catalogue
+from toolscout.indexes.bm25 import BM25
+from toolscout.location import describe_home
 from toolscout.scout import Scout
+from toolscout.search.abstain import decision
+from toolscout.search.abstain.decision import (
+    Abstainer,
+    build_abstainer,
+    find_budget_share,
+    fit_floors,
+    read,
+)
+from toolscout.search.abstain.small_talk import is_small_talk
 from toolscout.search.everyday_words import Thesaurus
 from toolscout.search.expanded_words import ExpandedWords
+from toolscout.search.home_resources import HomeResources
 from toolscout.search.pipeline import Decide, Detect, Floors, Stage, Verdict
+from toolscout.settings import Settings
 from toolscout.testing import check_stage, toy_tools
 from toolscout.types import Hit, Search, Tool
-from toolscout.workspace import Workspace
 
 TERSE = Path(__file__).parents[1] / "benchmarks" / "suites" / "terse.jsonl"
 EVERYDAY = Path(toolscout.__file__).with_name("data") / "everyday.jsonl"
@@ -66,7 +72,7 @@ class Given(Stage):
 
 
 def judge_over(tools: Sequence[Tool] | None = None, stage: Stage | None = None, **settings: Any) -> Abstainer | None:
-    workspace = Workspace(settings=dataclasses.replace(Settings(), **settings))
+    workspace = HomeResources(settings=dataclasses.replace(Settings(), **settings))
     return build_abstainer(workspace, Catalogue.of(toy_tools() if tools is None else tools), stage or Given())
 
 
@@ -379,7 +385,7 @@ class Polyglot(StaticEncoder):
 
 
 def test_floors_are_set_without_requests_in_other_languages() -> None:
-    workspace, catalogue = Workspace(), Catalogue.of(toy_tools())
+    workspace, catalogue = HomeResources(), Catalogue.of(toy_tools())
     english = [*ASKS, "book a flight", "copy a file to another folder"]
     both = [*english, "reserva un vuelo para mañana", "das Wetter von morgen", "kopiere die Datei in den Ordner"]
     assert fit_floors(workspace, catalogue, both) == fit_floors(workspace, catalogue, english)
@@ -447,15 +453,15 @@ def test_two_that_judge_have_half_of_the_budget_each_for_the_fit_too() -> None:
 
 def test_floors_of_known_requests_keep_the_budget_among_them() -> None:
     texts = [f"{verb} {what}" for verb in ("please", "i want to", "can you") for what in ASKS + CHAT] * 20
-    found, by = fit_floors(Workspace(), Catalogue.of(toy_tools()), texts), over()
+    found, by = fit_floors(HomeResources(), Catalogue.of(toy_tools()), texts), over()
     verdicts = [each for each in strict(by)([Search(query=text) for text in texts]) if each is not None]
     for budget in (0.05, 0.2):
         lost = [each.need < found.need_at(budget) or each.fit < found.fit_at(budget) for each in verdicts]
         assert np.mean(lost) <= budget
     assert (
-        fit_floors(Workspace(), Catalogue.of(toy_tools()), ["天气预报"]).need_at(0.2)
+        fit_floors(HomeResources(), Catalogue.of(toy_tools()), ["天气预报"]).need_at(0.2)
         == 0.0
-        == fit_floors(Workspace(), Catalogue.of(toy_tools()), []).fit_at(0.2)
+        == fit_floors(HomeResources(), Catalogue.of(toy_tools()), []).fit_at(0.2)
     )
 
 

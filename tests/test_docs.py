@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from toolscout.cli.main import COMMANDS, LAB_COMMANDS
-from toolscout.config import FILE_MAY_SET, RECORD_FIELDS, Between, Settings
 from toolscout.recipes.registry import list_user_recipes
+from toolscout.settings import FILE_MAY_SET, RECORD_FIELDS, Between, Settings
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), ROOT / "examples" / "README.md", *(ROOT / "docs").glob("**/*.md")])

@@ -25,7 +25,7 @@ NOT_RUN = {
     "toolscout add .mcp.json": "needs MCP servers of the reader",
     "toolscout add --discover": "reads the MCP configurations of whoever runs the tests",
     "toolscout sync": "reads the whole standard library once more; tests/test_cli.py runs it",
-    "toolscout serve": "runs until it is stopped; tests/server starts it",
+    "toolscout serve": "runs until it is stopped; packages/server/tests starts it",
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 import traffic
 from homes_in_postgres import name_home
 from tests_cli import run
-from toolscout.database.documents import read_document
+from toolscout.home.database.documents import read_document
 from toolscout.learn import drift
 from toolscout.learn.betting import ConformalTest, ShareTest, bound_share, draw_uniform
 from toolscout.learn.drift import DriftWatch, read_report

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from toolscout.catalogue.store import Store
-from toolscout.catalogue.vector_cache import VectorStore
-from toolscout.journal.journal import Journal
-from toolscout.models import champion
+from toolscout.home.catalogue.store import Store
+from toolscout.home.catalogue.vector_cache import VectorStore
+from toolscout.home.journal.journal import Journal
+from toolscout.home.models import champion
 
 NORMAL = 1  # of PRAGMA synchronous: below it, losing power can damage the file
 

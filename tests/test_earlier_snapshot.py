@@ -14,17 +14,19 @@ import numpy as np
 import pytest
 
 from toolscout import encoders
-from toolscout.catalogue import read_snapshot, screening, similar
-from toolscout.catalogue.array_file import open_arrays
-from toolscout.catalogue.earlier import _find_rows
-from toolscout.catalogue.read_snapshot import STAMP_KEY
-from toolscout.catalogue.snapshot_files import SNAPSHOTS_FOLDER, SnapshotFiles
-from toolscout.catalogue.store import Catalogue, Store
-from toolscout.catalogue.tool_words import read_tool_words
 from toolscout.encoders.static import load_static
+from toolscout.home.catalogue import read_snapshot
+from toolscout.home.catalogue.array_file import open_arrays
+from toolscout.home.catalogue.earlier import _find_rows
+from toolscout.home.catalogue.read_snapshot import STAMP_KEY
+from toolscout.home.catalogue.snapshot_files import SNAPSHOTS_FOLDER, SnapshotFiles
+from toolscout.home.catalogue.store import Catalogue, Store
 from toolscout.indexes import bm25, large
 from toolscout.scout import Scout
-from toolscout.workspace import Workspace, index_words
+from toolscout.search.home_resources import HomeResources, index_words
+from toolscout.search.relations import similar
+from toolscout.search.relations.tool_words import read_tool_words
+from toolscout.trust import screening
 
 ann = pytest.importorskip("toolscout_scale.ann")
 second_process = pytest.importorskip("toolscout_scale.second_process")
@@ -142,9 +144,9 @@ def test_only_new_and_changed_tools_are_read_screened_and_encoded(
 ) -> None:
     sources = fill_home(tmp_path, 1)
     seen: dict[str, set[str]] = {"encoded": set(), "screened": set(), "indexed": set(), "named": set()}
-    encode, scan, build = Workspace.encode_tools, screening.scan, bm25.build_arrays
+    encode, scan, build = HomeResources.encode_tools, screening.scan, bm25.build_arrays
 
-    def note_encoded(self: Workspace, encoder: Any, tools: Any, style: str = "named") -> Any:
+    def note_encoded(self: HomeResources, encoder: Any, tools: Any, style: str = "named") -> Any:
         seen["encoded" if style == "named" else "named"].update(tool.id for tool in tools)
         return encode(self, encoder, tools, style)
 
@@ -153,7 +155,7 @@ def test_only_new_and_changed_tools_are_read_screened_and_encoded(
         seen["indexed"].update(tool.id for batch in batches for tool in batch)
         return build(batches, *rest)
 
-    monkeypatch.setattr(Workspace, "encode_tools", note_encoded)
+    monkeypatch.setattr(HomeResources, "encode_tools", note_encoded)
     monkeypatch.setattr(screening, "scan", lambda tool: [seen["screened"].add(tool.id), *scan(tool)][1:])
     monkeypatch.setattr(bm25, "build_arrays", note_indexed)
     definitions = [*sources["source2"][1:], {**sources["source2"][0], "description": "sells shares"}]
@@ -257,13 +259,13 @@ def test_a_further_machine_takes_over_from_its_own_older_files(tmp_path: Path, m
     state = read_state(tmp_path / "home")
     shutil.rmtree(folder)
     shutil.copytree(older, folder)  # what another machine has that shares the catalogue in a database
-    encode, encoded = Workspace.encode_tools, list[str]()
+    encode, encoded = HomeResources.encode_tools, list[str]()
 
-    def note(self: Workspace, encoder: Any, tools: Any, style: str = "named") -> Any:
+    def note(self: HomeResources, encoder: Any, tools: Any, style: str = "named") -> Any:
         encoded.extend(tool.source for tool in tools if style == "named")
         return encode(self, encoder, tools, style)
 
-    monkeypatch.setattr(Workspace, "encode_tools", note)
+    monkeypatch.setattr(HomeResources, "encode_tools", note)
     assert apply_changes(tmp_path / "home", {}) == answers
     assert encoded and set(encoded) == {"source1", "a_new-source"}
     found = read_state(tmp_path / "home")
@@ -315,10 +317,10 @@ def forbid_screening(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the first process screens the tools")
 
     monkeypatch.setattr(screening, "_list_suspects", fail)
-    monkeypatch.setattr("toolscout.catalogue.duplicates._group_tools", fail)
-    monkeypatch.setattr("toolscout.catalogue.tool_words._collect_words", fail)
-    monkeypatch.setattr("toolscout.catalogue.similar._compare_tools", fail)
-    monkeypatch.setattr("toolscout.catalogue.dependencies._collect_needs", fail)
+    monkeypatch.setattr("toolscout.search.relations.duplicates._group_tools", fail)
+    monkeypatch.setattr("toolscout.search.relations.tool_words._collect_words", fail)
+    monkeypatch.setattr("toolscout.search.relations.similar._compare_tools", fail)
+    monkeypatch.setattr("toolscout.search.relations.dependencies._collect_needs", fail)
 
 
 @pytest.mark.parametrize("index", ["exact", "ann"])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import unit_rows
 from toolscout.encoders.static import load_static
-from toolscout.indexes.sparse import BM25
+from toolscout.home.catalogue.store import Catalogue
+from toolscout.indexes.bm25 import BM25
 from toolscout.indexes.words import tokenize
 from toolscout.recipes import registry
 from toolscout.search import everyday_words
@@ -21,10 +21,10 @@ from toolscout.search.expanded_words import (
     ExpandedWords,
     encode_expanded,
 )
+from toolscout.search.home_resources import HomeResources
 from toolscout.search.why import explain
 from toolscout.testing import check_stage
 from toolscout.types import Search, Tool
-from toolscout.workspace import Workspace
 
 LINES = (
     "# weather",
@@ -205,8 +205,8 @@ def test_hybrid_and_scout_use_the_thesaurus_and_a_setting_turns_it_off() -> None
     catalogue = Catalogue.of([tool for tool in TOOLS if tool.id != "s/find"])
     search = Search(query="do I need my umbrella", k=3)
     for recipe in ("hybrid", "scout"):
-        on = registry.build(recipe, catalogue, Workspace(load_static()))
-        off = registry.build(recipe, catalogue, Workspace(load_static()), settings={"everyday": 0})
+        on = registry.build(recipe, catalogue, HomeResources(load_static()))
+        off = registry.build(recipe, catalogue, HomeResources(load_static()), settings={"everyday": 0})
         check_stage(on, [search])
         [with_words], [without] = on([search]), off([search])
         assert with_words.ids[0] == "w/forecast"

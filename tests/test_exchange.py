@@ -17,8 +17,8 @@ from test_models import saved
 from tests_cli import run
 from toolscout.encoders.onnx import file_hash
 from toolscout.errors import ConfigError, StoreError
-from toolscout.models import champion, exchange, model_store
-from toolscout.models.hub import HubAddress
+from toolscout.home.models import champion, exchange, model_store
+from toolscout.home.models.hub import HubAddress
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # of the hub's library
 

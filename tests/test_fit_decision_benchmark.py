@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from toolscout.abstain.fit import QueryGroup, fit_decision
+from toolscout.search.abstain.fit import QueryGroup, fit_decision
 
 ROOT = Path(__file__).parent.parent
 SEEN, UNSEEN, COUNT, BUDGET = "abcdef", "uvwxyz", 800, 0.05

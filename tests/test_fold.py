@@ -1,16 +1,16 @@
-"""toolscout.catalogue.duplicates and search.fold: the same tool of several sources is one hit."""
+"""toolscout.search.relations.duplicates and search.fold: the same tool of several sources is one hit."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from toolscout.catalogue.duplicates import Duplicates, find_duplicates
-from toolscout.catalogue.store import Catalogue
-from toolscout.recipes.guard import guard
+from toolscout.home.catalogue.store import Catalogue
+from toolscout.recipes.builder import guard
 from toolscout.recipes.registry import build
 from toolscout.scout import Scout
 from toolscout.search.fold import Fold
+from toolscout.search.relations.duplicates import Duplicates, find_duplicates
 from toolscout.types import Hit, Search, Tool
 
 CREATE = "Create a new task in Todoist with a due date."

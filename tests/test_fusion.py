@@ -5,8 +5,7 @@ import pytest
 
 from toolscout.encoders import unit_rows
 from toolscout.encoders.static import load_static
-from toolscout.indexes.exact import Exact
-from toolscout.indexes.standard import StandardScores
+from toolscout.indexes.exact import Exact, StandardScores
 from toolscout.search.fusion import FOREIGN_WEIGHT, WEIGHT, add_by_language, add_standard_scores, words_and_meaning
 from toolscout.types import Search
 

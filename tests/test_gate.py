@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from toolscout import metrics
-from toolscout.journal.evidence import limit_per_caller
+from toolscout.home.journal.evidence import limit_per_caller
 from toolscout.learn.gate import Sample, Verdict, judge
 
 PAIRED_TEST = metrics.paired_test

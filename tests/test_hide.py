@@ -12,8 +12,9 @@ import pytest
 from postgres_server import describe
 from tests_cli import run
 from toolscout.errors import NotFound
-from toolscout.home import Address, Home
+from toolscout.location import Home
 from toolscout.scout import Scout
+from toolscout_postgres.address import Address
 
 
 @pytest.fixture

@@ -20,19 +20,19 @@ import pytest
 import toolscout
 from homes_in_postgres import find_place
 from tests_cli import run
-from toolscout.catalogue.store import Store
-from toolscout.catalogue.vector_cache import VectorStore
-from toolscout.database import CacheDatabase, Database, SqliteDatabase
-from toolscout.encoders.pair_cache import PairCache
 from toolscout.errors import StoreError
-from toolscout.home import local_folder
-from toolscout.journal.journal import Journal
-from toolscout.llm.cache import Replies
-from toolscout.llm.wire import Completion
-from toolscout.models import champion, model_store
-from toolscout.privacy.private_files import list_exposed
+from toolscout.home.catalogue.store import Store
+from toolscout.home.catalogue.vector_cache import VectorStore
+from toolscout.home.database import CacheDatabase, Database, SqliteDatabase
+from toolscout.home.journal.journal import Journal
+from toolscout.home.models import champion, model_store
+from toolscout.location import local_folder
 from toolscout.scout import Scout
 from toolscout.testing import HashEncoder
+from toolscout.trust.private_files import list_exposed
+from toolscout_lab.encoders.pair_cache import PairCache
+from toolscout_lab.llm.cache import Replies
+from toolscout_lab.llm.wire import Completion
 
 TOOLS = [{"name": f"rain{number}", "description": f"Will it rain in town {number}?"} for number in range(300)]
 
@@ -308,7 +308,7 @@ def test_a_full_disk_leaves_the_search_and_loses_nothing(tmp_path: Path) -> None
         import os, sys
         from pathlib import Path
         from toolscout.scout import Scout
-        from toolscout.journal.journal import Journal
+        from toolscout.home.journal.journal import Journal
         home = Path(sys.argv[1]) / "home"
         with Scout(home) as scout:
             scout.add([{"name": f"rain{n}", "description": f"Will it rain in town {n}?"} for n in range(40)], name="s")
@@ -342,7 +342,7 @@ def test_a_full_disk_leaves_the_search_and_loses_nothing(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.folder_only("SQLite cannot write; tests/home/test_postgres.py has a server that is away")
+@pytest.mark.folder_only("SQLite cannot write; tests/together/test_postgres.py has a server that is away")
 @pytest.mark.parametrize("words", ["attempt to write a readonly database", "database or disk is full"])
 def test_a_journal_that_cannot_be_written_degrades_the_answer(
     words: str, toy: Scout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -15,8 +15,8 @@ import pytest
 
 from homes_in_postgres import name_home
 from tests_cli import run
-from toolscout.home import Home
-from toolscout.journal.journal import JOURNAL_MIGRATIONS, Journal, redact
+from toolscout.home.journal.journal import JOURNAL_MIGRATIONS, Journal, redact
+from toolscout.location import Home
 from toolscout.scout import Scout
 
 
@@ -179,8 +179,8 @@ def test_stats_count_events_callers_and_searches_that_led_to_a_call(journal: Jou
 
 WRITE = """
 import sys
-from toolscout.config import load_settings
-from toolscout.journal.journal import Journal
+from toolscout.settings import load_settings
+from toolscout.home.journal.journal import Journal
 journal = Journal(load_settings(home=sys.argv[1]).place)
 for step in range(100):
     journal.append("call", caller=f"p{sys.argv[2]}", tool=f"t{step}", ok=True)

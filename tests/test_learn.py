@@ -20,17 +20,18 @@ from homes_in_postgres import copy_home
 from postgres_server import describe
 from tests_cli import run
 from toolscout import metrics
-from toolscout.checks.synthetic_queries import CHAT_QUERIES
-from toolscout.database.documents import read_document
 from toolscout.dataset import Dataset
 from toolscout.errors import Changed, ConfigError, NotFound, StoreError
-from toolscout.home import Address, Home, describe_home
-from toolscout.journal.evidence import LiveEvidence, collect_evidence
+from toolscout.home.database.documents import read_document
+from toolscout.home.journal.evidence import LiveEvidence, collect_evidence
+from toolscout.home.models import champion, model_store
+from toolscout.learn.fit import SHELF_FOLDER
 from toolscout.learn.loop import last, learn
-from toolscout.models import champion, model_store
-from toolscout.recipes.fit import SHELF_FOLDER
+from toolscout.learn.synthetic_queries import CHAT_QUERIES
+from toolscout.location import Home, describe_home
 from toolscout.scout import Scout
 from toolscout.types import Tool
+from toolscout_postgres.address import Address
 
 CALLERS = [f"c{number}" for number in range(10)]
 CLEAN = traffic.requests(400, 1)
@@ -166,7 +167,7 @@ def test_what_was_used_since_is_looked_for_among_the_newest_events_alone(
     traffic.replay(office, asked, CALLERS)
     assert len(LiveEvidence(office.journal, 0, 1_000)()[1]) > 50
     monkeypatch.setattr(
-        "toolscout.journal.evidence.MAX_LIVE_EVENTS", 20
+        "toolscout.home.journal.evidence.MAX_LIVE_EVENTS", 20
     )  # a start must not take longer as a journal grows
     _, found = LiveEvidence(office.journal, 0, 1_000)()
     assert {each.query for each in found} == {text for text, _ in asked[-10:]}
@@ -627,10 +628,10 @@ def test_a_champion_that_changed_meanwhile_is_not_overruled(taught: Scout) -> No
 HOLD = """
 import sys
 from pathlib import Path
-from toolscout.home import Address, is_address
-from toolscout.models import champion
+from toolscout.location import is_address, parse_home
+from toolscout.home.models import champion
 home = sys.argv[1]
-with champion.changing(Address.parse(home) if is_address(home) else Path(home)):
+with champion.changing(parse_home(home) if is_address(home) else Path(home)):
     print("held", flush=True)
     sys.stdin.read()
 """

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from conftest import fill
+
 from tests_cli import run
 from toolscout.scout import Scout
 
@@ -441,7 +441,7 @@ def test_a_command_that_is_stopped_says_what_to_do(here: Path, monkeypatch: pyte
 
 def test_settings_say_what_they_mean_and_where_they_come_from(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from toolscout.cli.settings import SETTING_MEANINGS
-    from toolscout.config import Settings
+    from toolscout.settings import Settings
 
     monkeypatch.chdir(here / "folder")
     (here / "folder" / "toolscout.toml").write_text("k = 3\n")

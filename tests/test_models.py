@@ -10,8 +10,8 @@ import pytest
 
 from tests_cli import run
 from toolscout.errors import ConfigError, NotFound, StoreError
-from toolscout.models import model_store
-from toolscout.models.model_store import Data, Draft, Model, Setting
+from toolscout.home.models import model_store
+from toolscout.home.models.model_store import Data, Draft, Model, Setting
 from toolscout.testing import HashEncoder, toy_tools
 from toolscout.types import Tool
 
@@ -89,7 +89,7 @@ def test_a_model_within_another_is_linked_where_that_goes_and_neither_changes_th
         raise OSError(18, "Invalid cross-device link")
 
     if not links:
-        monkeypatch.setattr("toolscout.models.model_store.os.link", refused)
+        monkeypatch.setattr("toolscout.home.models.model_store.os.link", refused)
     base, outer = tmp_path / "base", tmp_path / "outer"
     saved(base, files=extra)
     for name in ("outer", "other"):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolscout.catalogue.store import Catalogue, Origin
+from toolscout.home.catalogue.store import Catalogue, Origin
 from toolscout.scout import Scout
 from toolscout.search.exact_names import EXACT, _Lookup, find_named_tools, parse_selection
 from toolscout.testing import toy_tools

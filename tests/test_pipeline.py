@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from toolscout.catalogue.store import Catalogue
 from toolscout.errors import PipelineError
-from toolscout.indexes.sparse import BM25
+from toolscout.home.catalogue.store import Catalogue
+from toolscout.indexes.bm25 import BM25
 from toolscout.search.pipeline import (
     Cut,
     Decide,

@@ -16,11 +16,11 @@ import pytest
 
 from tests_cli import run
 from toolscout import encoders, plugins, sources
-from toolscout.config import Settings
 from toolscout.errors import ConfigError, NotFound, SourceError
-from toolscout.home import describe_home
+from toolscout.location import describe_home
 from toolscout.recipes import registry
 from toolscout.scout import Scout
+from toolscout.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 EXTRAS = ROOT / "examples" / "extend"
@@ -166,8 +166,8 @@ def test_what_a_plug_in_does_wrong_is_said_with_its_package(install: Install, sc
         """,
         """
         from toolscout.indexes.exact import Exact
-        from toolscout.methods.zero_shot import Bm25
-        from toolscout.methods import Recipe
+        from toolscout.rankers.zero_shot import Bm25
+        from toolscout.rankers import Recipe
         from toolscout.sources import Reading
         from toolscout.testing import HashEncoder
         from toolscout.types import Tool
@@ -285,9 +285,8 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", wheel], check=True)
     [packages] = (folder / "env" / "lib").glob("python*/site-packages")
     shared = [path for path in sys.path if path.endswith("site-packages")]
-    (packages / "toolscout.pth").write_text(
-        "\n".join([str(ROOT / "src"), str(ROOT / "packages" / "postgres" / "src"), *shared])
-    )
+    sources = [ROOT / "src", *sorted((ROOT / "packages").glob("*/src"))]
+    (packages / "toolscout.pth").write_text("\n".join([*map(str, sources), *shared]))
     return python
 
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolscout.access.policy import LOCAL, Caller, Policies, Rules, hashed_key, new_key
 from toolscout.errors import ConfigError, Denied
+from toolscout.trust.policy import LOCAL, Caller, Policies, Rules, hashed_key, new_key
 from toolscout.types import Hints, Tool
 
 

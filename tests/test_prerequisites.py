@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 
-from toolscout.catalogue.dependencies import Need, add_declared, find_dependencies
-from toolscout.catalogue.snapshot import Catalogue
 from toolscout.cli.search import print_search
-from toolscout.config import Settings, load_settings
 from toolscout.errors import ConfigError
-from toolscout.gateway.text import fill_search_answer, outline_tool
-from toolscout.recipes.guard import guard
+from toolscout.home.catalogue.snapshot import Catalogue
+from toolscout.recipes.builder import guard
 from toolscout.scout import Scout
 from toolscout.search.pipeline import Cut, Stage
 from toolscout.search.prerequisites import (
@@ -25,9 +22,12 @@ from toolscout.search.prerequisites import (
     Prerequisites,
     bring_prerequisites,
 )
+from toolscout.search.relations.dependencies import Need, add_declared, find_dependencies
+from toolscout.settings import Settings, load_settings
 from toolscout.sources import read
 from toolscout.sources.schemas import read_objects
 from toolscout.types import Hit, Search, Tool, as_json
+from toolscout_gateway.text import fill_search_answer, outline_tool
 
 
 def tool(name: str, *requires: str, source: str = "s", **fields: Any) -> Tool:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolscout.privacy.redaction import MAX_REDACTED_CHARS, is_card, is_iban, redact
+from toolscout.trust.redaction import MAX_REDACTED_CHARS, is_card, is_iban, redact
 
 _random = random.Random(7)
 

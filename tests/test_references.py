@@ -6,11 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-
 from conftest import fill
+
 from tests_cli import run
-from toolscout.access.policy import Caller, Rules
-from toolscout.access.profiles import Profile
 from toolscout.checks.references import (
     Reference,
     check_home,
@@ -18,7 +16,9 @@ from toolscout.checks.references import (
     list_policy_names,
     list_profile_names,
 )
+from toolscout.home.access.profiles import Profile
 from toolscout.scout import Scout
+from toolscout.trust.policy import Caller, Rules
 
 POLICY = '[[caller]]\nname = "bob"\nallow = ["mail/**"]\ndeny = ["mial/**"]\n'
 PROFILES = '[[profile]]\nname = "office"\nallow = ["mail/**", "mail/send_emial"]\npins = ["mail/send_emial"]\n'

@@ -35,7 +35,8 @@ def repository(tmp_path: Path) -> Path:
         "CHANGELOG.md": CHANGELOG,
         "CITATION.cff": "version: 0.1.0\ndate-released: 2026-01-01\n",
         "pyproject.toml": '[project]\nversion = "0.1.0"\n[tool.x]\ntarget-version = "py310"\n',
-        "packages/small/pyproject.toml": '[project]\nversion = "0.1.5"\n',
+        "packages/small/pyproject.toml": '[project]\nversion = "0.1.5"\n'
+        'dependencies = ["toolscout==0.1.0", "x==0.1.0"]\n',
         "src/toolscout/__init__.py": '__version__ = "0.1.0"\n',
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +59,8 @@ def test_the_open_section_of_the_changelog_becomes_that_of_the_version(release: 
 def test_the_version_is_written_wherever_it_stands(release: ModuleType, repository: Path) -> None:
     release.write_version(repository, "0.2.0", "2026-02-03")
     assert 'version = "0.2.0"\n[tool.x]\ntarget-version = "py310"' in (repository / "pyproject.toml").read_text()
-    assert 'version = "0.2.0"' in (repository / "packages" / "small" / "pyproject.toml").read_text()
+    package = (repository / "packages" / "small" / "pyproject.toml").read_text()
+    assert 'version = "0.2.0"\ndependencies = ["toolscout==0.2.0", "x==0.1.0"]' in package
     assert (repository / "src" / "toolscout" / "__init__.py").read_text() == '__version__ = "0.2.0"\n'
     assert (repository / "CITATION.cff").read_text() == "version: 0.2.0\ndate-released: 2026-02-03\n"
 
@@ -104,6 +106,12 @@ def test_the_versions_of_this_tree_agree(release: ModuleType) -> None:
     found = {name: re.findall(pattern, (ROOT / name).read_text()) for name, pattern in release.VERSION_FILES.items()}
     assert all(versions == [toolscout.__version__] for versions in found.values())
     assert f"\nversion: {toolscout.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    for package in [ROOT, *(file.parent for file in ROOT.glob("packages/*/pyproject.toml"))]:
+        text = (package / "pyproject.toml").read_text()
+        assert re.findall(release.VERSION_FILES["pyproject.toml"], text) == [toolscout.__version__], package
+        assert {pin.rpartition("==")[2] for pin in re.findall(r'"toolscout[^"]*==[^"]+', text)} <= {
+            toolscout.__version__
+        }
 
 
 @pytest.mark.full

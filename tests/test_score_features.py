@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from toolscout.abstain.score_features import MIN_DEVIATION, SCORES_READ, ScoreFeatures
 from toolscout.encoders import encode_tools
 from toolscout.encoders.static import StaticEncoder
+from toolscout.indexes.bm25 import BM25
 from toolscout.indexes.exact import Exact
-from toolscout.indexes.sparse import BM25
+from toolscout.search.abstain.score_features import MIN_DEVIATION, SCORES_READ, ScoreFeatures
 from toolscout.testing import toy_tools
 from toolscout.types import Tool
 

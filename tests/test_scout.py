@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from toolscout.catalogue.store import Catalogue
-from toolscout.catalogue.sync import CatalogueManager
-from toolscout.config import Settings
 from toolscout.errors import ConfigError, NotFound, SourceError
+from toolscout.home.catalogue.store import Catalogue
+from toolscout.home.catalogue.sync import CatalogueManager
 from toolscout.recipes.registry import all_recipes, build
 from toolscout.scout import Scout
+from toolscout.settings import Settings
 from toolscout.testing import toy_tools
 from toolscout.types import Search
 

@@ -18,18 +18,18 @@ from homes_in_postgres import find_place, name_home
 from tests_cli import run
 from tiny import tiny_bert
 from toolscout import encoders
-from toolscout.catalogue.store import Catalogue
-from toolscout.config import load_settings
 from toolscout.errors import ConfigError, NotFound, StoreError
-from toolscout.models import champion, model_store
-from toolscout.models.model_store import Setting
+from toolscout.home.catalogue.store import Catalogue
+from toolscout.home.models import champion, model_store
+from toolscout.home.models.model_store import Setting
+from toolscout.learn.fit import Lesson, fit
 from toolscout.recipes import registry
-from toolscout.recipes.fit import Lesson, fit
 from toolscout.scout import Scout
 from toolscout.search.exact_names import EXACT, Names
+from toolscout.search.home_resources import HomeResources
+from toolscout.settings import load_settings
 from toolscout.testing import HashEncoder
 from toolscout.types import Hit, Search, Tool
-from toolscout.workspace import Workspace
 
 LIGHT = ("tool2vec", "neighbours", "mlc-light")
 light = pytest.mark.parametrize("name", LIGHT)
@@ -323,7 +323,7 @@ def test_the_recipe_below_a_model_has_the_encoder_of_its_own_model(shelf: Path, 
         data=model_store.Data(name="x", fingerprint="f", n_train=1, n_dev=1),
         files=lambda folder: shutil.copytree(shelf / "neighbours", folder / "base"),  # type: ignore[arg-type,return-value]
     ))  # fmt: skip
-    workspace = Workspace(HashEncoder(), build=registry.build)
+    workspace = HomeResources(HashEncoder(), build=registry.build)
     [found] = workspace.build_base(Catalogue.of(slang.tools), above)([Search(query="please umbrella")])
     assert found.ids[0] == "d/weather/forecast"
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 
-from toolscout.catalogue.similar import MIN_DESCRIPTION_WORDS, MIN_SHARED, _find_similar_texts, word_overlap
-from toolscout.catalogue.word_sets import WordSetsBuilder, rank_by_rarity
+from toolscout.search.relations.similar import (
+    MIN_DESCRIPTION_WORDS,
+    MIN_SHARED,
+    _find_similar_texts,
+    word_overlap,
+)
+from toolscout.search.relations.word_sets import WordSetsBuilder, rank_by_rarity
 
 
 def test_every_pair_that_shares_enough_words_is_compared_and_few_others() -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolscout.catalogue import array_file, read_snapshot
-from toolscout.catalogue.array_file import check_file, open_arrays, write_arrays
-from toolscout.catalogue.snapshot_files import SNAPSHOTS_FOLDER, check_snapshot_files
-from toolscout.catalogue.store import Store
 from toolscout.errors import StoreError
+from toolscout.home.catalogue import array_file, read_snapshot
+from toolscout.home.catalogue.array_file import check_file, open_arrays, write_arrays
+from toolscout.home.catalogue.snapshot_files import SNAPSHOTS_FOLDER, check_snapshot_files
+from toolscout.home.catalogue.store import Store
 from toolscout.indexes.bm25 import BM25
 from toolscout.indexes.strings import Strings
 from toolscout.scout import Scout
@@ -221,7 +221,7 @@ def test_a_killed_writer_leaves_no_half_file(tmp_path: Path, delay: float) -> No
     path = tmp_path / "part"
     write_arrays(path, {"a": np.full(7, 7, dtype=np.int32)}, {})
     code = (
-        "import sys; import numpy as np; from pathlib import Path; from toolscout.catalogue.array_file import *\n"
+        "import sys; import numpy as np; from pathlib import Path; from toolscout.home.catalogue.array_file import *\n"
         "print('ready', flush=True)\n"
         "while True: write_arrays(Path(sys.argv[1]), {'a': np.full(3_000_000, 7, dtype=np.int32)}, {})"
     )

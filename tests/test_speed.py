@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from toolscout.access.policy import Rules
-from toolscout.catalogue.screening import scan
 from toolscout.encoders.static import StaticEncoder
-from toolscout.indexes.sparse import BM25, tokenize
+from toolscout.indexes.bm25 import BM25
+from toolscout.indexes.words import tokenize
 from toolscout.scout import Scout
 from toolscout.sources.folder import read_tools
 from toolscout.testing import toy_tools
+from toolscout.trust.policy import Rules
+from toolscout.trust.screening import scan
 from toolscout.types import Tool
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]

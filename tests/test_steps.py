@@ -1,4 +1,4 @@
-"""toolscout.search.steps and step_search: a request is split into its steps, and every step is served."""
+"""toolscout.search.steps.splitter and step_search: a request is split into its steps, and every step is served."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from toolscout.catalogue.store import Catalogue
 from toolscout.errors import StoreError
+from toolscout.home.catalogue.store import Catalogue
 from toolscout.recipes.registry import build
 from toolscout.scout import Scout
 from toolscout.search.coverage import load_coverage, rate_split
 from toolscout.search.pipeline import Decide, Stage, Verdict
-from toolscout.search.step_merge import (
+from toolscout.search.steps.merge import (
     end_answer,
     estimate_coverage,
     find_best_chances,
     find_chances,
     merge_steps,
 )
-from toolscout.search.step_search import MAX_UNCOVERED_CHANCE, StepSearch
-from toolscout.search.steps import describe_cuts, find_cuts, load_splitter
+from toolscout.search.steps.splitter import describe_cuts, find_cuts, load_splitter
+from toolscout.search.steps.stage import MAX_UNCOVERED_CHANCE, StepSearch
 from toolscout.types import Explanation, Hit, Search, Tool, as_json
 
 SUITES = Path(__file__).parent.parent / "benchmarks" / "suites"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from toolscout.catalogue.schema import CATALOGUE_MIGRATIONS
-from toolscout.catalogue.store import Catalogue, Origin, Store
-from toolscout.database import Database
 from toolscout.errors import BadEntry, NotFound, StoreError
-from toolscout.home import Home
+from toolscout.home.catalogue.schema import CATALOGUE_MIGRATIONS
+from toolscout.home.catalogue.store import Catalogue, Origin, Store
+from toolscout.home.database import Database
+from toolscout.location import Home
 from toolscout.testing import toy_tools
 from toolscout.types import Tool
 
@@ -99,7 +99,7 @@ def test_a_failure_half_way_leaves_tools_and_counts_in_step(store: Store, monkey
     def broken(connection: object) -> None:
         raise RuntimeError("power cut")
 
-    monkeypatch.setattr("toolscout.catalogue.store._raise_generation", broken)
+    monkeypatch.setattr("toolscout.home.catalogue.store._raise_generation", broken)
     with pytest.raises(RuntimeError):
         put(store, make("b", "c"))
     assert [id for id, _ in store.page()] == ["s/a"]

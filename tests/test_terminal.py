@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from toolscout.catalogue.store import Origin
 from toolscout.cli.main import main
 from toolscout.cli.output import escape_line, escape_text
+from toolscout.home.catalogue.store import Origin
 from toolscout.scout import Scout
 from toolscout.types import Tool
 

@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from toolscout.access.policy import Policies
-from toolscout.catalogue.screening import sanitise, scan, spelled_out, suspects, vet
-from toolscout.catalogue.store import Catalogue, Changes, Origin, Store
-from toolscout.catalogue.stuffing import find_stuffing
 from toolscout.cli.main import program
 from toolscout.errors import NotFound
+from toolscout.home.catalogue.store import Catalogue, Changes, Origin, Store
 from toolscout.scout import Scout
 from toolscout.search.demote import Demote
+from toolscout.search.suspects import suspects
 from toolscout.sources import read, source_name
+from toolscout.trust.policy import Policies
+from toolscout.trust.screening import sanitise, scan, spelled_out, vet
+from toolscout.trust.stuffing import find_stuffing
 from toolscout.types import Hints, Hit, Search, Tool
 
 CLEAN = "Send a message to somebody in the address book."
@@ -144,7 +145,7 @@ def test_only_a_caller_who_may_see_a_tool_hears_that_it_waits(scout: Scout) -> N
 def test_a_store_of_an_older_version_pins_what_it_holds(tmp_path: Path) -> None:
     import sqlite3
 
-    from toolscout.catalogue.schema import CATALOGUE_MIGRATIONS
+    from toolscout.home.catalogue.schema import CATALOGUE_MIGRATIONS
 
     old = tmp_path / "catalogue.db"
     store = Store(tmp_path)

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from conftest import fill
-from toolscout.catalogue.snapshot_files import SNAPSHOTS_FOLDER
+
+from toolscout.home.catalogue.snapshot_files import SNAPSHOTS_FOLDER
 from toolscout.scout import Scout
 
 ASK = """
@@ -18,7 +18,7 @@ import json, sys
 from toolscout import Scout
 from toolscout.encoders.static import StaticEncoder
 from toolscout.indexes.exact import Exact
-from toolscout.indexes.sparse import BM25
+from toolscout.indexes.bm25 import BM25
 
 def never(*_, **__):
     raise AssertionError("the index was built again")

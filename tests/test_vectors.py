@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.encoders import Kind
+from toolscout.home.catalogue.vector_cache import VectorStore
 from toolscout.scout import Scout
 from toolscout.testing import HashEncoder, check_encoder
 

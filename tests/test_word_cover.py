@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from toolscout.catalogue.store import Catalogue
+from toolscout.home.catalogue.store import Catalogue
 from toolscout.indexes.bm25 import BM25
 from toolscout.recipes.registry import build
 from toolscout.search.word_cover import FIRST_COVER_PLACE, WordTable, cover_words, read_words

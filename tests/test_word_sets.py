@@ -8,9 +8,9 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from toolscout.catalogue import word_sets
-from toolscout.catalogue.similar import word_overlap
-from toolscout.catalogue.word_sets import WordSets, pair_holders
+from toolscout.search.relations import word_sets
+from toolscout.search.relations.similar import word_overlap
+from toolscout.search.relations.word_sets import WordSets, pair_holders
 
 CHANCE = random.Random(3)
 WORDS = [f"word{number}" for number in range(700)]

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 
 import lessons
-from toolscout.catalogue.store import Origin
+from toolscout.home.catalogue.store import Origin
 from toolscout.scout import Scout
 from toolscout.types import Tool
 

@@ -9,7 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from toolscout.config import Settings as Settings
     from toolscout.errors import ToolscoutError as ToolscoutError
     from toolscout.errors import UserError as UserError
     from toolscout.scout import Scout as Scout
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from toolscout.search.pipeline import Retrieve as Retrieve
     from toolscout.search.pipeline import Rewrite as Rewrite
     from toolscout.search.pipeline import Stage as Stage
+    from toolscout.settings import Settings as Settings
     from toolscout.types import Hit as Hit
     from toolscout.types import Search as Search
     from toolscout.types import Tool as Tool
@@ -38,13 +38,13 @@ _MODULES = {
     "Rewrite": "search.pipeline",
     "Scout": "scout",
     "Search": "types",
-    "Settings": "config",
+    "Settings": "settings",
     "Stage": "search.pipeline",
     "Tool": "types",
     "ToolscoutError": "errors",
     "UserError": "errors",
 }
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Cut",
     "Decide",

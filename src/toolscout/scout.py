@@ -11,23 +11,23 @@ from typing import Any, Final
 
 import msgspec
 
-from toolscout.catalogue.store import Catalogue, Changes, Origin, Source, Store, Waiting
-from toolscout.catalogue.sync import CatalogueManager
-from toolscout.catalogue.vector_cache import VectorStore
-from toolscout.config import Settings, load_settings
-from toolscout.database.documents import close_documents
 from toolscout.errors import NotFound, OverBudget, StoreError
-from toolscout.home import find_root, find_shared, local_folder, place_tenant, require_folder
-from toolscout.journal.events import describe_answer
-from toolscout.journal.journal import MAX_SEARCH_EVENTS, Journal, new_id
+from toolscout.home.catalogue.store import Catalogue, Changes, Origin, Source, Store, Waiting
+from toolscout.home.catalogue.sync import CatalogueManager
+from toolscout.home.catalogue.vector_cache import VectorStore
+from toolscout.home.database.documents import close_documents
+from toolscout.home.journal.events import describe_answer
+from toolscout.home.journal.journal import MAX_SEARCH_EVENTS, Journal, new_id
+from toolscout.location import find_root, find_shared, local_folder, place_tenant, require_folder
 from toolscout.recipes.engine import SearchEngine
 from toolscout.recipes.select import Selection, Selector
+from toolscout.search.home_resources import HomeResources
 from toolscout.search.pipeline import Pipeline, Stage
 from toolscout.search.resources import LiveEvidence
 from toolscout.search.why import Why
+from toolscout.settings import Settings, load_settings
 from toolscout.sources import Reading
 from toolscout.types import Count, Search, Tool
-from toolscout.workspace import HomeResources
 
 __all__ = ["MAX_AUTO_TOOLS", "Scout"]
 
@@ -60,7 +60,7 @@ class Scout:
 
         Args:
             home: by default the setting `home`.
-            **settings: see `toolscout.config.Settings`; they come before the environment and `toolscout.toml`.
+            **settings: see `toolscout.settings.Settings`; they come before the environment and `toolscout.toml`.
 
         Raises:
             ConfigError, StoreError

@@ -14,7 +14,7 @@ from toolscout.adapters import SEARCH, Chooser, Toolbox, wire_name
 from toolscout.adapters import anthropic as messages_api
 from toolscout.adapters import openai as responses_api
 from toolscout.errors import NotFound
-from toolscout.home import describe_home
+from toolscout.location import describe_home
 from toolscout.scout import Scout
 from toolscout.types import Tool
 

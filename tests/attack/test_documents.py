@@ -20,8 +20,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from toolscout.config import Settings
 from toolscout.errors import SourceError
+from toolscout.settings import Settings
 from toolscout.sources import openapi
 from toolscout.sources.addresses import LimitedBody, UnsupportedEncoding
 from toolscout.sources.documents import MAX_REFERENCE_STEPS
@@ -193,7 +193,7 @@ HEAVY_BOMBS: dict[str, Bomb] = {
 CHILD = """
 import json, resource, sys
 from pathlib import Path
-from toolscout.config import Settings
+from toolscout.settings import Settings
 from toolscout.errors import SourceError
 from toolscout.sources import documents, openapi
 documents.MAX_REFERENCE_STEPS = int(sys.argv[4])

@@ -18,7 +18,7 @@ CHILD = """
 import json, resource, sys
 from toolscout.search import why
 from toolscout.search.everyday_words import list_stems, load_thesaurus
-from toolscout.search.steps import MAX_SPLIT_CHARS, load_splitter
+from toolscout.search.steps.splitter import MAX_SPLIT_CHARS, load_splitter
 splitter, thesaurus = load_splitter(), load_thesaurus()
 splitter.split("warm up, then go"), thesaurus.find(list_stems("warm up"))
 resource.setrlimit(resource.RLIMIT_CPU, (int(sys.argv[1]), int(sys.argv[1])))

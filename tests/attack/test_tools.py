@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from toolscout.catalogue.confusables import skeleton
-from toolscout.catalogue.screening import scan, vet
-from toolscout.catalogue.similar import Rivals, find_rivals
-from toolscout.catalogue.store import Catalogue, Origin
-from toolscout.recipes.guard import guard
+from toolscout.home.catalogue.store import Catalogue, Origin
+from toolscout.recipes.builder import guard
 from toolscout.recipes.registry import build
 from toolscout.scout import Scout
 from toolscout.search.demote import Demote
 from toolscout.search.exact_names import EXACT
+from toolscout.search.relations.similar import Rivals, find_rivals
+from toolscout.trust.confusables import skeleton
+from toolscout.trust.screening import scan, vet
 from toolscout.types import Hit, Search, Tool
 
 pytestmark = pytest.mark.attack

@@ -12,15 +12,15 @@ import pytest
 import traffic
 from tests_cli import run
 from toolscout import metrics
-from toolscout.catalogue.store import Catalogue
 from toolscout.checks import selftest
 from toolscout.checks.lint import lint
 from toolscout.checks.selftest import RecipeScore, run_selftest
-from toolscout.checks.synthetic_queries import SyntheticQuery, generate_queries, make_chat_queries
 from toolscout.errors import ConfigError
-from toolscout.home import describe_home
+from toolscout.home.catalogue.store import Catalogue
+from toolscout.home.models import champion
 from toolscout.learn.loop import learn
-from toolscout.models import champion
+from toolscout.learn.synthetic_queries import SyntheticQuery, generate_queries, make_chat_queries
+from toolscout.location import describe_home
 from toolscout.recipes import registry
 from toolscout.scout import Scout
 from toolscout.sources.folder import read_tools

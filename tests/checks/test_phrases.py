@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from toolscout.catalogue.store import Catalogue
 from toolscout.checks.lint import TEMPLATES, lint, write_phrases
+from toolscout.home.catalogue.store import Catalogue
 from toolscout.recipes import registry
 from toolscout.types import Hit, Search, Tool
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from toolscout.config import Settings
 from toolscout.encoders import load
 from toolscout.errors import ConfigError, UserError
+from toolscout.settings import Settings
 from toolscout.types import digest
 
 pytestmark = pytest.mark.net

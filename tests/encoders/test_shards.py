@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from tiny import tiny_bert
-from toolscout.catalogue import vector_cache
-from toolscout.catalogue.vector_cache import VectorStore
-from toolscout.config import Settings
 from toolscout.encoders import shards
 from toolscout.errors import Unavailable
-from toolscout.workspace import Workspace
+from toolscout.home.catalogue import vector_cache
+from toolscout.home.catalogue.vector_cache import VectorStore
+from toolscout.search.home_resources import HomeResources
+from toolscout.settings import Settings
 
 TEXTS = [f"send the message {number} to the city of {'rain ' * (number % 7)}" for number in range(40)]
 
@@ -46,7 +46,7 @@ def test_finished_batches_are_kept_when_a_later_one_fails_and_never_encoded_agai
             return np.array([[len(text), text.count("rain"), 1, 0] for text in texts], dtype=np.float32)
 
     encoder, vectors = Encoder(), VectorStore(tmp_path)
-    workspace = Workspace(encoder, Settings(home=tmp_path), vectors)  # type: ignore[arg-type]
+    workspace = HomeResources(encoder, Settings(home=tmp_path), vectors)  # type: ignore[arg-type]
     with pytest.raises(Unavailable):
         workspace.encode_queries(encoder, TEXTS)  # type: ignore[arg-type]
     assert len(encoded) == 20
@@ -92,15 +92,15 @@ ENCODED = """
     from pathlib import Path
     import numpy as np
     from toolscout.catalogue import vector_cache
-    from toolscout.catalogue.vector_cache import VectorStore
-    from toolscout.config import load_settings
-    from toolscout.workspace import Workspace
+    from toolscout.home.catalogue.vector_cache import VectorStore
+    from toolscout.settings import load_settings
+    from toolscout.search.home_resources import HomeResources
 
     folder, encoder, texts = Path(sys.argv[1]), sys.argv[2], eval(sys.argv[3])
     vector_cache.EMBED_BATCH = 10
     rows = []
     for name, ray in (("alone", None), ("ray", "local")):
-        workspace = Workspace(encoder, load_settings(home=folder / name, ray=ray), VectorStore(folder / name))
+        workspace = HomeResources(encoder, load_settings(home=folder / name, ray=ray), VectorStore(folder / name))
         rows.append(workspace.encode_queries(workspace.load_encoder(), texts))
     assert rows[0].shape == (40, 16) and np.array_equal(*rows)
 """

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from toolscout.config import Settings
 from toolscout.encoders import load, split_identifiers
 from toolscout.encoders.encoder import Kind, Vectors
 from toolscout.encoders.static import (
@@ -22,6 +21,7 @@ from toolscout.encoders.static import (
     WordPieces,
 )
 from toolscout.errors import StoreError
+from toolscout.settings import Settings
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests_cli import run
-from toolscout.catalogue.schema import CATALOGUE_MIGRATIONS
-from toolscout.catalogue.vector_cache import VECTOR_MIGRATIONS, VectorStore
-from toolscout.journal.schema import JOURNAL_MIGRATIONS
-from toolscout.models import champion, model_store
+from toolscout.home.catalogue.schema import CATALOGUE_MIGRATIONS
+from toolscout.home.catalogue.vector_cache import VECTOR_MIGRATIONS, VectorStore
+from toolscout.home.journal.schema import JOURNAL_MIGRATIONS
+from toolscout.home.models import champion, model_store
 from toolscout.scout import Scout
 
 pytestmark = pytest.mark.folder_only("files of version 0.1")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from toolscout.journal import call_order
-from toolscout.journal.call_order import MIN_ORDERED_TASKS, CallOrder
-from toolscout.journal.journal import Journal
+from toolscout.home.journal.journal import Journal
+from toolscout.search import call_order
+from toolscout.search.call_order import MIN_ORDERED_TASKS, CallOrder
 
 
 @pytest.fixture

@@ -14,9 +14,15 @@ from hypothesis import strategies as st
 
 import traffic
 from homes_in_postgres import copy_home
-from toolscout.journal import evidence
-from toolscout.journal.evidence import LiveEvidence, collect_evidence, limit_per_caller, read_example, weigh_rank
-from toolscout.journal.journal import Journal, Trail
+from toolscout.home.journal import evidence
+from toolscout.home.journal.evidence import (
+    LiveEvidence,
+    collect_evidence,
+    limit_per_caller,
+    read_example,
+    weigh_rank,
+)
+from toolscout.home.journal.journal import Journal, Trail
 from toolscout.learn.loop import learn
 from toolscout.scout import Scout
 

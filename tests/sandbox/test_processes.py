@@ -11,9 +11,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sandbox.test_escapes import wait_until_dead
-from toolscout.sandbox.processes import start_process
+from gateway.tests.test_escapes import wait_until_dead
 from toolscout.sources import mcp_transport
+from toolscout.sources.sandbox.processes import start_process
 
 SERVER = "trap 'wait; exit' TERM; sleep 600 & echo $$ $! > {file}.part; mv {file}.part {file}; wait"
 TURNS = 12  # of the event loop; a start takes fewer

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
+from toolscout.settings import Settings
 from toolscout.sources import (
     RawTool,
     build_tool,

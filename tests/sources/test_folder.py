@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from toolscout.config import Settings
 from toolscout.errors import SourceError
+from toolscout.settings import Settings
 from toolscout.sources import Reading, detect
 from toolscout.sources.folder import read, read_tools
 from toolscout.types import render

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from toolscout.config import Settings
 from toolscout.errors import MissingExtra, SourceError
+from toolscout.settings import Settings
 from toolscout.sources import Reading, mcp, mcp_session
 
 RAW = str(Path(__file__).parents[1] / "servers" / "raw.py")

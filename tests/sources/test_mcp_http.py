@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
-from toolscout.config import Settings
+from toolscout.settings import Settings
 from toolscout.sources import Reading, mcp, mcp_oauth
 
 WEB = str(Path(__file__).parents[1] / "servers" / "web.py")

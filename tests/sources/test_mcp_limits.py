@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import JSONRPCRequest
 
-from toolscout.config import Settings
 from toolscout.errors import SourceError
+from toolscout.settings import Settings
 from toolscout.sources import mcp_oauth
 from toolscout.sources.mcp_config import Server, parse_server
 from toolscout.sources.mcp_limits import LineSplitter, LongLine, find_request_id

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 import yaml
 
-from toolscout.config import Settings
 from toolscout.errors import SourceError
+from toolscout.settings import Settings
 from toolscout.sources import Reading, openapi
 from toolscout.types import Hints, Tool
 

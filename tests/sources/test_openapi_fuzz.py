@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from toolscout.config import Settings
 from toolscout.errors import SourceError
+from toolscout.settings import Settings
 from toolscout.sources import openapi
 
 JUNK: list[Any] = [

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolscout.config import Settings
 from toolscout.errors import SourceError
+from toolscout.settings import Settings
 from toolscout.sources import Reading, openapi
 from toolscout.types import Tool
 

@@ -17,9 +17,9 @@ from urllib.parse import unquote
 import pytest
 
 from tests_cli import run
-from toolscout.config import Settings
 from toolscout.errors import SourceError
 from toolscout.scout import Scout
+from toolscout.settings import Settings
 from toolscout.sources.published import Published, describe_bundle, prepare, unpack
 
 SERVER = Path(__file__).parents[1] / "servers" / "busy.py"

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, Optional, TypedDict
 import msgspec
 import pytest
 
-from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
+from toolscout.settings import Settings
 from toolscout.sources import Reading, detect
 from toolscout.sources.callables import build_type_schema
 from toolscout.sources.python import describe_callable, read
@@ -506,7 +506,7 @@ def test_pandas_functions_and_the_methods_of_its_table_are_there() -> None:
 
 PRINT_FINGERPRINTS = """
 import sys
-from toolscout.config import Settings
+from toolscout.settings import Settings
 from toolscout.sources.python import read
 for locator in sys.argv[1:]:
     (reading,) = read(locator, name=None, settings=Settings())

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import pydantic
 import pytest
 
-from toolscout.config import Settings
 from toolscout.errors import SourceError
+from toolscout.settings import Settings
 from toolscout.sources import Reading, detect
 from toolscout.sources import read as read_any
 from toolscout.sources.schemas import read, read_objects

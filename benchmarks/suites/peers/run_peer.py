@@ -196,14 +196,14 @@ def index_transformer(tools: Sequence[Tool], _: str) -> Iterator[tuple[str, floa
 
 def index_toolscout(tools: Sequence[Tool], _: str) -> Iterator[tuple[str, float, Search]]:
     """Index with `scout` and every stage that a search of the product runs, but abstention: no peer abstains."""
-    from toolscout.catalogue.duplicates import find_duplicates
-    from toolscout.catalogue.store import Catalogue
-    from toolscout.config import load_settings
+    from toolscout.home.catalogue.store import Catalogue
     from toolscout.recipes import registry
-    from toolscout.recipes.guard import guard
+    from toolscout.recipes.builder import guard
+    from toolscout.search.relations.duplicates import find_duplicates
+    from toolscout.settings import load_settings
     from toolscout.sources.folder import read_tools
     from toolscout.types import Search as Request
-    from toolscout.workspace import Workspace
+    from toolscout_lab.resources import Workspace
 
     folder = Path(tools[0]["folder"])
     wanted = {f"d/{tool['id']}" for tool in tools}

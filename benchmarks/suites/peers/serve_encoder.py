@@ -16,8 +16,8 @@ import tempfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from toolscout.config import load_settings
 from toolscout.encoders import Encoder, load
+from toolscout.settings import load_settings
 
 
 @functools.cache

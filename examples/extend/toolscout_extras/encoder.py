@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from toolscout.config import Settings
 from toolscout.encoders import Encoder, Kind, Vectors, split_identifiers, unit_rows
+from toolscout.settings import Settings
 
 
 class PieceEncoder:

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from toolscout.config import Settings
 from toolscout.indexes import Mask, VectorIndex, masks, place, rank, top_k
+from toolscout.settings import Settings
 from toolscout.types import Explanation
 
 LEVELS = 127

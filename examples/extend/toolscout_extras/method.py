@@ -5,15 +5,14 @@ from typing import Annotated
 
 import msgspec
 
-from toolscout.catalogue.store import Catalogue
-from toolscout.indexes.sparse import BM25
-from toolscout.methods import Artifacts
-from toolscout.methods.lesson import Lesson
-from toolscout.models.model_store import Model
-from toolscout.recipes.recipe import Recipe
+from toolscout.home.catalogue.store import Catalogue
+from toolscout.home.models.model_store import Model
+from toolscout.indexes.bm25 import BM25
+from toolscout.rankers import Artifacts, Recipe
+from toolscout.rankers.lesson import Lesson
 from toolscout.search.pipeline import Retrieve, Stage
+from toolscout.search.resources import Resources
 from toolscout.types import Search
-from toolscout.workspace import Workspace
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,7 +26,7 @@ class LoggedWords:
 
     options_type, needs_usage, transfers, abstains, base = Options, True, False, False, None
 
-    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+    def fit(self, resources: Resources, lesson: Lesson, options: Options) -> Artifacts:
         """Collect the queries of each tool, and measure on dev."""
         positions, logged = lesson.positions(), [list[str]() for _ in lesson.tools]
         for query, gold in sorted(lesson.train.items()):
@@ -39,7 +38,7 @@ class LoggedWords:
         rankings = {query: answer.ids for query, answer in zip(lesson.dev, answers, strict=True)}
         return Artifacts({}, lesson.evaluate(rankings).means(), values={"words": words})
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+    def build(self, resources: Resources, catalogue: Catalogue, model: Model) -> Stage:
         """Build the stage over the tools of the present catalogue; -1 is a tool that the model does not know."""
         model.check_catalogue(catalogue.tools())
         words, places = model.manifest.values["words"], model.places(catalogue.tools())

@@ -4,8 +4,8 @@ import csv
 import functools
 from pathlib import Path
 
-from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
+from toolscout.settings import Settings
 from toolscout.sources import RawTool, Reading, build_tool, collect, source_name
 from toolscout.types import Tool
 

@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from toolscout.catalogue.store import allows
 from toolscout.errors import NotFound
+from toolscout.home.catalogue.store import allows
 from toolscout.scout import Scout
 from toolscout.sources import source_name
 from toolscout.types import Search, Tool, digest

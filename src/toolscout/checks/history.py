@@ -9,9 +9,9 @@ import msgspec
 
 from toolscout.checks.lint import Lint
 from toolscout.checks.selftest import Selftest
-from toolscout.database import now
-from toolscout.database.documents import read_document, write_document
-from toolscout.home import Home
+from toolscout.home.database import now
+from toolscout.home.database.documents import read_document, write_document
+from toolscout.location import Home
 
 __all__ = ["CheckRun", "read_history", "record_lint", "record_selftest"]
 

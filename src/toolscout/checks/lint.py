@@ -19,9 +19,9 @@ from typing import Final
 
 import msgspec
 
-from toolscout.checks.synthetic_queries import FUNCTION_WORDS, load_synonyms, sample_tools
 from toolscout.encoders import split_identifiers
 from toolscout.indexes.words import tokenize
+from toolscout.learn.synthetic_queries import FUNCTION_WORDS, load_synonyms, sample_tools
 from toolscout.search.pipeline import Decide, Pipeline, Stage
 from toolscout.types import Hit, Search, Tool, digest, parameter_names, render
 

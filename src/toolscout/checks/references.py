@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
-from toolscout.access.policy import Caller, Policies, Rules
-from toolscout.access.policy_file import find_policy
-from toolscout.access.profiles import Profile, Profiles
-from toolscout.config import Settings
 from toolscout.errors import ConfigError, name_nearest
-from toolscout.sandbox.servers import ANY_SOURCE, SANDBOX_FILE, read_sandboxes
+from toolscout.home.access.live_policy import find_policy
+from toolscout.home.access.profiles import Profile, Profiles
 from toolscout.scout import Scout
+from toolscout.settings import Settings
+from toolscout.sources.sandbox.servers import ANY_SOURCE, SANDBOX_FILE, read_sandboxes
+from toolscout.trust.policy import Caller, Policies, Rules
 
 __all__ = [
     "Reference",

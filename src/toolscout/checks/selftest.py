@@ -1,6 +1,6 @@
 """Measures how well a catalogue's own tools are found, by recipe. Needs no language model.
 
-Synthetic queries (`toolscout.checks.synthetic_queries`) show which recipe serves a catalogue better. But they repeat
+Synthetic queries (`toolscout.learn.synthetic_queries`) show which recipe serves a catalogue better. But they repeat
 words of the tools. Recipes that compare words alone were best on them in 4 of 12 public catalogues, and on real
 requests in none. So these are recommended only if real requests count too.
 
@@ -19,9 +19,9 @@ import msgspec
 import numpy as np
 
 from toolscout import metrics
-from toolscout.checks.synthetic_queries import SyntheticQuery, generate_queries, make_chat_queries
 from toolscout.errors import ConfigError, SourceError, UserError
-from toolscout.journal.evidence import collect_evidence
+from toolscout.home.journal.evidence import collect_evidence
+from toolscout.learn.synthetic_queries import SyntheticQuery, generate_queries, make_chat_queries
 from toolscout.recipes import registry
 from toolscout.recipes.builder import build_decision
 from toolscout.recipes.select import Selection

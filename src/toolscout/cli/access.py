@@ -9,21 +9,21 @@ from typing import Any
 import click
 import msgspec
 
-from toolscout.access.policy import Policies, hashed_key, new_key
-from toolscout.access.policy_file import find_policy, put_policy
-from toolscout.access.profiles import PROFILE_FILE, Profiles, put_profiles
-from toolscout.catalogue.definition_diff import describe_change
-from toolscout.catalogue.screening import scan, spelled_out
-from toolscout.catalogue.store import Waiting
 from toolscout.checks.references import Reference, explain_unknown, list_policy_names, list_profile_names
 from toolscout.cli.output import choose_home, count_things, echo, escape_line, json_option, print_json, with_scout
-from toolscout.config import SETTINGS_FILE_NAME, load_settings, needing_trust, read_settings_file
-from toolscout.database import now
-from toolscout.database.documents import read_document
 from toolscout.errors import ConfigError, NotFound
-from toolscout.home import describe_home
-from toolscout.privacy import trusted_folders
+from toolscout.home.access.live_policy import find_policy, put_policy
+from toolscout.home.access.profiles import PROFILE_FILE, Profiles, put_profiles
+from toolscout.home.catalogue.definition_diff import describe_change
+from toolscout.home.catalogue.store import Waiting
+from toolscout.home.database import now
+from toolscout.home.database.documents import read_document
+from toolscout.location import describe_home
 from toolscout.scout import Scout
+from toolscout.settings import SETTINGS_FILE_NAME, load_settings, needing_trust, read_settings_file
+from toolscout.trust import trusted_folders
+from toolscout.trust.policy import Policies, hashed_key, new_key
+from toolscout.trust.screening import scan, spelled_out
 from toolscout.types import Tool
 
 __all__ = ["list_findings", "show_findings", "show_waiting"]

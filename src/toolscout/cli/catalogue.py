@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from toolscout.catalogue.store import Changes, Source
 from toolscout.cli.access import show_findings, show_waiting
 from toolscout.cli.output import (
     clip,
@@ -29,10 +28,11 @@ from toolscout.cli.output import (
     with_scout,
 )
 from toolscout.errors import NotFound, SourceError, name_nearest
+from toolscout.home.catalogue.store import Changes, Source
 from toolscout.indexes.engine import EngineInUse
-from toolscout.privacy import trusted_folders
-from toolscout.privacy.redaction import redact
 from toolscout.scout import Scout
+from toolscout.trust import trusted_folders
+from toolscout.trust.redaction import redact
 from toolscout.types import KINDS, Kind, Tool
 
 TOOLS_PER_TABLE = 500

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from toolscout.config import parse_pairs
 from toolscout.errors import ConfigError
+from toolscout.settings import parse_pairs
 
 __all__ = ["data_option", "find_folder", "find_root", "parse_settings", "set_option"]
 

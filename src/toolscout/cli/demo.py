@@ -10,13 +10,13 @@ from pathlib import Path
 
 import click
 
-from toolscout.catalogue.store import Changes
 from toolscout.cli.output import count_things, format_changes, progress, report_failures
 from toolscout.cli.search import print_search
-from toolscout.config import load_settings
 from toolscout.errors import SourceError
-from toolscout.home import DEFAULT_TENANT
+from toolscout.home.catalogue.store import Changes
+from toolscout.location import DEFAULT_TENANT
 from toolscout.scout import Scout
+from toolscout.settings import load_settings
 
 DEMO_LIBRARIES = ("numpy", "pandas", "httpx")
 DEMO_QUESTIONS = (

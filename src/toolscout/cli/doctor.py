@@ -8,43 +8,34 @@ import importlib.util
 import platform
 import sqlite3
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import click
 
 import toolscout
-from toolscout.catalogue.screening import spelled_out
-from toolscout.catalogue.store import Source
-from toolscout.catalogue.vector_cache import VECTORS_FILE_NAME as VECTORS_FILE
-from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.checks.references import check_home
 from toolscout.cli.access import list_findings
 from toolscout.cli.encoder_report import describe_configured_encoder, print_encoder
 from toolscout.cli.index_report import check_snapshots, describe_index, drop_damaged_snapshots, print_index
-from toolscout.cli.llm_report import describe_llm, print_llm
 from toolscout.cli.output import choose_home, count_things, echo, escape_line, json_option, print_json
 from toolscout.cli.plugin_report import describe_plugins, print_plugins
-from toolscout.config import Settings, load_settings
-from toolscout.database import CacheDatabase
-from toolscout.encoders.pair_cache import PAIR_CACHE_FILE, PairCache
 from toolscout.errors import ConfigError, StoreError, Unavailable, UserError
-from toolscout.home import is_address
-from toolscout.llm import cache as replies
+from toolscout.home.catalogue.store import Source
+from toolscout.home.catalogue.vector_cache import VECTORS_FILE_NAME as VECTORS_FILE
+from toolscout.home.catalogue.vector_cache import VectorStore
+from toolscout.home.database import CacheDatabase
+from toolscout.location import is_address
 from toolscout.plugins import REPORT_PLUGINS, list_plugins, load_plugin
-from toolscout.privacy.private_files import list_exposed, protect_tree
-from toolscout.sandbox.bubblewrap import find_bubblewrap
-from toolscout.sandbox.servers import SANDBOX_FILE, read_sandboxes
 from toolscout.scout import Scout
+from toolscout.settings import Settings, load_settings
+from toolscout.sources.sandbox.bubblewrap import find_bubblewrap
+from toolscout.sources.sandbox.servers import SANDBOX_FILE, read_sandboxes
+from toolscout.trust.private_files import list_exposed, protect_tree
+from toolscout.trust.screening import spelled_out
 
 REPORTED_PACKAGES = {"numpy": "", "PyStemmer": "", "mcp": "mcp"}
-#: Caches in the home. Their content can be computed again.
-CACHE_FILES: Final[dict[str, Callable[..., CacheDatabase]]] = {
-    VECTORS_FILE: VectorStore,
-    PAIR_CACHE_FILE: PairCache,
-    replies.REPLIES_FILE: replies.Replies,
-}
 
 
 @click.command("doctor")
@@ -81,9 +72,15 @@ def doctor_command(ctx: click.Context, home: str | None, repair: bool, as_json: 
 
 
 class DoctorReport(Protocol):
-    """A part of the report that a package adds, as a module that an entry point of `toolscout.reports` names."""
+    """A part of the report that a package adds, as a module that an entry point of `toolscout.reports` names.
 
-    def describe(self, scout: Scout | None) -> Any:
+    Attributes:
+        CACHE_FILES: name of a file in the home → the class that opens it. Its content can be computed again.
+    """
+
+    CACHE_FILES: Mapping[str, Callable[..., CacheDatabase]]
+
+    def describe(self, settings: Settings, scout: Scout | None) -> Any:
         """Return the part for JSON, under the name of the entry point."""
 
     def check(self, scout: Scout) -> list[str]:
@@ -154,13 +151,21 @@ def _check_sandboxes(home: Path) -> list[str]:
     return []
 
 
+def _list_cache_classes() -> dict[str, Callable[..., CacheDatabase]]:
+    """Return the class that opens each cache of a home, by the name of its file."""
+    classes: dict[str, Callable[..., CacheDatabase]] = {VECTORS_FILE: VectorStore}
+    for report in _load_reports().values():
+        classes.update(report.CACHE_FILES)
+    return classes
+
+
 def _list_caches(home: Path) -> list[Path]:
-    return sorted(path for name in CACHE_FILES for path in home.rglob(name))
+    return sorted(path for name in _list_cache_classes() for path in home.rglob(name))
 
 
 def _check_cache(path: Path) -> list[str]:
     try:
-        cache = CACHE_FILES[path.name](path.parent, repair=False)
+        cache = _list_cache_classes()[path.name](path.parent, repair=False)
     except StoreError as error:
         return [str(error)]
     try:
@@ -177,7 +182,7 @@ def _repair_files(home: Path) -> list[str]:
         if not (wrong := _check_cache(path)):
             continue
         before = {*path.parent.glob(f"{path.name}.damaged-*")}
-        cache = CACHE_FILES[path.name](path.parent)
+        cache = _list_cache_classes()[path.name](path.parent)
         if isinstance(cache, VectorStore) and not CacheDatabase.check(cache):
             if count := cache.drop_damaged():
                 done.append(f"{name}: dropped {count:,} damaged vectors")
@@ -233,7 +238,6 @@ def _build_report(settings: Settings, scout: Scout | None, findings: list[str], 
         "versions": _read_versions(),
         "settings": [{"name": name, "value": str(value), "origin": origin} for name, value, origin in settings.items()],
         "encoder": describe_configured_encoder(settings),
-        "llm": describe_llm(settings),
         "plugins": describe_plugins(),
         "store": {
             "catalogue": _locate(settings, "catalogue"),
@@ -243,8 +247,9 @@ def _build_report(settings: Settings, scout: Scout | None, findings: list[str], 
             "tools": n_tools,
         },
         "index": describe_index(settings, n_tools),
-        "engine": None,
-        **{name: report.describe(readable) for name, report in _load_reports().items()},
+        "engine": None,  # without toolscout-postgres
+        "llm": None,  # without toolscout-lab
+        **{name: report.describe(settings, readable) for name, report in _load_reports().items()},
         **_describe_untrusted(readable),
         "unknown_names": check_home(readable) if readable else [],
         "sources": _list_unserved_sources(sources),
@@ -314,7 +319,6 @@ def _print_report(report: dict[str, Any]) -> None:
     echo(f"  {default_count}: see  toolscout settings")
     print_encoder(report["encoder"])
     print_index(report["index"])
-    print_llm(report["llm"])
     print_plugins(report["plugins"])
     for name, part in _load_reports().items():
         part.print_report(report[name])

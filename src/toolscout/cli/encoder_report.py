@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from toolscout.cli.output import echo, escape_line
-from toolscout.config import Settings
 from toolscout.encoders import describe_encoder, load
 from toolscout.errors import UserError
+from toolscout.settings import Settings
 
 __all__ = ["describe_configured_encoder", "print_encoder"]
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from toolscout.catalogue.snapshot_files import (
+from toolscout.cli.output import echo
+from toolscout.home.catalogue.snapshot_files import (
     SNAPSHOTS_FOLDER,
     check_snapshot_files,
     list_snapshot_files,
 )
-from toolscout.cli.output import echo
-from toolscout.config import Settings
-from toolscout.home import local_folder
 from toolscout.indexes import BUILT_IN_INDEXES, MIN_ANN_TOOLS, choose_index
 from toolscout.indexes.large import MIN_LARGE_TOOLS, find_large
+from toolscout.location import local_folder
+from toolscout.settings import Settings
 
 __all__ = ["check_snapshots", "describe_index", "drop_damaged_snapshots", "print_index"]
 

@@ -7,9 +7,9 @@ import os
 import click
 
 from toolscout.cli.output import json_option, print_json, print_table, progress, with_scout
+from toolscout.home.models import champion
 from toolscout.learn.gate import Verdict
 from toolscout.learn.loop import BUDGET_MS, FULL_RECIPE, Report, learn
-from toolscout.models import champion
 from toolscout.scout import Scout
 
 

@@ -13,11 +13,13 @@ from typing import Any, Final
 import click
 
 import toolscout
-from toolscout.errors import UserError, find_nearest
+from toolscout.errors import ConfigError, MissingExtra, UserError, find_nearest
+from toolscout.plugins import COMMAND_PLUGINS, Plugin, find_plugin, is_own, list_plugins, load_plugin
 
 __all__ = ["COMMANDS", "COMMAND_GROUPS", "LAB_COMMANDS", "main", "program"]
 
-Command = tuple[str, str]  # (file below toolscout.cli, one sentence for the help)
+Command = tuple[str, str]
+"""(file below toolscout.cli, or `PACKAGE:ENTRY POINT` of a package beside the core; one sentence for the help)"""
 
 COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
     "Catalogue": {
@@ -37,18 +39,18 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
         "why": ("search", "Explain why a tool is missing from an answer, and what would lift it."),
     },
     "Serve": {
-        "serve": ("serve", "Serve search, catalogue, journal and a web page over HTTP."),
-        "gateway": ("gateway", "Serve all tools to an agent as one MCP server."),
-        "status": ("status", "Show the gateways that run, and the servers behind them."),
+        "serve": ("server:serve", "Serve search, catalogue, journal and a web page over HTTP."),
+        "gateway": ("gateway:gateway", "Serve all tools to an agent as one MCP server."),
+        "status": ("gateway:status", "Show the gateways that run, and the servers behind them."),
         "key": ("access", "Create an API key for a caller."),
         "policy": ("access", "Set or print the policy of the home."),
         "profiles": ("access", "Set or print the profiles of the home."),
-        "identity": ("identity", "Manage the sign-ins of callers at servers behind the gateway."),
+        "identity": ("gateway:identity", "Manage the sign-ins of callers at servers behind the gateway."),
     },
     "Learn": {
         "journal": ("journal", "Import, export or count searches and calls."),
         "learn": ("learn", "Fit recipes on the journal and promote a better one."),
-        "train": ("train", "Fit a recipe on a dataset and write the model."),
+        "train": ("lab:train", "Fit a recipe on a dataset and write the model."),
         "models": ("models", "List fitted models and check them."),
         "promote": ("learn", "Make a fitted model the champion, which serves searches by default."),
         "rollback": ("learn", "Undo the last promotion."),
@@ -56,31 +58,62 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
     "Check": {
         "selftest": ("selftest", "Measure how well your own tools are found, and recommend a recipe."),
         "lint": ("lint", "List tools that are hard to find or easily confused, with advice."),
-        "migrate": ("migrate", "Copy a home to a database, or back to a folder."),
+        "migrate": ("postgres:migrate", "Copy a home to a database, or back to a folder."),
         "tenant": ("tenant", "List, add and remove the tenants of a home."),
         "doctor": ("doctor", "Check the installation and the home folder."),
         "settings": ("settings", "List all settings, with meaning and origin."),
         "trust": ("access", "Trust the settings and MCP configurations in a folder."),
-        "export-encoder": ("encoders", "Write a sentence encoder as an ONNX folder, which runs without torch."),
+        "export-encoder": (
+            "lab:export-encoder",
+            "Write a sentence encoder as an ONNX folder, which runs without torch.",
+        ),
     },
 }
 LAB_COMMANDS: Final[Mapping[str, Command]] = {
-    "bench": ("lab.bench", "Score recipes on datasets."),
-    "transfer": ("lab.bench", "Fit a recipe on one dataset and score it on others."),
-    "compare": ("lab.bench", "Compare two results query by query, with paired tests."),
-    "sweep": ("lab.sweep", "Fit a recipe with many settings, and score them on dev."),
-    "report": ("lab.bench", "Write a page and charts from results."),
-    "anatomy": ("lab.anatomy", "Plot where an encoder places queries and tools, and the cost of each stage."),
-    "synth": ("lab.synth", "Generate datasets for your tools with a language model."),
-    "judge": ("lab.judge", "Compare queries or answers in pairs, with a language model as judge."),
-    "downstream": ("lab.downstream", "Measure how often an agent succeeds with the tools that it is given."),
-    "elo": ("lab.elo", "Rate recipes by the answers that an agent gives with their tools."),
+    "bench": ("lab:lab.bench", "Score recipes on datasets."),
+    "transfer": ("lab:lab.transfer", "Fit a recipe on one dataset and score it on others."),
+    "compare": ("lab:lab.compare", "Compare two results query by query, with paired tests."),
+    "sweep": ("lab:lab.sweep", "Fit a recipe with many settings, and score them on dev."),
+    "report": ("lab:lab.report", "Write a page and charts from results."),
+    "anatomy": ("lab:lab.anatomy", "Plot where an encoder places queries and tools, and the cost of each stage."),
+    "synth": ("lab:lab.synth", "Generate datasets for your tools with a language model."),
+    "judge": ("lab:lab.judge", "Compare queries or answers in pairs, with a language model as judge."),
+    "downstream": ("lab:lab.downstream", "Measure how often an agent succeeds with the tools that it is given."),
+    "elo": ("lab:lab.elo", "Rate recipes by the answers that an agent gives with their tools."),
 }
 _LAB: Final = "lab"
 _LAB_HELP: Final = "Research: measure, compare and tune recipes on datasets."
 COMMANDS: Final[Mapping[str, Command]] = {
     name: command for commands in COMMAND_GROUPS.values() for name, command in commands.items()
 }
+
+
+def load_package_command(extra: str, entry: str) -> click.Command:
+    """Import a command that one of toolscout's own packages brings.
+
+    Raises:
+        MissingExtra: if the package is not installed; the message names the extra.
+    """
+    package = f"toolscout-{extra}"
+    for plugin in list_plugins(COMMAND_PLUGINS):
+        if plugin.name == entry and plugin.package == package:
+            return load_command(plugin)
+    raise MissingExtra(
+        f"`toolscout {entry.replace('.', ' ')}` is in the package {package}, which is not installed. "
+        f"Run  pip install 'toolscout[{extra}]'"
+    )
+
+
+def load_command(plugin: Plugin) -> click.Command:
+    """Import the command that an entry point names.
+
+    Raises:
+        ConfigError: if it cannot be imported, or is no command.
+    """
+    command = load_plugin(plugin)
+    if not isinstance(command, click.Command):
+        raise ConfigError(f"{plugin.target} of {plugin.package} {plugin.version} is no command. Update the package.")
+    return command
 
 
 class LazyGroup(click.Group):
@@ -113,10 +146,18 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the file of one command."""
         if cmd_name not in self.lazy:
-            return super().get_command(ctx, cmd_name)
-        module = importlib.import_module(f"toolscout.cli.{self.lazy[cmd_name][0]}")
+            return super().get_command(ctx, cmd_name) or self._find_plugin_command(cmd_name)
+        place, _, entry = self.lazy[cmd_name][0].partition(":")
+        if entry:
+            return load_package_command(place, entry)
+        module = importlib.import_module(f"toolscout.cli.{place}")
         command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
+
+    def _find_plugin_command(self, name: str) -> click.Command | None:
+        """Import a command of somebody else's package. Only the program itself has such commands."""
+        plugin = find_plugin(COMMAND_PLUGINS, name) if self.sections is COMMAND_GROUPS else None
+        return None if plugin is None or is_own(plugin) else load_command(plugin)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -137,9 +178,13 @@ class LazyGroup(click.Group):
         for heading, commands in self.sections.items():
             with formatter.section(heading):
                 formatter.write_dl([(name, text) for name, (_, text) in commands.items()])
-        if self.commands:
+        more = [(name, command.get_short_help_str()) for name, command in self.commands.items()]
+        if self.sections is COMMAND_GROUPS:
+            plugins = [plugin for plugin in list_plugins(COMMAND_PLUGINS) if not is_own(plugin)]
+            more += [(plugin.name, f"See the package {plugin.package}.") for plugin in plugins]
+        if more:
             with formatter.section("More"):
-                formatter.write_dl([(name, command.get_short_help_str()) for name, command in self.commands.items()])
+                formatter.write_dl(more)
 
 
 @click.group(

@@ -10,17 +10,23 @@ from typing import Any
 import click
 
 from toolscout.cli.output import choose_home, count_things, json_option, print_json, print_table, progress
-from toolscout.config import load_settings
 from toolscout.errors import ConfigError, NotFound, find_nearest, require
-from toolscout.home import Home
-from toolscout.models import model_store
-from toolscout.models.champion import find_model, history
-from toolscout.models.champion import list_models as list_home_models
-from toolscout.models.champion import shelf as champion_shelf
-from toolscout.models.exchange import check_package, install_package, pack_zip, suggest_name, unpack_zip
-from toolscout.models.hub import HUB_PREFIX, HubAddress, pull_from_hub, push_to_hub
-from toolscout.models.model_store import Manifest
-from toolscout.models.sharing import publish_model
+from toolscout.home.models import model_store
+from toolscout.home.models.champion import find_model, history
+from toolscout.home.models.champion import list_models as list_home_models
+from toolscout.home.models.champion import shelf as champion_shelf
+from toolscout.home.models.exchange import (
+    check_package,
+    install_package,
+    pack_zip,
+    suggest_name,
+    unpack_zip,
+)
+from toolscout.home.models.hub import HUB_PREFIX, HubAddress, pull_from_hub, push_to_hub
+from toolscout.home.models.model_store import Manifest
+from toolscout.home.models.sharing import publish_model
+from toolscout.location import Home
+from toolscout.settings import load_settings
 
 Entries = Sequence[tuple[Path, Manifest | str]]
 """Folder of a model → its manifest, or what is wrong with it."""

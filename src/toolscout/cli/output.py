@@ -14,6 +14,7 @@ import msgspec
 
 from toolscout.errors import NotFound, find_nearest
 from toolscout.scout import Scout
+from toolscout.settings import parse_llm_budget
 
 __all__ = [
     "choose_home",
@@ -100,9 +101,7 @@ def with_scout(command: Callable[..., Any]) -> Callable[..., Any]:
         settings["recipe_options"] = options.pop("pairs", None) or None
         settings["journal"] = False if options.get("dry_run") else None
         if settings["llm_budget"]:
-            from toolscout.llm.budget import Budget
-
-            Budget.parse(settings["llm_budget"])  # a wrong one is refused even if no language model is asked
+            parse_llm_budget(settings["llm_budget"])  # a wrong one is refused even if no language model is asked
         with Scout(**choose_home(ctx, home, tenant), **settings) as scout:
             return command(scout, **options)
 

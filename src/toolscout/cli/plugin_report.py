@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+from toolscout.cli.main import COMMANDS, LAB_COMMANDS
 from toolscout.cli.output import echo, escape_line
 from toolscout.errors import UserError
-from toolscout.plugins import METHOD_PLUGINS, PLUGIN_GROUPS, Plugin, explain_refusal, list_plugins, load_function
+from toolscout.plugins import (
+    COMMAND_PLUGINS,
+    METHOD_PLUGINS,
+    PLUGIN_GROUPS,
+    Plugin,
+    explain_refusal,
+    is_own,
+    list_plugins,
+    load_function,
+)
 from toolscout.recipes import registry
 
 __all__ = ["describe_plugins", "print_plugins"]
 
 
 def describe_plugins() -> list[dict[str, Any]]:
-    """Import every plug-in and describe it, with a problem for each that cannot be used."""
-    return [_describe_plugin(plugin) for group in PLUGIN_GROUPS for plugin in list_plugins(group)]
+    """Import every plug-in of others and describe it, with a problem for each that cannot be used."""
+    plugins = [plugin for group in PLUGIN_GROUPS for plugin in list_plugins(group)]
+    return [_describe_plugin(plugin) for plugin in plugins if not is_own(plugin)]
 
 
 def _describe_plugin(plugin: Plugin) -> dict[str, Any]:
@@ -32,8 +43,12 @@ def _describe_plugin(plugin: Plugin) -> dict[str, Any]:
 
 def _find_problem(plugin: Plugin) -> str | None:
     """Return why a plug-in cannot be used. None: it can."""
-    recipe_names = registry.all_recipes() if plugin.group == METHOD_PLUGINS else ()
-    refusal = explain_refusal(plugin, recipe_names)
+    taken: Collection[str] = ()
+    if plugin.group == METHOD_PLUGINS:
+        taken = registry.all_recipes()
+    elif plugin.group == COMMAND_PLUGINS:
+        taken = {*COMMANDS, *LAB_COMMANDS}
+    refusal = explain_refusal(plugin, taken)
     if refusal is not None:
         return refusal
     try:

@@ -11,7 +11,6 @@ from typing import Any, Final
 import click
 
 from toolscout.cli.data import set_option
-from toolscout.cli.llm import budget_options, describe_cost, print_cost
 from toolscout.cli.output import (
     clip,
     count_things,
@@ -26,6 +25,7 @@ from toolscout.cli.output import (
     suggest_names,
     with_scout,
 )
+from toolscout.cli.spending import Spender, Spent, budget_options, describe_cost, print_cost
 from toolscout.errors import Unavailable
 from toolscout.scout import Scout
 from toolscout.search.why import Why
@@ -74,19 +74,21 @@ def search_command(
     as_json: bool,
 ) -> None:
     """Find the tools that QUERY needs."""
-    scout.engine.llm.rehearse = dry_run
+    extras = scout.engine.builder.extras
+    extras.rehearse = dry_run
     with contextlib.suppress(Unavailable):  # the search then says what does not answer
         scout.pipeline()  # opening the index does not count as search time
     deadline = None if deadline is None else time.monotonic() + deadline
     answer = scout.search(query, k, deadline=deadline, visible=keep_kind(kind))
-    llm = scout.engine.llm
-    llm.close()
+    extras.close()  # what is still asked ends, so that the cost is final
+    spenders = [item for item in extras.list_items() if isinstance(item, Spender)]
+    spent = spenders[0].spent if spenders else Spent()
     if as_json:
-        print_json(describe_cost(llm.spent) if dry_run else to_json(answer))
+        print_json(describe_cost(spent) if dry_run else to_json(answer))
     elif not dry_run:
         print_search(answer, explain=explain)
-    if dry_run or llm.spent.calls:
-        print_cost(llm, dry_run=dry_run)
+    if dry_run or spent.calls:
+        print_cost(spent, dry_run=dry_run)
 
 
 @click.command("why")

@@ -8,8 +8,8 @@ from typing import Any, Final
 import click
 
 from toolscout.cli.output import choose_home, echo, escape_line, json_option, print_json, print_table
-from toolscout.config import Settings, load_settings
 from toolscout.errors import NotFound, name_nearest
+from toolscout.settings import Settings, load_settings
 
 __all__ = ["SETTING_MEANINGS"]
 

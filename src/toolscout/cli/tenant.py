@@ -8,14 +8,14 @@ from pathlib import Path
 
 import click
 
-from toolscout.access.tenants import TenantKeys
 from toolscout.cli.output import choose_home, echo, json_option, print_json, print_table
-from toolscout.config import load_settings
-from toolscout.database.tenants import add_tenant, list_tenants, remove_tenant
 from toolscout.errors import NotFound, name_nearest
-from toolscout.home import DEFAULT_TENANT, Home, describe_home
+from toolscout.home.access.tenants import TenantKeys
+from toolscout.home.database.tenants import add_tenant, list_tenants, remove_tenant
 from toolscout.indexes.engine import find_engine
+from toolscout.location import DEFAULT_TENANT, Home, describe_home
 from toolscout.scout import Scout
+from toolscout.settings import load_settings
 
 home_option = click.option("--home", metavar="DIR", help="Folder of the home, or the address of its database.")
 

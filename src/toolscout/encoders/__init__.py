@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from toolscout import plugins
-from toolscout.config import Settings
 from toolscout.encoders.encoder import (
     ENGLISH,
     KNOWN_NAMES,
@@ -18,7 +17,8 @@ from toolscout.encoders.encoder import (
     split_identifiers,
     unit_rows,
 )
-from toolscout.errors import ConfigError, UserError, find_nearest
+from toolscout.errors import ConfigError, MissingExtra, UserError, find_nearest
+from toolscout.settings import Settings
 
 __all__ = [
     "ENGLISH",
@@ -32,6 +32,9 @@ __all__ = [
     "split_identifiers",
     "unit_rows",
 ]
+
+
+TRANSFORMER: Final = "transformer"  # the plug-in of toolscout-lab that loads models for torch, by any other name
 
 
 def load(name: str, settings: Settings) -> Encoder:
@@ -67,14 +70,16 @@ def load(name: str, settings: Settings) -> Encoder:
         return OnnxEncoder(name.removeprefix("onnx:"))
     plugin_name, _, argument = name.partition(":")
     plugin = plugins.find_plugin(plugins.ENCODER_PLUGINS, plugin_name)
-    if plugin is not None:
+    if plugin is not None and plugin_name != TRANSFORMER:
         return _load_from_plugin(plugin, name, argument, settings)
     nearest = find_nearest(name, KNOWN_NAMES) if name.isalpha() and not Path(name).exists() else None
     if nearest not in (None, name):
         raise ConfigError(f"encoder {name!r}: there is no such encoder. Did you mean {nearest!r}?")
-    from toolscout.encoders.transformer import TransformerEncoder
-
-    return TransformerEncoder(name)
+    transformer = plugins.find_plugin(plugins.ENCODER_PLUGINS, TRANSFORMER)
+    if transformer is None:
+        raise MissingExtra(f"encoder {name}: a model for torch needs a package. Run  pip install 'toolscout[train]'")
+    loaded: Encoder = plugins.load_function(transformer)(name, settings)
+    return loaded
 
 
 def _load_from_plugin(plugin: plugins.Plugin, name: str, argument: str, settings: Settings) -> Encoder:

@@ -21,13 +21,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.config import COMPACT_PACKAGE
 from toolscout.encoders.encoder import Kind, Vectors, split_identifiers, unit_rows
 from toolscout.encoders.gloss import GLOSS_FORMAT, Glossary
 from toolscout.encoders.languages import is_foreign, is_plainly_foreign
 from toolscout.encoders.prompts import Prompts, choose_prompts, split_prompts
 from toolscout.encoders.static import load_static
 from toolscout.errors import ConfigError, require
+from toolscout.settings import COMPACT_PACKAGE
 from toolscout.types import digest
 
 __all__ = [

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
-from toolscout.config import refuse_user
 from toolscout.encoders.encoder import Kind, Vectors, unit_rows
 from toolscout.encoders.prompts import (
     INPUT_TYPE_KEYS,
@@ -20,6 +19,7 @@ from toolscout.encoders.prompts import (
     split_prompts,
 )
 from toolscout.errors import ConfigError, Unavailable
+from toolscout.settings import refuse_user
 from toolscout.types import digest
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import Any, Final, TypeVar
 
 from toolscout import encoders
 from toolscout.arrays import Vectors
-from toolscout.config import Settings
 from toolscout.encoders.encoder import Encoder, Kind
 from toolscout.errors import ConfigError, Unavailable, require
+from toolscout.settings import Settings
 
 __all__ = ["LOCAL_WORKERS", "encode_batches", "map_shards"]
 

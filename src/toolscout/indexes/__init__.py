@@ -20,11 +20,11 @@ from __future__ import annotations
 from typing import Final
 
 from toolscout import plugins
-from toolscout.config import Settings
 from toolscout.errors import ConfigError, MissingExtra, UserError
 from toolscout.indexes.exact import Exact, VectorIndex
 from toolscout.indexes.large import LARGE_NAMES, MIN_ANN_TOOLS, find_large, require_large
 from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, place, rank, spread, top_k
+from toolscout.settings import Settings
 
 __all__ = [
     "BUILT_IN_INDEXES",

@@ -14,16 +14,16 @@ import numpy.typing as npt
 
 from toolscout import plugins
 from toolscout.arrays import Vectors
-from toolscout.config import Settings
 from toolscout.errors import Unavailable
 from toolscout.indexes import BUILT_IN_INDEXES, VectorIndex
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.ranking import Mask
+from toolscout.settings import Settings
 from toolscout.types import Explanation, Tool
 
 if TYPE_CHECKING:
-    from toolscout.database import Connection
-    from toolscout.indexes.sparse import BM25
+    from toolscout.indexes.bm25 import BM25
+    from toolscout.location import Connection
 
 __all__ = ["EngineInUse", "Snapshot", "VectorEngine", "WeighTerms", "WordsInEngine", "find_engine"]
 

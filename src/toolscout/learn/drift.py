@@ -4,7 +4,7 @@ The champion's time is what `learn` last compared the champion on: the journal u
 the first run it is the first `FIRST_REFERENCE` searches. What is watched since:
 
 * requests: the distance of each request to the nearest of the champion's time, by the bundled encoder;
-* score features: how well words and meanings of the best tools fit the request (`toolscout.abstain.score_features`);
+* score features: how well words and meanings of the best tools fit the request (`search.abstain.score_features`);
 * the share of searches without a tool, and the shares of failed calls, of all tools and of each server, group and tool.
 
 Each is a test by betting (`toolscout.learn.betting`). All tests together raise a false alarm since the champion's time
@@ -29,19 +29,19 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from toolscout.abstain.score_features import ScoreFeatures
 from toolscout.arrays import Vectors
-from toolscout.database import now
-from toolscout.database.documents import read_document, write_document
 from toolscout.encoders.static import load_static
 from toolscout.errors import UserError
-from toolscout.journal.evidence import HASHED_QUERY_PREFIX
-from toolscout.journal.reader import read_rows
+from toolscout.home.database import now
+from toolscout.home.database.documents import read_document, write_document
+from toolscout.home.journal.evidence import HASHED_QUERY_PREFIX
+from toolscout.home.journal.journal import read_rows
 from toolscout.learn.betting import ConformalTest, ShareTest, bound_share, draw_uniform
 from toolscout.learn.drift_report import FAILING, Alarm, DriftReport, Topic, advise
 from toolscout.learn.report import last
 from toolscout.scout import Scout
-from toolscout.workspace import index_words
+from toolscout.search.abstain.score_features import ScoreFeatures
+from toolscout.search.home_resources import index_words
 
 __all__ = ["DRIFT_FILE", "DriftWatch", "read_report"]
 

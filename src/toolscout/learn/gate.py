@@ -32,10 +32,10 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout import metrics
-from toolscout.database.documents import read_document, write_document
 from toolscout.errors import StoreError
-from toolscout.home import Home, describe_home
-from toolscout.journal.evidence import limit_per_caller
+from toolscout.home.database.documents import read_document, write_document
+from toolscout.home.journal.evidence import limit_per_caller
+from toolscout.location import Home, describe_home
 from toolscout.metrics import Paired, PerQuery
 from toolscout.types import digest
 

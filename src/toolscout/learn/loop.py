@@ -6,7 +6,7 @@
                  looks.json   the comparisons with each champion (`toolscout.learn.gate`)
                  last.json    the report of the last run (`Report`)
                  run.json     the last journal event that an unfinished run reads
-    <home>/models/            the candidates, and the pointer to the champion (`toolscout.models.champion`)
+    <home>/models/            the candidates, and the pointer to the champion (`toolscout.home.models.champion`)
 
 In a PostgreSQL home the three JSON files are rows, and the dataset is a folder of the machine that learned last.
 
@@ -26,29 +26,29 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from toolscout.catalogue.store import Catalogue
-from toolscout.checks.synthetic_queries import CHAT_QUERIES
-from toolscout.config import Settings
-from toolscout.database import hold_lock, now
-from toolscout.database.documents import delete_document, read_document, write_document
 from toolscout.errors import Changed, ConfigError, NotFound, StoreError, UserError
-from toolscout.home import Home, describe_home
-from toolscout.journal.evidence import Evidence, Example, collect_evidence
+from toolscout.home.catalogue.store import Catalogue
+from toolscout.home.database import hold_lock, now
+from toolscout.home.database.documents import delete_document, read_document, write_document
+from toolscout.home.journal.evidence import Evidence, Example, collect_evidence
+from toolscout.home.models import champion, model_store
+from toolscout.home.models.model_store import Manifest
+from toolscout.home.models.sharing import forget_model, publish_model
+from toolscout.learn.fit import SHELF_FOLDER, fit, plan_fit
 from toolscout.learn.gate import Sample, Verdict, judge, number_look
 from toolscout.learn.report import LAST_FILE, Candidate, Report, last
 from toolscout.learn.split import Traffic, split_by_time
+from toolscout.learn.synthetic_queries import CHAT_QUERIES
+from toolscout.location import Home, describe_home
 from toolscout.metrics import percentiles
-from toolscout.models import champion, model_store
-from toolscout.models.model_store import Manifest
-from toolscout.models.sharing import forget_model, publish_model
-from toolscout.privacy.private_files import make_private_folder
 from toolscout.recipes import registry as recipes
-from toolscout.recipes.fit import SHELF_FOLDER, fit, plan_fit
 from toolscout.recipes.select import Selection
 from toolscout.scout import Scout
+from toolscout.search.home_resources import HomeResources
 from toolscout.search.pipeline import Cut, Stage
+from toolscout.settings import Settings
+from toolscout.trust.private_files import make_private_folder
 from toolscout.types import Hit, Search
-from toolscout.workspace import HomeResources
 
 __all__ = ["BUDGET_MS", "FULL_RECIPE", "Candidate", "Report", "last", "learn"]
 

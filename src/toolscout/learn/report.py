@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
-from toolscout.database.documents import read_document
-from toolscout.home import Home
+from toolscout.home.database.documents import read_document
 from toolscout.learn.gate import Verdict
+from toolscout.location import Home
 
 __all__ = ["LAST_FILE", "Candidate", "Report", "last"]
 

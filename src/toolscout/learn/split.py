@@ -1,7 +1,7 @@
 """Turns the journal into a dataset of requests and used tools, split by time into train, dev and test.
 
 The newest requests are held out, because a model must serve future requests. A tool that train uses only once is left
-out of train, because a single call may be a mistake. The grades are weights from `toolscout.journal.evidence`.
+out of train, because a single call may be a mistake. The grades are weights from `toolscout.home.journal.evidence`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from toolscout.dataset import Dataset, Qrels
-from toolscout.journal.evidence import Example
-from toolscout.methods.lesson import Lesson
+from toolscout.home.journal.evidence import Example
+from toolscout.rankers.lesson import Lesson
 from toolscout.types import Tool
 
 __all__ = ["Traffic", "split_by_time"]

@@ -16,32 +16,32 @@ from pathlib import Path
 from typing import Final
 
 from toolscout import encoders
-from toolscout.abstain.decision import build_abstainer
 from toolscout.arrays import Vectors
-from toolscout.catalogue.duplicates import Duplicates, find_duplicates
-from toolscout.catalogue.screening import screen_change, suspects
-from toolscout.catalogue.similar import find_rivals
-from toolscout.catalogue.store import Catalogue
-from toolscout.catalogue.vector_cache import VectorStore
-from toolscout.config import Settings
 from toolscout.encoders import Encoder, unit_rows
 from toolscout.encoders.static import load_static
 from toolscout.errors import ConfigError, StoreError
-from toolscout.journal.call_order import CallOrder
-from toolscout.journal.evidence import LiveEvidence
-from toolscout.journal.journal import Journal
-from toolscout.models import champion
+from toolscout.home.catalogue.store import Catalogue
+from toolscout.home.catalogue.vector_cache import VectorStore
+from toolscout.home.journal.evidence import LiveEvidence
+from toolscout.home.journal.journal import Journal
+from toolscout.home.models import champion
 from toolscout.recipes import registry
 from toolscout.recipes.select import Selection, Selector
+from toolscout.search.abstain.decision import build_abstainer
+from toolscout.search.call_order import CallOrder
 from toolscout.search.demote import Demote
 from toolscout.search.exact_names import Names
 from toolscout.search.fold import Fold
+from toolscout.search.home_resources import HomeResources
 from toolscout.search.pipeline import Cut, Decide, Pipeline, Stage
 from toolscout.search.prerequisites import Orders, bring_prerequisites
+from toolscout.search.relations.duplicates import Duplicates, find_duplicates
+from toolscout.search.relations.similar import find_rivals
 from toolscout.search.resources import Extras, Resources
 from toolscout.search.resources import LiveEvidence as LoadEvidence
+from toolscout.search.suspects import screen_change, suspects
+from toolscout.settings import Settings
 from toolscout.types import Search, Tool
-from toolscout.workspace import HomeResources
 
 __all__ = ["PipelineBuilder", "encode_for_rivals", "guard"]
 

@@ -12,30 +12,27 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from toolscout.catalogue.store import MAX_IDS_IN_QUERY, Catalogue, Store
-from toolscout.config import Settings
-from toolscout.database import Connection
 from toolscout.encoders import Vectors
 from toolscout.errors import ConfigError, Unavailable, UserError
+from toolscout.home.catalogue.store import MAX_IDS_IN_QUERY, Catalogue, Store
+from toolscout.home.database import Connection
+from toolscout.home.journal.journal import Journal
+from toolscout.home.models.model_store import Manifest
 from toolscout.indexes import BUILT_IN_INDEXES
 from toolscout.indexes.engine import find_engine
-from toolscout.journal.journal import Journal
-from toolscout.models.model_store import Manifest
 from toolscout.recipes import registry
 from toolscout.recipes.builder import PipelineBuilder
 from toolscout.recipes.second_process import SecondProcess, list_parts
 from toolscout.recipes.select import ChampionSwitch, Selection, SelectionKey, Selector
+from toolscout.search.home_resources import HomeResources, name_space
 from toolscout.search.pipeline import Pipeline
 from toolscout.search.why import Why, explain, find, try_words
+from toolscout.settings import Settings
 from toolscout.types import Search, Tool
-from toolscout.workspace import HomeResources, name_space
-
-if TYPE_CHECKING:
-    from toolscout.llm import SharedLLM
 
 __all__ = ["SearchEngine"]
 
@@ -73,13 +70,6 @@ class SearchEngine:
         self._switch: ChampionSwitch | None = None
         if settings.database is not None and settings.index not in BUILT_IN_INDEXES:
             store.follower = self._follow_catalogue
-
-    @property
-    def llm(self) -> SharedLLM:
-        """The language model of all searches, with one budget as long as this object lives."""
-        from toolscout.llm import SharedLLM  # only rankers of toolscout-lab ask it
-
-        return self.builder.extras.share(SharedLLM, lambda: SharedLLM(self.settings))
 
     def close(self) -> None:
         """Close what was opened for searches."""
@@ -243,7 +233,7 @@ class SearchEngine:
 
         Args:
             selection: what serves.
-            embed: whether to embed everything that is missing; see `Workspace`.
+            embed: whether to embed everything that is missing; see `HomeResources`.
             progress: called with (done, total) while texts are embedded.
         """
         ready = self._find_ready(selection)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
@@ -16,17 +15,17 @@ from typing import Any, Final, cast
 import msgspec
 
 from toolscout import plugins
-from toolscout.catalogue.store import Catalogue
 from toolscout.errors import ConfigError, MissingExtra, NotFound, find_nearest
-from toolscout.methods import FittedMethod, PlainMethod, Recipe, parse_options
-from toolscout.methods.mlc_light import MlcLight
-from toolscout.methods.neighbours import Neighbours
-from toolscout.methods.scout_light import ScoutLight
-from toolscout.methods.tool2vec import Tool2Vec
-from toolscout.methods.zero_shot import Bm25, Dense, Hybrid, RankFusion, StepwiseHybrid
-from toolscout.models import model_store
+from toolscout.home.catalogue.store import Catalogue
+from toolscout.home.models import model_store
+from toolscout.rankers import FittedMethod, PlainMethod, Recipe, parse_options
+from toolscout.rankers.mlc_light import MlcLight
+from toolscout.rankers.neighbours import Neighbours
+from toolscout.rankers.scout_light import ScoutLight
+from toolscout.rankers.tool2vec import Tool2Vec
+from toolscout.rankers.zero_shot import Bm25, Dense, Hybrid, RankFusion, StepwiseHybrid
+from toolscout.search.home_resources import HomeResources
 from toolscout.search.pipeline import Stage
-from toolscout.workspace import HomeResources
 
 __all__ = [
     "RECIPES",
@@ -112,7 +111,6 @@ RECIPES: Final[dict[str, Recipe]] = {
 }
 
 
-LAB_TABLE: Final = "toolscout.recipes.lab_recipes"  # until toolscout-lab brings it by its entry points
 _LAB_NAMES: Final = """
 colt colt-no-collaborative colt-no-contrastive colt-no-semantic colt-strong crossencoder crossencoder-10 crossencoder-30
 crossencoder-50 dpr dpr-inbatch feedback feedback-dpr feedback-dpr-no-hard feedback-dpr-no-joint feedback-dpr-no-rounds
@@ -127,9 +125,8 @@ LAB_RECIPE_NAMES: Final = frozenset(_LAB_NAMES.split())
 @functools.cache
 def load_lab_recipes() -> Mapping[str, Recipe]:
     """Import the recipes of toolscout-lab by name; empty if the package is not installed."""
-    if importlib.util.find_spec(LAB_TABLE) is None:
-        return {}
-    recipes: Mapping[str, Recipe] = importlib.import_module(LAB_TABLE).LAB_RECIPES
+    plugin = next(filter(plugins.is_own, plugins.list_plugins(plugins.METHOD_PLUGINS)), None)
+    recipes: Mapping[str, Recipe] = plugins.load_plugin(plugin) if plugin else {}
     return recipes
 
 
@@ -149,9 +146,9 @@ def recipe(name: str) -> Recipe:
             )
         return load_lab_recipes()[name]
     plugin = plugins.find_plugin(plugins.METHOD_PLUGINS, name)
-    if plugin is not None:
+    if plugin is not None and not plugins.is_own(plugin):
         return load_recipe(plugin)
-    plugin_names = [plugin.name for plugin in plugins.list_plugins(plugins.METHOD_PLUGINS)]
+    plugin_names = _list_plugin_names()
     nearest = find_nearest(name, [*sorted(LAB_RECIPE_NAMES), *RECIPES, *plugin_names])
     hint = f"there are {', '.join(list_user_recipes())}" if nearest is None else f"did you mean {nearest!r}?"
     raise NotFound(f"expected the name of a recipe, found {name!r}: {hint}")
@@ -187,7 +184,12 @@ def is_known(name: str) -> bool:
     """Tell whether there is a recipe of that name; a plug-in is not loaded for that."""
     if name in RECIPES or name in LAB_RECIPE_NAMES:
         return True
-    return any(plugin.name == name for plugin in plugins.list_plugins(plugins.METHOD_PLUGINS))
+    return name in _list_plugin_names()
+
+
+def _list_plugin_names() -> list[str]:
+    """Return the names of the recipes that packages of others bring."""
+    return [plugin.name for plugin in plugins.list_plugins(plugins.METHOD_PLUGINS) if not plugins.is_own(plugin)]
 
 
 def build(

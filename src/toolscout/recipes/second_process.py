@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol
 
-from toolscout.catalogue.store import Catalogue, Store
-from toolscout.config import Settings
+from toolscout.home.catalogue.store import Catalogue, Store
 from toolscout.indexes.large import find_large
+from toolscout.settings import Settings
 
 __all__ = ["Screening", "SecondProcess", "list_parts"]
 

@@ -3,7 +3,7 @@
 A search may name a recipe, a model, both or neither; so may the code, the environment and the settings file. The name
 nearest to the search decides. A model brings its recipe with it, and a recipe that needs no model is searched without
 one. A recipe and a model that are named at the same place must belong together. If neither is named anywhere, the
-champion serves (`toolscout.models.champion`). It also serves if only its recipe is named.
+champion serves (`toolscout.home.models.champion`). It also serves if only its recipe is named.
 
 A pipeline over many tools takes seconds to build. A program that serves for long builds that of a new champion in the
 background, and switches to it in one step (`ChampionSwitch`); until then the former champion answers. A change of the
@@ -21,13 +21,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from toolscout.catalogue.store import Catalogue
-from toolscout.config import Settings, parse_pairs
 from toolscout.errors import ConfigError, StoreError, Unavailable, UserError
-from toolscout.models import champion, model_store
-from toolscout.models.model_store import Manifest
+from toolscout.home.catalogue.store import Catalogue
+from toolscout.home.models import champion, model_store
+from toolscout.home.models.model_store import Manifest
 from toolscout.recipes import registry
 from toolscout.search.pipeline import Pipeline
+from toolscout.settings import Settings, parse_pairs
 
 __all__ = ["ChampionSwitch", "Selection", "SelectionKey", "Selector"]
 

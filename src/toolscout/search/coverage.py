@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from toolscout.search.shipped import read_shipped
-from toolscout.search.steps import Splitter
+from toolscout.search.steps.splitter import Splitter
 from toolscout.types import Hit
 
 __all__ = ["BUNDLED_COVERAGE", "COVERAGE_FORMAT", "CoverageModel", "SplitChances", "load_coverage", "rate_split"]

@@ -2,7 +2,7 @@
 
 Tools that give orders to the model, stuffed tools, and copies of older tools come after all others. Tools of a younger
 source yield to older tools that fit nearly as well in three cases: the source is scattered, they are nearly the same as
-another hit of it, or the source already has its share of the answer (`toolscout.catalogue.similar`).
+another hit of it, or the source already has its share of the answer (`toolscout.search.relations.similar`).
 
 A tool keeps its place if the query contains its id or selects it with `select:`. So does a tool of a scattered source
 whose name has the path to it (`urllib.parse.urlsplit`). A suspicious tool that the query names in another way is
@@ -19,11 +19,11 @@ from typing import Final
 
 import msgspec
 
-from toolscout.catalogue.similar import Rivals
-from toolscout.catalogue.store import Catalogue
+from toolscout.home.catalogue.store import Catalogue
 from toolscout.indexes.words import list_source_words, tokenize
 from toolscout.search.exact_names import EXACT, holds_path, parse_selection
 from toolscout.search.pipeline import Stage
+from toolscout.search.relations.similar import Rivals
 from toolscout.types import Explanation, Hit, Search
 
 __all__ = ["Demote"]

@@ -28,7 +28,7 @@ from typing import Final
 
 import msgspec
 
-from toolscout.catalogue.store import Catalogue, allows
+from toolscout.home.catalogue.store import Catalogue, allows
 from toolscout.search.pipeline import Stage
 from toolscout.types import Explanation, Hit, Search, Tool
 

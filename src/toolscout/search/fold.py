@@ -1,6 +1,6 @@
 """Folds the same tool of several sources into one hit, which names the others.
 
-`toolscout.catalogue.duplicates` says which tools are the same. The hit takes the place of the best of its group. The
+`search.relations.duplicates` says which tools are the same. The hit takes the place of the best of its group. The
 preferred tool that the caller may see stands for the group, or that of the source which the query names most exactly:
 "my-todoist" names `my-todoist` more exactly than `todoist`. The others can be called by their ids too.
 """
@@ -15,11 +15,11 @@ from typing import Final
 
 import msgspec
 
-from toolscout.catalogue.duplicates import Duplicates
-from toolscout.catalogue.store import Catalogue
+from toolscout.home.catalogue.store import Catalogue
 from toolscout.indexes.words import list_source_words, tokenize
 from toolscout.search.exact_names import EXACT, parse_selection
 from toolscout.search.pipeline import Stage
+from toolscout.search.relations.duplicates import Duplicates
 from toolscout.types import Explanation, Hit, Search
 
 __all__ = ["Fold"]

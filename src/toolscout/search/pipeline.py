@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from toolscout.errors import PipelineError
-from toolscout.search.step_merge import end_answer
+from toolscout.search.steps.merge import end_answer
 from toolscout.types import Answer, Explanation, Hit, Search, Tool, Trace
 
 __all__ = [
@@ -475,7 +475,7 @@ class Decide(Stage):
 
         Args:
             why_empty: a search without hits → one sentence that says why.
-            judge: a batch → a verdict each, or None if it cannot judge a search; see `toolscout.abstain.decision`.
+            judge: a batch → a verdict each, or None if it cannot judge a search; see `search.abstain.decision`.
         """
         self.why_empty, self.judge = why_empty, judge
 

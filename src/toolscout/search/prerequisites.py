@@ -18,11 +18,16 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from toolscout.catalogue.dependencies import Dependencies, Need, add_declared, find_dependencies
-from toolscout.catalogue.store import Catalogue
-from toolscout.config import Settings
+from toolscout.home.catalogue.store import Catalogue
 from toolscout.search.exact_names import parse_selection
 from toolscout.search.pipeline import Stage
+from toolscout.search.relations.dependencies import (
+    Dependencies,
+    Need,
+    add_declared,
+    find_dependencies,
+)
+from toolscout.settings import Settings
 from toolscout.types import Explanation, Hit, Search
 
 __all__ = ["Orders", "Prerequisites", "bring_prerequisites"]

@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from toolscout.arrays import Vectors
-from toolscout.catalogue.snapshot import Catalogue
-from toolscout.config import Settings
 from toolscout.encoders.encoder import Encoder
+from toolscout.home.catalogue.snapshot import Catalogue
+from toolscout.home.journal.evidence import Example
+from toolscout.home.models.model_store import Model
 from toolscout.indexes import VectorIndex
+from toolscout.indexes.bm25 import BM25
 from toolscout.indexes.bm25_settings import CODE_SETTINGS, BM25Settings
+from toolscout.indexes.engine import WordsInEngine
 from toolscout.indexes.exact import Exact
-from toolscout.journal.evidence import Example
-from toolscout.models.model_store import Model
-from toolscout.search.pipeline import Index, Stage
+from toolscout.search.pipeline import Stage
+from toolscout.settings import Settings
 from toolscout.types import Tool
 
 __all__ = ["BASE_FOLDER", "Extras", "FitRun", "LiveEvidence", "Resources"]
@@ -43,11 +45,16 @@ class FitRun(NamedTuple):
 
 
 class Extras:
-    """Objects that a package lends to its own rankers, one of each class, such as a shared language model."""
+    """Objects that a package lends to its own rankers, one of each class, such as a shared language model.
+
+    Attributes:
+        lasting: whether the owner keeps the objects from one build to the next, and closes them.
+        rehearse: whether services that cost money only count what they would cost.
+    """
 
     def __init__(self, lasting: bool = False) -> None:
         """Begin empty. `lasting`: whether the owner keeps the objects from one build to the next, and closes them."""
-        self.lasting = lasting
+        self.lasting, self.rehearse = lasting, False
         self._items: dict[type, object] = {}
 
     def find(self, kind: type[Item]) -> Item | None:
@@ -61,6 +68,10 @@ class Extras:
         if item is None:
             item = self._items[kind] = make()
         return item
+
+    def list_items(self) -> list[object]:
+        """Return all objects."""
+        return list(self._items.values())
 
     def close(self) -> None:
         """Close the objects that can be closed."""
@@ -77,7 +88,7 @@ class Closeable(Protocol):
 
 
 class Resources(Protocol):
-    """What a ranker sees of the home and of the run, whoever makes them; `toolscout.workspace` implements it."""
+    """What a ranker sees of the home and of the run, whoever makes them; see `recipes.resources`."""
 
     @property
     def settings(self) -> Settings:
@@ -116,7 +127,7 @@ class Resources(Protocol):
 
     def index_nearest_words(
         self, catalogue: Catalogue, encoder: Encoder, style: str = "named", settings: BM25Settings = CODE_SETTINGS
-    ) -> Index:
+    ) -> BM25 | WordsInEngine:
         """Return the BM25 index, or the engine that stores its weights beside the vectors of an encoder."""
 
     def build_recipe(self, name: str, catalogue: Catalogue, model: Path | None = None) -> Stage:

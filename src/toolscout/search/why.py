@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from toolscout.catalogue.store import Catalogue
 from toolscout.errors import NotFound
+from toolscout.home.catalogue.store import Catalogue
 from toolscout.indexes.words import tokenize
 from toolscout.search.advised_words import keep_advisable, sort_by_rarity
 from toolscout.search.exact_names import EXACT

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.search.step_words import PASTED_TEXT, VERBS
+from toolscout.search.steps.words import PASTED_TEXT, VERBS
 from toolscout.types import Hit
 
 __all__ = ["FIRST_COVER_PLACE", "Compare", "WordTable", "Words", "cover_words", "read_words"]

@@ -1,4 +1,4 @@
-"""Sources: reads tools, with one reader for each kind of source. `KINDS` is the table of them.
+"""Sources: reads tools, with one reader for each kind of source. `KIND_TABLE` is the table of them.
 
 A reader is a function::
 
@@ -26,14 +26,14 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from toolscout import plugins
-from toolscout.config import Settings
 from toolscout.errors import ConfigError, SourceError, name_nearest
+from toolscout.settings import Settings
 from toolscout.sources.parsing import load_document, parse_document
 from toolscout.sources.reading import Problem, RawTool, Reading, build_tool, collect, describe_type, source_name
 from toolscout.types import Tool
 
 __all__ = [
-    "KINDS",
+    "KIND_TABLE",
     "SOURCE_KINDS",
     "Problem",
     "RawTool",
@@ -104,7 +104,7 @@ def _is_agent_card(document: Any) -> bool:
     return is_card(document)
 
 
-KINDS: Final = (
+KIND_TABLE: Final = (
     SourceKind(
         "python", "py:module or py:module:name", "toolscout.sources.python:read", lambda text: text.startswith("py:")
     ),
@@ -148,7 +148,7 @@ KINDS: Final = (
         claims_document=lambda document: isinstance(document, (Mapping, list)),
     ),
 )
-SOURCE_KINDS: Final = {kind.name: kind.forms for kind in KINDS}
+SOURCE_KINDS: Final = {kind.name: kind.forms for kind in KIND_TABLE}
 
 _CARD_ADDRESS: Final = r"/agent(-card)?\.json$"
 _FILES_IN_FOLDERS: Final = (
@@ -168,7 +168,7 @@ def detect(locator: str) -> str:
     if _REPOSITORY.match(locator):
         mend = "Add the command that starts its server, such as 'npx -y PACKAGE'."
         raise SourceError(f"{locator}: this is the address of a repository. {mend}")
-    if kind := next((kind.name for kind in KINDS if kind.claims_text(locator)), None):
+    if kind := next((kind.name for kind in KIND_TABLE if kind.claims_text(locator)), None):
         return kind
     if re.match(r"\w+://", locator) and plugin_prefix(locator) is None:
         raise SourceError(f"{locator}: toolscout reads from http:// and https:// addresses only. Download it first.")
@@ -186,7 +186,7 @@ def _detect_folder(locator: str, path: Path) -> str:
     Raises:
         SourceError: if no reader claims it. The message names a file in it that can be added.
     """
-    if kind := next((kind.name for kind in KINDS if kind.claims_folder(path)), None):
+    if kind := next((kind.name for kind in KIND_TABLE if kind.claims_folder(path)), None):
         return kind
     inside = next((name for name in _FILES_IN_FOLDERS if (path / name).is_file()), None)
     advice = "" if inside is None else f". Did you mean '{os.path.join(locator, inside)}'?"
@@ -261,7 +261,7 @@ def _detect_file(path: Path) -> str:
     if not isinstance(document, (Mapping, list)):
         what = "it is empty" if document is None else f"it holds only {describe_type(document)}"
         raise SourceError(f"{path}: this file describes no tools: {what}. See  toolscout add --help")
-    kind = next(kind.name for kind in KINDS if kind.claims_document(document))
+    kind = next(kind.name for kind in KIND_TABLE if kind.claims_document(document))
     if kind in ("agents", "schemas") and isinstance(document, Mapping) and _is_package_manifest(document):
         raise SourceError(f"{path}: the manifest of a package describes no tools. See  toolscout add --help")
     return kind
@@ -286,7 +286,7 @@ def read(locator: str, *, name: str | None = None, kind: str | None = None, sett
         SourceError: if nothing can be read.
     """
     kind = kind or detect(locator)
-    reader = next((entry.reader for entry in KINDS if entry.name == kind), None)
+    reader = next((entry.reader for entry in KIND_TABLE if entry.name == kind), None)
     if reader is None:
         return _read_with_plugin(locator, name, kind, settings)
     module, _, function = reader.partition(":")

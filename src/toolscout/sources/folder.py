@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
+from toolscout.settings import Settings
 from toolscout.sources.reading import JSON_TYPES, RawTool, Reading, build_tool, collect, source_name
 from toolscout.sources.schemas import read_json_lines
 from toolscout.types import Tool

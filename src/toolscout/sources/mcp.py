@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError, require
-from toolscout.sandbox.servers import Sandbox, find_sandbox, read_sandboxes
+from toolscout.settings import Settings
 from toolscout.sources.mcp_config import Server, discover, load_entries, parse_server, server_from_locator
 from toolscout.sources.mcp_oauth import PersonRequired, has_terminal
 from toolscout.sources.mcp_session import Connection, SignInRequired, connect
 from toolscout.sources.reading import RawTool, Reading, build_tool, collect, source_name
+from toolscout.sources.sandbox.servers import Sandbox, find_sandbox, read_sandboxes
 from toolscout.types import Hints, Tool
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from toolscout.errors import SourceError
-from toolscout.privacy.credentials import looks_secret
-from toolscout.privacy.trusted_folders import MCP_CONFIGURATIONS
-from toolscout.sandbox.servers import Sandbox
 from toolscout.sources.parsing import load_document
+from toolscout.sources.sandbox.servers import Sandbox
+from toolscout.trust.redaction import looks_secret
+from toolscout.trust.trusted_folders import MCP_CONFIGURATIONS
 
 __all__ = [
     "Server",

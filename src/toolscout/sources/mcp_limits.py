@@ -13,8 +13,8 @@ from typing import IO, Any, Final, NamedTuple
 
 import msgspec
 
-from toolscout.privacy.private_files import make_private_folder, open_private
 from toolscout.sources.json_stream import ENTER, KEEP, TAKE, JsonPath, JsonSplitter
+from toolscout.trust.private_files import make_private_folder, open_private
 
 __all__ = [
     "ENCODED",

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from toolscout.errors import SourceError, StoreError
-from toolscout.privacy.sealing import SEALING_VARIABLE, find_sealer, is_sealed
 from toolscout.sources.mcp_config import Server
 from toolscout.sources.mcp_transport import is_private, origin_of
+from toolscout.trust.sealing import SEALING_VARIABLE, find_sealer, is_sealed
 
 if TYPE_CHECKING:
     from anyio.abc import Listener, SocketStream
@@ -101,7 +101,7 @@ def sign_in_hint(server: Server) -> str:
 class TokenFile:
     """The OAuth tokens and the registration for one server, in a file that only its owner can read.
 
-    If there is a key for that (`toolscout.privacy.sealing`), the file is encrypted. A damaged file counts as an empty
+    If there is a key for that (`toolscout.trust.sealing`), the file is encrypted. A damaged file counts as an empty
     one. It implements the token storage of the SDK's OAuth client.
     """
 

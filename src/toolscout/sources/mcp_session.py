@@ -18,10 +18,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from toolscout.config import Settings
 from toolscout.errors import SourceError, UserError, require
-from toolscout.privacy.credentials import Cover, find_environment_credentials
-from toolscout.sandbox.servers import wrap_command
+from toolscout.settings import Settings
 from toolscout.sources.mcp_config import Server, redact, resolve, show_url
 from toolscout.sources.mcp_limits import MAX_LIST_BYTES, MAX_MESSAGE_BYTES, Spills, find_refusal
 from toolscout.sources.mcp_oauth import (
@@ -44,6 +42,8 @@ from toolscout.sources.mcp_transport import (
     filter_transport,
     open_stdio,
 )
+from toolscout.sources.sandbox.servers import wrap_command
+from toolscout.trust.redaction import Cover, find_environment_credentials
 
 if TYPE_CHECKING:
     import anyio
@@ -135,7 +135,7 @@ class Connection:
 
         if self.is_closed:
             return None
-        params = PaginatedRequestParams(_meta=dict(trace)) if trace else None
+        params = PaginatedRequestParams.model_validate({"_meta": dict(trace)}) if trace else None
         answer = asyncio.get_running_loop().create_task(self.client.session.list_tools(params=params))
         answer.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may wait for it any more
         return ListRequest(self, time.monotonic(), answer)

@@ -24,7 +24,6 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from toolscout.errors import BadEntry, SourceError
-from toolscout.sandbox.processes import start_process
 from toolscout.sources.mcp_limits import (
     ENCODED,
     MAX_DISCARDED_BYTES,
@@ -36,6 +35,7 @@ from toolscout.sources.mcp_limits import (
     Spills,
     find_request_id,
 )
+from toolscout.sources.sandbox.processes import start_process
 from toolscout.types import clean
 
 if TYPE_CHECKING:
@@ -628,6 +628,7 @@ class HttpGuard:
         limit = MAX_DISCARDED_BYTES if spills is not None else MAX_MESSAGE_BYTES
         if not events and length.isdigit() and int(length) > limit:
             refused = refused or TOO_LARGE
+        assert isinstance(response.stream, AsyncIterable)  # of an asynchronous client
         failure = httpx2.SSEError if events else httpx2.StreamError  # what the SDK answers a request with
         if refused:
             chunks = _refuse_body(failure(refused))

@@ -16,8 +16,8 @@ from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
-from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
+from toolscout.settings import Settings
 from toolscout.sources.addresses import is_reserved_header
 from toolscout.sources.documents import Library, hide_credentials
 from toolscout.sources.openapi_schemas import (

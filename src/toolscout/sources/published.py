@@ -23,14 +23,14 @@ from urllib.parse import quote
 
 import msgspec
 
-from toolscout.config import Settings
 from toolscout.errors import SourceError
-from toolscout.privacy.credentials import CREDENTIAL_PREFIX
-from toolscout.privacy.private_files import make_private_folder, replace_file
-from toolscout.privacy.trusted_folders import is_configuration_trusted
+from toolscout.settings import Settings
 from toolscout.sources.mcp_transport import is_private, origin_of
 from toolscout.sources.parsing import MAX_DOCUMENT_BYTES, parse_document
 from toolscout.sources.reading import source_name
+from toolscout.trust.private_files import make_private_folder, replace_file
+from toolscout.trust.redaction import CREDENTIAL_PREFIX
+from toolscout.trust.trusted_folders import is_configuration_trusted
 
 if TYPE_CHECKING:
     from toolscout.sources.addresses import Downloader

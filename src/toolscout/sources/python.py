@@ -26,8 +26,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from toolscout.config import Settings
 from toolscout.errors import SourceError, name_nearest
+from toolscout.settings import Settings
 from toolscout.sources.callables import describe_callable
 from toolscout.sources.reading import Problem, Reading, collect, source_name
 from toolscout.types import Tool

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
-from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
+from toolscout.settings import Settings
 from toolscout.sources.callables import convert_errors, describe_callable
 from toolscout.sources.parsing import describe_json_error, load_document
 from toolscout.sources.reading import RawTool, Reading, build_tool, collect, source_name

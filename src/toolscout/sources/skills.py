@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
+from toolscout.settings import Settings
 from toolscout.sources.documents import Library, is_remote
 from toolscout.sources.parsing import parse_document
 from toolscout.sources.reading import RawTool, Reading, build_tool, collect, source_name

@@ -14,10 +14,10 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 import platformdirs
 
 from toolscout.errors import ConfigError
-from toolscout.home import DEFAULT_TENANT, TENANTS_FOLDER, Stamp, Tenant, check_tenant_name
+from toolscout.location import DEFAULT_TENANT, TENANTS_FOLDER, Stamp, Tenant, check_tenant_name
 
 if TYPE_CHECKING:
-    from toolscout.database import Database
+    from toolscout.home.database import Database
     from toolscout_postgres.database import PostgresDatabase
     from toolscout_postgres.journal import SharedWriter
     from toolscout_postgres.listener import GenerationListener
@@ -109,7 +109,7 @@ class Address:
         return PostgresDatabase(self, part, migrations)
 
     def hold_lock(self, name: str, refusal: str, *, wait: float = 0.0) -> AbstractContextManager[None]:
-        """Hold a lock that excludes all machines; see `toolscout.database.hold_lock`."""
+        """Hold a lock that excludes all machines; see `toolscout.home.database.hold_lock`."""
         from toolscout_postgres.database import hold_lock
 
         return hold_lock(self, name, refusal, wait=wait)

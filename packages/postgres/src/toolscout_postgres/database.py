@@ -22,9 +22,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from toolscout.database import BUSY_SECONDS
 from toolscout.errors import NotFound, StoreError, name_nearest, require
-from toolscout.home import DEFAULT_TENANT
+from toolscout.home.database import BUSY_SECONDS
+from toolscout.location import DEFAULT_TENANT
 from toolscout_postgres.address import Address
 from toolscout_postgres.schema import POSTGRES, Migration, adapt_steps, translate, translate_schema
 from toolscout_postgres.tenant_schema import ALL_TENANTS, BYPASS_GUARD, TENANT_MIGRATIONS, TENANT_SETTING
@@ -287,7 +287,7 @@ def binds_role(connection: PostgresConnection) -> bool:
 
 @contextlib.contextmanager
 def hold_lock(address: Address, name: str, refusal: str, *, wait: float = 0.0) -> Iterator[None]:
-    """Hold an advisory lock of a home; see `toolscout.database.hold_lock`."""
+    """Hold an advisory lock of a home; see `toolscout.home.database.hold_lock`."""
     key, deadline = _number_lock(address, name), time.monotonic() + wait
     with contextlib.ExitStack() as stack:
         with _describe_errors(address.label):

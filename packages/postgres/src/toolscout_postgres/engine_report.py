@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from toolscout.cli.output import count_things, echo, escape_line
 from toolscout.errors import UserError
+from toolscout.home.database import CacheDatabase
 from toolscout.indexes.engine import EngineInUse, Snapshot, find_engine
 from toolscout.recipes.select import Selection
 from toolscout.scout import Scout
-from toolscout.workspace import name_space
+from toolscout.search.home_resources import name_space
+from toolscout.settings import Settings
 from toolscout_postgres.engines import CollectionEngine
 from toolscout_postgres.engines.connect import open_engine
 from toolscout_postgres.engines.contract import UNFINISHED, CollectionState, identify_home
 from toolscout_postgres.engines.reflect import compare
 
-__all__ = ["check", "describe", "print_report"]
+__all__ = ["CACHE_FILES", "check", "describe", "print_report"]
+
+CACHE_FILES: Final[Mapping[str, type[CacheDatabase]]] = {}  # an engine has no cache in the home
 
 
 def uses_collections(index: str) -> bool:
@@ -23,7 +28,7 @@ def uses_collections(index: str) -> bool:
     return isinstance(find_engine(index), CollectionEngine)
 
 
-def describe(scout: Scout | None) -> dict[str, Any] | None:
+def describe(settings: Settings, scout: Scout | None) -> dict[str, Any] | None:
     """Describe the engine and its collections of this home. None: the index is not in an engine."""
     if scout is None or not uses_collections(scout.settings.index):
         return None

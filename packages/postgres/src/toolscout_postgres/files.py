@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from toolscout.privacy.private_files import make_private_folder, open_private
+from toolscout.trust.private_files import make_private_folder, open_private
 from toolscout_postgres.address import Address
 from toolscout_postgres.database import PostgresDatabase
 from toolscout_postgres.schema import FILE_MIGRATIONS

@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from toolscout.database import Database
 from toolscout.errors import StoreError
-from toolscout.journal.events import build_line
-from toolscout.journal.schema import PUT_EVENT
+from toolscout.home.database import Database
+from toolscout.home.journal.events import build_line
+from toolscout.home.journal.schema import PUT_EVENT
 from toolscout_postgres.address import Address
 from toolscout_postgres.database import is_away
 from toolscout_postgres.spool import Spool

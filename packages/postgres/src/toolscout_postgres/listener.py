@@ -13,7 +13,7 @@ import logging
 import threading
 from typing import Final
 
-from toolscout.home import DEFAULT_TENANT
+from toolscout.location import DEFAULT_TENANT
 from toolscout_postgres.address import Address
 from toolscout_postgres.database import connect
 

@@ -16,18 +16,23 @@ from typing import Any, Final
 
 import msgspec
 
-from toolscout.access.policy_file import POLICY_FILE
-from toolscout.access.profiles import PROFILE_FILE
-from toolscout.access.vault import list_entry_names
-from toolscout.catalogue.store import Store
-from toolscout.database import Connection, Database, now
-from toolscout.database.documents import close_documents, delete_document, read_document, write_document
-from toolscout.database.tenants import list_tenants
 from toolscout.errors import ConfigError, StoreError
-from toolscout.home import DEFAULT_TENANT, Home, describe_home
-from toolscout.journal.journal import Journal
-from toolscout.models import champion, model_store
-from toolscout.models.sharing import fetch_model, publish_model
+from toolscout.home.access.live_policy import POLICY_FILE
+from toolscout.home.access.profiles import PROFILE_FILE
+from toolscout.home.access.vault import list_entry_names
+from toolscout.home.catalogue.store import Store
+from toolscout.home.database import Connection, Database, now
+from toolscout.home.database.documents import (
+    close_documents,
+    delete_document,
+    read_document,
+    write_document,
+)
+from toolscout.home.database.tenants import list_tenants
+from toolscout.home.journal.journal import Journal
+from toolscout.home.models import champion, model_store
+from toolscout.home.models.sharing import fetch_model, publish_model
+from toolscout.location import DEFAULT_TENANT, Home, describe_home
 
 __all__ = ["Migrated", "has_catalogue", "migrate_home"]
 

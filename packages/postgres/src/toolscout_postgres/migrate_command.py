@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from toolscout.cli.output import echo, json_option, print_json
-from toolscout.home import Home, describe_home, parse_home, place_tenant
+from toolscout.location import Home, describe_home, parse_home, place_tenant
 from toolscout_postgres.migrate import has_catalogue, migrate_home
 
 

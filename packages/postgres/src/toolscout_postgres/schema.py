@@ -12,10 +12,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from toolscout.catalogue.approvals import FLIPS_MIGRATION
-from toolscout.database import Dialect
-from toolscout.home import DEFAULT_TENANT
-from toolscout.journal.schema import NUMBERED_EVENTS
+from toolscout.home.catalogue.approvals import FLIPS_MIGRATION
+from toolscout.home.database import Dialect
+from toolscout.home.journal.schema import NUMBERED_EVENTS
+from toolscout.location import DEFAULT_TENANT
 from toolscout_postgres.tenant_schema import separate_tables
 
 __all__ = ["FILE_MIGRATIONS", "POSTGRES", "Migration", "adapt_steps", "translate", "translate_schema"]
@@ -157,7 +157,7 @@ _TENANT_JOURNALS: Final = Migration(
     """,
     first_rows="INSERT INTO pruned VALUES (0) ON CONFLICT DO NOTHING",
 )
-#: What handles name; see `toolscout.database.handles`. A version without them keeps results on its own machine.
+#: What handles name; see `toolscout_gateway.handles`. A version without them keeps results on its own machine.
 _HANDLES: Final = """
     CREATE TABLE results (handle TEXT NOT NULL, at DOUBLE PRECISION NOT NULL, about BLOB NOT NULL);
     CREATE TABLE result_pieces (handle TEXT NOT NULL, piece INTEGER NOT NULL, body BLOB NOT NULL);

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from toolscout.database import SqliteDatabase
 from toolscout.errors import StoreError
-from toolscout.journal.events import build_line
-from toolscout.journal.schema import EVENT_COLUMNS
+from toolscout.home.database import SqliteDatabase
+from toolscout.home.journal.events import build_line
+from toolscout.home.journal.schema import EVENT_COLUMNS
 
 __all__ = ["MAX_SPOOLED_EVENTS", "Spool"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from toolscout.home import DEFAULT_TENANT
+from toolscout.location import DEFAULT_TENANT
 
 __all__ = [
     "ALL_TENANTS",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 
-from toolscout.database import now
 from toolscout.errors import ConfigError, NotFound
-from toolscout.home import DEFAULT_TENANT, Tenant
+from toolscout.home.database import now
+from toolscout.location import DEFAULT_TENANT, Tenant
 from toolscout_postgres.address import Address
 from toolscout_postgres.database import PostgresConnection, binds_role, open_tenants
 

@@ -19,15 +19,15 @@ from typing import Any, Final
 
 import msgspec
 
-from toolscout.catalogue.dependencies import find_dependencies
-from toolscout.catalogue.duplicates import find_duplicates
-from toolscout.catalogue.read_snapshot import STAMP_KEY, read_snapshot
-from toolscout.catalogue.screening import suspects
-from toolscout.catalogue.similar import find_rivals
-from toolscout.catalogue.snapshot_files import SNAPSHOTS_FOLDER
-from toolscout.catalogue.store import Catalogue, Store
-from toolscout.recipes.guard import encode_for_rivals
-from toolscout.workspace import Workspace
+from toolscout.home.catalogue.read_snapshot import STAMP_KEY, read_snapshot
+from toolscout.home.catalogue.snapshot_files import SNAPSHOTS_FOLDER
+from toolscout.home.catalogue.store import Catalogue, Store
+from toolscout.recipes.builder import encode_for_rivals
+from toolscout.search.home_resources import HomeResources
+from toolscout.search.relations.dependencies import find_dependencies
+from toolscout.search.relations.duplicates import find_duplicates
+from toolscout.search.relations.similar import find_rivals
+from toolscout.search.suspects import suspects
 
 __all__ = ["ScreeningProcess", "screen_tools"]
 
@@ -132,7 +132,7 @@ def _build_parts(catalogue: Catalogue, preferred: Sequence[str], parts: Sequence
     makers: dict[str, Callable[[], object]] = {
         "suspects": lambda: suspects(catalogue),
         "duplicates": lambda: find_duplicates(catalogue, preferred),
-        "rivals": lambda: find_rivals(catalogue, functools.partial(encode_for_rivals, Workspace())),
+        "rivals": lambda: find_rivals(catalogue, functools.partial(encode_for_rivals, HomeResources())),
         "dependencies": lambda: find_dependencies(catalogue),
     }
     for part in parts:

@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from toolscout.arrays import Vectors
-from toolscout.config import Settings
-from toolscout.database import Connection
+from toolscout.home.database import Connection
 from toolscout.indexes import VectorIndex
+from toolscout.indexes.bm25 import BM25
 from toolscout.indexes.engine import Snapshot, WeighTerms
 from toolscout.indexes.exact import Exact
-from toolscout.indexes.sparse import BM25
+from toolscout.settings import Settings
 from toolscout.types import Tool
 from toolscout_postgres.database import PostgresConnection
 from toolscout_postgres.engines.connect import close_engine, drop_collections, open_engine

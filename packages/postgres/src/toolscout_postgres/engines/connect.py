@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from toolscout.config import Settings
 from toolscout.errors import ConfigError
-from toolscout.home import DEFAULT_TENANT, Home, is_address
+from toolscout.location import DEFAULT_TENANT, Home, is_address
+from toolscout.settings import Settings
 from toolscout_postgres.address import Address
 from toolscout_postgres.engines.contract import Engine, identify_home
 

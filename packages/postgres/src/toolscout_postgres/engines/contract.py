@@ -18,9 +18,9 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 
 from toolscout.arrays import Ints, Mask, Vectors
-from toolscout.database.documents import read_document, write_document
 from toolscout.errors import StoreError
-from toolscout.home import DEFAULT_TENANT, Home
+from toolscout.home.database.documents import read_document, write_document
+from toolscout.location import DEFAULT_TENANT, Home
 
 __all__ = [
     "UNFINISHED",

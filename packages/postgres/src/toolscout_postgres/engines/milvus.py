@@ -25,10 +25,10 @@ import msgspec
 import numpy as np
 
 from toolscout.arrays import Ints, Vectors
-from toolscout.config import Settings
 from toolscout.errors import StoreError, Unavailable, UserError, require
 from toolscout.indexes.engine import EngineInUse
-from toolscout.privacy.private_files import make_private_folder
+from toolscout.settings import Settings
+from toolscout.trust.private_files import make_private_folder
 from toolscout_postgres.engines.contract import (
     UNFINISHED,
     Candidates,

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from toolscout.arrays import Vectors
-from toolscout.config import Settings
-from toolscout.database import hold_lock
+from toolscout.home.database import hold_lock
 from toolscout.indexes.engine import Snapshot
 from toolscout.indexes.exact import Exact
+from toolscout.settings import Settings
 from toolscout.types import digest
 from toolscout_postgres.engines.connect import open_engine
 from toolscout_postgres.engines.contract import Collection, CollectionKey, Mark, ToolRows, identify_home

@@ -19,7 +19,7 @@ from toolscout_postgres.engines.contract import View, hash_number
 from toolscout_postgres.engines.search import MIN_SPARE, WIDEN, EngineIndex
 
 if TYPE_CHECKING:
-    from toolscout.indexes.sparse import BM25
+    from toolscout.indexes.bm25 import BM25
 
 __all__ = ["EngineWords", "number_terms"]
 

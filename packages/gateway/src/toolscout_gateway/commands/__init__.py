@@ -1,0 +1,1 @@
+"""Commands that the package adds to the program `toolscout`."""

@@ -1,0 +1,124 @@
+"""Builds the entry for a client's configuration, which starts the gateway or connects to it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from toolscout.location import describe_home
+from toolscout.settings import Settings
+
+__all__ = ["CLIENTS", "KEY_VARIABLE", "render_entry"]
+
+KEY_VARIABLE: Final = "TOOLSCOUT_KEY"
+NAME: Final = "toolscout"
+CLIENTS: Final = (
+    "claude",
+    "claude-desktop",
+    "codex",
+    "cursor",
+    "langgraph",
+    "openai-agents",
+    "pydantic-ai",
+    "vscode",
+)
+#: Addresses that a server listens at, and that stand for all of its machine.
+ANY_ADDRESS: Final = ("0.0.0.0", "::")
+#: Clients that start a program with a few variables of the environment only.
+FILTERING: Final = ("langgraph", "openai-agents", "pydantic-ai")
+
+
+def render_entry(client: str, settings: Settings, configs: tuple[Path, ...], options: Mapping[str, Any]) -> str:
+    """Return the text to paste: TOML for Codex, JSON for all others.
+
+    Args:
+        client: one of `CLIENTS`.
+        settings: of the home.
+        configs: mcpServers files of the gateway.
+        options: the other options of the command.
+
+    Raises:
+        UsageError: if the client cannot connect in this way.
+    """
+    entry = _build_http(client, options) if options["http"] else _build_stdio(client, settings, configs, options)
+    if client == "codex":
+        return "\n".join([f"[mcp_servers.{NAME}]", *(f"{key} = {_quote(value)}" for key, value in entry.items())])
+    if client != "openai-agents":
+        entry = {NAME: entry}
+        if client != "langgraph":
+            entry = {"servers" if client == "vscode" else "mcpServers": entry}
+    return json.dumps(entry, indent=2, ensure_ascii=False)
+
+
+def _quote(value: object) -> str:
+    """Write a text or a list of texts in TOML, whose strings allow what those of JSON do."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _build_http(client: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    if client == "claude-desktop":
+        raise click.UsageError(
+            "The configuration file of Claude Desktop starts programs only. Leave --http out, or add the address under "
+            "Settings, Connectors."
+        )
+    profile = f"/p/{options['profile']}" if options["profile"] else ""
+    url = f"http://{_name_host(options)}:{options['port']}/mcp{profile}"
+    has_key = bool(options["policy"])
+    if client == "codex":
+        return {"url": url} | ({"bearer_token_env_var": KEY_VARIABLE} if has_key else {})
+    entry = {"url": url}
+    if client == "langgraph":
+        entry = {"transport": "streamable_http", **entry}
+    elif client not in ("openai-agents", "pydantic-ai"):
+        entry = {"type": "http", **entry}
+    if has_key:
+        variable = f"${{{'env:' * (client in ('cursor', 'vscode'))}{KEY_VARIABLE}}}"
+        return {**entry, "headers": {"Authorization": f"Bearer {variable}"}}
+    return entry
+
+
+def _name_host(options: Mapping[str, Any]) -> str:
+    """Return the name by which a client reaches the gateway. 0.0.0.0 is no such name; it stands for this machine."""
+    if options["names"]:
+        return str(options["names"][0])
+    host = str(options["host"])
+    if host in ANY_ADDRESS:
+        return socket.gethostname()
+    return f"[{host}]" if ":" in host else host
+
+
+def _build_stdio(
+    client: str, settings: Settings, configs: tuple[Path, ...], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    program = shutil.which("toolscout")
+    command = [program] if program else [sys.executable, "-m", "toolscout"]
+    entry: dict[str, Any] = {
+        "command": command[0],
+        "args": [*command[1:], "gateway", *_list_options(settings, configs, options)],
+    }
+    if client in ("langgraph", "vscode"):
+        entry = {"transport" if client == "langgraph" else "type": "stdio", **entry}
+    if options["policy"] and client in FILTERING:
+        entry["env"] = {KEY_VARIABLE: f"${{{KEY_VARIABLE}}}"}
+    elif options["policy"] and client == "codex":
+        entry["env_vars"] = [KEY_VARIABLE]
+    return entry
+
+
+def _list_options(settings: Settings, configs: tuple[Path, ...], options: Mapping[str, Any]) -> list[str]:
+    """List the options of the gateway that the entry starts."""
+    words = ["--home", describe_home(settings.database) if settings.database else str(settings.home.absolute())]
+    words += [word for path in configs for word in ("--config", str(path.expanduser().absolute()))]
+    words += ["--discover"] * options["discover"] + ["--allow-python"] * options["allow_python"]
+    words += ["--run-code"] * options["run_code"]
+    if options["policy"]:
+        words += ["--policy", str(options["policy"].expanduser().absolute())]
+    words += ["--profile", options["profile"]] if options["profile"] else []
+    return words + [word for pin in options["pins"] for word in ("--pin", pin)]

@@ -1,0 +1,254 @@
+"""Tells how the servers behind a gateway are: as a file for `toolscout status`, and over HTTP for operators."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from toolscout.home.database import now
+from toolscout.trust.private_files import make_private_folder, open_private
+from toolscout_gateway.text import clip, make_plain
+from toolscout_gateway.upstream import Upstream
+from toolscout_gateway.upstreams import Upstreams
+
+if TYPE_CHECKING:
+    from mcp.server.transport_security import TransportSecuritySettings
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+__all__ = ["GatewayState", "Health", "HealthRoutes", "ServerState", "describe_states", "read_states"]
+
+GATEWAYS_FOLDER: Final = "gateways"  # in the home, with a file for each gateway that runs
+STALE_AFTER_S: Final = 10.0  # a gateway writes its file more often
+REWRITE_S: Final = 2.0
+MAX_MESSAGE_CHARS: Final = 300
+CIRCUITS: Final = ("closed", "trial", "open")  # the last of those of all sessions is shown
+
+
+class ServerState(msgspec.Struct, frozen=True):
+    """How one server is.
+
+    Attributes:
+        name: the source in the catalogue.
+        transport: stdio, http or sse.
+        state: idle, starting, ok, error, or sign-in (it wants its callers to sign in).
+        message: what is wrong now. Empty if nothing is.
+        calls: calls since the gateway started.
+        failed_calls: calls without an answer.
+        failures_in_a_row: of the latest calls. After three, calls are refused for a while.
+        in_flight: calls that are under way.
+        starts: sessions since the gateway started.
+        circuit: closed, open (calls are refused for a while), or trial (the next call is tried).
+        answered_at: when it answered last, ISO 8601. Empty: never.
+        last_error: what was wrong last, also if it works again. Empty: nothing ever was.
+        last_error_at: when that was.
+
+    The figures count the sessions of callers who signed in too.
+    """
+
+    name: str
+    transport: str
+    state: str
+    message: str
+    calls: int
+    failed_calls: int
+    failures_in_a_row: int
+    in_flight: int
+    starts: int
+    circuit: str = CIRCUITS[0]
+    answered_at: str = ""
+    last_error: str = ""
+    last_error_at: str = ""
+
+
+class GatewayState(msgspec.Struct, frozen=True):
+    """How one gateway is: its process, when it wrote this, its servers, and how many of them may run as processes."""
+
+    pid: int
+    at: str
+    processes: int
+    max_processes: int
+    servers: list[ServerState]
+
+
+class Health:
+    """Describes the servers behind a gateway."""
+
+    def __init__(self, upstreams: Upstreams) -> None:
+        self._upstreams = upstreams
+        self._path = upstreams.scout.settings.home / GATEWAYS_FOLDER / f"{os.getpid()}.json"
+        self._written_at = float("-inf")
+
+    def describe(self) -> GatewayState:
+        """Return the state of all servers, by name."""
+        servers = sorted(self._upstreams.servers.values(), key=lambda server: server.name)
+        slots = self._upstreams.slots
+        states = [_describe_server(server) for server in servers]
+        return GatewayState(os.getpid(), now(), len(slots.held), slots.limit, states)
+
+    def write(self) -> None:
+        """Write the state for `toolscout status`, every two seconds. A home that cannot be written is no error."""
+        if time.monotonic() - self._written_at < REWRITE_S:
+            return
+        self._written_at = time.monotonic()
+        with suppress(OSError):
+            make_private_folder(self._path.parent)
+            partial = self._path.with_suffix(".partial")
+            with open(open_private(partial, os.O_WRONLY | os.O_TRUNC), "wb") as file:
+                file.write(msgspec.json.encode(self.describe()))
+            partial.replace(self._path)
+
+    def remove(self) -> None:
+        """Remove the file of a gateway that ends."""
+        with suppress(OSError):
+            self._path.unlink()
+
+    def render_metrics(self) -> bytes:
+        """Render the state in the text format of Prometheus."""
+        from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+        state, registry = self.describe(), CollectorRegistry()
+        for name, what in (("processes", "Servers that run as processes."), ("max_processes", "How many may run.")):
+            Gauge(f"toolscout_gateway_{name}", what, registry=registry).set(getattr(state, name))
+        up = Gauge("toolscout_upstream_state", "1 for the state of a server.", ["server", "state"], registry=registry)
+        numbers = {
+            name: Gauge(f"toolscout_upstream_{name}", what, ["server"], registry=registry)
+            for name, what in (
+                ("calls", "Calls since the gateway started."),
+                ("failed_calls", "Calls without an answer."),
+                ("failures_in_a_row", "Failed calls in a row."),
+                ("in_flight", "Calls that are under way."),
+                ("starts", "Sessions since the gateway started."),
+            )
+        }
+        circuit = Gauge(
+            "toolscout_upstream_circuit", "1 for the circuit of a server.", ["server", "circuit"], registry=registry
+        )
+        instants = {
+            name: Gauge(f"toolscout_upstream_{name}_timestamp_seconds", what, ["server"], registry=registry)
+            for name, what in (
+                ("answered_at", "When a server answered last. 0: never."),
+                ("last_error_at", "When a server failed last. 0: never."),
+            )
+        }
+        for server in state.servers:
+            up.labels(server.name, server.state).set(1)
+            circuit.labels(server.name, server.circuit).set(1)
+            for name, gauge in instants.items():
+                gauge.labels(server.name).set(_parse_instant(getattr(server, name)))
+            for name, gauge in numbers.items():
+                gauge.labels(server.name).set(getattr(server, name))
+        return generate_latest(registry)
+
+
+def _describe_server(server: Upstream) -> ServerState:
+    """Describe a server by its shared session and those of callers who signed in."""
+    sessions = [server, *server.own_sessions.values()]
+    failed = max(sessions, key=lambda session: session.contact.error_at)
+    return ServerState(
+        name=server.name,
+        transport=server.server.transport,
+        state=server.state,
+        message=server.message[:MAX_MESSAGE_CHARS],
+        calls=sum(session.calls for session in sessions),
+        failed_calls=sum(session.failed_calls for session in sessions),
+        failures_in_a_row=max(session.breaker.failures for session in sessions),
+        in_flight=sum(session.in_flight for session in sessions),
+        starts=sum(session.starts for session in sessions),
+        circuit=max((session.breaker.circuit for session in sessions), key=CIRCUITS.index),
+        answered_at=max(session.contact.answered_at for session in sessions),
+        last_error=failed.contact.error[:MAX_MESSAGE_CHARS],
+        last_error_at=failed.contact.error_at,
+    )
+
+
+def _parse_instant(text: str) -> float:
+    """Return an instant in seconds since the epoch. 0: there is none."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else 0.0
+
+
+def describe_states(upstreams: Upstreams, syncing: Collection[str], *, is_limited: bool) -> list[str]:
+    """Describe the servers that start or fail, for an answer to a search.
+
+    Args:
+        upstreams: the servers.
+        syncing: names of other sources that are being read.
+        is_limited: whether the caller has limited rights. Such a caller learns no names.
+    """
+    servers = upstreams.servers.values()
+    starting = sorted({server.name for server in servers if server.state == "starting"} | set(syncing))
+    failed = sorted((server.name, server.message) for server in servers if server.state == "error")
+    cold = upstreams.count_unlisted()
+    notes = [f"{cold} of {len(servers)} servers are still starting: try again in 5 s"] if cold else []
+    if is_limited:
+        notes += [f"{len(starting)} servers are still starting"] if starting and not cold else []
+        return notes + ([f"{len(failed)} servers do not answer"] if failed else [])
+    named = [f"server {name!r} is still starting: its newest tools may be missing" for name in starting[:10]]
+    named += [f"server {name!r} does not answer: {clip(make_plain(why), 200)}" for name, why in failed[:10]]
+    unnamed = len(starting) + len(failed) - len(named)
+    return notes + named + ([f"and {unnamed} more servers"] if unnamed else [])
+
+
+def read_states(home: Path) -> Iterator[GatewayState]:
+    """Yield the states of the gateways that run on this home. Files of those that were killed are removed."""
+    for path in sorted((home / GATEWAYS_FOLDER).glob("*.json")):
+        with suppress(OSError, msgspec.MsgspecError):
+            if time.time() - path.stat().st_mtime > STALE_AFTER_S:
+                path.unlink()
+            else:
+                yield msgspec.json.decode(path.read_bytes(), type=GatewayState)
+
+
+class HealthRoutes:
+    """ASGI middleware that answers `/status` and `/metrics` to operators, and passes everything else on."""
+
+    def __init__(self, inner: ASGIApp, health: Health, caller_key: str, security: TransportSecuritySettings) -> None:
+        """Answer before `inner`.
+
+        Args:
+            inner: the application for everything else.
+            health: what is answered.
+            caller_key: where the scope of a request holds its caller.
+            security: the host names and origins that requests may name.
+        """
+        from mcp.server.transport_security import TransportSecurityMiddleware
+
+        self._inner, self._health, self._caller_key = inner, health, caller_key
+        self._security = TransportSecurityMiddleware(security)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        from starlette.requests import Request
+        from starlette.responses import JSONResponse, Response
+
+        if scope["type"] != "http" or scope["path"] not in ("/status", "/metrics") or scope["method"] != "GET":
+            await self._inner(scope, receive, send)
+            return
+        if refusal := await self._security.validate_request(Request(scope, receive)):
+            await refusal(scope, receive, send)
+            return
+        response: Response
+        caller: Any = scope[self._caller_key]
+        if not caller.operator:
+            message = "Only an operator may do this. Ask for a key with the role `operator`."
+            response = JSONResponse({"error": message}, 403)
+        elif scope["path"] == "/status":
+            response = Response(msgspec.json.encode(self._health.describe()), media_type="application/json")
+        else:
+            response = self._answer_metrics()
+        await response(scope, receive, send)
+
+    def _answer_metrics(self) -> Any:
+        from starlette.responses import JSONResponse, Response
+
+        try:
+            return Response(self._health.render_metrics(), media_type="text/plain; version=0.0.4")
+        except ImportError:
+            message = "Metrics need the package prometheus-client. Install toolscout[server]."
+            return JSONResponse({"error": message}, 501)

@@ -1,0 +1,207 @@
+"""Answers `run_code`: runs a program of an agent and makes the calls in it, each like a call of `call_tool`.
+
+Policy, approval, journal, rate and identity apply to every call. A call gives its entire result to the program; only
+what the program prints goes to the agent, within the budget for results.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from toolscout.errors import ToolscoutError, Unavailable
+from toolscout.types import Tool
+from toolscout_gateway import text as show
+from toolscout_gateway.exchange import Exchange
+from toolscout_gateway.results import HANDLE
+from toolscout_gateway.sandbox.runner import Limits, Outcome, Worker, find_isolation
+from toolscout_gateway.stubs import format_stub, reads_only
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, ErrorData, InputRequiredResult
+
+    from toolscout_gateway.contract import GatewayContract
+
+__all__ = ["ProgramExchange", "Programs"]
+
+MAX_PROGRAMS: Final = 4  # at the same time
+MAX_CALLS_AT_ONCE: Final = 8  # of one program
+MAX_ERROR_CHARS: Final = 1_000
+MAX_PROGRAM_NOTES: Final = 5
+NO_OUTPUT: Final = "The program printed nothing: print() what you need."
+
+
+class ProgramExchange(Exchange):
+    """One call of a program. Its questions and log messages go to the caller of `run_code`."""
+
+    def __init__(self, outer: Exchange, *, may_write: bool) -> None:
+        """Begin a call in the call `outer` of run_code. `may_write`: whether it may call any tool."""
+        self._outer, self._may_write = outer, may_write
+        super().__init__(outer.caller, outer._first)
+        self.wants_everything = True
+
+    @property
+    def context(self) -> Any:
+        """The request of run_code that waits for the answer now. It changes when a question is answered."""
+        return self._outer.context
+
+    @context.setter
+    def context(self, _: Any) -> None:
+        pass
+
+    @property
+    def answers_again(self) -> bool:
+        """A program cannot be run again from the middle, so its calls wait for answers."""
+        return False
+
+    async def report_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Drop it: the calls of a program would contradict each other."""
+
+    async def ask(self, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+        """Ask the user of the caller. Both clocks stand still meanwhile."""
+        with self._pause_limit():
+            return await self._outer.ask(params)
+
+    def explain_refusal(self, tool: Tool) -> str:
+        """Explain why a program may not call a tool. Empty if it may."""
+        if self._may_write or reads_only(tool):
+            return ""
+        return "a program calls read-only tools only: use call_tool"
+
+
+class Programs:
+    """Runs programs, each in a process that was started before it came."""
+
+    def __init__(self, gateway: GatewayContract) -> None:
+        """Run programs for a gateway.
+
+        Raises:
+            Unavailable: if this system cannot keep a program from files and network.
+        """
+        import anyio
+
+        self._gateway = gateway
+        gateway.answers.sign = functools.partial(format_stub, may_write=gateway.options.run_code_writes)
+        self._isolation = find_isolation()
+        self._limits = dataclasses.replace(Limits(), seconds=gateway.options.run_code_seconds)
+        self._ready: asyncio.Queue[Worker | Unavailable] = asyncio.Queue(1)  # one more waits to enter
+        self._turns = anyio.CapacityLimiter(MAX_PROGRAMS)
+
+    async def keep_ready(self) -> None:
+        """Keep processes ready until cancelled."""
+        waiting: Worker | Unavailable | None = None
+        try:
+            while True:
+                try:
+                    waiting = await Worker.start(self._isolation, self._limits)
+                except Unavailable as error:
+                    waiting = error
+                await self._ready.put(waiting)
+                waiting = None
+        finally:
+            for worker in (waiting, *(self._ready.get_nowait() for _ in range(self._ready.qsize()))):
+                if isinstance(worker, Worker):
+                    await worker.stop()
+
+    async def _take_worker(self) -> Worker:
+        """Take the process that is ready.
+
+        Raises:
+            Unavailable: if none can be started.
+        """
+        while True:
+            worker = await self._ready.get()
+            if isinstance(worker, Unavailable):
+                raise worker
+            if worker.is_alive:
+                return worker
+            await worker.stop()
+
+    async def answer(
+        self, exchange: Exchange, code: str, search_id: str | None
+    ) -> CallToolResult | InputRequiredResult:
+        """Run a program for a caller, or go on with one whose call waited for the answer to a question.
+
+        Raises:
+            Unavailable: if no process can be started, or the question is no longer open.
+        """
+
+        async def work() -> CallToolResult:
+            async with self._turns:
+                outcome = await self._run(exchange, code, search_id)
+            return await self._gateway.fit_result(exchange, "toolscout/run_code", _make_answer(outcome, exchange.notes))
+
+        return await self._gateway.upstreams.relay.run(exchange, work)
+
+    async def _run(self, exchange: Exchange, code: str, search_id: str | None) -> Outcome:
+        import anyio
+
+        turns = anyio.CapacityLimiter(MAX_CALLS_AT_ONCE)
+
+        async def answer_call(id: str, arguments: dict[str, Any]) -> tuple[Any, str]:
+            async with turns:
+                return await self._call(exchange, id, arguments, search_id)
+
+        worker = await self._take_worker()
+        exchange.limit = anyio.CancelScope()  # it stands still while a question to the user is open
+        return await worker.run(code, answer_call, exchange.limit)
+
+    async def _call(
+        self, exchange: Exchange, id: str, arguments: dict[str, Any], search_id: str | None
+    ) -> tuple[Any, str]:
+        """Make one call of a program. Returns its value and its error."""
+        import anyio
+        from mcp.shared.exceptions import MCPError
+
+        inner = ProgramExchange(exchange, may_write=self._gateway.options.run_code_writes)
+        if refusal := self._gateway.check_size(arguments):
+            return None, refusal
+        while seconds := self._gateway.buckets.take(inner.caller.name):
+            await anyio.sleep(seconds)
+        try:
+            result = await self._gateway.answer_call(inner, id, arguments, search_id)
+        except ToolscoutError as error:
+            return None, str(error)
+        except MCPError as error:
+            return None, show.clip(show.make_plain(error.message), MAX_ERROR_CHARS)
+        if inner.notes:  # said beside what the program prints, not inside the value
+            result = result.model_copy(update={"content": result.content[:-1]})
+            exchange.notes += [note for note in inner.notes if note not in exchange.notes]
+        return _read_value(result)
+
+
+def _make_answer(outcome: Outcome, notes: list[str]) -> CallToolResult:
+    """Make the answer to the agent: what the program printed, and its error."""
+    from mcp_types import CallToolResult, TextContent
+
+    texts = [outcome.output.rstrip("\n")] if outcome.output.strip() else [] if outcome.error else [NO_OUTPUT]
+    texts += [outcome.error] if outcome.error else []
+    texts += [f"Note of the gateway: {'; '.join(notes[:MAX_PROGRAM_NOTES])}."] if notes else []
+    return CallToolResult(content=[TextContent(text=text) for text in texts], is_error=bool(outcome.error))
+
+
+def _read_value(result: CallToolResult) -> tuple[Any, str]:
+    """Return what a program gets for a result: structured content, the JSON in a text, a text, or a list of parts."""
+    parts = [
+        part.text if part.type == "text" else part.model_dump(mode="json", by_alias=True) for part in result.content
+    ]
+    if result.is_error:
+        words = " ".join(part for part in parts if isinstance(part, str))
+        return None, show.clip(show.make_plain(words), MAX_ERROR_CHARS) or "the tool failed without saying why"
+    if HANDLE in (result.meta or {}):
+        return None, "the result is too large for a program: ask for less, or use call_tool and read_result"
+    if result.structured_content is not None:
+        return result.structured_content, ""
+    return (_decode(parts[0]) if len(parts) == 1 else parts), ""
+
+
+def _decode(part: Any) -> Any:
+    """Decode a text that is an object or a list in JSON. Other texts and parts stay as they are."""
+    if isinstance(part, str) and part.lstrip()[:1] in ("{", "["):
+        with suppress(ValueError, RecursionError):
+            return json.loads(part)
+    return part

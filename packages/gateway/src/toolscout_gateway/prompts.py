@@ -1,0 +1,103 @@
+"""Serves the prompts of all servers, each named `SOURCE/name`, and completes arguments of prompts and resources."""
+
+from __future__ import annotations
+
+import difflib
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from toolscout.trust.policy import Caller
+from toolscout_gateway.exchange import Exchange
+from toolscout_gateway.offers import Offers, cut_page, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcp.server.context import ServerRequestContext
+    from mcp_types import (
+        CompleteRequestParams,
+        CompleteResult,
+        GetPromptRequestParams,
+        GetPromptResult,
+        InputRequiredResult,
+        ListPromptsResult,
+        PaginatedRequestParams,
+    )
+
+    from toolscout_gateway.upstream import Upstream
+
+__all__ = ["Prompts"]
+
+
+class Prompts:
+    """Handlers of the requests for prompts and completions."""
+
+    def __init__(self, offers: Offers, identify: Callable[[Any], Caller]) -> None:
+        """Serve prompts. `identify`: returns the caller of a request, or raises an error for one too many."""
+        self.offers, self.identify = offers, identify
+
+    async def list_prompts(
+        self, context: ServerRequestContext[Any, Any], params: PaginatedRequestParams | None
+    ) -> ListPromptsResult:
+        """List the prompts of all servers under the names `SOURCE/name`."""
+        from mcp_types import ListPromptsResult
+
+        lists = await self.offers.list(self.identify(context), "prompts")
+        prompts = [
+            prompt.model_copy(update={"name": f"{source}/{prompt.name}"})
+            for source, items in lists.items()
+            for prompt in items
+        ]
+        page, cursor = cut_page(prompts, params)
+        return ListPromptsResult(prompts=page, next_cursor=cursor)
+
+    async def get_prompt(
+        self, context: ServerRequestContext[Any, Any], params: GetPromptRequestParams
+    ) -> GetPromptResult | InputRequiredResult:
+        """Get a prompt of a server."""
+        exchange = Exchange(self.identify(context), context, params)
+        return await self.offers.upstreams.relay.run(exchange, partial(self._get, exchange, params))
+
+    async def _get(self, exchange: Exchange, params: GetPromptRequestParams) -> Any:
+        from mcp_types import GetPromptRequest, GetPromptRequestParams, GetPromptResult
+
+        upstream, name = await self._locate(exchange.caller, params.name)
+        own = GetPromptRequestParams(name=name, arguments=params.arguments, _meta=exchange.meta)
+        return await self.offers.send(upstream, exchange, GetPromptRequest(params=own), GetPromptResult)
+
+    async def _locate(self, caller: Caller, name: str) -> tuple[Upstream, str]:
+        """Find the server of a prompt, and the prompt's name there. A name without a source may be unique.
+
+        Raises:
+            MCPError: if there is no such prompt. The message names the nearest one.
+        """
+        servers = {upstream.name: upstream for upstream in await self.offers.find_servers(caller, "prompts")}
+        source, _, inner = name.partition("/")
+        if inner and source in servers:
+            return servers[source], inner
+        lists = await self.offers.list(caller, "prompts", fresh=False)
+        names = [(source, prompt.name) for source, items in lists.items() for prompt in items]
+        owners = [source for source, inner in names if inner == name]
+        if len(owners) == 1:
+            return servers[owners[0]], name
+        near = [f"{owner}/{name}" for owner in owners]
+        near = near or difflib.get_close_matches(name, ["/".join(pair) for pair in names], n=1)
+        raise refuse(f"Unknown prompt: {name}" + (f". Did you mean {' or '.join(map(repr, near))}?" if near else ""))
+
+    async def complete(self, context: ServerRequestContext[Any, Any], params: CompleteRequestParams) -> CompleteResult:
+        """Complete an argument of a prompt, or a variable of a resource template."""
+        from mcp_types import CompleteRequest, CompleteResult, PromptReference
+
+        exchange = Exchange(self.identify(context), context)
+        reference: Any = params.ref
+        if isinstance(reference, PromptReference):
+            upstream, name = await self._locate(exchange.caller, reference.name)
+            reference = reference.model_copy(update={"name": name})
+        else:
+            upstream, uri = await self.offers.locate(exchange.caller, reference.uri)
+            reference = reference.model_copy(update={"uri": uri})
+        own = type(params)(ref=reference, argument=params.argument, context=params.context, _meta=exchange.meta)
+        request = CompleteRequest(params=own)
+        result: Any = await self.offers.send(upstream, exchange, request, CompleteResult)
+        completed: CompleteResult = result
+        return completed

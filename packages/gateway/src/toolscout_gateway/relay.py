@@ -1,0 +1,454 @@
+"""Relays between callers and servers what belongs to neither a request nor its answer: questions and log messages.
+
+A server of protocol 2025-11-25 or older does not say which request a question or a log message belongs to. All callers
+share its session, so such a message is passed on only if the requests under way are all of one caller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import secrets
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from contextvars import ContextVar
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from toolscout.errors import Unavailable, UserError
+from toolscout.trust.policy import Caller
+from toolscout_gateway.exchange import ANSWER_TIMEOUT_S, Exchange, name_asker, wants_level
+from toolscout_gateway.handover import CLOSED, Handover
+
+if TYPE_CHECKING:
+    import anyio.abc
+    from mcp.server.connection import Connection as ClientConnection
+    from mcp.server.context import ServerRequestContext
+    from mcp.shared.exceptions import MCPError
+    from mcp_types import (
+        ElicitRequestParams,
+        ElicitRequestURLParams,
+        ElicitResult,
+        ErrorData,
+        InputRequiredResult,
+        InputResponses,
+        LoggingMessageNotificationParams,
+    )
+    from pydantic import TypeAdapter
+
+    from toolscout.sources.mcp import Connection
+
+__all__ = ["Relay", "allow_questions", "ask_to_open", "is_question"]
+
+MAX_ROUNDS: Final = 10  # of questions in one request, as the SDK's client
+MAX_OPEN_REQUESTS: Final = 256  # requests that wait for the answer of a user, and
+MAX_OPEN_OF_PERSON: Final = 64  # of one person, so that nobody takes the place of the others
+FIRST_ROUND_PAUSE_S: Final = 0.05  # for a server that only wants to be asked again
+MAX_ROUND_PAUSE_S: Final = 0.25
+OPEN: Final = "open:"  # before the handle of a request that waits for an answer
+SERVERS_STATE: Final = "state:"  # before the state that a server wants back
+QUESTION_KEY: Final = "question"
+URL_KEY: Final = "url-"
+Result = TypeVar("Result")
+_current: ContextVar[Exchange | None] = ContextVar("toolscout_exchange", default=None)
+
+
+@dataclasses.dataclass(eq=False)
+class _Work:
+    """A request that goes on in a task of its own, and its outcome."""
+
+    exchange: Exchange
+    scope: anyio.CancelScope
+    result: Any = None
+    error: BaseException | None = None
+    ended: bool = False
+
+
+class Relay:
+    """Knows the requests under way at each server, the requests that wait for a user, and the clients' connections."""
+
+    def __init__(self, handover: Handover | None = None) -> None:
+        self.handover = handover  # None: no other gateway shares the home
+        self.group: anyio.abc.TaskGroup | None = None  # for requests that outlive their first answer
+        self.clients: dict[ClientConnection, str] = {}  # open connections with a session, and their person
+        self._under_way: defaultdict[str, list[Exchange]] = defaultdict(list)
+        self._callers: defaultdict[str, set[str]] = defaultdict(set)  # who has used the session of a server
+        self._open: dict[str, _Work] = {}
+        self._url_questions: dict[tuple[str, str], tuple[ClientConnection, str]] = {}
+
+    # --- a server's session
+
+    def attach(self, source: str, connection: Connection) -> None:
+        """Listen to a server's questions and log messages, and tell it what each caller's client can do."""
+        self._callers.pop(source, None)
+        connection.listen(
+            partial(self._answer_question, source, connection), partial(self._pass_log, source, connection)
+        )
+        _stamp_capabilities(connection)
+
+    @contextlib.contextmanager
+    def follow(self, source: str, exchange: Exchange) -> Iterator[None]:
+        """Note that a server works on a request inside this context."""
+        self._under_way[source].append(exchange)
+        self._callers[source].add(exchange.caller.person)
+        token = _current.set(exchange)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+            self._under_way[source].remove(exchange)
+
+    def _find_exchange(self, source: str) -> Exchange | str:
+        """Find the newest request of the one caller whom a server can mean, or say why there is none."""
+        exchanges = self._under_way[source]
+        if not exchanges:
+            return "No request is under way, so nobody can be asked."
+        if len({exchange.caller.person for exchange in exchanges}) > 1:
+            return "Several callers use this server now, and the question does not say whom it is for. Ask later."
+        return exchanges[-1]
+
+    async def _answer_question(
+        self, source: str, connection: Connection, params: ElicitRequestParams
+    ) -> ElicitResult | ErrorData:
+        """Answer a question that a server asks in the middle of a request."""
+        from mcp_types import INVALID_REQUEST, ErrorData
+
+        exchange = self._find_exchange(source)
+        if isinstance(exchange, str):
+            return ErrorData(code=INVALID_REQUEST, message=exchange)
+        if params.mode == "url" and params.elicitation_id and exchange.context is not None:
+            params = self._follow_url(source, params, exchange.context.session._connection)
+        return await exchange.ask(_prepare(source, connection, params))
+
+    def _follow_url(
+        self, source: str, params: ElicitRequestURLParams, client: ClientConnection
+    ) -> ElicitRequestURLParams:
+        """Note whom to tell when a URL was opened. Returns the question with an id that no other question has.
+
+        Each server chooses its own ids, and a client sees the questions of several servers.
+        """
+        id = secrets.token_urlsafe(16)
+        self._url_questions[source, params.elicitation_id or ""] = client, id
+        while len(self._url_questions) > MAX_OPEN_REQUESTS:
+            del self._url_questions[next(iter(self._url_questions))]
+        return params.model_copy(update={"elicitation_id": id})
+
+    async def _pass_log(self, source: str, connection: Connection, params: LoggingMessageNotificationParams) -> None:
+        """Pass a log message of a server on to the one caller whom it can concern."""
+        data = connection.cover.value(params.data)
+        params = params.model_copy(update={"data": data, "logger": params.logger or _name_source(source)})
+        exchange = self._find_exchange(source)
+        if isinstance(exchange, Exchange) and await exchange.write_log(params):
+            return
+        callers = self._callers[source]
+        if self._under_way[source] or len(callers) != 1:
+            return
+        message = params.model_dump(by_alias=True, mode="json", exclude_none=True)
+        for client, name in list(self.clients.items()):
+            if name in callers and wants_level(client.state, params.level):
+                await client.notify("notifications/message", message)
+
+    async def pass_completion(self, source: str, elicitation_id: str) -> None:
+        """Tell the client that its user has finished what a question of a session asked them to do at a URL."""
+        if (asked := self._url_questions.pop((source, elicitation_id), None)) is not None:
+            client, id = asked
+            await client.notify("notifications/elicitation/complete", {"elicitationId": id})
+
+    # --- requests of callers
+
+    async def run(self, exchange: Exchange, work: Callable[[], Awaitable[Result]]) -> Result | InputRequiredResult:
+        """Run a request, or go on with one that waited for an answer.
+
+        A server may ask in the middle of its work, while the caller's protocol wants an answer to its request first.
+        Then the work goes on in a task of its own until the caller sends the request again.
+
+        Args:
+            exchange: the request.
+            work: does the request. Its outcome is returned, at once or in a later round.
+
+        Raises:
+            Unavailable: if the question is no longer open, or too many are.
+        """
+        import anyio
+
+        if exchange.state is not None and exchange.state.startswith(OPEN):
+            resumed: Result = await self._resume(exchange, exchange.state.removeprefix(OPEN))
+            return resumed
+        if self.group is None or not exchange.may_be_asked:
+            return await work()
+        running = _Work(exchange, anyio.CancelScope())
+        self.group.start_soon(self._run_work, running, work)
+        result: Result = await self._await_work(running)
+        return result
+
+    async def _run_work(self, running: _Work, work: Callable[[], Awaitable[Any]]) -> None:
+        """Do a request in a task of its own, and keep its outcome."""
+        try:
+            with running.scope:
+                running.result = await work()
+        except Exception as error:  # raised again where the caller waits
+            running.error = error
+        finally:
+            running.ended = True
+            running.exchange.changed.set()
+
+    async def _await_work(self, running: _Work) -> Any:
+        """Wait for the outcome of a request, or for its next question."""
+        import anyio
+        from mcp_types import ElicitRequest, InputRequiredResult
+
+        exchange = running.exchange
+        try:
+            await exchange.changed.wait()
+        except anyio.get_cancelled_exc_class():
+            running.scope.cancel()  # the caller gave the request up
+            raise
+        if running.error is not None:
+            raise running.error
+        if running.ended:
+            if running.result is None:
+                raise Unavailable("the request was given up: send it again")
+            return running.result
+        assert exchange.question is not None
+        n_open_of_person = sum(other.exchange.caller.person == exchange.caller.person for other in self._open.values())
+        if len(self._open) >= MAX_OPEN_REQUESTS or n_open_of_person >= MAX_OPEN_OF_PERSON:
+            running.scope.cancel()
+            raise Unavailable("too many requests wait for the answers of users: try again later")
+        handle = secrets.token_urlsafe(16)
+        self._open[handle] = running
+        exchange.context = None
+        assert self.group is not None
+        self.group.start_soon(self._expire, handle, running)
+        if self.handover is not None:
+            is_open, go_on = partial(self._open.__contains__, handle), partial(self._go_on, handle, None)
+            await self.group.start(self.handover.wait, handle, exchange.caller, is_open, go_on)
+        question = ElicitRequest(params=exchange.question.params)
+        return InputRequiredResult(input_requests={QUESTION_KEY: question}, request_state=OPEN + handle)
+
+    async def _expire(self, handle: str, running: _Work) -> None:
+        """Give up a request whose caller does not come back. Its question has been cancelled by then."""
+        import anyio
+
+        question = running.exchange.question
+        assert question is not None
+        with anyio.move_on_after(ANSWER_TIMEOUT_S):
+            await question.answered.wait()
+            return
+        if self._open.pop(handle, None) is not None:
+            running.scope.cancel()
+
+    async def _resume(self, exchange: Exchange, handle: str) -> Any:
+        """Go on with a request that waited for an answer, here or in another gateway of the home."""
+        from mcp_types import ElicitResult
+
+        answer = (exchange.responses or {}).get(QUESTION_KEY)
+        answer = answer if isinstance(answer, ElicitResult) else ElicitResult(action="cancel")
+        running = self._open.get(handle)
+        if running is None and self.handover is not None:
+            return await self.handover.pass_on(handle, exchange.caller, answer)
+        if running is None or not _is_same(running.exchange.caller, exchange.caller):
+            raise Unavailable(CLOSED)
+        return await self._go_on(handle, exchange.context, answer)
+
+    async def _go_on(self, handle: str, context: ServerRequestContext[Any, Any] | None, answer: ElicitResult) -> Any:
+        """Go on with an open request. `context`: the request that waits for its outcome, if that came here."""
+        import anyio
+
+        running = self._open.pop(handle, None)
+        if running is None:
+            raise Unavailable(CLOSED)
+        waiting = running.exchange
+        question = waiting.question
+        assert question is not None
+        waiting.context, waiting.question = context, None
+        if not running.ended:
+            waiting.changed = anyio.Event()
+        question.answer = answer
+        question.answered.set()
+        return await self._await_work(running)
+
+    async def drive(
+        self,
+        source: str,
+        connection: Connection,
+        exchange: Exchange,
+        send: Callable[[InputResponses | None, str | None], Awaitable[Result | InputRequiredResult]],
+    ) -> Result | InputRequiredResult:
+        """Send a request to a server, and again after each question that it answers the request with.
+
+        A caller whose protocol has such answers gets them, and sends the request again. Others are asked here.
+
+        Raises:
+            UserError: if the server asks what the caller's client cannot show.
+            Unavailable: if the server asks without end.
+        """
+        import anyio
+        from mcp_types import ElicitRequest, InputRequiredResult
+        from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+        state = exchange.state.removeprefix(SERVERS_STATE) if exchange.state is not None else None
+        responses = exchange.responses
+        if connection.client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            _check_opened(responses)
+            responses = None
+        result, pause = await send(responses, state), FIRST_ROUND_PAUSE_S
+        for _ in range(MAX_ROUNDS):
+            if not isinstance(result, InputRequiredResult):
+                return result
+            questions = _prepare_all(source, connection, exchange, result)
+            state = result.request_state
+            if exchange.answers_again:
+                requests: dict[str, Any] = {key: ElicitRequest(params=params) for key, params in questions.items()}
+                own_state = None if state is None else SERVERS_STATE + state
+                return result.model_copy(update={"input_requests": requests or None, "request_state": own_state})
+            answers = await _ask_all(source, exchange, questions)
+            if not questions:
+                await anyio.sleep(pause)
+                pause = min(2 * pause, MAX_ROUND_PAUSE_S)
+            result = await send(answers or None, state)
+        raise Unavailable(f"server {source!r} asked more than {MAX_ROUNDS} times and was not satisfied")
+
+    def close(self) -> None:
+        """Give up every request that outlived its first answer."""
+        if self.group is not None:
+            self.group.cancel_scope.cancel()
+
+    async def admit(self, context: ServerRequestContext[Any, Any], person: str) -> None:
+        """Note a client whose session has begun, with the person who calls."""
+        client = context.session._connection
+        self.clients[client] = person
+        client.exit_stack.callback(self.clients.pop, client, None)
+
+    async def tell_clients(self, method: str) -> None:
+        """Send a notification without content to every client that has a session."""
+        for client in list(self.clients):
+            await client.notify(method, None)
+
+
+def _is_same(caller: Caller, other: Caller) -> bool:
+    """Return whether two requests come from one person with the same rights. Their tokens may differ."""
+    return (caller.person, caller.rules) == (other.person, other.rules)
+
+
+def is_question(result: object) -> bool:
+    """Return whether a result is a question, which ends a round and not the request."""
+    return getattr(result, "result_type", None) == "input_required"
+
+
+@cache
+def allow_questions(result_type: Any) -> TypeAdapter[Any]:
+    """Return the type of a result or of a question in its place."""
+    from mcp_types import InputRequiredResult
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(result_type | InputRequiredResult)
+
+
+def ask_to_open(error: MCPError, exchange: Exchange) -> InputRequiredResult | None:
+    """Return the question that asks a user to open the URLs which a server named in an error, or None.
+
+    A caller of protocol 2025-11-25 gets the error as it is.
+
+    Raises:
+        MCPError: the error, for a caller who understands it.
+    """
+    from mcp.shared.exceptions import UrlElicitationRequiredError
+    from mcp_types import URL_ELICITATION_REQUIRED, ElicitRequest, InputRequiredResult
+    from pydantic import ValidationError
+
+    if error.code != URL_ELICITATION_REQUIRED or not exchange.can_ask("url"):
+        return None
+    if not exchange.answers_again:
+        raise error
+    try:
+        urls = UrlElicitationRequiredError.from_error(error.error).elicitations
+    except ValidationError:
+        return None
+    return InputRequiredResult(
+        input_requests={f"{URL_KEY}{number}": ElicitRequest(params=params) for number, params in enumerate(urls)}
+    )
+
+
+def _check_opened(responses: InputResponses | None) -> None:
+    """Check the answers to `ask_to_open`.
+
+    Raises:
+        UserError: the user does not want to open the URLs.
+    """
+    if any(getattr(answer, "action", "") != "accept" for answer in (responses or {}).values()):
+        raise UserError("the user did not open the page that the tool needs: ask them before you call it again")
+
+
+def _prepare_all(
+    source: str, connection: Connection, exchange: Exchange, result: InputRequiredResult
+) -> dict[str, ElicitRequestParams]:
+    """Return the questions of a round, as the caller's user gets them.
+
+    Raises:
+        UserError: if the caller's client cannot show one.
+    """
+    from mcp_types import ElicitRequest
+
+    questions: dict[str, ElicitRequestParams] = {}
+    for key, request in (result.input_requests or {}).items():
+        if not isinstance(request, ElicitRequest) or not exchange.can_ask(request.params.mode):
+            raise UserError(
+                f"server {source!r} needs an answer ({request.method}) that your client cannot give: use a "
+                "client that shows questions to its user (elicitation)"
+            )
+        questions[key] = _prepare(source, connection, request.params)
+    return questions
+
+
+async def _ask_all(source: str, exchange: Exchange, questions: dict[str, ElicitRequestParams]) -> dict[str, Any]:
+    """Ask the caller's user one question after the other. Returns the answers.
+
+    Raises:
+        UserError: if the caller's client refuses.
+    """
+    from mcp_types import ErrorData
+
+    answers: dict[str, Any] = {}
+    for key, params in questions.items():
+        answer = await exchange.ask(params)
+        if isinstance(answer, ErrorData):
+            raise UserError(f"server {source!r} asked, and your client answered: {answer.message}")
+        answers[key] = answer
+    return answers
+
+
+def _prepare(source: str, connection: Connection, params: ElicitRequestParams) -> ElicitRequestParams:
+    """Name the server in its question, and cover credentials in it."""
+    if connection.cover.finds(params.model_dump_json(by_alias=True)):
+        params = type(params).model_validate(connection.cover.value(params.model_dump(by_alias=True, mode="json")))
+    return name_asker(_name_source(source), params)
+
+
+def _name_source(key: str) -> str:
+    """Return the source in the key of a session, which may name a caller too."""
+    return key.partition("\n")[0]
+
+
+# --- parts of the SDK without a public interface ----------------------------------------------------------------------
+
+
+def _stamp_capabilities(connection: Connection) -> None:
+    """Send a caller's own capabilities with its requests. From protocol 2026-07-28 on every request carries them."""
+    from mcp_types import CLIENT_CAPABILITIES_META_KEY
+    from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+    session = connection.client.session
+    if session.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+        return
+    stamp = session._stamp
+
+    def stamp_caller(data: dict[str, Any], options: Any) -> None:
+        stamp(data, options)
+        exchange = _current.get()
+        if exchange is not None:
+            meta = data["params"]["_meta"]
+            declared = {key: value for key, value in meta[CLIENT_CAPABILITIES_META_KEY].items() if key != "elicitation"}
+            own = exchange.elicitation
+            meta[CLIENT_CAPABILITIES_META_KEY] = declared if own is None else {**declared, "elicitation": own}
+
+    session._stamp = stamp_caller

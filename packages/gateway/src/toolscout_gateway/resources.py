@@ -1,0 +1,242 @@
+"""Serves the resources of all servers under their own URIs, and passes on that they changed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from toolscout.errors import Unavailable
+from toolscout.trust.policy import Caller
+from toolscout_gateway.exchange import Exchange
+from toolscout_gateway.offers import Offers, cut_page, qualify, qualify_uri
+
+if TYPE_CHECKING:
+    import anyio
+    from mcp.server.connection import Connection as ClientConnection
+    from mcp.server.context import ServerRequestContext
+    from mcp.server.subscriptions import ListenHandler, SubscriptionBus
+    from mcp_types import (
+        EmptyResult,
+        InputRequiredResult,
+        ListResourcesResult,
+        ListResourceTemplatesResult,
+        PaginatedRequestParams,
+        ReadResourceRequestParams,
+        ReadResourceResult,
+        SubscribeRequestParams,
+        SubscriptionsListenRequestParams,
+        SubscriptionsListenResult,
+        UnsubscribeRequestParams,
+    )
+
+    from toolscout.sources.mcp import Connection
+    from toolscout_gateway.exchange import ServerSession
+
+__all__ = ["Resources", "Subscriptions"]
+
+MAX_SUBSCRIPTIONS: Final = 1_000  # of one client
+Place = tuple[str, str]  # source and URI of a resource
+
+
+class Resources:
+    """Handlers of the requests for resources."""
+
+    def __init__(self, offers: Offers, identify: Callable[[Any], Caller]) -> None:
+        """Serve resources. `identify`: returns the caller of a request, or raises an error for one too many."""
+        self.offers, self.identify = offers, identify
+
+    async def list_resources(
+        self, context: ServerRequestContext[Any, Any], params: PaginatedRequestParams | None
+    ) -> ListResourcesResult:
+        """List the resources of all servers."""
+        from mcp_types import ListResourcesResult
+
+        lists = await self.offers.list(self.identify(context), "resources")
+        page, cursor = cut_page(qualify(lists), params)
+        return ListResourcesResult(resources=page, next_cursor=cursor)
+
+    async def list_templates(
+        self, context: ServerRequestContext[Any, Any], params: PaginatedRequestParams | None
+    ) -> ListResourceTemplatesResult:
+        """List the resource templates of all servers."""
+        from mcp_types import ListResourceTemplatesResult
+
+        lists = await self.offers.list(self.identify(context), "templates")
+        page, cursor = cut_page([template for items in lists.values() for template in items], params)
+        return ListResourceTemplatesResult(resource_templates=page, next_cursor=cursor)
+
+    async def read_resource(
+        self, context: ServerRequestContext[Any, Any], params: ReadResourceRequestParams
+    ) -> ReadResourceResult | InputRequiredResult:
+        """Read a resource of a server."""
+        exchange = Exchange(self.identify(context), context, params)
+        return await self.offers.upstreams.relay.run(exchange, partial(self._read, exchange, params.uri))
+
+    async def _read(self, exchange: Exchange, uri: str) -> Any:
+        from mcp_types import ReadResourceRequest, ReadResourceRequestParams, ReadResourceResult
+
+        upstream, uri = await self.offers.locate(exchange.caller, uri)
+        own = ReadResourceRequestParams(uri=uri, _meta=exchange.meta)
+        return await self.offers.send(upstream, exchange, ReadResourceRequest(params=own), ReadResourceResult)
+
+
+class Subscriptions:
+    """Passes on that resources changed, to the clients that subscribed to them.
+
+    One subscription at a server serves all clients. It is renewed when the server's session begins again.
+    """
+
+    def __init__(self, offers: Offers, identify: Callable[[Any], Caller], bus: SubscriptionBus) -> None:
+        """Serve subscriptions. `bus`: tells clients of protocol 2026-07-28 and later."""
+        from mcp.server.subscriptions import ListenHandler
+
+        self.offers, self.identify, self.bus = offers, identify, bus
+        self._listen: ListenHandler = ListenHandler(bus)
+        self._uses: Counter[Place] = Counter()
+        self._scopes: dict[Place, anyio.CancelScope] = {}  # of the streams at servers of protocol 2026-07-28
+        self._clients: dict[ClientConnection, dict[Place, str]] = {}  # with the URI as the client gave it
+
+    # --- clients
+
+    async def subscribe(self, context: ServerRequestContext[Any, Any], params: SubscribeRequestParams) -> EmptyResult:
+        """Subscribe a client with a session to a resource."""
+        from mcp_types import EmptyResult
+
+        upstream, uri = await self.offers.locate(self.identify(context), params.uri)
+        client, place = context.session._connection, (upstream.key, uri)
+        if client not in self._clients:
+            self._clients[client] = {}
+            client.exit_stack.push_async_callback(self._forget, client)
+        places = self._clients[client]
+        if place not in places and len(places) < MAX_SUBSCRIPTIONS:
+            places[place] = params.uri
+            await self._add(place)
+        return EmptyResult()
+
+    async def unsubscribe(
+        self, context: ServerRequestContext[Any, Any], params: UnsubscribeRequestParams
+    ) -> EmptyResult:
+        """End the subscription of a client with a session."""
+        from mcp_types import EmptyResult
+
+        places = self._clients.get(context.session._connection, {})
+        for place in [place for place, uri in places.items() if uri == params.uri]:
+            del places[place]
+            await self._remove(place)
+        return EmptyResult()
+
+    async def _forget(self, client: ClientConnection) -> None:
+        for place in self._clients.pop(client, {}):
+            await self._remove(place)
+
+    async def listen(
+        self, context: ServerRequestContext[Any, Any], params: SubscriptionsListenRequestParams
+    ) -> SubscriptionsListenResult:
+        """Serve a stream of changes. Resources that the caller may not read are left out of it."""
+        from mcp.shared.exceptions import MCPError
+
+        caller, places = self.identify(context), {}
+        for uri in (params.notifications.resource_subscriptions or ())[:MAX_SUBSCRIPTIONS]:
+            with contextlib.suppress(MCPError):
+                upstream, own = await self.offers.locate(caller, uri)
+                places[uri] = upstream.key, own
+        wanted = params.notifications.model_copy(update={"resource_subscriptions": list(places) or None})
+        try:
+            for place in places.values():
+                await self._add(place)
+            return await self._listen(context, params.model_copy(update={"notifications": wanted}))
+        finally:
+            with _shield():
+                for place in places.values():
+                    await self._remove(place)
+
+    async def pass_update(self, source: str, uri: str) -> None:
+        """Tell the subscribed clients that a resource changed. It may be a part of the one they subscribed to."""
+        from mcp.server.subscriptions import ResourceUpdated
+
+        for client, places in list(self._clients.items()):
+            for place, known_uri in list(places.items()):
+                if place[0] == source and uri.startswith(place[1]):
+                    shown = known_uri if place[1] == uri else uri
+                    await client.notify("notifications/resources/updated", {"uri": shown})
+        await self.bus.publish(ResourceUpdated(uri))
+        await self.bus.publish(ResourceUpdated(qualify_uri(source.partition("\n")[0], uri)))
+
+    # --- servers
+
+    async def _add(self, place: Place) -> None:
+        self._uses[place] += 1
+        self.offers.upstreams.followed[place[0]] += 1
+        upstream = self.offers.upstreams.find_session(place[0])
+        if self._uses[place] == 1 and upstream is not None:
+            with contextlib.suppress(Unavailable):
+                await self._open(upstream, await upstream.wait_ready(), place[1])
+
+    async def _remove(self, place: Place) -> None:
+        self._uses[place] -= 1
+        self.offers.upstreams.followed[place[0]] -= 1
+        if self._uses[place] > 0:
+            return
+        del self._uses[place]
+        if scope := self._scopes.pop(place, None):
+            scope.cancel()
+        upstream = self.offers.upstreams.find_session(place[0])
+        if upstream is not None and upstream.settled:
+            with contextlib.suppress(Unavailable):
+                await self._close(await upstream.wait_ready(), place[1])
+
+    async def renew(self, upstream: ServerSession, connection: Connection) -> None:
+        """Subscribe again at a server whose session has just begun."""
+        for source, uri in list(self._uses):
+            if source == upstream.key:
+                await self._open(upstream, connection, uri)
+
+    async def _open(self, upstream: ServerSession, connection: Connection, uri: str) -> None:
+        """Subscribe to a resource at its server. A server that has no subscriptions is left alone."""
+        from mcp.shared.exceptions import MCPError
+        from mcp_types import EmptyResult, SubscribeRequest, SubscribeRequestParams
+        from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+        capability = connection.client.server_capabilities.resources
+        if capability is None or not capability.subscribe:
+            return
+        group = self.offers.upstreams.relay.group
+        if connection.client.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            if group is not None:
+                group.start_soon(self._follow, upstream.key, connection, uri)
+            return
+        with contextlib.suppress(MCPError):
+            request = SubscribeRequest(params=SubscribeRequestParams(uri=uri))
+            await connection.client.session.send_request(request, EmptyResult)
+
+    async def _follow(self, source: str, connection: Connection, uri: str) -> None:
+        """Keep a stream of changes of a resource open. The session's handler of messages gets the changes too."""
+        import anyio
+        from mcp.client.subscriptions import SubscriptionLost
+        from mcp.shared.exceptions import MCPError
+
+        with anyio.CancelScope() as self._scopes[source, uri], contextlib.suppress(MCPError, SubscriptionLost):
+            async with connection.client.listen(resource_subscriptions=[uri]) as changes:
+                async for _ in changes:
+                    pass
+
+    async def _close(self, connection: Connection, uri: str) -> None:
+        """Unsubscribe from a resource at an older server. At newer ones the end of the stream does that (`_follow`)."""
+        from mcp.shared.exceptions import MCPError
+        from mcp_types import EmptyResult, UnsubscribeRequest, UnsubscribeRequestParams
+        from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+        if connection.client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            with contextlib.suppress(MCPError):
+                request = UnsubscribeRequest(params=UnsubscribeRequestParams(uri=uri))
+                await connection.client.session.send_request(request, EmptyResult)
+
+
+def _shield() -> contextlib.AbstractContextManager[Any]:
+    """Shield the goodbye to a server from the cancellation of its stream, for at most five seconds."""
+    import anyio
+
+    return anyio.move_on_after(5, shield=True)

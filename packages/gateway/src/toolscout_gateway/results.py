@@ -1,0 +1,390 @@
+"""Cuts results to a budget of tokens. The entire result stays in a file for a day, and a handle reads it.
+
+The answer says what was left out. Only the caller who made the call can read its handle.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from toolscout.errors import NotFound, StoreError, Unavailable
+from toolscout.location import Home, find_shared
+from toolscout.sources.json_stream import JsonPath
+from toolscout.sources.mcp_limits import PARTIAL, SPILL, SPLIT_BYTES, Spill, SpilledPart
+from toolscout.trust.private_files import make_private_folder, open_private, replace_file, tighten
+from toolscout.trust.redaction import Cover
+from toolscout_gateway.handles import fetch_result, put_result
+from toolscout_gateway.result_cut import NOTE_TOKENS, BlockCutter, prune_value
+from toolscout_gateway.text import BYTES_PER_TOKEN, count_tokens
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolRequestParams, CallToolResult
+
+__all__ = ["DETAIL", "HANDLE", "LEFT_OUT", "Results", "StoredPart", "StoredResult", "wants_everything"]
+
+KEEP_RESULTS_S: Final = 86_400.0
+MAX_RESULTS_BYTES: Final = 4 * 2**30  # of all results in the home; the oldest are removed first
+MAX_ENTIRE_BYTES: Final = 16 * 2**20  # of a result that is sent whole to a caller who asks for that
+MAX_MEDIA_BYTES: Final = 5 * 2**20  # of a picture or a sound, as base64
+PURGE_PAUSE_S: Final = 60.0
+COPY_BYTES: Final = 2**18
+MAX_NAMED_PARTS: Final = 5
+MAX_LISTED_PARTS: Final = 50
+DETAIL: Final = "toolscout/detail"  # key in `_meta` of a call; `full` asks for the entire result
+HANDLE: Final = "toolscout/result"  # key in `_meta` of a result that was cut
+LEFT_OUT: Final = "toolscout_left_out"  # key in structured content that was cut
+_log: Final = logging.getLogger("toolscout.gateway.results")
+_HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{16}")
+
+
+def wants_everything(params: CallToolRequestParams, arguments: Mapping[str, Any]) -> bool:
+    """Return whether a call asks for its entire result: by `detail` of call_tool, or in `_meta` for a pinned tool."""
+    meta: Any = params.meta or {}
+    detail = arguments.get("detail") if params.name == "call_tool" else None
+    return "full" in (detail, meta.get(DETAIL))
+
+
+class StoredPart(msgspec.Struct, frozen=True):
+    """One value of a stored result: its path, whether it is a text or JSON, and where its bytes are."""
+
+    path: str
+    is_text: bool
+    start: int
+    size: int
+
+
+class StoredResult(msgspec.Struct, frozen=True):
+    """What is written beside the bytes of a result.
+
+    Attributes:
+        caller: name of the caller who made the call.
+        tool: id of the tool.
+        at: when the call ended, in seconds since the epoch.
+        parts: the values of the result.
+    """
+
+    caller: str
+    tool: str
+    at: float
+    parts: list[StoredPart]
+
+    @property
+    def size(self) -> int:
+        """The bytes of all parts."""
+        return sum(part.size for part in self.parts)
+
+
+class Results:
+    """The results of calls: cut for the answer, and stored for a day.
+
+    Attributes:
+        folder: where they are stored. Only its owner can enter it.
+        budget: tokens of an answer. Its content and its structured content each keep to it.
+    """
+
+    def __init__(self, folder: Path, budget: int, home: Home | None = None) -> None:
+        self.folder, self.budget = folder, budget
+        self._shared = find_shared(home) if home is not None else None  # where other replicas find the results too
+        self._purged_at = float("-inf")
+
+    def within(self, budget: int | None) -> Results:
+        """Return the same results with another budget. None: this one."""
+        other = copy.copy(self)
+        other.budget = budget or self.budget
+        return other
+
+    def fits(self, result: CallToolResult) -> bool:
+        """Return whether a result is within the budget, so that it can be passed on unchanged."""
+        if result.structured_content is not None and _count(result.structured_content) > self.budget:
+            return False
+        spent = media = 0
+        for block in result.content:
+            if block.type in ("image", "audio"):
+                media += len(block.data)
+            else:
+                spent += count_tokens(block.text) if block.type == "text" else _count(_dump(block))
+        return spent <= self.budget and media <= MAX_MEDIA_BYTES
+
+    def fit(
+        self, result: CallToolResult, spill: Spill | None, *, caller: str, tool: str, cover: Cover, everything: bool
+    ) -> CallToolResult:
+        """Cut a result to the budget and store it. This reads and writes files.
+
+        Args:
+            result: as the server gave it. Values that are in a file are empty in it.
+            spill: the file with its large values, or None. It is moved or removed.
+            caller: name of the caller.
+            tool: id of the tool.
+            cover: covers credentials in the file. In `result` they are covered already.
+            everything: whether the caller wants the entire result. It comes back whole if it has at most 16 MiB.
+
+        Raises:
+            Unavailable: if the result cannot be stored.
+        """
+        if spill is not None:
+            meta = {key: value for key, value in (result.meta or {}).items() if key != SPILL}
+            result = result.model_copy(update={"meta": meta or None})
+        elif everything or self.fits(result):
+            return result
+        try:
+            handle, stored = self._store(result, spill, caller, tool, cover)
+            with open(self.folder / f"{handle}.data", "rb") as data:
+                if everything and stored.size <= MAX_ENTIRE_BYTES:
+                    entire = _fill_in(result, stored, data)
+                    self._remove(handle)
+                    return entire
+                self._share(handle)
+                return self._cut(result, handle, stored, data, everything)
+        except OSError as error:
+            raise Unavailable(
+                f"{tool} was called, but its result is too large for one answer and cannot be written to "
+                f"{self.folder}: {error.strerror}. Make room there, or raise gateway_result_budget"
+            ) from None
+        finally:
+            if spill is not None:
+                spill.file.unlink(missing_ok=True)
+
+    def load(self, caller: str, handle: str) -> StoredResult:
+        """Return what is known of a stored result, for the caller who made the call.
+
+        Raises:
+            NotFound: for every other handle. The message reveals nothing.
+        """
+        if _HANDLE.fullmatch(handle):
+            self._fetch(handle)
+            with suppress(OSError, msgspec.MsgspecError):
+                stored = msgspec.json.decode((self.folder / f"{handle}.json").read_bytes(), type=StoredResult)
+                if stored.caller == caller and time.time() - stored.at < KEEP_RESULTS_S:
+                    return stored
+        raise NotFound(
+            "You have no result under this handle. A result is kept for a day, for the caller who made the call: "
+            "call the tool again"
+        )
+
+    def _share(self, handle: str) -> None:
+        """Store a result in the home, so that every replica can read it. Without the database this one alone can."""
+        if self._shared is None:
+            return
+        about = (self.folder / f"{handle}.json").read_bytes()
+        try:
+            put_result(self._shared, handle, about, self.folder / f"{handle}.data", KEEP_RESULTS_S)
+        except StoreError as error:
+            _log.warning("A result can be read from this machine only: %s", error)
+
+    def _fetch(self, handle: str) -> None:
+        """Bring a result of another replica to this machine.
+
+        Raises:
+            StoreError: if the database does not answer.
+        """
+        if self._shared is None or (self.folder / f"{handle}.json").exists():
+            return
+        partial = self.folder / f"{secrets.token_urlsafe(12)}{PARTIAL}"
+        try:
+            about = fetch_result(self._shared, handle, partial)
+            if about is not None:
+                partial.replace(self.folder / f"{handle}.data")
+                replace_file(self.folder / f"{handle}.json", about)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def open(self, handle: str) -> IO[bytes]:
+        """Open the bytes of a stored result."""
+        return open(self.folder / f"{handle}.data", "rb")
+
+    def purge_if_due(self) -> None:
+        """Remove old results, at most once a minute."""
+        if time.monotonic() - self._purged_at > PURGE_PAUSE_S:
+            self.purge()
+
+    def purge(self) -> None:
+        """Remove results that are a day old, and the oldest ones if all take too much room."""
+        self._purged_at = time.monotonic()
+        if not self.folder.is_dir():
+            return
+        now, kept = time.time(), 0
+        entries = sorted((entry.stat().st_mtime, entry.stat().st_size, entry.name) for entry in self._list_files())
+        for changed, size, name in reversed(entries):
+            kept += size
+            if now - changed >= KEEP_RESULTS_S or kept > MAX_RESULTS_BYTES:
+                (self.folder / name).unlink(missing_ok=True)
+
+    def _list_files(self) -> Iterator[os.DirEntry[str]]:
+        with os.scandir(self.folder) as entries:
+            yield from (entry for entry in entries if entry.name.endswith((".data", ".json", PARTIAL)))
+
+    # --- storing
+
+    def _store(
+        self, result: CallToolResult, spill: Spill | None, caller: str, tool: str, cover: Cover
+    ) -> tuple[str, StoredResult]:
+        """Write the values of a result under a new handle."""
+        make_private_folder(self.folder)
+        tighten(self.folder)
+        self.purge_if_due()
+        handle = secrets.token_urlsafe(12)
+        path = self.folder / f"{handle}.data"
+        parts: list[StoredPart] = []
+        if spill is not None and not cover:
+            spill.file.replace(path)
+            parts = [StoredPart(_show_path(part.path), *part[1:]) for part in spill.parts]
+        else:
+            values = _list_values(result) if spill is None else _cover_file(spill, cover)
+            with open(open_private(path, os.O_WRONLY | os.O_EXCL), "wb") as file:
+                for place, is_text, pieces in values:
+                    start = file.tell()
+                    for piece in pieces:
+                        file.write(piece)
+                    parts.append(StoredPart(_show_path(place), is_text, start, file.tell() - start))
+        stored = StoredResult(caller, tool, time.time(), parts)
+        with open(open_private(self.folder / f"{handle}.json", os.O_WRONLY | os.O_EXCL), "wb") as file:
+            file.write(msgspec.json.encode(stored))
+        return handle, stored
+
+    def _remove(self, handle: str) -> None:
+        for suffix in ("data", "json"):
+            (self.folder / f"{handle}.{suffix}").unlink(missing_ok=True)
+
+    # --- cutting
+
+    def _cut(
+        self, result: CallToolResult, handle: str, stored: StoredResult, data: IO[bytes], everything: bool
+    ) -> CallToolResult:
+        """Build the answer: the beginning of each part within the budget, and a note on the rest."""
+        from mcp_types import TextContent
+
+        parts = {part.path: part for part in stored.parts}
+        room = (self.budget - NOTE_TOKENS) * BYTES_PER_TOKEN
+        cutter = BlockCutter(room, MAX_MEDIA_BYTES, _read_with(parts, data))
+        content = [cut for index, block in enumerate(result.content) if (cut := cutter.cut(index, block)) is not None]
+        structured, left_out = self._cut_structured(result, parts.get("structuredContent"), data, room)
+        note = _write_note(handle, [*cutter.left_out, *left_out], self.budget, everything)
+        if structured is not None and left_out and isinstance(structured, dict):
+            structured = {**structured, LEFT_OUT: {"handle": handle, "note": note}}
+        listed = [{"path": part.path, "bytes": part.size} for part in stored.parts[:MAX_LISTED_PARTS]]
+        meta = {**(result.meta or {}), HANDLE: {"handle": handle, "parts": listed, "kept_seconds": int(KEEP_RESULTS_S)}}
+        if cutter.left_out or left_out:
+            content.append(TextContent(text=note))
+        changes = {"content": content, "structured_content": structured, "meta": meta}
+        return result.model_copy(update=changes)
+
+    @staticmethod
+    def _cut_structured(
+        result: CallToolResult, part: StoredPart | None, data: IO[bytes], room: int
+    ) -> tuple[Any, list[str]]:
+        """Return the structured content within `room` bytes, and what was left out."""
+        if part is None:
+            return result.structured_content, []
+        if part.size > SPLIT_BYTES:
+            return {}, [f"structuredContent ({part.size:,} bytes)"]
+        value = result.structured_content
+        if not value:  # its values are in the file
+            data.seek(part.start)
+            value = msgspec.json.decode(data.read(part.size))
+        left_out: list[str] = []
+        return prune_value(value, room, "structuredContent", left_out), left_out
+
+
+def _count(value: Any) -> int:
+    try:
+        return count_tokens(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return count_tokens(repr(value))  # it holds numbers beyond 64 bits, or is too deep
+
+
+def _dump(block: Any) -> dict[str, Any]:
+    dumped: dict[str, Any] = block.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return dumped
+
+
+def _show_path(path: JsonPath) -> str:
+    return ".".join(map(str, path))
+
+
+def _list_values(result: CallToolResult) -> Iterator[tuple[JsonPath, bool, Sequence[bytes]]]:
+    """Yield the values of a result in memory: path, whether it is a text, and its bytes."""
+    for index, block in enumerate(result.content):
+        for place in ("text", "data"):
+            if isinstance(text := getattr(block, place, None), str):
+                yield ("content", index, place), True, [text.encode("utf-8", "replace")]
+        if block.type == "resource":
+            for place in ("text", "blob"):
+                if isinstance(text := getattr(block.resource, place, None), str):
+                    yield ("content", index, "resource", place), True, [text.encode("utf-8", "replace")]
+    if result.structured_content is not None:
+        yield ("structuredContent",), False, [_encode(result.structured_content)]
+
+
+def _encode(value: Any) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError):
+        import json
+
+        return json.dumps(value).encode("utf-8", "replace")  # it holds numbers beyond 64 bits, or lone surrogates
+
+
+def _cover_file(spill: Spill, cover: Cover) -> Iterator[tuple[JsonPath, bool, Iterator[bytes]]]:
+    """Yield the values of a result in a file, with credentials covered."""
+    with open(spill.file, "rb") as file:
+        for part in spill.parts:
+            yield part.path, part.is_text, _cover_part(file, part, cover)
+
+
+def _cover_part(file: IO[bytes], part: SpilledPart, cover: Cover) -> Iterator[bytes]:
+    """Read one value in pieces. What may be the beginning of a credential waits for the next piece."""
+    file.seek(part.start)
+    left, text = part.size, ""
+    while left:
+        piece = file.read(min(left, COPY_BYTES))
+        left -= len(piece)
+        text = cover.text(text + piece.decode("utf-8", "surrogateescape"))
+        end = max(0, len(text) - cover.max_chars) if left else len(text)
+        yield text[:end].encode("utf-8", "surrogateescape")
+        text = text[end:]
+
+
+def _read_with(parts: dict[str, StoredPart], data: IO[bytes]) -> Callable[[JsonPath, int], tuple[bytes, int]]:
+    """Return a function that reads the beginning of a value, at most so many bytes, and tells its size."""
+
+    def read(path: JsonPath, max_bytes: int) -> tuple[bytes, int]:
+        part = parts[_show_path(path)]
+        data.seek(part.start)
+        return data.read(min(part.size, max(0, max_bytes))), part.size
+
+    return read
+
+
+def _fill_in(result: CallToolResult, stored: StoredResult, data: IO[bytes]) -> CallToolResult:
+    """Return a result with the values of its file."""
+    parts = {part.path: part for part in stored.parts}
+    cutter = BlockCutter(MAX_ENTIRE_BYTES, MAX_ENTIRE_BYTES, _read_with(parts, data))
+    content = [cutter.fill(index, block) for index, block in enumerate(result.content)]
+    structured, part = result.structured_content, parts.get("structuredContent")
+    if part is not None:
+        data.seek(part.start)
+        structured = msgspec.json.decode(data.read(part.size))
+    return result.model_copy(update={"content": content, "structured_content": structured})
+
+
+def _write_note(handle: str, left_out: Sequence[str], budget: int, everything: bool) -> str:
+    named = "; ".join(left_out[:MAX_NAMED_PARTS])
+    if len(left_out) > MAX_NAMED_PARTS:
+        named += f"; and {len(left_out) - MAX_NAMED_PARTS:,} more parts"
+    why = f"cut to {MAX_ENTIRE_BYTES // 2**20} MiB at once" if everything else f"cut to {budget:,} tokens"
+    return (
+        f"[toolscout: this result is {why}. Left out: {named}. "
+        f'Read on with read_result(handle="{handle}", path=…, offset=…), or find lines with grep="words". '
+        "It is kept for a day.]"
+    )

@@ -1,0 +1,352 @@
+"""Runs a program of an agent in a process without files, network and other processes.
+
+The process is started ahead, gives up its rights, and waits. It runs one program and ends. Bubblewrap puts it into
+namespaces of its own, where that is at hand; otherwise Landlock refuses the file system. In both cases `child` filters
+the system calls and limits time, memory and processes. What the process sends is untrusted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from toolscout.errors import Unavailable
+from toolscout.sources.sandbox.bubblewrap import find_bubblewrap
+from toolscout.sources.sandbox.processes import start_process
+from toolscout_gateway.sandbox import child
+
+if TYPE_CHECKING:
+    from anyio.abc import Process
+
+__all__ = ["Limits", "Outcome", "Worker", "find_isolation"]
+
+START_TIMEOUT_S: Final = 30.0
+MAX_LINE_BYTES: Final = 2 * 2**20  # of a message of the process
+MAX_CALLS: Final = 1_000  # of one program
+PIPE_READ_BYTES: Final = 2**16
+MESSAGE_COST_BYTES: Final = 64  # of printed text, so that a flood of empty messages ends too
+MAX_START_ERROR_CHARS: Final = 300
+SYSTEM_FOLDERS: Final = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache")  # what an interpreter needs besides its own
+SIGNAL_MEANINGS: Final = {
+    9: "used up its processor time or was killed by the system",
+    24: "used up its processor time",
+    31: "made a system call of another architecture",
+}
+AnswerCall = Callable[[str, dict[str, Any]], Awaitable[tuple[Any, str]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Limits of one program.
+
+    Attributes:
+        seconds: time on the clock. It includes the calls.
+        cpu_s: processor time, in seconds.
+        memory_bytes: address space.
+        output_bytes: what it may print.
+    """
+
+    seconds: float = 60.0
+    cpu_s: int = 10
+    memory_bytes: int = 512 * 2**20
+    output_bytes: int = 1_000_000
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What a program did.
+
+    Attributes:
+        output: what it printed.
+        error: a sentence on why it did not end by itself. Empty if it did.
+        calls: number of its calls.
+        line: the line of its last call; 0 if there was none.
+    """
+
+    output: str = ""
+    error: str = ""
+    calls: int = 0
+    line: int = 0
+
+
+def find_isolation() -> str:
+    """Return what separates a program from this system: `bubblewrap` or `landlock`.
+
+    Raises:
+        Unavailable: if there is neither, with what to do.
+    """
+    if sys.platform != "linux":
+        raise Unavailable(
+            "run_code needs Linux, where a program can be kept from files and network: switch it off here"
+        )
+    if platform.machine() not in child.ARCHITECTURES:
+        machines = " and ".join(child.ARCHITECTURES)
+        raise Unavailable(f"run_code knows the system calls of {machines} only, not of {platform.machine()}")
+    try:
+        find_bubblewrap()
+    except Unavailable as error:
+        if child.read_landlock_version():
+            return "landlock"
+        raise Unavailable(
+            f"run_code cannot keep programs from files and network here: the kernel has no Landlock, and {error}"
+        ) from None
+    return "bubblewrap"
+
+
+def build_command(isolation: str, limits: Limits, program: Path) -> list[str]:
+    """Build the command of the process. It runs the file `program`, which is `child` outside of tests."""
+    interpreter = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+    settings = json.dumps({"memory_bytes": limits.memory_bytes, "cpu_s": limits.cpu_s})
+    flags = ["-I", "-S", "-B"]
+    if isolation == "landlock":
+        return [interpreter, *flags, str(program), settings]
+    folders = dict.fromkeys((*SYSTEM_FOLDERS, sys.base_prefix, sys.base_exec_prefix, sysconfig.get_path("stdlib")))
+    words = [
+        find_bubblewrap(),
+        "--unshare-all",
+        "--die-with-parent",
+        "--new-session",
+        "--cap-drop",
+        "ALL",
+        "--clearenv",
+    ]
+    for folder in (*folders, interpreter):
+        words += ["--ro-bind-try", folder, folder]
+    return [*words, "--ro-bind", str(program), "/program.py", interpreter, *flags, "/program.py", settings]
+
+
+class _Ready(msgspec.Struct, tag="ready", forbid_unknown_fields=True):
+    pass
+
+
+class _Call(msgspec.Struct, tag="call", forbid_unknown_fields=True):
+    number: int
+    id: str
+    arguments: dict[str, Any]
+    line: int
+
+
+class _Printed(msgspec.Struct, tag="output", forbid_unknown_fields=True):
+    text: str
+
+
+class _Done(msgspec.Struct, tag="done", forbid_unknown_fields=True):
+    error: str
+
+
+_decoder: Final = msgspec.json.Decoder(_Ready | _Call | _Printed | _Done)
+
+
+class _Misbehaved(Exception):
+    """The process sent what no program sends through `call` and `print`, or too much of it."""
+
+
+class Worker:
+    """A process that has given up its rights and waits for one program."""
+
+    def __init__(self, process: Process, limits: Limits) -> None:
+        self._process, self.limits = process, limits
+        self._buffer = bytearray()
+
+    @classmethod
+    async def start(cls, isolation: str, limits: Limits = Limits(), *, program: Path | None = None) -> Worker:
+        """Start a process and wait until it has given up its rights.
+
+        Args:
+            isolation: `bubblewrap` or `landlock`, as `find_isolation` returns it.
+            limits: of the program.
+            program: the file that runs in the process. For tests.
+
+        Raises:
+            Unavailable: if the process does not start.
+        """
+        import anyio
+
+        command = build_command(isolation, limits, program or Path(child.__file__))
+        try:
+            process = await start_process(command, env={}, cwd="/", errors=subprocess.PIPE)
+        except OSError as error:
+            raise Unavailable(f"run_code cannot start a process: {error.strerror}") from None
+        worker = cls(process, limits)
+        is_ready = False
+        try:
+            with anyio.move_on_after(START_TIMEOUT_S):
+                is_ready = isinstance(await worker._receive(), _Ready)
+            if not is_ready:
+                raise Unavailable(f"run_code cannot start a process: {await worker._read_errors()}")
+        except _Misbehaved as error:
+            raise Unavailable(f"run_code cannot start a process: it {error}") from None
+        finally:
+            if not is_ready:
+                await worker.stop()
+        return worker
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process still waits."""
+        return self._process.returncode is None
+
+    async def stop(self) -> None:
+        """End the process, whatever it does."""
+        import anyio
+
+        with anyio.CancelScope(shield=True):
+            if self.is_alive:
+                with suppress(ProcessLookupError):
+                    os.kill(self._process.pid, signal.SIGKILL)  # `kill` of the process would also wait for it
+            await self._process.aclose()
+
+    async def run(self, code: str, answer: AnswerCall, scope: Any = None) -> Outcome:
+        """Run a program, and end the process.
+
+        Args:
+            code: the program.
+            answer: answers a call, given the id and the arguments, with a value and an error, which is empty if all is
+                well. Calls are answered side by side.
+            scope: the CancelScope that limits the time. None: one of `limits.seconds`.
+        """
+        import anyio
+
+        outcome = Outcome()
+        scope = anyio.CancelScope() if scope is None else scope
+        scope.deadline = anyio.current_time() + self.limits.seconds
+        try:
+            with scope:
+                await self._follow(code, answer, outcome)
+            if scope.cancelled_caught:
+                where = f"; its last call was in line {outcome.line}" if outcome.line else ""
+                outcome.error = f"the program was stopped after {self.limits.seconds:g} s{where}: do less at once"
+        except _Misbehaved as error:
+            outcome.error = f"the program was stopped, because it {error}"
+        finally:
+            await self.stop()
+        return outcome
+
+    async def _follow(self, code: str, answer: AnswerCall, outcome: Outcome) -> None:
+        """Send the program, answer its calls, and gather its output until it ends.
+
+        Raises:
+            _Misbehaved: if the process sends what it must not.
+        """
+        import anyio
+
+        open_calls: set[int] = set()
+        turn = anyio.Lock()
+
+        async def answer_one(call: _Call) -> None:
+            value, error = await answer(call.id, call.arguments)
+            open_calls.discard(call.number)
+            async with turn:
+                await self._send({"number": call.number, "value": value, "error": error})
+
+        size, pieces = 0, []
+        async with anyio.create_task_group() as group:
+            misbehaviour = None
+            await self._send({"code": code})
+            try:
+                while not isinstance(message := await self._receive(), _Done):
+                    if isinstance(message, _Printed):
+                        size += len(message.text.encode("utf-8", "replace")) + MESSAGE_COST_BYTES
+                        if size > self.limits.output_bytes:
+                            raise _Misbehaved(f"printed more than {self.limits.output_bytes:,} bytes: print less")
+                        pieces.append(message.text)
+                    elif isinstance(message, _Call):
+                        _check_call(message, open_calls, outcome)
+                        group.start_soon(answer_one, message)
+                    else:
+                        outcome.error = await self._explain_end(outcome)
+                        break
+                else:
+                    outcome.error = message.error[: 4 * child.MAX_ERROR_TEXT_CHARS]
+            except _Misbehaved as error:
+                misbehaviour = error
+            finally:
+                outcome.output = "".join(pieces)
+            group.cancel_scope.cancel()
+        if misbehaviour is not None:
+            raise misbehaviour
+
+    async def _receive(self) -> _Ready | _Call | _Printed | _Done | None:
+        """Receive the next message of the process. None: it ended.
+
+        Raises:
+            _Misbehaved: if it is no message.
+        """
+        import anyio
+
+        assert self._process.stdout is not None
+        while (end := self._buffer.find(b"\n")) < 0:
+            if len(self._buffer) > MAX_LINE_BYTES:
+                raise _Misbehaved(f"sent more than {MAX_LINE_BYTES:,} bytes at once: send less to a tool")
+            try:
+                self._buffer += await self._process.stdout.receive(PIPE_READ_BYTES)
+            except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+                return None
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        try:
+            message: _Ready | _Call | _Printed | _Done = _decoder.decode(line)
+        except (msgspec.DecodeError, RecursionError):
+            raise _Misbehaved("wrote to the pipe of call(): use call() and print()") from None
+        return message
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        import anyio
+
+        assert self._process.stdin is not None
+        try:
+            line = msgspec.json.encode(message)
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            line = json.dumps(message, default=str).encode(
+                "utf-8", "replace"
+            )  # numbers beyond 64 bits, lone surrogates
+        with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):  # `_receive` sees the end
+            await self._process.stdin.send(line + b"\n")
+
+    async def _explain_end(self, outcome: Outcome) -> str:
+        """Explain why the process ended without saying so."""
+        import anyio
+
+        with anyio.move_on_after(1):
+            await self._process.wait()
+        code = self._process.returncode or 0
+        number = -code if code < 0 else max(0, code - 128)  # bubblewrap passes signals on as a shell does
+        where = f" after its call in line {outcome.line}" if outcome.line else ""
+        return f"the program {SIGNAL_MEANINGS.get(number, 'ended the interpreter')}{where}"
+
+    async def _read_errors(self) -> str:
+        """Return what a process that did not start wrote to stderr."""
+        import anyio
+
+        text = b""
+        assert self._process.stderr is not None
+        with anyio.move_on_after(1), suppress(anyio.EndOfStream, anyio.ClosedResourceError):
+            while len(text) < PIPE_READ_BYTES:
+                text += await self._process.stderr.receive(PIPE_READ_BYTES)
+        return " ".join(text.decode("utf-8", "replace").split())[-MAX_START_ERROR_CHARS:] or "it ended at once"
+
+
+def _check_call(call: _Call, open_calls: set[int], outcome: Outcome) -> None:
+    """Note a call that is under way.
+
+    Raises:
+        _Misbehaved: if its number is not new, or there are too many.
+    """
+    if call.number != outcome.calls or len(open_calls) >= child.OPEN_CALLS:
+        raise _Misbehaved("wrote to the pipe of call(): use call() and print()")
+    if outcome.calls >= MAX_CALLS:
+        raise _Misbehaved(f"made more than {MAX_CALLS:,} calls: make fewer")
+    outcome.calls, outcome.line = outcome.calls + 1, call.line
+    open_calls.add(call.number)

@@ -1,0 +1,1 @@
+"""Encoders for torch, their export to ONNX, and the cache of pairs."""

@@ -1,0 +1,340 @@
+"""Requests chat completions from an OpenAI-compatible endpoint with the official client."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import random
+import stat
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+
+from toolscout.errors import BadReply, ConfigError, TimedOut, Unavailable, require
+from toolscout.settings import refuse_user
+from toolscout_lab.llm.budget import Pace, estimate
+from toolscout_lab.llm.wire import ChatRequest, Completion, ToolCall, content
+
+if TYPE_CHECKING:
+    import tenacity
+
+__all__ = ["LLM_KEY_FILE_VARIABLE", "LLM_KEY_VARIABLE", "Endpoint", "read_key"]
+
+LLM_KEY_VARIABLE: Final = "TOOLSCOUT_LLM_KEY"
+LLM_KEY_FILE_VARIABLE: Final = "TOOLSCOUT_LLM_KEY_FILE"
+MAX_LLM_RETRIES: Final = 5
+LLM_RETRY_STATUS_CODES: Final = (408, 409, 429)
+MAX_BACKOFF_S: Final = 8.0  # where the endpoint does not say how long to wait
+MAX_RETRY_AFTER_S: Final = 120.0  # an endpoint that asks for more is not retried
+MIN_REQUEST_TIMEOUT_S: Final = 0.01
+MAX_REPLY_BYTES: Final = 10_000_000
+#: Codes with which endpoints say that an account has no money left; such a request is not sent again.
+QUOTA_CODES: Final = ("insufficient_quota", "billing_hard_limit_reached", "insufficient_balance", "credits_exhausted")
+MODEL_CODES: Final = ("model_not_found", "model_not_available", "unknown_model")
+#: Parameters that some endpoints refuse by name, and their substitutes; None omits the parameter.
+SUBSTITUTES: Final[dict[str, str | None]] = {
+    "response_format": None,
+    "max_tokens": "max_completion_tokens",
+    "temperature": None,
+    "seed": None,
+}
+#: Loggers that write requests, and therefore prompts, at their lowest level.
+LOGGERS_WITH_PROMPTS: Final = ("openai", "httpx2", "httpcore2", "httpx", "httpcore")
+
+
+class _WireFunction(msgspec.Struct):
+    name: str
+    arguments: str = ""
+
+
+class _WireCall(msgspec.Struct):
+    id: str
+    function: _WireFunction | None = None
+
+
+class _WireMessage(msgspec.Struct):
+    content: str | None = None
+    tool_calls: list[_WireCall] | None = None
+
+
+class _WireChoice(msgspec.Struct):
+    message: _WireMessage
+    finish_reason: str | None = None
+
+
+class _WireUsage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _WireAnswer(msgspec.Struct):
+    """The parts of a chat completion that are used."""
+
+    choices: Annotated[list[_WireChoice], msgspec.Meta(min_length=1)]
+    usage: _WireUsage | None = None
+
+
+_ANSWER_DECODER: Final = msgspec.json.Decoder(_WireAnswer)
+
+
+def read_key(environ: Mapping[str, str] | None = None) -> str | None:
+    """Read the endpoint's key from `TOOLSCOUT_LLM_KEY`, or from the file named by `TOOLSCOUT_LLM_KEY_FILE`.
+
+    Raises:
+        ConfigError: if users besides the owner may read the file, or it cannot be read.
+    """
+    environ = os.environ if environ is None else environ
+    if environ.get(LLM_KEY_VARIABLE):
+        return environ[LLM_KEY_VARIABLE]
+    if not environ.get(LLM_KEY_FILE_VARIABLE):
+        return None
+    file = Path(environ[LLM_KEY_FILE_VARIABLE]).expanduser()
+    try:
+        if file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise ConfigError(f"Other users may read the key file {file}. Run  chmod 600 {file}")
+        return file.read_text().strip() or None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{LLM_KEY_FILE_VARIABLE}: expected a readable file, found {type(error).__name__} at {file}"
+        ) from None
+
+
+class Endpoint:
+    """Calls one model at one address.
+
+    It retries busy and failing endpoints (408, 409, 429, 5xx, broken connections) with growing pauses, or after the
+    pause that the endpoint requests. It does not retry after a timeout, because the request may have been billed. Each
+    attempt respects the rate limit.
+    """
+
+    def __init__(
+        self, address_and_model: str, *, timeout: float, retries: int = MAX_LLM_RETRIES, rpm: float = 0.0
+    ) -> None:
+        """Connect to an endpoint.
+
+        Args:
+            address_and_model: `https://host/v1#model`.
+            timeout: seconds per attempt.
+            retries: maximum number of retries.
+            rpm: maximum attempts per minute; 0 sets no limit.
+
+        Raises:
+            ConfigError: if the address names no model or contains a password, or other users may read the key file.
+            MissingExtra: without the client.
+        """
+        refuse_user(address_and_model)
+        self.address, _, self.model = address_and_model.partition("#")
+        if not self.address.startswith(("http://", "https://")) or not self.model:
+            raise ConfigError(
+                f"llm: expected an address and a model, like https://host/v1#model, found {address_and_model!r}"
+            )
+        openai = require("openai", "llm")
+        for name in LOGGERS_WITH_PROMPTS:
+            logger = logging.getLogger(name)
+            if logger.level == logging.NOTSET:
+                logger.setLevel(logging.WARNING)
+        self._client = openai.OpenAI(
+            base_url=self.address, api_key=read_key() or "none", timeout=timeout, max_retries=0
+        )
+        self._timeout, self._retries, self._pace = timeout, retries, Pace(rpm)
+        self._refused: set[str] = set()
+
+    def __call__(self, request: ChatRequest, *, seconds: float | None = None) -> Completion:
+        """Request one answer. A parameter that the endpoint refuses by name is substituted or omitted from then on.
+
+        Raises:
+            TimedOut: if the request was sent but not answered in time.
+            Unavailable: if there is no answer.
+            BadReply: if the endpoint refuses the content or the length of the request.
+        """
+        import tenacity
+
+        ends = math.inf if seconds is None else time.monotonic() + seconds
+        retrying = tenacity.Retrying(
+            retry=lambda state: _is_retryable(state, has_time_limit=seconds is not None),
+            wait=_choose_pause,
+            stop=lambda state: state.attempt_number > self._retries or state.upcoming_sleep >= ends - time.monotonic(),
+            sleep=lambda pause: time.sleep(pause),
+            reraise=True,
+        )
+        answer: Completion = retrying(self._attempt, request, ends)
+        return answer
+
+    def _attempt(self, request: ChatRequest, ends: float) -> Completion:
+        """Send the request, and again without the parameters that the endpoint refuses."""
+        import openai
+
+        while True:
+            if not self._pace.wait(ends - time.monotonic()):
+                raise Unavailable("The setting llm_rpm leaves no time for this request. Raise it, or allow more time.")
+            body = self._build_body(request)
+            seconds = min(self._timeout, max(MIN_REQUEST_TIMEOUT_S, ends - time.monotonic()))
+            try:
+                return self._parse_completion(request, self._receive(body, seconds))
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+                named = [name for name in SUBSTITUTES if name in body and name in str(error)]
+                if not named:
+                    raise self._explain_refusal(error) from None
+                self._refused.update(named)
+            except openai.APITimeoutError:
+                raise self._late() from None
+            except openai.APIStatusError as error:
+                raise self._explain_status(error) from None
+            except openai.APIConnectionError:
+                raise _Busy(
+                    f"{self.address} cannot be reached. Check the address in the setting llm and that the server runs.",
+                    None,
+                    None,
+                ) from None
+            except openai.APIError as error:
+                raise self._error(type(error).__name__) from None
+
+    def _receive(self, body: dict[str, Any], seconds: float) -> bytes:
+        """Send one request and read the answer within this time, even if it comes in small pieces.
+
+        Raises:
+            TimedOut, Unavailable, openai.OpenAIError
+        """
+        ends, received = time.monotonic() + seconds, b""
+        create = self._client.chat.completions.with_streaming_response.create
+        with create(**body, timeout=seconds) as response:
+            try:
+                for chunk in response.iter_bytes():
+                    received += chunk
+                    if time.monotonic() > ends or len(received) > MAX_REPLY_BYTES:
+                        break
+                else:
+                    return received
+            except Exception as error:  # of the HTTP library that the client uses
+                if "Timeout" not in type(error).__name__:
+                    raise _Busy(f"{self.address} broke off its answer. Try again later.", None, None) from None
+        if len(received) > MAX_REPLY_BYTES:
+            raise self._error(f"more than {MAX_REPLY_BYTES:,} bytes")
+        raise self._late()
+
+    def _late(self) -> TimedOut:
+        return TimedOut(
+            f"The model {self.model!r} at {self.address} did not answer in time. Try again, or raise llm_timeout."
+        )
+
+    def _explain_status(self, error: Any) -> Unavailable:
+        """Say in one sentence what an error status means, and what to do."""
+        status, code, found = error.status_code, str(error.code or error.type or ""), f"status {error.status_code}"
+        if status in (401, 403):
+            return Unavailable(f"{self.address} refused the key ({found}). Check {LLM_KEY_VARIABLE}.")
+        if status == 404:
+            return self._report_unknown_model(found)
+        if status == 402 or code in QUOTA_CODES:
+            return Unavailable(
+                f"The quota of your account at {self.address} is used up ({found}). Raise it there, or set another llm."
+            )
+        text = f"{self.address} failed ({found}). Try again later."
+        if status == 429:
+            text = f"{self.address} gets too many requests ({found}). Wait, or lower llm_rpm or llm_concurrency."
+        return _Busy(text, status, _read_retry_after(error))
+
+    def _explain_refusal(self, error: Any) -> BadReply | Unavailable:
+        """Say why a request was refused with status 400 or 422."""
+        status = f"status {error.status_code}"
+        if error.code in MODEL_CODES:
+            return self._report_unknown_model(status)
+        return BadReply(f"{self.address} refused the request ({status}). It may be too long for the model.", "refused")
+
+    def _report_unknown_model(self, detail: str) -> Unavailable:
+        return Unavailable(
+            f"{self.address} serves no model {self.model!r} ({detail}). Check address and model in the setting llm; "
+            "the address often ends with /v1."
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _build_body(self, request: ChatRequest) -> dict[str, Any]:
+        """Build the arguments of the client, without the parameters that the endpoint has refused."""
+        body: dict[str, Any] = {
+            "model": request.model,
+            "messages": list(request.messages),
+            "max_tokens": request.max_tokens,
+            "temperature": request.temperature,
+        }
+        if request.schema is not None:
+            named = {"name": request.schema.get("title", "reply"), "schema": request.schema}
+            body["response_format"] = {"type": "json_schema", "json_schema": named}
+        if request.tools:
+            body["tools"] = list(request.tools)
+        if request.sample:
+            body["seed"] = request.sample
+        for name in sorted(self._refused & set(body)):
+            value, substitute = body.pop(name), SUBSTITUTES[name]
+            if substitute:
+                body[substitute] = value
+        return body
+
+    def _parse_completion(self, request: ChatRequest, answer: bytes) -> Completion:
+        """Decode an answer. Tokens that it does not report are estimated.
+
+        Raises:
+            Unavailable: if it is no chat completion.
+        """
+        try:
+            completion = _ANSWER_DECODER.decode(answer)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise self._error("something that is no chat completion") from None
+        choice, usage = completion.choices[0], completion.usage or _WireUsage()
+        text = choice.message.content or ""
+        calls = tuple(
+            ToolCall(call.id, call.function.name, call.function.arguments)
+            for call in choice.message.tool_calls or ()
+            if call.function is not None
+        )
+        return Completion(
+            text=text,
+            calls=calls,
+            tokens_in=estimate(content(request.messages)) if usage.prompt_tokens is None else usage.prompt_tokens,
+            tokens_out=estimate(text) if usage.completion_tokens is None else usage.completion_tokens,
+            finish=choice.finish_reason or "stop",
+        )
+
+    def _error(self, problem: str) -> Unavailable:
+        return Unavailable(f"{self.address} returned {problem}. Check address and model in the setting llm.")
+
+
+class _Busy(Unavailable):
+    """No answer to this attempt; holds the status, if any, and the pause in seconds that the endpoint requests."""
+
+    def __init__(self, text: str, status: int | None, retry_after: float | None) -> None:
+        super().__init__(text)
+        self.status, self.retry_after = status, retry_after
+
+
+def _is_retryable(state: tenacity.RetryCallState, *, has_time_limit: bool) -> bool:
+    """Whether to retry. A has_time_limit request is retried only once if the endpoint does not say how long to wait."""
+    error = state.outcome.exception() if state.outcome else None
+    if not isinstance(error, _Busy):
+        return False
+    if error.status is not None and error.status not in LLM_RETRY_STATUS_CODES and error.status < 500:
+        return False
+    if error.retry_after is None:
+        return state.attempt_number == 1 or not has_time_limit
+    return 0 <= error.retry_after <= MAX_RETRY_AFTER_S
+
+
+def _choose_pause(state: tenacity.RetryCallState) -> float:
+    """Return the seconds until the next attempt: the endpoint's own, or twice as many each time."""
+    error = state.outcome.exception() if state.outcome else None
+    if isinstance(error, _Busy) and error.retry_after is not None:
+        return error.retry_after
+    return min(MAX_BACKOFF_S, 2.0 ** (state.attempt_number - 1) / 2) * random.uniform(0.75, 1.0)
+
+
+def _read_retry_after(error: Any) -> float | None:
+    """Read the seconds of the answer's `Retry-After`; None if it is missing or a date."""
+    try:
+        return float(error.response.headers["retry-after"])
+    except (AttributeError, KeyError, ValueError):
+        return None

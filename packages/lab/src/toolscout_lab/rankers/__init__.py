@@ -1,0 +1,1 @@
+"""Rankers that need torch or a language model; those of the papers are among them."""

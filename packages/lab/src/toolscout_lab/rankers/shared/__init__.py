@@ -1,0 +1,1 @@
+"""What several rankers of this package share."""

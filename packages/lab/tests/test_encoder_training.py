@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sentence_transformers")
+
+import torch
+
+import lessons
+import tiny
+from tests_cli import run
+from toolscout.errors import ConfigError
+from toolscout.types import Tool
+from toolscout_lab.encoder_data import DataPlan, TrainingExample, TrainingSet, build_training_set
+from toolscout_lab.encoder_training import EncoderOptions, render_without, train_encoder
+from toolscout_lab.encoders.transformer import TransformerEncoder
+from toolscout_lab.training.catalogues import (
+    Catalogues,
+    CatalogueTexts,
+    ListSettings,
+    average_weights,
+)
+from toolscout_lab.training.towers import Tower
+
+QUICK = EncoderOptions(steps=40, queries=16, rate=0.01, dropout=0.0, precision="float32", threads=1)
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> TransformerEncoder:
+    return TransformerEncoder(str(tiny.tiny_bert(tmp_path_factory.mktemp("start") / "bert")))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> TrainingSet:
+    root = tmp_path_factory.mktemp("data")
+    lessons.write(root)
+    return build_training_set(DataPlan(root, ("slang",), corpus=None, test_sets=("slang",)))
+
+
+def score(encoder: TransformerEncoder, data: TrainingSet) -> float:
+    """Return the mean rank of the gold tools of the training requests, from 0."""
+    tools = data.tools["slang"]
+    rows = encoder.encode([f"{tool.name}: {tool.description}" for tool in tools], "tool")
+    requests = [example for example in data.examples if example.kind == "request" and len(example.gold) == 1]
+    cosines = encoder.encode([example.text for example in requests]) @ rows.T
+    ids = [tool.id.partition("/")[2] for tool in tools]
+    gold = np.array([ids.index(example.gold[0]) for example in requests])
+    own = cosines[np.arange(len(gold)), gold]
+    return float((cosines > own[:, None]).sum(axis=1).mean())
+
+
+@pytest.fixture(scope="module")
+def tuned(start: TransformerEncoder, data: TrainingSet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    out = tmp_path_factory.mktemp("tuned") / "encoder"
+    train_encoder(start, data, out, QUICK)
+    yield out
+
+
+def test_a_tuned_encoder_places_requests_nearer_to_their_tools(
+    start: TransformerEncoder, data: TrainingSet, tuned: Path
+) -> None:
+    assert score(TransformerEncoder(str(tuned)), data) < 0.7 * score(start, data)
+
+
+def test_the_folder_says_what_the_encoder_has_seen(data: TrainingSet, tuned: Path) -> None:
+    record = json.loads((tuned / "training.json").read_text())
+    assert record["settings"]["steps"] == 40 and record["data"]["fingerprint"] == data.report["fingerprint"]
+    card = (tuned / "README.md").read_text()
+    assert "examples from slang; 40 steps" in card and "Left out: no dataset" in card
+    assert not (tuned / "checkpoint.safetensors").exists()
+
+
+def test_the_same_training_gives_the_same_weights_and_resuming_keeps_them(
+    start: TransformerEncoder, data: TrainingSet, tuned: Path, tmp_path: Path
+) -> None:
+    train_encoder(start, data, tmp_path / "again", QUICK)
+    weights = "model.safetensors"
+    assert (tmp_path / "again" / weights).read_bytes() == (tuned / weights).read_bytes()
+    before = (tmp_path / "again" / weights).stat().st_mtime_ns
+    record = train_encoder(start, data, tmp_path / "again", QUICK, resume=True)
+    assert record["seed"] == 0 and (tmp_path / "again" / weights).stat().st_mtime_ns == before
+    for changed in ({"resume": False}, {"resume": True, "seed": 1}):
+        with pytest.raises(ConfigError, match="already holds an encoder"):
+            train_encoder(start, data, tmp_path / "again", QUICK, **changed)  # type: ignore[arg-type]
+
+
+def test_without_any_step_nothing_is_trained(start: TransformerEncoder, data: TrainingSet, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no step to train"):
+        train_encoder(start, data, tmp_path / "none", EncoderOptions(steps=0))
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_step_draws_tools_evenly_and_lists_gold_and_rivals(start: TransformerEncoder) -> None:
+    gold = [np.array([0]) for _ in range(50)] + [np.array([1]), np.array([2, 3])]
+    texts = CatalogueTexts(
+        queries=[[1]] * 52,
+        tools=[[1]] * 8,
+        gold=gold,
+        rivals=[np.array([7])] * 52,
+        masked={},
+        steps=1,
+    )
+    task = Catalogues(Tower(start.model, dropout=0.0), [texts], "x", ListSettings(4, 5, 1))
+    random = np.random.default_rng(0)
+    drawn = task.draw_examples(0, random)
+    assert sorted(drawn)[-2:] == [50, 51] and len(drawn) == 3  # tools 2 and 3 have the same example
+    columns = task.choose_columns(0, drawn, random)
+    assert columns.tolist() == [0, 1, 2, 3, 7]
+    assert task.choose_columns(0, [50], random).tolist() == [0, 1, 2, 3, 7]  # tools that nobody uses are not listed
+
+
+def test_weights_between_start_and_end() -> None:
+    module = torch.nn.Linear(2, 1)
+    start = {name: torch.zeros_like(value) for name, value in module.state_dict().items()}
+    end = {name: value.clone() for name, value in module.state_dict().items()}
+    average_weights(module, start, 0.25)
+    assert torch.allclose(module.weight, 0.25 * end["weight"])
+
+
+def test_the_tool_lacks_the_field_that_the_example_came_from() -> None:
+    tool = Tool(
+        id="s/get_rain",
+        name="get_rain",
+        description="Tells the rain. By city.",
+        parameters={"type": "object", "properties": {"city": {}}},
+    )
+    texts = {
+        field: render_without(
+            tool, TrainingExample(id="e", kind=field, catalogue="s", text="", hidden=field, gold=("get_rain",))
+        )
+        for field in ("name", "description", "parameters")
+    }
+    assert texts == {
+        "name": "Tells the rain. By city. city",
+        "description": "get_rain By city. city",
+        "parameters": "get_rain Tells the rain. By city.",
+    }
+
+
+def test_the_command_tunes_on_the_data_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lessons.write(tmp_path)
+    tiny.tiny_bert(tmp_path / "bert")
+    monkeypatch.setenv("TOOLSCOUT_DATA", str(tmp_path))
+    start = ["train", "encoder", "--data", "slang", "--encoder", str(tmp_path / "bert"), "--out", str(tmp_path / "e")]
+    done = run(*start, "--set", "steps=1", "--set", "queries=4", "--set", "threads=1", "--json")
+    assert json.loads(done.stdout)["data"]["sources"]["slang"]["train_requests"] > 0, done.output
+    refused = run(*start, "--set", "step=1")
+    assert refused.exit_code == 1 and "step" in refused.stderr
+    two = run("train", "neighbours", "--data", "slang", "--data", "slang", "--out", str(tmp_path / "m"))
+    assert two.exit_code == 1 and "fitted on one dataset" in two.stderr
+    chat = run(*start, "--no-tool", "slang")
+    assert chat.exit_code == 1 and "--no-tool" in chat.stderr
+
+
+def test_several_catalogues_take_turns(start: TransformerEncoder, data: TrainingSet, tmp_path: Path) -> None:
+    corpus = [msgspec.structs.replace(tool, id=f"c/{tool.name}") for tool in data.tools["slang"]]
+    examples = [
+        TrainingExample(
+            id=f"c/{tool.name}", kind="name", catalogue="c", text=tool.name, hidden="name", gold=(tool.name,)
+        )
+        for tool in corpus
+    ]
+    both = TrainingSet([*data.examples, *examples], {**data.tools, "c": corpus}, data.report)
+    record = train_encoder(
+        start, both, tmp_path / "both", EncoderOptions(steps=1, corpus_steps=2, queries=4, threads=1, rate=0.001)
+    )
+    assert "3 steps" in (tmp_path / "both" / "README.md").read_text() and record["history"][0]["loss"] > 0

@@ -1,0 +1,236 @@
+"""Serves HTTP for the service and the gateway: host names, credentials, rates of callers, and an orderly end."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from toolscout.errors import ConfigError, require
+from toolscout.home.access.live_policy import LivePolicies
+from toolscout.home.access.telemetry import trace_app
+from toolscout.trust.policy import LOCAL, Policies
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.datastructures import Headers
+    from starlette.types import ASGIApp
+
+__all__ = [
+    "CHALLENGE",
+    "MARK",
+    "RESOURCE_PATH",
+    "Buckets",
+    "Ending",
+    "build_challenge",
+    "credential_of",
+    "find_metadata_url",
+    "is_loopback",
+    "names_of",
+    "origins_of",
+    "serve",
+]
+
+MARK: Final = "x-toolscout-gateway"  # header of every request that a gateway sends; such requests are refused
+RESOURCE_PATH: Final = "/.well-known/oauth-protected-resource"  # RFC 9728
+CHALLENGE: Final = 'Bearer realm="toolscout"'  # WWW-Authenticate of a refusal (RFC 6750)
+MAX_CALLERS: Final = 10_000  # with a bucket; the caller who was idle longest loses it
+
+
+class Ending(NamedTuple):
+    """How a service ends after a signal.
+
+    Attributes:
+        patience: seconds for open requests after the service takes no more.
+        drain: seconds in which it still takes requests, so that a balancer can notice the end.
+        begin: called at the signal.
+    """
+
+    patience: int
+    drain: float = 0.0
+    begin: Callable[[], None] = lambda: None
+
+
+def find_metadata_url(policies: Policies | LivePolicies, base: str = "") -> str:
+    """Return where the metadata of the service as a protected resource lies (RFC 9728). Empty if it takes no tokens.
+
+    Args:
+        policies: say for which audience tokens must be. This is the resource, if it is an address.
+        base: the address of the service, for an audience that is none.
+    """
+    resource = policies.describe_resource()
+    if resource is None:
+        return ""
+    parts = urlsplit(str(resource["resource"]))
+    if parts.scheme in ("http", "https") and parts.netloc:
+        return f"{parts.scheme}://{parts.netloc}{RESOURCE_PATH}{parts.path.rstrip('/')}"
+    return base + RESOURCE_PATH
+
+
+def build_challenge(error: str = "", scope: str = "", metadata_url: str = "") -> str:
+    """Build the header WWW-Authenticate of a refusal (RFC 6750, RFC 9728)."""
+    parts = {"error": error, "scope": scope, "resource_metadata": metadata_url}
+    return CHALLENGE + "".join(f', {name}="{value}"' for name, value in parts.items() if value)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a service at an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def names_of(host: str, more: Iterable[str] = ()) -> list[str]:
+    """Return the host names that requests to a service on `host` may use."""
+    host_names = [] if host in ("0.0.0.0", "::", "") else [host]
+    machine = [] if is_loopback(host) else [socket.gethostname(), socket.getfqdn()]
+    return list(dict.fromkeys(["localhost", "127.0.0.1", "::1", *host_names, *machine, *more]))
+
+
+def origins_of(names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the names as a Host header spells them, and the origins of their pages, both without a port."""
+    hosts = [f"[{name}]" if ":" in name and not name.startswith("[") else name for name in names]
+    return hosts, [f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")]
+
+
+def credential_of(headers: Headers) -> str | None:
+    """Return the key or token of a request, from `Authorization: Bearer` or `X-API-Key`. None if there is none."""
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    return (token.strip() if kind.lower() == "bearer" else headers.get("x-api-key")) or None
+
+
+class Buckets:
+    """Limits the rate of each caller with a token bucket: it holds the queries of ten seconds and fills at the rate."""
+
+    def __init__(self, rate: float | None) -> None:
+        self.rate = rate
+        self._buckets: dict[str, tuple[float, float]] = {}  # caller → (tokens, instant)
+        self._lock = threading.Lock()
+
+    def take(self, caller: str, cost: float = 1.0) -> float:
+        """Take `cost` queries out of a caller's bucket. Returns 0, or the seconds until it holds enough.
+
+        A request that costs more than a full bucket passes when the bucket is full, and leaves it in debt.
+        """
+        if self.rate is None:
+            return 0.0
+        full, now = max(1.0, self.rate * 10), time.monotonic()
+        with self._lock:
+            tokens, since = self._buckets.pop(caller, (full, now))
+            tokens = min(full, tokens + (now - since) * self.rate)
+            needed = min(cost, full)
+            enough = tokens >= needed
+            self._buckets[caller] = (tokens - cost if enough else tokens, now)  # the most recently used comes last
+            if len(self._buckets) > MAX_CALLERS:
+                del self._buckets[next(iter(self._buckets))]
+        return 0.0 if enough else (needed - tokens) / self.rate
+
+
+def check_host(policies: Policies | LivePolicies, host: str) -> None:
+    """Refuse to listen where other machines could use a service without a policy.
+
+    Raises:
+        ConfigError: if they could.
+    """
+    if policies.default is LOCAL and not is_loopback(host):
+        raise ConfigError(
+            f"expected a policy file for {host}, found none: without one only this machine may come in; "
+            "give --policy FILE, or --host 127.0.0.1"
+        )
+
+
+async def serve(
+    app: ASGIApp,
+    policies: Policies | LivePolicies,
+    host: str,
+    port: int,
+    *,
+    extra: str,
+    ending: Ending,
+    lifespan: bool | None = None,
+    ready: Callable[[int], None] | None = None,
+) -> None:
+    """Serve until stopped by a signal. Open requests still get their answer.
+
+    Args:
+        app: the application.
+        policies: who may use the service. Without any, only this machine may.
+        host: the address to listen at.
+        port: the port. With 0 a free one is chosen.
+        extra: name of the extra that installs the packages for this service.
+        ending: how it ends after a signal. A second signal skips the drain.
+        lifespan: whether the application handles events for its start and end. None: it is tried out.
+        ready: called with the port as soon as connections are accepted.
+
+    Raises:
+        ConfigError: if other machines could use the service without a policy, or the port is taken.
+        MissingExtra: without the packages of `extra`.
+    """
+    import anyio
+
+    require("uvicorn", extra)
+    import uvicorn
+
+    class _OrderlyServer(uvicorn.Server):
+        """A server that leaves signals to `_stop_at_signal`, so that everything can end in order."""
+
+        @contextmanager
+        def capture_signals(self) -> Generator[None, None, None]:
+            yield
+
+    check_host(policies, host)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"expected a free port at {host}:{port}, found: {error.strerror}: give another --port"
+            ) from None
+        listener.listen(2048)  # connections are accepted from here on; the first answers wait for the start
+        if ready is not None:
+            ready(listener.getsockname()[1])
+        config = uvicorn.Config(
+            trace_app(app),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            ws="none",
+            lifespan="auto" if lifespan is None else "on" if lifespan else "off",
+            timeout_graceful_shutdown=ending.patience,
+            log_config=None if logging.getLogger().handlers else uvicorn.config.LOGGING_CONFIG,
+        )
+        service = _OrderlyServer(config)
+        async with anyio.create_task_group() as group:
+            group.start_soon(_stop_at_signal, service, ending)
+            await service.serve(sockets=[listener])
+            group.cancel_scope.cancel()
+
+
+async def _stop_at_signal(service: uvicorn.Server, ending: Ending) -> None:
+    """Begin the end at a signal, and take no more requests after the drain, or at a second signal."""
+    import anyio
+
+    async def drain() -> None:
+        ending.begin()
+        await anyio.sleep(ending.drain)
+        service.should_exit = True
+
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with anyio.create_task_group() as group:
+            is_draining = False
+            async for _ in signals:
+                if is_draining:
+                    service.should_exit = True
+                else:
+                    group.start_soon(drain)
+                is_draining = True

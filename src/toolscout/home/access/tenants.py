@@ -1,0 +1,272 @@
+"""Serves several tenants of a home at one address: the key of a request says to which tenant it goes.
+
+A key is in the policy of one tenant. No header, path or parameter names a tenant, so nobody chooses one whose key they
+do not have. The application of a tenant then checks the key again. Requests without a key go to the tenant `default`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Final
+
+from toolscout.errors import Denied, UserError
+from toolscout.home.access.http import build_challenge, credential_of
+from toolscout.home.access.live_policy import POLICY_FILE, LivePolicies
+from toolscout.home.database.documents import close_documents
+from toolscout.home.database.tenants import list_tenants
+from toolscout.location import DEFAULT_TENANT, Home, local_folder, place_tenant
+from toolscout.trust.policy import LOCAL, UNKNOWN_CREDENTIAL, ScopeMissing
+
+if TYPE_CHECKING:
+    import anyio
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+__all__ = ["TenantApp", "TenantKeys"]
+
+LOOK_AGAIN_S: Final = 1.0  # between two looks at the list of tenants and their policies
+RETRY_OPEN_S: Final = 30.0  # before a tenant that could not be opened is tried again
+OpenTenant = Callable[[str, LivePolicies], contextlib.AbstractAsyncContextManager["ASGIApp"]]
+
+
+class TenantKeys:
+    """Knows the tenants of a home and their policies, and finds the tenant to whom a key belongs.
+
+    Attributes:
+        policies: tenant → its policies.
+    """
+
+    def __init__(self, root: Home, say: Callable[[str], None]) -> None:
+        """Read the tenants and their policies.
+
+        Args:
+            root: the home of the tenant `default`.
+            say: receives a sentence when a policy changes or cannot be used.
+
+        Raises:
+            ConfigError: if the policy of the tenant `default` is invalid.
+            StoreError: if the database does not answer.
+        """
+        self.root, self.say = root, say
+        self.policies = {DEFAULT_TENANT: self._load(DEFAULT_TENANT)}
+        self._problems: dict[str, str] = {}
+        self.refresh()
+
+    def _load(self, tenant: str) -> LivePolicies:
+        place = place_tenant(self.root, tenant)
+        return LivePolicies(local_folder(place) / POLICY_FILE, is_required=False, home=place)
+
+    def refresh(self) -> None:
+        """Read the list of tenants again, and the policies that changed. Without an answer all stay as they are."""
+        try:
+            names = {tenant.name for tenant in list_tenants(self.root)}
+        except UserError as error:
+            self._note("", str(error))
+            return
+        self._note("", "")
+        for name in self.policies.keys() - names:
+            del self.policies[name]
+            close_documents(place_tenant(self.root, name))
+        for name in sorted(names):
+            try:
+                if name not in self.policies:
+                    self.policies[name] = self._load(name)
+                self.policies[name].refresh(functools.partial(self._say_of, name))
+                self._note(name, "")
+            except UserError as error:  # nobody reaches this tenant, and the others are served
+                self._note(name, str(error))
+
+    def _say_of(self, tenant: str, text: str) -> None:
+        self.say(f"tenant {tenant}: {text}")
+
+    def _note(self, tenant: str, problem: str) -> None:
+        """Say what is wrong with a tenant, once."""
+        if problem and self._problems.get(tenant) != problem:
+            self.say(f"tenant {tenant}: {problem}" if tenant.strip() else problem)
+        self._problems[tenant] = problem
+
+    @property
+    def waits(self) -> bool:
+        """Whether `find` may have to wait for the issuer of tokens."""
+        return any(policies.waits for policies in self.policies.values())
+
+    def find(self, credential: str | None) -> str:
+        """Return the tenant to whom a key or token belongs; without one `default`.
+
+        Raises:
+            Denied: if it belongs to no tenant, or to several. The message is the same.
+        """
+        if credential is None:
+            return DEFAULT_TENANT
+        owners = [name for name, policies in list(self.policies.items()) if _knows(policies, credential)]
+        if len(owners) > 1:
+            self._note(" ", f"One key is in the policies of several tenants, and opens none: {', '.join(owners)}")
+        if len(owners) != 1:
+            raise Denied(UNKNOWN_CREDENTIAL)
+        return owners[0]
+
+
+def _knows(policies: LivePolicies, credential: str) -> bool:
+    """Return whether a key belongs to a caller of these policies. A tenant without rules knows nobody."""
+    if policies.default is LOCAL:
+        return False
+    try:
+        policies.caller(credential)
+    except ScopeMissing:
+        return True  # the tenant says which scope is missing
+    except Denied:
+        return False
+    return True
+
+
+class TenantApp:
+    """ASGI application that passes each request to the application of the caller's tenant.
+
+    Tenants that are added later are served too, and removed ones no longer. One that cannot be opened is left out.
+    """
+
+    def __init__(
+        self, keys: TenantKeys, open_tenant: OpenTenant, find_open: Callable[[Scope], str] = lambda scope: ""
+    ) -> None:
+        """Serve the tenants that `keys` knows.
+
+        Args:
+            keys: say to whom a key belongs.
+            open_tenant: opens the application of a tenant, with its policies.
+            find_open: returns the tenant of a request that needs no key; empty: none in particular.
+        """
+        self.keys, self._open_tenant, self._find_open = keys, open_tenant, find_open
+        self._apps: dict[str, ASGIApp] = {}
+        self._ends: dict[str, anyio.Event] = {}
+        self._failed: dict[str, float] = {}  # tenant → when it could not be opened
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Serve inside this context.
+
+        Raises:
+            UserError: if the tenant `default` cannot be opened.
+        """
+        import anyio
+
+        ending = anyio.Event()
+        async with anyio.create_task_group() as group:
+            await self._open_new(group, ending)
+            group.start_soon(self._follow, group, ending)
+            try:
+                yield
+            finally:
+                ending.set()
+                for end in list(self._ends.values()):
+                    end.set()
+
+    async def _follow(self, group: anyio.abc.TaskGroup, ending: anyio.Event) -> None:
+        """Open the tenants that were added, and close those that were removed, until the end."""
+        import anyio
+
+        while not ending.is_set():
+            with anyio.move_on_after(LOOK_AGAIN_S):
+                await ending.wait()
+                return
+            await anyio.to_thread.run_sync(self.keys.refresh)
+            for name in self._ends.keys() - self.keys.policies.keys():
+                self._apps.pop(name, None)
+                self._ends[name].set()
+            await self._open_new(group, ending)
+
+    async def _open_new(self, group: anyio.abc.TaskGroup, ending: anyio.Event) -> None:
+        """Open the tenants that are not open, unless everything ends: then those that have ended stay closed."""
+        import anyio
+
+        now = anyio.current_time()
+        for name in sorted(self.keys.policies, key=lambda name: (name != DEFAULT_TENANT, name)):
+            if ending.is_set() or name in self._ends or now - self._failed.get(name, float("-inf")) < RETRY_OPEN_S:
+                continue
+            try:
+                end = anyio.Event()
+                await group.start(self._serve_tenant, name, end)
+                if ending.is_set():  # while it was opened, so that nobody has told it
+                    end.set()
+                self._failed.pop(name, None)
+            except UserError as error:
+                if name == DEFAULT_TENANT:
+                    raise
+                self._failed[name] = now
+                self.keys.say(f"tenant {name} is not served: {error}")
+
+    async def _serve_tenant(self, name: str, end: anyio.Event, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """Keep the application of a tenant open until `end`. If it fails later, the others go on."""
+        import anyio
+
+        try:
+            async with self._open_tenant(name, self.keys.policies[name]) as application, _run_lifespan(application):
+                self._apps[name], self._ends[name] = application, end
+                task_status.started()
+                await end.wait()
+        except Exception as error:
+            if name not in self._ends:
+                raise
+            self._failed[name] = anyio.current_time()
+            self.keys.say(f"tenant {name} is not served any more: {error}")
+        finally:
+            self._apps.pop(name, None)
+            self._ends.pop(name, None)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        import anyio
+        from starlette.datastructures import Headers
+        from starlette.responses import JSONResponse
+
+        if scope["type"] != "http":
+            return
+        credential = credential_of(Headers(scope=scope))
+        try:
+            if self.keys.waits:
+                name = await anyio.to_thread.run_sync(self.keys.find, credential)
+            else:
+                name = self.keys.find(credential)
+            name = (credential is None and self._find_open(scope)) or name
+        except Denied as error:
+            challenge = build_challenge("invalid_token")
+            await JSONResponse({"error": str(error)}, 401, {"WWW-Authenticate": challenge})(scope, receive, send)
+            return
+        application = self._apps.get(name)
+        if application is None:
+            message = "This catalogue cannot be served now. Try again later."
+            await JSONResponse({"error": message}, 503, {"Retry-After": "30"})(scope, receive, send)
+            return
+        await application(scope, receive, send)
+
+
+async def _run_application(application: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    await application(scope, receive, send)
+
+
+@contextlib.asynccontextmanager
+async def _run_lifespan(application: ASGIApp) -> AsyncIterator[None]:
+    """Send an application the events for its start and its end."""
+    import anyio
+
+    started, ending, stopped = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def receive() -> Message:
+        if not started.is_set():
+            return {"type": "lifespan.startup"}
+        await ending.wait()
+        return {"type": "lifespan.shutdown"}
+
+    async def send(message: Message) -> None:
+        (started if message["type"].startswith("lifespan.startup") else stopped).set()
+
+    async with anyio.create_task_group() as group:
+        scope: Scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
+        group.start_soon(_run_application, application, scope, receive, send)
+        await started.wait()
+        try:
+            yield
+        finally:
+            ending.set()
+            with anyio.CancelScope(shield=True):
+                await stopped.wait()

@@ -1,0 +1,493 @@
+"""The catalogue in its database: origins, sources, tools, problems and caches.
+
+Every change is one transaction, so a process killed at any instant leaves the old or the new state of each source.
+Every change raises the *generation*; a search reads it, the tools and the caches in one read transaction, so that it
+never sees half of a change that another process makes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from toolscout.errors import BadEntry, NotFound, StoreError
+from toolscout.home.catalogue import approvals
+from toolscout.home.catalogue.approvals import Vet, Waiting
+from toolscout.home.catalogue.read_snapshot import (
+    LAST_CACHED,
+    MIN_MAPPED_TOOLS,
+    STAMP_KEY,
+    read_snapshot,
+)
+from toolscout.home.catalogue.schema import CATALOGUE_MIGRATIONS
+from toolscout.home.catalogue.snapshot import Catalogue, allows
+from toolscout.home.catalogue.snapshot_files import SNAPSHOTS_FOLDER
+from toolscout.home.database import Connection, Database, now
+from toolscout.home.database.folder import open_home
+from toolscout.location import Home, local_folder
+from toolscout.types import Tool, clean
+
+__all__ = ["Catalogue", "Changes", "Origin", "Source", "Store", "Waiting", "allows"]
+
+MAX_IDS_IN_QUERY: Final = 500
+READ_GENERATION: Final = "SELECT value FROM meta WHERE key = 'generation'"
+PUT_TOOL: Final = (
+    "INSERT INTO tools VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET source = excluded.source, "
+    "name = excluded.name, fingerprint = excluded.fingerprint, body = excluded.body"
+)
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """An origin is a locator that the user added and each sync reads again. It may bring several sources.
+
+    `id` is 0 until the store has a row for it.
+    """
+
+    locator: str
+    kind: str
+    name: str | None = None
+    added_at: str = ""
+    id: int = 0
+
+
+class Source(msgspec.Struct, frozen=True, array_like=True):
+    """One source in the catalogue.
+
+    `state` is ok, error (its former tools stay) or disabled (its tools are not searched). `tools` counts the tools in
+    the catalogue, `waiting` those that wait for approval.
+    """
+
+    name: str
+    origin: int
+    kind: str
+    state: str
+    message: str
+    enabled: bool
+    read_at: str
+    tools: int
+    problems: int
+    waiting: int = 0
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True):
+    """The changes that one reading of a source made, in numbers of tools.
+
+    `quarantined` counts the definitions that wait for approval since this reading.
+    """
+
+    source: str
+    kind: str = ""
+    state: str = "ok"
+    message: str = ""
+    new: int = 0
+    changed: int = 0
+    gone: int = 0
+    same: int = 0
+    quarantined: int = 0
+    problems: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def any(self) -> bool:
+        """Whether the catalogue changed."""
+        return bool(self.new or self.changed or self.gone or self.quarantined)
+
+
+class Store(Database):
+    """The catalogue of a home.
+
+    Attributes:
+        follower: called with the connection at the end of each transaction that raises the generation, to change in the
+            same transaction what must stay in step with the tools. None: nothing must.
+    """
+
+    def __init__(self, home: Home, *, pin: bool = True, vet: Vet | None = None) -> None:
+        """Open or create the catalogue.
+
+        Args:
+            home: the folder that holds `catalogue.db`, or the address of a database.
+            pin: whether definitions from MCP servers and from documents at URLs need approval when they change.
+            vet: returns why a tool that was never approved must wait, or None. By default no new tool waits.
+        """
+        super().__init__(home, "catalogue", CATALOGUE_MIGRATIONS)
+        self.pin, self.vet = pin, vet
+        self.follower: Callable[[Connection], None] | None = None
+        self._listener = open_home(home).listen()
+
+    # --- reading
+
+    def generation(self) -> int:
+        """Return the generation, which every change raises.
+
+        In a shared home, outside of a transaction, this is what was heard of it: see `GenerationListener`.
+        """
+        if self._listener and not self.in_transaction and (heard := self._listener.hear()) is not None:
+            return heard
+        generation = int(self.ask(READ_GENERATION)[0][0])
+        if self._listener:
+            self._listener.learn(generation)
+        return generation
+
+    @contextlib.contextmanager
+    def writing(self, *, wait: bool = True) -> Iterator[Connection]:
+        """Open a write transaction; see `Database.writing`."""
+        try:
+            with super().writing(wait=wait) as connection:
+                before = self.follower and _read_generation(connection)
+                yield connection
+                if self.follower and _read_generation(connection) != before:
+                    self.follower(connection)
+        finally:
+            if self._listener:
+                self._listener.doubt()
+
+    def close(self) -> None:
+        """Close the connections of all threads."""
+        if self._listener:
+            self._listener.close()
+        super().close()
+
+    def catalogue(self) -> Catalogue:
+        """Return a snapshot of the present generation. Its tools load from the store on demand."""
+        return read_snapshot(self, local_folder(self.home) / SNAPSHOTS_FOLDER)
+
+    def tools(self, ids: Sequence[str]) -> list[Tool]:
+        """Return tools in the order of `ids`, without unknown ids."""
+        decode = _DECODER.decode
+        if len(ids) > MAX_IDS_IN_QUERY:
+            requested = set(ids)
+            ends = min(requested), max(requested)
+            with self.reading() as connection:
+                rows_between = connection.execute("SELECT id, body FROM tools WHERE id BETWEEN ? AND ?", ends)
+                tools_by_id = {id: decode(body) for id, body in rows_between if id in requested}
+        else:
+            marks = ",".join("?" * len(ids))
+            rows = self.ask(f"SELECT id, body FROM tools WHERE id IN ({marks})", tuple(ids))
+            tools_by_id = {id: decode(body) for id, body in rows}
+        return [tools_by_id[id] for id in ids if id in tools_by_id]
+
+    def tools_at(self, generation: int, ids: Collection[str]) -> dict[str, Tool] | None:
+        """Return the tools of at most `MAX_IDS_IN_QUERY` ids, or None if the catalogue has another generation now.
+
+        One statement reads both, so it needs no transaction.
+        """
+        marks = ",".join("?" * len(ids))
+        sql = f"SELECT value, id, body FROM meta LEFT JOIN tools ON id IN ({marks}) WHERE key = 'generation'"
+        rows = self.ask(sql, tuple(ids))
+        present = int(rows[0][0])
+        if self._listener:
+            self._listener.learn(present)
+        if present != generation:
+            return None
+        return {id: _DECODER.decode(body) for _, id, body in rows if id is not None}
+
+    def tool(self, tool_id: str) -> Tool:
+        """Return one tool.
+
+        Raises:
+            NotFound: if the catalogue has no tool of that id.
+        """
+        for tool in self.tools([tool_id]):
+            return tool
+        raise NotFound(f"expected the id of a tool in the catalogue, found {tool_id!r}: see  toolscout list")
+
+    def origins(self) -> list[Origin]:
+        """Return the origins in the order in which they were added."""
+        with self.reading() as connection:
+            rows = connection.execute("SELECT locator, kind, name, added_at, id FROM origins ORDER BY id")
+            return [Origin(*row) for row in rows]
+
+    def sources(self) -> list[Source]:
+        """Return all sources, by name."""
+        with self.reading() as connection:
+            rows = connection.execute(
+                "SELECT name, origin, kind, state, message, enabled, read_at, "
+                "(SELECT count(*) FROM tools WHERE source = sources.name), "
+                "(SELECT count(*) FROM problems WHERE source = sources.name), "
+                "(SELECT count(*) FROM quarantine WHERE source = sources.name) FROM sources ORDER BY name"
+            )
+            return [msgspec.convert(row, Source, strict=False) for row in rows]
+
+    def problems(self, source: str) -> list[tuple[str, str]]:
+        """Return (entry, message) of each bad entry in the last reading of the source."""
+        with self.reading() as connection:
+            return connection.execute("SELECT entry, message FROM problems WHERE source = ?", (source,)).fetchall()
+
+    def waiting(self) -> list[Waiting]:
+        """Return the definitions that wait for approval, by id."""
+        with self.reading() as connection:
+            return approvals.waiting(connection)
+
+    def page(self, source: str | None = None, after: str = "", limit: int | None = 100) -> list[tuple[str, str]]:
+        """Return (id, name) of tools with an id after `after`, in ascending order.
+
+        Args:
+            source: name of the source; None: all sources.
+            after: an id.
+            limit: maximum number of tools; None: all.
+        """
+        of_source = "" if source is None else "AND source = ?"
+        bound = "" if limit is None else "LIMIT ?"
+        values = [value for value in (after, source, limit) if value is not None]
+        with self.reading() as connection:
+            return connection.execute(
+                f"SELECT id, name FROM tools WHERE id > ? {of_source} ORDER BY id {bound}", values
+            ).fetchall()
+
+    # --- writing
+
+    def owner(self, source: str) -> Origin | None:
+        """Return the origin that brought a source, or None if the catalogue has no such source."""
+        with self.reading() as connection:
+            row = connection.execute(
+                "SELECT locator, origins.kind, origins.name, added_at, origins.id FROM origins "
+                "JOIN sources ON sources.origin = origins.id WHERE sources.name = ?",
+                (source,),
+            ).fetchone()
+            return row and Origin(*row)
+
+    def put_source(
+        self,
+        origin: Origin,
+        name: str,
+        *,
+        kind: str,
+        state: str = "ok",
+        message: str = "",
+        tools: Iterable[Tool] = (),
+        problems: Iterable[tuple[str, str]] = (),
+    ) -> Changes:
+        """Write one reading of a source in one transaction. Only changes are written.
+
+        A source in state `error` or `disabled` keeps its former tools. A tool with a definition that waits for approval
+        leaves the catalogue: neither its new nor its old definition is searched.
+
+        Raises:
+            BadEntry: if a tool cannot be written as JSON.
+        """
+        bodies = {tool.id: (tool, tool.fingerprint) for tool in map(_make_storable, tools)}
+        problems = tuple(problems)
+        with self.writing() as connection:
+            for tool_id in _list_hidden(connection):
+                bodies.pop(tool_id, None)
+            origin_id = _put_origin(connection, origin)
+            before = connection.execute("SELECT origin, state FROM sources WHERE name = ?", (name,)).fetchone()
+            fingerprints = dict(connection.execute("SELECT id, fingerprint FROM tools WHERE source = ?", (name,)))
+            connection.execute(
+                "INSERT INTO sources (name, origin, kind, state, message, read_at) VALUES (?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT (name) DO UPDATE SET origin = excluded.origin, kind = excluded.kind, "
+                "state = excluded.state, message = excluded.message, read_at = excluded.read_at",
+                (name, origin_id, kind, state, message, now()),
+            )
+            connection.execute("DELETE FROM problems WHERE source = ?", (name,))
+            connection.executemany("INSERT INTO problems VALUES (?, ?, ?)", ((name, *problem) for problem in problems))
+            changes = Changes(
+                source=name, kind=kind, state=state, message=message, same=len(fingerprints), problems=problems
+            )
+            before_waiting = approvals.list_waiting_ids(connection, name)
+            if state == "ok":
+                held_back: Mapping[str, bool] = {}  # id → whether the definition waits since this reading
+                if self.pin and approvals.needs_approval(kind, origin.locator):
+                    held_back = approvals.hold_back(connection, name, bodies, self.vet, now())
+                else:
+                    connection.execute("DELETE FROM quarantine WHERE source = ?", (name,))
+                changes = _replace_tools(connection, changes, bodies, held_back, fingerprints)
+            waiting_changed = before_waiting != approvals.list_waiting_ids(connection, name)
+            if changes.any or waiting_changed or before is None or (before[1] == "disabled") != (state == "disabled"):
+                _raise_generation(connection)
+        return changes
+
+    def set_enabled(self, source: str, enabled: bool) -> None:
+        """Include a source in the search, or exclude it. Its tools stay in the store."""
+        with self.writing() as connection:
+            update = connection.execute("UPDATE sources SET enabled = ? WHERE name = ?", (enabled, source))
+            if not update.rowcount:
+                raise NotFound(f"expected the name of a source, found {source!r}: see  toolscout list")
+            _raise_generation(connection)
+
+    def remove_source(self, name: str) -> int:
+        """Remove a source and its tools, and its origin if it has no other source. Returns the number of tools."""
+        with self.writing() as connection:
+            (count,) = connection.execute("SELECT count(*) FROM tools WHERE source = ?", (name,)).fetchone()
+            connection.execute("DELETE FROM sources WHERE name = ?", (name,))
+            connection.execute("DELETE FROM origins WHERE id NOT IN (SELECT origin FROM sources)")
+            _raise_generation(connection)
+            return int(count)
+
+    def approve(self, chosen: Iterable[Waiting]) -> int:
+        """Approve waiting definitions and put them into the catalogue.
+
+        A definition that has changed since `chosen` was read continues to wait.
+
+        Returns:
+            The number of approved definitions.
+        """
+        with self.writing() as connection:
+            query = "DELETE FROM quarantine WHERE id = ? AND fingerprint = ?"
+            taken = [
+                definition
+                for definition in chosen
+                if connection.execute(query, (definition.id, definition.fingerprint)).rowcount
+            ]
+            connection.executemany(
+                PUT_TOOL,
+                (_row(definition.tool.source, definition.tool, definition.fingerprint) for definition in taken),
+            )
+            approvals.pin(connection, [(definition.tool, definition.fingerprint) for definition in taken], now())
+            if taken:
+                _raise_generation(connection)
+            return len(taken)
+
+    def remove_tools(self, ids: Sequence[str]) -> int:
+        """Remove single tools. The next sync of their source brings them back if they are still there."""
+        with self.writing() as connection:
+            gone = sum(connection.execute("DELETE FROM tools WHERE id = ?", (id,)).rowcount for id in ids)
+            if gone:
+                _raise_generation(connection)
+            return gone
+
+    def hidden(self) -> list[str]:
+        """Return the ids of the hidden tools."""
+        with self.reading() as connection:
+            return _list_hidden(connection)
+
+    def hide(self, ids: Sequence[str], hide: bool = True) -> None:
+        """Hide tools until they are shown again: no sync brings them back. Or show them again from the next sync on."""
+        with self.writing() as connection:
+            for id in ids:
+                if not hide:
+                    connection.execute("DELETE FROM hidden WHERE id = ?", (id,))
+                    continue
+                connection.execute("INSERT INTO hidden VALUES (?, ?) ON CONFLICT (id) DO NOTHING", (id, now()))
+                connection.execute("DELETE FROM tools WHERE id = ?", (id,))
+                connection.execute("DELETE FROM quarantine WHERE id = ?", (id,))
+            _raise_generation(connection)
+
+    def keep(self, catalogue: Catalogue) -> None:
+        """Store the values that were built for this snapshot.
+
+        If another process is writing, nothing is stored: the values can be built again. What took long waits for it.
+        """
+        if catalogue.is_outdated:
+            catalogue.pending.clear()
+        if catalogue.pending:
+            wait = len(catalogue) >= MIN_MAPPED_TOOLS
+            with contextlib.suppress(StoreError):
+                with self.writing(wait=wait) as writer:
+                    writer.executemany(
+                        "INSERT INTO caches VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET generation = "
+                        "excluded.generation, value = excluded.value WHERE caches.generation < excluded.generation",
+                        [(key, catalogue.generation, value) for key, value in catalogue.pending.items()],
+                    )
+                    stamp = writer.execute(LAST_CACHED, (STAMP_KEY,)).fetchone()
+                catalogue.mark_known(bytes(stamp[0]).decode() if stamp else "")
+            catalogue.pending.clear()
+        catalogue.replace_earlier()
+
+    # --- health
+
+    def check(self) -> list[str]:
+        """Return all defects: the findings of the engine, unreadable tools, fingerprints that do not match."""
+        findings = super().check()
+        if findings:
+            return findings
+        with self.reading() as connection:
+            for id, mark, body in connection.execute("SELECT id, fingerprint, body FROM tools"):
+                try:
+                    right = _DECODER.decode(body).fingerprint == mark
+                except (msgspec.DecodeError, BadEntry) as error:
+                    findings.append(f"tool {id}: its definition cannot be read: {error}")
+                else:
+                    if not right:
+                        findings.append(f"tool {id}: its content does not match its fingerprint {mark}")
+        return findings
+
+    def repair(self) -> list[str]:
+        """Drop caches and unreadable tools, and rebuild the indexes. Returns one sentence for each step."""
+        done = []
+        bad = [line.split(":")[0].removeprefix("tool ") for line in self.check() if line.startswith("tool ")]
+        with self.writing() as connection:
+            for id in bad:
+                connection.execute("DELETE FROM tools WHERE id = ?", (id,))
+                done.append(f"dropped the damaged tool {id}: the next sync brings it back")
+            connection.execute("DELETE FROM caches")
+            self._engine.rebuild_indexes()
+            _raise_generation(connection)
+        return [*done, "emptied the caches and rebuilt the indexes"]
+
+
+_DECODER: Final = msgspec.json.Decoder(Tool)
+
+
+def _put_origin(connection: Connection, origin: Origin) -> int:
+    """Return the row id of an origin, and insert the row if it is new."""
+    connection.execute(
+        "INSERT INTO origins (locator, kind, name, added_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        (origin.locator, origin.kind, origin.name, now()),
+    )
+    query = "SELECT id FROM origins WHERE locator = ? AND coalesce(name, '') = ?"
+    return int(connection.execute(query, (origin.locator, origin.name or "")).fetchone()[0])
+
+
+def _replace_tools(
+    connection: Connection,
+    changes: Changes,
+    bodies: approvals.Bodies,
+    held_back: Mapping[str, bool],
+    fingerprints: Mapping[str, str],
+) -> Changes:
+    """Write the tools of a source that do not wait, and return the changes with their numbers.
+
+    Args:
+        connection: in a write transaction.
+        changes: of the source, without numbers.
+        bodies: id → (tool, fingerprint), from the present reading.
+        held_back: id → whether the definition waits since this reading, for each tool that waits for approval.
+        fingerprints: id → fingerprint, of the tools that the catalogue has from the source.
+    """
+    bodies = {id: body for id, body in bodies.items() if id not in held_back}
+    changed = [id for id, (_, mark) in bodies.items() if id in fingerprints and fingerprints[id] != mark]
+    new = [id for id in bodies if id not in fingerprints]
+    gone = [id for id in fingerprints if id not in bodies and id not in held_back]
+    connection.executemany(
+        "DELETE FROM tools WHERE id = ?", ((id,) for id in (*gone, *held_back) if id in fingerprints)
+    )
+    connection.executemany(
+        PUT_TOOL,
+        (_row(changes.source, *bodies[id]) for id in (*new, *changed)),
+    )
+    return msgspec.structs.replace(
+        changes,
+        new=len(new),
+        changed=len(changed),
+        gone=len(gone),
+        same=len(fingerprints) - len(gone) - len(changed) - sum(id in held_back for id in fingerprints),
+        quarantined=sum(held_back.values()),
+    )
+
+
+def _make_storable(tool: Tool) -> Tool:
+    """Return the tool as the store will return it: `tool` itself, unless it holds values that JSON cannot express."""
+    try:
+        msgspec.json.encode(tool)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return msgspec.convert(clean(tool), Tool)
+    return tool
+
+
+def _row(source: str, tool: Tool, fingerprint: str) -> tuple[str, str, str, str, bytes]:
+    return tool.id, source, tool.name, fingerprint, msgspec.json.encode(tool)
+
+
+def _list_hidden(connection: Connection) -> list[str]:
+    return [id for (id,) in connection.execute("SELECT id FROM hidden ORDER BY id")]
+
+
+def _read_generation(connection: Connection) -> int:
+    return int(connection.execute(READ_GENERATION).fetchone()[0])
+
+
+def _raise_generation(connection: Connection) -> None:
+    connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'generation'")

@@ -1,0 +1,297 @@
+"""Reads sources into the catalogue and keeps the catalogue in step with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from toolscout import sources
+from toolscout.errors import NotFound, SourceError, name_nearest
+from toolscout.home.catalogue.store import Changes, Origin, Source, Store, Waiting
+from toolscout.home.database import BUSY_SECONDS, hold_lock
+from toolscout.location import find_shared
+from toolscout.settings import Settings
+from toolscout.sources.published import is_published, prepare
+from toolscout.trust.screening import vet
+from toolscout.types import Tool
+
+__all__ = ["CatalogueManager"]
+
+MIN_ADVICE_SAMPLE: Final = 500  # tools that advice looks at; of a larger catalogue up to twice as many
+MAX_LANGUAGE_CHARS: Final = 2000  # of a description, read to guess its script
+LAST_LATIN_LETTER: Final = "\u024f"
+
+
+class CatalogueManager:
+    """Manages the sources and tools of one home.
+
+    Attributes:
+        settings: of the home.
+        store: where the tools are kept.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Open the catalogue in the home of the settings, or make an empty one.
+
+        Raises:
+            StoreError
+        """
+        self.settings = settings
+        vet_tools = vet if settings.trust_scan else None
+        self.store = Store(settings.place, pin=settings.trust == "pin", vet=vet_tools)
+
+    def add(
+        self, source: str | Path | Iterable[object], *, name: str | None = None, kind: str | None = None
+    ) -> list[Changes]:
+        """Read a source and put its tools into the catalogue. A second call reads the source again.
+
+        Args:
+            source: a locator (`toolscout.sources.SOURCE_KINDS`), or objects: functions, LangChain tools, or schemas as
+                mappings.
+            name: the source's name, with which the ids of its tools begin; by default the reader derives one.
+            kind: which reader to use; by default it is detected from the locator.
+
+        Returns:
+            The changes, one entry for each source. `problems` names bad entries. A source that could not be read has
+            the state `error` and a message. It stays in the catalogue, to be read again, if a configuration file
+            names it, if it was read before, or if its server waits for somebody to sign in.
+
+        Raises:
+            SourceError: if nothing could be read.
+        """
+        if not isinstance(source, (str, Path)):
+            return self._add_objects(source, name)
+        locator = _make_absolute(str(source))
+        is_listed = os.path.isfile(locator) and not is_published(locator)
+        if kind is None and is_published(locator):
+            locator, kind = str(prepare(locator, name, self.settings)), "mcp"
+        kind = kind or sources.detect(locator)
+        origin = Origin(locator, kind, name)
+        readings = sources.read(locator, name=self._name_of(origin), kind=kind, settings=self.settings)
+        has_failed = all(reading.state == "error" and not reading.awaits_person for reading in readings)
+        if has_failed and not is_listed and not self.brought_by(origin):
+            return [
+                Changes(source=reading.source, kind=reading.kind, state="error", message=reading.message)
+                for reading in readings
+            ]
+        return list(self._take(origin, readings))
+
+    def _name_of(self, origin: Origin) -> str | None:
+        """Return the name under which an origin is read.
+
+        An OpenAPI document and a single MCP server keep the name that they got first. Approvals, credentials and the
+        journal belong to the name of a source, so a new title, or a new way to choose names, must not change it.
+        """
+        brings_one = origin.kind == "openapi" or (origin.kind == "mcp" and not os.path.isfile(origin.locator))
+        if origin.name is None and brings_one:
+            return next((source.name for source in self.brought_by(origin)), None)
+        return origin.name
+
+    def _add_objects(self, objects: Iterable[object], name: str | None) -> list[Changes]:
+        from toolscout.sources.schemas import read_objects
+
+        if not name:
+            raise SourceError("expected a name for tools given as objects, found none: add(objects, name='mine')")
+        reading = read_objects(sources.source_name(name), objects)
+        return list(self._take(Origin(f"objects:{reading.source}", "objects"), [reading]))
+
+    def _take(self, origin: Origin, readings: Sequence[sources.Reading]) -> Iterator[Changes]:
+        for reading in readings:
+            yield self.put_reading(origin, reading)
+        present = {reading.source for reading in readings}
+        for source in self.brought_by(origin):
+            if source.name not in present:
+                gone = self.store.remove_source(source.name)
+                yield Changes(source=source.name, kind=source.kind, message="no longer there", gone=gone)
+
+    def brought_by(self, origin: Origin) -> list[Source]:
+        """Return the sources of the catalogue that came from an origin."""
+        ids = {
+            origin_row.id
+            for origin_row in self.store.origins()
+            if (origin_row.locator, origin_row.name) == (origin.locator, origin.name)
+        }
+        return [source for source in self.store.sources() if source.origin in ids]
+
+    def put_reading(self, origin: Origin, reading: sources.Reading) -> Changes:
+        """Write one reading of a source into the catalogue. A source name that another origin has is an error."""
+        owner = self.store.owner(reading.source)
+        problems = [(problem.entry, problem.message) for problem in reading.problems]
+        if owner is not None and (owner.locator, owner.name) != (origin.locator, origin.name):
+            message = (
+                f"A source called {reading.source!r} is already in the catalogue, from {owner.locator}. "
+                "Give this one another name with --name, or remove the other source."
+            )
+            return Changes(source=reading.source, kind=reading.kind, state="error", message=message)
+        return self.store.put_source(
+            origin,
+            reading.source,
+            kind=reading.kind,
+            state=reading.state,
+            message=reading.message,
+            tools=reading.tools,
+            problems=problems,
+        )
+
+    def sync(self, names: Sequence[str] = ()) -> Iterator[Changes]:
+        """Read the origins again, and yield the changes of each source.
+
+        New tools are added, changed tools replaced, missing tools removed. A source that cannot be read keeps its
+        tools.
+
+        Args:
+            names: sources to read again, with all others of the same origin; by default all sources.
+
+        Raises:
+            NotFound: for a name that no source has.
+            StoreError: if another machine reads the sources of the same home.
+        """
+        place = self.settings.place
+        if find_shared(place):  # two replicas would read every source twice
+            refusal = f"Another `toolscout sync` is running on {place}. Wait for it to finish."
+            with hold_lock(place, "sync", refusal, wait=BUSY_SECONDS if names else 0.0):
+                yield from self._sync(names)
+        else:
+            yield from self._sync(names)
+
+    def _sync(self, names: Sequence[str]) -> Iterator[Changes]:
+        sources_by_name = {source.name: source for source in self.store.sources()}
+        for name in names:
+            if name not in sources_by_name:
+                advice = name_nearest(name, sources_by_name, f"There are: {', '.join(sources_by_name) or 'none'}")
+                raise NotFound(f"expected the name of a source, found {name!r}. {advice}")
+        origin_ids = {sources_by_name[name].origin for name in names}
+        for origin in self.store.origins():
+            if origin.kind == "objects" or (names and origin.id not in origin_ids):
+                continue
+            yield from self._sync_origin(origin)
+
+    def _sync_origin(self, origin: Origin) -> Iterator[Changes]:
+        try:
+            name = self._name_of(origin)
+            readings = sources.read(origin.locator, name=name, kind=origin.kind, settings=self.settings)
+        except SourceError as error:
+            for source in self.brought_by(origin):
+                yield self.store.put_source(origin, source.name, kind=source.kind, state="error", message=str(error))
+        else:
+            yield from self._take(origin, readings)
+
+    def sources(self) -> list[Source]:
+        """Return the sources of the catalogue."""
+        return self.store.sources()
+
+    def tool(self, tool_id: str) -> Tool:
+        """Return one tool by its id.
+
+        Raises:
+            NotFound: if there is no such tool.
+        """
+        return self.store.tool(tool_id)
+
+    def remove(self, names: Sequence[str]) -> int:
+        """Remove sources (by name) and single tools (by id). Returns the number of removed tools.
+
+        Raises:
+            NotFound: if a name is neither a source nor a tool; then nothing is removed.
+        """
+        source_names = {source.name for source in self.store.sources()}
+        tools = [name for name in names if name not in source_names]
+        tool_ids = {tool.id for tool in self.store.tools(tools)}
+        for name in tools:
+            if name not in tool_ids:
+                raise NotFound(
+                    f"expected the name of a source or the id of a tool, found {name!r}: see  toolscout list"
+                )
+        gone = sum(self.store.remove_source(name) for name in names if name in source_names)
+        return gone + (self.store.remove_tools(tools) if tools else 0)
+
+    def hide(self, ids: Sequence[str]) -> None:
+        """Hide tools: they are not searched, and no sync brings them back. `show` does.
+
+        Raises:
+            NotFound: for an id that no tool of the catalogue has; then nothing is hidden.
+        """
+        waiting = {definition.id for definition in self.store.waiting()}
+        for tool_id in set(ids) - waiting - set(self.store.hidden()):
+            self.store.tool(tool_id)
+        self.store.hide(ids)
+
+    def show(self, ids: Sequence[str]) -> list[Changes]:
+        """Show hidden tools again, and read their sources, which brings them back. Returns the changes.
+
+        Raises:
+            NotFound: for an id that is not hidden; then nothing is changed.
+        """
+        hidden = self.store.hidden()
+        for tool_id in ids:
+            if tool_id not in hidden:
+                advice = name_nearest(tool_id, hidden, "See  toolscout hide --list")
+                raise NotFound(f"expected the id of a hidden tool, found {tool_id!r}. {advice}")
+        self.store.hide(ids, False)
+        present = {source.name for source in self.store.sources()}
+        names = sorted({tool_id.partition("/")[0] for tool_id in ids} & present)
+        return list(self.sync(names)) if names else []
+
+    def enable(self, source: str, enabled: bool = True) -> None:
+        """Include a source in the search, or exclude it. Its tools stay in the store."""
+        self.store.set_enabled(source, enabled)
+
+    def waiting(self, names: Sequence[str] = ()) -> list[Waiting]:
+        """Return the definitions that wait for approval, by id.
+
+        Args:
+            names: ids of tools or names of sources; by default all.
+
+        Raises:
+            NotFound: for a name that has no waiting definition.
+        """
+        definitions = self.store.waiting()
+        for name in names:
+            if not any(name in (definition.id, definition.tool.source) for definition in definitions):
+                raise NotFound(f"Nothing called {name!r} waits for approval. To see what waits, run  toolscout approve")
+        return [
+            definition
+            for definition in definitions
+            if not names or definition.id in names or definition.tool.source in names
+        ]
+
+    def approve(self, chosen: Sequence[Waiting]) -> int:
+        """Approve waiting definitions and put them into the catalogue. Returns how many; see `Store.approve`."""
+        return self.store.approve(chosen)
+
+    def advice(self) -> list[str]:
+        """Return sentences of advice about the present catalogue, for the user."""
+        ids = [id for id, _ in self.store.page(limit=None)]
+        tools = self.store.tools(ids[:: max(1, self._size() // MIN_ADVICE_SAMPLE)])
+        foreign = sum(_is_foreign(tool.description or tool.name) for tool in tools)
+        if self.settings.encoder == "static" and foreign * 2 > len(tools):
+            return [
+                "Most tools are not described in English. The bundled encoder reads such tools less well than English "
+                "ones. A multilingual model finds them better: set one with --encoder."
+            ]
+        return []
+
+    def _size(self) -> int:
+        return sum(source.tools for source in self.store.sources())
+
+
+def _is_foreign(text: str) -> bool:
+    """Return whether most letters of a text are not Latin."""
+    letters = [letter for letter in text[:MAX_LANGUAGE_CHARS] if letter.isalpha()]
+    return sum(letter > LAST_LATIN_LETTER for letter in letters) * 2 > len(letters)
+
+
+def _make_absolute(locator: str) -> str:
+    """Return a path as absolute, so that `sync` finds it from any folder; other locators stay as they are.
+
+    A path behind the prefix of a plug-in becomes absolute too.
+    """
+    path = os.path.expanduser(locator)
+    if os.path.exists(path):
+        return os.path.abspath(path)
+    prefix, _, rest = locator.partition(":")
+    if rest and os.path.exists(os.path.expanduser(rest)) and sources.plugin_prefix(locator):
+        return f"{prefix}:{os.path.abspath(os.path.expanduser(rest))}"
+    return locator

@@ -1,0 +1,178 @@
+"""The vector cache stores vectors by text and encoder, so that each text is embedded once.
+
+A vector belongs to a text, not to a tool, so tools and vectors cannot fall out of step. Each batch is written at once,
+so an interrupted embedding continues where it stopped. Every vector has a checksum, because SQLite does not check its
+content. A damaged vector is computed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import zlib
+from collections.abc import Callable, Container, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from toolscout.errors import StoreError
+from toolscout.home.database import CacheDatabase, rebuild_if_damaged
+
+__all__ = ["VectorStore"]
+
+VECTOR_MIGRATIONS: Final = (
+    """
+    CREATE TABLE encoders (fingerprint TEXT PRIMARY KEY, name TEXT NOT NULL, dim INTEGER NOT NULL);
+    CREATE TABLE vectors (
+        encoder TEXT NOT NULL REFERENCES encoders ON DELETE CASCADE, text BLOB NOT NULL, value BLOB NOT NULL,
+        PRIMARY KEY (encoder, text)) WITHOUT ROWID
+    """,
+    "ALTER TABLE vectors ADD COLUMN checksum INTEGER",  # NULL: the vector is older than checksums
+)
+VECTORS_FILE_NAME: Final = "vectors.db"
+EMBED_BATCH: Final = 256
+Rows = npt.NDArray[np.float32]
+_log: Final = logging.getLogger("toolscout.catalogue.vector_cache")
+
+
+class VectorStore(CacheDatabase):
+    """The file that stores the vectors of one home."""
+
+    def __init__(self, folder: Path, *, repair: bool = True) -> None:
+        """Open or create the file; see `CacheDatabase`."""
+        super().__init__(folder / VECTORS_FILE_NAME, VECTOR_MIGRATIONS, repair=repair)
+        self._warned = False
+
+    @rebuild_if_damaged
+    def has_any(self, encoder: str) -> bool:
+        """Return whether there is a vector of the encoder with this fingerprint. A file begun anew has none."""
+        with self.reading() as connection:
+            query = "SELECT EXISTS (SELECT 1 FROM vectors WHERE encoder = ?)"
+            return bool(connection.execute(query, (encoder,)).fetchone()[0])
+
+    @rebuild_if_damaged
+    def missing(self, encoder: str, texts: Sequence[str]) -> list[str]:
+        """Return the texts without a vector of the encoder with this fingerprint, each once."""
+        keys, cached_keys = {_key(text): text for text in texts}, self._cached_keys(encoder)
+        return [text for key, text in keys.items() if key not in cached_keys]
+
+    def rows(
+        self,
+        encoder: str,
+        texts: Sequence[str],
+        encode: Callable[[Sequence[str]], Rows],
+        *,
+        name: str = "",
+        progress: Callable[[int, int], None] | None = None,
+        encode_all: Callable[[Sequence[Sequence[str]]], Iterable[tuple[int, Rows]]] | None = None,
+    ) -> Rows:
+        """Return the vectors of `texts`, `(n, d)` float32, in order; embed and store the missing ones.
+
+        Args:
+            encoder: fingerprint of the encoder.
+            texts: may repeat.
+            encode: texts → rows, called with at most `EMBED_BATCH` texts of similar length.
+            name: the encoder's name for people.
+            progress: called with (done, all) after each batch.
+            encode_all: batches → (number, rows) of each, in any order, instead of `encode`.
+        """
+        keys = {_key(text): text for text in texts}
+        vectors = self._read(encoder, keys)
+        missing_texts = sorted((text for key, text in keys.items() if key not in vectors), key=len)
+        starts = range(0, len(missing_texts), EMBED_BATCH)
+        batches, n_done = [missing_texts[start : start + EMBED_BATCH] for start in starts], 0
+        encoded = encode_all(batches) if encode_all else enumerate(map(encode, batches))
+        for number, rows in encoded:
+            batch, new_rows = batches[number], np.asarray(rows, dtype="<f4")
+            vectors.update(zip(map(_key, batch), new_rows, strict=True))
+            self._write_if_possible(encoder, name, batch, new_rows)
+            n_done += len(batch)
+            if progress:
+                progress(n_done, len(missing_texts))
+        return np.array([vectors[_key(text)] for text in texts], dtype=np.float32)
+
+    @rebuild_if_damaged
+    def encoders(self) -> list[tuple[str, int]]:
+        """Return (name, number of vectors) of each encoder."""
+        with self.reading() as connection:
+            return connection.execute(
+                "SELECT name, count(*) FROM encoders JOIN vectors ON vectors.encoder = encoders.fingerprint "
+                "GROUP BY encoders.fingerprint ORDER BY name"
+            ).fetchall()
+
+    @rebuild_if_damaged
+    def prune(self, texts: Sequence[str]) -> int:
+        """Remove the vectors of all other texts. Returns the number of removed vectors."""
+        kept_keys = {_key(text) for text in texts}
+        with self.writing() as connection:
+            rows = connection.execute("SELECT encoder, text FROM vectors").fetchall()
+            gone = [row for row in rows if row[1] not in kept_keys]
+            connection.executemany("DELETE FROM vectors WHERE encoder = ? AND text = ?", gone)
+        return len(gone)
+
+    def check(self) -> list[str]:
+        """Return SQLite's findings about the file, and how many vectors do not match their checksums."""
+        findings = super().check()
+        if findings:
+            return findings
+        with self.reading() as connection:
+            rows = connection.execute("SELECT value, checksum FROM vectors")
+            bad = sum(checksum not in (None, zlib.crc32(value)) for value, checksum in rows)
+        return [f"{bad:,} vectors do not match their checksums"] if bad else []
+
+    def drop_damaged(self) -> int:
+        """Remove vectors that do not match their checksums, and return how many. The next search embeds them again."""
+        with self.writing() as connection:
+            rows = connection.execute("SELECT encoder, text, value, checksum FROM vectors")
+            bad = [row[:2] for row in rows if row[3] not in (None, zlib.crc32(row[2]))]
+            connection.executemany("DELETE FROM vectors WHERE encoder = ? AND text = ?", bad)
+        return len(bad)
+
+    def _cached_keys(self, encoder: str) -> set[bytes]:
+        with self.reading() as connection:
+            return {row[0] for row in connection.execute("SELECT text FROM vectors WHERE encoder = ?", (encoder,))}
+
+    @rebuild_if_damaged
+    def _read(self, encoder: str, keys: Container[bytes]) -> dict[bytes, Rows]:
+        """Return key → stored vector, without damaged ones."""
+        vectors: dict[bytes, Rows] = {}
+        damaged = 0
+        with self.reading() as connection:
+            row = connection.execute("SELECT dim FROM encoders WHERE fingerprint = ?", (encoder,)).fetchone()
+            query = "SELECT text, value, checksum FROM vectors WHERE encoder = ?"
+            for key, value, checksum in connection.execute(query, (encoder,)) if row else ():
+                if key not in keys:
+                    continue
+                if len(value) == 4 * row[0] and checksum in (None, zlib.crc32(value)):
+                    vectors[key] = np.frombuffer(value, dtype="<f4")
+                else:
+                    damaged += 1
+        if damaged:
+            _log.warning("%s: %d vectors were damaged; they are computed again", self.path, damaged)
+        return vectors
+
+    @rebuild_if_damaged
+    def _write_vectors(self, encoder: str, name: str, texts: Sequence[str], rows: npt.NDArray[Any]) -> None:
+        values = [row.tobytes() for row in np.asarray(rows, dtype="<f4")]
+        with self.writing() as connection:
+            connection.execute("INSERT OR IGNORE INTO encoders VALUES (?, ?, ?)", (encoder, name, rows.shape[1]))
+            connection.executemany(
+                "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)",
+                [(encoder, _key(text), value, zlib.crc32(value)) for text, value in zip(texts, values, strict=True)],
+            )
+
+    def _write_if_possible(self, encoder: str, name: str, texts: Sequence[str], rows: npt.NDArray[Any]) -> None:
+        """Store vectors. If the file cannot be written, warn once; the vectors then serve this search only."""
+        try:
+            if not self.read_only:
+                self._write_vectors(encoder, name, texts, rows)
+        except StoreError as error:
+            if not self._warned:
+                _log.warning("New vectors are not stored: %s", error)
+            self._warned = True
+
+
+def _key(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()

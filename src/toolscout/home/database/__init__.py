@@ -1,0 +1,136 @@
+"""The databases of a home: SQLite files in a folder, or what the package of another home keeps.
+
+`Database` runs on any engine, with the same numbered migrations. Caches are always files (`CacheDatabase`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from toolscout.home.database.folder import open_home
+from toolscout.home.database.sqlite import (
+    BUSY_SECONDS,
+    CacheDatabase,
+    SqliteDatabase,
+    alone,
+    format_instant,
+    is_damage,
+    now,
+    rebuild_if_damaged,
+)
+from toolscout.location import Connection, Dialect, Home, PartDatabase
+
+__all__ = [
+    "BUSY_SECONDS",
+    "CacheDatabase",
+    "Connection",
+    "Database",
+    "Dialect",
+    "PartDatabase",
+    "SqliteDatabase",
+    "alone",
+    "format_instant",
+    "hold_lock",
+    "is_damage",
+    "now",
+    "rebuild_if_damaged",
+]
+
+
+def hold_lock(home: Home, name: str, refusal: str, *, wait: float = 0.0) -> AbstractContextManager[None]:
+    """Hold a lock of a home that excludes other threads, processes and, in a database, machines.
+
+    The lock ends with the process, even if it is killed.
+
+    Args:
+        home: the home.
+        name: of the lock, in a folder the path of its file.
+        refusal: the message of the error if somebody else keeps the lock.
+        wait: how many seconds to wait for the lock.
+
+    Raises:
+        StoreError: if the lock was not free in time, or cannot be taken.
+    """
+    return open_home(home).hold_lock(name, refusal, wait=wait)
+
+
+class Database:
+    """One part of a home, such as the catalogue, on the engine of that home. Thread-safe.
+
+    Attributes:
+        label: the file or the address, for messages.
+        dialect: expressions that depend on the engine.
+        read_only: whether nothing can be written. Every write then raises StoreError.
+    """
+
+    def __init__(self, home: Home, part: str, migrations: Sequence[str], *, pragmas: Sequence[str] = ()) -> None:
+        """Open or create the part, and run the migrations that it has not seen.
+
+        Args:
+            home: where the part is.
+            part: its name. In a folder the file is `PART.db`.
+            migrations: the steps of its schema, in order, in the SQL of SQLite.
+            pragmas: see `SqliteDatabase`.
+
+        Raises:
+            StoreError: if it cannot be reached or created, is damaged, or was written by a newer version.
+        """
+        self.home = home
+        self._engine: PartDatabase = open_home(home).open_database(part, migrations, pragmas=pragmas)
+        self.label, self.dialect = self._engine.label, self._engine.dialect
+
+    @property
+    def path(self) -> Path:
+        """The SQLite file. A part of another engine has none."""
+        assert isinstance(self._engine, SqliteDatabase), f"{self.label} is no file"
+        return self._engine.path
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the file could only be opened for reading."""
+        return self._engine.read_only
+
+    @property
+    def connection(self) -> Connection:
+        """This thread's connection; use it only inside `reading`, `writing` or `session`."""
+        return self._engine.connection
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether this thread has a transaction open."""
+        return self._engine.in_transaction
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """Open a read transaction: it sees one consistent state, even while others write. May be nested."""
+        return self._engine.reading()
+
+    def writing(self, *, wait: bool = True) -> AbstractContextManager[Connection]:
+        """Open a write transaction. An error inside the block rolls everything back. There is one writer at a time.
+
+        Args:
+            wait: whether to wait for another writer. Otherwise StoreError is raised at once.
+        """
+        return self._engine.writing(wait=wait)
+
+    def ask(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of one statement that only reads. By itself it sees one consistent state."""
+        return self._engine.ask(sql, parameters)
+
+    def session(self) -> AbstractContextManager[Connection]:
+        """Give this thread one connection for several transactions, for temporary tables."""
+        return self._engine.session()
+
+    def errors(self) -> AbstractContextManager[None]:
+        """Turn errors of the engine into a StoreError of one sentence, with the error as its cause."""
+        return self._engine.errors()
+
+    def check(self) -> list[str]:
+        """Return the faults that the engine finds, one sentence each. Empty if the part is sound."""
+        return self._engine.check()
+
+    def close(self) -> None:
+        """Close the connections of all threads. Waits until each has finished its transaction."""
+        self._engine.close()

@@ -1,0 +1,179 @@
+"""A home in a folder of this machine: SQLite files, small files, and a folder for each tenant."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from toolscout.errors import ConfigError, NotFound, StoreError
+from toolscout.home.database.sqlite import BUSY_SECONDS, SqliteDatabase, alone, now
+from toolscout.location import (
+    DEFAULT_TENANT,
+    TENANT_FILE,
+    TENANTS_FOLDER,
+    Home,
+    SharedHome,
+    Stamp,
+    Tenant,
+    place_tenant,
+)
+from toolscout.trust.private_files import make_private_folder, replace_file
+
+__all__ = ["FolderHome", "open_home"]
+
+REMOVE_S: Final = 10.0  # a service notices within two seconds that a tenant is gone
+LOCK_FILE: Final = ".lock.db"
+
+
+def open_home(home: Home) -> SharedHome:
+    """Return what a home offers, whether it is a folder or a package brings it."""
+    return FolderHome(home) if isinstance(home, Path) else home
+
+
+class FolderHome:
+    """The home in a folder. Its models need no second place, and asking for its generation costs nothing.
+
+    Attributes:
+        folder: the folder.
+        label: the folder, for messages.
+        tenant: always `default`: each tenant of a folder has a folder of its own.
+    """
+
+    is_shared = False
+    tenant = DEFAULT_TENANT
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.label = folder, str(folder)
+
+    def with_tenant(self, tenant: str) -> FolderHome:
+        """Return the home of a tenant, below that of `default`."""
+        place = place_tenant(self.folder, tenant)
+        assert isinstance(place, Path)
+        return FolderHome(place)
+
+    def describe(self) -> str:
+        """Return the folder as a person would type it."""
+        return self.label
+
+    def open_database(self, part: str, migrations: Sequence[str], *, pragmas: Sequence[str] = ()) -> SqliteDatabase:
+        """Open or create the file of a part."""
+        return SqliteDatabase(self.folder / f"{part}.db", migrations, pragmas=pragmas)
+
+    def hold_lock(self, name: str, refusal: str, *, wait: float = 0.0) -> AbstractContextManager[None]:
+        """Hold the lock of a file in the folder."""
+        return alone(self.folder / name, refusal, wait=wait)
+
+    def listen(self) -> None:
+        """Return None: a file is asked for its generation."""
+
+    def open_journal_writer(self, journal: Any) -> None:
+        """Return None: events go straight into the file."""
+
+    def open_files(self) -> SqliteDatabase:
+        """Raise: documents of a folder are files, and results stay with the process."""
+        raise AssertionError(f"{self.label} keeps documents as files")
+
+    def close(self) -> None:
+        """Do nothing: documents are files."""
+
+    def read_document(self, name: str) -> bytes:
+        """Return the content of a small file.
+
+        Raises:
+            OSError: if it cannot be read; FileNotFoundError if there is none.
+        """
+        return (self.folder / name).read_bytes()
+
+    def write_document(self, name: str, content: bytes) -> None:
+        """Replace or create a small file, atomically and durably."""
+        make_private_folder((self.folder / name).parent)
+        replace_file(self.folder / name, content)
+
+    def delete_document(self, name: str) -> None:
+        """Delete a small file, if it is there."""
+        (self.folder / name).unlink(missing_ok=True)
+
+    def list_documents(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder, sorted."""
+        return sorted(f"{folder}/{path.name}" for path in (self.folder / folder).glob("*") if path.is_file())
+
+    def stamp_document(self, name: str) -> Stamp | None:
+        """Return inode, time and size of a small file; None: there is none."""
+        try:
+            status = (self.folder / name).stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+    def list_models(self) -> dict[str, str]:
+        """Return nothing: models are in the folder alone. So the next three do nothing."""
+        return {}
+
+    def write_model(self, name: str, digest: str, folder: Path) -> None:
+        """Do nothing: the model is in the folder."""
+
+    def read_model(self, name: str, folder: Path) -> None:
+        """Do nothing: the model is in the folder."""
+
+    def delete_model(self, name: str) -> None:
+        """Do nothing: the model is in the folder alone."""
+
+    def list_tenants(self) -> list[Tenant]:
+        """Return the tenants of the home."""
+        tenants = [Tenant(DEFAULT_TENANT)]
+        for file in (self.folder / TENANTS_FOLDER).glob(f"*/{TENANT_FILE}"):
+            with contextlib.suppress(OSError, msgspec.MsgspecError):  # it is removed at this moment, or no tenant
+                tenant = msgspec.json.decode(file.read_bytes(), type=Tenant)
+                tenants += [tenant] if tenant.name == file.parent.name != DEFAULT_TENANT else []
+        return tenants
+
+    def add_tenant(self, name: str) -> None:
+        """Add a tenant with an empty catalogue.
+
+        Raises:
+            ConfigError: if there is one of this name.
+        """
+        refusal = f"{self.label} already has a tenant {name!r}. Choose another name."
+        if name == DEFAULT_TENANT:
+            raise ConfigError(refusal)
+        with self._lock_tenants():
+            folder = self.folder / TENANTS_FOLDER / name
+            if (folder / TENANT_FILE).exists():
+                raise ConfigError(refusal)
+            make_private_folder(folder)
+            replace_file(folder / TENANT_FILE, msgspec.json.encode(Tenant(name, now())))
+
+    def remove_tenant(self, name: str) -> None:
+        """Remove a tenant with its folder.
+
+        Raises:
+            NotFound: if there is none of this name.
+            StoreError: if a file of it stays.
+        """
+        with self._lock_tenants():
+            folder = self.folder / TENANTS_FOLDER / name
+            try:
+                (folder / TENANT_FILE).unlink()  # from here on it is no tenant, even if the rest stays for a crash
+            except FileNotFoundError:
+                raise NotFound(f"{self.label} has no tenant {name!r}.") from None
+            deadline = time.monotonic() + REMOVE_S
+            while folder.exists():  # a service that has it open closes it soon, and may write until then
+                shutil.rmtree(folder, ignore_errors=True)
+                if time.monotonic() > deadline:
+                    raise StoreError(
+                        f"{folder} cannot be removed wholly. Stop what uses it, and remove the rest by hand."
+                    )
+                time.sleep(0.05)
+
+    @contextlib.contextmanager
+    def _lock_tenants(self) -> Iterator[None]:
+        file = self.folder / TENANTS_FOLDER / LOCK_FILE
+        with alone(file, f"{self.folder}: somebody else changes the tenants.", wait=BUSY_SECONDS):
+            yield

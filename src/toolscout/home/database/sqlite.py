@@ -1,0 +1,505 @@
+"""SQLite for the catalogue, the journal and the caches: WAL, numbered migrations, all-or-nothing writes.
+
+A file that cannot be written (a read-only home, a full disk) is opened for reading. A cache that cannot be read is set
+aside and replaced by an empty one. The catalogue and the journal are never replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import shutil
+import sqlite3
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+from toolscout.errors import StoreError
+from toolscout.location import SQLITE
+from toolscout.trust.private_files import make_private_folder, open_private, tighten
+
+__all__ = [
+    "BUSY_SECONDS",
+    "CacheDatabase",
+    "SqliteDatabase",
+    "alone",
+    "format_instant",
+    "is_damage",
+    "now",
+    "rebuild_if_damaged",
+    "without_waiting",
+]
+
+BUSY_SECONDS: Final = 60.0
+#: Parts of SQLite's messages about a file that cannot be written. Before Python 3.11 the errors have no codes.
+UNWRITABLE_MESSAGES: Final = ("readonly database", "unable to open database file", "disk I/O error", "disk is full")
+COMPANION_SUFFIXES: Final = ("-wal", "-shm")  # of the files that SQLite creates beside a database
+_log: Final = logging.getLogger("toolscout.database")
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def now() -> str:
+    """Return the present instant, UTC, ISO 8601 with milliseconds."""
+    return format_instant(datetime.now(timezone.utc))
+
+
+def format_instant(instant: datetime) -> str:
+    """Return an instant in UTC as ISO 8601 with milliseconds. Such texts sort by time."""
+    return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@contextlib.contextmanager
+def without_waiting(connection: sqlite3.Connection) -> Iterator[None]:
+    """Let a connection neither wait for another writer inside the block, nor move its log into the file.
+
+    A write then takes a tenth of a millisecond, or raises StoreError at once.
+    """
+    (pages,) = connection.execute("PRAGMA wal_autocheckpoint").fetchone()
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        yield
+    finally:
+        connection.execute(f"PRAGMA wal_autocheckpoint = {pages}")
+        connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+
+
+@contextlib.contextmanager
+def alone(file: Path, refusal: str, *, wait: float = 0.0) -> Iterator[None]:
+    """Hold a lock that excludes other threads and processes. The lock ends with the process, even if it is killed.
+
+    Args:
+        file: an SQLite file without content that carries the lock. It is created if it does not exist.
+        refusal: the message of the error if another thread or process keeps the lock.
+        wait: how many seconds to wait for the lock.
+
+    Raises:
+        StoreError: if the lock was not free in time, or the file cannot be written.
+    """
+    try:
+        make_private_folder(file.parent)
+        os.close(open_private(file, os.O_RDWR))
+    except OSError as error:
+        raise StoreError(f"{file} cannot be written: {error.strerror}. Check its permissions.") from None
+    with contextlib.closing(sqlite3.connect(file, timeout=wait, isolation_level=None)) as lock:
+        try:
+            lock.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                raise StoreError(refusal) from None
+            raise StoreError(f"{file} cannot be written: {error}. Check its permissions.") from None
+        yield
+
+
+class SqliteDatabase:
+    """One SQLite file in WAL mode with numbered migrations. Each thread has its own connection.
+
+    Attributes:
+        path: of the file. Only its owner may access it and the files that SQLite creates beside it.
+        read_only: whether the file could only be opened for reading. Every write then raises StoreError.
+    """
+
+    dialect = SQLITE
+
+    def __init__(self, path: Path, migrations: Sequence[str], *, pragmas: Sequence[str] = ()) -> None:
+        """Open or create the file, and run the migrations that it has not seen.
+
+        Args:
+            path: of the file.
+            migrations: the steps of its schema, in order.
+            pragmas: further pragmas of every connection, such as `secure_delete = ON`.
+
+        Raises:
+            StoreError: if it is damaged or no database, cannot be created, or was written by a newer version.
+        """
+        self.path, self._pragmas = path, tuple(pragmas)
+        self._migrations = tuple(migrations)
+        self.read_only = False
+        self._uri_query = ""  # "mode=ro" or "immutable=1" opens the file for reading only
+        self._local = threading.local()  # per thread: `connection`, and `busy`, a lock held while it is in use
+        self._all: list[tuple[sqlite3.Connection, threading.RLock]] = []
+        self._lock = threading.Lock()
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            self._prepare_files()
+            with self.errors():
+                self._migrate()
+        except (OSError, StoreError) as error:
+            if not self._open_for_reading(error):
+                if isinstance(error, OSError):
+                    raise StoreError(
+                        f"{self.path} cannot be written: {error.strerror}. Choose another folder with --home, or "
+                        "check its permissions."
+                    ) from error
+                raise
+
+    def _prepare_files(self) -> None:
+        """Create the file before SQLite does, because the files that SQLite adds get the same permissions."""
+        make_private_folder(self.path.parent)
+        os.close(open_private(self.path, os.O_RDWR))
+        if not os.access(self.path.parent, os.W_OK):
+            raise PermissionError(13, "Permission denied", str(self.path.parent))
+        for suffix in COMPANION_SUFFIXES:  # a crash or an older version may have left them with other permissions
+            tighten(self.path.with_name(self.path.name + suffix))
+
+    def _open_for_reading(self, error: Exception) -> bool:
+        """Open an existing file for reading, if `error` says that it cannot be written. Return whether that succeeded.
+
+        `mode=ro` comes first. It fails in a folder where SQLite cannot create the `-shm` file that readers share. Then
+        `immutable=1` opens the file without it. `immutable` ignores the write-ahead log, so it is not tried while that
+        log has content.
+        """
+        cause = error.__cause__ if isinstance(error, StoreError) else error
+        if not (isinstance(cause, OSError) or _is_unwritable(cause)):
+            return False
+        try:
+            if not self.path.stat().st_size:
+                return False
+            log = self.path.with_name(f"{self.path.name}-wal")
+            log_has_content = log.exists() and log.stat().st_size > 0
+        except OSError:
+            return False
+        for uri_query in ("mode=ro",) if log_has_content else ("mode=ro", "immutable=1"):
+            self._close_connections()
+            self._uri_query, self.read_only = uri_query, True
+            try:
+                (version,) = self.connection.execute("PRAGMA user_version").fetchone()
+                self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            except (sqlite3.Error, StoreError):
+                continue
+            self._refuse_newer(version)
+            if version < len(self._migrations):
+                raise StoreError(
+                    f"{self.path} was written by an older toolscout and cannot be brought up to date, because it "
+                    "cannot be written. Make it writable once, or copy the home."
+                ) from cause
+            return True
+        self._close_connections()
+        self._uri_query, self.read_only = "", False
+        return False
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turn errors of SQLite into a StoreError of one sentence, with the error as its cause."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if _is_unwritable(error):
+                raise StoreError(
+                    f"{self.path} cannot be written: {error}. Free some space or check its permissions."
+                ) from error
+            raise StoreError(f"{self.path}: expected to read and write the store, found: {error}") from error
+        except sqlite3.DatabaseError as error:
+            raise StoreError(
+                f"{self.path}: expected a healthy store, found: {error}; run  toolscout doctor --repair"
+            ) from error
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """This thread's connection."""
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            address = f"{self.path.absolute().as_uri()}?{self._uri_query}" if self._uri_query else str(self.path)
+            with self.errors():
+                connection = sqlite3.connect(
+                    address,
+                    uri=bool(self._uri_query),
+                    timeout=BUSY_SECONDS,
+                    isolation_level=None,
+                    check_same_thread=False,
+                )
+                for pragma in ("foreign_keys = ON", "synchronous = NORMAL", *self._pragmas):
+                    connection.execute(f"PRAGMA {pragma}")
+            self._local.connection, self._local.busy = connection, threading.RLock()
+            with self._lock:
+                self._all.append((connection, self._local.busy))
+        return connection
+
+    @property
+    def label(self) -> str:
+        """The path, for messages."""
+        return str(self.path)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether this thread has a transaction open."""
+        return self.connection.in_transaction
+
+    def _migrate(self) -> None:
+        """Switch to WAL, and run the migrations that the file has not seen, all in one transaction."""
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:  # SQLite's own timeout does not apply to the change to WAL
+            try:
+                self.connection.execute("PRAGMA journal_mode = WAL")
+                break
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+        (version,) = self.connection.execute("PRAGMA user_version").fetchone()
+        if version == len(self._migrations):
+            return
+        with self.writing() as connection:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            self._refuse_newer(version)
+            for number, script in enumerate(self._migrations[version:], version + 1):
+                for statement in script.split(";"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {number}")
+
+    def _refuse_newer(self, version: int) -> None:
+        if version > len(self._migrations):
+            raise StoreError(
+                f"{self.path}: expected a store of version {len(self._migrations)} or older, found version {version}: "
+                "it was written by a newer toolscout; upgrade this one"
+            )
+
+    @contextlib.contextmanager
+    def writing(self, *, wait: bool = True) -> Iterator[sqlite3.Connection]:
+        """Open a write transaction. An error inside the block rolls everything back.
+
+        Args:
+            wait: whether to wait for another writer. Otherwise StoreError is raised at once.
+        """
+        connection = self.connection
+        with self.errors(), self._local.busy:
+            if wait:
+                connection.execute("BEGIN IMMEDIATE")
+            else:
+                connection.execute("PRAGMA busy_timeout = 0")
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                finally:
+                    connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:  # SQLite may have rolled back by itself, for example on a full disk
+                    connection.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Open a read transaction: it sees one consistent state, even while others write. May be nested."""
+        connection = self.connection
+        with self.errors(), self._local.busy:
+            if connection.in_transaction:
+                yield connection
+                return
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                if connection.in_transaction:
+                    connection.execute("COMMIT")
+
+    def ask(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of one statement that only reads. By itself it sees one consistent state."""
+        with self.reading() as connection:
+            return connection.execute(sql, parameters).fetchall()
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[sqlite3.Connection]:
+        """Give this thread one connection for several transactions, for temporary tables."""
+        with self.errors():
+            yield self.connection
+
+    def run_script(self, script: str) -> None:
+        """Run statements that make or change tables, on the connection of this thread."""
+        for statement in script.split(";"):
+            self.connection.execute(statement)
+
+    def rebuild_indexes(self) -> None:
+        """Build the indexes again, in the transaction of this thread."""
+        self.connection.execute("REINDEX")
+
+    def check(self) -> list[str]:
+        """Return the faults that SQLite's own checks find in the file, one sentence each. Empty if it is sound."""
+        try:
+            with self.reading() as connection:
+                findings = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
+                orphans = connection.execute("PRAGMA foreign_key_check").fetchall()
+        except StoreError as error:
+            return [str(error)]
+        return findings + [f"{row[0]} row {row[1]} refers to a missing row of {row[2]}" for row in orphans]
+
+    def close(self) -> None:
+        """Close the connections of all threads. Waits until each has finished its transaction."""
+        self._close_connections()
+
+    def _close_connections(self) -> None:
+        with self._lock:
+            for connection, busy in self._all:
+                with busy:
+                    connection.close()
+            self._all.clear()
+        self._local = threading.local()
+
+
+class CacheDatabase(SqliteDatabase):
+    """A database with content that can be computed again. An empty file replaces one that cannot be read.
+
+    The damaged file is kept beside it as `NAME.damaged-TIME`. If it cannot be replaced, or the cache can be neither
+    read nor written, an empty cache in the temporary folder is used. Each case logs one warning.
+
+    Attributes:
+        was_set_aside: whether this object found the file damaged, at opening or later.
+    """
+
+    def __init__(self, path: Path, migrations: Sequence[str], *, repair: bool = True) -> None:
+        """Open or create the file.
+
+        Args:
+            path: of the file.
+            migrations: see `Database`.
+            repair: whether to set a damaged file aside. Otherwise it is refused, as by `Database`.
+
+        Raises:
+            StoreError: if it was written by a newer version; without `repair`, also if it is damaged.
+        """
+        self._repair, self.was_set_aside = repair, False
+        super().__init__(path, migrations)
+
+    def _open(self) -> None:
+        try:
+            if self.path.is_dir():
+                raise StoreError(f"{self.path}: expected a file, found a folder") from sqlite3.DatabaseError("a folder")
+            if self._is_emptied():
+                raise StoreError(f"{self.path}: expected a database, found an empty file") from sqlite3.DatabaseError(
+                    "an empty file"
+                )
+            super()._open()
+            self._refuse_other_tables()
+        except StoreError as error:
+            if self._repair and is_damage(error):
+                self.set_aside(error)
+            elif self._repair and isinstance(error.__cause__, (OSError, sqlite3.OperationalError)):
+                self._open_elsewhere(error)
+            else:
+                raise
+
+    def _is_emptied(self) -> bool:
+        """Return whether the file is empty. A sound cache never is, because opening it creates its tables."""
+        try:
+            return self.path.stat().st_size == 0
+        except OSError:
+            return False
+
+    def _open_elsewhere(self, reason: Exception) -> None:
+        """Use an empty file in a temporary folder instead. The folder is removed together with this object."""
+        _log.warning("%s. Until then a temporary one is used.", str(reason).rstrip("."))
+        self._close_connections()
+        try:
+            folder = tempfile.mkdtemp(prefix="toolscout-")
+        except OSError:
+            raise StoreError(str(reason)) from reason
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self.path = Path(folder) / self.path.name
+        self._uri_query, self.read_only = "", False
+        super()._open()
+
+    def _refuse_other_tables(self) -> None:
+        with self.errors():
+            if _read_columns(self.connection) != _build_expected_columns(self._migrations):
+                raise sqlite3.DatabaseError("its tables are not those of this cache")
+
+    def set_aside(self, error: StoreError) -> Path | None:
+        """Rename the damaged file and create an empty one. Return the new path, or None if nothing was renamed.
+
+        Another process may have replaced the file already, so it is checked again under a lock.
+        """
+        self._close_connections()
+        self.was_set_aside = True
+        reason = str(error.__cause__ or error)
+        aside: Path | None = None
+        try:
+            with alone(self.path.with_name(f".{self.path.name}.lock"), str(error), wait=BUSY_SECONDS):
+                if self._is_damaged():
+                    aside = self.path.with_name(f"{self.path.name}.damaged-{now().replace(':', '')}")
+                    self.path.replace(aside)
+                    for suffix in COMPANION_SUFFIXES:
+                        with contextlib.suppress(FileNotFoundError):
+                            self.path.with_name(self.path.name + suffix).replace(f"{aside}{suffix}")
+                    _log.warning("%s was damaged (%s): set aside as %s, begun anew", self.path, reason, aside.name)
+                elif self._is_emptied():
+                    _log.warning("%s was damaged (%s): begun anew", self.path, reason)
+                super()._open()
+        except (OSError, StoreError) as obstacle:
+            self._open_elsewhere(StoreError(f"{self.path} is damaged ({reason}) and cannot be replaced: {obstacle}"))
+        return aside
+
+    def _is_damaged(self) -> bool:
+        """Check the whole file through a separate connection."""
+        if not self.path.is_file():
+            return self.path.exists()
+        try:
+            with contextlib.closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)) as file:
+                if not file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                    return False  # it has no tables, because it was replaced just now
+                sound = file.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok"
+                return not sound or _read_columns(file) != _build_expected_columns(self._migrations)
+        except sqlite3.DatabaseError:
+            return True
+
+
+def is_damage(error: BaseException) -> bool:
+    """Return whether an error means that the file is not the expected database, rather than that it is busy."""
+    cause = error.__cause__
+    if isinstance(cause, sqlite3.OperationalError):
+        return any(
+            words in str(cause)
+            for words in ("no such table", "no such column", "has no column", "already exists", "malformed")
+        )
+    return isinstance(cause, sqlite3.DatabaseError) and not isinstance(cause, sqlite3.IntegrityError)
+
+
+Cache = TypeVar("Cache", bound=CacheDatabase)
+
+
+def rebuild_if_damaged(
+    method: Callable[Concatenate[Cache, Parameters], Result],
+) -> Callable[Concatenate[Cache, Parameters], Result]:
+    """Decorate a method of a cache: if the file is damaged, replace it by an empty one and call the method again."""
+
+    @functools.wraps(method)
+    def call(cache: Cache, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        try:
+            return method(cache, *args, **options)
+        except StoreError as error:
+            if not is_damage(error):
+                raise
+            cache.set_aside(error)
+            return method(cache, *args, **options)
+
+    return call
+
+
+def _is_unwritable(error: BaseException | None) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and any(words in str(error) for words in UNWRITABLE_MESSAGES)
+
+
+@functools.cache
+def _build_expected_columns(migrations: tuple[str, ...]) -> dict[str, Any]:
+    """Return table → its columns after all migrations, from an empty database in memory."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        for script in migrations:
+            connection.executescript(script)
+        return _read_columns(connection)
+
+
+def _read_columns(connection: sqlite3.Connection) -> dict[str, Any]:
+    names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+    return {
+        name: [row[1:3] for row in connection.execute(f'PRAGMA table_info("{name}")')] for (name,) in names.fetchall()
+    }

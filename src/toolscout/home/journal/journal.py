@@ -1,0 +1,529 @@
+"""The journal records searches, the tools that were shown, calls and their outcome.
+
+Its database is not that of the catalogue, so an event never waits for a change of the catalogue. An event is written
+when the call returns, and survives a crash of the process. Only `prune` and the setting `journal_keep_days` remove
+events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import logging
+import re
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from toolscout.errors import SourceError, StoreError
+from toolscout.home.database import BUSY_SECONDS, Connection, Database, Dialect, now
+from toolscout.home.database.folder import open_home
+from toolscout.home.journal.events import EVENTS, build_line, encode_fields, parse_row
+from toolscout.home.journal.schema import (
+    EVENT_COLUMNS,
+    IMPORT_TABLE,
+    JOURNAL_MIGRATIONS,
+    PUT_EVENT,
+    TAKE_WAITING,
+)
+from toolscout.location import Home
+from toolscout.trust.redaction import redact
+
+__all__ = [
+    "JOURNAL_MIGRATIONS",
+    "MAX_SEARCH_EVENTS",
+    "Imported",
+    "Journal",
+    "JournalFilter",
+    "Pruned",
+    "Trail",
+    "new_id",
+    "read_rows",
+    "redact",
+]
+
+MAX_SEARCH_EVENTS: Final = 200  # events of one search after which callers may add no more
+MAX_NAMED_LINES: Final = 100  # bad lines that an import names
+IMPORT_BATCH_LINES: Final = 500  # lines of an import in memory at a time
+READ_BATCH_EVENTS: Final = 1000
+TRAILS_PER_READ: Final = 500
+VACUUM_WAIT_S: Final = 5.0  # time that a prune waits for readers before it leaves the file to the next prune
+_log: Final = logging.getLogger("toolscout.journal.journal")
+
+
+class Trail(NamedTuple):
+    """A search and its outcome: the row id of the search, and all events of that search id, in order."""
+
+    row: int
+    events: list[dict[str, Any]]
+
+
+class JournalFilter(NamedTuple):
+    """Which events a page shows: those that meet every condition. None: no condition.
+
+    Attributes:
+        event: kind of event.
+        caller: name of the caller.
+        search_id: id of the search.
+        text: part of a query or of the id of a called tool. The case of ASCII letters is ignored.
+        tools: whether `text` is also looked for in the ids of called tools.
+        since: instant, included.
+        until: instant, excluded.
+    """
+
+    event: str | None = None
+    caller: str | None = None
+    search_id: str | None = None
+    text: str | None = None
+    tools: bool = True
+    since: str | None = None
+    until: str | None = None
+
+    def list_conditions(self, dialect: Dialect) -> dict[str, str | None]:
+        """Return SQL condition → its value; None: the condition does not apply."""
+        pattern = None if self.text is None else "%" + re.sub(r"([\\%_])", r"\\\1", self.text) + "%"
+        searched = dialect.read_text("body", "query")
+        if self.tools:
+            searched = f"coalesce({searched}, {dialect.read_text('body', 'tool')})"
+        return {
+            "event = ?": self.event,
+            "caller = ?": self.caller,
+            "search_id = ?": self.search_id,
+            "at >= ?": self.since,
+            "at < ?": self.until,
+            f"{searched} LIKE ? ESCAPE '\\'": pattern,
+        }
+
+
+class Imported(NamedTuple):
+    """The result of an import.
+
+    Attributes:
+        new: number of new events.
+        problems: (line, message) of the first bad lines.
+        bad: number of bad lines.
+    """
+
+    new: int
+    problems: list[tuple[str, str]]
+    bad: int
+
+
+class Pruned(NamedTuple):
+    """The result of a prune.
+
+    Attributes:
+        removed: number of removed events.
+        undated: number of events that stay because their time cannot be read; they come from imports.
+        compacted: whether the file was rewritten. If others were using it, the next prune rewrites it.
+    """
+
+    removed: int
+    undated: int
+    compacted: bool
+
+
+def new_id() -> str:
+    """Return a new identifier for a search."""
+    return uuid.uuid4().hex
+
+
+class Journal(Database):
+    """The journal of a home."""
+
+    def __init__(self, home: Home, *, queries: str = "full", personal: bool = False, keep_days: float = 0.0) -> None:
+        """Open or create the journal, and remove events older than `keep_days`.
+
+        Args:
+            home: the folder that holds `journal.db`, or the address of a database.
+            queries: how queries are recorded: `full` (credentials redacted), `hash` or `none`.
+            personal: whether e-mail addresses and telephone numbers are redacted too.
+            keep_days: number of days that events stay; 0: for ever.
+        """
+        super().__init__(home, "journal", JOURNAL_MIGRATIONS, pragmas=self.pragmas())
+        self._shared = open_home(home).open_journal_writer(self)
+        self.queries, self.personal = queries, personal
+        if keep_days and not self.read_only:
+            try:
+                self._delete_older(_find_instant(keep_days))
+            except StoreError as error:
+                _log.warning("Events older than %g days were not removed: %s", keep_days, error)
+
+    def pragmas(self) -> tuple[str, ...]:
+        """Let SQLite overwrite removed content with zeros, so that free pages keep nothing of it."""
+        return ("secure_delete = ON",)
+
+    def prune(self, days: float) -> Pruned:
+        """Remove the events older than `days`, and in a file every trace of them.
+
+        Raises:
+            StoreError: if the file cannot be written.
+        """
+        removed = self._delete_older(_find_instant(days))
+        with self.reading() as connection:
+            (undated,) = connection.execute(
+                f"SELECT count(*) FROM events WHERE {self.dialect.instant.format('at')} IS NULL"
+            ).fetchone()
+        return Pruned(removed, int(undated), self._compact())
+
+    def _delete_older(self, instant: str) -> int:
+        """Remove events before an instant. The text index preselects; UTC offsets shift times by a day at most."""
+        next_day = (datetime.fromisoformat(instant) + timedelta(days=1)).isoformat()
+        where = f"at < ? AND {self.dialect.instant.format('at')} < {self.dialect.instant.format('?')}"
+        with self.reading() as connection:
+            if (
+                connection.execute(f"SELECT 1 FROM events WHERE {where} LIMIT 1", (next_day, instant)).fetchone()
+                is None
+            ):
+                return 0
+        with self.writing() as connection:
+            if self.dialect.note_last_event:
+                connection.execute(self.dialect.note_last_event)
+            removed = connection.execute(f"DELETE FROM events WHERE {where}", (next_day, instant)).rowcount
+        self._empty_log()
+        return removed
+
+    def _compact(self) -> bool:
+        """Rewrite the file without free pages. Returns False if others were using it all the time.
+
+        A server frees the pages of removed rows by itself.
+        """
+        if not self.dialect.is_file:
+            return True
+        connection = self.connection
+        connection.execute(f"PRAGMA busy_timeout = {int(VACUUM_WAIT_S * 1000)}")
+        try:
+            connection.execute("VACUUM")
+            return self._empty_log()
+        except sqlite3.OperationalError as error:
+            _log.warning("%s was not compacted: %s", self.label, error)
+            return False
+        finally:
+            connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+
+    def _empty_log(self) -> bool:
+        """Empty the write-ahead log, which has former pages, into the file. Returns False if others are reading it."""
+        if not self.dialect.is_file:
+            return True
+        with self.errors():
+            (busy, _, _) = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not busy
+
+    def append(self, event: str, *, caller: str = "local", at: str | None = None, **fields: Any) -> None:
+        """Write one event; docs/reference/formats.md names the `fields`. Unknown fields are written too."""
+        self.append_all([(event, caller, fields)], at=at)
+
+    def append_all(self, events: Iterable[tuple[str, str, Mapping[str, Any]]], *, at: str | None = None) -> None:
+        """Write (event, caller, fields) rows in one transaction.
+
+        If the database of a shared home does not answer, this machine keeps the rows until it does.
+        """
+        moment = at or now()
+        rows = [
+            (new_id(), moment, event, caller, fields.get("search_id"), encode_fields(self._protect(event, fields)))
+            for event, caller, fields in events
+        ]
+        if self._shared is not None:
+            self._shared.write(rows)
+            return
+        with self.writing() as connection:
+            connection.executemany(PUT_EVENT, rows)
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._shared is not None:
+            self._shared.close()
+        super().close()
+
+    def _protect(self, event: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields with the query as the setting asks: redacted, hashed, or left out."""
+        protected = dict(fields)
+        if event == "search" and isinstance(protected.get("query"), str):
+            if self.queries == "none":
+                protected["query"] = ""
+            elif self.queries == "hash":
+                protected["query"] = (
+                    "blake2b:" + hashlib.blake2b(protected["query"].encode(), digest_size=16).hexdigest()
+                )
+            else:
+                protected["query"] = redact(protected["query"], personal=self.personal)
+        return protected
+
+    def read(self, *, event: str | None = None, after: int = 0, limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """Yield events in the order of writing, as export lines; at most `limit`, with a row id above `after`."""
+        of_kind = "" if event is None else "AND event = ?"
+        kind = () if event is None else (event,)
+        query = f"SELECT id, uid, at, event, caller, body FROM events WHERE id > ? {of_kind} ORDER BY id LIMIT ?"
+        left = limit
+        while left is None or left > 0:
+            size = READ_BATCH_EVENTS if left is None else min(READ_BATCH_EVENTS, left)
+            with self.reading() as connection:
+                rows = connection.execute(query, (after, *kind, size)).fetchall()
+            for row in rows:
+                yield build_line(*row[1:])
+            after = rows[-1][0] if rows else after
+            if len(rows) < size:
+                return
+            left = None if left is None else left - size
+
+    def search(self, search_id: str) -> dict[str, Any] | None:
+        """Return the search of that id, without its calls and feedback; None: there is none."""
+        if self._shared is not None and (recent := self._shared.find_search(search_id)) is not None:
+            return recent
+        with self.reading() as connection:
+            row = connection.execute(
+                "SELECT uid, at, event, caller, body FROM events WHERE search_id = ? AND event = 'search' "
+                "ORDER BY id LIMIT 1",
+                (search_id,),
+            ).fetchone()
+        return None if row is None else build_line(*row)
+
+    def is_full(self, search_id: str) -> bool:
+        """Tell whether a search has so many events that callers may add no more. Imports may always add events.
+
+        While a shared database does not answer, callers may add events to all searches.
+        """
+        if self._shared is not None and self._shared.is_waiting():
+            return False
+        try:
+            with self.reading() as connection:
+                events = connection.execute(
+                    "SELECT 1 FROM events WHERE search_id = ? LIMIT ?", (search_id, MAX_SEARCH_EVENTS)
+                )
+                return len(events.fetchall()) >= MAX_SEARCH_EVENTS
+        except StoreError as error:
+            if self._shared is not None and self._shared.is_absence(error):
+                return False
+            raise
+
+    def find(self, search_id: str) -> list[dict[str, Any]]:
+        """Return all events of one search."""
+        with self.reading() as connection:
+            rows = connection.execute(
+                "SELECT uid, at, event, caller, body FROM events WHERE search_id = ? ORDER BY id",
+                (search_id,),
+            ).fetchall()
+        return [build_line(*row) for row in rows]
+
+    def page(
+        self, only: JournalFilter | None = None, *, before: int | None = None, limit: int = 50
+    ) -> tuple[list[dict[str, Any]], int | None]:
+        """Return a page of events, the newest first.
+
+        Args:
+            only: the events to choose from; None: all.
+            before: the second value that the previous page returned.
+            limit: maximum number of events.
+
+        Returns:
+            The events, and the value of `before` for the next page; None: there are no more.
+        """
+        conditions = {"id < ?": before, **(only or JournalFilter()).list_conditions(self.dialect)}
+        active = {condition: value for condition, value in conditions.items() if value is not None}
+        where = " AND ".join(active) or "TRUE"
+        with self.reading() as connection:
+            rows = connection.execute(
+                f"SELECT id, uid, at, event, caller, body FROM events WHERE {where} ORDER BY id DESC LIMIT ?",
+                (*active.values(), limit + 1),
+            ).fetchall()
+        return [build_line(*row[1:]) for row in rows[:limit]], rows[limit - 1][0] if len(rows) > limit else None
+
+    def last(self) -> int:
+        """Return the row id of the newest event ever written, removed ones included; 0: there was none."""
+        return self.read_bounds()[1]
+
+    def read_bounds(self) -> tuple[int, int]:
+        """Return the row ids of the oldest event that is there and of the newest ever written; 0: there is none."""
+        with self.reading() as connection:
+            first, last = connection.execute(
+                f"SELECT (SELECT min(id) FROM events), ({self.dialect.last_event})"
+            ).fetchone()
+            return int(first or 0), int(last or 0)
+
+    def trails(self, *, after: int = 0, until: int | None = None) -> Iterator[Trail]:
+        """Yield searches with a later call or feedback, the newest first, each with all its events.
+
+        Args:
+            after: searches with a row id above this.
+            until: events with a row id up to this; None: all events that exist at the start.
+        """
+        until = self.last() if until is None else until
+        before = until + 1
+        while True:
+            with self.reading() as connection:
+                rows = connection.execute(
+                    "SELECT id, search_id FROM events AS search WHERE event = 'search' AND id > ? AND id < ? "
+                    "AND EXISTS (SELECT 1 FROM events WHERE search_id = search.search_id AND event <> 'search' "
+                    "AND id <= ?) "
+                    "ORDER BY id DESC LIMIT ?",
+                    (after, before, until, TRAILS_PER_READ),
+                ).fetchall()
+                trails = self._read_trails(connection, rows, until)
+            yield from trails
+            if len(rows) < TRAILS_PER_READ:
+                return
+            before = rows[-1][0]
+
+    def trails_since(self, row: int, *, until: int) -> list[Trail]:
+        """Return the newest 500 searches with an event after row id `row`, as in `trails`, the oldest first.
+
+        Args:
+            row: row id of an event.
+            until: events with a row id up to this.
+        """
+        with self.reading() as connection:
+            rows = connection.execute(
+                "SELECT id, search_id FROM events AS search WHERE event = 'search' AND id <= ? AND search_id IN "
+                "(SELECT search_id FROM events WHERE id > ? AND id <= ?) "
+                "AND EXISTS (SELECT 1 FROM events WHERE search_id = search.search_id AND event <> 'search' "
+                "AND id <= ?) ORDER BY id DESC LIMIT ?",
+                (until, row, until, until, TRAILS_PER_READ),
+            ).fetchall()
+            return self._read_trails(connection, rows[::-1], until)
+
+    def trails_at(self, rows: Sequence[int], *, until: int) -> Iterator[Trail]:
+        """Yield the searches of these row ids, each with its events up to `until`."""
+        for start in range(0, len(rows), TRAILS_PER_READ):
+            piece = rows[start : start + TRAILS_PER_READ]
+            with self.reading() as connection:
+                marks = ",".join("?" * len(piece))
+                matches = connection.execute(
+                    f"SELECT id, search_id FROM events WHERE id IN ({marks}) ORDER BY id", piece
+                )
+                trails = self._read_trails(connection, matches.fetchall(), until)
+            yield from trails
+
+    def _read_trails(self, connection: Connection, rows: Sequence[tuple[int, str]], until: int) -> list[Trail]:
+        marks = ",".join("?" * len(rows))
+        events = connection.execute(
+            f"SELECT search_id, uid, at, event, caller, body FROM events WHERE search_id IN ({marks}) AND id <= ? "
+            "ORDER BY id",
+            (*(search_id for _, search_id in rows), until),
+        )
+        events_of: dict[str, list[dict[str, Any]]] = {}
+        for search_id, *fields in events:
+            events_of.setdefault(search_id, []).append(build_line(*fields))
+        return [Trail(row, events_of[search_id]) for row, search_id in rows]
+
+    def count_unnamed_calls(self, until: int) -> int:
+        """Count the successful calls up to a row id that name no search."""
+        with self.reading() as connection:
+            row = connection.execute(
+                "SELECT count(*) FROM events WHERE event = 'call' AND search_id IS NULL AND id <= ? "
+                f"AND {self.dialect.json_true.format(column='body', key='ok')}",
+                (until,),
+            ).fetchone()
+            return int(row[0])
+
+    def stats(self) -> dict[str, Any]:
+        """Return counts by event, first and last instant, callers, and searches with a later successful call."""
+        with self.reading() as connection:
+            counts = dict(connection.execute("SELECT event, count(*) FROM events GROUP BY event"))
+            first, last, callers = connection.execute(
+                "SELECT min(at), max(at), count(DISTINCT caller) FROM events"
+            ).fetchone()
+            (served,) = connection.execute(
+                "SELECT count(DISTINCT search_id) FROM events WHERE event = 'call' AND search_id IS NOT NULL "
+                f"AND {self.dialect.json_true.format(column='body', key='ok')}"
+            ).fetchone()
+        return {
+            "events": {name: counts.get(name, 0) for name in EVENTS} | counts,
+            "first": first,
+            "last": last,
+            "callers": callers,
+            "searches_followed_by_a_successful_call": served,
+        }
+
+    def export(self) -> Iterator[bytes]:
+        """Yield the lines of an export."""
+        for line in self.read():
+            yield msgspec.json.encode(line) + b"\n"
+
+    def import_lines(self, lines: Iterable[bytes]) -> Imported:
+        """Import the lines of an export. Texts stay as they are; known events are not written twice.
+
+        All events are written together, or none if reading fails. Until then they are in a temporary table, so that
+        memory use stays small and others can write.
+        """
+        problems: list[tuple[str, str]] = []
+        bad = 0
+        with self._open_import_table() as connection, _open_counter() as count_copies:
+            numbered = enumerate(lines, 1)
+            with self.reading():  # only the temporary tables are written
+                while piece := list(itertools.islice(numbered, IMPORT_BATCH_LINES)):
+                    rows = []
+                    for number, line in piece:
+                        try:
+                            rows += [parse_row(line, count_copies)] if line.strip() else []
+                        except SourceError as error:
+                            bad += 1
+                            problems += [(f"line {number}", str(error))] if bad <= MAX_NAMED_LINES else []
+                    connection.executemany(f"INSERT INTO waiting ({EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", rows)
+            with self.writing():
+                new = connection.execute(TAKE_WAITING).rowcount
+        return Imported(new, problems, bad)
+
+    @contextlib.contextmanager
+    def _open_import_table(self) -> Iterator[Connection]:
+        """Open a temporary table for the rows of an import."""
+        with self.session() as connection:
+            self._engine.run_script(IMPORT_TABLE)
+            try:
+                yield connection
+            finally:
+                with self.errors():
+                    connection.execute("DROP TABLE waiting")
+
+
+@contextlib.contextmanager
+def _open_counter() -> Iterator[Callable[[bytes], int]]:
+    """Yield a function that says how often it was given a line so far.
+
+    The counts are kept in a temporary file, because an imported journal may have more lines than fit in memory.
+    """
+    with contextlib.closing(sqlite3.connect("", isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE copies (line BLOB PRIMARY KEY, n INTEGER) WITHOUT ROWID")
+        connection.execute("BEGIN")
+
+        def count_copies(line: bytes) -> int:
+            key = hashlib.blake2b(line, digest_size=16).digest()
+            connection.execute("INSERT INTO copies VALUES (?, 1) ON CONFLICT DO UPDATE SET n = n + 1", (key,))
+            return int(connection.execute("SELECT n FROM copies WHERE line = ?", (key,)).fetchone()[0])
+
+        yield count_copies
+
+
+def _find_instant(days: float) -> str:
+    """Return the instant `days` ago in UTC, and never one earlier than Python can represent."""
+    try:
+        moment = datetime.now(timezone.utc) - timedelta(days=days)
+    except OverflowError:
+        moment = datetime.min.replace(tzinfo=timezone.utc) + timedelta(days=1)
+    return moment.isoformat()
+
+
+def read_rows(
+    journal: Journal, event: str, *, after: int = 0, until: int, limit: int, newest: bool = False
+) -> list[tuple[int, dict[str, Any]]]:
+    """Return (row id, export line) of events of a kind, in the order of writing.
+
+    Args:
+        journal: the journal.
+        event: the kind.
+        after: events with a row id above this.
+        until: events with a row id up to this.
+        limit: maximum number of events.
+        newest: whether the newest are returned if there are more; otherwise the oldest.
+    """
+    with journal.reading() as connection:
+        rows = connection.execute(
+            "SELECT id, uid, at, event, caller, body FROM events WHERE event = ? AND id > ? AND id <= ? "
+            f"ORDER BY id {'DESC' if newest else 'ASC'} LIMIT ?",
+            (event, after, until, limit),
+        ).fetchall()
+    return [(row[0], build_line(*row[1:])) for row in (reversed(rows) if newest else rows)]

@@ -1,0 +1,199 @@
+"""The champion is the fitted model used by searches that name no model.
+
+Promotion is atomic and keeps a history for rollback.
+
+::
+
+    <home>/models/champion.json     promotions with time and reason, the present one last; absent before the first
+                  lock.db           locks changes across all processes
+                  <name>/           the fitted models (`toolscout.home.models.model_store`)
+
+In a PostgreSQL home the list and the models are rows, the lock is one of the database, and the folder of this machine
+holds the models that it has used (`toolscout.home.models.sharing`).
+
+Before the first promotion, and after everything was rolled back, searches use the setting `recipe`.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from toolscout.errors import Changed, NotFound, StoreError, name_nearest
+from toolscout.home.database import BUSY_SECONDS, hold_lock, now
+from toolscout.home.database.documents import read_document, stamp_document, write_document
+from toolscout.home.database.folder import open_home
+from toolscout.home.models import model_store
+from toolscout.home.models.model_store import Manifest
+from toolscout.home.models.sharing import fetch_model, publish_model
+from toolscout.location import Home, Stamp, describe_home, find_shared, local_folder
+
+__all__ = [
+    "Promotion",
+    "Stamp",
+    "changing",
+    "current",
+    "find_model",
+    "history",
+    "list_models",
+    "promote",
+    "rollback",
+    "shelf",
+    "stamp",
+]
+
+CHAMPION_FILE: Final = "models/champion.json"
+CHAMPION_FORMAT: Final = "toolscout-champion/1"
+MAX_PROMOTIONS_KEPT: Final = 20
+
+
+class Promotion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One entry of the history: the name of a model, when it was promoted, and why."""
+
+    model: str
+    at: str
+    why: str
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    history: list[Promotion]
+    format: str = CHAMPION_FORMAT
+
+
+def shelf(home: Home) -> Path:
+    """Return the folder of the models of a home on this machine."""
+    return local_folder(home) / "models"
+
+
+def list_models(home: Home) -> list[tuple[Path, Manifest | str]]:
+    """List the models of a home, as `model_store.list_models` does."""
+    for name in open_home(home).list_models():
+        fetch_model(home, shelf(home) / name)
+    return model_store.list_models(shelf(home))
+
+
+def find_model(home: Home, name: str) -> Path:
+    """Return the folder of a model by its name.
+
+    Raises:
+        NotFound: if there is none; the message lists the models.
+    """
+    folder = shelf(home) / name
+    if Path(name).name == name:
+        fetch_model(home, folder)
+        if (folder / model_store.MANIFEST).is_file():
+            return folder
+    names = [path.name for path, _ in list_models(home)]
+    advice = name_nearest(name, names, "See  toolscout models" if names else "Fit one with  toolscout learn")
+    raise NotFound(f"expected the name of a model in {shelf(home)}, found {name!r}. {advice}")
+
+
+def stamp(home: Home) -> Stamp | None:
+    """Return a cheap stamp that changes with every promotion. None before the first."""
+    return stamp_document(home, CHAMPION_FILE)
+
+
+def history(home: Home) -> list[Promotion]:
+    """Return the promotions, the present champion last. Empty before the first.
+
+    Raises:
+        StoreError: if the file is damaged.
+    """
+    file = f"{describe_home(home)}/{CHAMPION_FILE}"
+    try:
+        return msgspec.json.decode(read_document(home, CHAMPION_FILE), type=_File).history
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise StoreError(
+            f"{file}: this is not a list of champions in format {CHAMPION_FORMAT}: {error}. Remove the file, and "
+            "searches use the setting `recipe` again"
+        ) from None
+
+
+def current(home: Home) -> Path | None:
+    """Return the folder of the champion, even if it is gone. None before the first promotion."""
+    promotions = history(home)
+    if not promotions:
+        return None
+    folder = shelf(home) / promotions[-1].model
+    fetch_model(home, folder)
+    return folder
+
+
+def changing(home: Home) -> AbstractContextManager[None]:
+    """Lock the champion and its models across all processes.
+
+    Raises:
+        StoreError: if another process holds the lock for too long.
+    """
+    refusal = f"{shelf(home)}: another process is changing the champion. Try again."
+    return hold_lock(home, "models/lock.db", refusal, wait=BUSY_SECONDS)
+
+
+def promote(home: Home, name: str, why: str, *, over: Stamp | Literal["any"] | None = "any") -> Promotion:
+    """Make a model of the shelf the champion.
+
+    Args:
+        home: the home.
+        name: name of the model.
+        why: a sentence for the history.
+        over: the `stamp` of the champion that the caller saw; by default any champion is replaced.
+
+    Raises:
+        NotFound: if the home has no model of that name.
+        StoreError: if the model is damaged.
+        Changed: if another process changed the champion since `over`.
+    """
+    folder = find_model(home, name)  # refuses an unknown name before a lock is made
+    with changing(home):
+        if over not in ("any", stamp(home)):
+            raise Changed("The champion was changed meanwhile. Look at it again, then promote.")
+        model_store.verify(folder)
+        publish_model(home, folder)
+        entry = Promotion(name, now(), why)
+        _write(home, [*history(home)[-MAX_PROMOTIONS_KEPT + 1 :], entry])
+    return entry
+
+
+def rollback(home: Home, *, of: str | None = None) -> Promotion | None:
+    """Undo the last promotion. Former champions without a model folder are skipped.
+
+    Args:
+        home: the home.
+        of: name of the model that is taken back; by default the champion.
+
+    Returns:
+        The entry of the new champion; None: the setting `recipe` serves again.
+
+    Raises:
+        NotFound: if there was no promotion.
+        Changed: if another model than the named one is the champion.
+    """
+    none = NotFound("There is no promotion to take back: the setting recipe serves already.")
+    if not history(home):  # before a lock is made
+        raise none
+    with changing(home):
+        if not (left := history(home)):
+            raise none
+        if of not in (None, left[-1].model):
+            raise Changed(f"The champion is now {left[-1].model}, not {of!r:.200}. Look at it again, then roll back.")
+        left.pop()
+        while left and not _has_model(home, left[-1].model):
+            left.pop()
+        _write(home, left)
+    return left[-1] if left else None
+
+
+def _has_model(home: Home, name: str) -> bool:
+    if shared := find_shared(home):
+        return name in shared.list_models()
+    return (shelf(home) / name / model_store.MANIFEST).is_file()
+
+
+def _write(home: Home, promotions: list[Promotion]) -> None:
+    content = msgspec.json.format(msgspec.json.encode(_File(promotions)), indent=1) + b"\n"
+    write_document(home, CHAMPION_FILE, content)

@@ -1,0 +1,264 @@
+"""Models outside of a home: checks those that come from elsewhere, and packs them as zip files.
+
+What comes from elsewhere is untrusted. It is unpacked beside its place, checked, and only then renamed. Its files are
+data: arrays as safetensors, graphs as ONNX, JSON and text. Pickles and programs are refused by name and never opened.
+Digests show damage. They do not show who made a model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import stat
+import unicodedata
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, Literal
+
+import msgspec
+
+from toolscout.errors import ConfigError, NotFound, StoreError
+from toolscout.home.models import model_store
+from toolscout.trust import private_files
+
+__all__ = ["Package", "check_names", "check_package", "install_package", "pack_zip", "suggest_name", "unpack_zip"]
+
+ALLOWED_SUFFIXES: Final = frozenset({".json", ".md", ".model", ".onnx", ".safetensors", ".txt"})
+MAX_PACKAGE_FILES: Final = 1_000
+MAX_PACKAGE_BYTES: Final = 8_000_000_000
+MAX_SETTINGS_BYTES: Final = 50_000_000
+ENCODER_FORMAT: Final = "toolscout-onnx/1"
+ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)  # equal models give equal files
+PIECE_BYTES: Final = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Package:
+    """A folder that was checked: a fitted model, or an encoder.
+
+    Attributes:
+        kind: model or encoder.
+        label: the recipe of the model, or the source of the encoder.
+        digest: digest of the manifest.
+        n_tools: number of tools whose ids and names the model holds.
+    """
+
+    kind: Literal["model", "encoder"]
+    label: str
+    digest: str
+    n_tools: int = 0
+
+
+class _EncoderManifest(msgspec.Struct):
+    """The fields of an encoder's manifest that are checked here; the encoder checks the others when it is loaded."""
+
+    format: str
+    source: str
+    files: dict[str, str]
+    fingerprint: str
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def check_package(folder: Path) -> Package:
+    """Check the files of a model or encoder: names, kinds, digests, and that none asks to run a program.
+
+    Raises:
+        NotFound: if the folder holds neither.
+        StoreError: if a file is damaged, missing, unknown or forbidden; the message names it.
+    """
+    check_names((name, (folder / name).stat().st_size) for name in _list_names(folder))
+    package = _check_encoder(folder) if _is_encoder(folder) else _check_model(folder)
+    for path in folder.rglob("*.json"):
+        _check_settings(path, folder)
+    return package
+
+
+def check_names(sizes: Iterable[tuple[str, int]]) -> None:
+    """Check paths and sizes of files in bytes, before the files are fetched or unpacked.
+
+    Raises:
+        StoreError: for a path that leads elsewhere or occurs twice, a file of a kind that models do not need, or too
+            many or too large files.
+    """
+    seen: set[str] = set()
+    total = 0
+    for name, size in sizes:
+        path, key = PurePosixPath(name), unicodedata.normalize("NFC", name).casefold()
+        if set("\\\0:") & set(name) or path.is_absolute() or {"..", "."} & set(name.split("/")) or key in seen:
+            raise StoreError(f"The model holds a path that leads out of its folder, or twice: {name!r:.200}.")
+        if path.suffix.lower() not in ALLOWED_SUFFIXES:
+            raise StoreError(
+                f"The model holds {name!r:.200}. Only {', '.join(sorted(ALLOWED_SUFFIXES))} are allowed: other files "
+                "could run programs."
+            )
+        seen.add(key)
+        total += size
+        if len(seen) > MAX_PACKAGE_FILES or total > MAX_PACKAGE_BYTES:
+            raise StoreError(
+                f"The model is too large: at most {MAX_PACKAGE_FILES:,} files with {MAX_PACKAGE_BYTES / 1e9:g} GB "
+                "are allowed."
+            )
+
+
+def _list_names(folder: Path) -> list[str]:
+    """List the files below a folder without hidden ones. A link is refused: it could lead anywhere."""
+    names = []
+    for path in folder.rglob("*"):
+        if path.is_symlink() or not (path.is_dir() or path.is_file()):
+            raise StoreError(f"{path}: a model holds files and folders only.")
+        relative = path.relative_to(folder)
+        if path.is_file() and not any(part.startswith(".") for part in relative.parts):
+            names.append(relative.as_posix())
+    return sorted(names)
+
+
+def _is_encoder(folder: Path) -> bool:
+    try:
+        return f'"{ENCODER_FORMAT}"'.encode() in (folder / model_store.MANIFEST).read_bytes()[:MAX_SETTINGS_BYTES]
+    except OSError:
+        return False
+
+
+def _check_model(folder: Path) -> Package:
+    manifest = model_store.verify(folder)
+    return Package("model", manifest.recipe, manifest.digest, manifest.n_tools)
+
+
+def _check_encoder(folder: Path) -> Package:
+    try:
+        manifest = msgspec.json.decode((folder / model_store.MANIFEST).read_bytes(), type=_EncoderManifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise StoreError(f"{folder}: this is no encoder: {error}") from None
+    if manifest.format != ENCODER_FORMAT or not manifest.files:
+        raise StoreError(f"{folder}: this is no encoder in the format {ENCODER_FORMAT}.")
+    for name, expected in manifest.files.items():
+        if name not in _list_names(folder):
+            raise StoreError(f"{folder}: the encoder is damaged: {name!r:.200} is missing.")
+        if (actual := model_store.digest_file(folder / name)) != expected:
+            raise StoreError(f"{folder / name}: the file was changed: its digest is {actual}, not {expected}.")
+    return Package("encoder", manifest.source, manifest.fingerprint)
+
+
+def _check_settings(path: Path, folder: Path) -> None:
+    """Refuse settings of a transformer that would import a program when it is loaded."""
+    if path.stat().st_size > MAX_SETTINGS_BYTES or path.name not in ("config.json", "modules.json"):
+        return
+    try:
+        content: Any = msgspec.json.decode(path.read_bytes())
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return  # whoever reads it refuses it
+    modules = content if isinstance(content, list) else [content]
+    for module in modules:
+        kind = module.get("type") if isinstance(module, Mapping) else None
+        foreign = path.name == "modules.json" and not str(kind).startswith("sentence_transformers.")
+        if foreign or (isinstance(module, Mapping) and "auto_map" in module):
+            raise StoreError(f"{path.relative_to(folder)} asks to run a program that is not part of a known package.")
+
+
+# --- folders ----------------------------------------------------------------------------------------------------------
+
+
+def install_package(folder: Path, fill: Callable[[Path], None]) -> Package:
+    """Let `fill` write a package into an empty folder, check it, and move it to its place, completely or not at all.
+
+    Raises:
+        StoreError: if the package is not sound, or another one is at its place.
+        NotFound: if what was written is neither a model nor an encoder.
+    """
+    aside = folder.with_name(f".{folder.name}.pulled")
+    shutil.rmtree(aside, ignore_errors=True)
+    private_files.make_private_folder(aside)
+    try:
+        fill(aside)
+        package = check_package(aside)
+        private_files.protect_tree(aside)
+        if folder.exists():
+            if _read_digest(folder) == package.digest:
+                return package
+            raise StoreError(f"{folder} holds another model. Choose another name with --name.")
+        private_files.sync_tree(aside)
+        aside.rename(folder)
+        private_files.sync_folder(folder.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return package
+
+
+def _read_digest(folder: Path) -> str | None:
+    try:
+        return check_package(folder).digest
+    except (NotFound, StoreError):
+        return None
+
+
+def suggest_name(text: str) -> str:
+    """Turn the name of a repository or file into the name of a model."""
+    name = re.sub(r"[^\w.-]+", "-", text).strip("-.")
+    if not name:
+        raise ConfigError(f"expected a name with letters or digits, found {text!r:.100}. Choose one with --name.")
+    return name
+
+
+# --- zip files --------------------------------------------------------------------------------------------------------
+
+
+def pack_zip(folder: Path, file: Path) -> Package:
+    """Pack a model or encoder into a zip file, completely or not at all. Equal folders give equal files.
+
+    Raises:
+        NotFound, StoreError: if the folder holds no sound model.
+    """
+    package = check_package(folder)
+    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    try:
+        with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+            for name in _list_names(folder):
+                info = zipfile.ZipInfo(name, ZIP_TIME)
+                info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, (stat.S_IFREG | 0o644) << 16
+                with (folder / name).open("rb") as source, archive.open(info, "w", force_zip64=True) as target:
+                    shutil.copyfileobj(source, target, PIECE_BYTES)
+        partial.replace(file)
+    except OSError as error:
+        raise StoreError(f"{file} cannot be written: {error.strerror}. Choose another file.") from None
+    finally:
+        partial.unlink(missing_ok=True)
+    return package
+
+
+def unpack_zip(file: Path, folder: Path) -> None:
+    """Unpack a zip file into an empty folder. Names and sizes are checked before anything is written.
+
+    Raises:
+        NotFound: if there is no file.
+        StoreError: if it is damaged, or holds what models do not need.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            entries = [info for info in archive.infolist() if not info.is_dir()]
+            for info in entries:
+                if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG) or info.flag_bits & 0x1:
+                    raise StoreError(f"{file}: {info.orig_filename!r:.200} is a link, a device or encrypted.")
+            check_names((info.orig_filename, info.file_size) for info in entries)
+            for info in entries:
+                _write_entry(archive, info, folder / info.orig_filename)
+    except FileNotFoundError:
+        raise NotFound(f"expected a zip file, found none at {file}. Check its path.") from None
+    except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, ValueError) as error:
+        raise StoreError(f"{file}: this zip file cannot be read: {str(error) or type(error).__name__}.") from None
+
+
+def _write_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> None:
+    """Write one file. What it really holds counts, not what its header says."""
+    private_files.make_private_folder(path.parent)
+    left = info.file_size
+    with archive.open(info) as source, path.open("wb") as target:
+        while piece := source.read(PIECE_BYTES):
+            left -= len(piece)
+            if left < 0:
+                raise zipfile.BadZipFile(f"{info.orig_filename!r:.200} is longer than it says")
+            target.write(piece)

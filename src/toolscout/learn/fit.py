@@ -1,0 +1,476 @@
+"""Fits a recipe on a dataset: makes the lesson, fits the base first, and writes the model folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+import toolscout
+from toolscout import encoders
+from toolscout.dataset import Dataset, Qrels, drop_leaks, in_dev
+from toolscout.errors import CheckpointError, ConfigError, NotFound, StoreError, UserError
+from toolscout.home.catalogue.store import Catalogue
+from toolscout.home.models import model_store
+from toolscout.home.models.model_store import Draft, Manifest, Model, Setting
+from toolscout.indexes import BUILT_IN_INDEXES
+from toolscout.rankers import Artifacts, AskingMethod, FittedMethod, Recipe
+from toolscout.rankers.lesson import Base, Lesson
+from toolscout.recipes import registry
+from toolscout.search.abstain import decision
+from toolscout.search.home_resources import HomeResources
+from toolscout.search.pipeline import Floors, Stage
+from toolscout.types import Search, Tool, digest
+
+__all__ = [
+    "BASE_PREFIX",
+    "SHELF_FOLDER",
+    "FitJob",
+    "Lesson",
+    "fit",
+    "fit_abstention_floors",
+    "make_lesson",
+    "on_shelf",
+    "plan_fit",
+    "rehearse_fit",
+    "rehearse_searches",
+    "resolve_with_base",
+]
+
+BASE_SETTINGS: Final = {"refit": False}  # settings of every base; see `methods.shared.usage.Blend`
+BASE_PREFIX: Final = "base."  # begins the names of settings that belong to the base
+SHELF_FOLDER: Final = "bench-models"
+MAX_ABSTENTION_QUERIES: Final = 4_000
+"""Maximum number of queries that set the abstention thresholds; with 500, a budget of 2 % was missed by 0.9 points."""
+
+
+def _no_notes() -> Mapping[str, Any]:
+    return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class FitJob:
+    """One fit: what to learn from, with which options, and where the model goes.
+
+    Attributes:
+        recipe: the recipe to fit.
+        options: resolved options of the method; a None is chosen on dev.
+        origins: name of each option → where its value came from.
+        lesson: the training and dev queries.
+        base: the fitted recipe that this one builds on, if its options name one.
+        workspace: encoder, caches, seed and progress; its `work` and `identity` are set when the fit begins.
+        out: the folder of the model.
+        notes: returns further JSON values for the manifest's `values`; called when the model is saved.
+    """
+
+    recipe: Recipe
+    options: Any
+    origins: Mapping[str, str]
+    lesson: Lesson
+    base: Base | None
+    workspace: HomeResources
+    out: Path
+    notes: Callable[[], Mapping[str, Any]] = _no_notes
+
+    @property
+    def work(self) -> Path:
+        """Folder for checkpoints beside `out`. It survives a kill, and is removed once the model is saved."""
+        return self.out.with_name(f"{self.out.name}.work")
+
+    @property
+    def identity(self) -> str:
+        """Digest of everything that determines the model. Fits with equal digests give equal models."""
+        encoder = self.workspace.encoder
+        mark = encoder if encoder is None or isinstance(encoder, str) else encoder.fingerprint
+        lesson, revision = self.lesson, self.recipe.revision
+        data = [lesson.fingerprint, model_store.catalogue_mark(lesson.tools)]
+        if self.base is not None:
+            data.append(self.base.identity)
+        if lesson.no_tool is not None:
+            data.append(lesson.no_tool.fingerprint)
+        if self.workspace.settings.index not in BUILT_IN_INDEXES:
+            data.append(self.workspace.settings.index)
+        method = self.recipe.method
+        if isinstance(method, AskingMethod) and (versions := method.prompt_versions(self.options)):
+            data.append(digest("llm/1", [self.workspace.settings.llm, *versions]))
+        name = self.recipe.name if revision == 1 else f"{self.recipe.name}/{revision}"
+        options = msgspec.structs.asdict(self.options)
+        return digest("fit/1", [toolscout.__version__, name, options, self.workspace.seed, mark, *data])
+
+    @property
+    def shelf(self) -> Path:
+        """Folder of the models that the laboratory fits."""
+        return self.workspace.settings.home / SHELF_FOLDER
+
+
+# --- the lesson -------------------------------------------------------------------------------------------------------
+
+
+def make_lesson(
+    dataset: Dataset, tools: Sequence[Tool], held_out: Mapping[str, str], queries: Sequence[str] | None = None
+) -> Lesson:
+    """Make a lesson from train and dev of a dataset, without queries that repeat a held-out query.
+
+    Args:
+        dataset: the dataset.
+        tools: its tools.
+        held_out: query id → text of the queries that will be scored.
+        queries: for folds, ids of the queries to learn from; a tenth of them becomes dev, as in sets without dev. None:
+            the dataset's own train and dev.
+
+    Raises:
+        UserError: if there is nothing to learn from, or nothing to choose on.
+    """
+    if queries is None:
+        try:
+            train, dev = dataset.split("train"), dataset.split("dev")
+        except NotFound as error:
+            raise NotFound(f"A fitted recipe needs queries to learn from. {error}") from None
+    else:
+        judged = {query: gold for split in dataset.qrels.values() for query, gold in split.items()}
+        train = {query: judged[query] for query in queries if not in_dev(query)}
+        dev = {query: judged[query] for query in queries if in_dev(query)}
+    train, dropped = drop_leaks(train, dataset.queries, held_out)
+    dev, dropped_dev = drop_leaks(dev, dataset.queries, held_out)
+    if not train or not dev:
+        raise UserError(
+            f"{dataset.name} has {len(train):,} queries to train on and {len(dev):,} to choose on, and a fit needs "
+            "both. Add training queries."
+        )
+    ids = {tool.id.partition("/")[2]: tool.id for tool in tools}
+    return Lesson(
+        name=dataset.name,
+        tools=sorted(tools, key=lambda tool: tool.id),
+        texts=dataset.queries,
+        train=_with_full_ids(train, ids),
+        dev=_with_full_ids(dev, ids),
+        dropped=[*dropped, *dropped_dev],
+    )
+
+
+def _with_full_ids(qrels: Qrels, ids: Mapping[str, str]) -> Qrels:
+    """Replace ids within the source by full ids. Unreadable tools are left out, and queries without any tool left."""
+    full = {query: {ids[tool]: grade for tool, grade in gold.items() if tool in ids} for query, gold in qrels.items()}
+    return {query: gold for query, gold in full.items() if gold}
+
+
+def fit_abstention_floors(lesson: Lesson) -> Floors:
+    """Fit thresholds of the bundled abstention decision on queries of a lesson, all of which its tools serve."""
+    queries = [*lesson.dev, *lesson.train]
+    sample = queries[:: -(-len(queries) // MAX_ABSTENTION_QUERIES)]
+    return decision.fit_floors(HomeResources(), Catalogue.of(lesson.tools), lesson.texts_of(sample))
+
+
+# --- planning a fit ---------------------------------------------------------------------------------------------------
+
+
+def plan_fit(
+    recipe: str | Recipe,
+    lesson: Lesson,
+    workspace: HomeResources,
+    out: Path,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    fit_floors: Callable[[], Floors] | None = None,
+) -> FitJob:
+    """Prepare a fit. If the recipe builds on another one, that is fitted first, or found among the fitted models.
+
+    Args:
+        recipe: its name, or the recipe.
+        lesson: the training and dev queries.
+        workspace: its encoder may be None: the recipe's own, or the one in the settings.
+        out: the folder of the model.
+        changes: options that replace the recipe's own; names with the prefix `base.` replace options of the base.
+        fit_floors: returns the thresholds of abstention. None: see `fit_abstention_floors`.
+
+    Raises:
+        UserError: if the recipe cannot be fitted with these arguments.
+    """
+    fit_floors = fit_floors or functools.cache(functools.partial(fit_abstention_floors, lesson))
+    chosen = registry.recipe(recipe) if isinstance(recipe, str) else recipe
+    own, below = _split_changes(changes or {})
+    options, origins = registry.resolve(chosen, own)
+    if lesson.no_tool is not None and not chosen.abstains:
+        raise ConfigError(f"--no-tool: expected a recipe that judges whether a tool is needed, found {chosen.name}")
+    encoder = workspace.encoder or chosen.encoder or workspace.settings.encoder
+    if chosen.encodes and isinstance(encoder, str):
+        encoder = encoders.load(encoder, workspace.settings)
+    workspace = dataclasses.replace(workspace, encoder=encoder)
+    base, base_name = None, getattr(options, "base", None)
+    if base_name is not None:
+        _check_base(chosen, base_name)
+        base = _fit_base(base_name, lesson, workspace, below, fit_floors)
+    elif below:
+        raise ConfigError(
+            f"recipe {chosen.name}: it has no base, so the setting {BASE_PREFIX}{next(iter(below))} has no meaning. "
+            "Leave it out"
+        )
+    return FitJob(
+        recipe=chosen,
+        options=options,
+        origins=origins,
+        lesson=lesson,
+        base=base,
+        workspace=workspace,
+        out=out,
+        notes=lambda: {"floors": msgspec.to_builtins(fit_floors())},
+    )
+
+
+def resolve_with_base(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a fit, and those of its base with the prefix `base.`; a None is chosen on dev.
+
+    Raises:
+        ConfigError: for a recipe that is not fitted, or an unknown option.
+    """
+    own, below = _split_changes(changes)
+    options, _ = registry.resolve(name, own)
+    resolved = msgspec.structs.asdict(options)
+    base = resolved.get("base")
+    if base is not None and registry.recipe(base).is_fitted:
+        of_base = resolve_with_base(base, _add_base_settings(base, below))
+        resolved |= {BASE_PREFIX + name: value for name, value in of_base.items()}
+    return resolved
+
+
+def _split_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Separate the options of a fit from those of its base, which lose their prefix."""
+    own = {name: value for name, value in changes.items() if not name.startswith(BASE_PREFIX)}
+    below = {name.removeprefix(BASE_PREFIX): changes[name] for name in changes if name not in own}
+    return own, below
+
+
+def _add_base_settings(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the settings that hold for a recipe when it is a base."""
+    method = registry.recipe(name).method
+    fields = method.options_type.__struct_fields__ if method.needs_usage else ()
+    return {**{name: value for name, value in BASE_SETTINGS.items() if name in fields}, **changes}
+
+
+def _check_base(recipe: Recipe, base: str) -> None:
+    """Refuse a base that the recipe cannot build on, before anything is fitted.
+
+    Raises:
+        ConfigError: naming what is possible.
+    """
+    rule, method = recipe.method.base, registry.recipe(base).method
+    if rule is not None and not (method.needs_usage and rule.option in method.options_type.__struct_fields__):
+        raise ConfigError(f"--set base: expected {rule.description}, found {base}")
+
+
+def _fit_base(
+    name: str,
+    lesson: Lesson,
+    workspace: HomeResources,
+    changes: Mapping[str, Any],
+    fit_floors: Callable[[], Floors],
+) -> Base:
+    """Fit the base over the same encoder, as `HomeResources.build_base` later builds it."""
+    catalogue = Catalogue.of(lesson.tools)
+    if not registry.recipe(name).is_fitted:
+        if changes:
+            raise ConfigError(
+                f"the base {name} is not fitted, so the setting {BASE_PREFIX}{next(iter(changes))} has no meaning. "
+                "Leave it out"
+            )
+        return Base(name, None, registry.build(name, catalogue, workspace), name)
+    all_changes = _add_base_settings(name, changes)
+    lesson = dataclasses.replace(lesson, no_tool=None) if lesson.no_tool is not None else lesson
+    resumable = dataclasses.replace(workspace, resume=True)
+    job = plan_fit(name, lesson, resumable, workspace.settings.home, all_changes, fit_floors=fit_floors)
+    set_here = dict.fromkeys(set(all_changes) - set(changes), "base")
+    job = on_shelf(dataclasses.replace(job, origins={**job.origins, **set_here}))
+    model = fit(job)
+    if model.manifest.data.refit:
+        workspace.say(
+            f"{name} was fitted on the dev queries too, so values chosen on dev now trust it more than they should"
+        )
+    return Base(name, model, registry.build(name, catalogue, workspace, model=model.folder), job.identity)
+
+
+def on_shelf(job: FitJob) -> FitJob:
+    """Return the same fit with its model among those of the laboratory, where equal fits share a name."""
+    return dataclasses.replace(job, out=job.shelf / f"{job.recipe.name}-{job.identity[:16]}")
+
+
+def rehearse_fit(
+    name: str, lesson: Lesson, workspace: HomeResources, changes: Mapping[str, Any], queries: Sequence[str] = ()
+) -> None:
+    """Ask the language model everything that a fit could ask it, with the fits of its bases and searches for `queries`.
+
+    Nothing is trained. With a `llm.Rehearsal` this counts the calls of the fit before any is made.
+
+    Raises:
+        UserError: if the recipe cannot be fitted with these arguments.
+    """
+    own, below = _split_changes(changes)
+    options, _ = registry.resolve(name, own)
+    base = getattr(options, "base", None)
+    if base is not None and registry.recipe(base).is_fitted:
+        rehearse_fit(base, lesson, workspace, _add_base_settings(base, below), queries)
+    elif base is not None:
+        texts = [lesson.texts[query] for query in (*lesson.train, *lesson.dev)]
+        rehearse_searches(registry.build(base, Catalogue.of(lesson.tools), workspace), [*texts, *queries])
+    method = registry.recipe(name).method
+    if isinstance(method, AskingMethod):
+        method.rehearse(workspace, lesson, options, queries)
+
+
+def rehearse_searches(stage: Stage, queries: Sequence[str]) -> None:
+    """Search for each text, if that asks a language model."""
+    if stage.asks:
+        for text in queries:
+            stage([Search(query=text)])
+
+
+# --- the fit ----------------------------------------------------------------------------------------------------------
+
+
+def fit(job: FitJob) -> Model:
+    """Print the options, fit, write the model, and read it back.
+
+    Raises:
+        UserError: if the fit is impossible, or the folder holds something else.
+    """
+    say = job.workspace.say
+    for line in _describe_fit(job):
+        say(line)
+    on_the_shelf = job.out.parent == job.shelf
+    if job.out.exists():
+        manifest = _read_former(job, replace_damaged=on_the_shelf)
+        if job.workspace.resume and manifest is not None and manifest.job == job.identity:
+            try:
+                model = model_store.load(job.out, recipe=job.recipe.name)
+            except StoreError as error:
+                say(str(error))
+            else:
+                say(f"{job.out} is already finished, and stays as it is")
+                return model
+    if not job.workspace.resume:
+        shutil.rmtree(job.work, ignore_errors=True)
+    job.work.mkdir(parents=True, exist_ok=True)
+    try:
+        return _fit_and_save(job)
+    except CheckpointError as error:
+        if not on_the_shelf:
+            raise
+        say(str(error))
+        shutil.rmtree(job.work)
+        job.work.mkdir(parents=True)
+        return _fit_and_save(job)
+
+
+def _fit_and_save(job: FitJob) -> Model:
+    """Run the fit, save the model, remove the checkpoints, and read the model back."""
+    method, say = job.recipe.method, job.workspace.say
+    assert isinstance(method, FittedMethod)
+    workspace = dataclasses.replace(
+        job.workspace,
+        work=job.work,
+        identity=job.identity,
+        progress=lambda done, total: say(f"embedding: {done:,} of {total:,} texts"),
+    )
+    started = time.monotonic()
+    artifacts = method.fit(workspace, dataclasses.replace(job.lesson, base=job.base), job.options)
+    model_store.save(job.out, _make_draft(job, artifacts, time.monotonic() - started))
+    shutil.rmtree(job.work, ignore_errors=True)
+    return model_store.load(job.out, recipe=job.recipe.name)
+
+
+def _make_draft(job: FitJob, artifacts: Artifacts, seconds: float) -> Draft:
+    """Make the draft of the model folder."""
+    chosen = artifacts.chosen
+    settings = {
+        name: Setting(chosen.get(name, value), "dev" if name in chosen else job.origins.get(name, "default"))
+        for name, value in msgspec.structs.asdict(job.options).items()
+    }
+    data = msgspec.structs.replace(job.lesson.data, refit=artifacts.refit)
+    return Draft(
+        recipe=job.recipe.name,
+        job=job.identity,
+        arrays=artifacts.arrays,
+        tools=job.lesson.tools,
+        settings=settings,
+        seed=job.workspace.seed,
+        data=data,
+        metrics=artifacts.metrics,
+        fit_seconds=artifacts.seconds_before + seconds,
+        encoder=artifacts.encoder,
+        values={**artifacts.values, **job.notes()},
+        card=_write_card(data, job.lesson.licence, settings, artifacts.metrics),
+        files=artifacts.files,
+    )
+
+
+def _write_card(
+    data: model_store.Data, licence: str | None, settings: Mapping[str, Setting], figures: Mapping[str, float]
+) -> str:
+    lines = [
+        f"Fitted on the dataset **{data.name}** (licence: {licence or 'none known'}): {data.n_train:,} queries to "
+        f"train on, {data.n_dev:,} to choose on; {data.dropped_leaks:,} left out because a test query has their text.",
+        "After choosing, it was fitted on both." if data.refit else "It was not trained on the queries to choose on.",
+        "",
+        "| setting | value | from |",
+        "|---|---|---|",
+        *(f"| {name} | {setting.value} | {setting.origin} |" for name, setting in settings.items()),
+        "",
+        "| on dev, before any refit | |",
+        "|---|---|",
+        *(f"| {name} | {value:.4f} |" for name, value in figures.items()),
+    ]
+    return "\n".join(lines)
+
+
+def _describe_fit(job: FitJob) -> list[str]:
+    """Describe the data and every option with its origin, one line each."""
+    encoder, data = job.workspace.encoder, job.lesson.data
+    name = encoder if encoder is None or isinstance(encoder, str) else encoder.name
+    options = msgspec.structs.asdict(job.options)
+    return [
+        f"{job.recipe.name}: {data.n_train:,} queries of {data.name} to train on, {data.n_dev:,} to choose on, "
+        f"{data.dropped_leaks:,} left out because a test query repeats them; {len(job.lesson.tools):,} tools",
+        f"encoder = {name if job.recipe.encodes else 'none'}, seed = {job.workspace.seed}",
+        *(
+            f"{name} = {'chosen on dev' if options[name] is None else options[name]} ({origin})"
+            for name, origin in job.origins.items()
+        ),
+    ]
+
+
+def _read_former(job: FitJob, *, replace_damaged: bool) -> Manifest | None:
+    """Read the manifest of the model that this fit would replace. None: the folder is empty or may be overwritten.
+
+    Args:
+        job: the fit.
+        replace_damaged: whether a damaged model may be overwritten, because only this fit writes there.
+
+    Raises:
+        ConfigError: if something is there that must not be overwritten.
+    """
+    if not job.out.is_dir():
+        raise ConfigError(f"{job.out}: this is a file, and a model is a folder. Choose another place")
+    try:
+        manifest = model_store.read_manifest(job.out)
+    except (NotFound, StoreError) as error:
+        if replace_damaged:
+            job.workspace.say(str(error))
+            return None
+        if isinstance(error, NotFound) and not any(job.out.iterdir()):
+            return None
+        content = (
+            "other files"
+            if isinstance(error, NotFound)
+            else f"a {model_store.MANIFEST} that is damaged, or not of a model"
+        )
+        raise ConfigError(f"{job.out}: the folder holds {content}. Choose another folder, or remove it") from None
+    if manifest.recipe != job.recipe.name:
+        raise ConfigError(
+            f"{job.out}: the folder holds a model of {manifest.recipe}, not of {job.recipe.name}. Choose another folder"
+        )
+    return manifest

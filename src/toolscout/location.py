@@ -1,0 +1,449 @@
+"""A home is where the catalogue, the journal and the models live: a folder, or an address that a package opens.
+
+A package that brings homes of another kind, such as PostgreSQL, declares an entry point in the group `toolscout.homes`.
+Its name is the scheme of the addresses, and it names a function that turns the text of an address into a `SharedHome`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from toolscout import plugins
+from toolscout.errors import ConfigError, MissingExtra, NotFound, name_nearest
+
+__all__ = [
+    "DEFAULT_TENANT",
+    "SQLITE",
+    "TENANTS_FOLDER",
+    "TENANT_FILE",
+    "Connection",
+    "Dialect",
+    "GenerationListener",
+    "Home",
+    "JournalWriter",
+    "PartDatabase",
+    "Rows",
+    "SharedHome",
+    "Stamp",
+    "Tenant",
+    "check_tenant_name",
+    "describe_home",
+    "find_root",
+    "find_shared",
+    "is_address",
+    "local_folder",
+    "parse_home",
+    "place_tenant",
+    "require_folder",
+]
+
+DEFAULT_TENANT: Final = "default"  # of a home without tenants, and of one that was made before there were any
+TENANTS_FOLDER: Final = "tenants"  # in a home that is a folder: holds the homes of the other tenants
+TENANT_FILE: Final = "tenant.json"  # in the folder of a tenant; a folder without it is none
+EXAMPLE: Final = "postgresql://user@host/database"
+#: Scheme → the extra of toolscout that brings homes of it.
+EXTRAS_OF_SCHEMES: Final = {"postgresql": "postgres", "postgres": "postgres"}
+_TENANT: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
+_HOST_AND_PORT: Final = re.compile(r"[\w.-]+:\d{2,5}(/|$)")
+_ANY_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+Stamp = tuple[int, int, int]
+
+
+class Tenant(msgspec.Struct, frozen=True):
+    """A tenant of a home. `added_at` is empty for the tenant `default`."""
+
+    name: str
+    added_at: str = ""
+
+
+class Rows(Protocol):
+    """The result of a statement."""
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows were written."""
+        ...
+
+    def fetchone(self) -> Any:
+        """Return the next row, or None."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """Return the remaining rows."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the remaining rows."""
+        ...
+
+
+class Connection(Protocol):
+    """What toolscout uses of a connection, of either engine."""
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        ...
+
+    def execute(self, sql: str, parameters: Any = ..., /) -> Rows:
+        """Run one statement."""
+        ...
+
+    def executemany(self, sql: str, parameters: Any, /) -> Rows:
+        """Run one statement for each row of parameters."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Dialect:
+    """SQL that engines write differently.
+
+    Attributes:
+        name: of the engine.
+        instant: the instant that an ISO 8601 text in `{}` names, to be compared; NULL if it names none.
+        json_text: the field `{key}` of the JSON object in the column `{column}`, as text.
+        json_true: whether that field is `true`.
+        last_event: the row id of the newest event ever written, removed ones included.
+        note_last_event: statement that remembers it before events are removed; empty: the engine does by itself.
+        is_file: whether this process has the file, so that it frees pages and empties logs itself.
+    """
+
+    name: str
+    instant: str
+    json_text: str
+    json_true: str
+    last_event: str
+    note_last_event: str = ""
+    is_file: bool = False
+
+    def read_text(self, column: str, key: str) -> str:
+        """Return the expression for a text field of a JSON column."""
+        return self.json_text.format(column=column, key=key)
+
+
+SQLITE: Final = Dialect(
+    name="SQLite",
+    instant="julianday({})",
+    json_text="json_extract({column}, '$.{key}')",
+    json_true="json_extract({column}, '$.{key}') = 1",
+    last_event="SELECT seq FROM sqlite_sequence WHERE name = 'events'",
+    is_file=True,
+)
+
+
+class PartDatabase(Protocol):
+    """One part of a home, such as the catalogue, on the engine of that home. Thread-safe."""
+
+    @property
+    def label(self) -> str:
+        """The file or the address, for messages."""
+        ...
+
+    @property
+    def dialect(self) -> Dialect:
+        """Expressions that depend on the engine."""
+        ...
+
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing can be written. Every write then raises StoreError."""
+        ...
+
+    @property
+    def connection(self) -> Connection:
+        """This thread's connection."""
+        ...
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether this thread has a transaction open."""
+        ...
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """Open a read transaction: it sees one consistent state, even while others write. May be nested."""
+        ...
+
+    def writing(self, *, wait: bool = True) -> AbstractContextManager[Connection]:
+        """Open a write transaction, of which there is one at a time. An error inside the block rolls it back."""
+        ...
+
+    def ask(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of one statement that only reads."""
+        ...
+
+    def session(self) -> AbstractContextManager[Connection]:
+        """Give this thread one connection for several transactions, for temporary tables."""
+        ...
+
+    def errors(self) -> AbstractContextManager[None]:
+        """Turn errors of the engine into a StoreError of one sentence, with the error as its cause."""
+        ...
+
+    def run_script(self, script: str) -> None:
+        """Run statements that make or change tables, on the connection of this thread."""
+        ...
+
+    def rebuild_indexes(self) -> None:
+        """Build the indexes of all tables anew."""
+        ...
+
+    def check(self) -> list[str]:
+        """Return the faults that the engine finds, one sentence each. Empty if the part is sound."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections of all threads."""
+        ...
+
+
+class GenerationListener(Protocol):
+    """Hears when another machine changes the catalogue."""
+
+    def hear(self) -> int | None:
+        """Return the generation as far as it was heard; None: the database must be asked."""
+        ...
+
+    def doubt(self) -> None:
+        """Answer None until `learn` is called, because this process has just written."""
+        ...
+
+    def learn(self, generation: int) -> None:
+        """Take a generation that was read from the database."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening."""
+        ...
+
+
+class JournalWriter(Protocol):
+    """Writes events to the journal of a shared home, and keeps them on this machine while it does not answer."""
+
+    def write(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Write rows of events. When this returns, they will not be lost."""
+        ...
+
+    def is_waiting(self) -> bool:
+        """Return whether the home did not answer a moment ago."""
+        ...
+
+    def is_absence(self, error: Exception) -> bool:
+        """Return whether an error means that the home does not answer now."""
+        ...
+
+    def find_search(self, search_id: str) -> dict[str, Any] | None:
+        """Return a search that this machine wrote and that the home may not have yet; None: there is none."""
+        ...
+
+    def close(self) -> None:
+        """Write what waits, if the home answers."""
+        ...
+
+
+class SharedHome(Protocol):
+    """What a home offers to the rooms that keep something in it. Packages bring homes of other kinds than folders."""
+
+    @property
+    def label(self) -> str:
+        """The home for people, without a password and without its tenant."""
+        ...
+
+    @property
+    def tenant(self) -> str:
+        """The tenant whose part of the home this is."""
+        ...
+
+    @property
+    def folder(self) -> Path:
+        """The folder of this machine for the home: caches and unpacked models."""
+        ...
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several machines may use the home."""
+        ...
+
+    def with_tenant(self, tenant: str) -> Any:
+        """Return the same home for another tenant."""
+        ...
+
+    def describe(self) -> str:
+        """Return the home as a person would type it, without a password."""
+        ...
+
+    def open_database(self, part: str, migrations: Sequence[str], *, pragmas: Sequence[str] = ()) -> PartDatabase:
+        """Open or create a part, and run the steps of its schema that it has not seen."""
+        ...
+
+    def hold_lock(self, name: str, refusal: str, *, wait: float = 0.0) -> AbstractContextManager[None]:
+        """Hold a lock; see `toolscout.home.database.hold_lock`."""
+        ...
+
+    def listen(self) -> GenerationListener | None:
+        """Return what hears of changes of the catalogue; None: asking costs nothing."""
+        ...
+
+    def open_journal_writer(self, journal: Any) -> JournalWriter | None:
+        """Return the writer of the journal; None: it is written like any other part."""
+        ...
+
+    def open_files(self) -> PartDatabase:
+        """Return the part that holds documents, results and questions. A folder has none."""
+        ...
+
+    def close(self) -> None:
+        """Close what is open for documents and models. The next use opens it again."""
+        ...
+
+    def read_document(self, name: str) -> bytes:
+        """Return the content of a small file. Raises FileNotFoundError if there is none."""
+        ...
+
+    def write_document(self, name: str, content: bytes) -> None:
+        """Replace or create a small file, atomically and durably."""
+        ...
+
+    def delete_document(self, name: str) -> None:
+        """Delete a small file, if it is there."""
+        ...
+
+    def list_documents(self, folder: str) -> list[str]:
+        """Return the names of the small files below a folder, sorted."""
+        ...
+
+    def stamp_document(self, name: str) -> Stamp | None:
+        """Return a cheap stamp that changes when the file is written; None: there is none."""
+        ...
+
+    def list_models(self) -> dict[str, str]:
+        """Return name → digest of the models that the home keeps outside of its folder."""
+        ...
+
+    def write_model(self, name: str, digest: str, folder: Path) -> None:
+        """Store a model for the other machines."""
+        ...
+
+    def read_model(self, name: str, folder: Path) -> None:
+        """Write all files of a stored model into an empty folder."""
+        ...
+
+    def delete_model(self, name: str) -> None:
+        """Delete a stored model. Its folder stays."""
+        ...
+
+    def list_tenants(self) -> list[Tenant]:
+        """Return the tenants of the home."""
+        ...
+
+    def add_tenant(self, name: str) -> None:
+        """Add a tenant with an empty catalogue."""
+        ...
+
+    def remove_tenant(self, name: str) -> None:
+        """Remove a tenant with everything that it has."""
+        ...
+
+
+Home = Path | SharedHome
+
+
+def find_shared(home: Home) -> SharedHome | None:
+    """Return the home if a package brings it; None: it is a folder."""
+    return None if isinstance(home, Path) else home
+
+
+def is_address(text: str) -> bool:
+    """Return whether a text is the address of a home that a package opens, rather than a folder."""
+    scheme = text.partition(":")[0].lower()
+    return scheme in EXTRAS_OF_SCHEMES or plugins.find_plugin(plugins.HOME_PLUGINS, scheme) is not None
+
+
+def parse_home(text: str) -> Home:
+    """Return the home that a text names: a folder, or an address that a package opens.
+
+    Raises:
+        ConfigError: for an address that toolscout cannot open.
+        MissingExtra: if the package that opens it is not installed.
+    """
+    scheme, colon, _ = text.partition(":")
+    scheme = scheme.lower() if colon else ""
+    plugin = plugins.find_plugin(plugins.HOME_PLUGINS, scheme)
+    if plugin is not None:
+        home: SharedHome = plugins.load_function(plugin)(text)
+        return home
+    if scheme in EXTRAS_OF_SCHEMES:
+        extra = EXTRAS_OF_SCHEMES[scheme]
+        raise MissingExtra(f"A home in PostgreSQL needs another package. Run  pip install 'toolscout[{extra}]'")
+    if _ANY_SCHEME.match(text):  # it would be made as a folder
+        raise ConfigError(f"home: expected a folder or an address such as {EXAMPLE}, found one of another kind.")
+    if _HOST_AND_PORT.match(text):  # so would this
+        raise ConfigError(f"home: {text.partition('/')[0]} looks like a host with a port. An address is {EXAMPLE}")
+    return Path(text).expanduser()
+
+
+def local_folder(home: Home) -> Path:
+    """Return the folder of a home on this machine: the home itself, or the folder beside its database."""
+    return home if isinstance(home, Path) else home.folder
+
+
+def describe_home(home: Home) -> str:
+    """Return the home as a person would type it, without a password."""
+    return str(home) if isinstance(home, Path) else home.describe()
+
+
+def check_tenant_name(name: str) -> str:
+    """Return the name of a tenant.
+
+    Raises:
+        ConfigError: if it cannot be one.
+    """
+    if not _TENANT.fullmatch(name):
+        raise ConfigError(
+            f"tenant: expected small letters, digits, hyphens and underscores, at most 48, found {name!r:.80}. Choose "
+            "another name."
+        )
+    return name
+
+
+def place_tenant(root: Home, tenant: str) -> Home:
+    """Return the home of a tenant: the same address with another tenant, or a folder below that of the root.
+
+    Args:
+        root: the home of the tenant `default`, or an address with any tenant.
+        tenant: a name.
+    """
+    check_tenant_name(tenant)
+    if not isinstance(root, Path):
+        shared: SharedHome = root.with_tenant(tenant)
+        return shared
+    return root if tenant == DEFAULT_TENANT else root / TENANTS_FOLDER / tenant
+
+
+def find_root(home: Home, tenant: str) -> Home:
+    """Return the home of the tenant `default`, of which `home` is the part of `tenant`."""
+    if not isinstance(home, Path):
+        return place_tenant(home, DEFAULT_TENANT)
+    return home if tenant == DEFAULT_TENANT else home.parent.parent
+
+
+def require_folder(root: Home, tenant: str) -> None:
+    """Check that a home that is a folder has a tenant. A database checks it when it is opened.
+
+    Raises:
+        NotFound: if it has none of this name.
+    """
+    if (
+        isinstance(root, Path)
+        and tenant != DEFAULT_TENANT
+        and not (root / TENANTS_FOLDER / tenant / TENANT_FILE).exists()
+    ):
+        names = [file.parent.name for file in (root / TENANTS_FOLDER).glob(f"*/{TENANT_FILE}")]
+        advice = name_nearest(tenant, names, f"Add it with  toolscout tenant add {tenant}")
+        raise NotFound(f"{root} has no tenant {tenant!r}. {advice}")

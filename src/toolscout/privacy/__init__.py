@@ -1,1 +1,0 @@
-"""Covers credentials and personal data, keeps files private, and remembers trusted folders."""

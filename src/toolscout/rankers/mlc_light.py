@@ -1,0 +1,278 @@
+"""Multi-label classification without a transformer: predicts the tools, and the set of tools, that a query needs.
+
+A query is represented by the encoder's vector and by its words and pairs of words. A linear layer over them, or over a
+hidden layer where enough queries train it, has two softmaxes. The first is over the tools. Its target is uniform over
+the gold tools (the list-wise form of MLC in arXiv:2409.02141). The second is over the sets of tools that training
+queries needed. `methods.shared.tool_sets` joins both. Training uses AdaGrad: it updates only features that occur in a
+batch, and rare features keep a high rate.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from toolscout.arrays import Arrays, Places, Scores, Vectors
+from toolscout.rankers import Amount, Count, NonNegative, Positive
+from toolscout.rankers.shared.dev_choice import choose_best
+from toolscout.rankers.shared.sparse_features import (
+    SET_WEIGHT_GRID,
+    Bags,
+    Ngrams,
+    ToolSets,
+    hash_features,
+)
+from toolscout.rankers.shared.usage import Blend, Encode, Learned, Usage, softmax
+from toolscout.rankers.shared.usage_fit import Estimate, FitData, UsageMethod
+
+__all__ = ["MlcLight", "MlcLightOptions", "choose_hidden"]
+
+MIN_EPOCH_GAIN: Final = 1e-3
+MIN_HIDDEN_QUERIES: Final = 10_000  # that train a hidden layer; with fewer, it lost more often than it gained (LAB.md)
+MIN_HIDDEN_TOOLS: Final = 1.5  # that such a query needs in the mean; for one tool each, it gained nothing
+HIDDEN_UNITS: Final = 512
+LINEAR_RATE: Final = 0.3
+HIDDEN_RATE: Final = 0.02
+HIDDEN_PATIENCE: Final = 3  # epochs without gain before training ends; one layer, whose gains are smoother, has 1
+DROPPED: Final = 0.3  # share of the hidden units that a training step leaves out
+
+
+class MlcLightOptions(Blend, frozen=True, forbid_unknown_fields=True):
+    """Settings of `mlc-light`.
+
+    Attributes:
+        hidden: units of the hidden layer, 0 for none; None: 512 if at least 10,000 queries train it, which need 1.5
+            tools or more in the mean.
+        rate: learning rate of AdaGrad; None: 0.3, and 0.02 with a hidden layer.
+        batch: queries per step.
+        epochs: number of passes over the queries; None: until one gains less than a tenth of a point on dev, with a
+            hidden layer until three do.
+        most_epochs: maximum number of epochs if `epochs` is None.
+        sets: weight of the sets of tools; None: the best on dev.
+    """
+
+    hidden: NonNegative | None = None
+    rate: Positive | None = None
+    batch: Count = 256
+    epochs: Count | None = None
+    most_epochs: Count = 12
+    sets: Amount | None = None
+
+
+class Weights(NamedTuple):
+    """The layers. Without a hidden layer, `sparse` and `dense` lead to the outputs at once.
+
+    Attributes:
+        sparse: `(features, hidden units or outputs)` float32.
+        dense: `(dim + 1, hidden units or outputs)` float32; the last row is the bias.
+        out: `(hidden units + 1, outputs)` float32, the last row the bias; None without a hidden layer.
+    """
+
+    sparse: Vectors
+    dense: Vectors
+    out: Vectors | None = None
+
+
+class Head:
+    """The classifier. Its outputs are the tools and the sets of tools.
+
+    Attributes:
+        weights: its layers.
+        sets: sets of tools that are classes.
+        n_tools: number of tools.
+    """
+
+    def __init__(self, weights: Weights, sets: ToolSets, n_tools: int) -> None:
+        self.weights, self.sets, self.n_tools = weights, sets, n_tools
+
+    def logits(self, bags: Bags, rows: Vectors) -> Vectors:
+        """Return the logits, `(n, tools + sets)`."""
+        sparse, dense, out = self.weights
+        sums: Vectors = bags.multiply(sparse) + rows @ dense[:-1] + dense[-1]
+        return sums if out is None else np.maximum(sums, 0) @ out[:-1] + out[-1]
+
+    def usage(self, logits: Vectors, weight: float) -> Scores:
+        """Return the probability of each tool, `(n, tools)`."""
+        tools, sets = np.split(logits.astype(np.float64), [self.n_tools], axis=1)
+        return self.sets.join(softmax(tools), softmax(sets) if len(self.sets) else sets, weight)
+
+
+class Training:
+    """AdaGrad over the first `n` queries of a fit, one epoch at a time. Equal seeds give equal weights.
+
+    `n` is the number of training queries while dev chooses, and that of all queries when the final model is fitted.
+    """
+
+    def __init__(self, data: FitData, n: int) -> None:
+        self.options: MlcLightOptions = data.options
+        self.rng = np.random.default_rng(data.resources.run.seed)
+        n_tools = len(data.lesson.tools)
+        self.ngrams = Ngrams.of(data.features[:n])
+        self.bags, self.rows, self.gold = self.ngrams.make_bags(data.features[:n]), data.rows[:n], data.gold[:n]
+        sets, self.set_of = ToolSets.group(self.gold)
+        hidden = choose_hidden(self.options.hidden, data.gold[: data.n_train])
+        self.rate = self.options.rate or (HIDDEN_RATE if hidden else LINEAR_RATE)
+        weights = self._draw_weights(self.ngrams.keys.size, self.rows.shape[1], hidden, n_tools + len(sets))
+        self.head = Head(weights, sets, n_tools)
+        self._squares = Weights(*[np.full_like(layer, 1e-8) for layer in self.head.weights if layer is not None])
+
+    def _draw_weights(self, n_features: int, dim: int, hidden: int, n_outputs: int) -> Weights:
+        """Return zeros for one layer, or small random weights for two."""
+        if not hidden:
+            return Weights(np.zeros((n_features, n_outputs), np.float32), np.zeros((dim + 1, n_outputs), np.float32))
+
+        def draw(rows: int, columns: int, deviation: float) -> Vectors:
+            return self.rng.standard_normal((rows, columns), dtype=np.float32) * np.float32(deviation)
+
+        return Weights(
+            draw(n_features, hidden, 0.1), draw(dim + 1, hidden, dim**-0.5), draw(hidden + 1, n_outputs, 0.01)
+        )
+
+    def run_epoch(self) -> float:
+        """Train once on each query; return the mean loss."""
+        order = self.rng.permutation(len(self.bags))
+        batches = [order[start : start + self.options.batch] for start in range(0, len(order), self.options.batch)]
+        return sum(self._train_step(batch) * len(batch) for batch in batches) / len(order)
+
+    def _train_step(self, batch: Any) -> float:
+        """Take one step of AdaGrad on a batch of queries, and return the mean loss."""
+        weights = self.head.weights
+        features, to_dense = self.bags.take(batch).to_dense()
+        rows = _add_ones(self.rows[batch])
+        sums = to_dense @ weights.sparse[features] + rows @ weights.dense
+        if weights.out is None:
+            loss, slope = self._measure_loss(sums, batch)
+        else:
+            is_kept = (sums > 0) & (self.rng.random(sums.shape, dtype=np.float32) >= DROPPED)
+            kept: Vectors = is_kept.astype(np.float32) / np.float32(1 - DROPPED)
+            units = _add_ones(sums * kept)
+            loss, out_slope = self._measure_loss(units @ weights.out, batch)
+            slope = (out_slope @ weights.out[:-1].T) * kept
+            self._step("out", slice(None), units.T @ out_slope)
+        self._step("sparse", features, to_dense.T @ slope)
+        self._step("dense", slice(None), rows.T @ slope)
+        return loss
+
+    def _measure_loss(self, logits: Vectors, batch: Any) -> tuple[float, Vectors]:
+        """Return the mean loss of a batch, and its slope by the logits."""
+        head, n_tools = self.head, self.head.n_tools
+        targets = np.zeros_like(logits)
+        for row, query in zip(targets, batch, strict=True):
+            row[self.gold[query]] = 1 / len(self.gold[query])
+        softmax_columns = [slice(0, n_tools)]
+        if len(head.sets):
+            targets[np.arange(len(batch)), n_tools + self.set_of[batch]] = 1
+            softmax_columns.append(slice(n_tools, None))
+        probabilities = np.empty_like(logits)
+        for columns in softmax_columns:
+            probabilities[:, columns] = softmax(logits[:, columns])
+        loss = -float((targets * np.log(probabilities + 1e-9)).sum()) / len(batch)
+        return loss, ((probabilities - targets) / len(batch)).astype(np.float32)
+
+    def _step(self, name: str, places: Any, gradient: Vectors) -> None:
+        """Take AdaGrad's step: rate · gradient / √(sum of squares); add this gradient to the sum first."""
+        squares, weights = getattr(self._squares, name), getattr(self.head.weights, name)
+        sums = squares[places] + gradient * gradient
+        squares[places] = sums
+        gradient *= self.rate
+        gradient /= np.sqrt(sums, out=sums)
+        weights[places] -= gradient
+
+
+def choose_hidden(hidden: int | None, gold: Sequence[Places]) -> int:
+    """Return the number of hidden units, 0 for none.
+
+    Args:
+        hidden: the setting.
+        gold: the tools of each training query, without dev.
+    """
+    if hidden is not None:
+        return hidden
+    n_tools = sum(map(len, gold))
+    return HIDDEN_UNITS if len(gold) >= MIN_HIDDEN_QUERIES and n_tools >= MIN_HIDDEN_TOOLS * len(gold) else 0
+
+
+def _add_ones(rows: Vectors) -> Vectors:
+    """Return rows with a one at the end, for the bias."""
+    return np.concatenate([rows, np.ones((len(rows), 1), np.float32)], axis=1)
+
+
+class MlcLight(UsageMethod):
+    """Trains a small classifier over the bundled encoder and words."""
+
+    options_type = MlcLightOptions
+    label = "mlc-light"
+
+    def estimate(self, data: FitData) -> Estimate:
+        """Train on train, choose on dev, then train on both (without `refit`, only on train).
+
+        With `refit`, the estimate for other queries is that of the last epoch, since no copy of the best one is kept.
+        """
+        resources, options = data.resources, data.options
+        training = Training(data, data.n_train)
+        bags, rows = training.ngrams.make_bags(data.features[data.n_train :]), data.rows[data.n_train :]
+        quality, epochs, weight = -1.0, 0, 0.0
+        head, usage_on_dev = training.head, training.head.usage(training.head.logits(bags, rows), 0.0)
+        weights = (
+            (SET_WEIGHT_GRID if len(training.head.sets) else SET_WEIGHT_GRID[:1])
+            if options.sets is None
+            else (options.sets,)
+        )
+        patience = HIDDEN_PATIENCE if training.head.weights.out is not None else 1
+        for epoch in range(1, (options.epochs or options.most_epochs) + 1):
+            loss = training.run_epoch()
+            dev_logits = training.head.logits(bags, rows)
+            scored = {tried: data.quality(training.head.usage(dev_logits, tried)) for tried in weights}
+            best = choose_best(weights, scored.__getitem__)
+            resources.say(f"epoch {epoch}: loss {loss:.3f}, ndcg@5 and comp@5 on dev {scored[best]:.4f}")
+            if options.epochs or scored[best] >= quality + MIN_EPOCH_GAIN:
+                quality, epochs, weight = scored[best], epoch, best
+                usage_on_dev = training.head.usage(dev_logits, best)
+                if not options.refit:
+                    head = copy.deepcopy(training.head)
+            elif epoch - epochs >= patience:
+                break
+
+        def finish() -> Arrays:
+            final, final_head = training, head
+            if options.refit:
+                resources.say(f"training on train and dev, {epochs} epochs")
+                final = Training(data, data.n_final)
+                for _ in range(epochs):
+                    final.run_epoch()
+                final_head = final.head
+            return {
+                "keys": final.ngrams.keys,
+                "rarity": final.ngrams.rarity,
+                **{name: layer for name, layer in final_head.weights._asdict().items() if layer is not None},
+                **final_head.sets.arrays(),
+            }
+
+        return Estimate(
+            dev=usage_on_dev,
+            usage=_make_usage(head, training.ngrams, weight),
+            chosen={"epochs": epochs, "sets": weight},
+            finish=finish,
+        )
+
+    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> Learned:
+        """Load the classifier of a model; it learns new queries only in the next fit."""
+        weights = Weights(arrays["sparse"], arrays["dense"], arrays.get("out"))
+        head = Head(weights, ToolSets.from_arrays(arrays), len(arrays["uses"]))
+        return Learned(_make_usage(head, Ngrams(arrays["keys"], arrays["rarity"]), settings["sets"]))
+
+
+def _make_usage(head: Head, ngrams: Ngrams, weight: float) -> Usage:
+    """Return the usage side of a classifier; zeros for a query without a known word or vector."""
+
+    def usage(text: str, row: Vectors) -> Scores:
+        bags = ngrams.make_bags([hash_features(text)])
+        if not row.any() and not bags.indices.size:
+            return np.zeros(head.n_tools)
+        probabilities: Scores = head.usage(head.logits(bags, row[None]), weight)[0]
+        return probabilities
+
+    return usage

@@ -1,0 +1,168 @@
+"""Nearest logged queries: a query needs the tools that similar queries used. Nothing is trained.
+
+Similarity is the mean of two cosines: of the encoder's vectors, and of words and pairs of words. The K most similar
+queries vote for their tools with weights exp(focus · similarity).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from toolscout.arrays import Arrays, Places, Scores, Vectors
+from toolscout.indexes import top_k
+from toolscout.rankers import Amount, Count
+from toolscout.rankers.shared.dev_choice import choose_best
+from toolscout.rankers.shared.sparse_features import Bags, Ngrams, hash_features
+from toolscout.rankers.shared.usage import Blend, Encode, Learned, LiveEstimate, LiveUsage
+from toolscout.rankers.shared.usage_fit import Estimate, FitData, UsageMethod
+
+__all__ = ["Log", "Neighbours", "NeighboursOptions"]
+
+NEIGHBOUR_GRID: Final = (10, 20, 50, 100)
+FOCUS_GRID: Final = (5.0, 10.0, 20.0, 40.0)
+MAX_NEIGHBOURS: Final = max(NEIGHBOUR_GRID)
+
+
+class NeighboursOptions(Blend, frozen=True, forbid_unknown_fields=True):
+    """Settings of `neighbours`; None: the best on dev.
+
+    Attributes:
+        k: number of queries that vote.
+        focus: how much more the nearer ones count, with weights exp(focus · similarity).
+    """
+
+    k: Count | None = None
+    focus: Amount | None = None
+    novelty: Amount = 1.0
+
+
+class Log:
+    """Logged queries with the tools that each used."""
+
+    def __init__(self, rows: Vectors, bags: Bags, ngrams: Ngrams, gold: Bags, n_tools: int) -> None:
+        """Store the queries' vectors `(n, dim)`, their features, and their tools as sparse rows of equal shares."""
+        self.rows, self.bags, self.ngrams, self.gold, self.n_tools = rows, bags, ngrams, gold, n_tools
+        # an inverted index: the queries with a feature, their weights, and where the postings of a feature begin
+        order = np.argsort(bags.indices, kind="stable")
+        self._query_of_posting = np.repeat(np.arange(len(bags)), np.diff(bags.indptr))[order]
+        self._weights = bags.data[order]
+        self._bounds = np.searchsorted(bags.indices[order], np.arange(ngrams.keys.size + 1))
+
+    @classmethod
+    def of(cls, data: FitData, n: int) -> Log:
+        """Build the log of the first `n` queries of a fit."""
+        ngrams = Ngrams.of(data.features[:n])
+        bags, gold = ngrams.make_bags(data.features[:n]), _share_evenly(data.gold[:n])
+        return cls(data.rows[:n], bags, ngrams, gold, len(data.lesson.tools))
+
+    def nearest(self, text: str, row: Vectors) -> tuple[Places, Scores]:
+        """Return the most similar queries, best first, with their similarities; all of these are above 0."""
+        similarities = np.einsum("nd,d->n", self.rows, row)
+        bag = self.ngrams.make_bags([hash_features(text)])
+        for feature, weight in zip(bag.indices, bag.data, strict=True):
+            postings = slice(self._bounds[feature], self._bounds[feature + 1])
+            similarities[self._query_of_posting[postings]] += weight * self._weights[postings]
+        similarities /= 2
+        rows = top_k(similarities, MAX_NEIGHBOURS, floor=0.0)
+        return rows, similarities[rows]
+
+    def votes(self, nearest: Places, similarities: Scores, k: int, focus: float) -> Scores:
+        """Return the probability of each tool, `(tools,)`, by the votes of the `k` nearest; zeros if there is none."""
+        votes = np.zeros(self.n_tools)
+        if nearest.size:
+            gold = self.gold.take(nearest[:k])
+            ballots = np.exp(focus * (similarities[:k] - similarities[0]))
+            np.add.at(votes, gold.indices, gold.data * np.repeat(ballots / ballots.sum(), np.diff(gold.indptr)))
+        return votes
+
+    def make_companion(self, rows: Vectors, texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> Log:
+        """Make a log of other queries over the same features."""
+        bags = self.ngrams.make_bags([hash_features(text) for text in texts])
+        return Log(rows, bags, self.ngrams, _share_evenly(gold), n_tools)
+
+
+def _share_evenly(gold: Sequence[Places]) -> Bags:
+    """Return the tools of each query as a sparse row of equal shares."""
+    lengths = [len(tools) for tools in gold]
+    shares = np.repeat([1 / length for length in lengths], lengths).astype(np.float32)
+    return Bags(np.cumsum([0, *lengths]), np.concatenate(gold), shares)
+
+
+def _vote_together(fitted: Log, fresh: Log, text: str, row: Vectors, k: int, focus: float) -> LiveEstimate:
+    """Count the votes of the nearest queries of two logs. The tools of `fresh` begin with those of `fitted`."""
+    (fitted_rows, fitted_similarities), (fresh_rows, fresh_similarities) = (
+        fitted.nearest(text, row),
+        fresh.nearest(text, row),
+    )
+    similarities = np.concatenate([fitted_similarities, fresh_similarities])
+    if not similarities.size:
+        return LiveEstimate(np.zeros(fresh.n_tools), np.zeros(fresh.n_tools))
+    chosen = np.argsort(-similarities, kind="stable")[:k]
+    ballots = np.exp(focus * (similarities[chosen] - similarities[chosen[0]]))
+    ballots /= ballots.sum()
+    is_fitted = chosen < len(fitted_rows)
+
+    def count_votes(log: Log, rows: Places, weights: Scores) -> Scores:
+        votes, gold = np.zeros(fresh.n_tools), log.gold.take(rows)
+        np.add.at(votes, gold.indices, gold.data * np.repeat(weights, np.diff(gold.indptr)))
+        return votes
+
+    fitted_votes = count_votes(fitted, fitted_rows[chosen[is_fitted]], ballots[is_fitted])
+    fresh_votes = count_votes(fresh, fresh_rows[chosen[~is_fitted] - len(fitted_rows)], ballots[~is_fitted])
+    return LiveEstimate(fitted_votes + fresh_votes, fresh_votes)
+
+
+class Neighbours(UsageMethod):
+    """Lets the nearest logged queries vote for the tools that they used."""
+
+    options_type = NeighboursOptions
+    label = "neighbours"
+
+    def estimate(self, data: FitData) -> Estimate:
+        """Choose on dev among the neighbours in train. The model holds both, or only train without `refit`."""
+        options, log = data.options, Log.of(data, data.n_train)
+        data.resources.say("looking up the neighbours of the dev queries")
+        neighbours = [log.nearest(data.texts[i], data.rows[i]) for i in data.dev]
+
+        def count_votes(pair: tuple[int, float]) -> Scores:
+            return np.array([log.votes(*nearest, *pair) for nearest in neighbours])
+
+        ks = NEIGHBOUR_GRID if options.k is None else (options.k,)
+        focuses = FOCUS_GRID if options.focus is None else (options.focus,)
+        k, focus = choose_best(itertools.product(ks, focuses), lambda pair: data.quality(count_votes(pair)))
+
+        def finish() -> Arrays:
+            final_log = Log.of(data, data.n_final)
+            return {
+                "rows": final_log.rows,
+                "keys": final_log.ngrams.keys,
+                "rarity": final_log.ngrams.rarity,
+                **{f"bags.{name}": array for name, array in final_log.bags._asdict().items()},
+                **{f"gold.{name}": array for name, array in final_log.gold._asdict().items()},
+            }
+
+        return Estimate(
+            dev=count_votes((k, focus)),
+            usage=lambda text, row: log.votes(*log.nearest(text, row), k, focus),
+            chosen={"k": k, "focus": focus},
+            finish=finish,
+        )
+
+    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> Learned:
+        """Load the log of a model; it grows with the queries used since the fit."""
+        bags, gold = (Bags(*(arrays[f"{name}.{field}"] for field in Bags._fields)) for name in ("bags", "gold"))
+        log = Log(arrays["rows"], bags, Ngrams(arrays["keys"], arrays["rarity"]), gold, len(arrays["uses"]))
+        k, focus = settings["k"], settings["focus"]
+
+        def usage(text: str, row: Vectors) -> Scores:
+            return log.votes(*log.nearest(text, row), k, focus)
+
+        def grow(texts: Sequence[str], new: Sequence[Places], n_tools: int) -> LiveUsage:
+            fresh = log.make_companion(encode(texts), texts, new, n_tools)
+            return lambda text, row: _vote_together(log, fresh, text, row, k, focus)
+
+        return Learned(usage, grow)

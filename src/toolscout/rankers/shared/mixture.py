@@ -1,0 +1,187 @@
+"""Mixes several estimates of usage, each with its share.
+
+The parts may have different encoders. The row of a query joins the vectors by all of them, and a part reads the columns
+of its own encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from toolscout.arrays import Arrays, Places, Scores, Vectors
+from toolscout.encoders import Encoder
+from toolscout.rankers.shared.usage import Learned, LiveEstimate, LiveUsage, Usage
+from toolscout.rankers.shared.usage_fit import Estimate, FitData, UsageMethod
+
+__all__ = ["ALL_COLUMNS", "JoinedEncoder", "Part", "load_mixture", "mix_on_dev", "mix_usages"]
+
+ALL_COLUMNS = slice(None)
+MIN_FRESH_SHARE: Final = 0.3  # of the mixture, for the queries since the fit; a sure classifier still outvotes them
+
+
+class JoinedEncoder:
+    """Encodes a query with several encoders and joins the rows.
+
+    Attributes:
+        encoders: by name.
+        columns: the columns of each encoder in a joined row.
+    """
+
+    def __init__(self, encoders: Mapping[str, Encoder]) -> None:
+        """Lay out the columns in the order of the encoders."""
+        self.encoders, self.columns = dict(encoders), {}
+        start = 0
+        for name, encoder in encoders.items():
+            self.columns[name] = slice(start, start + encoder.dim)
+            start += encoder.dim
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """Encode queries as rows, `(n, sum of the dims)`."""
+        rows: Vectors = np.hstack([encoder.encode(texts, "query") for encoder in self.encoders.values()])
+        return rows
+
+
+class _QueryMemory:
+    """Encodes each logged query once, although every new query rebuilds the mixture from all of them."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._rows: dict[str, Vectors] = {}
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """Encode queries as rows; forget the rows of all others."""
+        earlier_rows = self._rows  # another thread may replace them meanwhile
+        missing = [text for text in dict.fromkeys(texts) if text not in earlier_rows]
+        fresh = dict(zip(missing, self._encoder.encode(missing, "query"), strict=True)) if missing else {}
+        self._rows = rows = {text: fresh[text] if text in fresh else earlier_rows[text] for text in texts}
+        return np.array([rows[text] for text in texts], dtype=np.float32)
+
+
+class Part(NamedTuple):
+    """One estimate of the mixture.
+
+    Attributes:
+        method: learns the estimate.
+        encoder: encodes the queries for the method.
+        columns: columns of this encoder in a joined row.
+        names: name of a setting of the method → its name among the settings of the mixture, where they differ.
+        stand_ins: names of parts that speak for this one where it would have to learn anew, the best first.
+    """
+
+    method: UsageMethod
+    encoder: Encoder
+    columns: slice = ALL_COLUMNS
+    names: Mapping[str, str] = {}
+    stand_ins: Sequence[str] = ()
+
+    def estimate(self, data: FitData) -> Estimate:
+        """Learn usage from train, with the settings that are best on dev."""
+        options = data.options
+        if self.names:
+            values = {name: getattr(options, mixture_name) for name, mixture_name in self.names.items()}
+            options = self.method.options_type(**values, refit=options.refit)
+        estimate = self.method.estimate(data.select_columns(self.columns, options))
+        chosen = {self.names.get(name, name): value for name, value in estimate.chosen.items()}
+        return estimate._replace(chosen=chosen, usage=self._take_whole_rows(estimate.usage))
+
+    def load(self, arrays: Arrays, settings: Mapping[str, Any]) -> Learned:
+        """Return the usage side of a model."""
+        method_settings = {**settings, **{name: settings[mixture_name] for name, mixture_name in self.names.items()}}
+        learned = self.method.load_usage(arrays, method_settings, _QueryMemory(self.encoder).encode)
+
+        grow_part = learned.grow
+        if grow_part is None:
+            return Learned(self._take_whole_rows(learned.usage))
+
+        def grow(texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> LiveUsage:
+            grown = grow_part(texts, gold, n_tools)
+            return lambda text, row: grown(text, row[self.columns])
+
+        return Learned(self._take_whole_rows(learned.usage), grow)
+
+    def _take_whole_rows(self, usage: Usage) -> Usage:
+        """Return the same estimate for rows with the columns of all encoders."""
+        return lambda text, row: usage(text, row[self.columns])
+
+
+def mix_usages(parts: Sequence[tuple[float, Usage]]) -> Usage:
+    """Return the mean of several estimates by their shares. A part that does not know a query leaves it to others."""
+    return lambda text, row: _compute_mean([(share, estimate(text, row)) for share, estimate in parts])
+
+
+def _compute_mean(estimates: Sequence[tuple[float, Scores]]) -> Scores:
+    """Return the mean by shares of those estimates that know the query."""
+    share_sum = sum(share for share, probabilities in estimates if probabilities.any())
+    total: Scores = np.sum([share * probabilities for share, probabilities in estimates], axis=0)
+    return total / share_sum if share_sum else total
+
+
+def mix_on_dev(usages: Mapping[str, Scores], shares: Mapping[str, float]) -> Scores:
+    """Return the estimate of `mix_usages` for the dev queries, from those of the parts, `(dev, tools)`."""
+    parts = [(share, usages[name]) for name, share in shares.items() if share]
+    share_sums = np.sum([share * dev.any(axis=1) for share, dev in parts], axis=0)
+    total: Scores = np.sum([share * dev for share, dev in parts], axis=0)
+    return total / np.where(share_sums, share_sums, 1.0)[:, None]
+
+
+def load_mixture(
+    parts: Mapping[str, Part], shares: Mapping[str, float], arrays: Arrays, settings: Mapping[str, Any]
+) -> Learned:
+    """Return the mixture of the parts of a model. Arrays of a part begin with its name and a point."""
+    loaded: list[tuple[float, Learned]] = []
+    for name, part in parts.items():
+        if shares[name]:
+            prefix = f"{name}."
+            part_arrays = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+            loaded.append((shares[name], part.load({**part_arrays, "uses": arrays["uses"]}, settings)))
+
+    n_fitted = len(arrays["uses"])
+
+    def grow(texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> LiveUsage:
+        growing = [(share, part.grow(texts, gold, n_tools)) for share, part in loaded if part.grow]
+        fixed = [(share, _widen(part.usage, n_tools)) for share, part in loaded if not part.grow]
+
+        def usage(text: str, row: Vectors) -> LiveEstimate:
+            estimates = [(share, estimate(text, row)) for share, estimate in growing]
+            informed = [(share, part.probabilities) for share, part in estimates]
+            probabilities = _compute_mean(informed + [(share, estimate(text, row)) for share, estimate in fixed])
+            probabilities = _raise_fresh(probabilities, estimates)
+            if informed:  # the others cannot know tools that came after the fit
+                probabilities[n_fitted:] = _compute_mean(informed)[n_fitted:]
+            return LiveEstimate(probabilities)
+
+        return usage
+
+    return Learned(mix_usages([(share, part.usage) for share, part in loaded]), grow)
+
+
+def _raise_fresh(probabilities: Scores, estimates: Sequence[tuple[float, LiveEstimate]]) -> Scores:
+    """Raise the share of new queries to `MIN_FRESH_SHARE` where only new ones vote; in proportion where some do.
+
+    The parts that do not vote learn new queries in the next fit only, and might outvote them until then.
+
+    Args:
+        probabilities: of each tool, by all parts, `(tools,)`.
+        estimates: share and estimate of each part that takes in new queries.
+    """
+    voters = [(share, part.fresh) for share, part in estimates if part.fresh is not None]
+    voting_share = sum(share for share, _ in voters)
+    if not 0 < voting_share < MIN_FRESH_SHARE:
+        return probabilities
+    fresh: Scores = np.sum([share * votes for share, votes in voters], axis=0) / voting_share
+    added_share = (MIN_FRESH_SHARE - voting_share) / (1 - voting_share)
+    raised: Scores = (1 - added_share * fresh.sum()) * probabilities + added_share * fresh
+    return raised
+
+
+def _widen(usage: Usage, n_tools: int) -> Usage:
+    """Return an estimate over more tools; those that its part does not know are not needed."""
+
+    def estimate_all(text: str, row: Vectors) -> Scores:
+        probabilities = usage(text, row)
+        return np.pad(probabilities, (0, n_tools - len(probabilities)))
+
+    return estimate_all

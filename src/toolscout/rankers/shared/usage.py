@@ -1,0 +1,428 @@
+"""Joins usage and description in one ranking, for methods that learn from logged queries.
+
+From the queries it has seen, such a method estimates how likely a query needs each tool (usage). The words and the
+vector of a tool's own text give a second estimate (description). The more often a tool was used, the more its usage
+counts ::
+
+    p(tool | query) = w · usage(tool | query) + (1 - w) · description(tool | query),    w = n / (n + κ)
+    score           = log p(tool | query) + λ · log description(tool | query)
+
+with n the training queries that use the tool. A tool without usage ranks by its description alone. It competes with the
+others, because both sides are probabilities over the same catalogue. Its probability counts ν-fold, because requests
+seldom need a tool that no request has needed before. With λ above 0, a tool with usage must fit by its description too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+
+from toolscout.arrays import Mask, Places, Scores, Vectors
+from toolscout.encoders import ENGLISH, Encoder, get_languages
+from toolscout.encoders.languages import is_foreign
+from toolscout.encoders.static import load_static
+from toolscout.home.catalogue.store import Catalogue
+from toolscout.home.journal.evidence import Example
+from toolscout.home.models.model_store import Model
+from toolscout.indexes import place, rank, top_k
+from toolscout.indexes.bm25 import BM25
+from toolscout.indexes.exact import MIN_COSINE_DEVIATION, Exact
+from toolscout.rankers import Amount, Positive
+from toolscout.search.fusion import DEPTH, FOREIGN_WEIGHT, STANDARD_WEIGHT, WEIGHT
+from toolscout.search.home_resources import index_words
+from toolscout.search.pipeline import Retrieve, Stage
+from toolscout.search.resources import LiveEvidence, Resources
+from toolscout.types import Explanation, Tool
+
+__all__ = [
+    "DESCRIPTION_ENCODER",
+    "Blend",
+    "DescriptionScorer",
+    "Encode",
+    "Grow",
+    "HybridScorer",
+    "Learned",
+    "LiveEstimate",
+    "LiveUsage",
+    "Mix",
+    "UsageIndex",
+    "UsageSide",
+    "build_usage_stage",
+    "compute_standard_scores",
+    "mix_usage",
+    "softmax",
+    "weigh_usage",
+]
+
+Usage = Callable[[str, Vectors], Scores]
+"""(query, its vector) → probability of each tool of the model, `(tools,)`. All zeros: usage does not know the query."""
+Encode = Callable[[Sequence[str]], Vectors]
+
+
+class LiveEstimate(NamedTuple):
+    """What usage estimates of a query, with the queries that came since the fit.
+
+    Attributes:
+        probabilities: of each tool, `(tools,)`; see `Usage`.
+        fresh: the part of them that the newer queries gave, `(tools,)`; None: the method cannot tell.
+    """
+
+    probabilities: Scores
+    fresh: Scores | None = None
+
+
+LiveUsage = Callable[[str, Vectors], LiveEstimate]
+Grow = Callable[[Sequence[str], Sequence[Places], int], LiveUsage]
+"""(texts of new queries, the positions of their tools, how many tools there are) → usage with the new queries.
+
+The tools of the model come first, then those that only new queries used.
+"""
+
+DESCRIPTION_ENCODER: Final = "static"  # encodes descriptions where the method's own encoder knows queries only
+MIN_PROBABILITY: Final = 1e-12
+Scorer = TypeVar("Scorer", bound="DescriptionScorer")
+
+
+class Blend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of `mix_usage`, for every method of this kind. None: the best on dev.
+
+    Attributes:
+        sharpness: factor of description scores before their softmax; None: the likeliest on dev.
+        kappa: number of training queries that count as much as a description.
+        agreement: how much a tool with usage must fit by its description too.
+        novelty: how much the description of a tool without usage counts. Dev cannot choose it: dev comes from the same
+            log as train and hardly ever needs a new tool. The defaults come from validation queries of MetaTool with a
+            fifth of its tools hidden (benchmarks/hidden_tools.py).
+        refit: whether the model is fitted on train and dev together in the end. It is off by default for a base of
+            another fit: a base that has learned from dev looks better there than on new queries.
+    """
+
+    sharpness: Positive | None = None
+    kappa: Amount | None = None
+    agreement: Amount | None = None
+    novelty: Amount = 0.8
+    refit: bool = True
+
+
+def softmax(scores: Scores) -> Scores:
+    """Return the softmax along the last axis."""
+    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    probabilities: Scores = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    return probabilities
+
+
+def weigh_usage(uses: Scores, kappa: float) -> Scores:
+    """Return the weight of usage, n / (n + κ), in the shape of `uses`; 0 where there was none."""
+    return np.asarray(np.divide(uses, uses + kappa, out=np.zeros(uses.shape), where=uses > 0))
+
+
+def mix_usage(
+    usage: Scores,
+    description: Scores,
+    weight: Scores,
+    agreement: float,
+    novelty: float,
+    fitted_weight: Scores | None = None,
+) -> Scores:
+    """Compute the score above, `(…, tools)`. Where usage knows nothing of a query, the description alone counts.
+
+    Args:
+        usage: probability by usage that each query needs each tool, `(…, tools)`.
+        description: the same by description.
+        weight: w of each tool, `(tools,)` or `(…, tools)`; 0 where there was no usage.
+        agreement: λ.
+        novelty: ν.
+        fitted_weight: w at the fit, where `weight` counts newer queries too. These add to usage, and take nothing from
+            the description: a caller could otherwise hide tools by using them for requests of no meaning.
+    """
+    described = weight if fitted_weight is None else fitted_weight
+    description_part = np.where(described > 0, 1 - described, novelty) * description
+    knows_query = usage.any(axis=-1, keepdims=True)
+    probabilities = np.where(knows_query, weight * usage + description_part, description)
+    scores: Scores = np.log(probabilities + MIN_PROBABILITY) + agreement * np.log(description + MIN_PROBABILITY)
+    return scores
+
+
+class DescriptionScorer:
+    """Scores every tool of a catalogue by its description, with the formula of `hybrid`."""
+
+    def __init__(self, words: BM25, meaning: Exact, encoder: Encoder) -> None:
+        """Score with both indexes, which hold the same tools; `encoder` made the vectors."""
+        self.words, self.meaning, self.encoder = words, meaning, encoder
+
+    @classmethod
+    def of(cls: type[Scorer], resources: Resources, catalogue: Catalogue, encoder: Encoder) -> Scorer:
+        """Index a catalogue."""
+        return cls(index_words(catalogue), resources.index_tools(catalogue, encoder), encoder)
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """Encode queries as the rows that `scores` takes."""
+        return self.encoder.encode(texts, "query")
+
+    def scores(self, text: str, row: Vectors) -> Scores:
+        """Return BM25 + 5 · cosine, `(tools,)`; cosines are scaled to 0 to 1, from the 100th best to the best."""
+        scores = np.asarray(self.words.scores(text), dtype=np.float64)
+        cosines = np.einsum("nd,d->n", self.meaning.vectors, row)
+        highest = cosines.max()
+        lowest = np.partition(cosines, -DEPTH)[-DEPTH] if len(cosines) > DEPTH else cosines.min()
+        if row.any() and highest > lowest:
+            scores += WEIGHT * np.clip((cosines - lowest) / (highest - lowest), 0, None)
+        return scores
+
+
+class HybridScorer(DescriptionScorer):
+    """Scores as `hybrid` does today, with standard scores; `DescriptionScorer` has the formula of its first edition."""
+
+    def scores(self, text: str, row: Vectors) -> Scores:
+        """Return BM25 + standard score, `(tools,)`; see `search.fusion.add_by_language`."""
+        scores = np.asarray(self.words.scores(text), dtype=np.float64)
+        return scores + self._weigh_meaning(text) * compute_standard_scores(self.meaning, row)
+
+    def _weigh_meaning(self, text: str) -> float:
+        """Return the weight of the encoder, which is higher in a language that only the encoder understands."""
+        if get_languages(self.encoder) == ENGLISH or not is_foreign(text, load_static().pieces.is_word):
+            return STANDARD_WEIGHT
+        return FOREIGN_WEIGHT
+
+
+def compute_standard_scores(index: Exact, row: Vectors) -> Scores:
+    """Return the standard scores of all tools, `(tools,)`; 0 below the mean. See `toolscout.indexes.exact`."""
+    mean, deviation = index.describe_cosines(row)
+    if deviation < MIN_COSINE_DEVIATION:
+        return np.zeros(len(index.vectors))
+    scores: Scores = (np.einsum("nd,d->n", index.vectors, row) - mean) / deviation
+    return np.clip(scores, 0, None)
+
+
+class Mix(NamedTuple):
+    """How usage and description are joined; see `Blend` and `UsageIndex.scores`.
+
+    Attributes:
+        sharpness: factor of description scores before the softmax.
+        agreement: λ of `mix_usage`.
+        novelty: ν of `mix_usage`.
+        in_points: whether scores have the scale of the description scores instead of log probabilities.
+    """
+
+    sharpness: float
+    agreement: float
+    novelty: float
+    in_points: bool = False
+
+
+class Learned(NamedTuple):
+    """The usage side of a fitted model.
+
+    Attributes:
+        usage: see `Usage`; over the tools of the model.
+        grow: see `Grow`, for methods that learn new queries without training; None: new queries wait for the next fit.
+        encode: queries → rows for `usage`; None: those of the description side.
+    """
+
+    usage: Usage
+    grow: Grow | None = None
+    encode: Encode | None = None
+
+
+class UsageSide(NamedTuple):
+    """The usage side of the ranking, aligned with a catalogue.
+
+    Attributes:
+        usage: see `Usage`; over the tools of the model.
+        columns: position of each catalogue tool among the tools of the model; -1: none.
+        weight: weight of usage for each catalogue tool; 0: there was none.
+        fitted_weight: the same at the fit, without newer queries.
+    """
+
+    usage: Usage
+    columns: Places
+    weight: Scores
+    fitted_weight: Scores
+
+    @classmethod
+    def of(
+        cls, usage: Usage, columns: Places, uses: Scores, kappa: float, fitted_uses: Scores | None = None
+    ) -> UsageSide:
+        """Weigh usage by `uses`, the number of queries that used each tool of the model; None: all are of the fit."""
+
+        def weigh(counts: Scores) -> Scores:
+            return np.where(columns >= 0, weigh_usage(counts, kappa)[np.maximum(columns, 0)], 0.0)
+
+        return cls(usage, columns, weigh(uses), weigh(uses if fitted_uses is None else fitted_uses))
+
+    def estimate_probabilities(self, text: str, usage_row: Vectors) -> Scores:
+        """Return the probability that the query needs each tool of the catalogue."""
+        probabilities: Scores = self.usage(text, usage_row)[np.maximum(self.columns, 0)] * (self.columns >= 0)
+        return probabilities
+
+
+class UsageIndex:
+    """An index that scores tools with `mix_usage`.
+
+    Attributes:
+        ids: ids of the catalogue's tools, ascending.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        *,
+        encode: Encode,
+        encode_for_usage: Encode | None,
+        load_usage: Callable[[], UsageSide],
+        description: DescriptionScorer,
+        mix: Mix,
+    ) -> None:
+        """Join both sides of the ranking.
+
+        Args:
+            ids: ids of the catalogue's tools, ascending.
+            encode: queries → rows for the description side.
+            encode_for_usage: queries → rows for the usage side; None: the same rows.
+            load_usage: returns the present usage side.
+            description: scores the tools by their descriptions.
+            mix: how both are joined.
+        """
+        self.ids = tuple(ids)
+        self._encode, self._encode_for_usage, self._load_usage = encode, encode_for_usage, load_usage
+        self._description = description
+        self._mix = mix
+
+    def scores(self, text: str, row: Vectors, usage_row: Vectors, usage_side: UsageSide) -> Scores:
+        """Score every tool, `(tools,)`, from the rows of both sides; -inf if neither side knows the query.
+
+        With `Mix.in_points`, a tool without usage has the score of its description, plus a constant for novelty.
+        The order is the same, but scores of several queries are comparable, as those of `hybrid` are.
+        """
+        usage = usage_side.estimate_probabilities(text, usage_row)
+        description_scores = self._description.scores(text, row)
+        if not usage.any() and not description_scores.any():
+            return np.full(len(self.ids), -np.inf)
+        mix, logits = self._mix, self._mix.sharpness * description_scores
+        scores = mix_usage(
+            usage, softmax(logits), usage_side.weight, mix.agreement, mix.novelty, usage_side.fitted_weight
+        )
+        if mix.in_points:
+            scores = (scores / (1 + mix.agreement) + np.logaddexp.reduce(logits)) / mix.sharpness
+        return scores
+
+    def search(
+        self, queries: Sequence[str], k: int, visible: Sequence[Mask | None] | None = None
+    ) -> tuple[list[list[str]], list[Vectors]]:
+        """Return the likeliest tools of each query; see `toolscout.indexes`."""
+        usage_side = self._load_usage()
+        ids, values = [], []
+        masks = visible if visible is not None else [None] * len(queries)
+        for text, row, usage_row, mask in zip(queries, *self._encode_both(queries), masks, strict=True):
+            scores = self.scores(text, row, usage_row, usage_side)
+            chosen = top_k(scores, k, mask, floor=-np.inf)
+            ids.append([self.ids[position] for position in chosen])
+            values.append(scores[chosen].astype(np.float32))
+        return ids, values
+
+    def _encode_both(self, queries: Sequence[str]) -> tuple[Vectors, Vectors]:
+        """Encode queries as rows for the description side, and rows for the usage side."""
+        rows = self._encode(queries)
+        return rows, rows if self._encode_for_usage is None else self._encode_for_usage(queries)
+
+    def explain(self, query: str, tool_id: str, visible: Mask | None = None) -> Explanation:
+        """Explain the exact rank and score of one tool, with the words of the query that its text has.
+
+        Raises:
+            NotFound: if the index has no such tool.
+        """
+        position, usage_side = place(self.ids, tool_id), self._load_usage()
+        [row], [usage_row] = self._encode_both([query])
+        scores = self.scores(query, row, usage_row, usage_side)
+        words = self._description.words.explain(query, tool_id)
+        if not np.isfinite(scores[position]):
+            return Explanation("usage", None, None, "no word of the query is known", missing=words.missing)
+        weight = usage_side.weight[position]
+        note = f"{weight:.0%} by usage" if weight else "by its description alone: no training query uses it"
+        standing = rank(scores, position, visible)
+        return Explanation("usage", standing, float(scores[position]), note, terms=words.terms, missing=words.missing)
+
+
+def build_usage_stage(
+    resources: Resources,
+    catalogue: Catalogue,
+    model: Model,
+    encoder: Encoder,
+    learned: Learned,
+    *,
+    label: str,
+    description: DescriptionScorer | None = None,
+) -> Stage:
+    """Build the pipeline of a fitted method: usage and description over the present catalogue.
+
+    Args:
+        resources: settings and caches.
+        catalogue: the tools to search.
+        model: has the array `uses` and the settings `sharpness`, `kappa`, `agreement` and `novelty`.
+        encoder: of the description side.
+        learned: the usage side.
+        label: name of the stage.
+        description: scores the tools by their descriptions, and sets the scale of the final scores (`Mix.in_points`).
+            None: a `DescriptionScorer`, and the final scores are log probabilities.
+    """
+    settings, in_points = model.manifest.settings, description is not None
+    description = description or DescriptionScorer.of(resources, catalogue, encoder)
+    tools = catalogue.tools()
+    columns, kappa = model.places(tools), settings["kappa"].value
+    fitted = UsageSide.of(learned.usage, columns, model.arrays["uses"], kappa)
+    index = UsageIndex(
+        catalogue.ids,
+        encode=description.encode,
+        encode_for_usage=learned.encode,
+        load_usage=_make_growing(fitted, model, tools, learned.grow, resources.live, kappa)
+        if learned.grow and resources.live
+        else lambda: fitted,
+        description=description,
+        mix=Mix(settings["sharpness"].value, settings["agreement"].value, settings["novelty"].value, in_points),
+    )
+    return Retrieve(index, label=label, mask=catalogue.mask, depth=DEPTH)
+
+
+def _make_growing(
+    fitted: UsageSide,
+    model: Model,
+    tools: Sequence[Tool],
+    grow: Grow,
+    live: LiveEvidence,
+    kappa: float,
+) -> Callable[[], UsageSide]:
+    """Return a function that loads the usage side with the live examples, rebuilt when these change."""
+    place_of = {tool.id: row for row, tool in enumerate(tools)}
+    latest: list[tuple[int, UsageSide]] = [(0, fitted)]
+
+    def load_usage() -> UsageSide:
+        version, examples = live()
+        if latest[0][0] != version:
+            latest[0] = version, grow_usage(examples)
+        return latest[0][1]
+
+    def grow_usage(examples: Sequence[Example]) -> UsageSide:
+        columns, count = fitted.columns.copy(), len(model.tools)
+        texts, gold = [], []
+        for example in examples:
+            used = [place_of[tool] for tool in example.tools if tool in place_of]
+            for row in used:
+                if columns[row] < 0:  # a tool without usage in the model gets the next free column
+                    columns[row], count = count, count + 1
+            if used:
+                texts.append(example.query)
+                gold.append(columns[used])
+        fitted_uses = np.zeros(count, dtype=np.float32)
+        fitted_uses[: len(model.tools)] = model.arrays["uses"]
+        uses = fitted_uses.copy()
+        for places in gold:
+            uses[places] += 1
+        if not texts:
+            return fitted
+        grown = grow(texts, gold, count)
+        return UsageSide.of(lambda text, row: grown(text, row).probabilities, columns, uses, kappa, fitted_uses)
+
+    return load_usage

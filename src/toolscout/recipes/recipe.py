@@ -1,5 +1,0 @@
-"""`Recipe`: moved."""
-
-from toolscout.methods import Recipe  # moved
-
-__all__ = ["Recipe"]

@@ -1,0 +1,481 @@
+"""Estimates how likely a request needs a tool at all, and how likely a tool of the catalogue fits it.
+
+Both come from logistic regressions on how the catalogue scores the request (`search.abstain.score_features`). The
+first also reads the meaning of the request, by another regression on its vector. Only the bundled encoder and BM25 are
+used, so the decision does not depend on the encoder and recipe that rank the hits. A request is turned away if a
+probability lies below its threshold. The thresholds follow from the false-abstention budget: the share of answerable
+requests that may be turned away. Which of the two answers the caller then gets depends on the request alone: whether
+such requests need tools elsewhere.
+
+The numbers that ship with toolscout (`data/decision.json`) were fitted by `benchmarks/fit_decision.py`; the file names
+its data. There is no verdict (None) where it would be a guess: if the encoder knows no word of the request, or if the
+request is not English (`toolscout.encoders.languages`), because the fit saw English alone. Requests that name a tool,
+and catalogues without a visible tool, need no verdict. Small talk is turned away in any language, by its phrases alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from toolscout.arrays import Floats, Mask, Vectors
+from toolscout.encoders import ENGLISH, Encoder, get_languages
+from toolscout.encoders.languages import understands
+from toolscout.encoders.static import StaticEncoder, load_static
+from toolscout.errors import StoreError
+from toolscout.home.catalogue.store import Catalogue
+from toolscout.home.models import model_store
+from toolscout.search.abstain import calibration
+from toolscout.search.abstain.logistic import sigmoid
+from toolscout.search.abstain.named_objects import names_object, serves_phrase
+from toolscout.search.abstain.request_terms import TERMS_VIEW, mark_terms
+from toolscout.search.abstain.score_features import ScoreFeatures
+from toolscout.search.abstain.small_talk import is_small_talk
+from toolscout.search.exact_names import EXACT, parse_selection
+from toolscout.search.expanded_words import ExpandedWords, encode_expanded
+from toolscout.search.home_resources import expand_words
+from toolscout.search.pipeline import Detect, Floors, Pipeline, Stage, Verdict, Visible
+from toolscout.search.resources import Resources
+from toolscout.search.shipped import read_shipped
+from toolscout.search.steps.splitter import hands_on
+from toolscout.types import Search
+
+__all__ = [
+    "BUNDLED_DECISION",
+    "DECISION_FORMAT",
+    "Abstainer",
+    "Decision",
+    "Linear",
+    "build_abstainer",
+    "columns",
+    "find_budget_share",
+    "fit_floors",
+    "load_bundled",
+    "read",
+    "wishes",
+]
+
+BUNDLED_DECISION: Final = Path(__file__).with_name("data") / "decision.json"
+DECISION_FORMAT: Final = "decision/1"
+VIEW: Final = "static"
+MAX_DEVIATIONS: Final = 4.0  # values are clipped here: farther out they carry no information
+MAX_CATALOGUE_GROWTH: Final = 2.0
+"""Factor by which a catalogue may grow or shrink before the floors of a fitted model no longer hold."""
+MAX_SMALL_CATALOGUE: Final = 5  # tools; with so few, scores say little about how far the first one stands out
+MAX_CHAT_NEED: Final = 0.5  # a request with a higher need is not called chat, whatever its words are
+TERSE_BUDGETS: Final = (
+    (2, 0.0),
+    (5, 0.1),
+    (8, 0.5),
+)  # (words, share of the budget) of requests with at most so many words
+CLEAR_CHAT_WISH: Final = -2.5  # a lower wish says that a request is chat, however few words it has
+MAX_SPLIT_CHAT_WISH: Final = -2.0  # a request of several parts with a lower wish is chat if its need is very low too
+MAX_SPLIT_CHAT_NEED: Final = 0.05
+MIN_HANDED_NEED: Final = 0.3  # of a step that does something with what the chat before it makes: "and email it to Anna"
+MAX_CHAT_STEP_WISH: Final = 1.0  # a step with a higher wish asks for a tool, however chatty the rest of the request is
+_REQUEST_WORD: Final = re.compile(r"\w+")
+SMALL_TALK_VERDICT: Final = Verdict(0.0, 0.0, "no_tool_needed", "This is small talk rather than a task for a tool.")
+NO_FLOORS: Final = {"budgets": (0.0,), "need": (0.0,), "fit": (0.0,)}
+
+
+class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A logistic regression on named columns, standardised and clipped to 4 deviations.
+
+    Attributes:
+        columns: names of the columns.
+        means: of each.
+        deviations: of each, above 0.
+        weights: of each.
+        shift: the constant. Weights and shift are calibrated: the logistic of their sum is a probability where both
+            classes are equally frequent.
+    """
+
+    columns: tuple[str, ...]
+    means: tuple[float, ...]
+    deviations: tuple[float, ...]
+    weights: tuple[float, ...]
+    shift: float
+
+    def logits(self, table: Mapping[str, Floats]) -> Floats:
+        """Return the logits, (n,), of columns by name, (n,) each."""
+        rows = np.array([table[name] for name in self.columns]).T
+        means, deviations, weights = np.array((self.means, self.deviations, self.weights))
+        scaled = np.clip((rows - means) / deviations, -MAX_DEVIATIONS, MAX_DEVIATIONS)
+        return np.asarray((scaled * weights).sum(axis=1) + self.shift)
+
+
+class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A fitted decision: plain numbers.
+
+    Attributes:
+        format: `DECISION_FORMAT`.
+        about: record of the data and the command of the fit; JSON values.
+        encoders: view → fingerprint of its encoder.
+        wishes: view → weights and constant of a regression that predicts the need from a query's vector alone. Its
+            output is the *wish*, the column `wish.<view>`.
+        need: regression for whether a tool is needed.
+        fit: regression for whether a tool of the catalogue fits.
+        floors: probabilities below which a request is turned away, by budget.
+        terms: terms of requests, the columns of the view `terms`; empty: there is no such view.
+        small_floors: as `floors`, where the caller sees at most `MAX_SMALL_CATALOGUE` tools; None: `floors`.
+    """
+
+    format: str
+    about: dict[str, Any]
+    encoders: dict[str, str]
+    wishes: dict[str, tuple[float, ...]]
+    need: Linear
+    fit: Linear
+    floors: Floors
+    terms: tuple[str, ...] = ()
+    small_floors: Floors | None = None
+
+    def mark_terms(self, texts: Sequence[str]) -> dict[str, Vectors]:
+        """Return the view `terms` of requests, or nothing if there is none."""
+        return {TERMS_VIEW: mark_terms(texts, self.terms)} if self.terms else {}
+
+    def measure_wishes(self, texts: Sequence[str], vectors: Mapping[str, Vectors]) -> Floats:
+        """Return the wish of each request, (n,), from its text and its vectors by view; no catalogue is needed."""
+        views = {**vectors, **self.mark_terms(texts)}
+        return wishes(columns((), np.zeros((len(texts), 0)), views, self.wishes))
+
+    def estimate(self, table: Mapping[str, Floats]) -> tuple[Floats, Floats]:
+        """Return the probabilities of need and fit, (n,) each, from `columns`."""
+        return sigmoid(self.need.logits(table)), sigmoid(self.fit.logits(table))
+
+
+def columns(
+    names: Sequence[str], rows: Floats, vectors: Mapping[str, Vectors], wishes: Mapping[str, Sequence[float] | Floats]
+) -> dict[str, Floats]:
+    """Return columns by name: the score features, and `wish.<view>` of the queries' vectors.
+
+    Args:
+        names: names of the columns of the rows.
+        rows: (n, columns).
+        vectors: view → (n, d).
+        wishes: view → d weights and a constant.
+    """
+    table = {name: rows[:, number] for number, name in enumerate(names)}
+    for view, weights in wishes.items():
+        values = np.asarray(weights, dtype=np.float64)
+        table[f"wish.{view}"] = (vectors[view] * values[:-1]).sum(axis=1) + values[-1]
+    return table
+
+
+def wishes(table: Mapping[str, Floats]) -> Floats:
+    """Return the wish of each request, (n,): the sum over the views of `columns`.
+
+    Above 0 the request resembles those that need tools, in any catalogue; below 0 it resembles chat.
+    """
+    return np.asarray(sum(values for name, values in table.items() if name.startswith("wish.")))
+
+
+def read(file: Path = BUNDLED_DECISION) -> Decision:
+    """Read a decision from a JSON file.
+
+    Raises:
+        StoreError: if the file is damaged or something else.
+    """
+    return read_shipped(file, Decision, DECISION_FORMAT, _has_even_weights)
+
+
+def _has_even_weights(decision: Decision) -> bool:
+    """Tell whether each regression has as many means, deviations and weights as names."""
+    models = (decision.need, decision.fit)
+    return all(len({len(getattr(model, name)) for name in model.__struct_fields__[:4]}) == 1 for model in models)
+
+
+@dataclasses.dataclass(frozen=True)
+class Abstainer:
+    """Decides over one catalogue, for the stage `Decide`.
+
+    Attributes:
+        decision: the numbers.
+        features: score features of the catalogue.
+        encoders: view → encoder of queries, in the order of the features' meanings.
+        is_word: whether the bundled encoder knows a word as a whole; tells the language of a request.
+        mask: `Search.visible` → mask over the catalogue.
+        budget: share of answerable requests that may be turned away.
+        floors: thresholds of both probabilities.
+        small_floors: the same where the caller sees few tools; None: `floors`.
+        pipeline_floors: thresholds of a `need` that the pipeline estimated; None: such a need turns nobody away.
+        sure: score of the first hit from which a request is never turned away; None: no such score.
+        words: finds everyday phrases; None: no phrase counts.
+    """
+
+    decision: Decision
+    features: ScoreFeatures
+    encoders: Mapping[str, Encoder]
+    is_word: Callable[[str], bool]
+    mask: Callable[[Visible | None], Mask | None]
+    budget: float
+    floors: Floors
+    pipeline_floors: Floors | None = None
+    sure: float | None = None
+    small_floors: Floors | None = None
+    words: ExpandedWords | None = None
+
+    def __call__(self, searches: Sequence[Search]) -> list[Verdict | None]:
+        """Return the verdict on each search; None: no verdict."""
+        texts = [search.query for search in searches]
+        vectors = {view: encoder.encode(texts, "query") for view, encoder in self.encoders.items()}
+        masks = [self.mask(search.visible) for search in searches]
+        sizes = [len(self.features.words.ids) if mask is None else int(mask.sum()) for mask in masks]
+        readable = _find_readable(texts, vectors, self.encoders, self.is_word)
+        is_open = [size > 0 and not _names_a_tool(search) for search, size in zip(searches, sizes, strict=True)]
+        is_talk = [can_judge and is_small_talk(text) for text, can_judge in zip(texts, is_open, strict=True)]
+        decidable = np.flatnonzero(
+            np.array([is_open, readable, np.logical_not(is_talk)], dtype=bool).all(axis=0)
+        ).tolist()
+        chosen = {view: rows[decidable] for view, rows in vectors.items()}
+        judged_texts = [texts[number] for number in decidable]
+        table = self._read_columns(judged_texts, chosen, [masks[number] for number in decidable])
+        needs, fits = self.decision.estimate(table)
+        verdicts: list[Verdict | None] = [SMALL_TALK_VERDICT if talk else None for talk in is_talk]
+        estimates = zip(decidable, needs.tolist(), fits.tolist(), wishes(table).tolist(), strict=True)
+        for number, need, fit, wish in estimates:
+            verdicts[number] = self._decide(searches[number], need, fit, wish, sizes[number])
+        return verdicts
+
+    @functools.cached_property
+    def _wishes(self) -> dict[str, Floats]:
+        """The decision's `wishes` as arrays."""
+        return {view: np.array(weights) for view, weights in self.decision.wishes.items()}
+
+    def _read_columns(
+        self, texts: list[str], vectors: Mapping[str, Vectors], masks: Sequence[Mask | None]
+    ) -> dict[str, Floats]:
+        """Return the columns of requests: wishes of their words, and score features of what a search looks for.
+
+        That is a request with the words of its phrases.
+        """
+        searched: Iterable[Vectors] = vectors.values()
+        if self.words is not None:
+            searched = [encode_expanded(texts, encoder, self.words) for encoder in self.encoders.values()]
+        rows = self.features.rows(texts, list(searched), masks)
+        return columns(self.features.names, rows, {**vectors, **self.decision.mark_terms(texts)}, self._wishes)
+
+    def is_clear_chat(self, query: str, steps: Sequence[str], visible: Visible | None = None) -> bool:
+        """Tell whether a request is clearly chat.
+
+        It is by its words, if none of its steps clearly resembles a request for a tool, or by a very low need. It is
+        not if a later step is likely to need a tool for the result: "write a poem and email it to Anna".
+        """
+        if is_small_talk(query):
+            return True
+        texts = [query, *steps]
+        vectors = {view: encoder.encode(texts, "query") for view, encoder in self.encoders.items()}
+        if not all(_find_readable(texts, vectors, self.encoders, self.is_word)):
+            return False
+        whole, *parts = self.decision.measure_wishes(texts, vectors).tolist()
+        if whole >= MAX_SPLIT_CHAT_WISH:
+            return False
+        handing = [number for number, step in enumerate(steps, 1) if number > 1 and hands_on(step)]
+        need, *handed = self._estimate_needs(texts, vectors, [0, *handing], visible)
+        by_words = whole < CLEAR_CHAT_WISH and max(parts, default=whole) < MAX_CHAT_STEP_WISH
+        return (by_words or need < MAX_SPLIT_CHAT_NEED) and max(handed, default=0.0) < MIN_HANDED_NEED
+
+    def _estimate_needs(
+        self, texts: Sequence[str], vectors: Mapping[str, Vectors], chosen: Sequence[int], visible: Visible | None
+    ) -> list[float]:
+        """Return the needs of the chosen texts."""
+        rows = {view: table[chosen] for view, table in vectors.items()}
+        masks = [self.mask(visible)] * len(chosen)
+        needs, _ = self.decision.estimate(self._read_columns([texts[number] for number in chosen], rows, masks))
+        return [float(need) for need in needs]
+
+    def _decide(self, search: Search, need: float, fit: float, wish: float, size: int) -> Verdict:
+        """Decide one search from its estimates; see `Decision.estimate` and `wishes`.
+
+        A need that the pipeline itself estimated replaces `need` and `wish`. If the search is turned away, the sign of
+        `wish` says why: below 0 the request resembles chat, unless its need is high, else a request for tools that
+        this catalogue lacks.
+        """
+        if search.need is not None:
+            need, wish = search.need, search.need - 0.5
+        need_floor, fit_floor = self._find_floors(search, size, wish)
+        is_sure = self.sure is not None and bool(search.hits) and search.hits[0].score >= self.sure
+        is_served = fit >= fit_floor and (need >= need_floor or _names_best(search))
+        if is_sure or is_served or self._finds_phrase(search, wish):
+            return Verdict(need, fit)
+        if wish < 0 and need < MAX_CHAT_NEED:
+            likelihood = f"{_format_percent(need)} likely to need one"
+            reason = f"This looks like chat rather than a task for a tool ({likelihood})."
+            return Verdict(need, fit, "no_tool_needed", reason)
+        start = "The only tool does not seem" if size == 1 else f"None of the {size:,} tools seems"
+        reason = f"{start} to fit this request ({_format_percent(fit)} likely that one fits)."
+        return Verdict(need, fit, "no_tool_fits", reason)
+
+    def _finds_phrase(self, search: Search, wish: float) -> bool:
+        """Tell whether a search that is not clearly chat has a phrase that one of its first tools serves."""
+        if self.words is None or search.need is not None or wish < CLEAR_CHAT_WISH:
+            return False
+        return serves_phrase(search.query, search.ids, self.words)
+
+    def _find_floors(self, search: Search, size: int, wish: float) -> tuple[float, float]:
+        """Return the thresholds of need and fit. A need that the pipeline estimated shares the budget with the fit."""
+        floors = self.floors
+        if self.small_floors is not None and size <= MAX_SMALL_CATALOGUE:
+            floors = self.small_floors
+        budget = self.budget * find_budget_share(search.query, wish)
+        if search.need is None:
+            return floors.need_at(budget), floors.fit_at(budget)
+        need_floor = self.pipeline_floors.need_at(self.budget / 2) if self.pipeline_floors else 0.0
+        return need_floor, floors.fit_at(budget / 2)
+
+
+def find_budget_share(text: str, wish: float = 0.0) -> float:
+    """Return the share of the budget that a request may use.
+
+    Few words are little evidence ("lights off"), unless they are clearly chat ("tell me a joke").
+
+    Args:
+        text: the request.
+        wish: its wish; see `wishes`.
+    """
+    count = len(_REQUEST_WORD.findall(text))
+    share = next((share for most, share in TERSE_BUDGETS if count <= most), 1.0)
+    return 1.0 if share and wish < CLEAR_CHAT_WISH else share
+
+
+def _format_percent(probability: float) -> str:
+    return "less than 1 %" if probability < 0.01 else f"{100 * probability:.0f} %"
+
+
+def _find_readable(
+    texts: Sequence[str],
+    vectors: Mapping[str, Vectors],
+    encoders: Mapping[str, Encoder],
+    is_word: Callable[[str], bool],
+) -> list[bool]:
+    """Tell for each request whether every encoder knows a word of it and the decision was fitted on its language.
+
+    Args:
+        texts: the requests.
+        vectors: view → (requests, d); a row of zeros where the encoder knows no word.
+        encoders: view → encoder.
+        is_word: as in `Abstainer`.
+    """
+    return [
+        all(
+            bool(rows[number].any()) and understands(_judged_languages(encoders[view]), text, is_word)
+            for view, rows in vectors.items()
+        )
+        for number, text in enumerate(texts)
+    ]
+
+
+def _judged_languages(encoder: Encoder) -> frozenset[str] | None:
+    """Return the languages of an encoder in which requests are judged: English, on which the decision was fitted.
+
+    An encoder of all languages is taken at its word.
+    """
+    languages = get_languages(encoder)
+    return None if languages is None else languages & ENGLISH
+
+
+def _names_a_tool(search: Search) -> bool:
+    """Tell whether the query names a tool or selects tools by name. Then there is nothing to decide."""
+    return parse_selection(search.query) is not None or any(hit.why == EXACT for hit in search.hits)
+
+
+def _names_best(search: Search) -> bool:
+    """Tell whether a search, whose need no pipeline judged, names the object of its best tool."""
+    return search.need is None and bool(search.hits) and names_object(search.query, search.hits[0].id)
+
+
+def build_abstainer(
+    resources: Resources, catalogue: Catalogue, stage: Stage, manifest: model_store.Manifest | None = None
+) -> Abstainer | None:
+    """Build the bundled decision over a snapshot, with the budget of the settings; None: it is 0.
+
+    The requests of a fitted model may differ from those of the bundled decision. So a model brings its own floors.
+    They keep the budget on the requests that it was fitted on (`fit_floors`). A champion of `toolscout learn` also
+    brings `sure`: a request with a first hit of at least this score is never turned away.
+
+    Args:
+        resources: with the settings and the caches.
+        catalogue: the snapshot.
+        stage: the pipeline that retrieves; if it estimates the need itself, its estimate counts.
+        manifest: of the fitted model that serves, if there is one.
+
+    Raises:
+        StoreError: if the bundled file is damaged.
+    """
+    budget = resources.settings.false_rejects
+    if not budget:
+        return None
+    decision, encoder = load_bundled()
+    stages = stage.stages if isinstance(stage, Pipeline) else (stage,)
+    pipeline_floors = next((detect.floors for detect in stages if isinstance(detect, Detect)), None)
+    floors, small_floors, sure = decision.floors, decision.small_floors, None
+    if manifest is not None:
+        small_floors = None
+        floors, sure = _load_model_floors(manifest, len(catalogue)), manifest.values.get("sure")
+    words = expand_words(catalogue)
+    features = ScoreFeatures(words, {VIEW: resources.index_tools(catalogue, encoder)})
+    is_word = encoder.pieces.is_word
+    return Abstainer(
+        decision,
+        features,
+        {VIEW: encoder},
+        is_word,
+        catalogue.mask,
+        budget,
+        floors,
+        pipeline_floors,
+        sure,
+        small_floors,
+        words,
+    )
+
+
+def _load_model_floors(manifest: model_store.Manifest, size: int) -> Floors:
+    """Load the floors of a fitted model. If the catalogue has changed too much in size, they turn nobody away."""
+    small, large = sorted((size, manifest.n_tools))
+    floors = manifest.values.get("floors") if large <= MAX_CATALOGUE_GROWTH * small else None
+    return msgspec.convert(NO_FLOORS if floors is None else floors, Floors)
+
+
+def load_bundled() -> tuple[Decision, StaticEncoder]:
+    """Load the decision that ships with toolscout, and its encoder.
+
+    Raises:
+        StoreError: if it is damaged, or does not belong to the encoder.
+    """
+    decision, encoder = read(), load_static()
+    if decision.encoders != {VIEW: encoder.fingerprint}:
+        raise StoreError(
+            f"{BUNDLED_DECISION} was fitted for the encoders {decision.encoders}, not for the bundled encoder "
+            f"{encoder.fingerprint}. Install toolscout again"
+        )
+    return decision, encoder
+
+
+def fit_floors(resources: Resources, catalogue: Catalogue, texts: Sequence[str]) -> Floors:
+    """Set floors of the bundled decision that keep each budget on requests that the catalogue serves.
+
+    Args:
+        resources: with the caches.
+        catalogue: the tools.
+        texts: the requests.
+    """
+    decision, encoder = load_bundled()
+    expanded = expand_words(catalogue)
+    features = ScoreFeatures(expanded, {VIEW: resources.index_tools(catalogue, encoder)})
+    vectors = encoder.encode(texts, "query")
+    readable = np.flatnonzero(_find_readable(texts, {VIEW: vectors}, {VIEW: encoder}, encoder.pieces.is_word)).tolist()
+    if not readable:
+        return msgspec.convert(NO_FLOORS, Floors)
+    judged_texts = [texts[number] for number in readable]
+    rows = features.rows(judged_texts, [encode_expanded(judged_texts, encoder, expanded)])
+    views = {VIEW: vectors[readable]} | decision.mark_terms(judged_texts)
+    table = columns(features.names, rows, views, decision.wishes)
+    return calibration.floors(*decision.estimate(table))

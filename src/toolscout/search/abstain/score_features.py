@@ -1,0 +1,173 @@
+"""Score features: statistics of the scores of all tools, which show whether a catalogue fits a query.
+
+Several *views* score each tool: words (BM25, as a share of the score of a tool with every word of the query) and the
+cosines of one or more encoders. The features describe the spread of the scores: if a tool serves the request, it stands
+out; for any other text, many tools score a little above the rest. No feature depends on the recipe that ranks the hits,
+or on the form of the query: questions, long texts and code do not count by themselves.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from toolscout.arrays import Array, Floats, Mask
+from toolscout.indexes import masks
+from toolscout.indexes.bm25 import BM25
+from toolscout.indexes.exact import Exact
+
+__all__ = ["ScoreFeatures", "names"]
+
+SCORES_READ: Final = 20  # greatest scores of each view that the features read
+VIEW_FEATURES: Final = ("top", "second", "next4", "next15", "first10", "above", "deviations", "sharp")
+MIN_DEVIATION: Final = 1e-3  # smaller deviations count as this one
+
+
+def _average(start: int, stop: int) -> Floats:
+    """Return the weights with which the scores at some ranks make their mean."""
+    ranks = np.arange(SCORES_READ)
+    return np.where((ranks >= start) & (ranks < stop), 1 / (stop - start), 0.0)
+
+
+_LINEAR: Final = np.stack(
+    [
+        _average(0, 1),
+        _average(0, 1) - _average(1, 2),
+        _average(0, 1) - _average(1, 5),
+        _average(0, 1) - _average(5, SCORES_READ),
+        _average(0, 10),
+        _average(0, 1) - _average(1, 11),
+    ],
+    axis=1,
+)
+"""Weights of a view's best scores in its features from `top` to `first10`, and in the numerator of `sharp`."""
+
+
+def names(views: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the columns for these views; the first view is `words`.
+
+    For each view: the `top` score; its distance to the `second`, to the mean of the `next4`, and to the mean of the
+    `next15` after those; the mean of the `first10`; the distance of the top to the mean of all tools (`above`), and the
+    same in standard `deviations`; how `sharp` the top stands out of the first twenty. For each pair of views, a>b: how
+    far below its own top b scores the first tool of a. `points`: the top BM25 score itself; `known`: the share of the
+    query's terms that the catalogue has; `size`: log of one more than the number of tools.
+    """
+    pairs = (f"{a}>{b}" for a, b in itertools.permutations(views, 2))
+    return (*(f"{view}.{feature}" for view in views for feature in VIEW_FEATURES), *pairs, "points", "known", "size")
+
+
+def _describe_views(best: Floats, mean: Floats, deviation: Floats) -> Floats:
+    """Compute the features of each view alone; see `names`.
+
+    Args:
+        best: (queries, views, SCORES_READ), descending.
+        mean: (queries, views).
+        deviation: (queries, views).
+    """
+    linear = np.einsum("qvs,sf->qvf", best, _LINEAR)
+    above = best[..., 0] - mean
+    return np.concatenate(
+        [
+            linear[..., :-1],
+            above[..., None],
+            (above / (deviation + MIN_DEVIATION))[..., None],
+            linear[..., -1:] / (best[..., 1:].std(axis=2, keepdims=True) + MIN_DEVIATION),
+        ],
+        axis=2,
+    ).reshape(len(best), -1)
+
+
+class ScoreFeatures:
+    """Computes the score features of queries over one catalogue.
+
+    Attributes:
+        names: names of the columns.
+    """
+
+    def __init__(self, words: BM25, meanings: dict[str, Exact]) -> None:
+        """Compute the features from these indexes, all over the same tools.
+
+        Args:
+            words: BM25.
+            meanings: name of the view → vectors of the tools.
+        """
+        self.words, self.meanings = words, meanings
+        self.names = names(("words", *meanings))
+
+    def rows(
+        self, texts: Sequence[str], vectors: Sequence[Array], visible: Sequence[Mask | None] | None = None
+    ) -> Floats:
+        """Return the features, (queries, columns); a row of zeros where no tool is visible.
+
+        Args:
+            texts: the queries.
+            vectors: for each encoder, `(queries, d)` unit rows; a row of zeros has no meaning.
+            visible: a mask over the tools for each query, or None for all tools; None: all tools for every query.
+        """
+        rows = np.zeros((len(texts), len(self.names)))
+        limits, size = masks(visible, len(texts)), len(self.words.ids)
+        counts = [size if mask is None else int(mask.sum()) for mask in limits]
+        answerable = [number for number, count in enumerate(counts) if count]
+        if answerable:
+            rows[answerable] = self._describe_queries(
+                [texts[number] for number in answerable],
+                [query_rows[answerable] for query_rows in vectors],
+                [limits[number] for number in answerable],
+                [counts[number] for number in answerable],
+            )
+        return rows
+
+    def _describe_queries(
+        self, texts: Sequence[str], vectors: Sequence[Array], visible: Sequence[Mask | None], counts: Sequence[int]
+    ) -> Floats:
+        """Compute the features of queries with visible tools, (queries, columns).
+
+        Args:
+            texts: the queries, at least one.
+            vectors: for each encoder, (queries, d).
+            visible: a mask over the tools for each query, or None for all of them.
+            counts: for each query, the number of visible tools.
+        """
+        indexes: tuple[Any, ...] = (self.words, *self.meanings.values())
+        queries: tuple[Any, ...] = (texts, *vectors)
+        spreads = [index.spreads(view, SCORES_READ, visible) for index, view in zip(indexes, queries, strict=True)]
+        mass, known_share = np.array([self.words.mass(text) for text in texts]).T
+        scale = np.ones((len(texts), len(indexes)))  # BM25 scores become shares of the greatest possible score
+        scale[:, 0] = np.maximum(mass, MIN_DEVIATION)
+        best = _stack_field(spreads, "best") / scale[..., None]
+        mean, deviation = _stack_field(spreads, "mean") / scale, _stack_field(spreads, "deviation") / scale
+        crossed = _score_firsts(indexes, queries, _stack_field(spreads, "first")) / scale[..., None]
+        pairs = [best[:, b, 0] - crossed[:, b, a] for a, b in itertools.permutations(range(len(indexes)), 2)]
+        points = [spread.best[0] for spread in spreads[0]]
+        return np.column_stack([_describe_views(best, mean, deviation), *pairs, points, known_share, np.log1p(counts)])
+
+
+def _stack_field(spreads: Sequence[Sequence[Any]], field: str) -> Any:
+    """Stack one field of the spreads: (queries, views), and its own axis if it has one.
+
+    Args:
+        spreads: for each view, the spread of each query.
+        field: name of the field.
+    """
+    return np.stack([[getattr(spread, field) for spread in view] for view in spreads], axis=1)
+
+
+def _score_firsts(indexes: Sequence[Any], queries: Sequence[Any], firsts: Array) -> Any:
+    """Score the first tool of each view by every view.
+
+    In the result, `[query, b, a]` is the score by view b of the first tool of view a.
+
+    Args:
+        indexes: of the views.
+        queries: of the views: texts, or (queries, d) vectors.
+        firsts: (queries, views), positions of tools.
+    """
+    positions = firsts.tolist()
+    scores = [
+        [index.at(query, first) for query, first in zip(view, positions, strict=True)]
+        for index, view in zip(indexes, queries, strict=True)
+    ]
+    return np.stack(scores, axis=1)

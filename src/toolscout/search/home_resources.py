@@ -1,0 +1,296 @@
+"""What the rankers of one home are lent: encoders with cached vectors, indexes that snapshots keep, progress."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from toolscout import encoders
+from toolscout.arrays import Vectors
+from toolscout.encoders import Encoder
+from toolscout.encoders.shards import encode_batches
+from toolscout.errors import ConfigError, StoreError
+from toolscout.home.catalogue.array_file import Arrays
+from toolscout.home.catalogue.earlier import EarlierSnapshot
+from toolscout.home.catalogue.snapshot import TOOLS_BATCH
+from toolscout.home.catalogue.snapshot_files import Part
+from toolscout.home.catalogue.store import Catalogue
+from toolscout.home.catalogue.vector_cache import VectorStore
+from toolscout.home.models import model_store
+from toolscout.home.models.model_store import Model
+from toolscout.indexes import BUILT_IN_INDEXES, VectorIndex, choose_index, find_index_class, new_index
+from toolscout.indexes.bm25 import BM25, CODE_SETTINGS, BM25Settings
+from toolscout.indexes.bm25_build import TERM_COUNTS_FORMAT, EarlierTerms, TermCounts
+from toolscout.indexes.engine import Snapshot, WordsInEngine, find_engine
+from toolscout.indexes.exact import Exact
+from toolscout.indexes.strings import Strings
+from toolscout.search.everyday_words import load_thesaurus
+from toolscout.search.expanded_words import EVERYDAY_WEIGHT, ExpandedWords
+from toolscout.search.pipeline import Stage
+from toolscout.search.resources import BASE_FOLDER, Extras, FitRun, LiveEvidence
+from toolscout.settings import Settings
+from toolscout.types import Tool, digest
+
+__all__ = ["BASE_FOLDER", "HomeResources", "expand_words", "index_words", "name_space"]
+
+MAX_TEXTS_EMBEDDED_BY_SEARCH: Final = 256  # more must be embedded by add or sync, where people expect to wait
+
+
+def _say_nothing(line: str) -> None:
+    """Ignore a line of progress."""
+
+
+@dataclasses.dataclass(frozen=True)
+class HomeResources:
+    """The encoder, caches and settings that the rankers of one home are lent; see `search.resources.Resources`.
+
+    Attributes:
+        encoder: by name or loaded. A recipe with its own encoder ignores a name. None: the recipe's own encoder, or
+            else the one in the settings.
+        settings: timeouts, home folder, endpoints.
+        vectors: cache of text vectors. None: texts are always embedded.
+        embed: whether to embed everything that is missing. False: a build embeds at most a few texts, and is refused
+            with a hint if more are missing.
+        progress: called with (done, all) while texts are embedded.
+        say: called with one line of progress at a time.
+        seed: see `FitRun`; likewise `resume`, `work` and `identity`.
+        live: examples since the model was fitted. None: there are none.
+        extras: what packages lend to their own rankers.
+        build: builds another recipe. `recipes.registry.build` sets it.
+        model: folder of the model that is being built; only for messages. `recipes.registry.build` sets it.
+    """
+
+    encoder: str | Encoder | None = None
+    settings: Settings = dataclasses.field(default_factory=Settings)
+    vectors: VectorStore | None = None
+    _: dataclasses.KW_ONLY
+    embed: bool = True
+    progress: Callable[[int, int], None] | None = None
+    say: Callable[[str], None] = _say_nothing
+    seed: int = 0
+    resume: bool = False
+    work: Path = Path("work")
+    identity: str = ""
+    live: LiveEvidence | None = None
+    extras: Extras = dataclasses.field(default_factory=Extras)
+    build: BuildRecipe | None = None
+    model: Path | None = None
+
+    @property
+    def run(self) -> FitRun:
+        """The run of the fit."""
+        return FitRun(self.seed, self.resume, self.work, self.identity)
+
+    def load_encoder(self) -> Encoder:
+        """Return the encoder, and load it first if it is given by name."""
+        encoder = self.encoder or self.settings.encoder
+        return encoders.load(encoder, self.settings) if isinstance(encoder, str) else encoder
+
+    def encode_queries(self, encoder: Encoder, texts: Sequence[str]) -> Vectors:
+        """Encode queries as `(n, dim)` unit rows. Vectors of an expensive encoder are cached."""
+        return self._encode(encoder, list(texts), "query")
+
+    def encode_tools(self, encoder: Encoder, tools: Sequence[Tool], style: str = "named") -> Vectors:
+        """Encode tools as `(n, dim)` unit rows; see `encoders.encode_tools`.
+
+        Raises:
+            StoreError: if more vectors are missing than may be computed now.
+        """
+
+        def encode(texts: list[str]) -> Vectors:
+            if self.vectors is not None and not encoder.cheap and not self.embed:
+                self._refuse_many(self.vectors, encoder, texts)
+            return self._encode(encoder, texts, "tool")
+
+        return encoders.encode_tools(encode, tools, style)
+
+    def index_tools(self, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> Exact:
+        """Return the index over the vectors of the catalogue's tools. It is stored with the snapshot."""
+        kind = find_index_class(choose_index(len(catalogue), self.settings.index), len(catalogue))
+
+        def make() -> tuple[Arrays, Mapping[str, Any]]:
+            taken = catalogue.open_earlier(key) if self._has_vectors(encoder) else None
+            index = kind.of(catalogue.ids, self._encode_all(catalogue, encoder, style, taken))
+            earlier = (taken[1].arrays, taken[0].places) if taken else None
+            # A graph is built in other threads, which leave a core for the words that every recipe needs.
+            return index.arrays(functools.partial(index_words, catalogue), earlier), index.meta
+
+        def load() -> Exact:
+            part = catalogue.load_part(key, make)
+            return kind.from_arrays(part.arrays, part.meta, catalogue.ids, part.rows)
+
+        key = f"{kind.key}/{name_space(encoder, style)}"
+        return catalogue.share(key, load)
+
+    def _encode_all(
+        self, catalogue: Catalogue, encoder: Encoder, style: str, taken: tuple[EarlierSnapshot, Part] | None
+    ) -> Vectors:
+        """Encode all tools of a snapshot that have no vector in this part of the snapshot before.
+
+        A cheap encoder reads them batch by batch, so that few tools are in memory.
+        """
+        rows = np.empty((len(catalogue), encoder.dim), dtype=np.float32)
+        positions = np.arange(len(catalogue))
+        if taken is not None:
+            earlier, part = taken
+            rows[earlier.kept_positions] = part.arrays["vectors"][earlier.places[earlier.kept_positions]]
+            positions = earlier.new_positions
+        start = 0
+        for batch in catalogue.batches(positions, TOOLS_BATCH if encoder.cheap else max(1, len(positions))):
+            rows[positions[start : start + len(batch)]] = self.encode_tools(encoder, batch, style)
+            start += len(batch)
+        return rows
+
+    def index_nearest(self, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> VectorIndex:
+        """Return the index that the setting `index` names, over the vectors of the catalogue's tools.
+
+        Only the search for candidates asks it. What needs the scores of all tools asks `index_tools`, the exact index.
+
+        Raises:
+            ConfigError: if there is no such index, or it does not hold what was put in.
+        """
+        exact, name = self.index_tools(catalogue, encoder, style), self.settings.index
+        space = name_space(encoder, style, name)
+        engine = find_engine(name)
+        if engine is not None:
+            if catalogue.fingerprints is None:
+                return exact
+            snapshot = Snapshot(catalogue.generation, catalogue.ids, catalogue.fingerprints)
+            make = functools.partial(
+                engine.open_index, self.settings, space, snapshot, exact, functools.partial(_weigh_terms, catalogue)
+            )
+            return catalogue.share(f"{name}/{space}", make)
+        if name in BUILT_IN_INDEXES or not len(exact.ids):
+            return exact
+
+        def make_index() -> VectorIndex:
+            index = new_index(name, exact.dim, self.settings)
+            index.upsert(exact.ids, exact.vectors)
+            if tuple(index.ids) != exact.ids:
+                raise ConfigError(f"index {name}: it does not hold the ids of the tools in ascending order")
+            return index
+
+        return catalogue.share(f"{name}/{space}", make_index)
+
+    def index_nearest_words(
+        self, catalogue: Catalogue, encoder: Encoder, style: str = "named", settings: BM25Settings = CODE_SETTINGS
+    ) -> BM25 | WordsInEngine:
+        """Return the BM25 index, or the engine that holds its weights beside the vectors of an encoder."""
+        nearest = self.index_nearest(catalogue, encoder, style)  # first, because its graph takes longest
+        words = index_words(catalogue, settings)
+        engine = find_engine(self.settings.index)
+        is_in_engine = catalogue.fingerprints is not None and settings == CODE_SETTINGS
+        if engine is not None and engine.searches_words and is_in_engine:
+            return engine.search_words(nearest, words)
+        return words
+
+    def build_recipe(self, name: str, catalogue: Catalogue, model: Path | None = None) -> Stage:
+        """Build another recipe over the same resources, up to its ranked hits."""
+        assert self.build is not None
+        return self.build(name, catalogue, self, model=model)
+
+    def build_base(self, catalogue: Catalogue, model: Model) -> Stage:
+        """Build the base of a fitted model. If the base is fitted, its model is inside the model's folder."""
+        name, folder = model.manifest.settings["base"].value, model.folder / BASE_FOLDER
+        if not folder.exists():
+            return self.build_recipe(name, catalogue)
+        resources, fitted_on = self, model_store.read_manifest(folder).encoder
+        if fitted_on is not None:
+            ready = None if self.encoder is None or isinstance(self.encoder, str) else self.encoder
+            if ready is None or ready.fingerprint != fitted_on.fingerprint:
+                resources = dataclasses.replace(self, encoder=fitted_on.name)
+        return resources.build_recipe(name, catalogue, folder)
+
+    def _encode(self, encoder: Encoder, texts: list[str], kind: encoders.Kind) -> Vectors:
+        if encoder.cheap or self.vectors is None:
+            return encoder.encode(texts, kind)
+        key = encoder.fingerprint if kind == "tool" else f"{encoder.fingerprint}/{kind}"
+        return self.vectors.rows(
+            key,
+            texts,
+            lambda missing: encoder.encode(missing, kind),
+            name=encoder.name,
+            progress=self.progress,
+            encode_all=lambda batches: encode_batches(encoder, kind, batches, self.settings),
+        )
+
+    def _has_vectors(self, encoder: Encoder) -> bool:
+        """Return whether the cache has vectors of an encoder, if it needs any. One begun anew is filled again."""
+        return encoder.cheap or self.vectors is None or self.vectors.has_any(encoder.fingerprint)
+
+    def _refuse_many(self, vectors: VectorStore, encoder: Encoder, texts: list[str]) -> None:
+        missing = vectors.missing(encoder.fingerprint, texts)
+        if len(missing) > MAX_TEXTS_EMBEDDED_BY_SEARCH and not vectors.was_set_aside:  # a damaged cache is filled again
+            cached = ", ".join(f"{name} ({count:,})" for name, count in vectors.encoders()) or "none"
+            option = f"--model {self.model}" if self.model else f"--encoder {encoder.name}"
+            raise StoreError(
+                f"{len(missing):,} of {len(texts):,} tools have no vector of {encoder.name} yet "
+                f"(there are vectors of: {cached}). Run  toolscout sync {option}"
+            )
+
+
+def _weigh_terms(catalogue: Catalogue, ids: Sequence[str]) -> list[Mapping[str, float]]:
+    """Return the weights of the terms of some tools."""
+    words = index_words(catalogue)
+    return [words.weigh_tool(tool) for tool in catalogue.tools(ids)]
+
+
+def name_space(encoder: Encoder, style: str = "named", index: str = "") -> str:
+    """Return the digest that tells vectors apart: of the encoder's fingerprint and how a tool becomes text.
+
+    An engine that searches words too, such as `index` may name, keeps the weights of BM25 beside the vectors.
+    """
+    engine = find_engine(index) if index else None
+    words = [CODE_SETTINGS.fingerprint] if engine is not None and engine.searches_words else []
+    return digest("dense/3", [encoder.fingerprint, style, *words])
+
+
+class BuildRecipe(Protocol):
+    """The signature of `recipes.registry.build`."""
+
+    def __call__(
+        self, name: str, catalogue: Catalogue, resources: HomeResources | None = None, *, model: Path | None = None
+    ) -> Stage: ...
+
+
+def index_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) -> BM25:
+    """Return the BM25 index over the catalogue's tools. It is stored with the snapshot."""
+    key, counts_key = f"bm25/{settings.fingerprint}", f"{TERM_COUNTS_FORMAT}/{settings.fingerprint}"
+
+    def make() -> tuple[Arrays, Mapping[str, Any]]:
+        earlier = _open_earlier_terms(catalogue, key, counts_key)
+        batches = catalogue.batches(earlier.new_positions if earlier else None)
+        index = BM25.build_batches(batches, settings, ids=catalogue.ids, earlier=earlier)
+        assert index.counts is not None
+        counts = index.counts.arrays()
+        catalogue.load_part(counts_key, lambda: (counts, {}))
+        return index.arrays(), index.meta
+
+    def load() -> BM25:
+        part = catalogue.load_part(key, make)
+        return BM25.from_arrays(part.arrays, part.meta, catalogue.ids, is_checked=part.is_file)
+
+    return catalogue.share(key, load)
+
+
+def expand_words(
+    catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS, weight: float = EVERYDAY_WEIGHT
+) -> ExpandedWords:
+    """Return the BM25 index that also searches for what everyday phrases add. Search and abstention share it."""
+    key = f"expanded/{settings.fingerprint}/{weight}"
+    return catalogue.share(key, lambda: ExpandedWords(index_words(catalogue, settings), load_thesaurus, weight))
+
+
+def _open_earlier_terms(catalogue: Catalogue, key: str, counts_key: str) -> EarlierTerms | None:
+    """Return the terms of the tools that have not changed; None if nothing can be taken over."""
+    index, counts = catalogue.open_earlier(key), catalogue.open_earlier(counts_key)
+    if index is None or counts is None:
+        return None
+    earlier, part = index
+    vocabulary = Strings.from_arrays(part.arrays, "vocabulary")
+    return EarlierTerms(earlier.places, vocabulary, part.arrays, TermCounts.from_arrays(counts[1].arrays))

@@ -1,0 +1,117 @@
+"""Dependencies: which tools another tool needs first, declared by its source or inferred from its API.
+
+A source may declare only tools of its own, since its text is untrusted. The user's settings may name any tool.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from toolscout.home.catalogue.snapshot import Catalogue
+from toolscout.search.relations.operations import Operation, Suppliers, read_operation
+from toolscout.types import Tool
+
+__all__ = ["Dependencies", "Need", "add_declared", "find_dependencies"]
+
+DEPENDENCIES_FORMAT: Final = "dependencies/2"  # raise it whenever the result for an unchanged catalogue changes
+
+NeedOrigin = Literal["declared", "inferred", "learned"]
+
+
+class Need(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that a tool needs first, and the tools that provide it.
+
+    Attributes:
+        origin: declared by the source or by the user, inferred from the API, or learned from calls.
+        tools: id → how well the tool provides it, from 0 to 1. One of them is enough.
+        what: the argument that is provided, such as `order_id`; empty if the tool as a whole is needed.
+    """
+
+    origin: NeedOrigin
+    tools: dict[str, float]
+    what: str = ""
+
+
+Dependencies = Mapping[str, Sequence[Need]]
+"""Tool id → what the tool needs."""
+
+
+def find_dependencies(catalogue: Catalogue) -> dict[str, list[Need]]:
+    """Return the declared and inferred dependencies of a snapshot. They are computed once for each generation."""
+    encoded = catalogue.load_or_build(DEPENDENCIES_FORMAT, lambda: msgspec.json.encode(_collect_needs(catalogue)))
+    return msgspec.json.decode(encoded, type=dict[str, list[Need]])
+
+
+def _collect_needs(catalogue: Catalogue) -> dict[str, list[Need]]:
+    """Return the needs of all tools, by id. Those within sources that have not changed are taken over."""
+    needs: dict[str, list[Need]] = defaultdict(list)
+    lookup = _Lookup(catalogue)
+    operations: dict[str, list[Operation]] = defaultdict(list)
+    encoded, positions = catalogue.list_changed_sources(DEPENDENCIES_FORMAT)
+    for tool in itertools.chain.from_iterable(catalogue.batches(positions)):
+        for tool_id in lookup.resolve(tool) if tool.requires else ():
+            needs[tool.id].append(Need("declared", {tool_id: 1.0}))
+        operation = read_operation(tool)
+        if operation is not None:
+            operations[tool.source].append(operation)
+    for others in operations.values():
+        suppliers = Suppliers(others)
+        for operation in others:
+            if operation.tool_id not in needs:  # what a source declares takes the place of what could be inferred
+                inferred = _infer_needs(operation, suppliers)
+                if inferred:
+                    needs[operation.tool_id] = inferred
+    if encoded is not None and catalogue.earlier is not None:
+        taken = msgspec.json.decode(encoded, type=dict[str, list[Need]])
+        needs |= {id: some for id, some in taken.items() if id.partition("/")[0] in catalogue.earlier.sources}
+    return dict(sorted(needs.items()))
+
+
+def add_declared(dependencies: Dependencies, pairs: Iterable[tuple[str, str]]) -> dict[str, list[Need]]:
+    """Return the dependencies with those that the user declares: (tool id, id of its prerequisite).
+
+    What the user declares for a tool takes the place of what was inferred for it.
+    """
+    declared: dict[str, list[Need]] = defaultdict(list)
+    for tool_id, needed in pairs:
+        declared[tool_id].append(Need("declared", {needed: 1.0}))
+    stated = {
+        tool_id: [*(need for need in dependencies.get(tool_id, ()) if need.origin == "declared"), *needs]
+        for tool_id, needs in declared.items()
+    }
+    return {**{tool_id: list(needs) for tool_id, needs in dependencies.items()}, **stated}
+
+
+class _Lookup:
+    """Finds the tools that a tool declares: by id, by the id within the source, or by name within the source."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
+
+    def resolve(self, tool: Tool) -> list[str]:
+        """Return the ids of the declared prerequisites that exist; a name that several tools have names none."""
+        resolved = []
+        for name in tool.requires:
+            namesakes = (self.catalogue.ids[place] for place in self.catalogue.table.find_name(name.casefold()))
+            same_name = [tool_id for tool_id in namesakes if tool_id.startswith(f"{tool.source}/")]
+            candidates = [f"{tool.source}/{name}", name, *(same_name if len(same_name) == 1 else ())]
+            tool_id = next((one for one in candidates if self.catalogue.position(one) is not None), None)
+            if tool_id is not None and tool_id != tool.id and tool_id.startswith(f"{tool.source}/"):
+                resolved.append(tool_id)
+        return list(dict.fromkeys(resolved))
+
+
+def _infer_needs(operation: Operation, suppliers: Suppliers) -> list[Need]:
+    """Return a need for each id of an operation that other operations of its API supply."""
+    needs: dict[str, Need] = {}
+    for want in operation.wants:
+        ranked = suppliers.rank(want, operation)
+        if ranked:
+            need = Need("inferred", {tool_id: round(fit, 3) for fit, tool_id in ranked}, want.parameter)
+            needs.setdefault(want.noun, need)
+    return list(needs.values())

@@ -1,0 +1,104 @@
+"""Which service a tool belongs to: what its source is called, and whether its description says so.
+
+`acme_todoist-mcp` is of acme and of todoist. "Create a task in Todoist" names its service, "Create a task" does not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from toolscout.indexes.words import tokenize
+from toolscout.search.relations.tool_words import ToolWords
+
+__all__ = ["DescriptionWords", "Services"]
+
+MAX_SERVICE_SHARE: Final = 0.08  # a word in the names of more sources than this share names no service
+MIN_COMMON_SOURCES: Final = 8
+GENERIC_WORDS: Final = frozenset(("mcp", "server", "servers", "api", "tool", "tools", "client", "local", "the", "ai"))
+SAME_SERVICES: Final = {
+    "gsuite": "google",
+    "gcal": "google calendar",
+    "gchat": "google chat",
+    "gdrive": "google drive",
+    "azdo": "azuredevops",
+    "ms365": "m365",
+    "postgresql": "postgres",
+}
+
+_SAME_SERVICE: Final = re.compile(rf"(?<![a-z])({'|'.join(SAME_SERVICES)})(?![a-z])", re.IGNORECASE)
+_SPELLINGS: Final = [(frozenset(tokenize(plain)), tokenize(other)[0]) for other, plain in SAME_SERVICES.items()]
+
+
+class DescriptionWords(NamedTuple):
+    """The words of a tool's description as numbers.
+
+    Attributes:
+        words: all but those of addresses of its source.
+        without_source: without the name of its source.
+        service: those that name its service.
+    """
+
+    words: frozenset[int]
+    without_source: frozenset[int]
+    service: frozenset[int]
+
+
+class Services:
+    """The services of the tools of a snapshot. Words are numbers, tools are positions.
+
+    Attributes:
+        numbers: word → its number; words that no tool has are added.
+        words: source → the words of its name that say which service it is.
+        spellings: source → these words, with other ways to write them.
+    """
+
+    def __init__(self, sources: Sequence[str], tool_words: ToolWords) -> None:
+        """Read the names of the sources, one for each tool."""
+        self.numbers, self._sources, self._tool_words = dict(tool_words.numbers), sources, tool_words
+        self._says_source = (tool_words.source_mentions.sizes > 0).tolist()
+        service_words = _find_services(sources)
+        self.words = {source: self.number_words(words) for source, words in service_words.items()}
+        self.spellings = {source: self.number_words(_add_spellings(words)) for source, words in service_words.items()}
+
+    def number_words(self, words: Iterable[str]) -> frozenset[int]:
+        """Return the numbers of words, which get one if they have none."""
+        return frozenset(self.numbers.setdefault(word, len(self.numbers)) for word in words)
+
+    def read_text(self, tool: int) -> DescriptionWords:
+        """Return the words of a tool's description."""
+        without_source = self._tool_words.texts.read(tool)
+        mentions = self._tool_words.source_mentions
+        words = without_source | mentions.read(tool) if self._says_source[tool] else without_source
+        return DescriptionWords(words, without_source, self.spellings[self._sources[tool]] & words)
+
+    def differ(self, one: int, other: int) -> bool:
+        """Tell whether each of two tools names its own service, and neither says a word of the other's."""
+        ours, theirs = self.read_text(one).service, self.read_text(other).service
+        if not ours or not theirs:
+            return False
+        return ours.isdisjoint(self._read_claims(other)) and theirs.isdisjoint(self._read_claims(one))
+
+    def _read_claims(self, tool: int) -> frozenset[int]:
+        """Return all words that may say which service a tool is of."""
+        return self.spellings[self._sources[tool]] | self._tool_words.names.read(tool) | self.read_text(tool).words
+
+
+def _find_services(sources: Iterable[str]) -> dict[str, frozenset[str]]:
+    """Return for each source the words of its name that say which service it is."""
+    words = {source: frozenset(tokenize(_SAME_SERVICE.sub(_rename_service, source))) for source in set(sources)}
+    counts = Counter(word for some in words.values() for word in some)
+    max_sources = max(MIN_COMMON_SOURCES, MAX_SERVICE_SHARE * len(words))
+    common = GENERIC_WORDS | {word for word, count in counts.items() if count > max_sources}
+    return {source: frozenset(word for word in some - common if not word.isdigit()) for source, some in words.items()}
+
+
+def _add_spellings(service: frozenset[str]) -> frozenset[str]:
+    """Return the words of a service with other ways to write it: `postgresql` beside `postgres`."""
+    return service.union(other for plain, other in _SPELLINGS if plain <= service)
+
+
+def _rename_service(match: re.Match[str]) -> str:
+    return SAME_SERVICES[match[0].casefold()]

@@ -1,0 +1,166 @@
+"""The words of all tools of a snapshot, by which copies and duplicates are found. It is stored with the snapshot.
+
+Those of tools that have not changed are taken over from the snapshot before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from toolscout.encoders import split_identifiers
+from toolscout.home.catalogue.earlier import EarlierSnapshot
+from toolscout.home.catalogue.snapshot import Catalogue
+from toolscout.home.catalogue.snapshot_files import Part
+from toolscout.indexes.strings import Strings
+from toolscout.indexes.words import tokenize
+from toolscout.search.relations.word_sets import WordSets, WordSetsBuilder
+from toolscout.types import Tool, parameter_names
+
+__all__ = ["ToolWords", "read_tool_words"]
+
+TOOL_WORDS_FORMAT: Final = "tool words/2"  # raise it whenever the words of an unchanged tool change
+MAX_COMPARED_CHARS: Final = 4_000  # of each description
+SAME_PARAMETERS: Final = {
+    **dict.fromkeys(("city", "location", "place", "cityname", "locationname"), "place"),
+    **dict.fromkeys(("lat", "latitude"), "latitude"),
+    **dict.fromkeys(("lon", "lng", "long", "longitude"), "longitude"),
+    **dict.fromkeys(("symbol", "ticker", "stocksymbol", "stock"), "symbol"),
+    **dict.fromkeys(("domain", "domainname"), "domain"),
+    **dict.fromkeys(("tz", "timezone"), "timezone"),
+    **dict.fromkeys(("url", "link", "targeturl", "pageurl"), "url"),
+    **dict.fromkeys(("command", "cmd"), "command"),
+    **dict.fromkeys(("expression", "expr"), "expression"),
+}
+SETS: Final = ("compared", "texts", "source_mentions", "names", "parameters", "required")
+
+
+class ToolWords:
+    """Sets of words of each tool, in the order of the ids.
+
+    Attributes:
+        numbers: word → its number in all sets, ascending.
+        compared: of the description, without numbers: a flood may count its tools and change nothing else.
+        texts: of the description, without the name of the tool's own source.
+        source_mentions: of that name, where a sentence mentions it (`in HubSpot`); not in an address (`@acme/hubspot`).
+        names: of the name.
+        parameters: of the outermost parameters, each by the name that tools mostly use for the same value.
+        required: of the required ones.
+    """
+
+    def __init__(self, words: Iterable[str], sets: Mapping[str, WordSets]) -> None:
+        """Take the words in the order of their numbers, and a table for each name of `SETS`."""
+        self.numbers = {word: number for number, word in enumerate(words)}
+        self.compared, self.texts, self.source_mentions = (sets[name] for name in SETS[:3])
+        self.names, self.parameters, self.required = (sets[name] for name in SETS[3:])
+
+
+def read_tool_words(catalogue: Catalogue) -> ToolWords:
+    """Return the words of the tools of a snapshot."""
+
+    def load() -> ToolWords:
+        part = catalogue.load_part(TOOL_WORDS_FORMAT, lambda: (_collect_words(catalogue), {}))
+        return ToolWords(Strings.from_arrays(part.arrays, "words"), _open_sets(part))
+
+    return catalogue.share(TOOL_WORDS_FORMAT, load)
+
+
+def _open_sets(part: Part) -> dict[str, WordSets]:
+    return {name: WordSets(part.arrays[f"{name}.words"], part.arrays[f"{name}.ends"]) for name in SETS}
+
+
+def _collect_words(catalogue: Catalogue) -> dict[str, npt.NDArray[Any]]:
+    """Read the words of new and changed tools, and join them with those of the snapshot before."""
+    taken = catalogue.open_earlier(TOOL_WORDS_FORMAT)
+    numbers: dict[str, int] = {}
+    builders = {name: WordSetsBuilder(numbers) for name in SETS}
+    source_names: dict[str, re.Pattern[str]] = {}
+    for batch in catalogue.batches(taken[0].new_positions if taken else None):
+        for tool in batch:
+            _add_words(builders, tool, source_names)
+    sets = {name: builder.build() for name, builder in builders.items()}
+    words = list(numbers)
+    if taken:
+        words, sets = _join_sets(*taken, words, sets)
+    ascending = sorted(range(len(words)), key=words.__getitem__)
+    ranks = np.empty(len(words), dtype=np.int32)
+    ranks[ascending] = np.arange(len(words), dtype=np.int32)
+    arrays: dict[str, npt.NDArray[Any]] = dict(Strings.of(words[number] for number in ascending).arrays("words"))
+    for name, table in sets.items():
+        ordered = table.renumber(ranks)
+        arrays |= {f"{name}.words": ordered.words, f"{name}.ends": ordered.ends}
+    return arrays
+
+
+def _add_words(builders: Mapping[str, WordSetsBuilder], tool: Tool, source_names: dict[str, re.Pattern[str]]) -> None:
+    """Add the words of the next tool. `source_names`: patterns for the names of sources, filled here."""
+    source = tool.source
+    pattern = source_names.get(source)
+    if pattern is None:
+        pattern = source_names[source] = _compile_name(source)
+    description = tool.description[:MAX_COMPARED_CHARS]
+    without_source = pattern.sub(" ", description)
+    words = tokenize(description)
+    builders["compared"].add(word for word in words if not word.isdecimal())
+    texts = words if without_source == description else tokenize(without_source)
+    builders["texts"].add(texts)
+    without_address = pattern.sub(_drop_address, description) if texts is not words else without_source
+    builders["source_mentions"].add(
+        set() if without_address == without_source else {*tokenize(without_address)} - {*texts}
+    )
+    builders["names"].add(tokenize(split_identifiers(tool.name)))
+    builders["parameters"].add(_name_parameters(parameter_names(tool.parameters, 1)))
+    builders["required"].add(_name_parameters(_list_required(tool)))
+
+
+def _join_sets(
+    earlier: EarlierSnapshot, part: Part, words: Sequence[str], sets: Mapping[str, WordSets]
+) -> tuple[list[str], dict[str, WordSets]]:
+    """Join the sets of unchanged tools with those of the others. Words that no tool has any more are left out.
+
+    Args:
+        earlier: the snapshot before.
+        part: its words.
+        words: of the new and changed tools, in the order of their numbers.
+        sets: of these tools.
+    """
+    before = {name: table.take(earlier.places[earlier.kept_positions]) for name, table in _open_sets(part).items()}
+    earlier_words = Strings.from_arrays(part.arrays, "words")
+    is_used = np.zeros(len(earlier_words), dtype=np.bool_)
+    for table in before.values():
+        is_used[table.words] = True
+    of_earlier = np.full(len(earlier_words), -1, dtype=np.int32)
+    numbers = {word: number for number, word in enumerate(words)}
+    for number in np.flatnonzero(is_used).tolist():
+        of_earlier[number] = numbers.setdefault(earlier_words[number], len(numbers))
+    positions = np.argsort(np.concatenate([earlier.kept_positions, earlier.new_positions]))
+    return list(numbers), {
+        name: WordSets.join([before[name].renumber(of_earlier), sets[name]]).take(positions) for name in SETS
+    }
+
+
+def _compile_name(source: str) -> re.Pattern[str]:
+    """Return a pattern for the name of a source, however it joins its words."""
+    return re.compile(r"[\W_]+".join(map(re.escape, re.findall(r"[^\W_]+", source))) or r"(?!)", re.IGNORECASE)
+
+
+def _drop_address(match: re.Match[str]) -> str:
+    """Return the name of a source as a text says it, or nothing if it is an address: `@acme/hubspot`."""
+    is_address = match.string[: match.start()].endswith(("@", "/")) or any(mark in match[0] for mark in "/_-")
+    return " " if is_address else match[0]
+
+
+def _name_parameters(names: Iterable[str]) -> frozenset[str]:
+    """Normalise names of parameters: lower case, no punctuation, and synonyms replaced (`SAME_PARAMETERS`)."""
+    plain = (re.sub(r"[\W_]+", "", str(name)).casefold() for name in names)
+    return frozenset(SAME_PARAMETERS.get(name, name) for name in plain)
+
+
+def _list_required(tool: Tool) -> Sequence[str]:
+    """Return the names of the parameters that a tool requires."""
+    required = (tool.parameters or {}).get("required")
+    return required if isinstance(required, list) else ()

@@ -1,0 +1,1 @@
+"""Requests of several steps: splits a request, searches each step, and merges the answers."""

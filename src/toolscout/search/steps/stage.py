@@ -1,0 +1,240 @@
+"""Searches each step of a compound request by itself, and merges the answers so that every step is served.
+
+The unsplit request competes as one more list (`search.step_merge`). If all steps have the same best tool, the request
+is one need after all. A request with one need keeps the hits of the base, except at the last places
+(`search.word_cover`).
+
+The judge errs: it refuses 6 to 9 % of the steps of joined dev requests, though each has its tool. So a step that it
+refuses still gets places, fewer and later ones than the others. Only what is surely chat gets none. A refused step is
+named in `uncovered`, unless the merge finds it a likely tool: the judge reads the step alone, and "what can I do with
+two dumbbells?" says little without the server that the rest of the request points to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Container, Sequence
+from typing import Final
+
+import msgspec
+
+from toolscout.search.coverage import CoverageModel, SplitChances, load_coverage, rate_split
+from toolscout.search.exact_names import parse_selection
+from toolscout.search.pipeline import Stage, Verdict
+from toolscout.search.steps.merge import (
+    BestChance,
+    estimate_coverage,
+    find_best_chances,
+    merge_steps,
+)
+from toolscout.search.steps.splitter import Splitter, is_command
+from toolscout.search.word_cover import FIRST_COVER_PLACE, Compare, Words, cover_words, read_words
+from toolscout.types import Explanation, Hit, Search, Tool, Trace
+
+__all__ = ["StepSearch"]
+
+Judge = Callable[[Sequence[Search]], Sequence[Verdict | None]]
+IsChat = Callable[[str, Sequence[str], Callable[[Tool], bool] | None], bool]
+
+SURE_CHAT_NEED: Final = 0.02  # a step that the judge calls chat and whose need is lower gets no place
+MAX_UNCOVERED_CHANCE: Final = 0.4  # a step whose best tool is more likely the right one is not named as uncovered
+MAX_UNCOVERED_LIFT: Final = 0.15  # nor one whose best tool gains more by what the request and other steps point to
+
+
+class StepSearch(Stage):
+    """Splits each request into steps, searches the steps and the request with `base`, and merges the hits."""
+
+    writes = frozenset({"hits", "steps", "uncovered"})
+
+    def __init__(
+        self,
+        base: Stage,
+        splitter: Splitter | None,
+        judge: Judge | None = None,
+        coverage: CoverageModel | None = None,
+        is_chat: IsChat | None = None,
+        words: Words | None = None,
+        compare: Compare | None = None,
+    ) -> None:
+        """Search with a base.
+
+        Args:
+            base: ranks the tools for one text.
+            splitter: splits requests. None: every request is one need.
+            judge: tells whether a tool fits a step; see `search.abstain.decision`. None: every step is served.
+            coverage: estimates the coverage of answers. None: the model that ships with toolscout.
+            is_chat: tells from a request, its steps and what is visible whether it is clearly chat. Chat is not
+                split, because steps of few words are hardly ever turned away. None: every request may be split.
+            words: compares the words of requests with tools; see `search.word_cover`. None: no tool moves up, and the
+                coverage does not read them.
+            compare: compares texts with tools by their vectors; see `search.word_cover`. None: words alone move a tool.
+        """
+        self.base, self.splitter, self.judge = base, splitter, judge
+        self.is_chat, self.words, self.compare = is_chat, words, compare
+        self.coverage = load_coverage() if coverage is None else coverage
+        self.asks = base.asks
+
+    @property
+    def name(self) -> str:
+        """The stage's name in traces and messages."""
+        return "steps"
+
+    def run(self, searches: Sequence[Search]) -> list[Search]:
+        """Return the searches with hits; those with several steps also with `steps` and `uncovered`."""
+        return self._answer(searches)
+
+    def _answer(self, searches: Sequence[Search], every: bool = False) -> list[Search]:
+        """Answer the searches; `every`: with every hit of a merge, and not only the first ones."""
+        splits = [self._split(search) for search in searches]
+        batch: list[Search] = []
+        for search, steps in zip(searches, splits, strict=True):
+            batch += [search, *_as_searches(search, steps)]
+        ranked = iter(self.base(batch))
+        groups = [(next(ranked), [next(ranked) for _ in steps]) for steps in splits]
+        verdicts = iter(self._judge_steps([part for _, parts in groups for part in parts]))
+        answers = [
+            self._merge(search, whole, parts, [next(verdicts) for _ in parts], every)
+            if parts
+            else self._keep_whole(whole)
+            for search, (whole, parts) in zip(searches, groups, strict=True)
+        ]
+        return [self._finish(answer) for answer in answers]
+
+    def _finish(self, answer: Search) -> Search:
+        """Return the answer with the last places for words that no earlier tool has, and with its coverage."""
+        hits, words = answer.hits, self.words
+        shares: Sequence[float] = ()
+        if words is not None and hits and not answer.rewrites and parse_selection(answer.query) is None:
+            table = read_words(answer.query, hits, words)
+            hits = cover_words(hits, table, answer.k, words, self.compare)
+            shares = table.share(hits)
+        missed = self.rate_split(answer.query, answer.steps).missed
+        return msgspec.structs.replace(answer, hits=self.coverage.correct(hits, missed, shares))
+
+    def _split(self, search: Search) -> tuple[str, ...]:
+        """Return the steps to search one by one; empty for one need."""
+        if self.splitter is None or not search.split or search.rewrites or parse_selection(search.query) is not None:
+            return ()
+        steps = self.splitter.split(search.query)
+        if len(steps) < 2 or (self.is_chat and self.is_chat(search.query, steps, search.visible)):
+            return ()
+        return steps
+
+    def _judge_steps(self, parts: Sequence[Search]) -> Sequence[Verdict | None]:
+        return self.judge(parts) if self.judge and parts else [None] * len(parts)
+
+    def _merge(
+        self, search: Search, whole: Search, parts: Sequence[Search], verdicts: Sequence[Verdict | None], every: bool
+    ) -> Search:
+        """Return the search with the merged hits. Steps that the judge refuses get fewer and later places."""
+        judged = list(zip(parts, verdicts, strict=True))
+        doubted = {part.query for part, verdict in judged if _is_refused(verdict)}
+        trace = (*search.trace, *_add_traces(search, [whole, *parts]))
+        if not doubted and len({part.hits[0].id if part.hits else "" for part in parts}) == 1:
+            return msgspec.structs.replace(self._keep_whole(whole), trace=trace)
+        kept = [part for part, verdict in judged if not _is_sure_chat(verdict)]
+        return msgspec.structs.replace(
+            search,
+            hits=self._merge_hits(whole, parts, kept, doubted, None if every else search.k) if kept else whole.hits,
+            steps=tuple(part.query for part in parts),
+            uncovered=_find_uncovered(whole, judged),
+            need=max(
+                (verdict.need for verdict in verdicts if verdict and not _is_refused(verdict)), default=search.need
+            ),
+            trace=trace,
+        )
+
+    def _merge_hits(
+        self, whole: Search, parts: Sequence[Search], kept: Sequence[Search], doubted: Container[str], k: int | None
+    ) -> tuple[Hit, ...]:
+        """Return the hits of a request and of those of its steps that get places."""
+        chances = self.rate_split(whole.query, [part.query for part in parts])
+        steps, hits = [part.query for part in kept], [part.hits for part in kept]
+        return merge_steps(whole.hits, hits, steps, k, doubted, chances.steps)
+
+    def _keep_whole(self, whole: Search) -> Search:
+        """Return the answer to a request that is one need."""
+        return msgspec.structs.replace(whole, hits=estimate_coverage(whole.hits))
+
+    def rate_split(self, text: str, steps: Sequence[str]) -> SplitChances:
+        """Rate the split of a request; see `search.coverage.rate_split`."""
+        return rate_split(self.splitter, text, steps) if self.splitter else SplitChances({}, 0.0)
+
+    def note(self, search: Search) -> str:
+        """Return how many steps there are."""
+        return f"{len(search.steps)} steps" if search.steps else ""
+
+    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+        """Return the rank among the merged hits, with the explanation for the step that ranks the tool best."""
+        steps = self._split(search)
+        if not steps:
+            return self._explain_place(search, tool_id)
+        explained = [
+            (step, explanation)
+            for step, part in zip(steps, _as_searches(search, steps), strict=True)
+            if (explanation := self.base.explain(part, tool_id)) is not None
+        ]
+        if not explained:
+            return None
+        step, best = min(explained, key=lambda pair: pair[1].rank or math.inf)
+        [merged] = self._answer([search], every=True)
+        rank = merged.ids.index(tool_id) + 1 if tool_id in merged.ids else None
+        score = merged.hits[rank - 1].score if rank else None
+        return Explanation(self.name, rank, score, f"for the step “{step}”", parts=(best,))
+
+    def _explain_place(self, search: Search, tool_id: str) -> Explanation | None:
+        """Return the explanation of the base; the rank of the answer if tools for uncovered words changed it."""
+        explained = self.base.explain(search, tool_id)
+        if explained is None or explained.rank is None or explained.rank <= FIRST_COVER_PLACE or self.words is None:
+            return explained
+        [answer] = self._answer([search], every=True)
+        rank = answer.ids.index(tool_id) + 1 if tool_id in answer.ids else explained.rank
+        if rank == explained.rank:
+            return explained
+        moved = "it matches words" if rank < explained.rank else "behind tools for words"
+        note = f"{explained.rank} before; {moved} of the request that no tool before has"
+        return Explanation(self.name, rank, answer.hits[rank - 1].score, note, parts=(explained,))
+
+
+def _find_uncovered(whole: Search, judged: Sequence[tuple[Search, Verdict | None]]) -> tuple[str, ...]:
+    """Return the steps that no tool seems to fit: neither by themselves, nor with what the other steps tell."""
+    if not any(_is_uncovered(part.query, verdict) for part, verdict in judged):
+        return ()
+    chances = find_best_chances(whole.hits, [part.hits for part, _ in judged])
+    return tuple(
+        part.query
+        for (part, verdict), chance in zip(judged, chances, strict=True)
+        if _is_uncovered(part.query, verdict) and not _is_likely(chance)
+    )
+
+
+def _is_likely(chance: BestChance) -> bool:
+    lift = chance.together - chance.alone
+    return chance.together >= MAX_UNCOVERED_CHANCE or lift >= MAX_UNCOVERED_LIFT
+
+
+def _is_uncovered(step: str, verdict: Verdict | None) -> bool:
+    """Tell whether a step asks for something that no tool does. A remark that needs no tool is not such a step."""
+    return verdict is not None and _is_refused(verdict) and (verdict.answer == "no_tool_fits" or is_command(step))
+
+
+def _is_sure_chat(verdict: Verdict | None) -> bool:
+    return verdict is not None and verdict.answer == "no_tool_needed" and verdict.need < SURE_CHAT_NEED
+
+
+def _is_refused(verdict: Verdict | None) -> bool:
+    return verdict is not None and verdict.answer is not None
+
+
+def _as_searches(search: Search, steps: Sequence[str]) -> list[Search]:
+    return [msgspec.structs.replace(search, query=step, trace=()) for step in steps]
+
+
+def _add_traces(search: Search, results: Sequence[Search]) -> list[Trace]:
+    """Return the work of each inner stage for a request and its steps together."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for number, result in enumerate(results):
+        for entry in result.trace[len(search.trace) if number == 0 else 0 :]:
+            seconds[entry.stage] += entry.seconds
+    return [Trace(stage, total) for stage, total in seconds.items()]

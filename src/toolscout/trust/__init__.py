@@ -1,0 +1,1 @@
+"""Guards against untrusted text and for secrets: screening, redaction, private files, the policy of callers."""

@@ -1,0 +1,99 @@
+"""Screens tool text for hidden instructions, invisible characters, look-alike names and stuffing.
+
+`scan` returns the findings of one tool, `vet` decides whether a person must approve it first, and `sanitise` cleans a
+text before a model reads it. Stuffed texts (`toolscout.trust.stuffing`) harm the ranking rather than the reader.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from toolscout.trust.confusables import find_look_alike
+from toolscout.trust.injection import ORDERS, find_orders, select_orders
+from toolscout.trust.invisible import find_invisible, quote, sanitise, spelled_out
+from toolscout.trust.stuffing import find_stuffing
+from toolscout.types import Tool
+
+__all__ = ["Finding", "sanitise", "scan", "spelled_out", "vet"]
+
+Kind = Literal["instructions", "invisible", "look-alike", "stuffing"]
+
+
+_BREAK: Final = re.compile("[\n\r\v\f\x85\u2028\u2029]")
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One finding is something in a tool's definition that a person should see.
+
+    Attributes:
+        kind: instructions (addressed to the model), invisible (characters), look-alike (letters of a name), stuffing.
+        field: `name`, `description`, or a path into the definition such as `parameters.properties.q.description`.
+        message: one sentence. It quotes at most 80 characters, with invisible ones made visible.
+    """
+
+    kind: Kind
+    field: str
+    message: str
+
+
+def scan(tool: Tool) -> list[Finding]:
+    """Return everything suspicious about a tool, by field."""
+    findings: dict[tuple[str, str], Finding] = {}  # the same text in two fields counts once
+    body = msgspec.json.encode(tool).decode()
+    escaped = "\\u00" in body or "\x7f" in body
+    odd = escaped or not body.isascii()
+    orders = list(ORDERS) if escaped else select_orders(body)
+    for field, text in _list_texts(tool) if odd or orders else ():
+        for message in find_invisible(text):
+            findings.setdefault(("invisible", message), Finding("invisible", field, message))
+        for message in find_orders(text, orders):
+            findings.setdefault(("instructions", message), Finding("instructions", field, message))
+    findings.update(_scan_name(tool))
+    if stuffing := find_stuffing(tool):
+        findings["stuffing", stuffing[1]] = Finding("stuffing", *stuffing)
+    return list(findings.values())
+
+
+def _scan_name(tool: Tool) -> Iterator[tuple[tuple[str, str], Finding]]:
+    """Yield the findings that only a name can have, each with the key under which `scan` collects it."""
+    if not tool.name.isascii() and (seems := find_look_alike(tool.name, tool.description)):
+        yield ("look-alike", seems), Finding("look-alike", "name", seems)
+    if _BREAK.search(tool.name):
+        message = f"a line break in the name “{quote(tool.name)}”"
+        yield ("invisible", "name"), Finding("invisible", "name", message)
+
+
+def vet(tool: Tool) -> str | None:
+    """Return why a tool that nobody has approved must wait, or None."""
+    for finding in scan(tool):
+        if finding.kind == "instructions":
+            return f"its {finding.field} gives orders to the model"
+        if finding.kind == "invisible":
+            return f"its {finding.field} holds characters that nobody sees"
+    return None
+
+
+def _list_texts(tool: Tool) -> Iterator[tuple[str, str]]:
+    """Yield (field, text) for each text that a model may read: values, and the names of parameters."""
+    waiting: list[tuple[str, Any]] = [
+        ("tags", list(tool.tags)),
+        ("meta", tool.meta),
+        ("returns", tool.returns),
+        ("parameters", tool.parameters),
+        ("description", tool.description),
+        ("name", tool.name),
+    ]
+    while waiting:
+        field, value = waiting.pop()
+        if isinstance(value, str):
+            yield field, value
+        elif isinstance(value, Mapping):
+            for key, inner in value.items():
+                yield f"{field} (a key)", key
+                waiting.append((f"{field}.{sanitise(key)[:40]}", inner))
+        elif isinstance(value, list):
+            waiting += [(field, inner) for inner in value]

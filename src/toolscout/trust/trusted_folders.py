@@ -1,0 +1,152 @@
+"""Remembers which folders the user trusts, with digests of the files that were trusted.
+
+::
+
+    <home>/trusted-folders.json     {"format": …, "folders": {resolved path: {"digest": …, "at": …, "files": {…}}}}
+
+Trust belongs to a path and to the content of its files: the settings file, and the MCP configurations from which
+`--discover` starts servers. If a file changes, for example by `git pull`, the folder must be trusted again. Otherwise
+everybody who can write to the repository could choose where queries are sent and which programs run. A copy of the
+folder must be trusted as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from toolscout.errors import ConfigError
+from toolscout.trust.private_files import make_private_folder, replace_file
+
+__all__ = [
+    "MCP_CONFIGURATIONS",
+    "TrustedFolder",
+    "digest_settings",
+    "forget_folder",
+    "is_configuration_trusted",
+    "is_trusted",
+    "read_trusted",
+    "remember_folder",
+]
+
+TRUSTED_FILE_NAME: Final = "trusted-folders.json"
+TRUSTED_FORMAT: Final = "toolscout-trusted-folders/1"
+MCP_CONFIGURATIONS: Final = (
+    ".mcp.json",
+    ".cursor/mcp.json",
+    ".gemini/settings.json",
+    ".vscode/mcp.json",
+    ".vscode/settings.json",
+)
+"""Files in a project's folder in which editors and agents keep its MCP servers."""
+
+
+class TrustedFolder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One trusted folder.
+
+    Attributes:
+        digest: digest of its settings file, or of no bytes if it had none.
+        at: when it was trusted.
+        files: name of each MCP configuration in the folder → its digest.
+    """
+
+    digest: str
+    at: str
+    files: dict[str, str] = {}
+
+
+class _TrustedFoldersFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    folders: dict[str, TrustedFolder]
+    format: str = TRUSTED_FORMAT
+
+
+def digest_settings(content: bytes) -> str:
+    """Compute the digest of a settings file or an MCP configuration."""
+    return hashlib.blake2b(content, digest_size=32, person=b"toolscout-trust").hexdigest()
+
+
+def read_trusted(home: Path) -> Mapping[str, TrustedFolder]:
+    """Read the trusted folders, by resolved path. Empty if no folder was trusted yet.
+
+    Raises:
+        ConfigError: if the file is damaged.
+    """
+    file = home / TRUSTED_FILE_NAME
+    try:
+        content = msgspec.json.decode(file.read_bytes(), type=_TrustedFoldersFile)
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{file} cannot be read: {error}. Remove it, and trust your folders again with  toolscout trust DIR"
+        ) from None
+    if content.format != TRUSTED_FORMAT:
+        raise ConfigError(
+            f"{file} has the format {content.format!r:.40}, which this version does not know. Upgrade it."
+        )
+    return content.folders
+
+
+def is_trusted(home: Path, folder: Path, content: bytes) -> bool:
+    """Return whether the user trusted a folder with exactly this content of its settings file.
+
+    With a damaged list no folder is trusted.
+    """
+    try:
+        entry = read_trusted(home).get(str(folder.resolve()))
+    except ConfigError:
+        return False
+    return entry is not None and entry.digest == digest_settings(content)
+
+
+def is_configuration_trusted(home: Path, folder: Path, name: str) -> bool:
+    """Return whether the user trusted a folder with the present content of an MCP configuration.
+
+    `name` is one of `MCP_CONFIGURATIONS`. With a damaged list no folder is trusted.
+    """
+    try:
+        entry = read_trusted(home).get(str(folder.resolve()))
+        return entry is not None and entry.files.get(name) == digest_settings((folder / name).read_bytes())
+    except (ConfigError, OSError):
+        return False
+
+
+def remember_folder(home: Path, folder: Path, content: bytes, at: str) -> None:
+    """Trust a folder with the present content of its settings file and its MCP configurations.
+
+    Raises:
+        ConfigError: if the list cannot be written, or is damaged.
+    """
+    files = {
+        name: digest_settings((folder / name).read_bytes()) for name in MCP_CONFIGURATIONS if (folder / name).is_file()
+    }
+    entry = TrustedFolder(digest_settings(content), at, files)
+    _write_list(home, {**read_trusted(home), str(folder.resolve()): entry})
+
+
+def forget_folder(home: Path, folder: Path) -> bool:
+    """Stop trusting a folder. Returns whether it was trusted.
+
+    Raises:
+        ConfigError: see `remember_folder`.
+    """
+    entries = dict(read_trusted(home))
+    gone = entries.pop(str(folder.resolve()), None)
+    if gone is not None:
+        _write_list(home, entries)
+    return gone is not None
+
+
+def _write_list(home: Path, folders: Mapping[str, TrustedFolder]) -> None:
+    try:
+        make_private_folder(home)
+        content = msgspec.json.encode(_TrustedFoldersFile(dict(folders)))
+        replace_file(home / TRUSTED_FILE_NAME, msgspec.json.format(content, indent=1) + b"\n")
+    except OSError as error:
+        raise ConfigError(
+            f"{home / TRUSTED_FILE_NAME} cannot be written: {error.strerror}. Check its permissions."
+        ) from None
