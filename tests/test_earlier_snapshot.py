@@ -23,10 +23,10 @@ from toolscout.home.catalogue.snapshot_files import SNAPSHOTS_FOLDER, SnapshotFi
 from toolscout.home.catalogue.store import Catalogue, Store
 from toolscout.indexes import bm25, large
 from toolscout.scout import Scout
+from toolscout.search import suspects as screening
 from toolscout.search.home_resources import HomeResources, index_words
 from toolscout.search.relations import similar
 from toolscout.search.relations.tool_words import read_tool_words
-from toolscout.trust import screening
 
 ann = pytest.importorskip("toolscout_scale.ann")
 second_process = pytest.importorskip("toolscout_scale.second_process")

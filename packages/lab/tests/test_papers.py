@@ -22,7 +22,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 SOURCE = Path(toolscout.__file__).parent
 STATES = {"present", "partly", "absent", "not comparable"}
 PAPERS: dict[str, Any] = tomllib.loads((ROOT / "benchmarks" / "papers.toml").read_text())

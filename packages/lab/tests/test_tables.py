@@ -12,7 +12,7 @@ import pytest
 
 from scripts_loader import load_script
 
-ROOT = Path(__file__).parents[3] / "tests"
+ROOT = Path(__file__).parents[3]
 
 
 def load(path: str) -> ModuleType:

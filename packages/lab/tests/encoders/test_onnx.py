@@ -24,7 +24,7 @@ from toolscout.testing import check_encoder
 pytest.importorskip("sentence_transformers", reason="needs the extra train")
 pytestmark = pytest.mark.timeout(300)  # an export takes some seconds, and the first one imports torch
 
-ROOT = Path(__file__).parents[4] / "tests"
+ROOT = Path(__file__).parents[4]
 SPEECH = "a the tool weather rain tomorrow will it in mail send message to user by id get find ##s ##ing ? ! :"
 WORDS = SPEECH.split()
 PROMPTS = {"query": "find a tool: ", "document": "the tool: "}

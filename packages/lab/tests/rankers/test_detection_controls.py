@@ -24,7 +24,7 @@ from toolscout.settings import Settings  # noqa: E402
 from toolscout.types import Search  # noqa: E402
 from toolscout_lab.encoders.transformer import TransformerEncoder  # noqa: E402
 
-ROOT = Path(__file__).parents[4] / "tests"
+ROOT = Path(__file__).parents[4]
 QUICK = {"transfer": "gate", "epochs": 3, "batch": 16, "rate": 0.01, "k": 4, "floor": 0.0, "threads": 1}
 
 
