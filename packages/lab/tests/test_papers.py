@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import toolscout
+import toolscout_lab
 from toolscout.learn.fit import resolve_with_base
 from toolscout.recipes import registry
 from toolscout.settings import parse_pairs
@@ -23,7 +24,7 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[3]
-SOURCE = Path(toolscout.__file__).parent
+SOURCES = (Path(toolscout.__file__).parent, Path(toolscout_lab.__file__).parent, ROOT)
 STATES = {"present", "partly", "absent", "not comparable"}
 PAPERS: dict[str, Any] = tomllib.loads((ROOT / "benchmarks" / "papers.toml").read_text())
 ROWS = [(name, number, row) for name, paper in PAPERS.items() for number, row in enumerate(paper["rows"], 1)]
@@ -49,13 +50,13 @@ def test_each_place_exists() -> None:
     for name, number, row in ROWS:
         paths = re.findall(r"`((?:[\w.-]+/)*[\w-]+(?:\.\w+)?)`", row[2])
         assert paths, (name, number)
-        found = [path for path in paths if (SOURCE / path).exists() or (ROOT / path).exists()]
+        found = [path for path in paths if any((source / path).exists() for source in SOURCES)]
         assert found, (name, number, row[2])
 
 
 def test_recipes_in_brackets_and_rows_that_are_named_exist() -> None:
     for name, number, row in ROWS:
-        if row[2].startswith("`recipes/lab_recipes.py` (`") and re.search(r"\(`([a-z0-9]+-?[\w-]*)`\)$", row[2]):
+        if row[2].startswith("`recipes.py` (`") and re.search(r"\(`([a-z0-9]+-?[\w-]*)`\)$", row[2]):
             recipe = re.findall(r"\(`([\w-]+)`\)$", row[2])[0]
             assert registry.is_known(recipe), (name, number, recipe)
         for other in re.findall(r"rows? (\d+)(?: (?:and|to) (\d+))?", row[4]):

@@ -74,7 +74,8 @@ def job(slang: Lesson, bert: str, home: Path, name: str, **changes: Any) -> FitJ
 
 
 def with_pairs(planned: FitJob, pairs: PairCache) -> FitJob:
-    return dataclasses.replace(planned, workspace=dataclasses.replace(planned.workspace, pairs=pairs))
+    fields = {field.name: getattr(planned.workspace, field.name) for field in dataclasses.fields(planned.workspace)}
+    return dataclasses.replace(planned, workspace=Workspace(**{**fields, "pairs": pairs}))
 
 
 def pipeline(model: Model, tools: Sequence[Tool], bert: str, **more: Any) -> Pipeline:
