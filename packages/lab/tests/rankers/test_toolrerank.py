@@ -250,10 +250,10 @@ def test_what_was_read_before_a_kill_is_not_read_again(
     assert not begun.work.exists()
 
 
-@pytest.mark.xfail(reason="pairs are read twice since fits and searches have resources of their own: to be mended")
 def test_what_one_fit_read_serves_the_next_and_the_searches(
-    slang: Lesson, bert: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slang: Lesson, bert: str, home: Path, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert model.folder.exists(), "the base is fitted: what it reads, with a cache of its own, isn't counted below"
     read: list[tuple[str, str]] = []
     logits = OnnxPairs.logits
 
@@ -267,8 +267,8 @@ def test_what_one_fit_read_serves_the_next_and_the_searches(
     tasks = {name: with_pairs(job(slang, bert, home, name), readings) for name in names}
     made = {name: fit(dataclasses.replace(task, out=tmp_path / name)) for name, task in tasks.items()}
     searches = [Search(query=slang.dataset.queries[query]) for query in slang.dev]
-    for model in made.values():
-        pipeline(model, slang.tools, bert, pairs=readings)(searches)
+    for fitted in made.values():
+        pipeline(fitted, slang.tools, bert, pairs=readings)(searches)
     assert len(set(read)) == len(read) > 0
     [plain] = pipeline(made["toolrerank"], slang.tools, bert)(searches[:1])
     assert len(set(read)) < len(read), "a search keeps nothing"
