@@ -70,7 +70,7 @@ SYLLABLES = [first + second for first in "bdfgklmnprstvz" for second in "aeiou"]
 #: Starts a version that knows one migration more than this one, and that only adds a table.
 NEWER = """
 import sys
-from toolscout.location import Migration
+from toolscout_postgres.schema import Migration
 from toolscout.home.journal import journal
 journal.JOURNAL_MIGRATIONS += (Migration("", "CREATE TABLE next_version (name TEXT)", expands=True),)
 from toolscout.cli.main import main

@@ -91,7 +91,7 @@ ENCODED = """
     import sys
     from pathlib import Path
     import numpy as np
-    from toolscout.catalogue import vector_cache
+    from toolscout.home.catalogue import vector_cache
     from toolscout.home.catalogue.vector_cache import VectorStore
     from toolscout.settings import load_settings
     from toolscout.search.home_resources import HomeResources

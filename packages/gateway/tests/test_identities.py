@@ -154,11 +154,11 @@ def read_everything(home: Any, folder: Path) -> bytes:
     """Every byte that a gateway wrote: the files of its folders, and the rows of its database."""
     contents = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
     if not isinstance(home, (str, Path)) or str(home).startswith("postgresql"):
-        from toolscout.home.database.documents import list_documents, read_document
         from toolscout_postgres.address import Address
 
         address = home if isinstance(home, Address) else Address.parse(str(home))
-        contents += [read_document(address, name) for name in list_documents(address)]
+        names = [name for (name,) in address.open_files().ask("SELECT name FROM documents ORDER BY name")]
+        contents += [address.read_document(name) for name in names]
     return b"\n".join(contents)
 
 

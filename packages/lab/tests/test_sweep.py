@@ -121,7 +121,7 @@ import os, signal, sys
 from pathlib import Path
 from toolscout.settings import Settings
 from toolscout.dataset import Dataset, NoTool
-from toolscout.lab import sweep as module
+from toolscout_lab import sweep as module
 root, fits, paid = Path(sys.argv[1]), module.fit, []
 def fit(task):
     if len(paid) == 2:

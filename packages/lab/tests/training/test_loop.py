@@ -139,7 +139,7 @@ SCRIPT = """
 import sys, time
 sys.path[:0] = [{here!r}]
 from pathlib import Path
-from toolscout import training
+from toolscout_lab import training
 import loop_toy
 training.CHECKPOINT_INTERVAL_S = 0.0
 training.train(loop_toy.Toy(slow=0.05), loop_toy.PLAN, checkpoint=Path({file!r}))

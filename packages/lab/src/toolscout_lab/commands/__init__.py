@@ -1,1 +1,1 @@
-"""Commands of the laboratory. They only translate between the command line and `toolscout.lab`."""
+"""Commands of the laboratory. They only translate between the command line and `toolscout_lab`."""
