@@ -46,7 +46,7 @@ def measure_away(decision: Decision, group: QueryGroup) -> float:
 def mark_away(floors: Floors, budget: float, texts: Sequence[str], need: Array, fits: Array, wish: Array) -> Mask:
     """Return which queries are turned away. Short ones use a share of the budget, unless they are clearly chat.
 
-    Without a search, it is not known which queries name what one of their best tools does (`abstain.named_objects`).
+    Without a search, nobody knows which queries name what a best tool does (`search.abstain.named_objects`).
     """
     budgets = [budget * find_budget_share(text, value) for text, value in zip(texts, wish.tolist(), strict=True)]
     need_floors, fit_floors = (np.array([at(share) for share in budgets]) for at in (floors.need_at, floors.fit_at))

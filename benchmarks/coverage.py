@@ -12,7 +12,7 @@ same COMP.
     python benchmarks/coverage.py --write         fits the model that ships, on dev of all sets
     python benchmarks/coverage.py                 dev
     python benchmarks/coverage.py --edition test  test, once; writes results/coverage.json
-    python benchmarks/coverage.py --chances       fits the constants of the chances in `search.step_merge`, on dev
+    python benchmarks/coverage.py --chances       fits the constants of the chances in `search.steps.merge`, on dev
 """
 
 from __future__ import annotations

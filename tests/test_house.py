@@ -12,7 +12,7 @@ from pathlib import Path
 import toolscout
 
 ROOT = Path(toolscout.__file__).parent
-MAX_TOP_MODULES = 12
+MAX_TOP_MODULES = 13
 MAX_FILE_LINES = 1000
 MAX_LINE_CHARS = 120
 MAX_SHARE = 0.01

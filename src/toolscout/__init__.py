@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from toolscout import _moved
+
 if TYPE_CHECKING:
     from toolscout.errors import ToolscoutError as ToolscoutError
     from toolscout.errors import UserError as UserError
@@ -74,3 +76,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+_moved.install()

@@ -261,7 +261,7 @@ class Scout:
         Args:
             query: the request. `select:name,name` asks for tools by name.
             k: the most tools to return; by default the setting `k`. `auto`: until the coverage reaches the setting
-                `coverage_aim` or more tools add little (`search.step_merge.end_answer`), at most `MAX_AUTO_TOOLS`;
+                `coverage_aim` or more tools add little (`search.steps.merge.end_answer`), at most `MAX_AUTO_TOOLS`;
                 recipes that estimate no coverage return as many.
             recipe: see `toolscout.recipes.registry`; by default that of the model, else that of the champion, else the
                 setting `recipe`.

@@ -43,7 +43,7 @@ __all__ = [
     "resolve_with_base",
 ]
 
-BASE_SETTINGS: Final = {"refit": False}  # settings of every base; see `methods.shared.usage.Blend`
+BASE_SETTINGS: Final = {"refit": False}  # settings of every base; see `rankers.shared.usage.Blend`
 BASE_PREFIX: Final = "base."  # begins the names of settings that belong to the base
 SHELF_FOLDER: Final = "bench-models"
 MAX_ABSTENTION_QUERIES: Final = 4_000

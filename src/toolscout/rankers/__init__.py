@@ -1,6 +1,6 @@
 """The contract of a method: options, `fit`, `build`, and four facts about it. A `Recipe` gives a method a name.
 
-A method that learns (`FittedMethod`) turns a `Lesson` into `Artifacts`; `recipes.fit` writes these as a model folder;
+A method that learns (`FittedMethod`) turns a `Lesson` into `Artifacts`; `learn.fit` writes these as a model folder;
 its `Stage` is built from the loaded model. A method that learns nothing (`PlainMethod`) builds it from options alone.
 Both get `Resources`: vectors of an encoder, a line for progress, and the run of the fit.
 

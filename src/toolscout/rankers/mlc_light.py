@@ -3,8 +3,8 @@
 A query is represented by the encoder's vector and by its words and pairs of words. A linear layer over them, or over a
 hidden layer where enough queries train it, has two softmaxes. The first is over the tools. Its target is uniform over
 the gold tools (the list-wise form of MLC in arXiv:2409.02141). The second is over the sets of tools that training
-queries needed. `methods.shared.tool_sets` joins both. Training uses AdaGrad: it updates only features that occur in a
-batch, and rare features keep a high rate.
+queries needed. `rankers.shared.sparse_features` joins both. Training uses AdaGrad: it updates only features that occur
+in a batch, and rare features keep a high rate.
 """
 
 from __future__ import annotations

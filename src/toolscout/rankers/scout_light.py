@@ -5,9 +5,9 @@ Three estimates of usage are mixed: the votes of the nearest logged queries (`ne
 
     usage(tool | query) = Σ_part share(part) · usage_part(tool | query)
 
-`methods.shared.usage` joins the mixture with the description, tool by tool: a tool without usage keeps the score that
+`rankers.shared.usage` joins the mixture with the description, tool by tool: a tool without usage keeps the score that
 `scout` gives it, plus a constant. Dev chooses the shares, and whether requests are split into steps. Where tools have
-no usage, some more are hidden from training for this choice (`methods.shared.hidden_tools`). Prerequisites are brought
+no usage, some more are hidden from training for this choice (`rankers.shared.hidden_tools`). Prerequisites are brought
 before dev is measured, as they are in a search. New queries count at once, through the parts that can take them.
 """
 
@@ -80,7 +80,7 @@ SHARE_GRID: Final = (
 )
 """Shares of the parts that are tried on dev, in the order of `LIGHT_PARTS`; the first of the best ones is taken.
 
-`neighbours` has a share in each: it takes in new requests at once. `methods.shared.mixture` raises the share of these.
+`neighbours` has a share in each: it takes in new requests at once. `rankers.shared.mixture` raises the share of these.
 """
 MIN_CLASSIFIER_QUERIES: Final = 200
 MAX_CLASSIFIER_CELLS: Final = 150_000_000  # words × (hidden units, or tools and sets); memory holds four such arrays

@@ -1,6 +1,6 @@
 """Tool2Vec (arXiv:2409.02141): the vector of a tool is the mean of the vectors of the queries that used it.
 
-The paper ranks by the cosine with the mean. Here a softmax over it is the usage side of `methods.shared.usage`, so
+The paper ranks by the cosine with the mean. Here a softmax over it is the usage side of `rankers.shared.usage`, so
 tools without usage rank by their description. `tool2vec` keeps the encoder as it is; `tool2vec_tuned` tunes it first.
 """
 

@@ -50,7 +50,7 @@ AboveZero: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Bm25Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of `bm25`; None: as the tokenizer has it. See `indexes.sparse.BM25Settings`."""
+    """Options of `bm25`; None: as the tokenizer has it. See `indexes.bm25_settings.BM25Settings`."""
 
     tokenizer: Tokenizer = "code"
     stem: bool | None = None
@@ -166,7 +166,7 @@ class Hybrid(_Plain):
 
 
 class StepwiseHybrid(_Plain):
-    """Searches every step of a request with `hybrid`, and merges the answers; see `search.step_search`."""
+    """Searches every step of a request with `hybrid`, and merges the answers; see `search.steps.stage`."""
 
     options_type = HybridOptions
 

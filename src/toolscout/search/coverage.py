@@ -1,6 +1,6 @@
 """Estimates how likely an answer holds a right tool for every step of its request.
 
-The merge of the steps (`search.step_merge`) says how likely it is, if the split into steps is right and the chances of
+The merge of the steps (`search.steps.merge`) says how likely it is, if the split into steps is right and the chances of
 the tools are. Both err in ways that repeat, so a logistic regression corrects the estimate. It also reads the number
 of tools, how many steps the splitter probably missed, and which share of the request's words the tools have
 (`search.word_cover`).

@@ -1,4 +1,4 @@
-"""Demotion: moves suspicious tools behind the others. `toolscout.recipes.guard` adds this stage to every recipe.
+"""Demotion: moves suspicious tools behind the others. `toolscout.recipes.builder` adds this stage to every recipe.
 
 Tools that give orders to the model, stuffed tools, and copies of older tools come after all others. Tools of a younger
 source yield to older tools that fit nearly as well in three cases: the source is scattered, they are nearly the same as

@@ -29,7 +29,7 @@ def add_standard_scores(
 
     The balance between the two follows the query. A BM25 score is a sum of evidence: matching rare words bring many
     points and decide. A query in other words than the tool's brings few points, and the encoder decides. It brings many
-    points only where few tools are as near as this one (`indexes.standard`), so a query that is near to everything
+    points only where few tools are as near as this one (`indexes.exact`), so a query that is near to everything
     leaves the decision to the words. A tool below the average gains and loses nothing.
 
     Args:

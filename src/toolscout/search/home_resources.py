@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -294,3 +295,11 @@ def _open_earlier_terms(catalogue: Catalogue, key: str, counts_key: str) -> Earl
     earlier, part = index
     vocabulary = Strings.from_arrays(part.arrays, "vocabulary")
     return EarlierTerms(earlier.places, vocabulary, part.arrays, TermCounts.from_arrays(counts[1].arrays))
+
+
+def __getattr__(name: str) -> Any:
+    """Return `HomeResources` under the name that it had in version 0.2, with a warning."""
+    if name != "Workspace":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn("Workspace is now toolscout.search.home_resources.HomeResources", DeprecationWarning, stacklevel=2)
+    return HomeResources

@@ -33,7 +33,7 @@ from toolscout.types import Explanation, Hit, Search
 __all__ = ["Orders", "Prerequisites", "bring_prerequisites"]
 
 Orders = Callable[[], Mapping[str, Mapping[str, float]]]
-"""() → tool → tool that is usually called before it → share of the tasks; see `journal.call_order`."""
+"""() → tool → tool that is usually called before it → share of the tasks; see `search.call_order`."""
 
 MAX_BEARERS: Final = 5  # matches that bring prerequisites
 MIN_BEARER_SCORE: Final = 0.5  # part of the first match's score that such a match must have

@@ -88,7 +88,7 @@ class Closeable(Protocol):
 
 
 class Resources(Protocol):
-    """What a ranker sees of the home and of the run, whoever makes them; see `recipes.resources`."""
+    """What a ranker sees of the home and of the run, whoever makes them; see `search.home_resources`."""
 
     @property
     def settings(self) -> Settings:

@@ -182,7 +182,7 @@ def groups(
 
     With folds, a query is labelled by the training part of the fold that scores it. That part excludes the tenth that
     is dev, and the queries that `lesson` drops as leaks. After training on another dataset there is only the slice
-    `tools`; two tools are the same if their ids and names are (`models.places`).
+    `tools`; two tools are the same if their ids and names are (`home.models.model_store.places`).
     """
     qrels, table = dataset.split(split), dataset.groups(split)
     if train_on is not None and train_on.name != dataset.name:

@@ -61,7 +61,7 @@ class EncoderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         rate: highest learning rate.
         kept: share of the trained weights in the result; the rest is the encoder as it was.
         query_length, tool_length: maximum tokens of a text in training.
-        dropout, precision, threads: as in `methods.shared.tuning.Tuning`.
+        dropout, precision, threads: as in `rankers.shared.tuning.Tuning`.
     """
 
     steps: NonNegative = 8

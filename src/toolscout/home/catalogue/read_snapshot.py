@@ -37,7 +37,7 @@ def read_snapshot(store: Any, folder: Path, new_stamp: str | None = None) -> Cat
     """Return a snapshot of the present generation. Its tools load from the store on demand.
 
     Args:
-        store: a `catalogue.store.Store`.
+        store: a `home.catalogue.store.Store`.
         folder: where the files of snapshots lie.
         new_stamp: of files that another process is writing for this generation; None: those that the store knows.
     """

@@ -1,6 +1,6 @@
 """Chooses the settings of `mix_usage` on dev queries, ranked as a search ranks them.
 
-Some of the queries may need tools that were hidden from training (`methods.shared.hidden_tools`). Then all settings
+Some of the queries may need tools that were hidden from training (`rankers.shared.hidden_tools`). Then all settings
 are chosen together, and each query counts by its weight. Dev alone hardly needs a new tool: it trusts usage too far.
 What the queries for new tools lose against the description alone counts once more, in full.
 

@@ -1,7 +1,7 @@
 """Merges the ranked tools of the steps of a request, and estimates how likely the answer is complete.
 
 A candidate's score becomes its *chance*: the probability that it is the right tool of its list. Scores of steps are
-comparable (`indexes.standard`), so one softmax with a discount for lower ranks serves every list, and a list of weak
+comparable (`indexes.exact`), so one softmax with a discount for lower ranks serves every list, and a list of weak
 scores leaves much of its probability to "none of these". A step that names no tool clearly ("mark the milk as done")
 prefers sources that the request or another step points to, and tools that the unsplit request points to.
 

@@ -1,6 +1,6 @@
 """Searches each step of a compound request by itself, and merges the answers so that every step is served.
 
-The unsplit request competes as one more list (`search.step_merge`). If all steps have the same best tool, the request
+The unsplit request competes as one more list (`search.steps.merge`). If all steps have the same best tool, the request
 is one need after all. A request with one need keeps the hits of the base, except at the last places
 (`search.word_cover`).
 

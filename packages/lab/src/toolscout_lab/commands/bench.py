@@ -148,7 +148,7 @@ class _Bench:
 
     Attributes:
         make_job: (dataset, recipe) → the job.
-        run_options: arguments of `lab.bench.run` for every job.
+        run_options: arguments of `bench.run` for every job.
         results: of the jobs that succeeded.
         failures: for each dataset or job that failed, what failed and why.
         dry_run: whether the jobs only ask what they would ask a language model.

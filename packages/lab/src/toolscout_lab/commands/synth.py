@@ -85,7 +85,7 @@ class _BuildJob:
     as_json: bool
 
     def make_builder(self, tools: Sequence[Tool], llm: LLM, settings: Settings) -> Any:
-        """Make the builder of this kind, a `lab.synth.Builder`."""
+        """Make the builder of this kind, a `synth.Builder`."""
         from toolscout import encoders
         from toolscout_lab.synth.toolbank import ToolBank
         from toolscout_lab.synth.toollens import ToolLens

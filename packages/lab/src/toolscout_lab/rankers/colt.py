@@ -2,9 +2,9 @@
 
 Stage 1 is another recipe (`base`). Its encoder gives the first vectors of queries and tools. Stage 2 turns the vectors
 of tools and training queries into free parameters. The tools of a query form its scene; vectors propagate along
-query-scene and query-tool edges (`training.graph`). A later query has no edges: both views use its vector from the
-encoder, so the score (eq. 7) is twice its cosine with the tool. A tool that no training query used keeps the encoder's
-vector of its text, and never serves as a negative.
+query-scene and query-tool edges (`training.collaboration`). A later query has no edges: both views use its vector from
+the encoder, so the score (eq. 7) is twice its cosine with the tool. A tool that no training query used keeps the
+encoder's vector of its text, and never serves as a negative.
 
 The paper picks the epoch on its test queries; we pick it on dev.
 """
@@ -49,7 +49,7 @@ class ColtOptions(Graphs, frozen=True, forbid_unknown_fields=True):
         base: the recipe with the encoder of stage 1; None: the encoder before any training on the data.
         collaborative: whether there is a stage 2.
         margin: cosine by which a tool that training did not use must be nearer; None: the best on dev (see
-            `methods.shared.novelty`).
+            `rankers.shared.novelty`).
     """
 
     base: str | None = "dpr-inbatch"

@@ -77,7 +77,7 @@ class DprOptions(Tuning, frozen=True, forbid_unknown_fields=True):
         temperature: divisor of the cosines.
         tool_length: maximum tokens of a tool's text, in training and in search.
         margin: cosine by which a tool that training did not use must be nearer; None: the best on dev (see
-            `methods.shared.novelty`).
+            `rankers.shared.novelty`).
         hold: maximum tokens of a step in memory with their graph, 150 KB each in MiniLM. Larger steps cache
             gradients, which costs a third more time.
     """

@@ -1,8 +1,8 @@
 """MLC (arXiv:2409.02141): a linear layer over a fine-tuned encoder estimates for every tool whether a query needs it.
 
-The sets of tools that training queries needed are classes too (`methods.shared.tool_sets`). Both give the usage side of
-`methods.shared.usage`. The bundled encoder and words give the description side, which ranks tools without usage. The
-paper has the layer over the tools alone, and ranks by it.
+The sets of tools that training queries needed are classes too (`rankers.shared.sparse_features`). Both give the usage
+side of `rankers.shared.usage`. The bundled encoder and words give the description side, which ranks tools without
+usage. The paper has the layer over the tools alone, and ranks by it.
 """
 
 from __future__ import annotations

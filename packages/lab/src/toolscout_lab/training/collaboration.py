@@ -101,7 +101,7 @@ def _sparse_matrix(rows: Places, columns: Places, values: npt.NDArray[Any], shap
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Architecture of the second stage; see `methods.colt.Options`."""
+    """Architecture of the second stage; see `rankers.colt.ColtOptions`."""
 
     layers: int
     scaled: bool

@@ -23,7 +23,7 @@ Transfer = Literal["gate", "attention", "concatenation", "addition", "none"]
 
 @dataclasses.dataclass(frozen=True)
 class IntentShape(Shape):
-    """Architecture of the towers; see `methods.masstool.Options`."""
+    """Architecture of the towers; see `rankers.masstool.MassToolOptions`."""
 
     seen: Literal["graph", "new"]
     search: bool
