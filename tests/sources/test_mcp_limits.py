@@ -217,6 +217,9 @@ def test_a_page_reaches_the_sdk_without_its_invalid_tools_and_us_as_it_was_sent(
     messages.version = "2025-11-25"
     page = messages.filter_page({"tools": [good, bad], "nextCursor": "next", "_meta": {RAW_PAGE: "forged"}})
     assert page["tools"] == [good] and page["nextCursor"] == "next"
-    assert page["_meta"][RAW_PAGE] == RawPage([good, bad], "next")
+    raw = page["_meta"][RAW_PAGE]
+    assert isinstance(raw, RawPage) and (raw.tools, raw.cursor) == ([good, bad], "next")
+    assert messages.filter_page({"tools": [good, bad]})["tools"] == [good], "sent again"
+    assert messages.filter_page({"tools": [{**good, "inputSchema": None}, bad]})["tools"] == [], "another one"
     page = messages.filter_page({"tools": "none"})
     assert page["tools"] == [] and page["_meta"][RAW_PAGE].tools == "none"

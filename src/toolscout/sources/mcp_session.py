@@ -16,8 +16,6 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-import msgspec
-
 from toolscout.errors import SourceError, UserError, require
 from toolscout.settings import Settings
 from toolscout.sources.mcp_config import Server, redact, resolve, show_url
@@ -174,13 +172,12 @@ class Connection:
         for _ in range(MAX_LIST_PAGES):
             if not isinstance(page.tools, list):
                 raise SourceError("expected a list of tools, found something else")
-            encoded = _encode_tools(page.tools)
-            size += len(encoded)
+            size += len(page.encoded)
             if size > MAX_LIST_BYTES:
                 raise SourceError(
                     f"expected a list of tools of at most {MAX_LIST_BYTES // 2**20} MiB, found a larger one"
                 )
-            tools += self.cover.value(page.tools) if self.cover.finds(encoded) else page.tools
+            tools += self.cover.value(page.tools) if self.cover.finds(page.encoded) else page.tools
             if len(tools) > limit:
                 raise SourceError(f"expected at most {limit:,} tools, found more: raise max_tools to read them")
             if not page.cursor:
@@ -201,15 +198,7 @@ class Connection:
             params = None if cursor is None else PaginatedRequestParams(cursor=cursor)
             result = await self.client.session.list_tools(params=params)
         page = (result.meta or {}).get(RAW_PAGE)
-        return page if isinstance(page, RawPage) else RawPage(None, None)
-
-
-def _encode_tools(tools: list[Any]) -> str:
-    """Return tools as JSON, in which credentials are looked for."""
-    try:
-        return msgspec.json.encode(tools).decode()
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        return repr(tools)  # they contain lone surrogates or numbers beyond 64 bits
+        return page if isinstance(page, RawPage) else RawPage(None, None, "")
 
 
 @asynccontextmanager

@@ -23,6 +23,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
+import msgspec
+
 from toolscout.errors import BadEntry, SourceError
 from toolscout.sources.mcp_limits import (
     ENCODED,
@@ -85,17 +87,30 @@ Approve = Callable[[str], Awaitable[bool]]  # origin → whether requests may go
 
 
 class RawPage(NamedTuple):
-    """A page of a list of tools: what the server sent as `tools` and as `nextCursor`, unchecked."""
+    """A page of a list of tools: what the server sent as `tools` and as `nextCursor`, unchecked.
+
+    `encoded` is `tools` as JSON, in which credentials are looked for.
+    """
 
     tools: object
     cursor: object
+    encoded: str
+
+
+def _encode_tools(tools: object) -> str:
+    """Return tools as JSON, in which credentials are looked for."""
+    try:
+        return msgspec.json.encode(tools).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return repr(tools)  # they contain lone surrogates or numbers beyond 64 bits
 
 
 class MessageFilter:
     """Filters and counts the messages of one session.
 
     The SDK validates a list of tools as a whole, so one invalid tool would make all of them unusable. It gets only the
-    valid ones; the page as it was sent is a `RawPage` under `RAW_PAGE` in the `_meta` of the page that it sees.
+    valid ones; the page as it was sent is a `RawPage` under `RAW_PAGE` in the `_meta` of the page that it sees. A page
+    that is sent again, as before each call of the gateway, isn't checked again.
 
     Attributes:
         version: the agreed protocol version. Empty until the handshake is done.
@@ -111,6 +126,7 @@ class MessageFilter:
         self.junk = 0
         self.unread_answers = 0
         self._awaited_lists: dict[str, None] = {}  # ids of requests for a list, oldest first
+        self._last_page: tuple[str, list[Any]] = "", []  # the page that was checked last, as JSON, and its valid tools
         self._allowance, self._since = MAX_UNASKED_AT_ONCE, time.monotonic()
 
     @property
@@ -132,14 +148,16 @@ class MessageFilter:
         """Return the page of a list of tools that the SDK gets."""
         if not (self.version and isinstance(result, dict)):
             return result
-        raw = RawPage(result.get("tools"), result.get("nextCursor"))
+        raw = RawPage(result.get("tools"), result.get("nextCursor"), _encode_tools(result.get("tools")))
         page = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", "_meta": {RAW_PAGE: raw}}
         if isinstance(raw.cursor, str) and raw.cursor:
             page["nextCursor"] = raw.cursor
-        tools = raw.tools if isinstance(raw.tools, list) else []
-        if not self._is_valid({**page, "tools": tools}):
-            tools = [tool for tool in tools if self._is_valid({**page, "tools": [tool]})]
-        return {**page, "tools": tools}
+        if raw.encoded != self._last_page[0]:
+            tools = raw.tools if isinstance(raw.tools, list) else []
+            if not self._is_valid({**page, "tools": tools}):
+                tools = [tool for tool in tools if self._is_valid({**page, "tools": [tool]})]
+            self._last_page = raw.encoded, tools
+        return {**page, "tools": self._last_page[1]}
 
     def _is_valid(self, page: dict[str, Any]) -> bool:
         from mcp_types.methods import validate_server_result
