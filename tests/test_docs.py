@@ -178,3 +178,11 @@ def test_the_tables_are_those_of_the_results() -> None:
         [sys.executable, str(ROOT / "scripts" / "tables.py"), "--check"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_files_that_pages_name_exist() -> None:
+    roots = [ROOT, ROOT / "src" / "toolscout", *ROOT.glob("packages/*/src/toolscout_*")]
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    paths = {(page, path) for page in pages for path in re.findall(r"`((?:\w+/)+\w+\.py)`", page.read_text())}
+    assert len(paths) > 30
+    assert [(str(page), path) for page, path in paths if not any((root / path).exists() for root in roots)] == []

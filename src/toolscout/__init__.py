@@ -6,11 +6,13 @@ A name loads its module when it is first used, so `import toolscout` stays light
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from toolscout import _moved
 
+TYPE_CHECKING = False  # `typing` takes nine tenths of the time of this import; type checkers know the name
 if TYPE_CHECKING:
+    from typing import Any
+
     from toolscout.errors import ToolscoutError as ToolscoutError
     from toolscout.errors import UserError as UserError
     from toolscout.scout import Scout as Scout

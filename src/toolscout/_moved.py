@@ -10,12 +10,11 @@ import sys
 import warnings
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Final
 
 __all__ = ["MOVED_MODULES", "install"]
 
 #: Old name → new name. The longest old name that a module begins with decides.
-MOVED_MODULES: Final = {
+MOVED_MODULES = {
     "toolscout.abstain": "toolscout.search.abstain",
     "toolscout.access": "toolscout.home.access",
     "toolscout.access.policy": "toolscout.trust.policy",
