@@ -23,7 +23,7 @@ from toolscout.scout import Scout
 from toolscout.trust.policy import hashed_key
 from toolscout.trust.sealing import SEALING_VARIABLE, make_sealing_key
 from toolscout_gateway import Gateway, Options
-from toolscout_gateway.http import app
+from toolscout_gateway.access.http import app
 
 KEYS = {"ann": "tsk_of_ann_0123456789", "bob": "tsk_of_bob_0123456789"}
 

@@ -22,7 +22,7 @@ from toolscout.scout import Scout
 from toolscout.trust.policy import Caller, Rules
 from toolscout.types import Tool
 from toolscout_gateway import Gateway, Options
-from toolscout_gateway.http_scope import CALLER
+from toolscout_gateway.access.permissions import CALLER
 from toolscout_gateway.text import make_plain
 
 __all__ = ["crowded"]  # the fixture
@@ -35,7 +35,7 @@ class Reached(Gateway):
     def __init__(self, scout: Scout) -> None:
         super().__init__(scout, Options(pins=PINS))
         self.reached: list[Tool] = []
-        self.calls.explain_refusal = lambda tool: ""  # type: ignore[method-assign]
+        self.calls._explain_kind = lambda tool: ""  # type: ignore[method-assign]
         self.calls.call = self._reach  # type: ignore[method-assign]
 
     async def _reach(self, tool: Tool, *_: object) -> CallToolResult:
@@ -44,10 +44,9 @@ class Reached(Gateway):
 
     async def ask(self, rules: Rules, name: str, **arguments: Any) -> tuple[dict[str, Any], str]:
         scope = {CALLER: Caller("somebody", rules)}
-        context: Any = SimpleNamespace(
-            request=SimpleNamespace(scope=scope), session=SimpleNamespace(report_progress=None)
-        )
-        result = await self.call_tool(context, CallToolRequestParams(name=name, arguments=arguments))
+        session = SimpleNamespace(report_progress=None, protocol_version="2025-11-25", client_capabilities=None)
+        context: Any = SimpleNamespace(request=SimpleNamespace(scope=scope), session=session)
+        result = await self.tools.call_tool(context, CallToolRequestParams(name=name, arguments=arguments))
         return result.structured_content or {}, result.model_dump_json()
 
 
@@ -102,7 +101,7 @@ def test_nobody_describes_calls_or_hears_of_what_the_policy_hides(
     visible = {tool.id for tool in everything if rules(tool)}
     assert {tool["id"] for tool in shown} <= visible
     assert {tool.id for tool in gateway.reached} <= visible
-    known = {asked, *gateway.list_all_pins()}
+    known = {asked, *gateway.tools.list_all_pins()}
     assert all(_is_named(asked, tool.id) for tool in gateway.reached if tool.id not in known)
     said = " ".join(json.dumps(json.loads(text), ensure_ascii=False) for _, text in answers)
     for echo in (asked, make_plain(asked)):
@@ -123,7 +122,7 @@ def test_the_gateway_never_calls_its_own_tools(door: tuple[Reached, list[Tool]])
 def test_a_call_counts_for_a_search_of_the_same_caller_only(start: Start) -> None:
     async def body(agent: Agent) -> None:
         [found] = (await agent.search("give back the text"))["results"]
-        agent.gateway.speaker = Caller("bob", Rules(frozenset({"a/*"})))
+        agent.gateway.permissions.speaker = Caller("bob", Rules(frozenset({"a/*"})))
         for search in (found["search_id"], "made up"):
             assert not (await agent.call("a/echo", search, text="x")).is_error
         [own] = (await agent.search("give back the text"))["results"]
@@ -156,7 +155,7 @@ def test_why_a_server_is_down_is_for_whoever_sees_everything(start: Start) -> No
             while down.state != "error":
                 await agent.call("a/die")
         ours = await agent.text("a/echo")
-        agent.gateway.speaker = Caller("bob", Rules(frozenset({"a/*"})))
+        agent.gateway.permissions.speaker = Caller("bob", Rules(frozenset({"a/*"})))
         with anyio.fail_after(20):
             while "is down" not in (theirs := await agent.text("a/echo")):
                 await agent.call("a/die")
@@ -215,7 +214,7 @@ def test_a_server_that_is_disabled_is_named_and_its_tools_are_neither_found_nor_
         assert not [tool for tool in found["tools"] if tool["id"].startswith("off/")]
         for said in (await agent.text("off/progress"), await agent.text("off/nothing")):
             assert "source 'off' is disabled" in said
-        agent.gateway.speaker = Caller("bob", Rules(frozenset({"a/*"})))
+        agent.gateway.permissions.speaker = Caller("bob", Rules(frozenset({"a/*"})))
         assert "disabled" not in await agent.text("off/progress")
 
     run(start, first, {"a": busy(), "off": busy()})

@@ -1,10 +1,11 @@
-"""The list of tools that is read before each call, and the journal that is written after it."""
+"""The list of tools that a call relies on, and the journal that is written after it."""
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,127 +13,109 @@ import anyio
 import pytest
 
 from gateway.tests.conftest import Agent, Start, busy
-from toolscout.settings import Settings
-from toolscout.sources.mcp_session import ListRequest
-from toolscout_gateway import calls, server
-from toolscout_gateway.definition_checks import DefinitionChecks
+from toolscout_gateway.sessions import upstream
 
 pytestmark = pytest.mark.net
 
 
-class Session:
-    """A session whose lists the test gives, and what was asked of it."""
-
-    name = "it"
-
-    def __init__(self, home: Path, **settings: Any) -> None:
-        self.settings = Settings(home=home, **settings)
-        self.settled_connection: Any = self
-        self.is_closed = False
-        self.asked: list[ListRequest] = []
-        self.used: list[ListRequest | None] = []
-        self.stored: list[Any] = []
-
-    async def begin_list(self, trace: object = None) -> ListRequest:
-        reader: Any = self
-        request = ListRequest(reader, asyncio.get_running_loop().time(), asyncio.get_running_loop().create_future())
-        self.asked.append(request)
-        return request
-
-    async def list_tools(self, limit: int, *, timed: bool, begun: ListRequest | None) -> list[Any]:
-        self.used.append(begun)
-        return ["tool", len(self.used)]
-
-    async def wait_ready(self) -> Any:
-        return self
-
-    async def is_stored(self, tools: list[Any]) -> bool:
-        return False
-
-    async def store_list(self, connection: object, tools: list[Any]) -> None:
-        self.stored.append(tools)
-
-    def end_session(self, error: Exception) -> None:
-        raise AssertionError(error)
+@pytest.fixture
+def age(monkeypatch: pytest.MonkeyPatch) -> float:
+    """A short time for which calls use the last list."""
+    monkeypatch.setattr(upstream, "MAX_LIST_AGE_S", 0.5)
+    return 0.5
 
 
-def test_a_check_uses_the_list_that_its_call_asked_for_and_stores_it(tmp_path: Path) -> None:
-    async def body() -> None:
-        session = Session(tmp_path)
-        checks = DefinitionChecks(session)
-        begun = await checks.begin()
-        await checks.run(begun)
-        assert session.asked == session.used == [begun] and session.stored == [["tool", 1]]
-        await checks.run(None)
-        assert len(session.asked) == len(session.stored) == 2, "each call asks anew"
+def count_lists(agent: Agent) -> Callable[[], int]:
+    """Count from now on how often the tools of `it` are listed."""
+    connection = agent.gateway.upstreams.servers["it"].settled_connection
+    assert connection is not None
+    lists: list[float] = []
+    read = connection.list_tools
 
-    anyio.run(body)
+    async def note(*arguments: Any, **options: Any) -> Any:
+        lists.append(time.monotonic())
+        return await read(*arguments, **options)
 
-
-def test_a_list_that_is_older_than_one_read_since_is_asked_for_again(tmp_path: Path) -> None:
-    async def body() -> None:
-        session = Session(tmp_path)
-        checks = DefinitionChecks(session)
-        begun = await checks.begin()
-        async with checks.list_lock:
-            checks.note_list()  # the server said that its tools changed
-        await checks.run(begun)
-        assert session.used == session.asked[1:] and len(session.asked) == 2
-
-    anyio.run(body)
+    connection.list_tools = note  # type: ignore[method-assign]
+    return lambda: len(lists)
 
 
-def test_calls_at_the_same_time_ask_once_and_share_a_check(tmp_path: Path) -> None:
-    async def body() -> None:
-        session = Session(tmp_path)
-        checks = DefinitionChecks(session)
-        first, second = await checks.begin(), await checks.begin()
-        assert first is not None and second is None
-        async with anyio.create_task_group() as group:
-            for begun in (first, second, None, None):
-                group.start_soon(checks.run, begun)
-        assert len(session.used) == 2, "one for the call that asked, one for those that came after it asked"
-
-    anyio.run(body)
-
-
-def test_nothing_is_asked_early_where_the_list_is_not_read_before_calls(tmp_path: Path) -> None:
-    async def body() -> None:
-        session = Session(tmp_path, trust="off")
-        checks = DefinitionChecks(session)
-        assert await checks.begin() is None
-        await checks.run(None)
-        session.settings, session.settled_connection = Settings(home=tmp_path), None
-        assert await checks.begin() is None and not session.asked and not session.used
-
-    anyio.run(body)
-
-
-def test_the_arguments_are_checked_while_the_server_lists_its_tools(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order: list[str] = []
-    check = DefinitionChecks._check
-
-    async def note_check(self: Any, *arguments: Any) -> Any:
-        order.append("begun" if arguments[1] is not None else "not begun")
-        begun = await check(self, *arguments)
-        order.append("listed")
-        return begun
-
-    def note_arguments(*arguments: Any) -> bool:
-        order.append("arguments")
-        return calls.accepts_at_once(*arguments)
-
+def test_calls_use_the_list_of_tools_of_the_last_seconds(start: Start) -> None:
     async def body() -> None:
         async with start({"it": busy()}) as agent:
-            await agent.call("it/echo", text="x")
-            order.clear()
-            await agent.call("it/echo", text="x")
-            assert order[:3] == ["arguments", "begun", "listed"]
+            count = count_lists(agent)
+            for _ in range(10):
+                assert await agent.text("it/echo", text="x") == "x"
+            assert count() == 0
 
-    monkeypatch.setattr(DefinitionChecks, "_check", note_check)
-    monkeypatch.setattr(server, "accepts_at_once", note_arguments)
+    anyio.run(body)
+
+
+def test_calls_at_the_same_time_share_a_list_that_is_due(start: Start, age: float) -> None:
+    async def body() -> None:
+        async with start({"it": busy()}) as agent:
+            count = count_lists(agent)
+            await anyio.sleep(age)
+            async with anyio.create_task_group() as group:
+                for _ in range(10):
+                    group.start_soon(agent.text, "it/echo")
+            assert count() == 1
+
+    anyio.run(body)
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_tool_that_changed_is_not_called(announced: bool, start: Start, age: float) -> None:
+    async def body() -> None:
+        async with start({"it": busy()}) as agent:
+            assert not (await agent.call("it/changing")).is_error
+            await agent.call("it/change", quiet=not announced)
+            await anyio.sleep(0.1 if announced else age)
+            answer = await agent.call("it/changing")
+            assert answer.is_error and "toolscout approve" in answer.content[0].text
+            described = await agent.use("describe_tools", ids=["it/changing"])
+            assert described.is_error and "Version" not in described.content[0].text
+            assert await agent.text("it/echo", text="the others go on") == "the others go on"
+
+    anyio.run(body)
+
+
+@pytest.mark.parametrize("failing", ["fail", "refuse"])
+def test_a_tool_that_changed_is_not_called_after_an_error(failing: str, start: Start) -> None:
+    async def body() -> None:
+        async with start({"it": busy()}) as agent:
+            await agent.call("it/change", quiet=True)
+            assert (await agent.call(f"it/{failing}")).is_error
+            answer = await agent.call("it/changing")
+            assert answer.is_error and "toolscout approve" in answer.content[0].text
+
+    anyio.run(body)
+
+
+def test_an_agent_reads_of_a_change_soon_after_the_error(start: Start) -> None:
+    async def body() -> None:
+        async with start({"it": busy()}) as agent:
+            await agent.call("it/change", quiet=True)
+            await agent.call("it/fail")
+            with anyio.fail_after(10):
+                while "approve" not in str(await agent.use("describe_tools", ids=["it/changing"])):
+                    await anyio.sleep(0.02)
+
+    anyio.run(body)
+
+
+def test_without_trust_in_definitions_lists_are_read_on_notice_alone(start: Start, age: float) -> None:
+    async def body() -> None:
+        async with start({"it": busy()}, settings={"trust": "off"}) as agent:
+            count = count_lists(agent)
+            await agent.call("it/fail")
+            await anyio.sleep(age)
+            await agent.call("it/echo", text="x")
+            assert count() == 0
+            await agent.call("it/change")
+            await agent.call("it/echo", text="x")
+            assert count() > 0
+
     anyio.run(body)
 
 
@@ -171,16 +154,16 @@ def test_a_call_waits_for_a_journal_that_somebody_writes_to_and_nobody_else_does
 def test_calls_are_in_the_journal_before_their_answers_and_its_log_does_not_grow_for_ever(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolscout_gateway.call_log.THREAD_EVERY", 4)
+    monkeypatch.setattr("toolscout_gateway.calls.router.CALLS_PER_CHECKPOINT", 4)
     threads: list[bool] = []
 
     async def body() -> None:
         async with start({"it": busy()}) as agent:
-            host = agent.gateway.upstreams
-            run, write = host.run_in_thread, agent.gateway.call_log._write
+            host = agent.gateway.upstreams.host
+            run, write = host.run_in_thread, agent.gateway.router._append_call
 
             async def note(function: Any, *arguments: Any, **options: Any) -> Any:
-                threads.append(getattr(function, "func", None) == write)
+                threads.append(function == write)
                 return await run(function, *arguments, **options)
 
             monkeypatch.setattr(host, "run_in_thread", note)

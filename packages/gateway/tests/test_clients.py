@@ -16,7 +16,7 @@ import pytest
 from homes_in_postgres import find_place
 from tests_cli import run
 from toolscout.home.access.profiles import PROFILE_FILE
-from toolscout.home.database.documents import write_document
+from toolscout.home.database import open_home
 from toolscout_gateway.commands.client_entries import CLIENTS
 from toolscout_gateway.text import INSTRUCTIONS, META_TOOLS
 
@@ -37,7 +37,7 @@ HEADINGS = {
     "Pydantic AI": "pydantic-ai",
     "LangGraph": "langgraph",
 }
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
+FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.S | re.M)
 
 
 def read_blocks() -> dict[str, list[tuple[str, str]]]:
@@ -52,7 +52,12 @@ def read_blocks() -> dict[str, list[tuple[str, str]]]:
 
 
 BLOCKS = read_blocks()
-SHOWN = [(client, text) for client, blocks in BLOCKS.items() for kind, text in blocks if kind in ("json", "toml")]
+SHOWN = [
+    (client, text)
+    for client, blocks in BLOCKS.items()
+    for kind, text in blocks
+    if kind in ("json", "toml") or text.startswith("{")
+]
 
 
 def check_entry(client: str, text: str, folder: Path) -> None:
@@ -87,7 +92,8 @@ def write_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "policy é.toml").write_text('default = "ann"\n[[caller]]\nname = "ann"\nallow = ["**"]\n')
     (folder / "home").mkdir()
-    write_document(find_place(folder / "home"), PROFILE_FILE, b'[[profile]]\nname = "billing"\nallow = ["**"]\n')
+    profile = b'[[profile]]\nname = "billing"\nallow = ["**"]\n'
+    open_home(find_place(folder / "home")).write_document(PROFILE_FILE, profile)
 
 
 OPTIONS = {

@@ -24,7 +24,7 @@ import pytest
 from toolscout.errors import Unavailable
 from toolscout.sources.sandbox.bubblewrap import find_bubblewrap
 from toolscout_gateway.sandbox import child, runner
-from toolscout_gateway.sandbox.runner import Limits, Outcome, Worker
+from toolscout_gateway.sandbox.runner import Outcome, ProgramLimits, Worker
 
 ISOLATIONS = ("bubblewrap", "landlock")
 PRELUDE = """
@@ -124,7 +124,7 @@ ATTEMPTS = {
 
 
 REFUSALS = {"PermissionError", "ModuleNotFoundError", "OSError", "RuntimeError", "ValueError", "nothing"}
-NO_LIMITS = Limits()
+NO_LIMITS = ProgramLimits()
 
 
 def write_program(bodies: dict[str, str]) -> str:
@@ -150,7 +150,7 @@ def require_isolation(isolation: str) -> None:
 
 
 async def run_worker(
-    code: str, isolation: str, limits: Limits = NO_LIMITS, program: Path | None = None
+    code: str, isolation: str, limits: ProgramLimits = NO_LIMITS, program: Path | None = None
 ) -> tuple[Outcome, list[str]]:
     """Run a program in a process of its own. Returns also the ids that it called."""
     require_isolation(isolation)
@@ -234,14 +234,14 @@ def test_an_attempt_ends_the_program_and_the_agent_reads_why(
 ) -> None:
     monkeypatch.setattr(runner, "MAX_CALLS", 100)
     code, sentence = FATAL[name]
-    limits = Limits(seconds=45, cpu_s=1, memory_bytes=256 * 2**20, output_bytes=100_000)
+    limits = ProgramLimits(seconds=45, cpu_s=1, memory_bytes=256 * 2**20, output_bytes=100_000)
     outcome, calls = run_program(f"call('mark')\n{code}", isolation, limits)
     assert calls[0] == "mark" and sentence in outcome.error, outcome.error
     assert len(outcome.output) <= 100_000 and len(outcome.error) < 1_200
 
 
 def test_a_program_that_waits_too_long_is_stopped() -> None:
-    outcome, calls = run_program("call('mark')\nimport time\ntime.sleep(600)", "landlock", Limits(seconds=0.5))
+    outcome, calls = run_program("call('mark')\nimport time\ntime.sleep(600)", "landlock", ProgramLimits(seconds=0.5))
     assert outcome.error == "the program was stopped after 0.5 s; its last call was in line 1: do less at once"
     assert calls == ["mark"]
 
@@ -345,11 +345,11 @@ def test_each_layer_holds_the_files_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "limits"),
     [
-        ("call('mark')\nx = bytearray(3 * 10**8)", Limits(memory_bytes=2**30)),
-        ("call('mark')\nfor _ in range(200): print('x' * 1000)", Limits(output_bytes=10**6)),
+        ("call('mark')\nx = bytearray(3 * 10**8)", ProgramLimits(memory_bytes=2**30)),
+        ("call('mark')\nfor _ in range(200): print('x' * 1000)", ProgramLimits(output_bytes=10**6)),
     ],
 )
-def test_a_program_passes_where_its_limit_is_higher(code: str, limits: Limits) -> None:
+def test_a_program_passes_where_its_limit_is_higher(code: str, limits: ProgramLimits) -> None:
     outcome, _ = run_program(code, "landlock", limits)
     assert outcome.error == ""
 

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.tests.conftest import Agent, Start, busy, raw
 from gateway.tests.test_gateway import run
-from toolscout_gateway.upstream import RELIST_PAUSE_S
+from toolscout_gateway.sessions.upstream import RELIST_PAUSE_S
 
 pytestmark = pytest.mark.net
 
@@ -76,7 +76,7 @@ def test_calls_in_flight_all_get_an_answer_when_their_server_dies(start: Start) 
             for _ in range(10):
                 group.start_soon(one)
             with anyio.fail_after(60):
-                while len(agent.gateway.upstreams.relay._under_way["bad"]) < 10:
+                while len(agent.gateway.upstreams.host.relay._under_way["bad"]) < 10:
                     await anyio.sleep(0.02)
             await agent.call("bad/die")
         assert len(answers) == 10 and all(answer.is_error for answer in answers)
@@ -148,22 +148,10 @@ def test_a_changed_tool_is_not_called_under_its_old_definition(start: Start) -> 
     run(start, body, {"bad": busy()}, settings={"trust": "pin"})
 
 
-def test_a_tool_that_changes_without_a_word_is_not_called(start: Start) -> None:
-    async def body(agent: Agent) -> None:
-        assert not (await agent.call("bad/changing")).is_error
-        await agent.call("bad/change", quiet=True)
-        answer = await agent.call("bad/changing")
-        assert answer.is_error and "toolscout approve" in answer.content[0].text
-        assert await agent.text("bad/echo", text="the others go on") == "the others go on"
-        described = await agent.use("describe_tools", ids=["bad/changing"])
-        assert described.is_error and "Version" not in described.content[0].text
-
-    run(start, body, {"bad": busy()})
-
-
 def test_a_server_that_no_longer_lists_its_tools_is_named_and_not_called(start: Start) -> None:
     async def body(agent: Agent) -> None:
         await agent.call("bad/change", quiet=True, mute=True)
+        await agent.call("bad/fail")
         assert "server 'bad' did not list its tools" in await agent.text("bad/echo", text="x")
         await others_are_served(agent)
 

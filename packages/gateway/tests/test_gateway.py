@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -166,16 +167,16 @@ def test_two_servers_may_have_tools_of_one_name(start: Start) -> None:
     run(start, body, {"a": busy(), "b": busy()})
 
 
-def test_an_agent_gets_weak_hits_where_a_person_gets_none(start: Start) -> None:
+def test_an_agent_reads_that_hits_are_of_low_confidence(start: Start) -> None:
     chat = "write a poem about the sea in spring"
 
     async def body(agent: Agent) -> None:
         plain = agent.gateway.scout.search(chat)
-        assert (plain.answer, plain.hits) == ("no_tool_needed", ()) and plain.weak
+        assert plain.is_doubtful
         answer = await agent.use("search_tools", queries=[chat])
         [found] = answer.structured_content["results"]
         assert (found["answer"], found["low_confidence"]) == ("tools", True)
-        assert [tool["id"] for tool in found["tools"]] == [hit.id for hit in plain.weak]
+        assert [tool["id"] for tool in found["tools"]] == list(plain.ids)
         assert "low confidence: none of these tools seems to fit" in answer.content[0].text
         assert "no tool needed" not in answer.content[0].text
         [sure] = (await agent.search("give back the text it is given"))["results"]
@@ -194,7 +195,7 @@ def test_no_tool_fits_is_an_answer_with_a_reason(start: Start) -> None:
 
 
 def test_while_a_server_starts_the_search_says_so(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolscout_gateway.upstreams.FIRST_SEARCH_WAIT_S", 0.1)
+    monkeypatch.setattr("toolscout_gateway.sessions.upstreams.FIRST_SEARCH_WAIT_S", 0.1)
 
     async def body(agent: Agent) -> None:
         notes = (await agent.search("anything"))["notes"]
@@ -248,7 +249,7 @@ def test_a_gateway_never_starts_itself(start: Start, entry: dict[str, Any]) -> N
 def test_an_entry_that_only_mentions_a_gateway_is_started() -> None:
     from pathlib import Path
 
-    from toolscout_gateway.lifecycle import runs_gateway
+    from toolscout_gateway.sessions.host import runs_gateway
 
     for entry in ({"command": "api", "args": ["gateway"]}, {"command": "x", "args": ["gateway", "toolscout"]}):
         assert not runs_gateway(parse_server("x", entry, Path("mcp.json")))
@@ -289,6 +290,44 @@ def test_a_caller_of_limited_sight_does_not_learn_the_names_of_servers(start: St
 # --- what is not MCP --------------------------------------------------------------------------------------------------
 
 
+def test_the_search_tool_names_what_is_behind_it_and_keeps_its_text(start: Start, home: str) -> None:
+    with Scout(home) as scout:
+        scout.add([{"name": "fly", "description": "Book.", "inputSchema": {"type": "object"}}], name="library")
+
+    async def body(agent: Agent) -> None:
+        first = (await agent.client.list_tools()).tools[0].description
+        assert first.endswith(" Has tools of: a.")
+        agent.gateway.scout.remove(["a"])
+        assert (await agent.client.list_tools(cache_mode="bypass")).tools[0].description == first
+
+    run(start, body, {"a": busy(), **{f"server-{number:02}": raw("die-start") for number in range(2)}})
+
+
+def test_a_client_that_asks_at_once_reads_the_names_of_servers_that_are_starting(start: Start) -> None:
+    async def body(agent: Agent) -> None:
+        assert (await agent.client.list_tools()).tools[0].description.endswith(" Has tools of: a.")
+
+    run(start, body, {"a": busy()}, settle=False)
+    run(start, body, {"a": busy()}, settle=False)  # with a catalogue of the run before
+
+
+def test_tools_that_can_be_called_come_before_those_that_can_only_be_read_about(start: Start) -> None:
+    schemas = [
+        {"name": f"echo_{number}", "description": "Echo a text back.", "inputSchema": {"type": "object"}}
+        for number in range(8)
+    ]
+    schemas.append({"name": "fly", "description": "Book a flight to a city.", "inputSchema": {"type": "object"}})
+
+    async def body(agent: Agent) -> None:
+        agent.gateway.scout.add(schemas, name="library")
+        tools = (await agent.search("echo a text back"))["results"][0]["tools"]
+        assert tools[0]["id"] == "a/echo"
+        assert all(tool["callable"] for tool in tools)
+        assert (await agent.search("library/fly"))["results"][0]["tools"][0]["id"] == "library/fly"
+
+    run(start, body, {"a": busy()})
+
+
 def test_what_cannot_be_called_says_so(start: Start, home: str) -> None:
     async def body(agent: Agent) -> None:
         tool = next(tool for tool in toy_tools() if not tool.callable)
@@ -323,6 +362,24 @@ def test_python_runs_only_if_it_was_allowed(start: Start, home: str) -> None:
         scout.add("py:textwrap:TextWrapper")
     run(start, refused)
     run(start, allowed, allow_python=True)
+
+
+def test_a_document_cannot_name_a_function_to_run(start: Start, home: str, tmp_path: Path) -> None:
+    function = {"module": "os", "qualname": "getcwd"}
+    (tmp_path / "data").mkdir()
+    line = {"_id": "here", "title": "here", "text": "The working folder.", "metadata": function}
+    (tmp_path / "data" / "corpus.jsonl").write_text(json.dumps(line))
+    (tmp_path / "tools.json").write_text(json.dumps([{"name": "here", "description": "The same.", **function}]))
+
+    async def body(agent: Agent) -> None:
+        for tool in ("data/here", "tools/here"):
+            answer = await agent.call(tool)
+            assert answer.is_error and str(Path.cwd()) not in answer.content[0].text
+
+    with Scout(home) as scout:
+        scout.add(tmp_path / "data")
+        scout.add(tmp_path / "tools.json")
+    run(start, body, allow_python=True)
 
 
 def test_a_function_that_never_ends_is_given_up(start: Start, home: str) -> None:

@@ -12,8 +12,8 @@ from mcp_types import CallToolResult, ElicitResult, TextContent
 
 from toolscout.errors import StoreError
 from toolscout.trust.policy import Caller
-from toolscout_gateway import handover
-from toolscout_gateway.handover import Handover
+from toolscout_gateway.sessions import handover
+from toolscout_gateway.sessions.handover import Handover
 
 ANSWER = ElicitResult(action="accept", content={})
 DONE = CallToolResult(content=[TextContent(type="text", text="done")])

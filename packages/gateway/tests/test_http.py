@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from click.testing import Result
 
 from gateway.tests.conftest import busy, raw
 from homes_in_postgres import name_home
+from ports import find_free_port
 from tests_cli import run
 from toolscout.scout import Scout
 from toolscout.trust.policy import hashed_key
@@ -56,9 +56,7 @@ class Service:
     """A gateway that serves HTTP."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = find_free_port()
         self.home = folder / "home"
         self.url = f"http://127.0.0.1:{port}/mcp"
         line = command(folder, "--http", "--port", str(port), *options)
@@ -128,6 +126,8 @@ def test_over_http_pages_and_names_of_others_are_refused(service: Service) -> No
     assert hello(service.url, **key, host="evil.example").status_code == 421
     assert hello(service.url, **key, origin="http://evil.example").status_code == 403
     assert hello(service.url, **key, origin=service.url.removesuffix("/mcp")).status_code == 200
+    assert hello(service.url, **key, origin="http://127.0.0.1:1").status_code == 403, "another program's page"
+    assert hello(service.url, **key, host="127.0.0.1:99999", origin="http://evil:99999").status_code == 403
 
 
 @pytest.mark.slow
@@ -174,7 +174,7 @@ def test_without_a_policy_it_listens_to_this_machine_alone(tmp_path: Path) -> No
 
 def test_a_key_that_is_nobodys_is_refused_over_stdio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLSCOUT_KEY", "x")
-    assert "toolscout: expected a valid key" in refuse(command(tmp_path, "--policy", policy(tmp_path))).stderr
+    assert "error: expected a valid key" in refuse(command(tmp_path, "--policy", policy(tmp_path))).stderr
 
 
 def test_a_client_of_another_maker_speaks_to_it_over_stdio(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from homes_in_postgres import find_place, name_home
 from servers.oauth import Bank, Browser, Issuer
 from toolscout.errors import ConfigError, Denied, StoreError
 from toolscout.home.access.vault import Vault
-from toolscout.location import local_folder
+from toolscout.location import local_folder, parse_home
 from toolscout.trust.sealing import SEALING_VARIABLE, Sealer, make_sealing_key
 
 __all__ = ["bank", "issuer", "running", "sealing_key"]  # the fixtures
@@ -154,9 +154,7 @@ def read_everything(home: Any, folder: Path) -> bytes:
     """Every byte that a gateway wrote: the files of its folders, and the rows of its database."""
     contents = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
     if not isinstance(home, (str, Path)) or str(home).startswith("postgresql"):
-        from toolscout_postgres.address import Address
-
-        address = home if isinstance(home, Address) else Address.parse(str(home))
+        address: Any = parse_home(str(home)) if isinstance(home, (str, Path)) else home
         names = [name for (name,) in address.open_files().ask("SELECT name FROM documents ORDER BY name")]
         contents += [address.read_document(name) for name in names]
     return b"\n".join(contents)
@@ -282,7 +280,7 @@ def test_a_policy_that_appears_ends_the_session_of_the_owner(issuer: Issuer, ban
             assert await agent.text("bank/whoami") == "owner@upstream "
             write_policy(tmp_path)
             policies.refresh(lambda text: None)
-            agent.gateway.credential = KEYS["ann"]
+            agent.gateway.permissions.credential = KEYS["ann"]
             assert "owner@upstream" not in await agent.text("bank/whoami")
             answer = await agent.text("bank/whoami")
             assert "wants you to sign in" in answer

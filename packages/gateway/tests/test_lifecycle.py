@@ -14,18 +14,18 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
-import toolscout_gateway.upstreams as upstreams
+import toolscout_gateway.sessions.upstreams as upstreams
 from gateway.tests.conftest import Agent, Start, busy, raw
 from gateway.tests.test_gateway import run
 from postgres_server import PostgresServer, describe
 from toolscout.cli.main import COMMANDS, program
 from toolscout.errors import Denied
 from toolscout.home.access.live_policy import POLICY_FILE, LivePolicies
-from toolscout.home.database.documents import close_documents, write_document
+from toolscout.home.database import open_home
 from toolscout.location import local_folder
 from toolscout.scout import Scout
 from toolscout.trust.policy import hashed_key
-from toolscout_gateway.lifecycle import MAX_FAILED_CALLS, Breaker
+from toolscout_gateway.sessions.upstream import MAX_FAILED_CALLS, Breaker
 
 pytestmark = pytest.mark.net
 
@@ -51,7 +51,7 @@ def test_a_listed_server_starts_at_its_first_call_and_lists_its_tools_again(star
     async def first(agent: Agent) -> None:
         await planned(agent, 3)
         assert set(states(agent).values()) == {"ok"}
-        await until(lambda: agent.gateway.upstreams.listed._is_written)
+        await until(lambda: agent.gateway.upstreams.host.listed._is_written)
 
     async def second(agent: Agent) -> None:
         await planned(agent, 3)
@@ -71,7 +71,7 @@ def test_a_listed_server_that_comes_back_with_other_definitions_waits_for_approv
 
     async def first(agent: Agent) -> None:
         assert not (await agent.call("a/read_invoice_0")).is_error
-        await until(lambda: agent.gateway.upstreams.listed._is_written)
+        await until(lambda: agent.gateway.upstreams.host.listed._is_written)
 
     async def second(agent: Agent) -> None:
         answer = await agent.call("a/read_invoice_0")
@@ -84,7 +84,7 @@ def test_a_listed_server_that_comes_back_with_other_definitions_waits_for_approv
 
 def test_a_listed_server_with_another_entry_is_listed_at_once(start: Start) -> None:
     async def first(agent: Agent) -> None:
-        await until(lambda: agent.gateway.upstreams.listed._is_written)
+        await until(lambda: agent.gateway.upstreams.host.listed._is_written)
 
     async def second(agent: Agent) -> None:
         await until(lambda: states(agent) == {"a": "ok"})
@@ -98,7 +98,7 @@ def test_a_server_that_nobody_uses_is_stopped_and_started_again_when_it_is_calle
     async def body(agent: Agent) -> None:
         pid = await agent.text("a/pid")
         await until(lambda: states(agent) == {"a": "idle"})
-        assert agent.gateway.upstreams.slots.held == {}
+        assert agent.gateway.upstreams.host.slots.held == {}
         assert await agent.text("a/pid") != pid
         assert await agent.text("a/wait", seconds=1.2) == "done"  # longer than the idle time
 
@@ -108,7 +108,7 @@ def test_a_server_that_nobody_uses_is_stopped_and_started_again_when_it_is_calle
 def test_no_more_servers_run_than_the_cap_and_every_one_is_served(start: Start) -> None:
     async def body(agent: Agent) -> None:
         await planned(agent, 3)
-        slots, most = agent.gateway.upstreams.slots, 0
+        slots, most = agent.gateway.upstreams.host.slots, 0
         await until(lambda: all(server.is_listed for server in agent.gateway.upstreams.servers.values()))
         for name in "abcabc":
             assert await agent.text(f"{name}/echo", text=name) == name
@@ -280,7 +280,7 @@ def test_a_new_key_opens_the_gateway_and_a_removed_one_no_longer_does(start: Sta
 def test_a_gateway_outlives_the_database_of_its_home(start: Start, tmp_path: Path, own_server: PostgresServer) -> None:
     address = own_server.new_home()
     with Scout(describe(address)):
-        write_document(address, POLICY_FILE, policy_of("a/*").encode())
+        open_home(address).write_document(POLICY_FILE, policy_of("a/*").encode())
     policies = LivePolicies(local_folder(address) / POLICY_FILE, is_required=False, home=address)
 
     async def body(agent: Agent) -> None:
@@ -293,7 +293,7 @@ def test_a_gateway_outlives_the_database_of_its_home(start: Start, tmp_path: Pat
         (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"a": busy(), "new": busy()}}))
         assert set(agent.gateway.upstreams.servers) == {"a"}
         own_server.start()
-        write_document(address, POLICY_FILE, policy_of("new/*", "a/pid").encode())
+        open_home(address).write_document(POLICY_FILE, policy_of("new/*", "a/pid").encode())
         await until(lambda: states(agent) == {"a": "ok", "new": "ok"})
         assert await agent.text("a/pid") == pid, "its session went on"
         with anyio.fail_after(10):
@@ -304,7 +304,7 @@ def test_a_gateway_outlives_the_database_of_its_home(start: Start, tmp_path: Pat
         assert "the home can be read again" in agent.said
 
     run(start, body, {"a": busy()}, policies=policies, home=describe(address))
-    close_documents(address)
+    open_home(address).close()
 
 
 def test_a_server_that_hangs_is_left_alone_after_some_calls_and_tried_again(start: Start) -> None:
@@ -385,7 +385,7 @@ def test_a_search_ends_with_the_time_limit_of_a_call(start: Start, monkeypatch: 
 
 def test_a_breaker_lets_one_trial_through_after_each_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr("toolscout_gateway.lifecycle.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("toolscout_gateway.sessions.upstream.time.monotonic", lambda: clock[0])
     breaker = Breaker()
     for _ in range(MAX_FAILED_CALLS):
         assert breaker.check() == 0
@@ -411,7 +411,7 @@ def test_refusals_of_one_server_are_told_one_a_second(monkeypatch: pytest.Monkey
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    monkeypatch.setattr("toolscout_gateway.lifecycle.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("toolscout_gateway.sessions.upstream.time.monotonic", lambda: clock[0])
     monkeypatch.setattr(anyio, "sleep", sleep)
 
     async def refuse(breaker: Breaker, at: float) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,10 @@ from toolscout.scout import Scout
 from toolscout.sources import Reading
 from toolscout.trust.policy import Caller, Rules
 from toolscout.types import Tool
-from toolscout_gateway import Gateway
+from toolscout_gateway import Gateway, tools
+from toolscout_gateway.calls import router
+from toolscout_gateway.calls.arguments import Validators
+from toolscout_gateway.calls.repairs import read_request
 
 HOSTILE = str(Path(__file__).parents[3] / "tests" / "servers" / "hostile.py")
 
@@ -27,10 +32,13 @@ def hostile(way: str) -> dict[str, Any]:
 
 
 @pytest.mark.net
-def test_a_tool_that_changed_back_is_callable_at_the_next_call(start: Start) -> None:
+def test_a_tool_that_changed_back_is_callable_when_its_list_was_read_again(start: Start) -> None:
     async def body(agent: Agent) -> None:
+        upstream = agent.gateway.upstreams.servers["bad"]
+        upstream.doubt_list()
         first = await agent.call("bad/go")  # the second list of the session has another definition, the third the first
         assert first.is_error and "toolscout approve" in first.content[0].text
+        upstream.doubt_list()
         assert await agent.text("bad/go") == "done"
 
     run(start, body, {"bad": hostile("changes-back")})
@@ -57,21 +65,21 @@ def test_a_list_that_another_process_brought_in_is_compared_with_the_session(sta
 @pytest.mark.net
 def test_a_query_that_is_too_long_is_refused_in_a_sentence(start: Start) -> None:
     async def body(agent: Agent) -> None:
-        answer = await agent.use("search_tools", queries=["x" * 101])
-        assert answer.is_error and "at most 100 characters, found 101" in answer.content[0].text
-        assert not (await agent.use("search_tools", queries=["x" * 100])).is_error
+        answer = await agent.use("search_tools", queries=["x" * 4_001])
+        assert answer.is_error and "at most 4,000 characters, found 4,001" in answer.content[0].text
+        assert not (await agent.use("search_tools", queries=["x" * 4_000])).is_error
 
-    run(start, body, {}, settings={"gateway_query_chars": 100})
+    run(start, body, {})
 
 
 @pytest.mark.net
 def test_arguments_that_are_too_large_are_refused_in_a_sentence(start: Start) -> None:
     async def body(agent: Agent) -> None:
-        said = await agent.text("a/echo", text="x" * 10_000)
-        assert "expected arguments of at most 10,000 bytes, found 10," in said
+        said = await agent.text("a/echo", text="x" * 1_000_000)
+        assert "expected arguments of at most 1,000,000 bytes, found 1,000," in said
         assert await agent.text("a/echo", text="x" * 9_000) == "x" * 9_000
 
-    run(start, body, {"a": busy()}, settings={"gateway_argument_bytes": 10_000})
+    run(start, body, {"a": busy()})
 
 
 @pytest.mark.net
@@ -153,3 +161,78 @@ def test_the_door_over_http_bounds_the_body_of_a_request() -> None:
     from mcp.server.streamable_http_manager import DEFAULT_MAX_REQUEST_BODY_SIZE
 
     assert DEFAULT_MAX_REQUEST_BODY_SIZE <= 16 * 2**20  # the SDK's door, which the gateway leaves as it is
+
+
+@pytest.mark.net
+def test_a_long_id_that_is_none_is_not_recorded_nor_a_part_of_it(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have half of a secret at its end, which nobody would recognise."""
+    read: list[int] = []
+    redact = router.redact
+    monkeypatch.setattr(router, "redact", lambda text: read.append(len(text)) or redact(text))
+    key = "ghp_" + "a1B2" * 9
+
+    async def body(agent: Agent) -> None:
+        for id in ("x://" + "a." * 15_000, f"{'x' * 480} {key}", f"x/{key}", "x/no"):
+            assert (await agent.call(id)).is_error
+        assert [event["tool"] for event in agent.events("call")] == ["***", "***", "x/***", "x/no"]
+        assert read == [len(key) + 2, 4]
+
+    run(start, body, {"it": busy()})
+
+
+def test_many_unknown_names_of_a_meta_tool_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise AssertionError("it was compared")
+
+    validators = Validators()
+    given = {"id": "a/b", **{f"n{number}": number for number in range(50)}}
+    arguments, _, faults = read_request(validators, "call_tool", given)
+    assert len(arguments["arguments"]) == 50 and not faults
+    monkeypatch.setattr(validators, "explain_faults", fail)
+    _, _, faults = read_request(validators, "call_tool", {**given, "more": 1})
+    assert faults == ["expected the arguments of call_tool, found 51 unknown names"]
+
+
+def test_no_argument_of_a_meta_tool_is_repaired_while_the_event_loop_waits(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text that has to be read as arguments took 19 s in the event loop, in which everybody else waited."""
+    threads: list[int] = []
+
+    def read(*given: Any) -> Any:
+        threads.append(threading.get_ident())
+        return read_request(*given)
+
+    monkeypatch.setattr(tools, "read_request", read)
+
+    async def body(agent: Agent) -> None:
+        result = await agent.use("call_tool", id="it/echo", arguments=json.dumps({"text": "y" * 5_000}))
+        assert "'arguments'" in result.content[-1].text and "was read as" in result.content[-1].text
+        assert threads and threading.get_ident() not in threads
+        threads.clear()
+        result = await agent.use("call_tool", id="it/echo", arguments="{" * 1_000_001)
+        assert result.is_error and "at most 1,000,000 bytes" in result.content[0].text and not threads
+
+    run(start, body, {"it": busy()})
+
+
+def test_a_long_text_is_read_as_json_and_not_as_python() -> None:
+    """Python's own parser lets no other thread run: a megabyte takes it seconds."""
+    for items, is_read in ((1_000, True), (9_000, False)):
+        text = repr({"a": [1] * items})
+        arguments, _, faults = read_request(Validators(), "call_tool", {"id": "a/b", "arguments": text})
+        assert (arguments["arguments"] == {"a": [1] * items}) == is_read == (not faults)
+        arguments, _, faults = read_request(
+            Validators(), "call_tool", {"id": "a/b", "arguments": text.replace("'", '"')}
+        )
+        assert arguments["arguments"] == {"a": [1] * items} and not faults
+
+
+def test_a_text_of_a_hundred_thousand_characters_is_not_read_as_a_value() -> None:
+    """JSON's parser and the split of a list let no other thread run: a megabyte held all callers for a second."""
+    for count, is_read in ((100, True), (110_000, False)):
+        given = {"id": "a/b", "arguments": json.dumps({"a": "x" * count})}
+        assert (read_request(Validators(), "call_tool", given)[0] != given) == is_read
+        given = {"ids": "a/b," * 2 + "," * count}
+        arguments, _, _ = read_request(Validators(), "describe_tools", given)
+        assert isinstance(arguments["ids"], list) == is_read

@@ -170,7 +170,8 @@ class Asker:
         try:
             result = await self.send(client, *case)
         except MCPError as error:
-            return f"error {error.code} {error.message} {json.dumps(error.data, sort_keys=True)}"
+            words = "" if case[2] == "no-such-prompt" else error.message  # the gateway says what may be meant
+            return f"error {error.code} {words} {json.dumps(error.data, sort_keys=True)}"
         if isinstance(result, list):
             shown = json.dumps([item.model_dump(mode="json", by_alias=True, exclude_none=True) for item in result])
         else:
@@ -250,9 +251,9 @@ async def serve_http(agent: Any) -> AsyncIterator[str]:
     """Serve a gateway over HTTP. Yields its address."""
     import uvicorn
 
-    from toolscout_gateway.http import app
+    from toolscout_gateway.access.http import app
 
-    application = app(agent.gateway.server, agent.gateway.policies, ["127.0.0.1"])
+    application = app(agent.gateway.server, agent.gateway.permissions.policies, ["127.0.0.1"])
     server = uvicorn.Server(uvicorn.Config(application, port=0, log_level="error", lifespan="on"))
     async with anyio.create_task_group() as group:
         group.start_soon(server.serve)

@@ -17,7 +17,7 @@ from gateway.tests.test_gateway import run
 from toolscout.errors import UserError
 from toolscout.scout import Scout
 from toolscout.types import Tool
-from toolscout_gateway.openapi import MAX_RESPONSE_BYTES, build_request
+from toolscout_gateway.calls.openapi import MAX_RESPONSE_BYTES, build_request
 
 pytestmark = pytest.mark.net
 
@@ -212,6 +212,26 @@ def test_an_operation_is_called(start: Start, api: object, monkeypatch: pytest.M
         assert "secret" not in json.dumps(agent.events("call"))
 
     run(start, body)
+
+
+def test_a_pinned_tool_has_names_that_providers_accept_and_is_called_by_its_own(
+    start: Start, api: object, tmp_path: Path, home: str
+) -> None:
+    document = json.loads((tmp_path / "pets.json").read_text())
+    document["paths"]["/empty"]["get"]["parameters"] = [{"name": "filter[name]", "in": "query", "schema": {}}]
+    document["paths"]["/pets/{id}"]["get"] = document["paths"].pop("/empty")["get"] | {"operationId": "find"}
+    (tmp_path / "pets.json").write_text(json.dumps(document))
+    with Scout(home) as scout:
+        scout.add(tmp_path / "pets.json")
+
+    async def body(agent: Agent) -> None:
+        [listed] = [tool for tool in (await agent.client.list_tools()).tools if tool.name == "pets_find"]
+        [name, _] = sorted(listed.input_schema["properties"])
+        assert name.startswith("filter_name_")
+        answer = await agent.use("pets_find", **{name: "Rex", "id": "7"})
+        assert answer.structured_content["body"]["query"] == [["filter[name]", "Rex"]]
+
+    run(start, body, pins=("pets/find",))
 
 
 def test_answers_of_every_kind_come_through(start: Start, api: object) -> None:

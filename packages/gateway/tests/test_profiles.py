@@ -20,13 +20,12 @@ from test_access_properties import crowded, policies
 from tests_cli import run as run_program
 from toolscout.errors import ConfigError, NotFound
 from toolscout.home.access.profiles import PROFILE_FILE, Profile, Profiles
-from toolscout.home.database.documents import delete_document, write_document
+from toolscout.home.database import open_home
 from toolscout.scout import Scout
 from toolscout.settings import load_settings
 from toolscout.trust.policy import Caller, Rules
 from toolscout.types import Hints, Tool
 from toolscout_gateway.text import INSTRUCTIONS, META_TOOLS, count_tokens
-from toolscout_postgres.address import Address
 
 __all__ = ["crowded"]  # the fixture
 pytestmark = pytest.mark.net
@@ -50,8 +49,8 @@ def write(home: Path | str, text: str = PROFILES) -> Path:
     path = Path(home) / PROFILE_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    if isinstance(place := find_place(path.parent), Address):
-        write_document(place, PROFILE_FILE, text.encode())
+    if not isinstance(place := find_place(path.parent), Path):
+        open_home(place).write_document(PROFILE_FILE, text.encode())
     return path
 
 
@@ -237,12 +236,12 @@ def test_profiles_live_in_the_home_and_are_read_again_while_they_are_used(home: 
     write(tmp_path / "mine", "x = 1")
     refused = run_program("--home", home, "profiles", str(file))
     assert refused.exit_code == 1 and str(file) in refused.output
-    write_document(place, PROFILE_FILE, b"x = 1")  # by an older version, or by hand
+    open_home(place).write_document(PROFILE_FILE, b"x = 1")  # by an older version, or by hand
     profiles.refresh(said.append)
     assert len(profiles.all) == 2 and "the old profiles stay in force" in said[-1]
     with pytest.raises(ConfigError, match="holds no profiles"):
         Profiles(place)
-    delete_document(place, PROFILE_FILE)
+    open_home(place).delete_document(PROFILE_FILE)
     profiles.refresh(said.append)
     profiles.refresh(said.append)
     assert len(profiles.all) == 2 and len(said) == 3 and "is gone" in said[-1]

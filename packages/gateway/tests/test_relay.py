@@ -20,7 +20,7 @@ from mcp_types import ElicitCompleteNotification, ElicitRequestURLParams, Elicit
 from gateway.tests.conftest import SERVERS, Agent, Start, open_agent
 from gateway.tests.test_gateway import run
 from toolscout.trust.policy import Caller
-from toolscout_gateway import relay
+from toolscout_gateway.sessions import relay
 
 pytestmark = pytest.mark.net
 both_ages = pytest.mark.parametrize("server", ["modern", "legacy"])
@@ -93,6 +93,35 @@ def test_a_server_asks_the_user_and_gets_the_answer(gate: Gate, server: str, mod
         assert [params.message for params in user.asked] == [f"[{server}] Name 0?", f"[{server}] Name 1?"]
         assert user.asked[0].requested_schema["required"] == ["name"]
         assert [(event["tool"], event["ok"]) for event in agent.events("call")] == [(f"{server}/ask", True)]
+
+    gate.run(body)
+
+
+@both_ages
+@both_callers
+def test_a_resource_and_a_prompt_ask_the_user_too(gate: Gate, server: str, mode: str) -> None:
+    async def body(agent: Agent) -> None:
+        user = User("Ann", "Bob")
+        async with user.client(agent, mode) as client:
+            # Both servers of the test have the template; this URI names its server.
+            read = await client.read_resource(f"toolscout://{server}/page%3A%2F%2Fask%2F1")
+            prompt = await client.get_prompt(f"{server}/greet", {"city": "ask"})
+        assert read.contents[0].text == "the text of page://Ann/1"
+        assert prompt.messages[0].content.text == "Hello Bob"
+        assert [params.message for params in user.asked] == [f"[{server}] Name?"] * 2
+
+    gate.run(body)
+
+
+def test_a_resource_that_needs_an_open_page_asks_new_clients_and_tells_old_ones(gate: Gate) -> None:
+    async def body(agent: Agent) -> None:
+        user = User("accept")
+        async with user.client(agent, "auto") as client:
+            read = await client.read_resource("toolscout://legacy/page%3A%2F%2Furl%2F1")
+        assert read.contents[0].text == "the text of page://url/1"
+        assert [(each.message, each.url) for each in user.asked] == [
+            ("[legacy] Sign in first.", "https://example.com/in")
+        ]
 
     gate.run(body)
 
@@ -321,7 +350,7 @@ def named_callers(agent: Agent, rules: dict[str, Any] | None = None) -> Iterator
         return Caller(name, (rules or {}).get(name))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agent.gateway, "get_caller", identify)
+        patch.setattr(agent.gateway.permissions, "get_caller", identify)
         yield
 
 
@@ -339,7 +368,7 @@ def test_no_caller_is_asked_for_another_or_reads_their_log(gate: Gate, mode: str
                 anyio.create_task_group() as group,
             ):
                 group.start_soon(call, first, "legacy/hang")
-                while not agent.gateway.upstreams.relay._under_way["legacy"]:
+                while not agent.gateway.upstreams.host.relay._under_way["legacy"]:
                     await anyio.sleep(0.01)
                 answer = await call(second, "legacy/ask")
                 assert answer.is_error and "Several callers" in answer.content[0].text
@@ -381,7 +410,7 @@ def test_the_open_questions_of_one_person_leave_room_for_others(gate: Gate, monk
     asking = {"id": "legacy/ask", "arguments": {}}
 
     async def body(agent: Agent) -> None:
-        questions = agent.gateway.upstreams.relay._open
+        questions = agent.gateway.upstreams.host.relay._open
         others = {str(number): SimpleNamespace(exchange=SimpleNamespace(caller=Caller("bob"))) for number in range(3)}
         questions.update(others)  # type: ignore[arg-type]
         try:
@@ -416,7 +445,7 @@ def test_resources_are_listed_read_and_linked_under_their_own_uris(gate: Gate, s
             own = [uri for uri in listed if uri.startswith("memo://")]
             assert own == ["memo://notes/1", "memo://notes/2"]
             assert set(listed) - set(own) == {f"toolscout://modern/memo%3A%2F%2Fnotes%2F{n}" for n in (1, 2)}
-            assert listed["memo://notes/1"].icons[0].src == "https://example.com/icon.png"
+            assert listed["memo://notes/1"].icons is None, "as of tools"
             assert listed["memo://notes/2"].meta == {"example.com/a": 1}
             templates = (await client.list_resource_templates()).resource_templates
             assert [item.uri_template for item in templates] == ["page://{book}/{number}"] * 2
@@ -427,12 +456,12 @@ def test_resources_are_listed_read_and_linked_under_their_own_uris(gate: Gate, s
             assert content.text == "the text of page://b/7" and content.meta == {"example.com/b": 2}
             with pytest.raises(MCPError, match="Resource not found: hidden://1"):
                 await client.read_resource("hidden://1")
-            agent.gateway.protocol.offers._links.clear()
+            agent.gateway.offers._links.clear()
             linked = await call(client, f"{server}/links")
             assert linked.content[0].uri == "hidden://1" and linked.content[0].icons
             [content] = (await client.read_resource("hidden://1")).contents
             assert content.text == "the text of hidden://1"
-            agent.gateway.protocol.offers._links.clear()
+            agent.gateway.offers._links.clear()
             with pytest.raises(MCPError) as raised:
                 await client.read_resource(f"toolscout://{other}/nothing%3A%2F%2F1")
             assert raised.value.data == {"uri": "nothing://1"}
@@ -450,7 +479,7 @@ def test_prompts_and_completions_come_from_their_server(gate: Gate, server: str,
         async with Client(agent.gateway.server, mode=mode) as client:
             listed = {prompt.name: prompt for prompt in (await client.list_prompts()).prompts}
             assert set(listed) == {f"{age}/{name}" for age in ("modern", "legacy") for name in ("greet", "team/report")}
-            assert listed[f"{server}/greet"].icons and listed[f"{server}/greet"].title == "Greet"
+            assert listed[f"{server}/greet"].icons is None and listed[f"{server}/greet"].title == "Greet"
             got = await client.get_prompt(f"{server}/greet", {"city": "Oslo"})
             assert [part.content.type for part in got.messages] == ["text", "resource_link"]
             assert got.messages[0].content.text == "Hello Oslo"

@@ -236,6 +236,7 @@ def test_sign_ins_move_with_their_home(tmp_path: Path, sealing_key: str) -> None
     Vault(find_place(source), Sealer([sealing_key])).write(
         "ann", "https://mcp.example.com", {"tokens": {"access_token": "at"}}
     )
+    pytest.importorskip("toolscout_postgres", reason="`toolscout migrate` is in toolscout-postgres")
     moved = run("migrate", name_home(source), name_home(target))
     assert moved.exit_code == 0, moved.output
     assert Vault(find_place(target), Sealer([sealing_key])).holds("ann", "https://mcp.example.com")

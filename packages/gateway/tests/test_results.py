@@ -15,11 +15,18 @@ from gateway.tests.conftest import SERVERS, Agent, Start, busy
 from gateway.tests.test_gateway import limited, run
 from servers.large import make_lines, make_row
 from toolscout.sources.mcp_limits import SPILL
+from toolscout_gateway import result_pages
 from toolscout_gateway.results import DETAIL, HANDLE, LEFT_OUT, Results
 from toolscout_gateway.text import count_tokens
 
 pytestmark = pytest.mark.net
 BUDGET = 2_000
+
+
+@pytest.fixture(autouse=True)
+def search_without_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a search finds is tested here; `attack/test_result_search.py` tests that it ends."""
+    monkeypatch.setattr(result_pages, "MAX_SEARCH_S", 600.0)
 
 
 def large(**changes: Any) -> dict[str, Any]:
@@ -238,7 +245,7 @@ def test_results_are_private_and_gone_after_a_day(start: Start) -> None:
 def test_a_server_cannot_name_a_result_of_others(start: Start) -> None:
     async def body(agent: Agent) -> None:
         answer = await agent.call("a/echo", text="x")
-        spills = agent.gateway.upstreams.spills
+        spills = agent.gateway.upstreams.host.spills
         assert spills.take({"toolscout/spill": "guess"}) is None and spills.take({"toolscout/spill": ["x"]}) is None
         assert answer.content[0].text == "x"
 

@@ -20,8 +20,7 @@ from tests_cli import run as run_cli
 from toolscout.errors import Unavailable
 from toolscout.types import Hints, Tool
 from toolscout_gateway import programs
-from toolscout_gateway.stubs import format_stub
-from toolscout_gateway.text import META_TOOLS, count_tokens
+from toolscout_gateway.text import META_TOOLS, count_tokens, format_stub
 
 pytestmark = pytest.mark.net
 Body = Callable[[Agent], Awaitable[None]]
@@ -197,7 +196,7 @@ def test_the_clock_of_a_program_stands_still_while_the_user_thinks(start: Start)
             async def answer(self, context: Any, params: Any) -> Any:
                 deadlines.extend(
                     scope.deadline
-                    for each in agent.gateway.upstreams.relay._under_way["legacy"]
+                    for each in agent.gateway.upstreams.host.relay._under_way["legacy"]
                     if (scope := each._outer.limit) is not None
                 )
                 return await super().answer(context, params)
@@ -239,17 +238,84 @@ def test_a_program_that_the_caller_gives_up_ends_with_its_calls(start: Start) ->
 
 def test_calls_of_a_program_keep_to_the_rate_of_the_caller(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(agent: Agent) -> None:
-        take, waits = agent.gateway.buckets.take, []
+        take, waits = agent.gateway.permissions.buckets.take, []
 
         def take_slowly(caller: str, cost: float = 1.0) -> float:
             waits.append(0.001 if len(waits) == 2 else take(caller, cost))
             return waits[-1]
 
-        monkeypatch.setattr(agent.gateway.buckets, "take", take_slowly)
+        monkeypatch.setattr(agent.gateway.permissions.buckets, "take", take_slowly)
         assert await run_code(agent, "[call('a/echo', text='x') for _ in range(3)]") == ('["x", "x", "x"]', False)
         assert len(waits) == 5 and waits[2] > 0  # run_code itself, and three calls of which one waited
 
     run(start, body, {"a": busy()}, run_code=True)
+
+
+@pytest.mark.parametrize(("turns", "most"), [(4, 2), (3, 2), (2, 1), (1, 1)])
+def test_one_caller_leaves_turns_to_others_and_callers_are_served_in_turn(turns: int, most: int) -> None:
+    async def body() -> None:
+        shared, begun, may_end = programs.Turns(turns), list[str](), anyio.Event()
+
+        async def hold(caller: str) -> None:
+            async with shared.take(caller):
+                begun.append(caller)
+                await may_end.wait()
+
+        async with anyio.create_task_group() as group:
+            for caller in [*["ann"] * (most + 3), "bob", "cat"]:
+                group.start_soon(hold, caller)
+                await anyio.wait_all_tasks_blocked()
+            assert begun == [*["ann"] * most, "bob", "cat"][:turns]
+            may_end.set()
+        assert len(begun) == most + 5 and begun.index("cat") <= most + 3
+
+    anyio.run(body)
+
+
+def test_a_caller_whose_programs_wait_is_refused_one_more_and_who_gives_up_leaves_the_queue() -> None:
+    async def body() -> None:
+        shared = programs.Turns()
+
+        async def hold() -> None:
+            async with shared.take("ann"):
+                await anyio.sleep_forever()
+
+        async with anyio.create_task_group() as group:
+            for _ in range(programs.MAX_PROGRAMS_OF_CALLER + programs.MAX_WAITING_OF_CALLER):
+                group.start_soon(hold)
+            await anyio.wait_all_tasks_blocked()
+            with pytest.raises(Unavailable, match="8 of your programs wait for their turn, and at most 2 run"):
+                await shared.take("ann").__aenter__()
+            async with shared.take("bob"):
+                pass
+            group.cancel_scope.cancel()
+        async with shared.take("ann"), shared.take("ann"):
+            assert shared._running.total() == 2 and not shared._waiting
+
+    anyio.run(body)
+
+
+def test_programs_of_one_caller_are_refused_when_too_many_wait(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(agent: Agent) -> None:
+        upstream, answers = agent.gateway.upstreams.servers["a"], []
+
+        async def send() -> None:
+            answers.append(await agent.use("run_code", code="call('a/hang')"))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(programs.MAX_PROGRAMS_OF_CALLER + 2):
+                group.start_soon(send)
+            with anyio.fail_after(50):
+                while not answers or upstream.in_flight < programs.MAX_PROGRAMS_OF_CALLER:
+                    await anyio.sleep(0.02)
+            await anyio.sleep(0.2)
+            assert upstream.in_flight == programs.MAX_PROGRAMS_OF_CALLER
+            group.cancel_scope.cancel()
+        [answer] = answers
+        assert answer.is_error and "1 of your programs wait for their turn" in answer.content[0].text
+
+    monkeypatch.setattr(programs, "MAX_WAITING_OF_CALLER", 1)
+    run(start, body, {"a": busy()}, run_code=True, run_code_writes=True)
 
 
 def test_a_process_that_died_while_it_waited_is_replaced(start: Start) -> None:

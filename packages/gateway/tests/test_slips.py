@@ -11,9 +11,11 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from gateway.tests.conftest import SERVERS, Agent, open_agent
-from toolscout_gateway.repairs import repair_request
+from toolscout_gateway.calls.arguments import Validators
+from toolscout_gateway.calls.repairs import repair_request
 
 pytestmark = pytest.mark.net
+VALIDATORS = Validators()
 Row = tuple[Any, ...]
 HOUR, MOVE, SHIP, PAINT, ROWS, MODE = (
     *("one/set_alarm", "one/move_file", "one/ship", "one/paint", "one/query_rows", "one/set-mode"),
@@ -300,7 +302,7 @@ def test_a_name_that_can_mean_one_tool_only_is_taken_and_said(run: Any) -> None:
 
 def test_slips_in_the_arguments_of_the_meta_tools_are_taken_and_said() -> None:
     for name, given, expected in META:
-        arguments, _ = repair_request(name, given)
+        arguments, _ = repair_request(VALIDATORS, name, given)
         assert arguments == expected, (name, given)
 
 
@@ -316,6 +318,6 @@ def test_the_answers_of_the_meta_tools_say_what_was_read(run: Any) -> None:
 
 def test_what_no_meta_tool_can_read_is_answered(run: Any) -> None:
     for name, given in META_REFUSED:
-        assert repair_request(name, given) == (given, []), (name, given)
+        assert repair_request(VALIDATORS, name, given) == (given, []), (name, given)
         answer = run(name, given)
         assert answer.is_error and "expected" in answer.content[0].text, (name, given)

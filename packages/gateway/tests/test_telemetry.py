@@ -79,8 +79,6 @@ def test_one_call_shows_every_stage_and_the_upstream_span_below_the_caller_s_tra
         told = [f"stage {step.stage}" for step in scout.search(QUERY).trace]
     assert search.name == "search" and len(stages) > 3 and sorted(stages) == sorted(told)
     [call] = [span for span in collector.below(answered) if span.name == "call tool"]
-    [listed] = [span for span in collector.below(answered) if span.name == "list tools"]
-    assert listed.start_time_unix_nano < listed.end_time_unix_nano <= call.start_time_unix_nano
     assert call.trace_id.hex() == TRACE
     [upstream] = [span for span in collector.below(call) if span.name == "MCP send tools/call trace"]
     assert called.content[0].text.endswith(f"{TRACE}-{upstream.span_id.hex()}-01")

@@ -21,6 +21,18 @@ def test_a_signature_has_required_parameters_first_and_marks_the_others() -> Non
     assert shown == "a/find(city: string, size?: integer)"
 
 
+def test_a_signature_shows_what_is_behind_references_and_alternatives() -> None:
+    order = {"type": "object", "properties": {"id": {"$ref": "#/$defs/Id"}}, "required": ["id"]}
+    defs = {"O": order, "Id": {"enum": ["a", "b"]}}
+    for schema, shown in (
+        ({"$ref": "#/$defs/O", "$defs": defs}, 'id: "a"|"b"'),
+        ({"anyOf": [{"$ref": "#/$defs/O"}, {"properties": {"n": {}}}], "$defs": defs}, 'id?: "a"|"b", n?: any'),
+        ({"properties": {"o": {"type": "array", "items": {"$ref": "#/$defs/O"}}}, "$defs": defs}, "o?: object[]"),
+        ({"$ref": "#"}, ""),
+    ):
+        assert show.format_signature(Tool(id="a/b", name="b", parameters=schema)) == f"a/b({shown})"
+
+
 @pytest.mark.parametrize(
     ("schema", "text"),
     [
@@ -109,7 +121,7 @@ def test_pins_have_names_that_every_client_takes() -> None:
 
 def test_a_weak_answer_keeps_what_its_reason_says_beside_the_doubt() -> None:
     doubt = "This looks like chat rather than a task for a tool (2 % likely to need one)."
-    search = Search(query="q", answer="no_tool_needed", reason=f"a/b waits for approval. {doubt}", doubt=doubt)
+    search = Search(query="q", kind="no_tool_needed", reason=f"a/b waits for approval. {doubt}", doubt=doubt)
     described = show.describe_outcome(search, is_weak=True)
     assert described["reason"] == f"{show.LOW_CONFIDENCE} a/b waits for approval."
     assert show.describe_outcome(search, is_weak=False)["reason"] == search.reason

@@ -1,7 +1,7 @@
 """One MCP server in front of all tools.
 
-`server` answers the agent. `calls`, `upstream` and `openapi` call tools. `http` serves it over HTTP. `text` formats
-tools and answers.
+`server` puts the parts together. `access` knows the callers, `tools` answers them, `calls` brings calls to servers,
+`sessions` holds the servers, and `text` formats tools and answers.
 """
 
 from toolscout_gateway.options import Options, choose_options

@@ -14,12 +14,11 @@ import msgspec
 
 from toolscout.home.database import now
 from toolscout.trust.private_files import make_private_folder, open_private
+from toolscout_gateway.sessions.upstream import Upstream
+from toolscout_gateway.sessions.upstreams import Upstreams
 from toolscout_gateway.text import clip, make_plain
-from toolscout_gateway.upstream import Upstream
-from toolscout_gateway.upstreams import Upstreams
 
 if TYPE_CHECKING:
-    from mcp.server.transport_security import TransportSecuritySettings
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 __all__ = ["GatewayState", "Health", "HealthRoutes", "ServerState", "describe_states", "read_states"]
@@ -28,7 +27,9 @@ GATEWAYS_FOLDER: Final = "gateways"  # in the home, with a file for each gateway
 STALE_AFTER_S: Final = 10.0  # a gateway writes its file more often
 REWRITE_S: Final = 2.0
 MAX_MESSAGE_CHARS: Final = 300
-CIRCUITS: Final = ("closed", "trial", "open")  # the last of those of all sessions is shown
+MAX_NAMED_SERVERS: Final = 10  # of those that start, and of those that fail; the others are counted
+MAX_REASON_CHARS: Final = 200  # of why a server does not answer
+CIRCUITS: Final = ("closed", "trial", "open")  # from good to bad: of all sessions of a server, the worst is shown
 
 
 class ServerState(msgspec.Struct, frozen=True):
@@ -68,7 +69,15 @@ class ServerState(msgspec.Struct, frozen=True):
 
 
 class GatewayState(msgspec.Struct, frozen=True):
-    """How one gateway is: its process, when it wrote this, its servers, and how many of them may run as processes."""
+    """How one gateway is.
+
+    Attributes:
+        pid: its process.
+        at: when it wrote this, ISO 8601.
+        processes: how many of its servers run as processes now.
+        max_processes: how many may.
+        servers: by name.
+    """
 
     pid: int
     at: str
@@ -82,13 +91,13 @@ class Health:
 
     def __init__(self, upstreams: Upstreams) -> None:
         self._upstreams = upstreams
-        self._path = upstreams.scout.settings.home / GATEWAYS_FOLDER / f"{os.getpid()}.json"
-        self._written_at = float("-inf")
+        self._path = upstreams.host.scout.settings.home / GATEWAYS_FOLDER / f"{os.getpid()}.json"
+        self._written_at = float("-inf")  # monotonic seconds; the file is written again only after a pause
 
     def describe(self) -> GatewayState:
         """Return the state of all servers, by name."""
         servers = sorted(self._upstreams.servers.values(), key=lambda server: server.name)
-        slots = self._upstreams.slots
+        slots = self._upstreams.host.slots
         states = [_describe_server(server) for server in servers]
         return GatewayState(os.getpid(), now(), len(slots.held), slots.limit, states)
 
@@ -184,13 +193,16 @@ def describe_states(upstreams: Upstreams, syncing: Collection[str], *, is_limite
     servers = upstreams.servers.values()
     starting = sorted({server.name for server in servers if server.state == "starting"} | set(syncing))
     failed = sorted((server.name, server.message) for server in servers if server.state == "error")
-    cold = upstreams.count_unlisted()
+    cold = len(upstreams.list_unlisted())
     notes = [f"{cold} of {len(servers)} servers are still starting: try again in 5 s"] if cold else []
     if is_limited:
         notes += [f"{len(starting)} servers are still starting"] if starting and not cold else []
         return notes + ([f"{len(failed)} servers do not answer"] if failed else [])
-    named = [f"server {name!r} is still starting: its newest tools may be missing" for name in starting[:10]]
-    named += [f"server {name!r} does not answer: {clip(make_plain(why), 200)}" for name, why in failed[:10]]
+    named = [
+        f"server {name!r} is still starting: its newest tools may be missing" for name in starting[:MAX_NAMED_SERVERS]
+    ]
+    for name, why in failed[:MAX_NAMED_SERVERS]:
+        named.append(f"server {name!r} does not answer: {clip(make_plain(why), MAX_REASON_CHARS)}")
     unnamed = len(starting) + len(failed) - len(named)
     return notes + named + ([f"and {unnamed} more servers"] if unnamed else [])
 
@@ -208,30 +220,22 @@ def read_states(home: Path) -> Iterator[GatewayState]:
 class HealthRoutes:
     """ASGI middleware that answers `/status` and `/metrics` to operators, and passes everything else on."""
 
-    def __init__(self, inner: ASGIApp, health: Health, caller_key: str, security: TransportSecuritySettings) -> None:
+    def __init__(self, inner: ASGIApp, health: Health, caller_key: str) -> None:
         """Answer before `inner`.
 
         Args:
             inner: the application for everything else.
             health: what is answered.
             caller_key: where the scope of a request holds its caller.
-            security: the host names and origins that requests may name.
         """
-        from mcp.server.transport_security import TransportSecurityMiddleware
-
         self._inner, self._health, self._caller_key = inner, health, caller_key
-        self._security = TransportSecurityMiddleware(security)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        from starlette.requests import Request
         from starlette.responses import JSONResponse, Response
 
         if scope["type"] != "http" or scope["path"] not in ("/status", "/metrics") or scope["method"] != "GET":
             await self._inner(scope, receive, send)
-            return
-        if refusal := await self._security.validate_request(Request(scope, receive)):
-            await refusal(scope, receive, send)
             return
         response: Response
         caller: Any = scope[self._caller_key]
@@ -245,6 +249,7 @@ class HealthRoutes:
         await response(scope, receive, send)
 
     def _answer_metrics(self) -> Any:
+        """Answer with the metrics, or with 501 if the package for them is not installed."""
         from starlette.responses import JSONResponse, Response
 
         try:

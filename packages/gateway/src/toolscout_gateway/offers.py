@@ -1,46 +1,128 @@
 """Lists what servers offer besides tools, and sends a caller's requests for it to the right server.
 
 Callers see resources and prompts of a server if the policy lets them see `SOURCE/resources` and `SOURCE/prompts`, as if
-these were tools that only read.
+these were tools that only read. Their definitions are screened, cleaned and held back until they are approved, as those
+of tools are: to the catalogue, a prompt is a definition with the id `SOURCE/prompt:NAME`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import posixpath
+import re
+import sys
+import time
+import unicodedata
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
-from toolscout.errors import Unavailable, UserError
+from toolscout.errors import Unavailable, UserError, find_close
+from toolscout.home.catalogue.approvals import OFFER
+from toolscout.sources.mcp import PAGE
+from toolscout.trust.injection import find_orders, select_orders
 from toolscout.trust.policy import Caller
 from toolscout.types import Hints, Tool
-from toolscout_gateway.calls import cover_result
+from toolscout_gateway.calls.kinds import cover_result
+from toolscout_gateway.sessions.relay import ask_to_open
+from toolscout_gateway.sessions.upstream import SESSION_END_MESSAGES, call_again_once
+from toolscout_gateway.text import clean_words, clip, make_plain, quote_error
 
 if TYPE_CHECKING:
     from mcp.shared.exceptions import MCPError
+    from mcp.shared.uri_template import UriTemplate
     from mcp_types import ClientRequest, InputRequiredResult, PaginatedRequestParams
 
-    from toolscout.sources.mcp import Connection
-    from toolscout_gateway.exchange import Exchange
+    from toolscout.sources.mcp import McpConnection
+    from toolscout.trust.redaction import Cover
     from toolscout_gateway.lookup import Lookup
-    from toolscout_gateway.upstream import Upstream
-    from toolscout_gateway.upstreams import Upstreams
+    from toolscout_gateway.sessions.exchange import Exchange
+    from toolscout_gateway.sessions.upstream import Upstream
+    from toolscout_gateway.sessions.upstreams import Upstreams
 
-__all__ = ["Offers", "cut_page", "qualify", "qualify_uri", "refuse", "split_qualified"]
+__all__ = [
+    "APART",
+    "Offers",
+    "cut_page",
+    "qualify",
+    "qualify_skill",
+    "qualify_uri",
+    "refuse",
+    "refuse_prompt",
+    "show_page",
+    "split_qualified",
+]
 
 FIRST_LIST_WAIT_S: Final = 4.0  # for a server that does not run when its offers are first asked for
 LIST_TIMEOUT_S: Final = 10.0  # of all pages of one server's list
 MAX_OFFERS: Final = 10_000  # of one kind and one server
 MAX_OFFERS_PER_PAGE: Final = 1_000
 MAX_LINKS: Final = 10_000  # URIs in results whose server is remembered
-QUALIFIED_SCHEME: Final = "toolscout"  # of the URI of a resource that another server has too
+MAX_IDENTITY_CHARS: Final = 4_096  # of a URI, a template or the name of a prompt
+MAX_TEMPLATES_CHARS: Final = 500_000  # of all templates of one server, because each may be compared with a URI
+MAX_MATCH_S: Final = 1.0  # to compare a URI with the templates of all servers
+MAX_ENCODINGS: Final = 8  # of one URI inside each other
+PAGE_SCHEME: Final = "ui://"  # of the pages of MCP Apps
+SKILL_SCHEME: Final = "skill://"
+APART: Final = (PAGE_SCHEME, SKILL_SCHEME)  # of resources whose URIs always name their server
+QUALIFIED_STARTS: Final = ("toolscout://", "ui://toolscout/")  # of URIs that name the server of a resource, of a page
 LIST_METHODS: Final = {  # kind of offer → how the SDK's session lists it, and the field of the result
     "resources": ("list_resources", "resources"),
     "templates": ("list_resource_templates", "resource_templates"),
     "prompts": ("list_prompts", "prompts"),
 }
+KINDS: Final = {"resources": "resource", "templates": "template", "prompts": "prompt"}  # in ids
+LIST_AGE_S: Final = 5.0  # a list that was read so long ago is read again before one of its members is used
+MAX_CURSOR_DIGITS: Final = 9  # more would be no place in a list of ours, and take long to read
+MAX_PROMPT_NAME_CHARS: Final = 200  # of a name in an error
+MAX_COMPLETIONS: Final = 100  # values of one answer, as the protocol has them
+IDENTITIES: Final = ("name", "uri", "uriTemplate", "mimeType")  # fields that stay as the server wrote them
+VOLATILE: Final = {"icons", "size"}  # fields that may change without approval, as `lastModified` may
+DATE: Final = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:?\d\d)?)?", re.ASCII)
 T = TypeVar("T")
+
+
+@dataclasses.dataclass
+class _Listing:
+    """What a server listed of one kind.
+
+    Attributes:
+        items: what callers may see, by name or URI.
+        waiting: name or URI → why nobody may see it before it is approved.
+        patterns: template → its compiled form, with the text before its first variable.
+        spellings: other spellings of the URI of a resource that waits → that URI.
+        schemes: those of the URIs.
+        read_at: when it was read, on the clock of the event loop.
+    """
+
+    items: dict[str, Any] = dataclasses.field(default_factory=dict)
+    waiting: dict[str, str] = dataclasses.field(default_factory=dict)
+    patterns: dict[str, tuple[str, UriTemplate]] = dataclasses.field(default_factory=dict)
+    spellings: dict[str, str] = dataclasses.field(default_factory=dict)
+    schemes: frozenset[str] = frozenset()
+    read_at: float = float("-inf")
+
+    def find_template(self, uri: str, templates: Iterable[str], ends: float) -> str:
+        """Find the first of these templates that a URI fits, or that is the URI itself. Empty if there is none.
+
+        Raises:
+            MCPError: if that is not known at the time `ends`, on the monotonic clock.
+        """
+        for template in templates:
+            if template == uri:
+                return template
+            prefix, pattern = self.patterns.get(template, ("", None))
+            if pattern is None or not uri.startswith(prefix):
+                continue
+            if time.monotonic() > ends:
+                raise refuse("Too many resource templates are like this URI: it was not read.")
+            if pattern.match(uri) is not None:
+                return template
+        return ""
 
 
 class Offers:
@@ -52,7 +134,7 @@ class Offers:
 
     def __init__(self, upstreams: Upstreams, lookup: Lookup, timeout: float) -> None:
         self.upstreams, self.lookup, self.timeout = upstreams, lookup, timeout
-        self._lists: dict[tuple[str, str], list[Any]] = {}  # (kind, key of a session) → as it listed them last
+        self._lists: dict[tuple[str, str], _Listing] = {}  # (kind, key of a session) → as it listed them last
         self._links: OrderedDict[tuple[str, str], str] = OrderedDict()  # (caller, URI in a result) → source
         self._said: set[tuple[str, str]] = set()
         self._first_asked: dict[str, float] = {}  # when a server was first asked for what it offers
@@ -62,7 +144,7 @@ class Offers:
     async def find_servers(self, caller: Caller, kind: str) -> list[Upstream]:
         """Return the servers whose offers of a kind the caller may see, by name. Templates count as resources."""
         await self.upstreams.wait_planned()
-        catalogue, _ = await self.upstreams.run_in_thread(self.lookup.load_catalogue)
+        catalogue, _ = await self.upstreams.host.run_in_thread(self.lookup.load_catalogue)
         name = "prompts" if kind == "prompts" else "resources"
         servers = []
         for source, upstream in sorted(self.upstreams.servers.items()):
@@ -86,10 +168,22 @@ class Offers:
             for upstream in servers:
                 if fresh or (kind, upstream.key) not in self._lists:
                     group.start_soon(self._read_list, kind, upstream)
-        return {upstream.name: self._lists.get((kind, upstream.key), []) for upstream in servers}
+        return {upstream.name: list(self._get(kind, upstream).items.values()) for upstream in servers}
 
-    async def _read_list(self, kind: str, upstream: Upstream) -> None:
-        """Read the list of a server, and remember it. One that does not run is started, at the first list only."""
+    def _get(self, kind: str, upstream: Upstream) -> _Listing:
+        return self._lists.get((kind, upstream.key), _Listing())
+
+    def doubt_lists(self, key: str) -> None:
+        """Read the lists of a session again before they are used: its server changed them, or the session is new."""
+        for (_, owner), listing in self._lists.items():
+            if owner == key:
+                listing.read_at = float("-inf")
+
+    async def _read_list(self, kind: str, upstream: Upstream) -> bool:
+        """Read the list of a server, and remember it. One that does not run is started, at the first list only.
+
+        Returns whether it was read.
+        """
         import anyio
         from mcp.shared.exceptions import MCPError
         from mcp_types import METHOD_NOT_FOUND
@@ -98,15 +192,123 @@ class Offers:
         with upstream.hold():
             await self._start_once(upstream)
             if not upstream.settled:
-                return
+                return False
             try:
                 with anyio.fail_after(LIST_TIMEOUT_S):
                     connection = await upstream.wait_ready()
-                    self._lists[kind, upstream.key] = await _read_pages(connection, kind)
+                    began = anyio.current_time()
+                    items = await _read_pages(connection, kind)
+                kept = _keep_bounded(kind, items)
+                if len(kept) < len(items):
+                    self._say_once(kind, upstream, f"{len(items) - len(kept)} of its {kind} are too long to be used")
+                compare = partial(self._compare, upstream.name, kind, kept, whole=upstream.key == upstream.name)
+                listing = await self.upstreams.host.run_in_thread(compare)
+                listing.read_at = began
+                self._lists[kind, upstream.key] = listing
             except (MCPError, TimeoutError, UserError, ValidationError) as error:
-                if getattr(error, "code", None) != METHOD_NOT_FOUND and (kind, upstream.name) not in self._said:
-                    self._said.add((kind, upstream.name))
-                    self.upstreams.say(f"{upstream.name}: its list of {kind} could not be read")
+                if getattr(error, "message", "") in SESSION_END_MESSAGES:
+                    upstream.end_session(error)
+                    return False
+                if getattr(error, "code", None) != METHOD_NOT_FOUND:
+                    self._say_once(kind, upstream, f"its list of {kind} could not be read")
+                    return False
+                self._lists[kind, upstream.key] = _Listing(read_at=anyio.current_time())
+        return True
+
+    def _say_once(self, kind: str, upstream: Upstream, what: str) -> None:
+        if (kind, upstream.name) not in self._said:
+            self._said.add((kind, upstream.name))
+            self.upstreams.host.say(f"{upstream.name}: {what}")
+
+    def _compare(self, source: str, kind: str, items: Sequence[object], *, whole: bool) -> _Listing:
+        """Compare definitions with the approved ones. Of several with the same name or URI the first one counts."""
+        named: dict[str, object] = {}
+        for item in items:
+            named.setdefault(_read_identity(item), item)
+        records = {identity: _describe(source, kind, item) for identity, item in named.items()}
+        store = self.upstreams.host.scout.store
+        reasons = store.hold_back_offers(source, kind, records.values(), whole=whole)
+        waiting = {identity: reasons[record.id] for identity, record in records.items() if record.id in reasons}
+        shown = {identity: _clean(item) for identity, item in named.items() if identity not in waiting}
+        listing = _Listing(shown, waiting)
+        if kind != "prompts":
+            listing.schemes = frozenset(uri.partition(":")[0].casefold() for uri in named)
+            listing.spellings = {next(_list_spellings(uri)): uri for uri in waiting}
+        if kind == "templates":
+            listing.patterns = dict(_compile_templates(named))
+        return listing
+
+    async def require_approved(self, upstream: Upstream, kind: str, identity: str) -> None:
+        """Check in a list of the last seconds that a prompt or resource does not wait for approval.
+
+        A prompt must be in the list. A resource need not be: servers have more of them than they list.
+
+        Args:
+            upstream: the server.
+            kind: `prompts`, `resources` or `templates`.
+            identity: the server's own name of the prompt, or the URI.
+
+        Raises:
+            MCPError: if it does, with the reason, or because the server gave no list.
+        """
+        import anyio
+
+        if self._get(kind, upstream).read_at < anyio.current_time() - LIST_AGE_S:
+            for _ in range(2):  # in a new session if the server has forgotten this one
+                await self._wait_settled(upstream)
+                if (is_read := await self._read_list(kind, upstream)) or upstream.settled:
+                    break
+            if not is_read:
+                raise refuse(f"server {upstream.name!r} did not list its {kind} before the request, so none was used")
+        listing = self._get(kind, upstream)
+        if (why := listing.waiting.get(identity)) is not None:
+            id = f"{upstream.name}/{KINDS[kind]}:{identity}"
+            raise refuse(f"{make_plain(id)} waits for approval ( toolscout approve ), because {why}")
+        if kind == "prompts" and identity not in listing.items:
+            near = [f"{upstream.name}/{name}" for name in find_close(identity, listing.items)]
+            raise refuse_prompt(f"{upstream.name}/{identity}", near)
+
+    async def _wait_settled(self, upstream: Upstream) -> None:
+        """Wait until a server runs, within the time of a request.
+
+        Raises:
+            MCPError: with the reason if it does not.
+        """
+        import anyio
+
+        seconds = upstream.server.timeout or self.timeout
+        try:
+            with anyio.fail_after(seconds):
+                if not upstream.settled:
+                    async with upstream.use():
+                        await upstream.wait_ready()
+        except UserError as error:
+            raise refuse(clean_words(str(error), upstream.cover)) from None
+        except TimeoutError:
+            raise refuse(f"server {upstream.name!r} did not start within {seconds:g} s") from None
+
+    async def _require_approved_resource(self, upstream: Upstream, uri: str) -> None:
+        """Check that a URI leads to nothing that waits for approval.
+
+        It may be another spelling of a resource that waits. A URI that the server lists nowhere may come from each of
+        its templates, so none may wait then.
+
+        Raises:
+            MCPError: if it may lead to what waits.
+        """
+        await self.require_approved(upstream, "resources", uri)
+        resources = self._get("resources", upstream)
+        if uri in resources.items:
+            return
+        await self.require_approved(upstream, "templates", uri)
+        spelled = next((resources.spellings[form] for form in _list_spellings(uri) if form in resources.spellings), "")
+        if spelled:
+            await self.require_approved(upstream, "resources", spelled)
+        templates = self._get("templates", upstream)
+        find, ends = self.upstreams.host.run_in_thread, time.monotonic() + MAX_MATCH_S
+        if templates.waiting and not await find(templates.find_template, uri, templates.items, ends):
+            fitting = await find(templates.find_template, uri, templates.waiting, ends)
+            await self.require_approved(upstream, "templates", fitting or next(iter(templates.waiting)))
 
     async def _start_once(self, upstream: Upstream) -> None:
         """Start a server that was never asked for what it offers, and wait a few seconds for it."""
@@ -120,11 +322,11 @@ class Offers:
 
     # --- which server
 
-    def remember_links(self, caller: Caller, source: str, result: Any) -> None:
+    def remember_links(self, caller: Caller, source: str, result: object) -> None:
         """Remember from which server the resources and links in a result came, so that the caller can read them."""
         for part in getattr(result, "content", ()):
             uri = getattr(part, "uri", None) or getattr(getattr(part, "resource", None), "uri", None)
-            if uri is not None:
+            if uri is not None and len(str(uri)) <= MAX_IDENTITY_CHARS:
                 self._links[caller.name, str(uri)] = source
         while len(self._links) > MAX_LINKS:
             self._links.popitem(last=False)
@@ -132,30 +334,58 @@ class Offers:
     async def locate(self, caller: Caller, uri: str) -> tuple[Upstream, str]:
         """Find the server that has a resource, and the URI that it gave it.
 
-        In this order: a qualified URI, a link in a result, the lists, the templates, the one server that has resources
-        of the URI's scheme.
+        In this order: a qualified URI, the lists, a link in a result, the templates, the one server that has resources
+        of the URI's scheme. So no server's link takes over what another one lists. What waits for approval comes after
+        what other servers show.
 
         Raises:
-            MCPError: if there is no such server, or it is not clear which.
+            MCPError: if there is no such server, it is not clear which, or the resource waits for approval.
+        """
+        if len(uri) > MAX_IDENTITY_CHARS:
+            raise refuse(f"Resource not found: its URI has more than {MAX_IDENTITY_CHARS:,} characters.")
+        upstream, own = await self._find_owner(caller, uri)
+        await self._require_approved_resource(upstream, own)
+        return upstream, own
+
+    async def _find_owner(self, caller: Caller, uri: str) -> tuple[Upstream, str]:
+        """Return the server of a resource, and its URI there. A qualified URI names it; else a list or a link shows it.
+
+        Raises:
+            MCPError: if no server that the caller may use has it.
         """
         servers = {upstream.name: upstream for upstream in await self.find_servers(caller, "resources")}
         source, original = split_qualified(uri)
-        source = source or self._links.get((caller.name, uri), "")
         if source in servers:
-            return servers[source], original
-        resources = await self.list(caller, "resources", fresh=False)
-        templates = await self.list(caller, "templates", fresh=False)
-        owners = _find_owners(servers, resources, templates, uri)
-        if not owners:
+            is_its_own = uri.startswith(SKILL_SCHEME) and uri in self._get("resources", servers[source]).items
+            return servers[source], uri if is_its_own else original
+        await self.list(caller, "resources", fresh=False)
+        await self.list(caller, "templates", fresh=False)
+        lists = {
+            name: (self._get("resources", server), self._get("templates", server)) for name, server in servers.items()
+        }
+        linked = self._links.get((caller.name, uri), "")
+        find = partial(_choose_owner, lists, linked if linked in servers else "", uri)
+        owner = await self.upstreams.host.run_in_thread(find)
+        if not owner:
             raise refuse(f"Resource not found: {uri}", uri=uri)
-        return servers[owners[0]], uri
+        return servers[owner], uri
 
     # --- requests
 
     async def send(
         self, upstream: Upstream, exchange: Exchange, request: ClientRequest, result_type: type[T]
     ) -> T | InputRequiredResult:
-        """Send a request of a caller to a server, within its time limit. Credentials are covered in the answer.
+        """Send a request of a caller to a server, within its time limit.
+
+        Credentials are covered in the answer. Completions and the texts of a prompt are cleaned, because a person reads
+        them before a model does. The contents of a resource are data, and stay as they are. An error that gives orders
+        to a model is put in quotes.
+
+        Args:
+            upstream: the server.
+            exchange: the caller's request, which questions and progress go back to.
+            request: what is sent.
+            result_type: how its answer is read.
 
         Raises:
             MCPError: the error of the server, or a sentence on why there is no answer.
@@ -166,12 +396,15 @@ class Offers:
             async with upstream.use():
                 result: Any = await self._send_in_time(upstream, exchange, request, result_type)
         except MCPError as error:
-            cover = upstream.cover
-            raise MCPError(error.code, cover.text(error.message), cover.value(error.data)) from None
+            if (answer := ask_to_open(error, exchange, upstream.name)) is not None:
+                return answer
+            gives_orders = any(find_orders(error.message, select_orders(error.message)))
+            words = f"server {upstream.name!r} {quote_error(error)}" if gives_orders else error.message
+            raise MCPError(error.code, words, error.data) from None
         except UserError as error:
-            raise refuse(upstream.cover.text(str(error))) from None
-        covered: T = cover_result(upstream.cover, result)
-        return covered
+            raise refuse(clean_words(str(error), upstream.cover)) from None
+        cleaned: T = _clean_answer(cover_result(upstream.cover, result), upstream.cover)
+        return cleaned
 
     async def _send_in_time(
         self, upstream: Upstream, exchange: Exchange, request: ClientRequest, result_type: type[T]
@@ -186,13 +419,30 @@ class Offers:
         seconds = upstream.server.timeout or self.timeout
         try:
             with anyio.fail_after(seconds) as exchange.limit:
-                connection = await upstream.wait_ready()
-                return await upstream.send(connection, exchange, request, result_type)
+
+                async def send() -> T | InputRequiredResult:
+                    return await upstream.send(await upstream.wait_ready(), exchange, request, result_type)
+
+                return await call_again_once(send)
         except TimeoutError:
             raise Unavailable(f"server {upstream.name!r} did not answer within {seconds:g} s") from None
 
 
-async def _read_pages(connection: Connection, kind: str) -> list[Any]:
+def _clean_answer(result: Any, cover: Cover) -> Any:
+    """Return the answer to a request for completions or a prompt without invisible characters in its texts."""
+    if (completion := getattr(result, "completion", None)) is not None:
+        values = clean_words(completion.values[:MAX_COMPLETIONS], cover)
+        return result.model_copy(update={"completion": completion.model_copy(update={"values": values})})
+    if (messages := getattr(result, "messages", None)) is None:
+        return result
+    for message in messages:  # a link and a resource inside a prompt are words of it too
+        fields = message.content.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        message.content = type(message.content).model_validate(clean_words(fields, cover, sys.maxsize))
+    cleaned = {"description": clean_words(result.description, cover), "meta": clean_words(result.meta, cover)}
+    return result.model_copy(update=cleaned)
+
+
+async def _read_pages(connection: McpConnection, kind: str) -> list[object]:
     """Read all pages of a list, as far as `MAX_OFFERS`."""
     from mcp_types import PaginatedRequestParams
 
@@ -200,7 +450,7 @@ async def _read_pages(connection: Connection, kind: str) -> list[Any]:
     capabilities = connection.client.server_capabilities
     if (capabilities.prompts if kind == "prompts" else capabilities.resources) is None:
         return []
-    items: list[Any] = []
+    items: list[object] = []
     cursors: set[str | None] = set()
     cursor: str | None = None
     while cursor not in cursors and len(items) < MAX_OFFERS:
@@ -211,74 +461,176 @@ async def _read_pages(connection: Connection, kind: str) -> list[Any]:
     return items[:MAX_OFFERS]
 
 
-def _find_owners(
-    servers: Iterable[str], resources: Mapping[str, list[Any]], templates: Mapping[str, list[Any]], uri: str
-) -> list[str]:
-    """Find the servers that list a URI, or a template that it fits, or alone have URIs of its scheme."""
-    owners = [name for name, items in resources.items() if any(item.uri == uri for item in items)]
-    owners = owners or [name for name, items in templates.items() if any(_fits(item, uri) for item in items)]
-    if not owners:
-        scheme = urlsplit(uri).scheme
-        owners = [name for name in servers if _uses_scheme(resources[name], templates[name], scheme)]
-        owners = owners if len(owners) == 1 else []
-    return owners
+def _read_identity(item: Any) -> str:
+    """Return the URI of a resource, the template of a template, or the name of a prompt."""
+    return str(getattr(item, "uri", None) or getattr(item, "uri_template", None) or item.name)
 
 
-def _fits(template: Any, uri: str) -> bool:
-    """Return whether a URI can come from a resource template, or is the template itself."""
+def _describe(source: str, kind: str, item: Any) -> Tool:
+    """Describe a resource, template or prompt as a definition that is compared, screened and shown to a person."""
+    fields = item.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=VOLATILE)
+    annotations = {key: value for key, value in fields.pop("annotations", {}).items() if key != "lastModified"}
+    return Tool(
+        id=f"{source}/{KINDS[kind]}:{_read_identity(item)}",
+        name=fields.pop("name"),
+        path=(source,),
+        description=fields.pop("description", ""),
+        hints=Hints(read_only=True),
+        callable=False,
+        meta={OFFER: kind, **fields, **({"annotations": annotations} if annotations else {})},
+    )
+
+
+def _clean(item: T) -> T:
+    """Return an offer without icons, and without invisible characters in its texts and the keys of its `_meta`.
+
+    Texts are cut. A time of the last change that is no ISO date is left out.
+    """
+    offer: Any = item
+    fields = offer.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"icons"})
+    annotations = fields.get("annotations") or {}
+    if not DATE.fullmatch(annotations.get("lastModified") or ""):
+        annotations.pop("lastModified", None)
+    cleaned: T = type(offer).model_validate(
+        {key: value if key in IDENTITIES else clean_words(value) for key, value in fields.items()}
+    )
+    return cleaned
+
+
+def _keep_bounded(kind: str, items: Iterable[Any]) -> list[Any]:
+    """Leave out what has a longer name or URI than can be used, and templates that are too much to compare."""
+    kept = [item for item in items if len(_read_identity(item)) <= MAX_IDENTITY_CHARS]
+    if kind == "templates":
+        sizes = accumulate(len(item.uri_template) for item in kept)
+        kept = [item for item, size in zip(kept, sizes, strict=True) if size <= MAX_TEMPLATES_CHARS]
+    return kept
+
+
+def _compile_templates(templates: Iterable[str]) -> Iterator[tuple[str, tuple[str, UriTemplate]]]:
+    """Compile each template once, when it is listed. One that is no RFC 6570 template fits no URI but itself."""
     from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 
-    if template.uri_template == uri:
-        return True
-    try:
-        return UriTemplate.parse(template.uri_template).match(uri) is not None
-    except InvalidUriTemplate:
-        return False
+    for template in templates:
+        with contextlib.suppress(InvalidUriTemplate):
+            yield template, (template.partition("{")[0], UriTemplate.parse(template))
 
 
-def _uses_scheme(resources: Sequence[Any], templates: Sequence[Any], scheme: str) -> bool:
-    uris = [*(item.uri for item in resources), *(item.uri_template for item in templates)]
-    return any(str(uri).partition(":")[0] == scheme for uri in uris)
+def _choose_owner(lists: Mapping[str, tuple[_Listing, _Listing]], linked: str, uri: str) -> str:
+    """Choose the server of a URI; see `Offers.locate`. Empty if there is none.
+
+    Args:
+        lists: the resources and the templates of each server.
+        linked: the server whose result linked to it. Empty if there is none.
+        uri: as the caller sent it.
+    """
+    owners = [name for name, (resources, _) in lists.items() if uri in resources.items]
+    owners = owners or [name for name, (resources, _) in lists.items() if uri in resources.waiting]
+    if len(owners) > 1 and uri.startswith(APART):  # no page or skill stands in for another's
+        return linked if linked in owners else ""
+    if owners or linked:
+        return owners[0] if owners else linked
+    ends = time.monotonic() + MAX_MATCH_S
+    fitting = (name for name, (_, templates) in lists.items() if templates.find_template(uri, templates.items, ends))
+    if (owner := next(fitting, "")) and not (uri.startswith(SKILL_SCHEME) and any(fitting)):
+        return owner
+    for name, (_, templates) in lists.items():
+        if templates.find_template(uri, templates.waiting, ends):
+            return name
+    scheme = uri.partition(":")[0].casefold()
+    owners = [name for name, kinds in lists.items() if any(scheme in listing.schemes for listing in kinds)]
+    return owners[0] if len(owners) == 1 else ""
 
 
-def qualify(lists: Mapping[str, list[Any]]) -> list[Any]:
-    """Join the resources of all servers. A URI that an earlier server has too becomes one that names its server."""
+def _list_spellings(uri: str) -> Iterator[str]:
+    """Yield the letters and digits of a URI that are the same in every spelling, and those without its query.
+
+    Servers may read `NOTE:one`, `note://./%6Fne` and `note://one?x` as `note://one`.
+    """
+    for _ in range(MAX_ENCODINGS):
+        uri, before = unquote(uri), uri
+        if uri == before:
+            break
+    scheme, _, rest = unicodedata.normalize("NFKC", uri).casefold().partition(":")
+    for text in (rest, re.split(r"[?#]", rest)[0]):
+        yield "".join(filter(str.isalnum, f"{scheme}{posixpath.normpath(f'/{text}')}"))
+
+
+def qualify(lists: Mapping[str, list[Any]]) -> list[tuple[str, Any]]:
+    """Join the resources of all servers, each with its URI.
+
+    The URI of a page of an app or of a skill, and one that an earlier server has too, names its server.
+    """
     joined: dict[str, Any] = {}
     for source, items in lists.items():
         for item in items:
-            uri = item.uri
-            if uri in joined:
-                uri = qualify_uri(source, uri)
-                item = item.model_copy(update={"uri": uri})
-            joined[uri] = item
-    return list(joined.values())
+            is_apart = item.uri in joined or item.uri.startswith(APART)
+            joined[qualify_uri(source, item.uri) if is_apart else item.uri] = item
+    return list(joined.items())
 
 
 def qualify_uri(source: str, uri: str) -> str:
-    """Build the URI that names the server of a resource."""
-    return f"{QUALIFIED_SCHEME}://{source}/{quote(uri, safe='')}"
+    """Build the URI that names the server of a resource. The URI of a page of an app or a skill keeps its scheme."""
+    if uri.startswith(SKILL_SCHEME):
+        return qualify_skill(source, uri)
+    plain, page = QUALIFIED_STARTS
+    return f"{page if uri.startswith(PAGE_SCHEME) else plain}{source}/{quote(uri, safe='')}"
+
+
+def qualify_skill(source: str, uri: str) -> str:
+    """Build the URI of a file of a skill: the source, then the path on its server, which ends with the skill's name.
+
+    `skill://git/pr/SKILL.md` of the source `github` is `skill://github/git/pr/SKILL.md`. Another scheme than `skill`
+    is a part of the path: `skill://github/repo:owner/pr/SKILL.md`.
+    """
+    scheme, _, path = uri.partition("://")
+    is_plain = f"{scheme}://" == SKILL_SCHEME and ":" not in path.partition("/")[0]
+    return f"{SKILL_SCHEME}{quote(source, safe='')}/{'' if is_plain else f'{scheme}:'}{path}"
 
 
 def split_qualified(uri: str) -> tuple[str, str]:
     """Split the URI of a resource into its source and its own URI. The source is empty if the URI names none."""
-    parts = urlsplit(uri)
-    if parts.scheme == QUALIFIED_SCHEME and parts.netloc and parts.path:
-        return parts.netloc, unquote(parts.path[1:])
-    return "", uri
+    if uri.startswith(SKILL_SCHEME):
+        source, _, path = uri.removeprefix(SKILL_SCHEME).partition("/")
+        scheme, colon, rest = path.partition(":")
+        is_other = bool(colon) and "/" not in scheme
+        return (unquote(source), f"{scheme}://{rest}" if is_other else SKILL_SCHEME + path) if path else ("", uri)
+    rest = next((uri.removeprefix(start) for start in QUALIFIED_STARTS if uri.startswith(start)), "")
+    source, _, own = rest.partition("/")
+    return (source, unquote(own)) if source and own else ("", uri)
 
 
-def cut_page(items: list[Any], params: PaginatedRequestParams | None) -> tuple[list[Any], str | None]:
+def show_page(tool: Tool) -> dict[str, Any]:
+    """Return the page that an app shows for a tool, as a client gets it: in `_meta`, with a URI that names the server.
+
+    Empty if there is none.
+    """
+    if PAGE not in tool.meta:
+        return {}
+    page = clean_words(tool.meta[PAGE])
+    uri = page.get("resourceUri")
+    return {PAGE: {**page, "resourceUri": qualify_uri(tool.source, uri)} if isinstance(uri, str) else page}
+
+
+def cut_page(
+    items: list[Any], params: PaginatedRequestParams | None, size: int = MAX_OFFERS_PER_PAGE
+) -> tuple[list[Any], str | None]:
     """Return the page that a client asks for, and the cursor of the next.
 
     Raises:
         MCPError: if the cursor is not one of ours.
     """
     cursor = params.cursor if params is not None else None
-    if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
+    if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= MAX_CURSOR_DIGITS):
         raise refuse("Invalid cursor: use the one of the page before, unchanged.")
     start = int(cursor or 0)
-    end = start + MAX_OFFERS_PER_PAGE
+    end = start + size
     return items[start:end], str(end) if end < len(items) else None
+
+
+def refuse_prompt(name: str, near: Sequence[str]) -> MCPError:
+    """Build the error for the name of a prompt that there is not, with the names that may be meant."""
+    hint = f". Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return refuse(f"Unknown prompt: {clip(make_plain(name), MAX_PROMPT_NAME_CHARS)}{hint}")
 
 
 def refuse(message: str, **data: Any) -> MCPError:

@@ -9,27 +9,35 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-import json
-from contextlib import suppress
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from toolscout.errors import ToolscoutError, Unavailable
+from toolscout.trust.screening import sanitise
 from toolscout.types import Tool
 from toolscout_gateway import text as show
-from toolscout_gateway.exchange import Exchange
 from toolscout_gateway.results import HANDLE
-from toolscout_gateway.sandbox.runner import Limits, Outcome, Worker, find_isolation
-from toolscout_gateway.stubs import format_stub, reads_only
+from toolscout_gateway.sandbox.runner import AnswerRoom, Outcome, ProgramLimits, Worker, find_isolation
+from toolscout_gateway.sessions.exchange import Exchange
+from toolscout_gateway.text import format_stub, reads_only
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, ErrorData, InputRequiredResult
 
-    from toolscout_gateway.contract import GatewayContract
+    from toolscout_gateway.access.permissions import Permissions
+    from toolscout_gateway.calls.router import Router
+    from toolscout_gateway.options import Options
+    from toolscout_gateway.sessions.relay import Relay
 
-__all__ = ["ProgramExchange", "Programs"]
+__all__ = ["ProgramExchange", "Programs", "Turns"]
 
 MAX_PROGRAMS: Final = 4  # at the same time
+MAX_PROGRAMS_OF_CALLER: Final = 2  # at the same time
+MAX_WAITING_OF_CALLER: Final = 8
 MAX_CALLS_AT_ONCE: Final = 8  # of one program
+MAX_UNREAD_BYTES_OF_ALL: Final = 128 * 2**20  # of answers to all programs
 MAX_ERROR_CHARS: Final = 1_000
 MAX_PROGRAM_NOTES: Final = 5
 NO_OUTPUT: Final = "The program printed nothing: print() what you need."
@@ -42,7 +50,8 @@ class ProgramExchange(Exchange):
         """Begin a call in the call `outer` of run_code. `may_write`: whether it may call any tool."""
         self._outer, self._may_write = outer, may_write
         super().__init__(outer.caller, outer._first)
-        self.wants_everything = True
+        self.answers_again = False  # a program cannot be run again from the middle, so its calls wait for answers
+        self.wants_everything = True  # the program gets whole results; only what it prints goes to the agent
 
     @property
     def context(self) -> Any:
@@ -52,11 +61,6 @@ class ProgramExchange(Exchange):
     @context.setter
     def context(self, _: Any) -> None:
         pass
-
-    @property
-    def answers_again(self) -> bool:
-        """A program cannot be run again from the middle, so its calls wait for answers."""
-        return False
 
     async def report_progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Drop it: the calls of a program would contradict each other."""
@@ -73,23 +77,87 @@ class ProgramExchange(Exchange):
         return "a program calls read-only tools only: use call_tool"
 
 
+class Turns:
+    """The turns of callers to run a program. Some are left to the others. It belongs to one event loop."""
+
+    def __init__(self, turns: int = MAX_PROGRAMS) -> None:
+        """Begin with `turns` at the same time."""
+        self._turns, self._most_of_caller = turns, max(1, min(MAX_PROGRAMS_OF_CALLER, turns - 1))
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()  # by caller, who is next first
+        self._running: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def take(self, caller: str) -> AsyncIterator[None]:
+        """Wait for a turn of a caller, and hold it.
+
+        Raises:
+            Unavailable: if too many programs of the caller wait.
+        """
+        if len(self._waiting.get(caller, ())) >= MAX_WAITING_OF_CALLER:
+            raise Unavailable(
+                f"{MAX_WAITING_OF_CALLER} of your programs wait for their turn, and at most {self._most_of_caller} run "
+                "at the same time: send this one again when one of them has ended"
+            )
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(caller, deque()).append(turn)
+        self._give_next()
+        try:
+            await turn
+            yield
+        finally:
+            if turn.done() and not turn.cancelled():
+                self._running[caller] -= 1
+            else:
+                self._drop(caller, turn)
+            self._give_next()
+
+    def _give_next(self) -> None:
+        """Give the turns that are free, to each caller in turn."""
+        while self._running.total() < self._turns:
+            caller = next((name for name in self._waiting if self._running[name] < self._most_of_caller), None)
+            if caller is None:
+                self._running += Counter()  # forgets who runs nothing
+                return
+            queue = self._waiting.pop(caller)
+            turn = queue.popleft()
+            if queue:
+                self._waiting[caller] = queue  # behind the others
+            if not turn.cancelled():
+                self._running[caller] += 1
+                turn.set_result(None)
+
+    def _drop(self, caller: str, turn: asyncio.Future[None]) -> None:
+        """Forget a turn that nobody waits for any more."""
+        queue = self._waiting.get(caller, deque())
+        with suppress(ValueError):
+            queue.remove(turn)
+        if not queue:
+            self._waiting.pop(caller, None)
+
+
 class Programs:
     """Runs programs, each in a process that was started before it came."""
 
-    def __init__(self, gateway: GatewayContract) -> None:
-        """Run programs for a gateway.
+    def __init__(self, options: Options, permissions: Permissions, router: Router, relay: Relay) -> None:
+        """Run programs.
+
+        Args:
+            options: how long a program may run, and whether it may write.
+            permissions: bound the size and the rate of calls.
+            router: makes the calls.
+            relay: lets a program wait for the answer to a question.
 
         Raises:
             Unavailable: if this system cannot keep a program from files and network.
         """
-        import anyio
-
-        self._gateway = gateway
-        gateway.answers.sign = functools.partial(format_stub, may_write=gateway.options.run_code_writes)
+        self._permissions, self._router, self._relay = permissions, router, relay
+        self._may_write = options.run_code_writes
+        self.format_signature = functools.partial(format_stub, may_write=self._may_write)
         self._isolation = find_isolation()
-        self._limits = dataclasses.replace(Limits(), seconds=gateway.options.run_code_seconds)
+        self._limits = dataclasses.replace(ProgramLimits(), seconds=options.run_code_seconds)
         self._ready: asyncio.Queue[Worker | Unavailable] = asyncio.Queue(1)  # one more waits to enter
-        self._turns = anyio.CapacityLimiter(MAX_PROGRAMS)
+        self._turns = Turns()
+        self._room = AnswerRoom(MAX_UNREAD_BYTES_OF_ALL)
 
     async def keep_ready(self) -> None:
         """Keep processes ready until cancelled."""
@@ -126,18 +194,25 @@ class Programs:
     ) -> CallToolResult | InputRequiredResult:
         """Run a program for a caller, or go on with one whose call waited for the answer to a question.
 
+        Args:
+            exchange: the caller's request.
+            code: the program.
+            search_id: of the search that led to it; its calls count for this search.
+
         Raises:
-            Unavailable: if no process can be started, or the question is no longer open.
+            Unavailable: if no process can be started, too many programs of the caller wait, or the question is no
+                longer open.
         """
 
         async def work() -> CallToolResult:
-            async with self._turns:
+            async with self._turns.take(exchange.caller.person):
                 outcome = await self._run(exchange, code, search_id)
-            return await self._gateway.fit_result(exchange, "toolscout/run_code", _make_answer(outcome, exchange.notes))
+            return await self._router.fit_result(exchange, "toolscout/run_code", _make_answer(outcome, exchange.notes))
 
-        return await self._gateway.upstreams.relay.run(exchange, work)
+        return await self._relay.run(exchange, work)
 
     async def _run(self, exchange: Exchange, code: str, search_id: str | None) -> Outcome:
+        """Run a program in a worker. Its calls take turns, at most `MAX_CALLS_AT_ONCE` at a time."""
         import anyio
 
         turns = anyio.CapacityLimiter(MAX_CALLS_AT_ONCE)
@@ -148,7 +223,7 @@ class Programs:
 
         worker = await self._take_worker()
         exchange.limit = anyio.CancelScope()  # it stands still while a question to the user is open
-        return await worker.run(code, answer_call, exchange.limit)
+        return await worker.run(code, answer_call, exchange.limit, room=self._room)
 
     async def _call(
         self, exchange: Exchange, id: str, arguments: dict[str, Any], search_id: str | None
@@ -157,13 +232,13 @@ class Programs:
         import anyio
         from mcp.shared.exceptions import MCPError
 
-        inner = ProgramExchange(exchange, may_write=self._gateway.options.run_code_writes)
-        if refusal := self._gateway.check_size(arguments):
+        inner = ProgramExchange(exchange, may_write=self._may_write)
+        if refusal := self._permissions.check_size(arguments):
             return None, refusal
-        while seconds := self._gateway.buckets.take(inner.caller.name):
+        while seconds := self._permissions.buckets.take(inner.caller.name):
             await anyio.sleep(seconds)
         try:
-            result = await self._gateway.answer_call(inner, id, arguments, search_id)
+            result = await self._router.answer_call(inner, id, arguments, search_id)
         except ToolscoutError as error:
             return None, str(error)
         except MCPError as error:
@@ -180,12 +255,17 @@ def _make_answer(outcome: Outcome, notes: list[str]) -> CallToolResult:
 
     texts = [outcome.output.rstrip("\n")] if outcome.output.strip() else [] if outcome.error else [NO_OUTPUT]
     texts += [outcome.error] if outcome.error else []
+    texts = [*map(sanitise, texts)]  # a program prints what servers sent
     texts += [f"Note of the gateway: {'; '.join(notes[:MAX_PROGRAM_NOTES])}."] if notes else []
     return CallToolResult(content=[TextContent(text=text) for text in texts], is_error=bool(outcome.error))
 
 
 def _read_value(result: CallToolResult) -> tuple[Any, str]:
-    """Return what a program gets for a result: structured content, the JSON in a text, a text, or a list of parts."""
+    """Return what a program gets for a result: structured content, a text, or a list of parts.
+
+    The program's own process decodes a text that is JSON (`sandbox.child`): megabytes of it would hold all callers
+    here.
+    """
     parts = [
         part.text if part.type == "text" else part.model_dump(mode="json", by_alias=True) for part in result.content
     ]
@@ -196,12 +276,4 @@ def _read_value(result: CallToolResult) -> tuple[Any, str]:
         return None, "the result is too large for a program: ask for less, or use call_tool and read_result"
     if result.structured_content is not None:
         return result.structured_content, ""
-    return (_decode(parts[0]) if len(parts) == 1 else parts), ""
-
-
-def _decode(part: Any) -> Any:
-    """Decode a text that is an object or a list in JSON. Other texts and parts stay as they are."""
-    if isinstance(part, str) and part.lstrip()[:1] in ("{", "["):
-        with suppress(ValueError, RecursionError):
-            return json.loads(part)
-    return part
+    return (parts[0] if len(parts) == 1 else parts), ""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from toolscout.errors import find_close
 from toolscout.trust.policy import Caller
-from toolscout_gateway.exchange import Exchange
-from toolscout_gateway.offers import Offers, cut_page, refuse
+from toolscout_gateway.offers import Offers, cut_page, refuse_prompt
+from toolscout_gateway.sessions.exchange import Exchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
         PaginatedRequestParams,
     )
 
-    from toolscout_gateway.upstream import Upstream
+    from toolscout_gateway.sessions.upstream import Upstream
 
-__all__ = ["Prompts"]
+__all__ = ["OfferedPrompts"]
 
 
-class Prompts:
+class OfferedPrompts:
     """Handlers of the requests for prompts and completions."""
 
     def __init__(self, offers: Offers, identify: Callable[[Any], Caller]) -> None:
@@ -43,20 +43,16 @@ class Prompts:
         from mcp_types import ListPromptsResult
 
         lists = await self.offers.list(self.identify(context), "prompts")
-        prompts = [
-            prompt.model_copy(update={"name": f"{source}/{prompt.name}"})
-            for source, items in lists.items()
-            for prompt in items
-        ]
-        page, cursor = cut_page(prompts, params)
-        return ListPromptsResult(prompts=page, next_cursor=cursor)
+        page, cursor = cut_page([(source, prompt) for source, items in lists.items() for prompt in items], params)
+        prompts = [prompt.model_copy(update={"name": f"{source}/{prompt.name}"}) for source, prompt in page]
+        return ListPromptsResult(prompts=prompts, next_cursor=cursor)
 
     async def get_prompt(
         self, context: ServerRequestContext[Any, Any], params: GetPromptRequestParams
     ) -> GetPromptResult | InputRequiredResult:
         """Get a prompt of a server."""
         exchange = Exchange(self.identify(context), context, params)
-        return await self.offers.upstreams.relay.run(exchange, partial(self._get, exchange, params))
+        return await self.offers.upstreams.host.relay.run(exchange, partial(self._get, exchange, params))
 
     async def _get(self, exchange: Exchange, params: GetPromptRequestParams) -> Any:
         from mcp_types import GetPromptRequest, GetPromptRequestParams, GetPromptResult
@@ -69,20 +65,21 @@ class Prompts:
         """Find the server of a prompt, and the prompt's name there. A name without a source may be unique.
 
         Raises:
-            MCPError: if there is no such prompt. The message names the nearest one.
+            MCPError: if there is no such prompt, with the nearest one, or it waits for approval.
         """
         servers = {upstream.name: upstream for upstream in await self.offers.find_servers(caller, "prompts")}
         source, _, inner = name.partition("/")
         if inner and source in servers:
+            await self.offers.require_approved(servers[source], "prompts", inner)
             return servers[source], inner
         lists = await self.offers.list(caller, "prompts", fresh=False)
         names = [(source, prompt.name) for source, items in lists.items() for prompt in items]
         owners = [source for source, inner in names if inner == name]
         if len(owners) == 1:
+            await self.offers.require_approved(servers[owners[0]], "prompts", name)
             return servers[owners[0]], name
         near = [f"{owner}/{name}" for owner in owners]
-        near = near or difflib.get_close_matches(name, ["/".join(pair) for pair in names], n=1)
-        raise refuse(f"Unknown prompt: {name}" + (f". Did you mean {' or '.join(map(repr, near))}?" if near else ""))
+        raise refuse_prompt(name, near or find_close(name, ["/".join(pair) for pair in names]))
 
     async def complete(self, context: ServerRequestContext[Any, Any], params: CompleteRequestParams) -> CompleteResult:
         """Complete an argument of a prompt, or a variable of a resource template."""

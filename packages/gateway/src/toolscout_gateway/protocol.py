@@ -6,8 +6,9 @@ types only; see `Calls.explain_refusal`.
 
 from __future__ import annotations
 
+import contextlib
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from mcp.server import NotificationOptions, Server
@@ -25,8 +26,9 @@ from mcp_types import (
     ElicitCompleteNotification,
     EmptyResult,
     LoggingLevel,
-    NotificationParams,
+    PaginatedRequestParams,
     PromptListChangedNotification,
+    ReadResourceRequestParams,
     ResourceListChangedNotification,
     ResourceUpdatedNotification,
     SetLevelRequest,
@@ -34,29 +36,37 @@ from mcp_types import (
     ToolListChangedNotification,
 )
 
+from toolscout.errors import Denied
 from toolscout.home.access.profiles import profile_of
+from toolscout.sources.mcp_skills import SKILLS_EXTENSION
 from toolscout.trust.policy import Caller
 from toolscout_gateway import text as show
-from toolscout_gateway.exchange import ANSWER_TIMEOUT_S, LOG_LEVEL, ServerSession
-from toolscout_gateway.handover import read_state_key
-from toolscout_gateway.lifecycle import GATEWAY_NAME
+from toolscout_gateway.access.permissions import Permissions
 from toolscout_gateway.offers import Offers, refuse
-from toolscout_gateway.prompts import Prompts
-from toolscout_gateway.resources import Resources, Subscriptions
+from toolscout_gateway.prompts import OfferedPrompts
+from toolscout_gateway.resources import OfferedResources, Subscriptions
+from toolscout_gateway.sessions.exchange import ANSWER_TIMEOUT_S, PASSED_EXTENSIONS, ServerSession
+from toolscout_gateway.sessions.handover import read_state_key
+from toolscout_gateway.sessions.host import GATEWAY_NAME
+from toolscout_gateway.sessions.relay import compare_levels
+from toolscout_gateway.sessions.upstreams import Upstreams
+from toolscout_gateway.skills import OfferedSkills
+from toolscout_gateway.threads import WORKING_FOR
+from toolscout_gateway.tools import AgentTools
 
 if TYPE_CHECKING:
-    from toolscout.sources.mcp import Connection
-    from toolscout_gateway.contract import GatewayContract
+    from toolscout.sources.mcp import McpConnection
 
 __all__ = ["Protocol"]
 
 ANNOUNCE_PAUSE_S: Final = 0.2  # changes within this time are told once
+SET_LEVEL_S: Final = 5.0  # time that a server has to take a log level
 GREETINGS: Final = ("initialize", "server/discover")  # the requests whose answers hold the instructions
-LOG_LEVELS: Final = get_args(LoggingLevel)
-CHANGES: Final[dict[type, tuple[ServerEvent, str]]] = {
-    ToolListChangedNotification: (ToolsListChanged(), "notifications/tools/list_changed"),
-    PromptListChangedNotification: (PromptsListChanged(), "notifications/prompts/list_changed"),
-    ResourceListChangedNotification: (ResourcesListChanged(), "notifications/resources/list_changed"),
+Change = type[ToolListChangedNotification | PromptListChangedNotification | ResourceListChangedNotification]
+CHANGES: Final[dict[Change, ServerEvent]] = {
+    ToolListChangedNotification: ToolsListChanged(),
+    PromptListChangedNotification: PromptsListChanged(),
+    ResourceListChangedNotification: ResourcesListChanged(),
 }
 
 
@@ -74,30 +84,39 @@ class Protocol:
 
     Attributes:
         server: the server, for any transport of the SDK.
-        offers: resources and prompts of the servers behind it.
     """
 
-    def __init__(self, gateway: GatewayContract) -> None:
-        """Connect all handlers."""
-        self.gateway = gateway
-        self.upstreams, self.relay = gateway.upstreams, gateway.upstreams.relay
-        self.offers = Offers(self.upstreams, gateway.lookup, gateway.options.call_timeout)
-        self.bus = InMemorySubscriptionBus()
-        self._resources = Resources(self.offers, self._identify)
-        self._prompts = Prompts(self.offers, self._identify)
-        self._subscriptions = Subscriptions(self.offers, self._identify, self.bus)
-        self._announced: set[type] = set()
-        self.upstreams.on_notification = self._receive
-        self.upstreams.on_session = self._begin_session
-        self.server = self._make_server()
+    def __init__(
+        self, upstreams: Upstreams, permissions: Permissions, tools: AgentTools, offers: Offers, *, runs_code: bool
+    ) -> None:
+        """Connect the handlers of all requests.
 
-    def _make_server(self) -> Server[Any]:
+        Args:
+            upstreams: the servers behind the gateway.
+            permissions: who is calling, and what they may do.
+            tools: answers the requests for tools.
+            offers: answers the requests for resources and prompts.
+            runs_code: whether the instructions name `run_code`.
+        """
+        self._upstreams, self._permissions, self._tools, self._offers = upstreams, permissions, tools, offers
+        self._relay, self._say = upstreams.host.relay, upstreams.host.say
+        self._bus = InMemorySubscriptionBus()
+        self._skills = OfferedSkills(offers, self._identify)
+        self._resources = OfferedResources(offers, self._skills, self._identify)
+        self._prompts = OfferedPrompts(offers, self._identify)
+        self._subscriptions = Subscriptions(offers, self._identify, self._bus)
+        self._announced: set[Change] = set()  # changes of which clients are told in a moment; more of them are joined
+        upstreams.host.on_notification = self._receive
+        upstreams.host.on_session = self._begin_session
+        self.server = self._make_server(show.INSTRUCTIONS + show.RUN_CODE_INSTRUCTIONS * runs_code)
+
+    def _make_server(self, instructions: str) -> Server[Any]:
         server = _Server(
             GATEWAY_NAME,
             version=version("toolscout"),
-            instructions=show.INSTRUCTIONS + show.RUN_CODE_INSTRUCTIONS * self.gateway.options.run_code,
-            on_list_tools=self.gateway.list_tools,
-            on_call_tool=self.gateway.call_tool,
+            instructions=instructions,
+            on_list_tools=self._tools.list_tools,
+            on_call_tool=self._tools.call_tool,
             on_list_resources=self._resources.list_resources,
             on_list_resource_templates=self._resources.list_templates,
             on_read_resource=self._resources.read_resource,
@@ -108,24 +127,34 @@ class Protocol:
             on_get_prompt=self._prompts.get_prompt,
             on_completion=self._prompts.complete,
         )
+        server.extensions = {name: {} for name in (*PASSED_EXTENSIONS, SKILLS_EXTENSION)}
+        server.add_request_handler("skills/list", PaginatedRequestParams, self._skills.list_skills)
+        server.add_request_handler("skills/get", ReadResourceRequestParams, self._skills.get_skill)
         server.add_request_handler("logging/setLevel", SetLevelRequestParams, self._set_level)
-        server.add_notification_handler("notifications/initialized", NotificationParams, self._admit)
         security = RequestStateSecurity(
-            keys=[read_state_key(self.upstreams.scout.settings.place)],
+            keys=[read_state_key(self._upstreams.host.scout.settings.place)],
             ttl=2 * ANSWER_TIMEOUT_S,
-            bind_principal=lambda context: self.gateway.get_caller(context).person,
+            bind_principal=lambda context: self._permissions.get_caller(context).person,
         )
         server.middleware.append(RequestStateBoundary(security, default_audience=GATEWAY_NAME))
-        server.middleware.append(self._add_instructions)
+        server.middleware.insert(0, self._receive_request)  # outside of the span, which ends for a client that is kept
         return server
 
-    async def _add_instructions(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Put the instructions of the caller's profile before those of the gateway."""
+    async def _receive_request(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """Receive a request or notification: callers take turns in the threads, and profiles have instructions.
+
+        A client is known from its notification that it is ready until the SDK cancels this, with its connection.
+        """
+        with contextlib.suppress(Denied):
+            WORKING_FOR.set(self._permissions.get_caller(ctx).person)
         result = await call_next(ctx)
         if ctx.method in GREETINGS and isinstance(result, dict):
-            profile = profile_of(self.gateway.get_caller(ctx))
+            profile = profile_of(self._permissions.get_caller(ctx))
             if profile is not None and profile.instructions:
                 return {**result, "instructions": f"{profile.instructions}\n\n{result.get('instructions') or ''}"}
+        elif ctx.method == "notifications/initialized" and self._relay.find_client(ctx.session) is None:
+            async with self._relay.keep_client(ctx.session, self._permissions.get_caller(ctx).person):
+                await anyio.sleep_forever()
         return result
 
     def _identify(self, context: ServerRequestContext[Any, Any]) -> Caller:
@@ -134,40 +163,44 @@ class Protocol:
         Raises:
             MCPError: if they send more requests than they may.
         """
-        caller = self.gateway.get_caller(context)
-        if refusal := self.gateway.check_rate(caller, 1):
+        caller = self._permissions.get_caller(context)
+        if refusal := self._permissions.check_rate(caller, 1):
             raise refuse(refusal)
         return caller
 
     # --- clients
 
-    async def _admit(self, context: ServerRequestContext[Any, Any], _: NotificationParams) -> None:
-        await self.relay.admit(context, self.gateway.get_caller(context).person)
-
     async def _set_level(self, context: ServerRequestContext[Any, Any], params: SetLevelRequestParams) -> EmptyResult:
         """Note which log messages a client wants, and have the servers send what the keenest client wants."""
-        context.session._connection.state[LOG_LEVEL] = params.level
-        for upstream in self.upstreams.servers.values():
+        if (client := self._relay.find_client(context.session)) is not None:
+            client.log_level = params.level
+        for upstream in self._upstreams.servers.values():
             if upstream.settled:
                 await self._pass_level(upstream, await upstream.wait_ready())
         return EmptyResult()
 
-    async def _pass_level(self, upstream: ServerSession, connection: Connection) -> None:
-        levels = [client.state[LOG_LEVEL] for client in self.relay.clients if LOG_LEVEL in client.state]
+    async def _pass_level(self, upstream: ServerSession, connection: McpConnection) -> None:
+        """Ask a server for the lowest level of log messages that any client wants, since all share its session.
+
+        A refusal is told, without the credentials that it may quote. A server that does not answer in `SET_LEVEL_S` is
+        left alone without a word: it may take the level later, and its calls say whether it is down.
+        """
+        levels = [client.log_level for client in self._relay.clients if client.log_level is not None]
         if not levels or connection.client.server_capabilities.logging is None:
             return
-        level: Any = min(levels, key=LOG_LEVELS.index)
+        level: LoggingLevel = min(levels, key=compare_levels)
         try:
-            with anyio.move_on_after(5):
+            with anyio.move_on_after(SET_LEVEL_S):
                 request = SetLevelRequest(params=SetLevelRequestParams(level=level))
                 await connection.client.session.send_request(request, EmptyResult)
         except MCPError as error:
-            self.gateway.say(f"{upstream.name}: its log level could not be set: {upstream.cover.text(error.message)}")
+            self._say(f"{upstream.name}: its log level could not be set: {upstream.cover.text(error.message)}")
 
     # --- servers
 
-    async def _begin_session(self, upstream: ServerSession, connection: Connection) -> None:
+    async def _begin_session(self, upstream: ServerSession, connection: McpConnection) -> None:
         """Pass on what clients wanted of a server before its session began, and that it has resources and prompts."""
+        self._offers.doubt_lists(upstream.key)
         await self._subscriptions.renew(upstream, connection)
         await self._pass_level(upstream, connection)
         capabilities = connection.client.server_capabilities
@@ -181,23 +214,23 @@ class Protocol:
         if isinstance(message, ResourceUpdatedNotification):
             await self._subscriptions.pass_update(source, str(message.params.uri))
         elif isinstance(message, ElicitCompleteNotification):
-            await self.relay.pass_completion(source, message.params.elicitation_id)
+            await self._relay.pass_completion(source, message.params.elicitation_id)
         elif isinstance(message, ToolListChangedNotification):
             name = source.partition("\n")[0]  # the key of a caller's session names the caller too
-            if any(id.partition("/")[0] == name for id in self.gateway.list_all_pins()):
+            if any(id.partition("/")[0] == name for id in self._tools.list_all_pins()):
                 self._announce(ToolListChangedNotification)
-        elif type(message) in CHANGES:
+        elif isinstance(message, (PromptListChangedNotification, ResourceListChangedNotification)):
+            self._offers.doubt_lists(source)
             self._announce(type(message))
 
-    def _announce(self, change: type) -> None:
+    def _announce(self, change: Change) -> None:
         """Tell clients of a change, once for all changes of the same kind in a short time."""
-        if change not in self._announced and self.relay.group is not None:
+        if change not in self._announced and self._relay.group is not None:
             self._announced.add(change)
-            self.relay.group.start_soon(self._tell, change)
+            self._relay.group.start_soon(self._tell, change)
 
-    async def _tell(self, change: type) -> None:
+    async def _tell(self, change: Change) -> None:
         await anyio.sleep(ANNOUNCE_PAUSE_S)
         self._announced.discard(change)
-        event, method = CHANGES[change]
-        await self.bus.publish(event)
-        await self.relay.tell_clients(method)
+        await self._bus.publish(CHANGES[change])
+        await self._relay.tell_clients(change())

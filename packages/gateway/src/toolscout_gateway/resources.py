@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolscout.errors import Unavailable
 from toolscout.trust.policy import Caller
-from toolscout_gateway.exchange import Exchange
-from toolscout_gateway.offers import Offers, cut_page, qualify, qualify_uri
+from toolscout_gateway.offers import APART, Offers, cut_page, qualify, qualify_uri
+from toolscout_gateway.sessions.exchange import Exchange
+from toolscout_gateway.skills import OfferedSkills
+from toolscout_gateway.text import clean_words
 
 if TYPE_CHECKING:
     import anyio
-    from mcp.server.connection import Connection as ClientConnection
     from mcp.server.context import ServerRequestContext
     from mcp.server.subscriptions import ListenHandler, SubscriptionBus
     from mcp_types import (
@@ -32,21 +33,23 @@ if TYPE_CHECKING:
         UnsubscribeRequestParams,
     )
 
-    from toolscout.sources.mcp import Connection
-    from toolscout_gateway.exchange import ServerSession
+    from toolscout.sources.mcp import McpConnection
+    from toolscout_gateway.sessions.exchange import ServerSession
+    from toolscout_gateway.sessions.relay import OpenClient
 
-__all__ = ["Resources", "Subscriptions"]
+__all__ = ["OfferedResources", "Subscriptions"]
 
 MAX_SUBSCRIPTIONS: Final = 1_000  # of one client
+GOODBYE_S: Final = 5.0  # time that a server has to hear that a stream ends; nobody waits for its answer
 Place = tuple[str, str]  # source and URI of a resource
 
 
-class Resources:
+class OfferedResources:
     """Handlers of the requests for resources."""
 
-    def __init__(self, offers: Offers, identify: Callable[[Any], Caller]) -> None:
+    def __init__(self, offers: Offers, skills: OfferedSkills, identify: Callable[[Any], Caller]) -> None:
         """Serve resources. `identify`: returns the caller of a request, or raises an error for one too many."""
-        self.offers, self.identify = offers, identify
+        self.offers, self.skills, self.identify = offers, skills, identify
 
     async def list_resources(
         self, context: ServerRequestContext[Any, Any], params: PaginatedRequestParams | None
@@ -56,7 +59,8 @@ class Resources:
 
         lists = await self.offers.list(self.identify(context), "resources")
         page, cursor = cut_page(qualify(lists), params)
-        return ListResourcesResult(resources=page, next_cursor=cursor)
+        resources = [item if item.uri == uri else item.model_copy(update={"uri": uri}) for uri, item in page]
+        return ListResourcesResult(resources=resources, next_cursor=cursor)
 
     async def list_templates(
         self, context: ServerRequestContext[Any, Any], params: PaginatedRequestParams | None
@@ -73,14 +77,22 @@ class Resources:
     ) -> ReadResourceResult | InputRequiredResult:
         """Read a resource of a server."""
         exchange = Exchange(self.identify(context), context, params)
-        return await self.offers.upstreams.relay.run(exchange, partial(self._read, exchange, params.uri))
+        return await self.offers.upstreams.host.relay.run(exchange, partial(self._read, exchange, params.uri))
 
     async def _read(self, exchange: Exchange, uri: str) -> Any:
+        """Read a resource from its server. A page of MCP Apps gets the URI by which the client asked for it."""
         from mcp_types import ReadResourceRequest, ReadResourceRequestParams, ReadResourceResult
 
-        upstream, uri = await self.offers.locate(exchange.caller, uri)
-        own = ReadResourceRequestParams(uri=uri, _meta=exchange.meta)
-        return await self.offers.send(upstream, exchange, ReadResourceRequest(params=own), ReadResourceResult)
+        upstream, own_uri = await self.offers.locate(exchange.caller, uri)
+        await self.skills.require_approved(upstream.name, own_uri)
+        own = ReadResourceRequestParams(uri=own_uri, _meta=exchange.meta)
+        result = await self.offers.send(upstream, exchange, ReadResourceRequest(params=own), ReadResourceResult)
+        if not isinstance(result, ReadResourceResult):
+            return result
+        result.contents = await self.skills.check_content(upstream, own_uri, result.contents)
+        for part in result.contents if uri.startswith(APART) else ():
+            part.uri = uri if part.uri == own_uri else part.uri
+        return result
 
 
 class Subscriptions:
@@ -97,7 +109,7 @@ class Subscriptions:
         self._listen: ListenHandler = ListenHandler(bus)
         self._uses: Counter[Place] = Counter()
         self._scopes: dict[Place, anyio.CancelScope] = {}  # of the streams at servers of protocol 2026-07-28
-        self._clients: dict[ClientConnection, dict[Place, str]] = {}  # with the URI as the client gave it
+        self._clients: dict[OpenClient, dict[Place, str]] = {}  # with the URI as the client gave it
 
     # --- clients
 
@@ -106,10 +118,12 @@ class Subscriptions:
         from mcp_types import EmptyResult
 
         upstream, uri = await self.offers.locate(self.identify(context), params.uri)
-        client, place = context.session._connection, (upstream.key, uri)
+        client, place = self.offers.upstreams.host.relay.find_client(context.session), (upstream.key, uri)
+        if client is None:
+            return EmptyResult()
         if client not in self._clients:
             self._clients[client] = {}
-            client.exit_stack.push_async_callback(self._forget, client)
+            client.cleanup.push_async_callback(self._forget, client)
         places = self._clients[client]
         if place not in places and len(places) < MAX_SUBSCRIPTIONS:
             places[place] = params.uri
@@ -122,13 +136,14 @@ class Subscriptions:
         """End the subscription of a client with a session."""
         from mcp_types import EmptyResult
 
-        places = self._clients.get(context.session._connection, {})
+        client = self.offers.upstreams.host.relay.find_client(context.session)
+        places = self._clients.get(client, {}) if client is not None else {}
         for place in [place for place, uri in places.items() if uri == params.uri]:
             del places[place]
             await self._remove(place)
         return EmptyResult()
 
-    async def _forget(self, client: ClientConnection) -> None:
+    async def _forget(self, client: OpenClient) -> None:
         for place in self._clients.pop(client, {}):
             await self._remove(place)
 
@@ -160,24 +175,26 @@ class Subscriptions:
         for client, places in list(self._clients.items()):
             for place, known_uri in list(places.items()):
                 if place[0] == source and uri.startswith(place[1]):
-                    shown = known_uri if place[1] == uri else uri
-                    await client.notify("notifications/resources/updated", {"uri": shown})
+                    shown = known_uri if place[1] == uri or clean_words(uri) != uri else uri
+                    await client.session.send_resource_updated(shown)
         await self.bus.publish(ResourceUpdated(uri))
         await self.bus.publish(ResourceUpdated(qualify_uri(source.partition("\n")[0], uri)))
 
     # --- servers
 
     async def _add(self, place: Place) -> None:
+        """Count one more use of a place. The first use subscribes at the server, if it can be reached."""
         self._uses[place] += 1
-        self.offers.upstreams.followed[place[0]] += 1
+        self.offers.upstreams.host.followed[place[0]] += 1
         upstream = self.offers.upstreams.find_session(place[0])
         if self._uses[place] == 1 and upstream is not None:
             with contextlib.suppress(Unavailable):
                 await self._open(upstream, await upstream.wait_ready(), place[1])
 
     async def _remove(self, place: Place) -> None:
+        """End one use of a resource that is followed. With the last use, the server is told to send no more changes."""
         self._uses[place] -= 1
-        self.offers.upstreams.followed[place[0]] -= 1
+        self.offers.upstreams.host.followed[place[0]] -= 1
         if self._uses[place] > 0:
             return
         del self._uses[place]
@@ -188,13 +205,13 @@ class Subscriptions:
             with contextlib.suppress(Unavailable):
                 await self._close(await upstream.wait_ready(), place[1])
 
-    async def renew(self, upstream: ServerSession, connection: Connection) -> None:
+    async def renew(self, upstream: ServerSession, connection: McpConnection) -> None:
         """Subscribe again at a server whose session has just begun."""
         for source, uri in list(self._uses):
             if source == upstream.key:
                 await self._open(upstream, connection, uri)
 
-    async def _open(self, upstream: ServerSession, connection: Connection, uri: str) -> None:
+    async def _open(self, upstream: ServerSession, connection: McpConnection, uri: str) -> None:
         """Subscribe to a resource at its server. A server that has no subscriptions is left alone."""
         from mcp.shared.exceptions import MCPError
         from mcp_types import EmptyResult, SubscribeRequest, SubscribeRequestParams
@@ -203,7 +220,7 @@ class Subscriptions:
         capability = connection.client.server_capabilities.resources
         if capability is None or not capability.subscribe:
             return
-        group = self.offers.upstreams.relay.group
+        group = self.offers.upstreams.host.relay.group
         if connection.client.protocol_version in MODERN_PROTOCOL_VERSIONS:
             if group is not None:
                 group.start_soon(self._follow, upstream.key, connection, uri)
@@ -212,7 +229,7 @@ class Subscriptions:
             request = SubscribeRequest(params=SubscribeRequestParams(uri=uri))
             await connection.client.session.send_request(request, EmptyResult)
 
-    async def _follow(self, source: str, connection: Connection, uri: str) -> None:
+    async def _follow(self, source: str, connection: McpConnection, uri: str) -> None:
         """Keep a stream of changes of a resource open. The session's handler of messages gets the changes too."""
         import anyio
         from mcp.client.subscriptions import SubscriptionLost
@@ -223,7 +240,7 @@ class Subscriptions:
                 async for _ in changes:
                     pass
 
-    async def _close(self, connection: Connection, uri: str) -> None:
+    async def _close(self, connection: McpConnection, uri: str) -> None:
         """Unsubscribe from a resource at an older server. At newer ones the end of the stream does that (`_follow`)."""
         from mcp.shared.exceptions import MCPError
         from mcp_types import EmptyResult, UnsubscribeRequest, UnsubscribeRequestParams
@@ -235,8 +252,8 @@ class Subscriptions:
                 await connection.client.session.send_request(request, EmptyResult)
 
 
-def _shield() -> contextlib.AbstractContextManager[Any]:
-    """Shield the goodbye to a server from the cancellation of its stream, for at most five seconds."""
+def _shield() -> contextlib.AbstractContextManager[object]:
+    """Shield the goodbye to a server from the cancellation of its stream, for at most `GOODBYE_S`."""
     import anyio
 
-    return anyio.move_on_after(5, shield=True)
+    return anyio.move_on_after(GOODBYE_S, shield=True)

@@ -35,7 +35,7 @@ class BlockCutter:
         self.left_out: list[str] = []
         self._room, self._media_room, self._read = room, media_room, read
 
-    def cut(self, index: int, block: Any) -> Any:
+    def cut(self, index: int, block: Any) -> object:
         """Return a block of content within the room that is left. None if nothing of it fits."""
         place = _find_value(block)
         if place is None:
@@ -66,7 +66,7 @@ class BlockCutter:
         self.left_out.append(f"{shown} from offset {len(text.encode())} of {size:,} bytes")
         return _set_value(block, place, text)
 
-    def fill(self, index: int, block: Any) -> Any:
+    def fill(self, index: int, block: object) -> object:
         """Return a block of content with its entire value."""
         place = _find_value(block)
         if place is None:
@@ -88,7 +88,7 @@ def _set_value(block: Any, place: tuple[str, ...], value: str) -> Any:
     return block.model_copy(update={place[0]: block.resource.model_copy(update={place[1]: value})})
 
 
-def prune_value(value: Any, room: int, path: str, left_out: list[str], depth: int = 0) -> Any:
+def prune_value(value: object, room: int, path: str, left_out: list[str], depth: int = 0) -> object:
     """Shorten a JSON value to about `room` bytes of JSON.
 
     Args:
@@ -112,6 +112,7 @@ def prune_value(value: Any, room: int, path: str, left_out: list[str], depth: in
 
 
 def _prune_text(text: str, room: int, shown: str, left_out: list[str]) -> str:
+    """Return the beginning of a text that fits, and note from which offset the rest is left out."""
     data = text.encode("utf-8", "replace")
     head = decode_head(data[: max(0, room - 2)], is_whole=False)
     while head and _measure(head) > room:  # escapes take more bytes in JSON
@@ -120,10 +121,12 @@ def _prune_text(text: str, room: int, shown: str, left_out: list[str]) -> str:
     return head
 
 
-def _prune_list(values: list[Any], room: int, where: tuple[str, str], left_out: list[str], depth: int) -> list[Any]:
+def _prune_list(
+    values: list[object], room: int, where: tuple[str, str], left_out: list[str], depth: int
+) -> list[object]:
     """Keep the first values. The first one is shortened if it alone is too large."""
     path, shown = where
-    kept: list[Any] = []
+    kept: list[object] = []
     room -= 2
     for index, value in enumerate(values):
         size = _measure(value) + 1
@@ -139,8 +142,8 @@ def _prune_list(values: list[Any], room: int, where: tuple[str, str], left_out: 
 
 
 def _prune_object(
-    fields: dict[str, Any], room: int, where: tuple[str, str], left_out: list[str], depth: int
-) -> dict[str, Any]:
+    fields: dict[str, object], room: int, where: tuple[str, str], left_out: list[str], depth: int
+) -> dict[str, object]:
     """Keep the small values whole, and share what is left among the large ones."""
     path, shown = where
     sizes = {key: _measure(value) for key, value in fields.items()}
@@ -161,7 +164,7 @@ def _prune_object(
     }
 
 
-def _measure(value: Any) -> int:
+def _measure(value: object) -> int:
     """Return the bytes of a value as JSON."""
     try:
         return len(msgspec.json.encode(value))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import IO, Any, Final, NamedTuple
@@ -21,7 +22,10 @@ READ_BYTES: Final = 2**18
 MAX_NAMED_KEYS: Final = 20
 MAX_SHOWN_KEY_CHARS: Final = 60
 LINE_EDGE_BYTES: Final = 240  # shown of a long line on each side of a match
-MAX_GAP_BYTES: Final = 400  # that `.*` may stand for
+MAX_SHOWN_GAP_BYTES: Final = 2_000  # of a match; the middle of a longer one is left out
+MAX_LETTER_BYTES: Final = 4
+MAX_SEARCH_S: Final = 2.0
+MAX_PATH_CHARS: Final = 1_000
 MAX_GREP_CHARS: Final = 200
 MAX_ALTERNATIVES: Final = 8
 
@@ -42,7 +46,7 @@ class _View(NamedTuple):
 
 def read_result(
     results: Results, caller: str, handle: str, *, offset: int = 0, path: str = "", grep: str = ""
-) -> tuple[dict[str, Any], str]:
+) -> tuple[dict[str, object], str]:
     """Read a stored result, within the budget of `results`. Returns the structured content and the text.
 
     Args:
@@ -56,7 +60,7 @@ def read_result(
 
     Raises:
         NotFound: for an unknown handle, a path that leads nowhere, or the handle of another caller.
-        UserError: for an offset after the end.
+        UserError: for an offset after the end, a path that is too long, or a `grep` without words.
     """
     stored = results.load(caller, handle)
     with ExitStack() as stack:
@@ -64,13 +68,16 @@ def read_result(
         view, rest = _find_part(stored, file, _split_path(path), offset)
         if rest:
             extracted = stack.enter_context(tempfile.TemporaryFile(dir=results.folder))
-            view = _extract(view, rest, extracted)
+            value, searched = _extract(view, rest, extracted)
+            if value is None:
+                return _answer_unfinished(handle, view, rest, searched)
+            view = value
         offset -= 0 if path else _offset_of(stored, view)
         if offset > view.size or offset < 0:
             raise UserError(f"offset: expected at most {view.size}, the size of {view.path} in bytes, found {offset}")
         base = 0 if path else _offset_of(stored, view)
         total = view.size if path else stored.size
-        answer: dict[str, Any] = {"handle": handle, "path": view.path if path else "", "bytes": total}
+        answer: dict[str, object] = {"handle": handle, "path": view.path if path else "", "bytes": total}
         if grep:
             return _answer_grep(answer, view, base, offset, grep, results.budget)
         return _answer_page(answer, view, base, offset, results.budget)
@@ -82,6 +89,8 @@ def read_result(
 def _split_path(path: str) -> list[str]:
     """Split `a.b[0].c`, `$.a` or `/a/b` into segments."""
     path = path.strip()
+    if len(path) > MAX_PATH_CHARS:
+        raise UserError(f"path: expected at most {MAX_PATH_CHARS:,} characters, found {len(path):,}")
     if path.startswith("/"):
         return [part.replace("~1", "/").replace("~0", "~") for part in path[1:].split("/")]
     path = re.sub(r"\[['\"]?([^\[\]]*?)['\"]?\]", r".\1", path)
@@ -125,7 +134,13 @@ def _view(part: StoredPart, file: IO[bytes]) -> _View:
 
 
 class _Extraction:
-    """Writes the value at a path to a file, and notes the keys beside it."""
+    """Writes the value at a path to a file, and notes the keys beside it.
+
+    Attributes:
+        has_value: whether the value was there.
+        matched: how many segments of the path were found.
+        near: keys beside the first segment that was not found, for the message.
+    """
 
     def __init__(self, segments: list[str], file: IO[bytes]) -> None:
         self.has_value = False
@@ -133,6 +148,7 @@ class _Extraction:
         self._segments, self._file = segments, file
 
     def choose(self, path: JsonPath) -> str:
+        """Enter what is on the path, take its end, and keep the rest. The rest is thrown away by the caller."""
         if not path:
             return ENTER
         depth = len(path)
@@ -154,17 +170,22 @@ class _Extraction:
         self._file.write(data)
 
 
-def _extract(view: _View, segments: list[str], file: IO[bytes]) -> _View:
+def _extract(view: _View, segments: list[str], file: IO[bytes]) -> tuple[_View | None, int]:
     """Copy the value at a path inside a JSON part to a file.
+
+    Returns:
+        The value, and how many bytes were searched. No value if the search took too long.
 
     Raises:
         NotFound: if there is none. The message names the keys that are there.
     """
     extraction = _Extraction(segments, file)
     splitter = JsonSplitter(extraction.choose, extraction, lambda data: None)
-    position = 0
+    position, ends = 0, time.monotonic() + MAX_SEARCH_S
     try:
         while position < view.size and not (extraction.has_value and len(splitter.path) < len(segments)):
+            if time.monotonic() > ends:
+                return None, position
             splitter.feed(view.read(position, READ_BYTES))
             position += READ_BYTES
     except ValueError:
@@ -175,7 +196,16 @@ def _extract(view: _View, segments: list[str], file: IO[bytes]) -> _View:
         where = ".".join(segments[: extraction.matched]) or view.path
         raise NotFound(f"path: there is no {missing!r} in {where}, which has {keys}")
     file.flush()
-    return _View(".".join(segments), file, 0, file.seek(0, os.SEEK_END))
+    return _View(".".join(segments), file, 0, file.seek(0, os.SEEK_END)), position
+
+
+def _answer_unfinished(handle: str, view: _View, segments: list[str], searched: int) -> tuple[dict[str, object], str]:
+    """Build the answer of a search for a path that took too long: where to read or search on in the part."""
+    page = {"handle": handle, "path": view.path, "bytes": view.size, "text": "", "next_offset": searched}
+    wanted = clip(make_plain(".".join(segments)), MAX_SHOWN_KEY_CHARS)
+    note = f"[toolscout: searched for {MAX_SEARCH_S:g} s, as far as offset {searched} of {view.size}, and did not come "
+    note += f"to the end of {wanted!r}; go on with path={view.path} and offset={searched}, or with grep]"
+    return page, note
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------
@@ -183,7 +213,7 @@ def _extract(view: _View, segments: list[str], file: IO[bytes]) -> _View:
 
 def _answer_page(
     answer: dict[str, Any], view: _View, base: int, offset: int, budget: int
-) -> tuple[dict[str, Any], str]:
+) -> tuple[dict[str, object], str]:
     """Build a page of a value. It ends with the value, also if other parts follow."""
     count = (budget - NOTE_TOKENS) * BYTES_PER_TOKEN
     while True:
@@ -203,50 +233,59 @@ def _answer_page(
     return page, f"{text}\n{note}"
 
 
-def _compile_grep(grep: str) -> re.Pattern[bytes]:
-    """Compile a search for literal texts: `|` separates alternatives, `.*` stands for anything in a line.
+def _split_grep(grep: str) -> list[list[bytes]]:
+    """Split a search into alternatives (`|`), each of which is a list of literal texts in order (`.*`).
 
-    No other sign has a meaning, so that the time of a search is bounded.
+    No other sign has a meaning.
     """
     if len(grep) > MAX_GREP_CHARS or grep.count("|") >= MAX_ALTERNATIVES:
         raise UserError(
             f"grep: expected at most {MAX_GREP_CHARS} characters and {MAX_ALTERNATIVES} alternatives, found more: "
             "search for fewer words at once"
         )
-    alternatives = []
-    for alternative in filter(str.strip, grep.split("|")):
-        texts = [b"".join(map(_match_letter, text)) for text in alternative.strip().split(".*")]
-        alternatives.append((b"[^\n]{0,%d}?" % MAX_GAP_BYTES).join(text for text in texts if text))
+    split = (alternative.strip().split(".*") for alternative in grep.split("|"))
+    alternatives = [[_fold(text.encode("utf-8", "replace")) for text in texts if text] for texts in split]
     if not any(alternatives):
         raise UserError("grep: expected words to look for, found none")
-    return re.compile(b"|".join(text for text in alternatives if text), re.IGNORECASE)
+    return [texts for texts in alternatives if texts]
 
 
-def _match_letter(letter: str) -> bytes:
-    if letter.isascii():
-        return re.escape(letter.encode())
-    forms = dict.fromkeys(form.encode("utf-8", "replace") for form in (letter, letter.lower(), letter.upper()))
-    return b"(?:" + b"|".join(map(re.escape, forms)) + b")"
+def _fold(data: bytes) -> bytes:
+    """Make upper and lower case the same. Every letter keeps its number of bytes, so that offsets stay."""
+    if data.isascii():
+        return data.lower()
+    text = data.decode("utf-8", "surrogateescape")
+    folded = {ord(letter): letter.casefold() for letter in set(text) if _keeps_size(letter.casefold(), letter)}
+    return text.translate(folded).encode("utf-8", "surrogateescape")
+
+
+def _keeps_size(folded: str, letter: str) -> bool:
+    return folded != letter and len(folded.encode("utf-8", "replace")) == len(letter.encode("utf-8", "replace"))
 
 
 def _answer_grep(
     answer: dict[str, Any], view: _View, base: int, offset: int, grep: str, budget: int
-) -> tuple[dict[str, Any], str]:
+) -> tuple[dict[str, object], str]:
     """Build an answer with the lines that match, each with its offset."""
-    matches: list[dict[str, Any]] = []
+    matches: list[dict[str, object]] = []
     room = budget - NOTE_TOKENS
-    for start, line in _find_lines(view, _compile_grep(grep), offset):
+    search = _Search(view, _split_grep(grep), offset)
+    for start, line in search.find_lines():
         match = {"offset": base + start, "text": line}
         room -= count_tokens(match) + 1
         if room < 0 and matches:
             answer["next_offset"] = base + start
             break
         matches.append(match)
+    else:
+        if search.position < view.size:
+            answer["next_offset"] = base + search.position
     page = {**answer, "grep": grep, "matches": matches}
     lines = [f"{match['offset']}: {match['text']}" for match in matches]
     end = base + view.size
     if "next_offset" in page:
-        lines.append(f"[toolscout: more lines match; go on with offset={page['next_offset']}]")
+        why = "more lines match" if search.position >= view.size else f"searched for {MAX_SEARCH_S:g} s"
+        lines.append(f"[toolscout: {why}; go on with offset={page['next_offset']}]")
     elif end < answer["bytes"]:
         page["next_offset"] = end
         lines.append(f"[toolscout: this was {view.path}; the next part begins at offset={end}]")
@@ -255,20 +294,89 @@ def _answer_grep(
     return page, "\n".join(lines)
 
 
-def _find_lines(view: _View, pattern: re.Pattern[bytes], offset: int) -> Iterator[tuple[int, str]]:
-    """Yield offset and text of each line that matches. Of a long line only the surroundings of a match count."""
-    overlap = MAX_GAP_BYTES * MAX_ALTERNATIVES + 2 * LINE_EDGE_BYTES
-    reported = offset  # what stands before was shown
-    while offset < view.size:
-        data = view.read(offset, READ_BYTES)
-        is_last = offset + len(data) >= view.size
-        safe = len(data) if is_last else len(data) - overlap  # a later match is found again in the next piece
-        position = max(0, reported - offset)
-        while (found := pattern.search(data, position)) and found.start() < safe:
-            start = max(data.rfind(b"\n", 0, found.start()) + 1, found.start() - LINE_EDGE_BYTES, reported - offset)
-            end = data.find(b"\n", found.end())
-            end = min(len(data) if end < 0 else end, found.end() + LINE_EDGE_BYTES)
-            yield offset + start, data[start:end].decode("utf-8", "ignore").strip()
-            position = max(end, position + 1)
-            reported = offset + position
-        offset += len(data) if is_last else max(1, safe - LINE_EDGE_BYTES)
+class _Texts:
+    """Looks for literal texts that follow one another in a line, each byte once.
+
+    Attributes:
+        found: start and end of the next place that was found, as offsets. None: there is none in what was searched.
+        texts: what must follow, in lower case.
+    """
+
+    def __init__(self, texts: list[bytes], offset: int) -> None:
+        self.texts = texts
+        self.restart(offset)
+
+    def restart(self, offset: int) -> None:
+        """Forget what was found, and begin at an offset."""
+        self.found: tuple[int, int] | None = None
+        self._next, self._start, self._position = 0, offset, offset  # index of a text, of the first, where to go on
+
+    def starts_before(self, offset: int) -> bool:
+        """Return whether what was found, or is found in part, begins before an offset."""
+        return (self._start if self._next else self._position) < offset
+
+    def search(self, data: bytes, base: int, end: int) -> None:
+        """Search on in the bytes from offset `base`. A text that begins at `end` or later is left to the next ones."""
+        line_end = -1
+        while self.found is None:
+            text, position = self.texts[self._next], self._position - base
+            if self._next and line_end < position:
+                line_end = data.find(b"\n", position)
+                line_end = len(data) if line_end < 0 else line_end
+            place = data.find(text, position, line_end if self._next else len(data))
+            if 0 <= place < end - base:
+                self._start = self._start if self._next else base + place
+                self._next, self._position = self._next + 1, base + place + len(text)
+                if self._next == len(self.texts):
+                    self.found = self._start, self._position
+            elif place < 0 and self._next and line_end < len(data):
+                self._next, self._position = 0, base + line_end + 1  # nothing more in this line
+            else:
+                self._position = max(self._position, end)
+                return
+
+
+class _Search:
+    """Searches a value for lines, in time that grows with its size alone.
+
+    Attributes:
+        position: how far it was searched.
+    """
+
+    def __init__(self, view: _View, alternatives: list[list[bytes]], offset: int) -> None:
+        self.position = offset
+        self._view, self._reported = view, offset  # what stands before was shown
+        self._alternatives = [_Texts(texts, offset) for texts in alternatives]
+        self._overlap = max(len(text) for texts in alternatives for text in texts) + MAX_LETTER_BYTES
+
+    def find_lines(self) -> Iterator[tuple[int, str]]:
+        """Yield offset and text of each line that matches. Of a long line only the surroundings of a match count."""
+        ends = time.monotonic() + MAX_SEARCH_S
+        while self.position < self._view.size and time.monotonic() < ends:
+            data = _fold(self._view.read(self.position, READ_BYTES))
+            is_last = self.position + len(data) >= self._view.size
+            end = self.position + len(data) - (0 if is_last else self._overlap)
+            while (found := self._find_first(data, end)) is not None:
+                yield self._show(*found)
+            self.position = end
+
+    def _find_first(self, data: bytes, end: int) -> tuple[int, int] | None:
+        for alternative in self._alternatives:
+            alternative.search(data, self.position, end)
+        return min((texts.found for texts in self._alternatives if texts.found is not None), default=None)
+
+    def _show(self, start: int, end: int) -> tuple[int, str]:
+        """Return the line of a match, or its surroundings, and go on after it."""
+        first = max(start - LINE_EDGE_BYTES, self._reported)
+        first += self._view.read(first, start - first).rfind(b"\n") + 1
+        after = self._view.read(end, LINE_EDGE_BYTES).partition(b"\n")[0]
+        self._reported = end + len(after)
+        for alternative in self._alternatives:
+            if alternative.starts_before(self._reported):
+                alternative.restart(self._reported)
+        pieces = [self._view.read(first, self._reported - first)]
+        if end - start > MAX_SHOWN_GAP_BYTES:
+            tail = self._reported - MAX_SHOWN_GAP_BYTES // 2 - len(after)
+            pieces = [self._view.read(first, start - first + MAX_SHOWN_GAP_BYTES // 2), " … ".encode()]
+            pieces.append(self._view.read(tail, self._reported - tail))
+        return first, b"".join(pieces).decode("utf-8", "ignore").strip()

@@ -24,9 +24,9 @@ from toolscout.sources.json_stream import JsonPath
 from toolscout.sources.mcp_limits import PARTIAL, SPILL, SPLIT_BYTES, Spill, SpilledPart
 from toolscout.trust.private_files import make_private_folder, open_private, replace_file, tighten
 from toolscout.trust.redaction import Cover
-from toolscout_gateway.handles import fetch_result, put_result
 from toolscout_gateway.result_cut import NOTE_TOKENS, BlockCutter, prune_value
 from toolscout_gateway.text import BYTES_PER_TOKEN, count_tokens
+from toolscout_gateway.threads import FairThreads
 
 if TYPE_CHECKING:
     from mcp_types import CallToolRequestParams, CallToolResult
@@ -37,6 +37,7 @@ KEEP_RESULTS_S: Final = 86_400.0
 MAX_RESULTS_BYTES: Final = 4 * 2**30  # of all results in the home; the oldest are removed first
 MAX_ENTIRE_BYTES: Final = 16 * 2**20  # of a result that is sent whole to a caller who asks for that
 MAX_MEDIA_BYTES: Final = 5 * 2**20  # of a picture or a sound, as base64
+RESULT_THREADS: Final = 2
 PURGE_PAUSE_S: Final = 60.0
 COPY_BYTES: Final = 2**18
 MAX_NAMED_PARTS: Final = 5
@@ -48,7 +49,7 @@ _log: Final = logging.getLogger("toolscout.gateway.results")
 _HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{16}")
 
 
-def wants_everything(params: CallToolRequestParams, arguments: Mapping[str, Any]) -> bool:
+def wants_everything(params: CallToolRequestParams, arguments: Mapping[str, object]) -> bool:
     """Return whether a call asks for its entire result: by `detail` of call_tool, or in `_meta` for a pinned tool."""
     meta: Any = params.meta or {}
     detail = arguments.get("detail") if params.name == "call_tool" else None
@@ -56,7 +57,7 @@ def wants_everything(params: CallToolRequestParams, arguments: Mapping[str, Any]
 
 
 class StoredPart(msgspec.Struct, frozen=True):
-    """One value of a stored result: its path, whether it is a text or JSON, and where its bytes are."""
+    """One value of a stored result: its path, whether it is a text or JSON, and the `size` bytes from `start` on."""
 
     path: str
     is_text: bool
@@ -91,12 +92,15 @@ class Results:
     Attributes:
         folder: where they are stored. Only its owner can enter it.
         budget: tokens of an answer. Its content and its structured content each keep to it.
+        threads: in which results are cut and read, one at a time for each caller.
     """
 
     def __init__(self, folder: Path, budget: int, home: Home | None = None) -> None:
         self.folder, self.budget = folder, budget
-        self._shared = find_shared(home) if home is not None else None  # where other replicas find the results too
-        self._purged_at = float("-inf")
+        shared = find_shared(home) if home is not None else None
+        self._shared = shared.open_handles() if shared else None  # where other replicas find the results too
+        self.threads = FairThreads(RESULT_THREADS, 1)
+        self._purged_at = float("-inf")  # monotonic seconds of the last look for results that are too old
 
     def within(self, budget: int | None) -> Results:
         """Return the same results with another budget. None: this one."""
@@ -178,7 +182,7 @@ class Results:
             return
         about = (self.folder / f"{handle}.json").read_bytes()
         try:
-            put_result(self._shared, handle, about, self.folder / f"{handle}.data", KEEP_RESULTS_S)
+            self._shared.put_result(handle, about, self.folder / f"{handle}.data", KEEP_RESULTS_S)
         except StoreError as error:
             _log.warning("A result can be read from this machine only: %s", error)
 
@@ -192,7 +196,7 @@ class Results:
             return
         partial = self.folder / f"{secrets.token_urlsafe(12)}{PARTIAL}"
         try:
-            about = fetch_result(self._shared, handle, partial)
+            about = self._shared.fetch_result(handle, partial)
             if about is not None:
                 partial.replace(self.folder / f"{handle}.data")
                 replace_file(self.folder / f"{handle}.json", about)
@@ -282,7 +286,7 @@ class Results:
     @staticmethod
     def _cut_structured(
         result: CallToolResult, part: StoredPart | None, data: IO[bytes], room: int
-    ) -> tuple[Any, list[str]]:
+    ) -> tuple[object, list[str]]:
         """Return the structured content within `room` bytes, and what was left out."""
         if part is None:
             return result.structured_content, []
@@ -296,14 +300,14 @@ class Results:
         return prune_value(value, room, "structuredContent", left_out), left_out
 
 
-def _count(value: Any) -> int:
+def _count(value: object) -> int:
     try:
         return count_tokens(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return count_tokens(repr(value))  # it holds numbers beyond 64 bits, or is too deep
 
 
-def _dump(block: Any) -> dict[str, Any]:
+def _dump(block: Any) -> dict[str, object]:
     dumped: dict[str, Any] = block.model_dump(mode="json", by_alias=True, exclude_none=True)
     return dumped
 
@@ -326,7 +330,8 @@ def _list_values(result: CallToolResult) -> Iterator[tuple[JsonPath, bool, Seque
         yield ("structuredContent",), False, [_encode(result.structured_content)]
 
 
-def _encode(value: Any) -> bytes:
+def _encode(value: object) -> bytes:
+    """Encode a value as JSON; by the slower standard library what msgspec refuses."""
     try:
         return msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError):
@@ -379,6 +384,7 @@ def _fill_in(result: CallToolResult, stored: StoredResult, data: IO[bytes]) -> C
 
 
 def _write_note(handle: str, left_out: Sequence[str], budget: int, everything: bool) -> str:
+    """Say to the agent what was left out of a result, why, and how to read on."""
     named = "; ".join(left_out[:MAX_NAMED_PARTS])
     if len(left_out) > MAX_NAMED_PARTS:
         named += f"; and {len(left_out) - MAX_NAMED_PARTS:,} more parts"

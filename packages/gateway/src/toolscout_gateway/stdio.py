@@ -1,7 +1,8 @@
 """Serves MCP over the standard streams of this process, in the event loop.
 
-The SDK's `stdio_server` reads and writes in threads, which costs each message three changes of thread. It still does
-so here if standard input or output is neither a pipe nor a socket, because a loop can only wait for those.
+The SDK's `stdio_server` reads and writes in threads, and hands each message on between tasks. Here who receives reads,
+and who sends writes. The SDK's is used if standard input or output is neither a pipe nor a socket, because a loop can
+only wait for those.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ import stat
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Final
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from mcp.shared.message import SessionMessage
 
 __all__ = ["LineReader", "LineWriter", "open_standard_streams"]
 
 CHUNK_BYTES: Final = 65536
+FLUSH_S: Final = 0.5  # to write the last line at the end
 MAX_WRITE_BYTES: Final = 4096  # PIPE_BUF of Linux: a pipe that is ready takes so many without blocking
 STANDARD_INPUT: Final = 0
 STANDARD_OUTPUT: Final = 1
@@ -31,17 +36,14 @@ async def open_standard_streams() -> AsyncIterator[tuple[Any, Any]]:
     Inside the block descriptor 0 is at its end and descriptor 1 is stderr, so that nothing else takes or writes parts
     of messages.
     """
-    from mcp.server.stdio import stdio_server
-
     if not (_can_wait_for(STANDARD_INPUT) and _can_wait_for(STANDARD_OUTPUT)):
+        from mcp.server.stdio import stdio_server
+
         async with stdio_server() as streams:
             yield streams
         return
     with _divert(STANDARD_INPUT) as source, _divert(STANDARD_OUTPUT) as target:
-        lines: Any = LineReader(source)
-        out: Any = LineWriter(target)
-        async with stdio_server(lines, out) as streams:
-            yield streams
+        yield _MessageReader(source), _MessageWriter(target)
 
 
 def _can_wait_for(descriptor: int) -> bool:
@@ -68,7 +70,7 @@ def _divert(descriptor: int) -> Iterator[int]:
 
 
 class LineReader:
-    """The lines of a pipe or socket, without their ends. It is iterated over as the SDK iterates over a file."""
+    """The lines of a pipe or socket, without their ends."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -112,26 +114,93 @@ class LineReader:
 
 
 class LineWriter:
-    """A pipe or socket that is written to as the SDK writes to a file. A reader that is slow delays the writer only."""
+    """A pipe or socket to which lines are written. A reader that is slow delays the writers only.
+
+    A line of which a part is written is written whole, even if its writer is cancelled: the next one goes on with it.
+    """
 
     def __init__(self, descriptor: int) -> None:
+        import anyio
+
         self._descriptor = descriptor
         self._ready = select.poll()
         self._ready.register(descriptor, select.POLLOUT)
+        self._turn = anyio.Lock(fast_acquire=True)
+        self._rest = memoryview(b"")  # of the line that is being written
 
     async def write(self, text: str) -> None:
-        """Write a text.
+        """Write a text that ends a line.
 
         Raises:
             OSError: if nobody reads any more.
         """
         import anyio
 
-        rest = memoryview(text.encode("utf-8", "replace"))
-        while rest:
-            if not self._ready.poll(0):
-                await anyio.wait_writable(self._descriptor)
-            rest = rest[os.write(self._descriptor, rest[:MAX_WRITE_BYTES]) :]
+        encoded = memoryview(text.encode("utf-8", "replace"))
+        async with self._turn:
+            while encoded or self._rest:
+                if not self._rest:
+                    self._rest, encoded = encoded, self._rest
+                if not self._ready.poll(0):
+                    await anyio.wait_writable(self._descriptor)
+                self._rest = self._rest[os.write(self._descriptor, self._rest[:MAX_WRITE_BYTES]) :]
 
-    async def flush(self) -> None:
-        """Do nothing: what was written is with the system already."""
+
+class _MessageReader:
+    """The stream of messages from the client, as the SDK's server reads it. Its descriptor belongs to the block."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._lines = LineReader(descriptor)
+
+    async def __aenter__(self) -> _MessageReader:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    async def aclose(self) -> None:
+        """Do nothing: the block gives the descriptor back."""
+
+    def __aiter__(self) -> _MessageReader:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        """Receive the next message, or the exception that says why there is none in a line."""
+        from mcp.shared.message import SessionMessage
+        from mcp_types import jsonrpc_message_adapter
+
+        line = await self._lines.__anext__()
+        try:
+            return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+        except ValueError as error:
+            return error
+
+
+class _MessageWriter(LineWriter):
+    """The stream of messages to the client, as the SDK's server writes it. Its descriptor belongs to the block."""
+
+    async def __aenter__(self) -> _MessageWriter:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Write what a cancelled request has left of its line."""
+        import anyio
+
+        with suppress(OSError), anyio.move_on_after(FLUSH_S):
+            await self.write("")
+
+    async def send(self, item: SessionMessage) -> None:
+        """Send a message.
+
+        Raises:
+            BrokenResourceError: if the client reads no more.
+        """
+        import anyio
+
+        try:
+            await self.write(item.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n")
+        except OSError as error:
+            raise anyio.BrokenResourceError from error

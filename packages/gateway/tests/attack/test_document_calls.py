@@ -25,7 +25,7 @@ from toolscout.scout import Scout
 from toolscout.sources import addresses
 from toolscout.sources.addresses import Downloader, Reach, is_public_address, open_async_client
 from toolscout.types import Tool
-from toolscout_gateway import openapi as calls
+from toolscout_gateway.calls import openapi as calls
 
 __all__ = ["start"]  # the fixture
 

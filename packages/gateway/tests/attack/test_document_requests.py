@@ -12,7 +12,7 @@ from toolscout.errors import UserError
 from toolscout.settings import Settings
 from toolscout.sources import openapi
 from toolscout.types import Tool
-from toolscout_gateway import openapi as calls
+from toolscout_gateway.calls import openapi as calls
 
 pytestmark = pytest.mark.attack
 

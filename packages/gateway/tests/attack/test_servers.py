@@ -104,7 +104,7 @@ STDIO = [
     never("many-tools", f"at most {MAX_TOOLS:,} tools"),
     never("endless-pages", "at most 32 MiB"),
     never("empty-pages", f"more than {MAX_PAGES:,} pages"),
-    never("same-cursor", "a new nextCursor"),
+    fine("same-cursor"),
     never("deep-schema", "no JSON-RPC"),
     never("stdout-flood", "something else on its standard output"),
 ]
@@ -215,8 +215,8 @@ def range_(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         patched = pytest.MonkeyPatch()
         patched.setattr("toolscout.sources.mcp_session.MAX_LIST_PAGES", MAX_PAGES)
         # What cannot start is not started again meanwhile: each floods the gateway anew (test_faults.py: restarts).
-        patched.setattr("toolscout_gateway.upstream.FIRST_RESTART_DELAY_S", 600)
-        patched.setattr("toolscout_gateway.upstream.MAX_RESTART_DELAY_S", 600)
+        patched.setattr("toolscout_gateway.sessions.upstream.FIRST_RESTART_DELAY_S", 600)
+        patched.setattr("toolscout_gateway.sessions.upstream.MAX_RESTART_DELAY_S", 600)
         with start_blocking_portal() as portal, portal.wrap_async_context_manager(opened()) as agent:
             yield Range(agent, portal, web, witness, memory_kib)
         patched.undo()
@@ -241,6 +241,7 @@ def test_a_hostile_server_harms_nobody(range_: Range, case: Case, source: str) -
         answer = range_.call(f"{source}/go", **case.arguments)
         if case.way == "alternates":  # a definition at the first look, another at the next, and so on
             for _ in range(4):
+                upstream.doubt_list()
                 answer = range_.call(f"{source}/go")
         said = answer.content[-1].text  # of a long result: what was left out
         assert answer.is_error == case.fails, said

@@ -63,6 +63,7 @@ def _quote(value: object) -> str:
 
 
 def _build_http(client: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Build the entry of a gateway that is already running at an address, in the spelling of a client."""
     if client == "claude-desktop":
         raise click.UsageError(
             "The configuration file of Claude Desktop starts programs only. Leave --http out, or add the address under "
@@ -97,6 +98,7 @@ def _name_host(options: Mapping[str, Any]) -> str:
 def _build_stdio(
     client: str, settings: Settings, configs: tuple[Path, ...], options: Mapping[str, Any]
 ) -> dict[str, Any]:
+    """Build the entry of a gateway that the client starts as a program, in its spelling."""
     program = shutil.which("toolscout")
     command = [program] if program else [sys.executable, "-m", "toolscout"]
     entry: dict[str, Any] = {

@@ -81,16 +81,15 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
             raise SourceError(f"expected an mcpServers JSON file, found none at {path}")
 
     from toolscout.home.access import telemetry
-    from toolscout.home.access import telemetry as log_lines
 
-    say = log_lines.start_logs(
+    say = telemetry.start_logs(
         scout.settings.log_format, lambda text: echo(escape_line(f"toolscout: {text}"), err=True)
     )
     keys = find_tenant_keys(scout, options["policy"], say) if options["http"] and not options["print_config"] else None
     policies, profiles = _load_policies(scout, options), _load_profiles(scout, options)
     if options["print_config"]:
         for path in configs:
-            load_entries(path.expanduser())
+            load_entries(path.expanduser())  # raises for an invalid file, before an entry with it is printed
         _warn_of_pins(scout, options["pins"], has_more=bool(configs) or discover)
         echo(render_entry(options["print_config"], scout.settings, configs, {**options, "discover": discover}))
         return
@@ -161,14 +160,13 @@ def _load_profiles(scout: Scout, options: dict[str, Any]) -> Profiles:
 async def _serve_tenants(scout: Scout, keys: TenantKeys, chosen: Options, options: dict[str, Any]) -> None:
     """Serve the gateways of all tenants over HTTP."""
     from toolscout.home.access.http import Ending, names_of, serve
-    from toolscout_gateway.http import GATEWAY_CLOSE_S, build_base
-    from toolscout_gateway.http_scope import PATH
-    from toolscout_gateway.tenants import serve_tenants
+    from toolscout_gateway.access.http import GATEWAY_CLOSE_S, build_base, serve_tenants
+    from toolscout_gateway.access.permissions import PATH
 
     host, port = options["host"], options["port"]
     application = serve_tenants(scout, keys, chosen, names_of(host, options["names"]), build_base(host, port))
     async with application.running():
-        policies = keys.policies[DEFAULT_TENANT]
+        policies = keys.policies[DEFAULT_TENANT]  # all tenants use the same addresses, so one checks the host for all
         keys.say(f"serving {len(keys.policies)} tenants at http://{host}:{port}{PATH}, each for its own keys")
         await serve(
             application,
@@ -177,7 +175,7 @@ async def _serve_tenants(scout: Scout, keys: TenantKeys, chosen: Options, option
             port,
             extra="mcp",
             ending=Ending(GATEWAY_CLOSE_S, scout.settings.drain_seconds),
-            lifespan=False,
+            lifespan=False,  # `running` did it above
         )
 
 
@@ -185,18 +183,19 @@ async def _serve(gateway: Any, options: dict[str, Any]) -> None:
     import anyio
 
     from toolscout.home.access.http import check_host
-    from toolscout_gateway.http import serve
-    from toolscout_gateway.http_scope import PATH
+    from toolscout_gateway.access.http import serve
+    from toolscout_gateway.access.permissions import PATH
 
     if not options["http"]:
-        gateway.say(f"serving {gateway.speaker.name} over standard input and output")
+        gateway.say(f"serving {gateway.permissions.speaker.name} over standard input and output")
         async with anyio.create_task_group() as group:
             async with gateway.running():
                 group.start_soon(_stop_at_signal, gateway)
                 await gateway.serve_stdio()
             group.cancel_scope.cancel()
         return
-    check_host(gateway.policies, options["host"])
+    permissions = gateway.permissions
+    check_host(permissions.policies, options["host"])
     if options["policy"] is None:
         gateway.say(
             "there is no policy file, so everybody on this machine may see and call everything, and other machines "
@@ -205,7 +204,9 @@ async def _serve(gateway: Any, options: dict[str, Any]) -> None:
     gateway.say(f"serving at http://{options['host']}:{options['port']}{PATH}")
     async with gateway.running():
         where = options["host"], options["port"], options["names"]
-        await serve(gateway.server, gateway.policies, *where, gateway.health, gateway.profiles, gateway.identities)
+        await serve(
+            gateway.server, permissions.policies, *where, gateway.health, permissions.profiles, gateway.identities
+        )
 
 
 async def _stop_at_signal(gateway: Any) -> None:

@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 def status_command(scout: Scout, as_json: bool) -> None:
     """Show the gateways that run on this home, and the state of each server behind them.
 
-    Of a home in a database only those on this machine are shown. A server is idle (it starts at its first call),
-    starting, ok or in error. Its circuit is open while calls are refused after several failures. Nothing is asked of
-    the servers. Then it says whether the traffic is still that of the champion's time, and if not, what changed and
-    what to do.
+    If the home is in a database, only the gateways on this machine are shown. A server is idle (it starts at its first
+    call), starting, ok or in error. Its circuit is open while calls are refused after several failures. No server is
+    asked. Then you see whether the traffic has changed since the champion was fitted, what changed, and what to do.
     """
     from toolscout.learn.drift import DriftWatch
     from toolscout_gateway.health import read_states
@@ -75,7 +74,7 @@ def _print_drift(drift: DriftReport) -> None:
         echo("The journal holds too few searches to notice changes of the traffic.")
         return
     if drift.state == "quiet":
-        echo(f"The traffic is that of the time of {drift.champion} ({drift.watched:,} searches since).")
+        echo(f"The traffic has not changed: {drift.watched:,} searches are like the earlier ones.")
         return
     echo(drift.message, fg="yellow")
     for topic in drift.topics:

@@ -86,7 +86,7 @@ SECCOMP_FILTER, SECCOMP_KILL, SECCOMP_ALLOW, SECCOMP_REFUSE = 2, 0x80000000, 0x7
 LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
 
 
-def _call_libc(name: str, *arguments: Any) -> int:
+def _call_libc(name: str, *arguments: object) -> int:
     """Call a function of the C library. Raises OSError if it fails."""
     function = getattr(ctypes.CDLL(None, use_errno=True), name)
     function.restype = ctypes.c_long
@@ -105,6 +105,7 @@ def read_landlock_version() -> int:
 
 
 def _limit_resources(memory_bytes: int, cpu_s: int) -> None:
+    """Limit memory and CPU time of this process, and forbid it new processes, files and core dumps."""
     import resource  # here, because the parent may run on a system that has none
 
     for name, soft, hard in (
@@ -171,7 +172,7 @@ def give_up_rights(memory_bytes: int, cpu_s: int) -> None:
     try:
         os.open("/", os.O_RDONLY)
     except PermissionError:
-        return
+        return  # as it should be
     os._exit(1)
 
 
@@ -195,7 +196,7 @@ class _Output(io.TextIOBase):
 
     def __init__(self) -> None:
         self.pieces: list[str] = []
-        self.chars = 0
+        self.chars = 0  # in the pieces, which are sent once they have enough
 
     def writable(self) -> bool:
         return True
@@ -218,13 +219,16 @@ class _Caller:
     """The functions `call` and `call_all` of a program."""
 
     def __init__(self, replies: Iterator[bytes], output: _Output) -> None:
-        self._replies, self._output, self._number = replies, output, 0
+        self._replies, self._output = replies, output
+        self._number = 0  # of the next call
 
-    def call(self, id: str, arguments: dict[str, Any] | None = None, /, **named: Any) -> Any:
+    def call(self, id: str, arguments: dict[str, object] | None = None, /, **named: object) -> object:
         """Call a tool. Returns its structured content, its JSON, or its text. Raises ToolError."""
         return self.call_all([(id, {**(arguments or {}), **named})])[0]
 
-    def call_all(self, requests: Sequence[tuple[str, dict[str, Any]]], *, return_errors: bool = False) -> list[Any]:
+    def call_all(
+        self, requests: Sequence[tuple[str, dict[str, object]]], *, return_errors: bool = False
+    ) -> list[object]:
         """Call several tools at the same time. Returns their results in order.
 
         Args:
@@ -238,7 +242,7 @@ class _Caller:
             for number, (id, arguments) in enumerate(requests, first)
         ]
         self._number += len(messages)
-        results: dict[int, Any] = {}
+        results: dict[int, object] = {}
         for place, message in enumerate(messages, 1):
             _write(message)
             if place - len(results) >= OPEN_CALLS:
@@ -251,12 +255,20 @@ class _Caller:
             raise errors[0]
         return values
 
-    def _receive(self, results: dict[int, Any]) -> None:
+    def _receive(self, results: dict[int, object]) -> None:
         reply = json.loads(next(self._replies))
-        results[reply["number"]] = ToolError(reply["error"]) if reply["error"] else reply["value"]
+        results[reply["number"]] = ToolError(reply["error"]) if reply["error"] else _decode(reply["value"])
 
 
-def _encode(message: dict[str, Any]) -> bytes:
+def _decode(value: object) -> object:
+    """Decode a text that is an object or a list in JSON. Other values stay as they are."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        with suppress(ValueError, RecursionError):
+            return json.loads(value)
+    return value
+
+
+def _encode(message: dict[str, object]) -> bytes:
     return json.dumps(message, allow_nan=False).encode() + b"\n"
 
 
@@ -317,7 +329,10 @@ def _compile(code: str) -> Any:
 
 
 def _make_show(output: _Output) -> Callable[[Any], None]:
-    def show(value: Any) -> None:
+    """Return the function `show` of a program, which prints a value as JSON if it can."""
+
+    def show(value: object) -> None:
+        """Write a value to the output of the program: texts as they are, others as JSON or as Python shows them."""
         if value is None:
             return
         try:

@@ -30,11 +30,14 @@ from toolscout_gateway.sandbox import child
 if TYPE_CHECKING:
     from anyio.abc import Process
 
-__all__ = ["Limits", "Outcome", "Worker", "find_isolation"]
+__all__ = ["AnswerRoom", "Outcome", "ProgramLimits", "Worker", "find_isolation"]
 
 START_TIMEOUT_S: Final = 30.0
 MAX_LINE_BYTES: Final = 2 * 2**20  # of a message of the process
 MAX_CALLS: Final = 1_000  # of one program
+MAX_UNREAD_BYTES: Final = 64 * 2**20  # of answers to one program; further calls wait until it has read some
+CALL_RESERVE_BYTES: Final = 8 * 2**20  # counted for a call until the size of its answer is known
+UNREAD_WAIT_S: Final = 10.0  # in which a program must read an answer; call() and call_all() read at once
 PIPE_READ_BYTES: Final = 2**16
 MESSAGE_COST_BYTES: Final = 64  # of printed text, so that a flood of empty messages ends too
 MAX_START_ERROR_CHARS: Final = 300
@@ -48,7 +51,7 @@ AnswerCall = Callable[[str, dict[str, Any]], Awaitable[tuple[Any, str]]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
+class ProgramLimits:
     """Limits of one program.
 
     Attributes:
@@ -105,7 +108,7 @@ def find_isolation() -> str:
     return "bubblewrap"
 
 
-def build_command(isolation: str, limits: Limits, program: Path) -> list[str]:
+def build_command(isolation: str, limits: ProgramLimits, program: Path) -> list[str]:
     """Build the command of the process. It runs the file `program`, which is `child` outside of tests."""
     interpreter = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
     settings = json.dumps({"memory_bytes": limits.memory_bytes, "cpu_s": limits.cpu_s})
@@ -125,6 +128,51 @@ def build_command(isolation: str, limits: Limits, program: Path) -> list[str]:
     for folder in (*folders, interpreter):
         words += ["--ro-bind-try", folder, folder]
     return [*words, "--ro-bind", str(program), "/program.py", interpreter, *flags, "/program.py", settings]
+
+
+class AnswerRoom:
+    """Bounds the bytes of answers that are under way to programs, or that they have not read.
+
+    Attributes:
+        used: bytes that are under way.
+    """
+
+    def __init__(self, most: int, outer: AnswerRoom | None = None) -> None:
+        """Begin with nothing under way.
+
+        Args:
+            most: bytes, beyond which nothing more is let in. One answer always is.
+            outer: the room of all programs.
+        """
+        import anyio
+
+        self.used, self._most, self._outer = 0, most, outer
+        self._changed = anyio.Event()
+
+    async def enter(self, size: int) -> None:
+        """Wait until there is room for an answer of this size."""
+        while self.used and self.used + size > self._most:
+            await self._changed.wait()
+        self.used += size
+        if self._outer is not None:
+            try:
+                await self._outer.enter(size)
+            except BaseException:
+                self._change(-size)
+                raise
+
+    def resize(self, change: int) -> None:
+        """Count more bytes for an answer, or fewer."""
+        self._change(change)
+        if self._outer is not None:
+            self._outer.resize(change)
+
+    def _change(self, change: int) -> None:
+        import anyio
+
+        self.used += change
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
 
 
 class _Ready(msgspec.Struct, tag="ready", forbid_unknown_fields=True):
@@ -156,12 +204,14 @@ class _Misbehaved(Exception):
 class Worker:
     """A process that has given up its rights and waits for one program."""
 
-    def __init__(self, process: Process, limits: Limits) -> None:
+    def __init__(self, process: Process, limits: ProgramLimits) -> None:
         self._process, self.limits = process, limits
         self._buffer = bytearray()
 
     @classmethod
-    async def start(cls, isolation: str, limits: Limits = Limits(), *, program: Path | None = None) -> Worker:
+    async def start(
+        cls, isolation: str, limits: ProgramLimits = ProgramLimits(), *, program: Path | None = None
+    ) -> Worker:
         """Start a process and wait until it has given up its rights.
 
         Args:
@@ -208,7 +258,7 @@ class Worker:
                     os.kill(self._process.pid, signal.SIGKILL)  # `kill` of the process would also wait for it
             await self._process.aclose()
 
-    async def run(self, code: str, answer: AnswerCall, scope: Any = None) -> Outcome:
+    async def run(self, code: str, answer: AnswerCall, scope: Any = None, *, room: AnswerRoom | None = None) -> Outcome:
         """Run a program, and end the process.
 
         Args:
@@ -216,6 +266,7 @@ class Worker:
             answer: answers a call, given the id and the arguments, with a value and an error, which is empty if all is
                 well. Calls are answered side by side.
             scope: the CancelScope that limits the time. None: one of `limits.seconds`.
+            room: of the answers to all programs. None: there is no other program.
         """
         import anyio
 
@@ -224,7 +275,7 @@ class Worker:
         scope.deadline = anyio.current_time() + self.limits.seconds
         try:
             with scope:
-                await self._follow(code, answer, outcome)
+                await self._follow(code, answer, outcome, AnswerRoom(MAX_UNREAD_BYTES, room))
             if scope.cancelled_caught:
                 where = f"; its last call was in line {outcome.line}" if outcome.line else ""
                 outcome.error = f"the program was stopped after {self.limits.seconds:g} s{where}: do less at once"
@@ -234,7 +285,7 @@ class Worker:
             await self.stop()
         return outcome
 
-    async def _follow(self, code: str, answer: AnswerCall, outcome: Outcome) -> None:
+    async def _follow(self, code: str, answer: AnswerCall, outcome: Outcome, room: AnswerRoom) -> None:
         """Send the program, answer its calls, and gather its output until it ends.
 
         Raises:
@@ -244,17 +295,32 @@ class Worker:
 
         open_calls: set[int] = set()
         turn = anyio.Lock()
+        misbehaviour: _Misbehaved | None = None
 
         async def answer_one(call: _Call) -> None:
-            value, error = await answer(call.id, call.arguments)
-            open_calls.discard(call.number)
-            async with turn:
-                await self._send({"number": call.number, "value": value, "error": error})
+            nonlocal misbehaviour
+            size = CALL_RESERVE_BYTES
+            await room.enter(size)
+            try:
+                value, error = await answer(call.id, call.arguments)
+                line = _encode_message({"number": call.number, "value": value, "error": error})
+                value = None
+                room.resize(len(line) - size)
+                size = len(line)
+                async with turn:
+                    open_calls.discard(call.number)  # the program may read it at once, and make the next call
+                    with anyio.move_on_after(UNREAD_WAIT_S) as reading:
+                        await self._send(line)
+            finally:
+                value, line = None, b""  # the traceback of a cancellation would keep them
+                room.resize(-size)
+            if reading.cancelled_caught:
+                misbehaviour = _Misbehaved("did not read the answers of its calls: use call() and print()")
+                group.cancel_scope.cancel()
 
         size, pieces = 0, []
         async with anyio.create_task_group() as group:
-            misbehaviour = None
-            await self._send({"code": code})
+            await self._send(_encode_message({"code": code}))
             try:
                 while not isinstance(message := await self._receive(), _Done):
                     if isinstance(message, _Printed):
@@ -302,18 +368,12 @@ class Worker:
             raise _Misbehaved("wrote to the pipe of call(): use call() and print()") from None
         return message
 
-    async def _send(self, message: dict[str, Any]) -> None:
+    async def _send(self, line: bytes) -> None:
         import anyio
 
         assert self._process.stdin is not None
-        try:
-            line = msgspec.json.encode(message)
-        except (TypeError, ValueError, OverflowError, RecursionError):
-            line = json.dumps(message, default=str).encode(
-                "utf-8", "replace"
-            )  # numbers beyond 64 bits, lone surrogates
         with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):  # `_receive` sees the end
-            await self._process.stdin.send(line + b"\n")
+            await self._process.stdin.send(line)
 
     async def _explain_end(self, outcome: Outcome) -> str:
         """Explain why the process ended without saying so."""
@@ -336,6 +396,13 @@ class Worker:
             while len(text) < PIPE_READ_BYTES:
                 text += await self._process.stderr.receive(PIPE_READ_BYTES)
         return " ".join(text.decode("utf-8", "replace").split())[-MAX_START_ERROR_CHARS:] or "it ended at once"
+
+
+def _encode_message(message: dict[str, object]) -> bytes:
+    try:
+        return msgspec.json.encode(message) + b"\n"
+    except (TypeError, ValueError, OverflowError, RecursionError):  # numbers beyond 64 bits, lone surrogates
+        return json.dumps(message, default=str).encode("utf-8", "replace") + b"\n"
 
 
 def _check_call(call: _Call, open_calls: set[int], outcome: Outcome) -> None:

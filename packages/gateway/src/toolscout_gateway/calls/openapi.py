@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import mimetypes
 import os
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urljoin, urlsplit
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import parse_qsl, quote, unquote, unquote_to_bytes, urljoin, urlsplit
 
 import msgspec
 
@@ -39,7 +40,10 @@ MAX_RESPONSE_BYTES: Final = 4_000_000
 MAX_REDIRECTS: Final = 5
 JSON: Final = "application/json"
 BODYLESS_METHODS: Final = ("GET", "HEAD", "DELETE", "OPTIONS", "TRACE")
-_SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|"}
+FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
+Style = Mapping[str, object]
+_SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|", "tabDelimited": "\t"}
+_DATA_URL: Final = re.compile(r"data:([^;,]*)((?:;[^;,]*)*),(.*)", re.DOTALL)
 
 
 def find_credential(source: str, scheme: str) -> str | None:
@@ -94,10 +98,16 @@ def _place_arguments(tool: Tool, arguments: Mapping[str, Any]) -> _Parts:
         name, style = meta.get("names", {}).get(key, key), meta.get("style", {}).get(key, {})
         if place is None and (meta.get("body") or "body" not in places.values()):
             raise UserError(f"expected one of the parameters {', '.join(places) or '(none)'}, found {key!r}")
+        if value is None and place in ("query", "querystring", "header", "cookie"):
+            continue  # none of them has a null: it means the same as nothing
         if place == "path":
             parts.path = parts.path.replace(f"{{{name}}}", _encode_path_value(name, value, style))
         elif place == "query":
-            parts.query += _encode_query_value(name, value, style)
+            parts.query += _encode_pairs(name, value, style)
+        elif place == "querystring":
+            pairs = value if isinstance(value, Mapping) else {}
+            parts.query += [pair for key in pairs for pair in _encode_pairs(str(key), pairs[key], {})]
+            parts.query += [] if pairs else parse_qsl(_encode_text(value), keep_blank_values=True)
         elif place == "header":
             _set_header(parts.headers, name, _join_value(value, style))
         elif place == "cookie":
@@ -144,16 +154,19 @@ def _set_header(headers: dict[str, str], name: str, value: str) -> None:
     headers[name] = re.sub(r"[\x00-\x08\x0a-\x1f\x7f]", " ", value)
 
 
-def _encode_text(value: Any) -> str:
+# --- arguments to texts -----------------------------------------------------------------------------------------------
+
+
+def _encode_text(value: object) -> str:
     if isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode()  # true, null, 1.5 and nested values
 
 
-def _join_value(value: Any, style: Mapping[str, Any], separator: str = ",") -> str:
+def _join_value(value: object, style: Style, separator: str = ",") -> str:
     """Join a value into one text: style `simple`, and every other style without repeated names."""
     if style.get("content_type"):
-        return msgspec.json.encode(value).decode()
+        return _encode_content(value, style)
     if isinstance(value, list):
         return separator.join(map(_encode_text, value))
     if isinstance(value, Mapping):
@@ -163,57 +176,162 @@ def _join_value(value: Any, style: Mapping[str, Any], separator: str = ",") -> s
     return _encode_text(value)
 
 
-def _encode_path_value(name: str, value: Any, style: Mapping[str, Any]) -> str:
-    text = _join_value(value, style)
+def _encode_content(value: object, style: Style) -> str:
+    """Encode a value in a media type of its own: JSON, and every other type as it is given."""
+    is_json = "json" in str(style.get("content_type"))
+    return msgspec.json.encode(value).decode() if is_json else _encode_text(value)
+
+
+def _encode_path_value(name: str, value: object, style: Style) -> str:
+    """Write a value as a part of a path, in a style of OpenAPI (`simple`, `label` or `matrix`).
+
+    Raises:
+        UserError: for a text that would change which path it is, such as "..".
+    """
+    kind, explode = style.get("style", "simple"), bool(style.get("explode"))
+    prefix, separator = {"label": (".", "." if explode else ","), "matrix": (";", ";" if explode else ",")}.get(
+        str(kind), ("", ",")
+    )
+    if kind == "matrix" and explode and isinstance(value, list):
+        text = separator.join(f"{name}={_encode_text(item)}" for item in value)
+    else:
+        text = _join_value(value, style, separator)
+        if kind == "matrix" and not (explode and isinstance(value, Mapping)):
+            prefix = f";{name}="
     if text in ("", ".", ".."):
         raise UserError(f"expected a value for {name!r} that is valid in a path, found {text!r}")
-    prefix = {"label": ".", "matrix": f";{name}="}.get(style.get("style", ""), "")
-    return prefix + quote(text, safe=",=" if isinstance(value, (list, Mapping)) else "")
+    return prefix + quote(text, safe=",=.;" if isinstance(value, (list, Mapping)) else "")
 
 
-def _encode_query_value(name: str, value: Any, style: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Encode a query parameter as pairs. The default style is `form`, exploded."""
-    kind, explode = style.get("style", "form"), style.get("explode", style.get("style", "form") == "form")
+def _encode_pairs(name: str, value: object, style: Style) -> list[tuple[str, str]]:
+    """Encode a value of a query or a form as pairs. The default style is `form`, exploded."""
+    kind = str(style.get("style", "form"))
+    explode = style.get("explode", kind == "form")
     if style.get("content_type"):
-        return [(name, msgspec.json.encode(value).decode())]
-    if isinstance(value, Mapping):
-        if kind == "deepObject":
-            return [(f"{name}[{key}]", _encode_text(item)) for key, item in value.items()]
-        if explode:
-            return [(str(key), _encode_text(item)) for key, item in value.items()]
+        return [(name, _encode_content(value, style))]
+    if kind == "deepObject":
+        return [(key, _encode_text(item)) for key, item in _spread_value(name, value)]
+    if isinstance(value, Mapping) and explode:
+        return [(str(key), _encode_text(item)) for key, item in value.items()]
     if isinstance(value, list) and explode and kind == "form":
         return [(name, _encode_text(item)) for item in value]
     return [(name, _join_value(value, {}, _SEPARATORS.get(kind, ",")))]
 
 
-def _encode_body(tool: Tool, value: Any) -> dict[str, Any]:
+def _spread_value(name: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield the leaves of a value as form parsers read them: `a[b]`, `a[]`, and `a[0][b]` where items have parts."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _spread_value(f"{name}[{key}]", item)
+    elif isinstance(value, list):
+        has_parts = any(isinstance(item, (list, Mapping)) for item in value)
+        for number, item in enumerate(value):
+            yield from _spread_value(f"{name}[{number if has_parts else ''}]", item)
+    else:
+        yield name, value
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+def _encode_body(tool: Tool, value: object) -> dict[str, Any]:
     """Encode the body in the operation's content type, as keyword arguments of `httpx`. Empty for no body.
 
     Raises:
         UserError: for a content type that cannot be sent.
     """
-    kind = tool.meta.get("content_type", "")
+    kind, parts = tool.meta.get("content_type", ""), tool.meta.get("parts", {})
     media = kind.partition(";")[0].strip().lower()
     may_lack_body = tool.meta["method"] in BODYLESS_METHODS or not tool.meta.get("body")
     if not media or (value == {} and may_lack_body):
         return {}
-    if media.endswith("json") or media == "*/*":
-        return {"content": msgspec.json.encode(value), "headers": {"content-type": kind if media != "*/*" else JSON}}
-    if media in ("application/x-www-form-urlencoded", "multipart/form-data") and isinstance(value, Mapping):
-        return _encode_form(value, multipart=media == "multipart/form-data")
-    if isinstance(value, str):
-        return {"content": value.encode(), "headers": {"content-type": kind}}
-    raise UserError(f"The operation takes a body of type {kind}. Only JSON, forms and text can be sent.")
+    if parts.get("", {}).get("file"):
+        file = _read_file("body", value, "" if "*" in kind else kind)
+        return {"content": file.content, "headers": {"content-type": file.kind}}
+    if media in FORMS and isinstance(value, Mapping):
+        return _encode_form(value, parts, is_multipart=media == FORMS[1])
+    kind = {"*/*": JSON, "application/*": JSON, "text/*": "text/plain"}.get(media, kind)
+    is_lines = "ndjson" in media or "jsonl" in media
+    if is_lines and not isinstance(value, str):
+        content = msgspec.json.Encoder().encode_lines(value if isinstance(value, list) else [value])
+    elif kind.partition(";")[0].strip().lower().endswith("json") and not is_lines:
+        content = msgspec.json.encode(value)
+    elif isinstance(value, str):
+        content = value.encode()
+    else:
+        raise UserError(f"The operation takes a body of type {kind}. Only JSON, forms, files and text can be sent.")
+    return {"content": content, "headers": {"content-type": kind}}
 
 
-def _encode_form(value: Mapping[str, Any], *, multipart: bool) -> dict[str, Any]:
-    fields = [(key, part) for key, item in value.items() for part in (item if isinstance(item, list) else [item])]
-    if multipart:
-        return {"files": [(key, (None, _encode_text(part))) for key, part in fields]}
+def _encode_form(value: Mapping[str, object], parts: Mapping[str, Style], *, is_multipart: bool) -> dict[str, Any]:
+    """Encode a form. An object in it is JSON unless the document names a style; a list repeats its name."""
+    files: list[tuple[str, tuple[object, ...]]] = []
     data: dict[str, list[str]] = {}
-    for key, part in fields:
-        data.setdefault(key, []).append(_encode_text(part))
-    return {"data": data}
+    for name, item in value.items():
+        style = parts.get(name, {})
+        if item is None:  # no form has a null
+            continue
+        if style.get("file"):
+            for each in item if isinstance(item, list) else [item]:
+                file = _read_file(name, each, str(style.get("content_type", "")))
+                files.append((name, (file.name, file.content, file.kind)))
+            continue
+        media = str(style.get("content_type", "")) or None
+        items = item if isinstance(item, list) and not style else [item]
+        for each in items:
+            if isinstance(each, Mapping) and not style:
+                pairs, media = [(name, _encode_text(each))], JSON
+            else:
+                pairs = _encode_pairs(name, each, style)
+            for key, text in pairs:
+                data.setdefault(key, []).append(text)
+                files.append((key, (None, text, media) if media else (None, text)))
+    return {"files": files} if is_multipart else {"data": data}
+
+
+class _File(NamedTuple):
+    """A file to send: its name, its bytes and its media type."""
+
+    name: str
+    content: bytes
+    kind: str
+
+
+def _read_file(name: str, value: object, kind: str) -> _File:
+    """Read a file argument: base64, a data: URL, or a text that is not base64 and is sent as it is.
+
+    Args:
+        name: of the argument, for the name of a file that has none.
+        value: the argument.
+        kind: the media type that the document names. Empty: that of the data: URL.
+
+    Raises:
+        UserError: if it is no text, or a data: URL with damaged base64.
+    """
+    if not isinstance(value, str):
+        raise UserError(f"expected {name!r} as a file: a text in base64, found {_encode_text(value)[:60]}")
+    marked = _DATA_URL.fullmatch(value)
+    marks = dict(mark.partition("=")[::2] for mark in marked[2].split(";") if mark) if marked else {}
+    content = _decode_base64(marked[3] if marked else value)
+    own_kind = (marked and marked[1]) or ("text/plain" if content is None else "application/octet-stream")
+    if marked and "base64" not in marks:
+        content = unquote_to_bytes(marked[3])
+    elif marked and content is None:
+        raise UserError(f"{name!r} is not the base64 of a file: encode its bytes again")
+    kind = kind or own_kind
+    extension = mimetypes.guess_extension(kind.partition(";")[0].strip()) or ""
+    given_name = re.split(r"[/\\]", unquote(marks.get("name") or marks.get("filename") or ""))[-1]
+    file_name = re.sub(r"[\x00-\x1f\x7f\"]+", "_", given_name) or f"{name}{extension}"
+    return _File(file_name, value.encode() if content is None else content, kind)
+
+
+def _decode_base64(text: str) -> bytes | None:
+    """Decode base64 in its plain or its URL alphabet, with or without padding. None if it is no base64."""
+    bare = re.sub(r"\s+", "", text).rstrip("=").replace("-", "+").replace("_", "/")
+    try:
+        return base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)
+    except ValueError:
+        return None
 
 
 def _add_credentials(tool: Tool, parts: _Parts) -> None:
@@ -299,60 +417,42 @@ def _format_origin(url: str) -> str:
 
 
 async def _read_result(response: httpx.Response) -> CallToolResult:
-    """Read a response as a result: an image or a sound as such, everything else as text."""
-    received = await _receive_body(response)
+    """Read a response as a result: an image or a sound as such, everything else as text and, if it is one, as JSON."""
+    from mcp_types import AudioContent, CallToolResult, ImageContent, TextContent
+
+    body = LimitedBody(response.headers.get("content-encoding"), MAX_RESPONSE_BYTES)
+    async for chunk in response.aiter_raw():
+        if not body.feed(chunk):
+            break
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     failed = response.status_code >= 400
-    if kind.startswith(("image/", "audio/")) and not (failed or received.is_cut):
-        return _build_media_result(response.status_code, kind, received.content)
-    return _build_text_result(response, kind, received)
-
-
-async def _receive_body(response: httpx.Response) -> LimitedBody:
-    received = LimitedBody(response.headers.get("content-encoding"), MAX_RESPONSE_BYTES)
-    async for chunk in response.aiter_raw():
-        if not received.feed(chunk):
-            break
-    return received
-
-
-def _build_media_result(status: int, kind: str, body: bytes | bytearray) -> CallToolResult:
-    from mcp_types import AudioContent, CallToolResult, ImageContent
-
-    block = ImageContent if kind.startswith("image/") else AudioContent
-    content = block(data=base64.b64encode(body).decode(), mime_type=kind)
-    return CallToolResult(content=[content], structured_content={"status": status})
-
-
-def _build_text_result(response: httpx.Response, kind: str, received: LimitedBody) -> CallToolResult:
-    """Build a result with the response as text, and as a JSON value if it is one."""
-    from mcp_types import CallToolResult, TextContent
-
-    body, cut = received.content, received.is_cut
-    answer: dict[str, Any] = {"status": response.status_code}
-    failed = response.status_code >= 400
-    text = _decode_text(body, response.encoding or "utf-8", cut)
+    answer: dict[str, object] = {"status": response.status_code}
+    if kind.startswith(("image/", "audio/")) and not (failed or body.is_cut):
+        block = ImageContent if kind.startswith("image/") else AudioContent
+        content = block(data=base64.b64encode(body.content).decode(), mime_type=kind)
+        return CallToolResult(content=[content], structured_content=answer)
+    text = _decode_text(body, response.encoding or "utf-8")
     if text is None:
-        text = f"{len(body):,} bytes of {kind or 'an unknown type'}, which cannot be shown as text"
-    elif kind.endswith("json") and not cut:
-        answer["body"] = _decode_json(body, text)
-    if cut:
+        text = f"{len(body.content):,} bytes of {kind or 'an unknown type'}, which cannot be shown as text"
+    elif kind.endswith("json") and not body.is_cut:
+        answer["body"] = _decode_json(body.content, text)
+    if body.is_cut:
         answer["cut"] = f"the response is cut at {MAX_RESPONSE_BYTES:,} bytes: ask for less"
         text += f"\n({answer['cut']})"
-    head = f"HTTP {response.status_code} {response.reason_phrase}".strip()
-    text = f"{head}\n{text}".strip() if failed or not text else text
+    if failed or not text:
+        text = f"{f'HTTP {response.status_code} {response.reason_phrase}'.strip()}\n{text}".strip()
     return CallToolResult(content=[TextContent(text=text)], structured_content=answer, is_error=failed)
 
 
-def _decode_text(body: bytes | bytearray, encoding: str, cut: bool) -> str | None:
+def _decode_text(body: LimitedBody, encoding: str) -> str | None:
     """Decode a response. Returns None if it is not text."""
     try:
-        return body.decode(encoding, "replace" if cut else "strict")
+        return body.content.decode(encoding, "replace" if body.is_cut else "strict")
     except (UnicodeDecodeError, LookupError):
         return None
 
 
-def _decode_json(body: bytes | bytearray, text: str) -> Any:
+def _decode_json(body: bytes | bytearray, text: str) -> object:
     """Decode a JSON response. Returns `text` if it is not valid JSON."""
     try:
         return msgspec.json.decode(body) if body else None

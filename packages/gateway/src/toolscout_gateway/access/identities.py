@@ -22,18 +22,18 @@ from toolscout.sources.mcp_oauth import Nobody, SessionIdentity
 from toolscout.sources.mcp_session import sends_credentials
 from toolscout.trust.policy import LOCAL, Caller
 from toolscout.types import Hints, Tool
-from toolscout_gateway.answers import make_result
-from toolscout_gateway.caller_sessions import CallerSession
-from toolscout_gateway.exchange import Exchange, ServerSession
-from toolscout_gateway.http_scope import CREDENTIAL
-from toolscout_gateway.oauth_routes import serve_loopback
-from toolscout_gateway.sign_in import SIGN_IN_PATH, SIGN_IN_WAIT_S, Identity, SignIn, SignIns
-from toolscout_gateway.upstream import Upstream
+from toolscout_gateway.access.oauth_routes import serve_loopback
+from toolscout_gateway.access.permissions import CREDENTIAL, Permissions
+from toolscout_gateway.access.sign_in import SIGN_IN_PATH, SIGN_IN_WAIT_S, Identity, SignIn, SignIns
+from toolscout_gateway.lookup import Lookup
+from toolscout_gateway.sessions.exchange import Exchange, ServerSession
+from toolscout_gateway.sessions.upstream import CallerSession, Upstream
+from toolscout_gateway.text import make_result
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
-    from toolscout_gateway.contract import GatewayContract
+    from toolscout_gateway.sessions.upstreams import Upstreams
 
 __all__ = ["Identities"]
 
@@ -52,29 +52,26 @@ class Identities:
         sign_ins: those that wait for their persons.
     """
 
-    def __init__(self, gateway: GatewayContract) -> None:
-        self.gateway, self.upstreams = gateway, gateway.upstreams
-        settings = gateway.upstreams.scout.settings
+    def __init__(self, upstreams: Upstreams, permissions: Permissions, lookup: Lookup) -> None:
+        """Sign callers in at these servers. The servers ask this object for the session of each caller."""
+        self.upstreams, self._permissions, self._lookup = upstreams, permissions, lookup
+        settings = upstreams.host.scout.settings
         self.vault = Vault(settings.place)
         self.sign_ins = SignIns(settings.public_url.rstrip("/"))
         self._base_lock = anyio.Lock()
         self._registration_locks: dict[str, anyio.Lock] = {}  # by the address of a server
-        self.upstreams.choose_identity = self.choose_shared_identity
+        self.upstreams.host.choose_identity = self.choose_shared_identity
         self.upstreams.find_own = self.find_own
 
     # --- whose session
 
-    @property
-    def is_single(self) -> bool:
-        """Whether only the local user calls, so that every session is theirs."""
-        policies = self.gateway.policies
-        return policies.default is LOCAL and not policies.callers
-
     def applies(self, upstream: ServerSession) -> bool:
-        """Return whether a server may be called under the identities of callers."""
-        if self.is_single or upstream.server.transport == "stdio" or sends_credentials(upstream.server):
+        """Return whether a server may be called under the identities of callers, of whom the local user is not one."""
+        policies = self._permissions.policies
+        is_single = policies.default is LOCAL and not policies.callers
+        if is_single or upstream.server.transport == "stdio" or sends_credentials(upstream.server):
             return False
-        return upstream.name not in self.upstreams.scout.settings.shared_sessions
+        return upstream.name not in self.upstreams.host.scout.settings.shared_sessions
 
     def choose_shared_identity(self, upstream: ServerSession) -> SessionIdentity | None:
         """Return whose session all callers share: nobody's, or that of the person who added the server (None)."""
@@ -113,7 +110,7 @@ class Identities:
     async def _holds(self, upstream: Upstream, caller: Caller) -> bool:
         """Return whether the vault has tokens of a caller for a server."""
         url = resolve(upstream.server, os.environ).url
-        run = self.upstreams.run_in_thread
+        run = self.upstreams.host.run_in_thread
         return await run(lambda: self.vault.has_key) and await run(self.vault.holds, caller.person, url)
 
     async def _open(self, upstream: Upstream, caller: Caller) -> Upstream:
@@ -123,13 +120,15 @@ class Identities:
                 f"server {upstream.name!r} wants its callers to sign in, and you came without a key: ask whoever runs "
                 "this gateway for one"
             )
-        await self.upstreams.run_in_thread(lambda: self.vault.sealer)
+        await self.upstreams.host.run_in_thread(lambda: self.vault.sealer)
         ready = resolve(upstream.server, os.environ)
-        base, issuer = await self._find_base(), self.gateway.policies.token_issuer
+        base, issuer = await self._find_base(), self._permissions.policies.token_issuer
         identity = Identity(self.vault, caller.person, ready, base, token_issuer=issuer)
         identity.registration_lock = self._registration_locks.setdefault(ready.url, identity.registration_lock)
-        identity.group, identity.register = self.upstreams.relay.group, self.sign_ins.add
-        session = upstream.own_sessions.setdefault(caller.person, CallerSession(upstream, identity, self.upstreams))
+        identity.group, identity.register = self.upstreams.host.relay.group, self.sign_ins.add
+        session = upstream.own_sessions.setdefault(
+            caller.person, CallerSession(upstream, identity, self.upstreams.host)
+        )
         if isinstance(session, CallerSession) and session.identity is identity:
             self._retire_oldest(upstream)
             self.upstreams.run_session(session)
@@ -156,7 +155,7 @@ class Identities:
             for person, session in upstream.own_sessions.items()
             if isinstance(session, CallerSession) and session.identity.is_stored
         ]
-        names = set(await self.upstreams.run_in_thread(list_entry_names, self.vault.home)) if stored else set()
+        names = set(await self.upstreams.host.run_in_thread(list_entry_names, self.vault.home)) if stored else set()
         for upstream, person, session in stored:
             identity = session.identity
             if name_entry(person, identity.server.url) not in names and upstream.own_sessions.get(person) is session:
@@ -168,15 +167,15 @@ class Identities:
         if not exchange.caller.subject or exchange.context is None:
             return ""
         scope = getattr(exchange.context.request, "scope", None)
-        return str(scope.get(CREDENTIAL) or "") if isinstance(scope, dict) else self.gateway.credential or ""
+        return str(scope.get(CREDENTIAL) or "") if isinstance(scope, dict) else self._permissions.credential or ""
 
     async def _find_base(self) -> str:
         """Return the address of the gateway for browsers. Over standard input a port of this machine is opened."""
         async with self._base_lock:
             if not self.sign_ins.base:
-                assert self.upstreams.relay.group is not None
-                home, describe = self.upstreams.scout.settings.home, self.gateway.policies.describe_resource
-                self.sign_ins.base = await self.upstreams.relay.group.start(
+                assert self.upstreams.host.relay.group is not None
+                home, describe = self.upstreams.host.scout.settings.home, self._permissions.policies.describe_resource
+                self.sign_ins.base = await self.upstreams.host.relay.group.start(
                     serve_loopback, self.sign_ins, describe, home
                 )
         return self.sign_ins.base
@@ -254,13 +253,11 @@ class Identities:
         if exchange.context is None or exchange.answers_again:
             return
         with contextlib.suppress(MCPError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            await exchange.context.session._connection.notify(
-                "notifications/elicitation/complete", {"elicitationId": sign_in.id}
-            )
+            await exchange.context.session.send_elicit_complete(sign_in.id)
 
     async def find_missing_scope(self, caller: Caller, id: str) -> str:
         """Return the scope that a caller's token lacks for a tool. Empty if there is none, or no such tool."""
-        tools, _ = await self.upstreams.run_in_thread(self.gateway.lookup.find_tools, caller, [id])
+        tools, _ = await self.upstreams.host.run_in_thread(self._lookup.find_tools, caller, [id])
         return caller.find_missing_scope(tools[id]) if id in tools else ""
 
     # --- servers whose tools are not known yet

@@ -8,24 +8,36 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import difflib
+import itertools
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from toolscout.errors import UserError
+from toolscout.errors import UserError, find_close
 from toolscout.types import Tool
-from toolscout_gateway.calls import explain_faults
-from toolscout_gateway.relay import is_question
-from toolscout_gateway.text import META_TOOL_RECORDS, clip, format_signature, make_plain
+from toolscout_gateway.calls.arguments import Validators
+from toolscout_gateway.sessions.relay import is_question
+from toolscout_gateway.text import (
+    MAX_IDS_PER_DESCRIPTION,
+    MAX_QUERIES_PER_SEARCH,
+    META_TOOL_RECORDS,
+    clip,
+    format_signature,
+    make_plain,
+)
 
 __all__ = ["add_notes", "check_arguments", "read_request", "repair_request"]
 
 MAX_REPAIR_DEPTH: Final = 6
-MAX_ENCODED_CHARS: Final = 1_000_000  # of a JSON text in a string
+MAX_REPAIR_S: Final = 0.5
+MAX_RENAMED: Final = 20  # unknown names of one object that are compared with the declared ones
+MAX_UNKNOWN: Final = 50  # unknown names that a meta-tool takes, as the arguments of a tool
+MAX_ENCODED_CHARS: Final = 100_000  # of a text that may show JSON or a list: its parser lets no other thread run
+MAX_PYTHON_CHARS: Final = 10_000  # of one in Python's words: its parser is slow, and lets no other thread run
 MAX_SHOWN_CHARS: Final = 60
 MAX_SUGGESTED_CHARS: Final = 400
 WHOLE_NUMBER: Final = re.compile(r"-?(0|[1-9]\d{0,17})")  # a leading zero suggests an identifier
@@ -33,6 +45,10 @@ NUMBER: Final = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d{1,15})?")
 LIST_SEPARATORS: Final = re.compile(r"[,;|\n]")
 WORDS_FOR: Final = {"yes": True, "y": True, "on": True, "1": True, "no": False, "n": False, "off": False, "0": False}
 ARGUMENT_WRAPPERS: Final = ("arguments", "args", "params", "parameters", "input", "inputs", "kwargs")
+MOST_ITEMS: Final = {
+    "search_tools": ("queries", MAX_QUERIES_PER_SEARCH),
+    "describe_tools": ("ids", MAX_IDS_PER_DESCRIPTION),
+}
 ALIASES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "search_tools": {
         "queries": ("query", "q", "search", "text", "requests", "questions"),
@@ -50,31 +66,36 @@ ALIASES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
 Arguments = dict[str, Any]
 
 
-def read_request(name: str, given: Arguments) -> tuple[Arguments, list[str], list[str]]:
+def read_request(validators: Validators, name: str, given: Arguments) -> tuple[Arguments, list[str], list[str]]:
     """Check the arguments of a meta-tool, and repair them if they have faults.
 
     Returns:
         The arguments, a sentence for each repair, and a sentence for each fault that remains.
     """
-    faults = explain_faults(META_TOOL_RECORDS[name], given)
-    if not faults:
+    record = META_TOOL_RECORDS[name]
+    unknown = given.keys() - _properties(record.parameters or {}).keys() if len(given) > MAX_UNKNOWN else ()
+    if len(unknown) > MAX_UNKNOWN:
+        return given, [], [f"expected the arguments of {name}, found {len(unknown)} unknown names"]
+    if validators.accepts_at_once(record, given):
         return given, [], []
-    arguments, notes = repair_request(name, given)
+    if (faults := _count_items(name, given)) or not (faults := _explain_own_faults(validators, name, given)):
+        return given, [], faults
+    arguments, notes = repair_request(validators, name, given)
     return arguments, notes, faults if arguments is given else []
 
 
-def repair_request(name: str, given: Arguments) -> tuple[Arguments, list[str]]:
+def repair_request(validators: Validators, name: str, given: Arguments) -> tuple[Arguments, list[str]]:
     """Repair the arguments of a meta-tool.
 
     Args:
+        validators: check them.
         name: of the meta-tool.
         given: its arguments.
 
     Returns:
         The arguments and a sentence for each repair. The arguments as given if there is no repair without fault.
     """
-    record = META_TOOL_RECORDS[name]
-    if not explain_faults(record, given):
+    if not _explain_own_faults(validators, name, given):
         return given, []
     notes: list[str] = []
     arguments = _use_names(name, dict(given), notes)
@@ -85,8 +106,23 @@ def repair_request(name: str, given: Arguments) -> tuple[Arguments, list[str]]:
         if texts != queries:
             notes.append("'queries' was read as a list of texts")
         arguments["queries"] = texts
-    arguments = _Repairer(notes, meta_tool=True).repair_object(arguments, record.parameters or {}, "")
-    return (arguments, notes) if not explain_faults(record, arguments) else (given, [])
+    arguments = _Repairer(notes, meta_tool=True).repair_object(arguments, META_TOOL_RECORDS[name].parameters or {}, "")
+    return (arguments, notes) if not _explain_own_faults(validators, name, arguments) else (given, [])
+
+
+def _explain_own_faults(validators: Validators, name: str, arguments: Arguments) -> list[str]:
+    """Explain the faults in the arguments of a meta-tool. What cannot be checked in bounded steps is a fault."""
+    record = META_TOOL_RECORDS[name]
+    return _count_items(name, arguments) or validators.explain_faults(record, arguments, must_end=True)
+
+
+def _count_items(name: str, arguments: Arguments) -> list[str]:
+    """Explain that a list has more items than a meta-tool takes. Empty if none has."""
+    parameter, most = MOST_ITEMS.get(name, ("", 0))
+    items = arguments.get(parameter)
+    if not isinstance(items, list) or len(items) <= most:
+        return []
+    return [f"parameter {parameter!r}: expected at most {most} items, found {len(items):,}: send them in several calls"]
 
 
 def _use_names(name: str, arguments: Arguments, notes: list[str]) -> Arguments:
@@ -119,20 +155,22 @@ def _find_call_arguments(arguments: Arguments, notes: list[str]) -> None:
         notes.append("the one object in the list was read as 'arguments'")
 
 
-def check_arguments(tool: Tool, arguments: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+def check_arguments(
+    validators: Validators, tool: Tool, arguments: dict[str, object], notes: list[str]
+) -> dict[str, object]:
     """Return the arguments of a call, with obvious slips repaired. Each repair becomes a note.
 
     Raises:
         UserError: on what is wrong, with the arguments that the caller may have meant.
     """
-    wrong = explain_faults(tool, arguments)
+    wrong = validators.explain_faults(tool, arguments)
     if not wrong:
         return arguments
-    repaired, repairs = _repair_arguments(tool, arguments)
+    repaired, repairs = _repair_arguments(validators, tool, arguments)
     if repairs:
         notes += repairs
         return repaired
-    meant = _suggest_arguments(tool, arguments)
+    meant = _suggest_arguments(validators, tool, arguments)
     advice = f"if you mean {meant}, send that" if meant else f"its signature is {format_signature(tool)}"
     raise UserError(f"wrong arguments for {tool.id}: {'; '.join(wrong)}; {advice}")
 
@@ -147,29 +185,29 @@ def add_notes(result: Any, notes: Sequence[str]) -> Any:
     return result.model_copy(update={"content": [*result.content, note]})
 
 
-def _repair_arguments(tool: Tool, given: Arguments) -> tuple[Arguments, list[str]]:
+def _repair_arguments(validators: Validators, tool: Tool, given: Arguments) -> tuple[Arguments, list[str]]:
     """Repair the arguments of a tool. Returns them with a sentence for each repair, or as given without one."""
     schema = tool.parameters or {}
     for arguments, first in _unwrap(schema, given):
         notes = list(first)
         repaired = _Repairer(notes).repair_object(arguments, schema, "")
-        if notes and not explain_faults(tool, repaired):
+        if notes and not validators.explain_faults(tool, repaired):
             return repaired, notes
     return given, []
 
 
-def _suggest_arguments(tool: Tool, given: Arguments) -> str:
+def _suggest_arguments(validators: Validators, tool: Tool, given: Arguments) -> str:
     """Suggest arguments without fault that the caller may have meant, as JSON. Empty if there are none."""
     schema = tool.parameters or {}
     for arguments, first in _unwrap(schema, given):
         notes = list(first)
         guessed = _Repairer(notes, guesses=True).repair_object(arguments, schema, "")
-        if notes and not explain_faults(tool, guessed):
+        if notes and not validators.explain_faults(tool, guessed):
             return clip(make_plain(_encode(guessed)), MAX_SUGGESTED_CHARS)
     return ""
 
 
-def _unwrap(schema: Mapping[str, Any], given: Arguments) -> list[tuple[Arguments, list[str]]]:
+def _unwrap(schema: Mapping[str, object], given: Arguments) -> list[tuple[Arguments, list[str]]]:
     """Return the arguments as given, and without an object around them that the schema does not know."""
     readings: list[tuple[Arguments, list[str]]] = [(given, [])]
     if len(given) == 1:
@@ -187,47 +225,57 @@ class _Repairer:
         guesses: whether a reading that is only likely counts too.
         meta_tool: whether the schema is that of a meta-tool: a text for `queries` is one query, one for `ids` may be
             several ids.
+        ends: on the clock of `time.monotonic`, when the rest is left as it is.
     """
 
-    def __init__(self, notes: list[str], *, guesses: bool = False, meta_tool: bool = False) -> None:
+    def __init__(
+        self, notes: list[str], *, guesses: bool = False, meta_tool: bool = False, ends: float | None = None
+    ) -> None:
         self.notes, self.guesses, self.meta_tool = notes, guesses, meta_tool
+        self.ends = time.monotonic() + MAX_REPAIR_S if ends is None else ends
 
-    def repair_object(self, value: Arguments, schema: Mapping[str, Any], where: str, depth: int = 0) -> Arguments:
+    def repair_object(self, value: Arguments, schema: Mapping[str, object], where: str, depth: int = 0) -> Arguments:
         """Repair the names and values of an object."""
         properties = _properties(schema)
-        required = schema.get("required")
-        required = required if isinstance(required, (list, tuple)) else ()
+        names = schema.get("required")
+        required = {name for name in names if isinstance(name, str)} if isinstance(names, (list, tuple)) else set()
         value = self._rename(value, properties, required, schema.get("additionalProperties") is False)
         repaired: Arguments = {}
         for name, inner in value.items():
             place = f"{where}.{name}" if where else str(name)
-            own = _resolve(properties.get(name), schema)
+            own = _resolve(properties.get(name))
             if inner is None and own is not None and name not in required and not _accepts(own, None):
                 self.notes.append(f"{place!r}: null was read as left out")
                 continue
             repaired[name] = inner if own is None else self._repair(inner, own, place, depth + 1)
         return repaired
 
-    def _rename(self, value: Arguments, properties: Mapping[str, Any], required: Any, closed: bool) -> Arguments:
+    def _rename(
+        self, value: Arguments, properties: Mapping[str, object], required: set[str], closed: bool
+    ) -> Arguments:
         """Use declared names for names that differ in case, hyphens and underscores, or, as a guess, in letters."""
         renamed = dict(value)
-        for name in [name for name in value if name not in properties]:
-            free = [other for other in properties if other not in value and (closed or other in required)]
-            same = [other for other in free if _fold_name(other) == _fold_name(name)]
-            if self.guesses and not same:
-                same = difflib.get_close_matches(name, free, n=1, cutoff=0.6)
+        unknown = list(itertools.islice((name for name in value if name not in properties), MAX_RENAMED))
+        free = [other for other in properties if unknown and other not in value and (closed or other in required)]
+        folded: dict[str, list[str]] = {}
+        for other in free:
+            folded.setdefault(_fold_name(other), []).append(other)
+        for name in unknown:
+            same = folded.get(_fold_name(name), [])
+            if self.guesses and not same and time.monotonic() < self.ends:
+                same = find_close(name, free, cutoff=0.6)
             if len(same) == 1:
                 renamed = {same[0] if key == name else key: inner for key, inner in renamed.items()}
                 self.notes.append(f"{name!r} was read as {same[0]!r}")
         return renamed
 
-    def _repair(self, value: Any, schema: Mapping[str, Any], where: str, depth: int) -> Any:
+    def _repair(self, value: object, schema: Mapping[str, object], where: str, depth: int) -> object:
         """Repair one value."""
-        if depth > MAX_REPAIR_DEPTH:
+        if depth > MAX_REPAIR_DEPTH or time.monotonic() > self.ends:
             return value
         if isinstance(value, dict) and _properties(schema):
             return self.repair_object(value, schema, where, depth)
-        items = _resolve(schema.get("items"), schema)
+        items = _resolve(schema.get("items"))
         if isinstance(value, list) and items is not None and "array" in _types(schema):
             return [self._repair(inner, items, f"{where}.{n}", depth + 1) for n, inner in enumerate(value)]
         if _accepts(schema, value):
@@ -238,7 +286,7 @@ class _Repairer:
                 return self._silence()._repair(converted, schema, where, depth + 1)
         return value
 
-    def _choose(self, value: Any, schema: Mapping[str, Any], where: str) -> Any:
+    def _choose(self, value: object, schema: Mapping[str, object], where: str) -> object:
         """Use the one choice of a schema that differs from a text in case, hyphens and underscores only."""
         choices = schema.get("enum")
         if not isinstance(value, str) or not isinstance(choices, list) or value in choices:
@@ -246,15 +294,15 @@ class _Repairer:
         texts = [choice for choice in choices if isinstance(choice, str)]
         same = [choice for choice in texts if _fold_name(choice) == _fold_name(value)]
         if self.guesses and not same:
-            same = difflib.get_close_matches(value, texts, n=1, cutoff=0.6)
+            same = find_close(value, texts, cutoff=0.6)
         if len(same) != 1:
             return value
         self.notes.append(f"{where!r}: {_show(value)} was read as {_show(same[0])}")
         return same[0]
 
-    def _convert(self, value: Any, schema: Mapping[str, Any], where: str) -> list[Any]:
+    def _convert(self, value: object, schema: Mapping[str, object], where: str) -> list[object]:
         """List what a value of the wrong type may have meant in the type that is wanted, the likeliest first."""
-        types, items = _types(schema), _resolve(schema.get("items"), schema)
+        types, items = _types(schema), _resolve(schema.get("items"))
         if isinstance(value, str):
             candidates = self._read_text(value, types)
             candidates += self._split_text(value, items, where) if "array" in types else []
@@ -267,7 +315,7 @@ class _Repairer:
             candidates += [[item]] if items is None or _accepts(items, item) else []
         return candidates
 
-    def _read_scalar(self, value: Any, types: frozenset[str]) -> list[Any]:
+    def _read_scalar(self, value: object, types: frozenset[str]) -> list[object]:
         """Read a number, a boolean or null as a value of another type."""
         if "string" in types and isinstance(value, int) and not isinstance(value, bool):
             return [str(value)]
@@ -278,17 +326,20 @@ class _Repairer:
         return []
 
     def _silence(self) -> _Repairer:
-        return _Repairer([], guesses=self.guesses, meta_tool=self.meta_tool)
+        return _Repairer([], guesses=self.guesses, meta_tool=self.meta_tool, ends=self.ends)
 
-    def _read_text(self, text: str, types: frozenset[str]) -> list[Any]:
+    def _read_text(self, text: str, types: frozenset[str]) -> list[object]:
         """Read a text as the JSON value that it shows, or else as the one that it may mean."""
         shown = text.strip()
         readings = _read_json(shown, types)
         return _guess_value(shown, types) if self.guesses and not readings else readings
 
-    def _split_text(self, text: str, items: Mapping[str, Any] | None, where: str) -> list[Any]:
-        """Read a text as a list of one. A text that may be several values is split only as a guess."""
-        if items is None:
+    def _split_text(self, text: str, items: Mapping[str, object] | None, where: str) -> list[object]:
+        """Read a text as a list with this text as its only item.
+
+        A text that may be several values is split only as a guess.
+        """
+        if items is None or len(text) > MAX_ENCODED_CHARS:
             return []
         one_query = self.meta_tool and where == "queries"
         parts = [text] if one_query else [part.strip() for part in LIST_SEPARATORS.split(text) if part.strip()]
@@ -298,7 +349,7 @@ class _Repairer:
         return [[silent._repair(part, items, where, 1) for part in parts]] if parts else []
 
 
-def _read_json(shown: str, types: frozenset[str]) -> list[Any]:
+def _read_json(shown: str, types: frozenset[str]) -> list[object]:
     """Read a text as the JSON value that it shows, if it is of one of the types."""
     if "integer" in types and WHOLE_NUMBER.fullmatch(shown):
         return [int(shown)]
@@ -311,7 +362,7 @@ def _read_json(shown: str, types: frozenset[str]) -> list[Any]:
     return [None] if "null" in types and shown == "null" else []
 
 
-def _guess_value(shown: str, types: frozenset[str]) -> list[Any]:
+def _guess_value(shown: str, types: frozenset[str]) -> list[object]:
     """Read a text as the value that it may mean: `yes`, `1,000`."""
     if "boolean" in types and shown.casefold() in WORDS_FOR:
         return [WORDS_FOR[shown.casefold()]]
@@ -326,12 +377,12 @@ def _parse_number(text: str) -> int | float:
 # --- schemas ----------------------------------------------------------------------------------------------------------
 
 
-def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+def _properties(schema: Mapping[str, object]) -> Mapping[str, object]:
     properties = schema.get("properties")
     return properties if isinstance(properties, Mapping) else {}
 
 
-def _resolve(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _resolve(schema: object) -> Mapping[str, object] | None:
     """Return the schema that a value must match. None if it is a reference, or not one kind of value.
 
     A choice (`anyOf`) between one kind and `null` becomes that kind with `null` allowed.
@@ -350,19 +401,19 @@ def _resolve(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return schema if "$ref" not in schema else None
 
 
-def _join_kinds(branches: Sequence[Any]) -> Mapping[str, Any] | None:
+def _join_kinds(branches: Sequence[object]) -> Mapping[str, object] | None:
     """Return a schema with the types of all branches. None if one of them names none."""
     kinds = [branch.get("type") for branch in branches if isinstance(branch, Mapping)]
     return {"type": [kind for kind in kinds if isinstance(kind, str)]} if all(kinds) else None
 
 
-def _types(schema: Mapping[str, Any]) -> frozenset[str]:
+def _types(schema: Mapping[str, object]) -> frozenset[str]:
     kind = schema.get("type")
     kinds = [kind] if isinstance(kind, str) else kind if isinstance(kind, (list, tuple)) else []
     return frozenset(name for name in kinds if isinstance(name, str))
 
 
-def _accepts(schema: Mapping[str, Any], value: Any) -> bool:
+def _accepts(schema: Mapping[str, object], value: object) -> bool:
     """Return whether a value has a type of the schema. Every value has, if the schema names none."""
     types = _types(schema)
     if not types:
@@ -379,7 +430,7 @@ def _decode(text: str) -> list[Any]:
     """Decode JSON, or the same with the quotes and words of Python."""
     if len(text) > MAX_ENCODED_CHARS:
         return []
-    for decode in (json.loads, ast.literal_eval):
+    for decode in (json.loads, ast.literal_eval)[: 2 if len(text) <= MAX_PYTHON_CHARS else 1]:
         with contextlib.suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             return [json.loads(json.dumps(decode(text), allow_nan=False))]  # Python knows values that JSON does not
     return []
@@ -389,12 +440,12 @@ def _fold_name(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name).casefold()
 
 
-def _encode(value: Any) -> str:
+def _encode(value: object) -> str:
     try:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError):
         return repr(value)
 
 
-def _show(value: Any) -> str:
+def _show(value: object) -> str:
     return clip(make_plain(_encode(value)), MAX_SHOWN_CHARS)

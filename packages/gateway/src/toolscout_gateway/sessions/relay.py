@@ -10,20 +10,20 @@ import contextlib
 import dataclasses
 import secrets
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 from toolscout.errors import Unavailable, UserError
 from toolscout.trust.policy import Caller
-from toolscout_gateway.exchange import ANSWER_TIMEOUT_S, Exchange, name_asker, wants_level
-from toolscout_gateway.handover import CLOSED, Handover
+from toolscout_gateway.sessions.exchange import ANSWER_TIMEOUT_S, Exchange, name_asker
+from toolscout_gateway.sessions.handover import CLOSED, Handover
+from toolscout_gateway.text import clean_words
 
 if TYPE_CHECKING:
     import anyio.abc
-    from mcp.server.connection import Connection as ClientConnection
     from mcp.server.context import ServerRequestContext
+    from mcp.server.session import ServerSession
     from mcp.shared.exceptions import MCPError
     from mcp_types import (
         ElicitRequestParams,
@@ -32,13 +32,15 @@ if TYPE_CHECKING:
         ErrorData,
         InputRequiredResult,
         InputResponses,
+        LoggingLevel,
         LoggingMessageNotificationParams,
+        ServerNotification,
     )
     from pydantic import TypeAdapter
 
-    from toolscout.sources.mcp import Connection
+    from toolscout.sources.mcp import McpConnection
 
-__all__ = ["Relay", "allow_questions", "ask_to_open", "is_question"]
+__all__ = ["OpenClient", "Relay", "allow_questions", "ask_to_open", "is_question"]
 
 MAX_ROUNDS: Final = 10  # of questions in one request, as the SDK's client
 MAX_OPEN_REQUESTS: Final = 256  # requests that wait for the answer of a user, and
@@ -49,8 +51,30 @@ OPEN: Final = "open:"  # before the handle of a request that waits for an answer
 SERVERS_STATE: Final = "state:"  # before the state that a server wants back
 QUESTION_KEY: Final = "question"
 URL_KEY: Final = "url-"
+MAX_URL_CHARS: Final = 8_192  # of each text in a question, which may be an address of an issuer
+CLEANUP_S: Final = 5.0  # after the end of a client's connection
 Result = TypeVar("Result")
-_current: ContextVar[Exchange | None] = ContextVar("toolscout_exchange", default=None)
+
+
+@dataclasses.dataclass(eq=False)
+class OpenClient:
+    """A client with an open session, from its notification that it is ready until its connection ends.
+
+    Attributes:
+        session: sends it messages that belong to no request.
+        person: who calls.
+        log_level: the lowest level of the log messages that it wants. None: it has not said.
+        cleanup: what is done when the connection ends.
+    """
+
+    session: ServerSession
+    person: str
+    log_level: LoggingLevel | None = None
+    cleanup: contextlib.AsyncExitStack = dataclasses.field(default_factory=contextlib.AsyncExitStack)
+
+    def wants(self, level: LoggingLevel) -> bool:
+        """Return whether the client wants log messages of a level. By default it wants all."""
+        return self.log_level is None or compare_levels(level) >= compare_levels(self.log_level)
 
 
 @dataclasses.dataclass(eq=False)
@@ -70,32 +94,30 @@ class Relay:
     def __init__(self, handover: Handover | None = None) -> None:
         self.handover = handover  # None: no other gateway shares the home
         self.group: anyio.abc.TaskGroup | None = None  # for requests that outlive their first answer
-        self.clients: dict[ClientConnection, str] = {}  # open connections with a session, and their person
-        self._under_way: defaultdict[str, list[Exchange]] = defaultdict(list)
+        self.clients: list[OpenClient] = []
+        self._under_way: defaultdict[str, list[Exchange]] = defaultdict(list)  # server → its requests, the newest last
         self._callers: defaultdict[str, set[str]] = defaultdict(set)  # who has used the session of a server
-        self._open: dict[str, _Work] = {}
-        self._url_questions: dict[tuple[str, str], tuple[ClientConnection, str]] = {}
+        self._open: dict[str, _Work] = {}  # handle → a request that waits for its user
+        # (server, its id of a question) → the client that was asked, and the id that it knows
+        self._url_questions: dict[tuple[str, str], tuple[ServerSession, str]] = {}
 
     # --- a server's session
 
-    def attach(self, source: str, connection: Connection) -> None:
-        """Listen to a server's questions and log messages, and tell it what each caller's client can do."""
-        self._callers.pop(source, None)
+    def attach(self, source: str, connection: McpConnection) -> None:
+        """Listen to the questions and log messages that come in a new session of a server."""
+        self._callers.pop(source, None)  # nobody has used this session yet
         connection.listen(
             partial(self._answer_question, source, connection), partial(self._pass_log, source, connection)
         )
-        _stamp_capabilities(connection)
 
     @contextlib.contextmanager
     def follow(self, source: str, exchange: Exchange) -> Iterator[None]:
         """Note that a server works on a request inside this context."""
         self._under_way[source].append(exchange)
         self._callers[source].add(exchange.caller.person)
-        token = _current.set(exchange)
         try:
             yield
         finally:
-            _current.reset(token)
             self._under_way[source].remove(exchange)
 
     def _find_exchange(self, source: str) -> Exchange | str:
@@ -108,7 +130,7 @@ class Relay:
         return exchanges[-1]
 
     async def _answer_question(
-        self, source: str, connection: Connection, params: ElicitRequestParams
+        self, source: str, connection: McpConnection, params: ElicitRequestParams
     ) -> ElicitResult | ErrorData:
         """Answer a question that a server asks in the middle of a request."""
         from mcp_types import INVALID_REQUEST, ErrorData
@@ -117,42 +139,46 @@ class Relay:
         if isinstance(exchange, str):
             return ErrorData(code=INVALID_REQUEST, message=exchange)
         if params.mode == "url" and params.elicitation_id and exchange.context is not None:
-            params = self._follow_url(source, params, exchange.context.session._connection)
+            params = self._follow_url(source, params, exchange.context.session)
         return await exchange.ask(_prepare(source, connection, params))
 
     def _follow_url(
-        self, source: str, params: ElicitRequestURLParams, client: ClientConnection
+        self, source: str, params: ElicitRequestURLParams, session: ServerSession
     ) -> ElicitRequestURLParams:
         """Note whom to tell when a URL was opened. Returns the question with an id that no other question has.
 
         Each server chooses its own ids, and a client sees the questions of several servers.
         """
         id = secrets.token_urlsafe(16)
-        self._url_questions[source, params.elicitation_id or ""] = client, id
+        self._url_questions[source, params.elicitation_id or ""] = session, id
         while len(self._url_questions) > MAX_OPEN_REQUESTS:
             del self._url_questions[next(iter(self._url_questions))]
         return params.model_copy(update={"elicitation_id": id})
 
-    async def _pass_log(self, source: str, connection: Connection, params: LoggingMessageNotificationParams) -> None:
+    async def _pass_log(self, source: str, connection: McpConnection, params: LoggingMessageNotificationParams) -> None:
         """Pass a log message of a server on to the one caller whom it can concern."""
-        data = connection.cover.value(params.data)
-        params = params.model_copy(update={"data": data, "logger": params.logger or _name_source(source)})
+        from mcp_types import LoggingMessageNotification, LoggingMessageNotificationParams
+
+        said = clean_words({"logger": params.logger or _name_source(source), "data": params.data}, connection.cover)
+        params = LoggingMessageNotificationParams(level=params.level, **said)
         exchange = self._find_exchange(source)
-        if isinstance(exchange, Exchange) and await exchange.write_log(params):
+        if isinstance(exchange, Exchange) and exchange.context is not None:
+            client = self.find_client(exchange.context.session)
+            if client is None or client.wants(params.level):
+                await exchange.write_log(params)
             return
         callers = self._callers[source]
         if self._under_way[source] or len(callers) != 1:
             return
-        message = params.model_dump(by_alias=True, mode="json", exclude_none=True)
-        for client, name in list(self.clients.items()):
-            if name in callers and wants_level(client.state, params.level):
-                await client.notify("notifications/message", message)
+        for client in list(self.clients):
+            if client.person in callers and client.wants(params.level):
+                await client.session.send_notification(LoggingMessageNotification(params=params))
 
     async def pass_completion(self, source: str, elicitation_id: str) -> None:
         """Tell the client that its user has finished what a question of a session asked them to do at a URL."""
         if (asked := self._url_questions.pop((source, elicitation_id), None)) is not None:
-            client, id = asked
-            await client.notify("notifications/elicitation/complete", {"elicitationId": id})
+            session, id = asked
+            await session.send_elicit_complete(id)
 
     # --- requests of callers
 
@@ -174,7 +200,7 @@ class Relay:
         if exchange.state is not None and exchange.state.startswith(OPEN):
             resumed: Result = await self._resume(exchange, exchange.state.removeprefix(OPEN))
             return resumed
-        if self.group is None or not exchange.may_be_asked:
+        if self.group is None or not exchange.answers_again or exchange.elicitation is None:
             return await work()
         running = _Work(exchange, anyio.CancelScope())
         self.group.start_soon(self._run_work, running, work)
@@ -270,7 +296,7 @@ class Relay:
     async def drive(
         self,
         source: str,
-        connection: Connection,
+        connection: McpConnection,
         exchange: Exchange,
         send: Callable[[InputResponses | None, str | None], Awaitable[Result | InputRequiredResult]],
     ) -> Result | InputRequiredResult:
@@ -289,7 +315,8 @@ class Relay:
         state = exchange.state.removeprefix(SERVERS_STATE) if exchange.state is not None else None
         responses = exchange.responses
         if connection.client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            _check_opened(responses)
+            if responses:
+                _check_opened(responses)
             responses = None
         result, pause = await send(responses, state), FIRST_ROUND_PAUSE_S
         for _ in range(MAX_ROUNDS):
@@ -313,16 +340,38 @@ class Relay:
         if self.group is not None:
             self.group.cancel_scope.cancel()
 
-    async def admit(self, context: ServerRequestContext[Any, Any], person: str) -> None:
-        """Note a client whose session has begun, with the person who calls."""
-        client = context.session._connection
-        self.clients[client] = person
-        client.exit_stack.callback(self.clients.pop, client, None)
+    # --- clients
 
-    async def tell_clients(self, method: str) -> None:
-        """Send a notification without content to every client that has a session."""
+    @contextlib.asynccontextmanager
+    async def keep_client(self, session: ServerSession, person: str) -> AsyncIterator[None]:
+        """Know a client inside the block. Its session is the one of its notification that it is ready."""
+        client = OpenClient(session, person)
+        self.clients.append(client)
+        try:
+            yield
+        finally:
+            self.clients.remove(client)
+            import anyio
+
+            with anyio.move_on_after(CLEANUP_S, shield=True):
+                await client.cleanup.aclose()
+
+    def find_client(self, session: ServerSession) -> OpenClient | None:
+        """Find the client that a request came from. All its requests bring the parameters of its handshake along."""
+        params = session.client_params
+        return next((client for client in self.clients if client.session.client_params is params), None)
+
+    async def tell_clients(self, notification: ServerNotification) -> None:
+        """Send a notification to every client that has a session."""
         for client in list(self.clients):
-            await client.notify(method, None)
+            await client.session.send_notification(notification)
+
+
+def compare_levels(level: LoggingLevel) -> int:
+    """Return the place of a log level, the most talkative first."""
+    from mcp_types import LoggingLevel
+
+    return get_args(LoggingLevel).index(level)
 
 
 def _is_same(caller: Caller, other: Caller) -> bool:
@@ -344,7 +393,7 @@ def allow_questions(result_type: Any) -> TypeAdapter[Any]:
     return TypeAdapter(result_type | InputRequiredResult)
 
 
-def ask_to_open(error: MCPError, exchange: Exchange) -> InputRequiredResult | None:
+def ask_to_open(error: MCPError, exchange: Exchange, source: str) -> InputRequiredResult | None:
     """Return the question that asks a user to open the URLs which a server named in an error, or None.
 
     A caller of protocol 2025-11-25 gets the error as it is.
@@ -362,25 +411,24 @@ def ask_to_open(error: MCPError, exchange: Exchange) -> InputRequiredResult | No
         raise error
     try:
         urls = UrlElicitationRequiredError.from_error(error.error).elicitations
-    except ValidationError:
+    except ValidationError:  # the agent gets the error as it is
         return None
-    return InputRequiredResult(
-        input_requests={f"{URL_KEY}{number}": ElicitRequest(params=params) for number, params in enumerate(urls)}
-    )
+    named = (ElicitRequest(params=name_asker(source, url)) for url in urls)
+    return InputRequiredResult(input_requests={f"{URL_KEY}{number}": request for number, request in enumerate(named)})
 
 
-def _check_opened(responses: InputResponses | None) -> None:
+def _check_opened(responses: InputResponses) -> None:
     """Check the answers to `ask_to_open`.
 
     Raises:
         UserError: the user does not want to open the URLs.
     """
-    if any(getattr(answer, "action", "") != "accept" for answer in (responses or {}).values()):
+    if any(getattr(answer, "action", "") != "accept" for answer in responses.values()):
         raise UserError("the user did not open the page that the tool needs: ask them before you call it again")
 
 
 def _prepare_all(
-    source: str, connection: Connection, exchange: Exchange, result: InputRequiredResult
+    source: str, connection: McpConnection, exchange: Exchange, result: InputRequiredResult
 ) -> dict[str, ElicitRequestParams]:
     """Return the questions of a round, as the caller's user gets them.
 
@@ -391,6 +439,8 @@ def _prepare_all(
 
     questions: dict[str, ElicitRequestParams] = {}
     for key, request in (result.input_requests or {}).items():
+        if clean_words(key) != key:
+            raise UserError(f"server {source!r} asked under a name that hides characters")
         if not isinstance(request, ElicitRequest) or not exchange.can_ask(request.params.mode):
             raise UserError(
                 f"server {source!r} needs an answer ({request.method}) that your client cannot give: use a "
@@ -417,38 +467,13 @@ async def _ask_all(source: str, exchange: Exchange, questions: dict[str, ElicitR
     return answers
 
 
-def _prepare(source: str, connection: Connection, params: ElicitRequestParams) -> ElicitRequestParams:
-    """Name the server in its question, and cover credentials in it."""
-    if connection.cover.finds(params.model_dump_json(by_alias=True)):
-        params = type(params).model_validate(connection.cover.value(params.model_dump(by_alias=True, mode="json")))
-    return name_asker(_name_source(source), params)
+def _prepare(source: str, connection: McpConnection, params: ElicitRequestParams) -> ElicitRequestParams:
+    """Name the server in its question, and clean all texts of it."""
+    fields = params.model_dump(by_alias=True, mode="json", exclude_unset=True)
+    cleaned = type(params).model_validate(clean_words(fields, connection.cover, MAX_URL_CHARS))
+    return name_asker(_name_source(source), cleaned)
 
 
 def _name_source(key: str) -> str:
     """Return the source in the key of a session, which may name a caller too."""
     return key.partition("\n")[0]
-
-
-# --- parts of the SDK without a public interface ----------------------------------------------------------------------
-
-
-def _stamp_capabilities(connection: Connection) -> None:
-    """Send a caller's own capabilities with its requests. From protocol 2026-07-28 on every request carries them."""
-    from mcp_types import CLIENT_CAPABILITIES_META_KEY
-    from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-
-    session = connection.client.session
-    if session.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-        return
-    stamp = session._stamp
-
-    def stamp_caller(data: dict[str, Any], options: Any) -> None:
-        stamp(data, options)
-        exchange = _current.get()
-        if exchange is not None:
-            meta = data["params"]["_meta"]
-            declared = {key: value for key, value in meta[CLIENT_CAPABILITIES_META_KEY].items() if key != "elicitation"}
-            own = exchange.elicitation
-            meta[CLIENT_CAPABILITIES_META_KEY] = declared if own is None else {**declared, "elicitation": own}
-
-    session._stamp = stamp_caller

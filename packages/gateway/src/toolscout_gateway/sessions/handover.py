@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from toolscout.errors import StoreError, Unavailable, UserError
-from toolscout.location import Home, find_shared
+from toolscout.location import Home, SharedHandles, find_shared
 from toolscout.trust.policy import Caller
-from toolscout_gateway.handles import SharedQuestions, share_secret
 
 if TYPE_CHECKING:
     import anyio
@@ -51,7 +50,7 @@ class _Outcome(msgspec.Struct, omit_defaults=True):
 class Handover:
     """Shares the questions of this replica with the others."""
 
-    def __init__(self, questions: SharedQuestions, run_in_thread: RunInThread) -> None:
+    def __init__(self, questions: SharedHandles, run_in_thread: RunInThread) -> None:
         self._questions, self._run = questions, run_in_thread
 
     async def wait(
@@ -120,7 +119,7 @@ class Handover:
                     return
             await anyio.sleep(pause)
 
-    async def pass_on(self, handle: str, caller: Caller, answer: ElicitResult) -> Any:
+    async def pass_on(self, handle: str, caller: Caller, answer: ElicitResult) -> object:
         """Give the answer to the replica that asked. Returns the result of the request, or its next question.
 
         If the caller gives the request up meanwhile, that replica stops working on it.
@@ -152,13 +151,13 @@ class Handover:
 def make_handover(home: Home, run_in_thread: RunInThread) -> Handover | None:
     """Return the handover of a home that replicas share. None: the home is a folder."""
     shared = find_shared(home)
-    return Handover(SharedQuestions(shared), run_in_thread) if shared else None
+    return Handover(shared.open_handles(), run_in_thread) if shared else None
 
 
 def read_state_key(home: Home) -> bytes:
     """Return the key that seals what clients bring back with an answer. All replicas of a home have the same."""
     shared = find_shared(home)
-    return share_secret(shared, STATE_KEY) if shared else secrets.token_bytes(32)
+    return shared.open_handles().share_secret(STATE_KEY) if shared else secrets.token_bytes(32)
 
 
 def _mark(caller: Caller) -> str:
@@ -168,6 +167,7 @@ def _mark(caller: Caller) -> str:
 
 
 async def _note_outcome(go_on: Callable[[Any], Awaitable[Any]], answer: bytes) -> _Outcome:
+    """Go on with a request, and return its result or its error as plain data for another replica."""
     from mcp.shared.exceptions import MCPError
     from mcp_types import INTERNAL_ERROR, ElicitResult
 
@@ -185,7 +185,8 @@ async def _note_outcome(go_on: Callable[[Any], Awaitable[Any]], answer: bytes) -
     return _Outcome(kind=type(result).__name__, result=dumped)
 
 
-def _read_outcome(outcome: _Outcome) -> Any:
+def _read_outcome(outcome: _Outcome) -> object:
+    """Return the result that another replica sent, or raise its error."""
     import mcp_types
     from mcp.shared.exceptions import MCPError
 

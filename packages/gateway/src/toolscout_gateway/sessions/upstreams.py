@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from toolscout.errors import ConfigError, SourceError, StoreError
 from toolscout.home.access.live_policy import stamp_file
@@ -16,12 +15,11 @@ from toolscout.sources import Reading, mcp
 from toolscout.sources.mcp import Server
 from toolscout.sources.sandbox.servers import SANDBOX_FILE, read_sandboxes
 from toolscout.trust.policy import Caller
-from toolscout_gateway.lifecycle import ProcessSlots, runs_gateway
-from toolscout_gateway.session_host import SessionHost
-from toolscout_gateway.upstream import Upstream
+from toolscout_gateway.sessions.host import ProcessSlots, SessionHost, runs_gateway
+from toolscout_gateway.sessions.upstream import Upstream
 
 if TYPE_CHECKING:
-    from toolscout.scout import Scout
+    import anyio.abc
 
 __all__ = ["Upstreams"]
 
@@ -42,16 +40,25 @@ def _read_origins(list_origins: Callable[[], list[Origin]]) -> list[OriginState]
     return [(origin, stamp_file(Path(origin.locator))) for origin in list_origins()]
 
 
-class Upstreams(SessionHost):
-    """All servers behind the gateway, by the name of their source."""
+class Upstreams:
+    """All servers behind the gateway, by the name of their source.
 
-    def __init__(self, scout: Scout, threads: ThreadPoolExecutor, say: Callable[[str], None]) -> None:
-        super().__init__(scout, threads, say)
-        self._started_at, self._is_cold, self._is_planned = time.monotonic(), False, True  # until it runs
-        self._home_problem = ""
-        self._group: Any = None
-        self._sandbox_stamp: object = None
-        self._start_limit: Any = None
+    Attributes:
+        host: what their sessions share.
+        servers: the servers.
+        is_planned: whether it is known which servers there are.
+        skipped: why servers of the configuration files are not among them, a sentence each.
+        find_own: returns the session whose resources and prompts a caller may see. None: they have not signed in.
+    """
+
+    def __init__(self, host: SessionHost) -> None:
+        self.host = host
+        self.is_planned = True  # nothing is awaited until `run` begins
+        self._started_at, self._is_cold = time.monotonic(), False  # cold: still without any tool
+        self._home_problem = ""  # why the home cannot be read; said once
+        self._group: anyio.abc.TaskGroup | None = None  # of the servers' tasks, while `run` runs
+        self._sandbox_stamp: object = None  # of the file at the last look; another one: servers may start differently
+        self._start_limit: anyio.CapacityLimiter | None = None  # for the servers that start at once
         self.find_own: Callable[[Upstream, Caller], Upstream | None] = lambda upstream, caller: upstream
         self.servers: dict[str, Upstream] = {}
         self.skipped: dict[str, str] = {}
@@ -65,10 +72,10 @@ class Upstreams(SessionHost):
         """
         import anyio
 
-        self._started_at, self._is_cold, self._is_planned = time.monotonic(), True, False
-        self.slots = ProcessSlots(self.scout.settings.gateway_servers)
+        self._started_at, self._is_cold, self.is_planned = time.monotonic(), True, False
+        self.host.slots = ProcessSlots(self.host.scout.settings.gateway_servers)
         self._start_limit = anyio.CapacityLimiter(MAX_STARTING_SERVERS)
-        await self.run_in_thread(self.listed.load)
+        await self.host.run_in_thread(self.host.listed.load)
         applied: dict[OriginKey, tuple[Origin, object]] = {}
         async with anyio.create_task_group() as self._group:
             while True:
@@ -77,37 +84,37 @@ class Upstreams(SessionHost):
                     self._note_home("")
                 except StoreError as error:  # a database may be away for a while
                     self._note_home(str(error))
-                await self.run_in_thread(self._look_after, look_after)
+                await self.host.run_in_thread(self._look_after, look_after)
                 await anyio.sleep(FOLLOW_PAUSE_S)
 
     async def _update(
         self, applied: dict[OriginKey, tuple[Origin, object]], list_origins: Callable[[], list[Origin]]
     ) -> None:
         """Apply what changed since the last look."""
-        if not self._is_planned:
-            sources = await self.run_in_thread(self.scout.sources)
+        if not self.is_planned:
+            sources = await self.host.run_in_thread(self.host.scout.sources)
             self._is_cold = not any(source.tools for source in sources)
-        await self._follow(applied, await self.run_in_thread(_read_origins, list_origins))
-        self._is_planned = True
+        await self._follow(applied, await self.host.run_in_thread(_read_origins, list_origins))
+        self.is_planned = True
 
     def _note_home(self, problem: str) -> None:
         """Say when the home cannot be read, and when it can again."""
         if problem and not self._home_problem:
-            self.say(f"{problem} Until then the servers stay as they are")
+            self.host.say(f"{problem} Until then the servers stay as they are")
         elif self._home_problem and not problem:
-            self.say("the home can be read again")
+            self.host.say("the home can be read again")
         self._home_problem = problem
 
     def _look_after(self, look_after: Callable[[], None]) -> None:
         look_after()
         with suppress(OSError):  # the file only spares starts
-            self.listed.write()
+            self.host.listed.write()
 
     async def _follow(self, applied: dict[OriginKey, tuple[Origin, object]], present: list[OriginState]) -> None:
         """Apply the origins that are new or changed, and drop those that are gone."""
         for key in applied.keys() - {_key_of(origin) for origin, _ in present}:
             self._drop(applied.pop(key)[0])
-        sandboxes = await self.run_in_thread(stamp_file, self.scout.settings.home / SANDBOX_FILE)
+        sandboxes = await self.host.run_in_thread(stamp_file, self.host.scout.settings.home / SANDBOX_FILE)
         is_same, self._sandbox_stamp = sandboxes == self._sandbox_stamp, sandboxes
         for origin, stamp in present:
             before = applied.get(_key_of(origin))
@@ -119,18 +126,20 @@ class Upstreams(SessionHost):
     async def _apply(self, origin: Origin) -> None:
         """Bring the servers of an origin in step with its file. Calls that are under way end in their old session."""
         try:
-            plan = await self.run_in_thread(self._plan, origin)
+            plan = await self.host.run_in_thread(self._plan, origin)
         except (SourceError, ConfigError) as error:
-            self.say(str(error))
+            self.host.say(str(error))
             return
-        present = {source.name for source in await self.run_in_thread(self.scout.brought_by, origin) if source.tools}
+        present = {
+            source.name for source in await self.host.run_in_thread(self.host.scout.brought_by, origin) if source.tools
+        }
         for name, server in plan.items():
             await self._start(origin, name, server, is_listed=name in present)
         self._drop(origin, keep=plan)
         await self._remove_missing(origin, plan)
 
     def _plan(self, origin: Origin) -> dict[str, Server | Reading]:
-        return mcp.plan_servers(origin.locator, origin.name, read_sandboxes(self.scout.settings.home))
+        return mcp.plan_servers(origin.locator, origin.name, read_sandboxes(self.host.scout.settings.home))
 
     def _drop(self, origin: Origin, keep: Collection[str] = ()) -> None:
         """Retire the servers of an origin, except those with these names."""
@@ -144,16 +153,16 @@ class Upstreams(SessionHost):
         if isinstance(server, Reading):
             if present is not None and _key_of(present.origin) == _key_of(origin):
                 self.servers.pop(name).retire()
-            await self.store_reading(origin, server)
-            self.say(f"{name}: {server.message}")
+            await self.host.store_reading(origin, server)
+            self.host.say(f"{name}: {server.message}")
         elif runs_gateway(server):
             self.skipped[name] = f"{name} is skipped: it runs a toolscout gateway, which never calls itself"
-            self.say(self.skipped[name])
+            self.host.say(self.skipped[name])
         elif present is not None and _key_of(present.origin) != _key_of(origin):
-            self.say(f"{name}: two servers have this name; only the first is used")
+            self.host.say(f"{name}: two servers have this name; only the first is used")
         elif present is None or present.server != server:
-            is_listed = is_listed and present is None and self.listed.holds(name, server)
-            upstream = self.servers[name] = Upstream(name, origin, server, self, is_listed=is_listed)
+            is_listed = is_listed and present is None and self.host.listed.holds(name, server)
+            upstream = self.servers[name] = Upstream(name, origin, server, self.host, is_listed=is_listed)
             if present is not None:
                 present.retire()
             self.run_session(upstream)
@@ -161,13 +170,14 @@ class Upstreams(SessionHost):
     def replace(self, upstream: Upstream) -> Upstream:
         """Begin anew with a server. Calls that are under way end in its old session."""
         name = upstream.name
-        self.servers[name] = Upstream(name, upstream.origin, upstream.server, self, is_listed=upstream.is_listed)
+        self.servers[name] = Upstream(name, upstream.origin, upstream.server, self.host, is_listed=upstream.is_listed)
         upstream.retire()
         self.run_session(self.servers[name])
         return self.servers[name]
 
     def run_session(self, upstream: Upstream) -> None:
         """Run the task of a server, or of a caller's session at one."""
+        assert self._group is not None and self._start_limit is not None, "run_session is called while `run` runs"
         self._group.start_soon(upstream.run, self._start_limit)
 
     def find_session(self, key: str) -> Upstream | None:
@@ -181,7 +191,7 @@ class Upstreams(SessionHost):
         import anyio
 
         while self._is_cold and time.monotonic() < self._started_at + FIRST_SEARCH_WAIT_S:
-            if self._is_planned and not self.count_unlisted():
+            if self.is_planned and not self.list_unlisted():
                 self._is_cold = False
                 return
             await anyio.sleep(FIRST_SEARCH_POLL_S)
@@ -190,19 +200,19 @@ class Upstreams(SessionHost):
         """Wait until it is known which servers there are, which takes a moment after the start."""
         import anyio
 
-        if self._is_planned:
+        if self.is_planned:
             return
         with anyio.move_on_after(MAX_PLANNING_S):
-            while not self._is_planned:
+            while not self.is_planned:
                 await anyio.sleep(FIRST_SEARCH_POLL_S)
 
-    def count_unlisted(self) -> int:
-        """Return how many servers start whose tools the catalogue does not hold yet."""
-        return sum(server.is_unlisted for server in self.servers.values())
+    def list_unlisted(self) -> list[str]:
+        """List the servers that are starting and have no tools in the catalogue yet."""
+        return [name for name, server in self.servers.items() if server.is_unlisted]
 
     async def _remove_missing(self, origin: Origin, plan: Mapping[str, object]) -> None:
         """Remove sources that the file no longer names."""
-        for source in await self.run_in_thread(self.scout.brought_by, origin):
+        for source in await self.host.run_in_thread(self.host.scout.brought_by, origin):
             if source.name not in plan:
-                await self.run_in_thread(self.scout.store.remove_source, source.name)
-                self.say(f"{source.name} is removed: its configuration file no longer names it")
+                await self.host.run_in_thread(self.host.scout.store.remove_source, source.name)
+                self.host.say(f"{source.name} is removed: its configuration file no longer names it")

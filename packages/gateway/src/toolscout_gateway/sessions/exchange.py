@@ -15,9 +15,10 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from toolscout.sources.mcp_session import UI_EXTENSION
 from toolscout.trust.policy import Caller
-from toolscout.trust.screening import sanitise
 from toolscout.types import Tool
+from toolscout_gateway.text import clean_words
 
 if TYPE_CHECKING:
     import anyio
@@ -32,11 +33,10 @@ if TYPE_CHECKING:
         LoggingMessageNotificationParams,
     )
 
-    from toolscout.sources.mcp import Connection, Server
-    from toolscout.sources.mcp_session import ListRequest
+    from toolscout.sources.mcp import McpConnection, Server
     from toolscout.trust.redaction import Cover
 
-__all__ = ["ANSWER_TIMEOUT_S", "Exchange", "Question", "ServerSession", "name_asker"]
+__all__ = ["ANSWER_TIMEOUT_S", "PASSED_EXTENSIONS", "Exchange", "Question", "ServerSession", "name_asker"]
 
 ANSWER_TIMEOUT_S: Final = 600.0  # how long a user may think about a question
 #: Keys of `_meta` that belong to one connection and are not passed on.
@@ -50,9 +50,9 @@ CONNECTION_META: Final = frozenset(
         "io.modelcontextprotocol/subscriptionId",
     }
 )
+PASSED_EXTENSIONS: Final = (UI_EXTENSION,)  # of the protocol, which callers and servers use through the gateway
 SERVER_INFO_META: Final = "io.modelcontextprotocol/serverInfo"
 T = TypeVar("T")
-LOG_LEVEL: Final = "toolscout.log_level"  # key in the state of a connection: what its client set
 
 
 @dataclasses.dataclass(eq=False)
@@ -83,14 +83,20 @@ class ServerSession(Protocol):
     def cover(self) -> Cover:
         """The cover for the credentials that the server was given."""
 
-    async def begin_check(self) -> ListRequest | None:
-        """Ask the server for its list of tools at once, for `check_definitions`. None: that would have to wait."""
+    def find_listed_session(self, generation: int | None) -> McpConnection | None:
+        """Return the session if the catalogue of this generation has its list of tools, and that is new enough."""
 
-    async def check_definitions(self, begun: ListRequest | None = None) -> Connection:
-        """Read the server's list of tools before a call, store what changed, and return the session."""
+    async def check_definitions(self) -> McpConnection:
+        """Return the session, with a list of tools in the catalogue that is new enough for a call."""
+
+    async def begin_with_handshake(self) -> bool:
+        """Begin a new session in the older way. Returns False if the server's entry does not allow that."""
+
+    def doubt_list(self) -> None:
+        """Read the list of tools again after an error in a call."""
 
     async def send(
-        self, connection: Connection, exchange: Exchange, request: ClientRequest, result_type: type[T]
+        self, connection: McpConnection, exchange: Exchange, request: ClientRequest, result_type: type[T]
     ) -> T | InputRequiredResult:
         """Send a request of a caller in an open session."""
 
@@ -107,16 +113,20 @@ class Exchange:
         question: the question that the caller must answer before the request goes on.
         changed: set when there is a question or the request has ended.
         asked_s: seconds that questions took.
+        answers_again: whether the caller is asked by an answer to its request, which it then sends again.
+        elicitation: what the caller's client declares about questions to its user. None if it cannot ask.
         notes: what was read differently from what the caller sent.
         tool_id: the tool that is called, if the caller named it differently.
         upstream: the session in which a server works on it, if a server does.
-        begun_check: a request for the server's list of tools, sent early for the check before the call.
         wants_everything: whether its result is not cut to the budget.
+        may_be_app: whether it calls a tool by the tool's own name. A model does so only with listed tools, an app with
+            any of its server.
     """
 
-    def __init__(self, caller: Caller, context: ServerRequestContext[Any, Any], params: Any = None) -> None:
+    def __init__(self, caller: Caller, context: ServerRequestContext[Any, Any], params: object = None) -> None:
         """Begin with a request of a caller. `params`: its parameters, for answers to questions."""
         import anyio
+        from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
         self.caller = caller
         self.responses: InputResponses | None = getattr(params, "input_responses", None)
@@ -129,30 +139,23 @@ class Exchange:
         self.notes: list[str] = []
         self.tool_id = ""
         self.upstream: ServerSession | None = None
-        self.begun_check: ListRequest | None = None
-        self.wants_everything = False
+        self.wants_everything = self.may_be_app = False
         self._turn = anyio.Lock()  # one question at a time
         self._first = context
+        self.answers_again = context.session.protocol_version in MODERN_PROTOCOL_VERSIONS
+        self.elicitation: dict[str, object] | None = None
+        capabilities = context.session.client_capabilities
+        if capabilities is not None and capabilities.elicitation is not None:
+            self.elicitation = capabilities.elicitation.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     @property
-    def answers_again(self) -> bool:
-        """Whether the caller is asked by an answer to its request, which it then sends again."""
-        from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-
-        return self._first.session.protocol_version in MODERN_PROTOCOL_VERSIONS
-
-    @property
-    def elicitation(self) -> dict[str, Any] | None:
-        """What the caller's client declares about questions to its user. None if it cannot ask."""
+    def declared(self) -> dict[str, Any]:
+        """What the caller's client declares, of the capabilities that pass on to servers."""
         capabilities = self._first.session.client_capabilities
-        if capabilities is None or capabilities.elicitation is None:
-            return None
-        return capabilities.elicitation.model_dump(by_alias=True, mode="json", exclude_none=True)
-
-    @property
-    def may_be_asked(self) -> bool:
-        """Whether a question in the middle of the request must end it, to go on when it is sent again."""
-        return self.answers_again and self.elicitation is not None
+        extensions = (capabilities.extensions if capabilities is not None else None) or {}
+        passed = {name: extensions[name] for name in PASSED_EXTENSIONS if name in extensions}
+        asks = self.elicitation
+        return ({} if asks is None else {"elicitation": asks}) | ({"extensions": passed} if passed else {})
 
     def can_ask(self, mode: str) -> bool:
         """Return whether the caller's client can show a question of this mode, `form` or `url`."""
@@ -183,19 +186,17 @@ class Exchange:
         if self.context is not None:
             await self.context.session.report_progress(progress, total, message)
 
-    async def write_log(self, params: LoggingMessageNotificationParams) -> bool:
-        """Pass a log message on if the caller wants messages of its level. Returns whether there is a request now."""
+    async def write_log(self, params: LoggingMessageNotificationParams) -> None:
+        """Pass a log message on if the request wants messages of its level."""
         from mcp.server.connection import allowed_log_levels
         from mcp_types import LoggingMessageNotification
 
         if self.context is None:
-            return False
+            return
         session = self.context.session
-        allowed = allowed_log_levels(session.protocol_version, self.context.meta)
-        if params.level in allowed and wants_level(session._connection.state, params.level):
+        if params.level in allowed_log_levels(session.protocol_version, self.context.meta):
             notification = LoggingMessageNotification(params=params)
             await session.send_notification(notification, related_request_id=self.context.request_id)
-        return True
 
     async def ask(self, params: ElicitRequestParams) -> ElicitResult | ErrorData:
         """Ask the caller's user. A question that nobody answers for ten minutes counts as cancelled."""
@@ -253,16 +254,6 @@ class Exchange:
                 limit.deadline = anyio.current_time() + left
 
 
-def wants_level(state: dict[str, Any], level: str) -> bool:
-    """Return whether a client wants log messages of a level, by the state of its connection. By default all."""
-    from typing import get_args
-
-    from mcp_types import LoggingLevel
-
-    levels = get_args(LoggingLevel)
-    return levels.index(level) >= levels.index(state.get(LOG_LEVEL, levels[0]))
-
-
 def name_asker(source: str, params: ElicitRequestParams) -> ElicitRequestParams:
     """Put the server's name before its question, because the user's client only knows the gateway."""
-    return params.model_copy(update={"message": f"[{source}] {sanitise(params.message)}"})
+    return params.model_copy(update={"message": f"[{source}] {clean_words(params.message)}"})

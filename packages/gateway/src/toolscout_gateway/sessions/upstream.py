@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
 
 from toolscout.errors import SourceError, Unavailable
 from toolscout.home.catalogue.store import Origin
-from toolscout.sources import mcp
-from toolscout.sources.mcp import Connection, Server, SignInRequired, connect
+from toolscout.home.database import format_instant, now
+from toolscout.sources import Reading, mcp
+from toolscout.sources.mcp import McpConnection, Server, SignInRequired, connect
 from toolscout.sources.mcp_limits import find_refusal
+from toolscout.sources.mcp_session import remember_handshake
+from toolscout.sources.mcp_transport import CALLER_META, SESSION_LOST
 from toolscout.trust.redaction import Cover, find_environment_credentials
-from toolscout_gateway.definition_checks import DefinitionChecks
-from toolscout_gateway.lifecycle import GATEWAY_NAME, Breaker, Contact, Refused
-from toolscout_gateway.relay import allow_questions
+from toolscout_gateway.sessions.host import GATEWAY_NAME
+from toolscout_gateway.sessions.relay import MAX_URL_CHARS, allow_questions
+from toolscout_gateway.text import clean_words
 
 if TYPE_CHECKING:
     import anyio
@@ -29,19 +35,134 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
     from toolscout.settings import Settings
-    from toolscout.sources.mcp_session import ListRequest
-    from toolscout_gateway.exchange import Exchange
-    from toolscout_gateway.session_host import SessionHost
+    from toolscout_gateway.access.sign_in import Identity
+    from toolscout_gateway.sessions.exchange import Exchange
+    from toolscout_gateway.sessions.host import SessionHost
 
-__all__ = ["Upstream"]
+__all__ = ["CallerSession", "SessionLost", "Upstream", "call_again_once"]
 
 FIRST_RESTART_DELAY_S: Final = 0.5  # doubled after each failure
 MAX_RESTART_DELAY_S: Final = 60.0
-HEALTHY_AFTER_S: Final = 30.0
+HEALTHY_AFTER_S: Final = 30.0  # a session that lasted so long was no failed start, so failures are counted anew
 RELIST_PAUSE_S: Final = 1.0
+MAX_LIST_AGE_S: Final = 5.0  # of the list of tools with which a call is made; a call renews an older one
 RETIRE_POLL_S: Final = 0.1
-SESSION_END_MESSAGES: Final = ("Connection closed", "Session terminated")
+SESSION_END_MESSAGES: Final = ("Connection closed", SESSION_LOST)
+MAX_FAILED_CALLS: Final = 3  # in a row; then calls are refused for a while
+FIRST_PAUSE_S: Final = 1.0  # doubled each time that the trial call fails too
+MAX_PAUSE_S: Final = 60.0
+REFUSAL_PAUSE_S: Final = 1.0  # between two refusals of one server, the first of which is told at once
+MAX_REFUSAL_WAIT_S: Final = 2.0  # of one refusal
 T = TypeVar("T")
+
+
+class Refused(Unavailable):
+    """A call that was not tried, because its server failed before."""
+
+
+class SessionLost(Unavailable):
+    """A request in a session that the server no longer knows. It was not worked on, so it can be sent again."""
+
+
+async def call_again_once(work: Callable[[], Awaitable[T]]) -> T:
+    """Do a request, and do it once more if the server did not know the session: then in a new one."""
+    try:
+        return await work()
+    except SessionLost:
+        return await work()
+
+
+class Contact:
+    """When a server was heard of.
+
+    Attributes:
+        answered: when it answered last, in seconds since 1970: a call, or a request for its list of tools. 0: never.
+        error: what was wrong last, also if the server works again.
+        error_at: when that was. Empty: never.
+    """
+
+    def __init__(self) -> None:
+        self.answered = 0.0
+        self.error = self.error_at = ""
+
+    @property
+    def answered_at(self) -> str:
+        """When it answered last, ISO 8601. Empty: never."""
+        return format_instant(datetime.fromtimestamp(self.answered, timezone.utc)) if self.answered else ""
+
+    def note_error(self, error: str, say: Callable[[str], None] = lambda text: None) -> None:
+        """The server did not answer, or its session failed. `say` is told so, but not again at each attempt."""
+        is_news = error != self.error or self.answered_at > self.error_at
+        self.error, self.error_at = error, now()
+        if is_news:
+            say(error)
+
+
+class Breaker:
+    """Refuses calls to a server that failed several times in a row, except for one trial after each pause.
+
+    Attributes:
+        failures: failed calls in a row. Calls that failed together count once.
+    """
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self._failed_at = float("-inf")  # this time and the next ones are monotonic seconds
+        self._refuses_until = float("-inf")
+        self._pause = FIRST_PAUSE_S  # before the next trial; it doubles with each trial that fails
+        self._next_refusal = float("-inf")  # when the next refusal may be sent; see `slow_down`
+
+    @property
+    def circuit(self) -> str:
+        """`closed`: calls pass; `open`: they are refused; `trial`: the next one is tried."""
+        if self.failures < MAX_FAILED_CALLS:
+            return "closed"
+        return "open" if time.monotonic() < self._refuses_until else "trial"
+
+    def check(self) -> float:
+        """Return the seconds until the next call may try; 0 if it may do so now. A trial makes the others wait."""
+        if self.failures < MAX_FAILED_CALLS:
+            return 0.0
+        clock = time.monotonic()
+        if clock < self._refuses_until:
+            return self._refuses_until - clock
+        self._refuses_until = clock + self._pause
+        return 0.0
+
+    def refuse(self, name: str, seconds: float) -> Refused:
+        """Return the error for a call to a server of this name, which is tried again in so many seconds."""
+        return Refused(
+            f"server {name!r} failed {self.failures} times in a row; it is tried again in {seconds:.0f} s. "
+            "Use another tool, or try again then"
+        )
+
+    async def slow_down(self) -> None:
+        """Wait before a refusal is told if there was another one just now.
+
+        A client that calls again and again would otherwise take the time of all callers.
+        """
+        import anyio
+
+        clock = time.monotonic()
+        wait = max(0.0, self._next_refusal - clock)
+        self._next_refusal = clock + min(wait + REFUSAL_PAUSE_S, MAX_REFUSAL_WAIT_S)
+        await anyio.sleep(wait)
+
+    def note_success(self) -> None:
+        """A call was answered."""
+        self.failures, self._pause = 0, FIRST_PAUSE_S
+
+    def note_failure(self, began: float) -> None:
+        """A call that began at this monotonic time got no answer."""
+        if began < self._failed_at:
+            return
+        self.failures += 1
+        self._failed_at = time.monotonic()
+        if self.failures == MAX_FAILED_CALLS:
+            self._refuses_until = self._failed_at + self._pause
+        elif self.failures > MAX_FAILED_CALLS:
+            self._pause = min(MAX_PAUSE_S, 2 * self._pause)
+            self._refuses_until = self._failed_at + self._pause
 
 
 class Upstream:
@@ -78,14 +199,15 @@ class Upstream:
         self._demand = anyio.Event()  # set when the server shall start
         self._shall_stop = self._is_retired = False
         self._host = host
-        self._connection: Connection | None = None
+        self._connection: McpConnection | None = None  # while the session is open and its tools are known
         self._cover = Cover(find_environment_credentials())
         self._settled = anyio.Event()  # set while the session's tools are in the catalogue, or after an error
         self._wake = anyio.Event()  # set when the tools changed or the session ended
         self._end_error: Exception | None = None
-        self._retry_at = 0.0
-        self._was_served = self._has_notified = False
-        self._checks = DefinitionChecks(self)
+        self._retry_at = 0.0  # after an error, when the next start is tried, in monotonic seconds
+        self._was_served = self._has_notified = False  # in this session: calls could be made; its lists changed
+        self._list_lock = anyio.Lock()  # lists are stored in the order in which they were read
+        self._listed_at = float("-inf")  # when the stored list was asked for, on the monotonic clock
         self._stored_list: list[Any] = []  # the list of tools in the catalogue
         self._generation = -1  # of the catalogue when that list was stored
 
@@ -110,6 +232,8 @@ class Upstream:
                 self._settled.set()
                 continue
             except SourceError as error:
+                if self._has_lost_session(began):
+                    continue
                 message = str(error)
             except Exception as error:  # an error of this server must not reach the others
                 message = f"{self.name}: the session failed with {type(error).__name__}: {str(error)[:200]}"
@@ -125,6 +249,10 @@ class Upstream:
             self._demand = anyio.Event()
             self._settled.set()
             await anyio.sleep(delay)
+
+    def _has_lost_session(self, began: float) -> bool:
+        """Return whether a session that has worked ended because the server forgot it: begin anew, without a word."""
+        return getattr(self._end_error, "message", "") == SESSION_LOST and self._listed_at > began
 
     async def _run_in_slot(self, start_limit: anyio.CapacityLimiter) -> None:
         """Run one session. A server that is a process takes a slot for it."""
@@ -179,7 +307,8 @@ class Upstream:
         """
         from mcp.shared.exceptions import MCPError
 
-        if self.state != "error" and (seconds := self.breaker.check()):  # after an error it has a pause of its own
+        # after an error it has a pause of its own
+        if self.breaker.failures and self.state != "error" and (seconds := self.breaker.check()):
             await self.breaker.slow_down()
             raise self.breaker.refuse(self.name, seconds)
         began = time.monotonic()
@@ -203,8 +332,9 @@ class Upstream:
             self._note_answer()
 
     def _note_answer(self) -> None:
-        self.breaker.note_success()
-        self.contact.note_answer()
+        self.contact.answered = time.time()
+        if self.breaker.failures:
+            self.breaker.note_success()
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -244,14 +374,14 @@ class Upstream:
         finally:
             self._connection = None
 
-    def _connect(self) -> AbstractAsyncContextManager[Connection]:
+    def _connect(self) -> AbstractAsyncContextManager[McpConnection]:
         """Open a session that all callers share."""
         settings, spills = self._host.scout.settings, self._host.spills
         identity = self._host.choose_identity(self)
         self.is_owned = identity is None
         return connect(self.server, settings=settings, spills=spills, identity=identity)
 
-    async def _follow_changes(self, connection: Connection) -> None:
+    async def _follow_changes(self, connection: McpConnection) -> None:
         """Read the list of tools again after each change, until nobody needs the session."""
         import anyio
 
@@ -260,8 +390,11 @@ class Upstream:
                 raise self._end_error
             self._wake = anyio.Event()
             has_notified, self._has_notified = self._has_notified, False
-            await self._update_list(connection)
-            if has_notified:
+            if not has_notified:  # a call ended in an error
+                with suppress(Unavailable):  # the next call says so
+                    await self._renew_list(connection, time.monotonic() - MAX_LIST_AGE_S)
+            else:
+                await self._update_list(connection)
                 await anyio.sleep(RELIST_PAUSE_S)  # a server that notifies all the time is read once a second
 
     async def _wait_for_event(self) -> bool:
@@ -288,7 +421,7 @@ class Upstream:
             self.last_used = time.monotonic()
         return self.last_used + idle - time.monotonic() if idle else float("inf")
 
-    async def _subscribe(self, connection: Connection) -> None:
+    async def _subscribe(self, connection: McpConnection) -> None:
         """Subscribe to changes. Servers of protocol 2026-07-28 and later send them only to subscribers."""
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
         from mcp.shared.exceptions import MCPError
@@ -297,39 +430,53 @@ class Upstream:
             async with connection.client.listen(
                 tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True
             ) as changes:
-                self._request_list()  # tools may have changed between the list and the subscription
+                self._handle_tools_changed()  # they may have changed between the list and the subscription
                 async for _ in changes:
                     pass  # `_receive_message` gets them too
 
-    async def _update_list(self, connection: Connection) -> None:
-        async with self._checks.list_lock:
-            self._checks.note_list()
-            await self.store_list(connection, await connection.list_tools(self._host.scout.settings.max_tools))
+    async def _update_list(self, connection: McpConnection) -> None:
+        """List the tools of the open session and store them. From then on, calls can be made in it."""
+        async with self._list_lock:
+            asked_at = time.monotonic()
+            tools = await connection.list_tools(self.settings.max_tools)
+            if connection.list_fault:
+                self.contact.note_error(f"{self.name}: {connection.list_fault}", self._host.say)
+            if not (self._was_served and await self.is_stored(tools)):
+                await self.store_list(connection, tools)
+            self._listed_at = asked_at
         self._connection, self.state, self.message, self._was_served = connection, "ok", "", True
         self.is_listed = True
-        self.contact.note_answer()
+        self.contact.answered = time.time()
         self._host.listed.add(self.name, self.server)
         if not self._wake.is_set():  # otherwise they changed again, and calls wait for the next list
             self._settled.set()
 
-    async def store_list(self, connection: Connection, raw: list[Any]) -> None:
+    async def store_list(self, connection: McpConnection, raw: list[object]) -> None:
         """Write a list of tools to the catalogue.
 
         Raises:
             SourceError: if it cannot be stored.
         """
         self._stored_list = raw
-        reading = mcp.build_reading(self.name, self.server, (raw, connection.about))
-        changes, self._generation = await self._host.store_reading(self.origin, reading)
+        reading = mcp.build_reading(
+            self.name, self.server, mcp.ListedTools(raw, connection.about, connection.list_fault)
+        )
+        changes, self._generation = await self._host.store_reading(self.origin, await self._complete(reading))
         if changes.state == "error":
             raise SourceError(changes.message)
 
+    async def _complete(self, reading: Reading) -> Reading:
+        """Add what else belongs in the catalogue: nothing, if all callers share the session."""
+        return reading
+
     async def _receive_message(self, message: object) -> None:
         """Handle a notification of the server."""
-        from mcp_types import ToolListChangedNotification
+        from mcp_types import ResourceListChangedNotification, ToolListChangedNotification
 
         if isinstance(message, ToolListChangedNotification):
             self._handle_tools_changed()
+        elif isinstance(message, ResourceListChangedNotification):
+            self.doubt_skills()
         if self._host.on_notification is not None:
             await self._host.on_notification(self.key, message)
 
@@ -384,20 +531,23 @@ class Upstream:
         return self.settled_connection is not None
 
     @property
-    def settled_connection(self) -> Connection | None:
+    def settled_connection(self) -> McpConnection | None:
         """The open session, if the catalogue holds its current tools."""
         connection = self._connection
         return None if connection is None or not self._settled.is_set() or connection.is_closed else connection
 
-    async def is_stored(self, tools: list[Any]) -> bool:
+    async def is_stored(self, tools: list[object]) -> bool:
         """Return whether the catalogue holds this list of the server now."""
         return tools == self._stored_list and await self._host.read_generation() == self._generation
 
-    async def wait_ready(self) -> Connection:
-        """Wait until the catalogue holds the current tools, and return the session.
+    async def wait_ready(self) -> McpConnection:
+        """Start the server if it does not run, wait until that has succeeded or failed, and return the session.
+
+        A server that has started has its current tools in the catalogue.
 
         Raises:
-            Unavailable: with the name of the server and the time of the next attempt.
+            Unavailable: if the server wants the user to sign in.
+            Refused: if it could not be started, with the time of the next attempt. It is an Unavailable too.
         """
         from mcp.shared.exceptions import MCPError
         from mcp_types import CONNECTION_CLOSED
@@ -415,33 +565,118 @@ class Upstream:
             raise Refused(f"server {self.name!r} is down; it is tried again {when}")
         return self._connection
 
-    async def begin_check(self) -> ListRequest | None:
-        """Ask the server for its list of tools at once, for `check_definitions`. None: that would have to wait."""
-        return None if self.breaker.failures else await self._checks.begin()
+    def find_listed_session(self, generation: int | None) -> McpConnection | None:
+        """Return the session if the catalogue of this generation has its list of tools, and that is new enough."""
+        is_new = generation == self._generation and self._listed_at >= time.monotonic() - MAX_LIST_AGE_S
+        return self.settled_connection if is_new or self.settings.trust == "off" else None
 
-    async def check_definitions(self, begun: ListRequest | None = None) -> Connection:
-        """Read the server's list of tools before a call, store what changed, and return the session.
+    async def check_definitions(self) -> McpConnection:
+        """Return the session, with a list of tools that is at most `MAX_LIST_AGE_S` old in the catalogue.
 
-        A server can change a tool without a notification, so its list is read before each call. Calls that wait for
-        the same check share it. With the setting `trust = "off"` notifications are enough.
-
-        Args:
-            begun: what `begin_check` returned to this call.
+        A server can change a tool without a notification, so a call renews an older list. Calls that wait for the same
+        list share it. With the setting `trust = "off"` notifications are enough.
 
         Raises:
             Unavailable: as `wait_ready`, or because the server gave no list.
             SourceError: if its list cannot be stored.
         """
-        return await self._checks.run(begun)
+        oldest, was_lost = time.monotonic() - MAX_LIST_AGE_S, False
+        while True:
+            connection = await self.wait_ready()
+            if self.settings.trust == "off" or await self._has_list(oldest):
+                return connection
+            try:
+                await self._renew_list(connection, oldest)
+            except SessionLost:
+                if was_lost:
+                    raise
+                was_lost = True
+
+    async def _has_list(self, oldest: float) -> bool:
+        """Return whether the catalogue has a list of this session that was asked for since then."""
+        return self._listed_at >= oldest and await self._host.read_generation() == self._generation
+
+    async def _renew_list(self, connection: McpConnection, oldest: float) -> None:
+        """Read the list of tools of an open session and store what changed, unless there is a newer one by now."""
+        async with self._list_lock:
+            if connection is self.settled_connection and not await self._has_list(oldest):
+                asked_at = time.monotonic()
+                tools = await self._read_list(connection)
+                if not await self.is_stored(tools):
+                    await self.store_list(connection, tools)
+                self._listed_at = asked_at
+
+    async def _read_list(self, connection: McpConnection) -> list[object]:
+        """List the tools before a call.
+
+        Raises:
+            Unavailable: if the list does not come, so that nothing is called.
+        """
+        try:
+            return await connection.list_tools(self.settings.max_tools, timed=False)
+        except Exception as error:  # without a list the definition cannot be checked, whatever the error
+            if getattr(error, "message", "") == SESSION_LOST:
+                self.end_session(error)
+                raise SessionLost(f"server {self.name!r} does not know the session any more") from None
+            if connection.is_closed:
+                self.end_session(error)
+                raise Unavailable(f"server {self.name!r} ended before the call and is being restarted") from None
+            raise Unavailable(
+                f"server {self.name!r} did not list its tools before the call, so nothing was called"
+            ) from None
+
+    async def begin_with_handshake(self) -> bool:
+        """Begin a new session in the older way, in which a server can ask the user in the middle of a call.
+
+        Returns False if the server's entry does not allow that.
+        """
+        from mcp.shared.exceptions import MCPError
+        from mcp_types import CONNECTION_CLOSED
+
+        if not await self._host.run_in_thread(remember_handshake, self.server, self.settings):
+            return False
+        self.end_session(MCPError(CONNECTION_CLOSED, SESSION_LOST))
+        return True
+
+    def doubt_list(self) -> None:
+        """Read the list of tools again after an error in a call: the tool may have changed. The next call waits."""
+        if self.settings.trust != "off":
+            self._listed_at = float("-inf")
+            self._wake.set()
+
+    def doubt_skills(self) -> None:
+        """Read the skills of the server again: its resources changed, or a file is not as it was listed."""
+        if self._connection is not None and self._connection.lists_skills:
+            self._connection.skills = None
+            self._handle_tools_changed()
+
+    async def find_skill(self, uri: str) -> bool:
+        """Read a skill that the server does not list, and store it with its tools. Returns whether there is one.
+
+        Raises:
+            MCPError: if the server does not answer.
+        """
+        from mcp.shared.exceptions import MCPError
+        from mcp_types import INTERNAL_ERROR
+
+        try:
+            with self.hold():
+                connection = await self.wait_ready()
+                if is_found := await connection.find_skill(uri):
+                    self._listed_at = float("-inf")
+                    await self._renew_list(connection, time.monotonic())
+                return is_found
+        except (SourceError, Unavailable) as error:
+            raise MCPError(INTERNAL_ERROR, clean_words(str(error), self.cover)) from None
 
     async def send(
         self,
-        connection: Connection,
+        connection: McpConnection,
         exchange: Exchange,
         request: ClientRequest,
         result_type: type[T],
     ) -> T | InputRequiredResult:
-        """Send a request of a caller in an open session. The server's answer is not changed.
+        """Send a request of a caller in an open session. A result of the server is not changed, an error is cleaned.
 
         Args:
             connection: the session.
@@ -471,27 +706,67 @@ class Upstream:
             if refusal := find_refusal(error.message):
                 raise Unavailable(f"server {self.name!r} was called, but {refusal}") from None
             if not (connection.is_closed or error.message in SESSION_END_MESSAGES):
-                raise
+                cover = connection.cover
+                data = clean_words(error.data, cover, MAX_URL_CHARS)
+                raise MCPError(error.code, clean_words(error.message, cover), data) from None
             self.end_session(error)
+            if error.message == SESSION_LOST:
+                raise SessionLost(f"server {self.name!r} does not know the session any more") from None
             raise Unavailable(f"server {self.name!r} ended during the call and is being restarted") from None
 
     async def _send_round(
         self,
-        connection: Connection,
+        connection: McpConnection,
         exchange: Exchange,
-        request: ClientRequest,
+        request: Any,
         result_type: TypeAdapter[Any],
         responses: InputResponses | None,
         state: str | None,
     ) -> Any:
         """Send a request, with the answers to the questions of the round before."""
-        cover = connection.cover
+        import anyio
+
+        turn = anyio.Lock()  # first come, first served: progress is passed on in its order, and the result after it
 
         async def tell(progress: float, total: float | None, message: str | None) -> None:
-            await exchange.report_progress(progress, total, None if message is None else cover.text(message))
+            async with turn:
+                await exchange.report_progress(progress, total, clean_words(message, connection.cover))
 
+        changes: dict[str, Any] = {}
         if responses is not None or state is not None:
-            params: Any = request.params
-            params = params.model_copy(update={"input_responses": responses, "request_state": state})
-            request = request.model_copy(update={"params": params})
-        return await connection.client.session.send_request(request, result_type, progress_callback=tell)
+            changes = {"input_responses": responses, "request_state": state}
+        if connection.is_modern:  # every request says what its caller's client can do
+            changes["meta"] = {**(request.params.meta or {}), CALLER_META: exchange.declared}
+        if changes:
+            request = request.model_copy(update={"params": request.params.model_copy(update=changes)})
+        result = await connection.client.session.send_request(request, result_type, progress_callback=tell)
+        async with turn:
+            return result
+
+
+class CallerSession(Upstream):
+    """A server as one caller meets it. Nobody else uses the session.
+
+    Attributes:
+        identity: who the session belongs to.
+    """
+
+    def __init__(self, shared: Upstream, identity: Identity, host: SessionHost) -> None:
+        """Prepare a session. `shared`: the server as it was configured."""
+        super().__init__(shared.name, shared.origin, shared.server, host, is_listed=True)
+        self.identity = identity
+        self.key = f"{shared.name}\n{identity.person}"
+
+    def _connect(self) -> AbstractAsyncContextManager[McpConnection]:
+        settings, spills = self._host.scout.settings, self._host.spills
+        return connect(self.server, settings=settings, spills=spills, identity=self.identity)
+
+    async def _complete(self, reading: Reading) -> Reading:
+        """Add the tools that only other callers are offered."""
+        return await self._host.run_in_thread(self._add_others, reading)
+
+    def _add_others(self, reading: Reading) -> Reading:
+        store = self._host.scout.store
+        ids = {tool.id for tool in reading.tools}
+        absent = [id for id, _ in store.page(self.name, limit=None) if id not in ids]
+        return msgspec.structs.replace(reading, tools=[*reading.tools, *store.tools(absent)])

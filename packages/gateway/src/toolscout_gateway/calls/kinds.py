@@ -1,0 +1,324 @@
+"""Calls a tool by its kind, within its time: of an MCP server, an HTTP operation, or a Python function."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import importlib
+import inspect
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from toolscout.errors import BadEntry, Unavailable, UserError
+from toolscout.home.access import telemetry
+from toolscout.sources import SOURCE_KINDS
+from toolscout.sources.documents import is_remote, split_server
+from toolscout.sources.mcp import TASK_ONLY
+from toolscout.trust.policy import Caller
+from toolscout.trust.redaction import Cover, find_environment_credentials
+from toolscout.types import Tool, clean
+from toolscout_gateway.calls import openapi
+from toolscout_gateway.sessions.relay import is_question
+from toolscout_gateway.sessions.upstreams import Upstreams
+from toolscout_gateway.text import clip
+
+if TYPE_CHECKING:
+    import httpx
+    from mcp_types import CallToolResult
+    from pydantic import BaseModel
+
+    from toolscout.sources.addresses import Reach
+    from toolscout.sources.mcp import McpConnection
+    from toolscout_gateway.sessions.exchange import Exchange
+
+__all__ = ["Calls", "cover_result"]
+
+Result = TypeVar("Result", bound="BaseModel")
+REFUSALS_BY_KIND: Final = {
+    "skill": "it is a skill: read its instructions with describe_tools, and follow them with other tools",
+    "agent": "it is another agent, which this gateway only finds",
+}
+MAX_PYTHON_CALLS: Final = 8  # at the same time, each in a thread
+MAX_ERROR_CHARS: Final = 500  # of what a function raised
+MAX_REPR_CHARS: Final = 100_000  # of a result that is no JSON
+DOCUMENT_KINDS: Final = SOURCE_KINDS.keys() - {"python"}  # all else are objects of a program, and plug-ins
+PUSHED_QUESTION: Final = "elicitation/create"  # what the error of a server that cannot ask names
+HANDSHAKE_REVISION: Final = "2025-11-25"
+
+
+@dataclasses.dataclass(frozen=True)
+class CanRun:
+    """Which tools a gateway can call. A predicate for `Scout.search`; skills and agents, which nobody calls, count too.
+
+    Attributes:
+        sources: the MCP servers that are configured.
+        allow_python: whether Python functions may run.
+        visible: what the caller may discover. None: everything.
+    """
+
+    sources: frozenset[str]
+    allow_python: bool
+    visible: Callable[[Tool], bool] | None = None
+
+    def __call__(self, tool: Tool) -> bool:
+        """Return whether a search may return the tool."""
+        if self.visible is not None and not self.visible(tool):
+            return False
+        if tool.kind != "tool":
+            return True
+        if not tool.callable or tool.meta.get(TASK_ONLY):
+            return bool(tool.meta.get("module")) and self.allow_python
+        return "method" in tool.meta or tool.source in self.sources
+
+
+class Calls:
+    """Calls tools of MCP servers, operations of HTTP APIs and Python functions."""
+
+    def __init__(self, upstreams: Upstreams, *, allow_python: bool, timeout: float) -> None:
+        """Call through these servers. `timeout`: seconds for one call; `allow_python`: whether functions may run."""
+        self.upstreams, self.allow_python, self.timeout = upstreams, allow_python, timeout
+        self._clients: dict[Reach | None, httpx.AsyncClient] = {}  # one for each set of hosts that an API may reach
+        self._python = asyncio.Semaphore(MAX_PYTHON_CALLS)
+
+    def explain_refusal(self, caller: Caller, tool: Tool) -> str:
+        """Explain why a caller cannot call a tool here. Empty if they can."""
+        if caller.may_call(tool):
+            return self._explain_kind(tool)
+        if scope := caller.find_missing_scope(tool):
+            return f"your token lacks the scope {scope!r}: ask your issuer for a token with it"
+        return "you may see this tool, but not call it"
+
+    def _explain_kind(self, tool: Tool) -> str:
+        """Return why a tool cannot be called here, whoever calls it; empty if it can."""
+        if tool.kind != "tool":
+            return REFUSALS_BY_KIND[tool.kind]
+        if tool.meta.get(TASK_ONLY):
+            return "its server runs it only as a task, and tasks are not passed on: look for another tool"
+        if tool.callable and "method" in tool.meta:
+            return ""
+        if tool.callable:
+            if tool.source in self.upstreams.servers:
+                return ""
+            return self.upstreams.skipped.get(tool.source, f"no server of {tool.source!r} is configured here")
+        if tool.meta.get("module"):
+            if self.allow_python:
+                return ""
+            return "Python functions run only if the gateway was started with --allow-python"
+        if "method" in tool.meta:
+            return "its OpenAPI document names no server with an absolute address: add it again with --server URL"
+        return "the catalogue holds only its schema, not how to call it"
+
+    def keep_runnable(self, visible: Callable[[Tool], bool] | None) -> CanRun:
+        """Return the predicate for the visible tools that can be called here now."""
+        return CanRun(frozenset(self.upstreams.servers), self.allow_python, visible)
+
+    def timeout_of(self, tool: Tool) -> float:
+        """Return the seconds that a call of the tool may take."""
+        upstream = self.upstreams.servers.get(tool.source)
+        return upstream.server.timeout if upstream is not None and upstream.server.timeout else self.timeout
+
+    async def call(
+        self,
+        tool: Tool,
+        arguments: dict[str, Any],
+        exchange: Exchange,
+        session: McpConnection | None,
+    ) -> Any:
+        """Call a tool with checked arguments, within its time limit.
+
+        The tool of an MCP server is called in `session`, in which its definition was just checked. Credentials that
+        this program sent are covered in the result and in errors.
+
+        Raises:
+            UserError: a sentence on why there is no result.
+            MCPError: the tool's server answered with an error.
+        """
+        from mcp.shared.exceptions import MCPError
+
+        cover, upstream = self.cover(exchange), exchange.upstream
+        try:
+            with telemetry.record_call(tool.source, tool.id) as outcome:
+                result = await self._dispatch(tool, arguments, exchange, session)
+                is_answer = not is_question(result)
+                outcome.ok = not is_answer or not result.is_error
+        except MCPError as error:
+            await self._look_into_error(error.message, exchange, session)
+            raise
+        except UserError as error:
+            raise type(error)(cover.text(str(error))) from None
+        if not outcome.ok and upstream is not None:
+            words = " ".join(part.text for part in result.content if part.type == "text")
+            await self._look_into_error(words, exchange, session)
+        return cover_result(cover, result) if is_answer else result
+
+    async def _look_into_error(self, words: str, exchange: Exchange, session: McpConnection | None) -> None:
+        """Do what an error of a server asks for: read its list again, or speak the older protocol.
+
+        Raises:
+            Unavailable: if it could not ask the user.
+        """
+        upstream = exchange.upstream
+        if upstream is None or session is None:
+            return
+        upstream.doubt_list()
+        if session.is_modern and PUSHED_QUESTION in words and exchange.can_ask("form"):
+            advice = "it is started anew with that protocol, so call the tool again"
+            if not await upstream.begin_with_handshake():
+                advice = f'write "protocol": "{HANDSHAKE_REVISION}" in its entry'
+            raise Unavailable(
+                f"server {upstream.name!r} asks its user in the middle of a call, which only older protocols "
+                f"have: {advice}"
+            )
+
+    def cover(self, exchange: Exchange) -> Cover:
+        """Return the cover for the credentials that this program sends with a call."""
+        upstream = exchange.upstream
+        return upstream.cover if upstream is not None else Cover(find_environment_credentials())
+
+    async def _dispatch(
+        self, tool: Tool, arguments: dict[str, Any], exchange: Exchange, session: McpConnection | None
+    ) -> Any:
+        """Call the tool by its kind: HTTP operation, tool of an MCP server, or Python function."""
+        import anyio
+        from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult
+
+        seconds, upstream = self.timeout_of(tool), exchange.upstream
+        try:
+            with anyio.fail_after(seconds) as exchange.limit:
+                if tool.callable and "method" in tool.meta:
+                    return await openapi.call(await self._open_client(tool.source), tool, arguments)
+                if upstream is not None and session is not None:
+                    params = CallToolRequestParams(name=tool.name, arguments=arguments, _meta=exchange.meta)
+                    return await upstream.send(session, exchange, CallToolRequest(params=params), CallToolResult)
+                return await self._call_python(tool, arguments)
+        except TimeoutError:
+            name = f"server {tool.source!r}" if upstream else repr(tool.id)
+            raise Unavailable(f"{name} did not answer within {seconds:g} s; the call was given up") from None
+
+    async def close(self) -> None:
+        """Close the HTTP clients that calls have opened."""
+        for client in self._clients.values():
+            await client.aclose()
+
+    async def _open_client(self, source: str) -> httpx.AsyncClient:
+        """Return the HTTP client for the operations of a source.
+
+        A document read from a URL may send calls to public addresses, and to the one that the user gave with it.
+        Sources with different reach share no connections.
+        """
+        from toolscout.sources.addresses import Reach, open_async_client, split_origin
+
+        scout = self.upstreams.host.scout
+        origin = await self.upstreams.host.run_in_thread(scout.store.owner, source)
+        reach = None
+        if origin is None or is_remote(origin.locator):
+            document, server = split_server(origin.locator if origin else "")
+            given = ["{1}:{2}".format(*split_origin(server))] if server else []
+            reach = Reach.of(document, [*scout.settings.private_hosts, *given])
+        if reach not in self._clients:
+            self._clients[reach] = open_async_client(reach, timeout=self.timeout)
+        return self._clients[reach]
+
+    async def _check_reader(self, tool: Tool) -> None:
+        """Let only readers of Python and plug-ins name a function: a document must not name any that is installed.
+
+        Raises:
+            UserError: if another reader brought the tool.
+        """
+        origin = await self.upstreams.host.run_in_thread(self.upstreams.host.scout.store.owner, tool.source)
+        if origin is None or origin.kind in DOCUMENT_KINDS:
+            raise UserError(f"{tool.id!r} comes from a document, which cannot name a Python function to run")
+
+    async def _call_python(self, tool: Tool, arguments: dict[str, Any]) -> CallToolResult:
+        """Call a Python function in a thread, since it may block.
+
+        Its result is also the text, as JSON if it is no text.
+        """
+        from mcp_types import CallToolResult, TextContent
+
+        await self._check_reader(tool)
+        async with self._python:
+            value = await _run_in_thread(functools.partial(_run_function, tool, arguments))
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        return CallToolResult(content=[TextContent(text=text)], structured_content={"result": value})
+
+
+def cover_result(cover: Cover, result: Result) -> Result:
+    """Cover credentials in a result. Returns the same object if it holds none."""
+    if not cover or not cover.finds(result.model_dump_json(by_alias=True)):
+        return result
+    return type(result).model_validate(cover.value(result.model_dump(mode="json", by_alias=True, exclude_unset=True)))
+
+
+async def _run_in_thread(function: Any) -> Any:
+    """Run foreign code in a daemon thread, which is abandoned after a timeout and does not delay the exit."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if not done.done():
+            if error is None:
+                done.set_result(value)
+            else:
+                done.set_exception(error)
+
+    def run() -> None:
+        try:
+            outcome: tuple[Any, BaseException | None] = function(), None
+        except UserError as error:
+            outcome = None, error
+        except BaseException as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:MAX_ERROR_CHARS]}"
+            outcome = None, UserError(f"the function raised {reason}")
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=run, daemon=True, name="toolscout call").start()
+    return await done
+
+
+def _run_function(tool: Tool, arguments: Mapping[str, Any]) -> Any:
+    """Import the function of a tool, call it, and convert the result to JSON values."""
+    value: Any = importlib.import_module(tool.meta["module"])
+    owner = None
+    for part in str(tool.meta["qualname"]).split("."):
+        owner, value = value, getattr(value, part)
+    name = str(tool.meta["qualname"]).rpartition(".")[2]
+    raw = inspect.getattr_static(owner, name)
+    bound = isinstance(raw, (staticmethod, classmethod)) or type(raw).__name__ == "classmethod_descriptor"
+    is_property = inspect.isdatadescriptor(raw)
+    if inspect.isclass(owner) and not bound and (inspect.isroutine(raw) or is_property):
+        kind = "property" if is_property else "method"
+        raise UserError(f"{tool.name!r} is a {kind} and needs an object of its class: it cannot be called as a tool")
+    positional, named = _bind_arguments(value, arguments)
+    result = value(*positional, **named)
+    if inspect.iscoroutine(result):
+        result = asyncio.run(result)
+    try:
+        return clean(msgspec.to_builtins(result))
+    except (BadEntry, TypeError, ValueError, RecursionError, NotImplementedError):
+        return clip(repr(result), MAX_REPR_CHARS)
+
+
+def _bind_arguments(function: Any, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Split arguments into positional and named ones, for functions that take some by position only."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return list(arguments.values()), {}  # written in C, without a signature: keep the order of its documentation
+    positional: list[Any] = []
+    named = dict(arguments)
+    by_position = any(part.kind is part.VAR_POSITIONAL and part.name in named for part in parameters.values())
+    for name, parameter in parameters.items():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            positional += named.pop(name, [])
+        elif name in named and (
+            parameter.kind is parameter.POSITIONAL_ONLY
+            or (by_position and parameter.kind is parameter.POSITIONAL_OR_KEYWORD)
+        ):
+            positional.append(named.pop(name))
+    return positional, named

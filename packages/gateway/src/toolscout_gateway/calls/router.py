@@ -1,0 +1,260 @@
+"""Brings a call of a tool to the one who answers it: may the caller, who is asked, is it still the same tool.
+
+Permissions apply to the raw id and are checked at each call. The outcome of a call is in the journal before the caller
+gets the answer.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from toolscout.errors import NotFound, StoreError, ToolscoutError, Unavailable, UserError
+from toolscout.home.access.profiles import profile_of
+from toolscout.sources.mcp import PAGE
+from toolscout.trust.policy import Caller
+from toolscout.trust.redaction import COVER, redact
+from toolscout.types import Tool
+from toolscout_gateway.access.identities import Identities
+from toolscout_gateway.calls.arguments import Validators
+from toolscout_gateway.calls.kinds import Calls
+from toolscout_gateway.calls.repairs import add_notes, check_arguments
+from toolscout_gateway.lookup import Lookup
+from toolscout_gateway.offers import Offers, show_page
+from toolscout_gateway.results import Results
+from toolscout_gateway.sessions.relay import ask_to_open, is_question
+from toolscout_gateway.sessions.upstream import call_again_once
+from toolscout_gateway.text import MAX_NOTED_ID_CHARS, clip, make_plain, quote_error, refuse
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult, InputRequiredResult
+
+    from toolscout.sources.mcp import McpConnection
+    from toolscout_gateway.sessions.exchange import Exchange, ServerSession
+
+__all__ = ["Router"]
+
+CALLS_PER_CHECKPOINT: Final = 256  # after about so many writes SQLite moves its log into the file, which takes longer
+MAX_LOGGED_ID_CHARS: Final = 500
+
+
+class Router:
+    """Calls tools for callers."""
+
+    def __init__(
+        self,
+        lookup: Lookup,
+        identities: Identities,
+        offers: Offers,
+        calls: Calls,
+        validators: Validators,
+        results: Results,
+    ) -> None:
+        """Route calls.
+
+        Args:
+            lookup: finds tools by their ids.
+            identities: choose under whose identity a server is called.
+            offers: remember the resources that results link to.
+            calls: make the calls.
+            validators: check arguments.
+            results: cut results to the budget of callers without a profile.
+        """
+        self._lookup, self._identities, self._offers = lookup, identities, offers
+        self._calls, self._validators, self._results = calls, validators, results
+        self._upstreams = calls.upstreams
+        self._n_logged = 0  # calls so far; every few of them are logged in a thread
+
+    async def relay_call(
+        self, exchange: Exchange, id: str, arguments: dict[str, Any], search_id: str | None
+    ) -> CallToolResult | InputRequiredResult:
+        """Call a tool for a caller, or go on with a call that waited for the answer to a question.
+
+        Args:
+            exchange: the request of the caller.
+            id: of the tool, as the caller wrote it.
+            arguments: of the call.
+            search_id: the search that led to the call, for the journal.
+        """
+        work = functools.partial(self.answer_call, exchange, id, arguments, search_id)
+        try:
+            return await self._upstreams.host.relay.run(exchange, work)
+        except Unavailable as error:
+            return refuse(str(error), id=id)
+
+    async def answer_call(self, exchange: Exchange, id: str, arguments: dict[str, Any], search_id: str | None) -> Any:
+        """Call a tool for a caller; see `relay_call`. The outcome is in the journal before the agent gets the answer.
+
+        Returns:
+            The result, or the question that has to be answered first.
+        """
+        from mcp.shared.exceptions import MCPError
+
+        started = time.perf_counter()
+        result: Any = None
+        try:
+            try:
+                result = await self._call(exchange, id, arguments)
+            except UserError as error:
+                result = refuse(str(error), id=id)
+            except MCPError as error:
+                if (answer := ask_to_open(error, exchange, (exchange.tool_id or id).partition("/")[0])) is not None:
+                    return answer
+                result = refuse(f"the tool's server {quote_error(error)}", id=id)
+        finally:
+            if not is_question(result):
+                ok = result is not None and not result.is_error
+                seconds = time.perf_counter() - started - exchange.asked_s
+                await self._write_call(exchange.caller, exchange.tool_id or id, ok, search_id, seconds * 1000)
+        if is_question(result):
+            return result
+        result = await self.fit_result(exchange, exchange.tool_id or id, result)
+        return add_notes(result, exchange.notes) if exchange.notes else result
+
+    # --- before the call
+
+    async def _call(
+        self, exchange: Exchange, id: str, arguments: dict[str, Any]
+    ) -> CallToolResult | InputRequiredResult:
+        """Check that the caller may call the tool, and call it."""
+        if not self._upstreams.is_planned:
+            await self._upstreams.wait_planned()
+        caller = exchange.caller
+        try:
+            tool = self._lookup.recall(caller, id) or await self._find_tool(exchange, id, waiting=True)
+        except NotFound:
+            if (answer := await self._identities.answer_sign_in(exchange, id)) is not None:
+                return answer
+            meant = await self._upstreams.host.run_in_thread(self._lookup.resolve_id, caller, id)
+            if not meant:
+                raise
+            exchange.notes.append(f"{clip(make_plain(id), MAX_NOTED_ID_CHARS)!r} was read as {meant!r}")
+            exchange.tool_id = meant
+            tool = await self._find_tool(exchange, meant, waiting=True)
+        if refusal := self._calls.explain_refusal(caller, tool):
+            return refuse(f"{tool.id} cannot be called: {refusal}", id=id, callable=False)
+        work = functools.partial(self._call_checked, exchange, tool, arguments)
+        return await self._identities.run(exchange, tool.source, functools.partial(call_again_once, work))
+
+    async def _call_checked(
+        self, exchange: Exchange, tool: Tool, arguments: dict[str, Any]
+    ) -> CallToolResult | InputRequiredResult:
+        """Call a tool that the caller may call, if it is now what it was, and what its server said just now."""
+        caller, upstream, session = exchange.caller, exchange.upstream, None
+        generation = self._upstreams.host.read_generation_now()
+        if upstream is not None and (session := upstream.find_listed_session(generation)) is None:
+            session = await self._wait_for_session(upstream, caller, tool)
+            generation = self._upstreams.host.read_generation_now()
+        now = self._lookup.find_now(caller, tool.id, generation)
+        tool = now or await self._find_tool(exchange, tool.id)
+        refusal = self._calls.explain_refusal(caller, tool) or exchange.explain_refusal(tool)
+        if refusal:
+            return refuse(f"{tool.id} was not called: {refusal}", id=tool.id)
+        if not self._validators.accepts_at_once(tool, arguments):
+            check = functools.partial(check_arguments, self._validators, tool, arguments, exchange.notes)
+            arguments = await self._upstreams.host.run_in_thread(check)
+        result: CallToolResult | InputRequiredResult = await self._calls.call(tool, arguments, exchange, session)
+        self._offers.remember_links(caller, tool.source, result)
+        if PAGE in tool.meta and not is_question(result):  # a client knows no tool behind `call_tool`
+            result = result.model_copy(update={"meta": {**(result.meta or {}), **show_page(tool)}})
+        return result
+
+    async def _wait_for_session(self, upstream: ServerSession, caller: Caller, tool: Tool) -> McpConnection:
+        """Wait for the session of a server, with a list of tools that is new enough.
+
+        Raises:
+            Unavailable: if there is none within the time of the call.
+        """
+        import anyio
+
+        seconds = self._calls.timeout_of(tool)
+        try:
+            with anyio.move_on_after(seconds):
+                return await upstream.check_definitions()
+        except Unavailable as error:
+            why = upstream.message if caller.rules is None else ""  # it may name files of the operator
+            raise type(error)(f"{error}{': ' if why else ''}{why}") from None
+        state = "starting" if upstream.state == "starting" else "silent"
+        raise Unavailable(f"server {tool.source!r} is still {state} after {seconds:g} s: try again later")
+
+    async def _find_tool(self, exchange: Exchange, id: str, *, waiting: bool = False) -> Tool:
+        """Return the tool if the caller may see it; with `waiting`, also one whose definition waits for approval.
+
+        A tool that only apps may use is found by a call that can be an app's.
+
+        Raises:
+            NotFound: if the caller may not see it.
+        """
+        caller, run = exchange.caller, self._upstreams.host.run_in_thread
+        tools, missing = await run(self._lookup.find_tools, caller, [id])
+        if id in tools:
+            return tools[id]
+        if exchange.may_be_app and (tool := await run(self._lookup.find_for_app, caller, id)) is not None:
+            exchange.tool_id = tool.id
+            return tool
+        definition = self._lookup.find_waiting(caller, self._lookup.load_catalogue()[0], id) if waiting else None
+        if definition is not None and definition.tool.source in self._upstreams.servers:
+            return definition.tool
+        raise NotFound(missing[id])
+
+    # --- after the call
+
+    def choose_results(self, caller: Caller) -> Results:
+        """Return the results with the budget of a caller's profile."""
+        profile = profile_of(caller)
+        return self._results.within(profile.result_budget) if profile else self._results
+
+    async def fit_result(self, exchange: Exchange, id: str, result: CallToolResult) -> CallToolResult:
+        """Cut a result to the budget, unless the caller asks for everything. The rest is read by handle."""
+        host, results = self._upstreams.host, self.choose_results(exchange.caller)
+        spill = host.spills.take(result.meta) if result.meta else None
+        if spill is None and (exchange.wants_everything or results.fits(result)):
+            return result
+        cover = self._calls.cover(exchange)
+        caller, everything = exchange.caller.person, exchange.wants_everything
+        details = {"caller": caller, "tool": id, "cover": cover, "everything": everything}
+        try:
+            return await results.threads.run(results.fit, result, spill, **details)
+        except Unavailable as error:
+            return refuse(str(error), id=id)
+
+    async def _write_call(self, caller: Caller, id: str, ok: bool, search_id: str | None, ms: float) -> None:
+        """Write a call to the journal. It belongs to a search only if the caller made that search.
+
+        In a folder this is done in the event loop, because a change of thread takes longer than the write. A thread
+        does what takes longer: the first call, which opens the journal, one in `CALLS_PER_CHECKPOINT`, and any while
+        another writer is at work. A call that cannot be written does not fail; the gateway's log says why.
+        """
+        import anyio
+
+        host = self._upstreams.host
+        if not host.scout.settings.journal:
+            return
+        number, self._n_logged = self._n_logged, self._n_logged + 1
+        try:
+            if host.scout.settings.database is None and number % CALLS_PER_CHECKPOINT:
+                with suppress(StoreError):
+                    self._append_call(caller, id, ok, search_id, ms, wait=False)
+                    return
+            with anyio.CancelScope(shield=True):
+                await host.run_in_thread(self._append_call, caller, id, ok, search_id, ms)
+        except ToolscoutError as error:
+            host.say(f"a call could not be written to the journal: {error}")
+
+    def _append_call(
+        self, caller: Caller, id: str, ok: bool, search_id: str | None, ms: float, *, wait: bool = True
+    ) -> None:
+        """Append a call to the journal. The id of a tool that was never listed may be a secret, and is covered."""
+        journal = self._upstreams.host.scout.journal
+        event = journal.search(search_id) if search_id else None
+        is_own = event is not None and event["caller"] == caller.name and not journal.is_full(event["search_id"])
+        shown = event["shown"] if event is not None and is_own and isinstance(event["shown"], list) else []
+        if self._lookup.was_listed(id):
+            tool = clip(id, MAX_LOGGED_ID_CHARS)
+        else:  # half of a secret, after a cut, would not be recognised
+            tool = redact(id) if len(id) <= MAX_LOGGED_ID_CHARS else COVER
+        fields = {"search_id": search_id if is_own else None, "tool": tool, "ok": ok, "ms": round(ms, 3)}
+        fields["rank"] = shown.index(tool) + 1 if tool in shown else None
+        journal.append_all([("call", caller.name, fields)], wait=wait)
