@@ -12,8 +12,7 @@ import pytest
 from conftest import fill
 
 from postgres_server import PostgresServer, describe
-from toolscout.home.database.documents import close_documents, read_document, write_document
-from toolscout.home.database.tenants import add_tenant, list_tenants
+from toolscout.home.database import open_home
 from toolscout.location import place_tenant
 from toolscout.scout import Scout
 from toolscout_postgres.address import Address
@@ -38,14 +37,14 @@ def back_up(server: PostgresServer, address: Address, file: Path, user: str) -> 
 def test_a_restored_database_has_every_tenant_with_its_tools_events_and_policy(
     postgres: Address, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
-    add_tenant(postgres, "a")
+    open_home(postgres).add_tenant("a")
     for tenant in ("default", "a"):
         with Scout(describe(postgres), tenant=tenant, recipe="hybrid", index="pgvector") as scout:
             fill(scout)
             scout.embed()
             for number in range(20):
                 scout.called(f"{tenant}/{number}", ok=True)
-            write_document(scout.settings.place, "policy.toml", f"# of {tenant}".encode())
+            open_home(scout.settings.place).write_document("policy.toml", f"# of {tenant}".encode())
     assert back_up(postgres_server, postgres, tmp_path / "dump", "postgres") == []
     with Scout(describe(postgres), recipe="hybrid", index="pgvector") as scout:
         scout.remove([scout.sources()[0].name])
@@ -57,17 +56,17 @@ def test_a_restored_database_has_every_tenant_with_its_tools_events_and_policy(
         f"--dbname={postgres_server.url(user='postgres')}", str(tmp_path / "dump"),
     )  # fmt: skip
     assert restored.returncode == 0, restored.stderr
-    assert [tenant.name for tenant in list_tenants(postgres)] == ["default", "a"]
+    assert [tenant.name for tenant in open_home(postgres).list_tenants()] == ["default", "a"]
     for tenant in ("default", "a"):
         with Scout(describe(postgres), tenant=tenant, recipe="hybrid", index="pgvector") as scout:
             assert sum(source.tools for source in scout.sources()) == 10
             calls = [event["tool"] for event in scout.journal.read(event="call")]
             assert calls == [f"{tenant}/{number}" for number in range(20)]
             assert scout.search("weather forecast").ids and not scout.search("weather forecast").reason
-            assert read_document(scout.settings.place, "policy.toml") == f"# of {tenant}".encode()
+            assert open_home(scout.settings.place).read_document("policy.toml") == f"# of {tenant}".encode()
             scout.called("x/new", ok=True)
             assert len(list(scout.journal.read(event="call"))) == 21
-        close_documents(place_tenant(postgres, tenant))
+        open_home(place_tenant(postgres, tenant)).close()
 
 
 def test_a_backup_by_the_role_of_the_program_fails_instead_of_leaving_rows_out(

@@ -19,10 +19,9 @@ from toolscout.indexes.bm25 import BM25
 from toolscout.scout import Scout
 from toolscout.testing import toy_tools
 from toolscout.types import Tool
-from toolscout_postgres.engines import connect
-from toolscout_postgres.engines.connect import open_engine
+from toolscout_postgres.engines import search
 from toolscout_postgres.engines.contract import identify_home
-from toolscout_postgres.engines.reflect import Snapshot, compare
+from toolscout_postgres.engines.search import Snapshot, compare, open_engine
 
 QUERIES = ("weather forecast of a city", "checksum of a file", "send a message to a friend", "book a flight")
 HOMES = ("folder + pgvector", "database + pgvector", "folder + milvus", "database + milvus")
@@ -280,14 +279,14 @@ def test_milvus_scores_words_as_our_bm25_does(tmp_path: Path) -> None:
             for place_name in ("Oslo", "a shop", "the whole world, by hour")
         )
     ]
-    from toolscout_postgres.engines.words import EngineWords
+    from toolscout_postgres.engines.search import EngineWords
 
     index = f"milvus:{tmp_path / 'milvus.db'}"
     with Scout(tmp_path / "home", index=index, recipe="hybrid") as scout:
         scout.add([{"name": tool.id[4:] + tool.name, "description": tool.description} for tool in tools], name="toy")
         catalogue, _ = scout.pipeline("hybrid")
-        selection, _ = scout.serving()
-        workspace = scout.workspace(selection)
+        selection, _ = scout.engine.serving()
+        workspace = scout.engine.builder.lend(selection)
         engine = workspace.index_nearest_words(catalogue, workspace.load_encoder())
         assert isinstance(engine, EngineWords)
         words = engine.words
@@ -303,6 +302,6 @@ def test_milvus_scores_words_as_our_bm25_does(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _close_engines() -> Iterator[None]:
-    before = set(connect._engines)
+    before = set(search._engines)
     yield
-    assert set(connect._engines) == before, "closing a Scout closes its engine"
+    assert set(search._engines) == before, "closing a Scout closes its engine"

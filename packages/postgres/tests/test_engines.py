@@ -20,10 +20,8 @@ from toolscout.types import digest
 from toolscout_postgres.address import Address
 from toolscout_postgres.engines import milvus as milvus_module
 from toolscout_postgres.engines import pgvector as pgvector_module
-from toolscout_postgres.engines.connect import close_engine, open_engine
 from toolscout_postgres.engines.contract import CollectionKey, Mark, ToolRows, identify_home
-from toolscout_postgres.engines.reflect import Snapshot, compare, reflect
-from toolscout_postgres.engines.search import EngineIndex
+from toolscout_postgres.engines.search import EngineIndex, Snapshot, close_engine, compare, open_engine, reflect
 
 DIM = 24
 INDEXES = ["exact", "pgvector", "milvus"]

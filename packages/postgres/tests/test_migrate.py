@@ -16,7 +16,7 @@ from tests_cli import run
 from toolscout.errors import ConfigError, StoreError
 from toolscout.home.access.live_policy import find_policy
 from toolscout.home.catalogue.store import Origin, Store
-from toolscout.home.database.tenants import add_tenant, list_tenants
+from toolscout.home.database import open_home
 from toolscout.home.journal.journal import Journal
 from toolscout.home.models import champion
 from toolscout.learn.loop import learn
@@ -145,9 +145,9 @@ def test_a_folder_without_a_home_is_not_made_one(tmp_path: Path, postgres: Addre
 
 def test_other_tenants_are_named_with_the_commands_that_copy_them(place: Home, tmp_path: Path) -> None:
     Store(place).close()
-    add_tenant(place, "never_opened")
+    open_home(place).add_tenant("never_opened")
     for name in ("team_a", "team_b"):
-        add_tenant(place, name)
+        open_home(place).add_tenant(name)
         with contextlib.closing(Store(place_tenant(place, name))) as store:
             store.put_source(Origin(name, "x"), "s", kind="objects")
     source, target = describe(place) if isinstance(place, Address) else str(place), tmp_path / "copy"
@@ -162,13 +162,14 @@ def test_other_tenants_are_named_with_the_commands_that_copy_them(place: Home, t
         assert copied.exit_code == 0 and "other tenants" not in copied.stdout, copied.output
     with contextlib.closing(Store(target / "tenants" / "team_b")) as store:
         assert [origin.locator for origin in store.origins()] == ["team_b"]
-    assert [tenant.name for tenant in list_tenants(target)] == ["default", "never_opened", "team_a", "team_b"]
+    names = [tenant.name for tenant in open_home(target).list_tenants()]
+    assert names == ["default", "never_opened", "team_a", "team_b"]
 
 
 def test_the_policy_of_a_home_is_checked_set_and_printed(place: Home, tmp_path: Path) -> None:
     home = describe(place) if isinstance(place, Address) else str(place)
     done = run("--home", home, "policy")
-    assert done.exit_code == 1 and "has no policy. Set one with  toolscout policy FILE" in done.output
+    assert done.exit_code == 1 and "has no policy.\nhint: Set one with  toolscout policy FILE" in done.output
     (tmp_path / "good.toml").write_text(POLICY)
     (tmp_path / "bad.toml").write_text("[[caller]]\nnmae = 1\n")
     assert run("--home", home, "policy", str(tmp_path / "bad.toml")).exit_code == 1

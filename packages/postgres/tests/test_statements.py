@@ -20,7 +20,7 @@ from toolscout.recipes.engine import SearchEngine
 from toolscout.scout import Scout
 from toolscout.types import Search
 from toolscout_postgres.address import Address
-from toolscout_postgres.listener import LISTEN_AFTER_QUESTIONS
+from toolscout_postgres.database import LISTEN_AFTER_QUESTIONS
 
 
 @pytest.fixture

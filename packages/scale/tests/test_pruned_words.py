@@ -9,9 +9,8 @@ import pytest
 
 from toolscout.indexes import large
 from toolscout.indexes.bm25 import BM25, CODE_SETTINGS, PLAIN_SETTINGS, BM25Settings
-from toolscout.search import expanded_words
-from toolscout.search.everyday_words import Thesaurus
-from toolscout.search.expanded_words import ExpandedWords
+from toolscout.search import everyday
+from toolscout.search.everyday import ExpandedWords, Thesaurus
 from toolscout.types import Tool
 
 pruned_words = pytest.importorskip("toolscout_scale.pruned_words")
@@ -68,13 +67,15 @@ def test_the_best_tools_and_their_scores_are_those_of_a_full_scan(pair: tuple[BM
 
 
 def test_added_words_keep_the_answer_of_a_full_scan(pair: tuple[BM25, BM25], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expanded_words, "is_foreign", lambda *_: False)  # these words are of no language
+    monkeypatch.setattr(everyday, "is_foreign", lambda *_: False)  # these words are of no language
     lines = [f"umbrella\t{WORDS[0]} {WORDS[30]}", f"jacket\t{WORDS[2]} {WORDS[50]} {WORDS[1]}"]
     whole = ExpandedWords(pair[0], lambda: Thesaurus(lines), 0.3)
     monkeypatch.setattr(large, "MIN_LARGE_TOOLS", 1)
     pruned = ExpandedWords(pair[1], lambda: Thesaurus(lines), 0.3)
     queries = [f"{extra} {query}" for query in draw_queries(3, 10) for extra in ("umbrella", "umbrella jacket")]
-    assert sum(part.weight == 0.3 for query in queries for part in pruned._list_postings(query)) > len(queries)
+    assert sum(part.weight == 0.3 for query in queries for part in pruned._look_up_terms(query)[1].values()) > len(
+        queries
+    )
     for query in queries:
         ids, [scores] = pruned.search([query], 10)
         wanted_ids, [wanted] = whole.search([query], 10)

@@ -210,6 +210,11 @@ def test_other_names_and_pages_are_refused(client: Any) -> None:
         "http://localhost.evil.example",
         "http://[::1",
         "https://evil/localhost",
+        "http://localhost:9999",
+        "https://localhost:1",
+        "http://user@localhost",
+        "http://localhost:x",
+        "http://localhost:99999",
     ):
         assert client.post(**ask, headers={"origin": origin}).status_code == 403, origin
     for host in ("localhost:1", "LOCALHOST", "127.0.0.1:8766", "[::1]:8766", "[::1]"):

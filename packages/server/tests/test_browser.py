@@ -171,7 +171,7 @@ def test_why_not_this_tool_is_asked_and_what_would_lift_it_tried_out(visit: Open
     page.click("#cure")
     page.get_by_text("tried out").first.wait_for()
     page.click("#try")
-    page.locator("#trial", has_text="would stand at rank 1").wait_for()
+    page.locator("#trial", has_text="would have rank 1").wait_for()
     page.get_by_role("button", name="Search for its name").click()
     page.locator("ol.hits .name", has_text="find_hotel").wait_for()
 

@@ -18,7 +18,6 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from toolscout.learn.drift_report import DriftReport
-from toolscout_gateway.health import Health, ServerState
 from toolscout_server import Limits
 from toolscout_server.metrics import Metrics
 
@@ -135,12 +134,13 @@ def list_exposed_metrics() -> set[str]:
     metrics.count_search("tools")
     metrics.count_event("call")
     metrics.show_drift(DriftReport(state="quiet", champion="scout"))
-    server = ServerState(
+    health = pytest.importorskip("toolscout_gateway.health")
+    server = health.ServerState(
         name="a", transport="http", state="ok", message="", calls=1, failed_calls=0, failures_in_a_row=0, in_flight=0,
         starts=1,
     )  # fmt: skip
     state = SimpleNamespace(processes=1, max_processes=2, servers=[server])
-    gateway = Health.render_metrics(cast(Any, SimpleNamespace(describe=lambda: state)))
+    gateway = health.Health.render_metrics(cast(Any, SimpleNamespace(describe=lambda: state)))
     return {
         sample.name
         for text in (metrics.render(), gateway)

@@ -65,7 +65,7 @@ def test_the_proxy_lets_an_import_of_the_journal_through() -> None:
 @pytest.mark.folder_only("files of a folder")
 def test_the_steps_of_the_page_bring_the_journal_back_after_a_crash(tmp_path: Path) -> None:
     page = (DEPLOY.parent / "docs" / "use" / "backup.md").read_text()
-    backup, restore = re.findall(r"^```\n(.*?)^```", page.partition("\n## A home in PostgreSQL")[0], re.S | re.M)
+    backup, restore = re.findall(r"^```console\n(.*?)^```", page, re.S | re.M)[:2]
     home, etc, safe, crashed = (tmp_path / name for name in ("home", "etc", "backup", "crashed"))
     for folder in (home / "models" / "m", etc, safe):
         folder.mkdir(parents=True)

@@ -18,7 +18,7 @@ MISTAKES = {
     ("POST", "/v1/search", "{}"): (422, "required field `query`"),
     ("POST", "/v1/search", "[]"): (422, "Expected `object`, got `array`"),
     ("POST", "/v1/search", '{"qeury": "mail"}'): (422, "Did you mean 'query'?"),
-    ("POST", "/v1/search", '{"query": "mail", "nonesuch": 1}'): (422, "It takes query, k"),
+    ("POST", "/v1/search", '{"query": "mail", "nonesuch": 1}'): (422, "It takes k, recipe"),
     ("POST", "/v1/search", '{"query": 3}'): (422, "Expected `str`, got `int` - at `$.query`"),
     ("POST", "/v1/search", '{"query": "mail", "k": 0}'): (422, "Expected `int` >= 1 - at `$.k`"),
     ("POST", "/v1/search", '{"query": "mail", "k": "five"}'): (422, "at `$.k`. It is a number or one of auto"),

@@ -20,9 +20,9 @@ import pytest
 
 import traffic
 from homes_in_postgres import name_home
+from scripts_loader import load_script
 from server.tests.conftest import KEYS, POLICY
 from server.tests.program import Program
-from server.tests.test_load import benchmark
 from tests_cli import run
 from toolscout.home.models import champion
 from toolscout.learn import learn
@@ -193,7 +193,7 @@ def test_killed_over_a_long_journal_a_service_that_has_learned_is_soon_back(
         )
         scout.embed()
         traffic.replay(scout, traffic.requests(events // 2, 2), callers)
-    busy = benchmark().busy_seconds
+    busy = load_script("benchmarks/load.py").busy_seconds if FULL else lambda pid: 0.0
     Program(name_home(tmp_path / "large")).end(signal.SIGKILL)
     program = Program(name_home(tmp_path / "large"))
     try:

@@ -14,7 +14,6 @@ from toolscout.errors import Unavailable
 from toolscout.scout import Scout
 from toolscout.testing import TOY_TOOLS
 from toolscout.types import as_json
-from toolscout_lab.testing import ScriptedServer
 from toolscout_server import Limits
 
 
@@ -47,8 +46,9 @@ def test_a_trace_comes_when_it_is_asked_for(client: Any) -> None:
 @pytest.fixture
 def slow_scout(tmp_path: Path) -> Iterator[Scout]:
     """A catalogue whose recipe asks a language model that does not finish its answer."""
+    scripted = pytest.importorskip("toolscout_lab.testing").ScriptedServer
     options: dict[str, Any] = {"recipe": "feedback", "recipe_options": ("base=bm25",), "llm_timeout": 600}
-    with ScriptedServer(drips=100_000) as server, Scout(tmp_path / "slow", llm=server.place, **options) as scout:
+    with scripted(drips=100_000) as server, Scout(tmp_path / "slow", llm=server.place, **options) as scout:
         scout.add([{"name": "get_forecast", "description": "Will it rain: the forecast of a city."}], name="weather")
         yield scout
 

@@ -18,9 +18,9 @@ from toolscout.location import DEFAULT_TENANT, TENANTS_FOLDER, Stamp, Tenant, ch
 
 if TYPE_CHECKING:
     from toolscout.home.database import Database
-    from toolscout_postgres.database import PostgresDatabase
+    from toolscout_postgres.database import PostgresDatabase, PostgresListener
+    from toolscout_postgres.handles import PostgresHandles
     from toolscout_postgres.journal import SharedWriter
-    from toolscout_postgres.listener import GenerationListener
 
 __all__ = ["Address"]
 
@@ -114,11 +114,11 @@ class Address:
 
         return hold_lock(self, name, refusal, wait=wait)
 
-    def listen(self) -> GenerationListener:
+    def listen(self) -> PostgresListener:
         """Return a listener that hears of changes of the catalogue."""
-        from toolscout_postgres.listener import GenerationListener
+        from toolscout_postgres.database import PostgresListener
 
-        return GenerationListener(self)
+        return PostgresListener(self)
 
     def open_journal_writer(self, journal: Database) -> SharedWriter:
         """Return the writer that keeps events on this machine while the database does not answer."""
@@ -131,6 +131,12 @@ class Address:
         from toolscout_postgres import files
 
         return files.open_files(self)
+
+    def open_handles(self) -> PostgresHandles:
+        """Return what handles name: results of calls, and questions to users."""
+        from toolscout_postgres.handles import PostgresHandles
+
+        return PostgresHandles(self)
 
     def close(self) -> None:
         """Close the connections for documents and models. The next use opens them again."""

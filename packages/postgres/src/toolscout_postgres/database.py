@@ -1,7 +1,7 @@
 """PostgreSQL for the catalogue, the journal and the models of a home that several machines share.
 
 A home may hold several tenants. A connection belongs to one, and the database hides the rows of all others
-(`toolscout_postgres.tenant_schema`).
+(`toolscout_postgres.schema`).
 
 Every part of a home has one writer at a time, as an SQLite file has: a write transaction takes an advisory lock first.
 What reads and then writes is therefore as safe as in SQLite, and the rows of the journal become visible in the order of
@@ -26,19 +26,40 @@ from toolscout.errors import NotFound, StoreError, name_nearest, require
 from toolscout.home.database import BUSY_SECONDS
 from toolscout.location import DEFAULT_TENANT
 from toolscout_postgres.address import Address
-from toolscout_postgres.schema import POSTGRES, Migration, adapt_steps, translate, translate_schema
-from toolscout_postgres.tenant_schema import ALL_TENANTS, BYPASS_GUARD, TENANT_MIGRATIONS, TENANT_SETTING
+from toolscout_postgres.schema import (
+    ALL_TENANTS,
+    BYPASS_GUARD,
+    POSTGRES,
+    TENANT_MIGRATIONS,
+    TENANT_SETTING,
+    Migration,
+    adapt_steps,
+    translate,
+    translate_schema,
+)
+
+__all__ = [
+    "LISTEN_AFTER_QUESTIONS",
+    "PostgresConnection",
+    "PostgresDatabase",
+    "PostgresListener",
+    "binds_role",
+    "connect",
+    "hold_lock",
+    "is_away",
+    "open_tenants",
+]
 
 if TYPE_CHECKING:
     import psycopg
     import psycopg_pool
 
-__all__ = ["PostgresConnection", "PostgresDatabase", "binds_role", "connect", "hold_lock", "is_away", "open_tenants"]
 
 CONNECT_S: Final = 5  # time to establish one connection
 RECONNECT_S: Final = 2.0  # time that a transaction waits for a server that does not answer, before it begins
 MAX_CONNECTIONS: Final = 10  # of one part of a home in one process
-LOCK_POLL_S: Final = 0.1
+MIN_POOL_WAIT_S: Final = 0.05  # so that the last attempt still gets a connection that is free
+LOCK_POLL_S: Final = 0.1  # between two attempts to take a lock that another holds
 BEGIN_READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 BEGIN_WRITE: Final = f"BEGIN; SET LOCAL lock_timeout = '{int(BUSY_SECONDS)}s'"
 VERSIONS_TABLE: Final = """
@@ -106,7 +127,7 @@ class PostgresDatabase:
         self._writer_key = _number_lock(address, part)
         self._local = threading.local()  # per thread: `connection`, while it is in use
         with _describe_errors(self.label):
-            self._guard = _prepare_home(address, part, adapt_steps(part, migrations))
+            self._guard = _prepare_home(address, part, adapt_steps(part, migrations))  # SQL behind each `begin`
         self._pool: psycopg_pool.ConnectionPool[Any] = pool.ConnectionPool(
             address.conninfo,
             min_size=0,
@@ -183,7 +204,7 @@ class PostgresDatabase:
 
     @contextlib.contextmanager
     def _use(self, begin: str) -> Iterator[PostgresConnection]:
-        """Give this thread a connection on which the statement `begin` succeeded, unless it has one already."""
+        """Run the statement `begin` on the connection of this thread, which takes one from the pool if it has none."""
         connection: PostgresConnection | None = getattr(self._local, "connection", None)
         if connection is not None:
             with self.errors():
@@ -219,7 +240,7 @@ class PostgresDatabase:
 
         deadline = time.monotonic() + RECONNECT_S
         while True:
-            raw = self._pool.getconn(timeout=max(0.05, deadline - time.monotonic()))
+            raw = self._pool.getconn(timeout=max(MIN_POOL_WAIT_S, deadline - time.monotonic()))
             connection = PostgresConnection(raw)
             try:
                 return connection, act(connection)
@@ -323,6 +344,7 @@ _BAD_ADDRESS = re.compile(r"invalid (URI|connection option|port|sslmode)")
 
 @contextlib.contextmanager
 def _describe_errors(label: str) -> Iterator[None]:
+    """Turn errors of psycopg into a StoreError that says what to do."""
     import psycopg
 
     try:
@@ -345,15 +367,15 @@ def _prepare_home(address: Address, part: str, migrations: Sequence[str | Migrat
     """Bring a part of a home up to date for its tenant.
 
     Returns:
-        The statement that must follow the begin of each transaction; empty: the role is bound by row-level security.
+        What must be appended to the BEGIN of each transaction, with its semicolon. It guards the rows of other tenants;
+        empty: the role is bound by row-level security, which hides them.
 
     Raises:
         NotFound: if the home has no such tenant.
         StoreError: if a newer version has changed the part so that this one cannot use it.
     """
-    with contextlib.closing(
-        connect(address.with_tenant(DEFAULT_TENANT))
-    ) as raw:  # what a home held before it had tenants belongs to `default`
+    # Migrations run as `default`, because what a home had before it had tenants belongs to that tenant.
+    with contextlib.closing(connect(address.with_tenant(DEFAULT_TENANT))) as raw:
         connection = PostgresConnection(raw)
         _migrate(connection, address, "tenants", TENANT_MIGRATIONS)
         _migrate(connection, address, part, migrations)
@@ -364,6 +386,8 @@ def _prepare_home(address: Address, part: str, migrations: Sequence[str | Migrat
                 names = [name for (name,) in connection.execute("SELECT name FROM tenants")]
                 advice = name_nearest(address.tenant, names, f"Add it with  toolscout tenant add {address.tenant}")
                 raise NotFound(f"{address.label} has no tenant {address.tenant!r}. {advice}")
+            # The migrations insert the first rows of `default` alone. Another tenant gets its own here, whoever comes
+            # first: a tenant can be older than the part. They change nothing the second time.
             for step in migrations:
                 if isinstance(step, Migration) and step.first_rows:
                     connection.execute(step.first_rows)
@@ -458,3 +482,81 @@ def _make_storable(parameters: Sequence[Any]) -> Sequence[Any]:
     if any(isinstance(value, str) and "\0" in value for value in parameters):
         return [value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in parameters]
     return parameters
+
+
+LISTEN_AFTER_QUESTIONS: Final = 20  # a process that asks so often serves searches
+LISTEN_POLL_S: Final = 1.0  # the generation is read again after this time without an announcement
+_log: Final = logging.getLogger("toolscout_postgres.database")
+
+
+class PostgresListener:
+    """Knows the generation of a catalogue while its connection lasts. Thread-safe."""
+
+    def __init__(self, address: Address) -> None:
+        """Prepare to listen. A process that never asks often opens no connection for it."""
+        self._address = address
+        self._generation = self._questions = 0
+        self._is_connected = self._is_doubtful = False
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def hear(self) -> int | None:
+        """Return `generation`. After many questions, a thread begins to listen."""
+        if self._thread is None:
+            self._questions += 1
+            if self._questions >= LISTEN_AFTER_QUESTIONS:
+                self._start()
+        return self.generation
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="toolscout listener", daemon=True)
+                self._thread.start()
+
+    @property
+    def generation(self) -> int | None:
+        """The generation, as far as it was heard; None: the database must be asked."""
+        return self._generation if self._is_connected and not self._is_doubtful else None
+
+    def doubt(self) -> None:
+        """Answer None until `learn` is called, because this process has just written."""
+        self._is_doubtful = True
+
+    def learn(self, generation: int) -> None:
+        """Take a generation that was read from the database."""
+        self._generation, self._is_doubtful = max(self._generation, generation), False
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        """Listen until the end. The generation is read again whenever the connection is new, and after each pause."""
+        import psycopg
+
+        while not self._stopped.is_set():
+            try:
+                with contextlib.closing(connect(self._address)) as raw:
+                    raw.execute(f'LISTEN "{_name_channel(self._address)}"'.encode())
+                    while not self._stopped.is_set():
+                        row = raw.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()
+                        self._generation, self._is_connected = int(row[0]) if row else 0, True
+                        for notice in raw.notifies(timeout=LISTEN_POLL_S, stop_after=1):
+                            self._generation = max(self._generation, int(notice.payload))
+            except psycopg.Error as error:
+                _log.debug("not listening to %s: %s", self._address, error)
+            finally:
+                self._is_connected = False
+            self._stopped.wait(LISTEN_POLL_S)
+
+
+def _name_channel(address: Address) -> str:
+    """Return the channel on which the tenant of an address hears of its generations."""
+    if address.tenant == DEFAULT_TENANT:
+        return f"toolscout_{address.schema}"
+    mark = hashlib.md5(f"{address.schema}/{address.tenant}".encode(), usedforsecurity=False).hexdigest()
+    return f"toolscout_{mark}"

@@ -14,9 +14,8 @@ from toolscout.scout import Scout
 from toolscout.search.home_resources import name_space
 from toolscout.settings import Settings
 from toolscout_postgres.engines import CollectionEngine
-from toolscout_postgres.engines.connect import open_engine
 from toolscout_postgres.engines.contract import UNFINISHED, CollectionState, identify_home
-from toolscout_postgres.engines.reflect import compare
+from toolscout_postgres.engines.search import compare, open_engine
 
 __all__ = ["CACHE_FILES", "check", "describe", "print_report"]
 
@@ -47,6 +46,7 @@ def describe(settings: Settings, scout: Scout | None) -> dict[str, Any] | None:
 
 
 def _describe_collection(state: CollectionState, current: str) -> dict[str, Any]:
+    """Describe a collection for `doctor`. Its generation is None while a change has begun and not ended."""
     return {
         "tenant": state.key.tenant,
         "dim": state.key.dim,
@@ -58,12 +58,16 @@ def _describe_collection(state: CollectionState, current: str) -> dict[str, Any]
 
 def _name_current(scout: Scout) -> str:
     """Return the space of the vectors of the encoder in the settings."""
-    encoder = scout.workspace(Selection(scout.settings.recipe)).load_encoder()
+    encoder = scout.engine.builder.lend(Selection(scout.settings.recipe)).load_encoder()
     return name_space(encoder, index=scout.settings.index)
 
 
 def check(scout: Scout) -> list[str]:
-    """Compare the engine with the catalogue. Returns one line for each problem."""
+    """Compare the engine with the catalogue. Returns one line for each problem.
+
+    Only the collection of the encoder in the settings is compared: no search uses the others. While another process
+    writes to the engine, nothing can be said about it.
+    """
     if not uses_collections(scout.settings.index):
         return []
     try:
@@ -80,7 +84,7 @@ def check(scout: Scout) -> list[str]:
                 problems.append(f"index: {engine.label} differs from the catalogue: tools {differences}")
             elif state.mark.generation == UNFINISHED:
                 problems.append(f"index: a change of {engine.label} was interrupted")
-    except EngineInUse:
+    except EngineInUse:  # see above
         return []
     except UserError as error:
         return [f"index: {error}"]

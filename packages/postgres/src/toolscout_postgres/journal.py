@@ -6,17 +6,82 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from toolscout.errors import StoreError
-from toolscout.home.database import Database
-from toolscout.home.journal.events import build_line
-from toolscout.home.journal.schema import PUT_EVENT
+from toolscout.home.database import Database, SqliteDatabase
+from toolscout.home.journal.journal import EVENT_COLUMNS, PUT_EVENT, build_line
 from toolscout_postgres.address import Address
 from toolscout_postgres.database import is_away
-from toolscout_postgres.spool import Spool
 
-__all__ = ["SharedWriter"]
+__all__ = ["MAX_SPOOLED_EVENTS", "SharedWriter", "Spool"]
+
+MAX_SPOOLED_EVENTS: Final = 100_000  # some 50 MB
+SPOOL_FILE: Final = "spool.db"
+SPOOL_MIGRATIONS: Final = (
+    """
+    CREATE TABLE waiting (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT NOT NULL UNIQUE, at TEXT NOT NULL, event TEXT NOT NULL,
+        caller TEXT NOT NULL, search_id TEXT, body TEXT NOT NULL);
+    CREATE INDEX waiting_by_search ON waiting (search_id)
+    """,
+)
+
+
+class Spool:
+    """The events of one machine that are still to be written. All processes of the machine share it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open or create the file in the folder of the home on this machine."""
+        self._database = SqliteDatabase(folder / SPOOL_FILE, SPOOL_MIGRATIONS, pragmas=("secure_delete = ON",))
+
+    def add(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Keep rows of events.
+
+        Raises:
+            StoreError: if there is no room, or the file cannot be written. Then nothing is kept.
+        """
+        with self._database.writing() as connection:
+            (size,) = connection.execute("SELECT count(*) FROM waiting").fetchone()
+            if size + len(rows) > MAX_SPOOLED_EVENTS:
+                raise StoreError(
+                    f"{size:,} events wait in {self._database.path} for the database, and more are not kept. Make the "
+                    "database answer again."
+                )
+            connection.executemany(
+                f"INSERT INTO waiting ({EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", rows
+            )
+
+    def read(self) -> tuple[int, list[tuple[Any, ...]]]:
+        """Return the number of the last waiting row (0: none waits), and the rows in their order."""
+        with self._database.reading() as connection:
+            rows = connection.execute(f"SELECT number, {EVENT_COLUMNS} FROM waiting ORDER BY number").fetchall()
+        return (rows[-1][0] if rows else 0), [row[1:] for row in rows]
+
+    def remove_until(self, last_number: int) -> None:
+        """Remove the rows up to a number, because the database has them. Rows that came since then have higher ones."""
+        with self._database.writing() as connection:
+            connection.execute("DELETE FROM waiting WHERE number <= ?", (last_number,))
+
+    def is_empty(self) -> bool:
+        """Return whether no event waits."""
+        with self._database.reading() as connection:
+            return connection.execute("SELECT 1 FROM waiting LIMIT 1").fetchone() is None
+
+    def find_search(self, search_id: str) -> dict[str, Any] | None:
+        """Return a waiting search by its id, or None."""
+        with self._database.reading() as connection:
+            row = connection.execute(
+                "SELECT uid, at, event, caller, body FROM waiting WHERE search_id = ? AND event = 'search'",
+                (search_id,),
+            ).fetchone()
+        return None if row is None else build_line(*row)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
 
 RETRY_DATABASE_S: Final = 1.0  # a database that did not answer is not asked again before that
 MAX_RECENT_SEARCHES: Final = 5_000  # searches of this process that are in memory, so that calls find them meanwhile
@@ -34,8 +99,8 @@ class SharedWriter:
         """Write to the journal in `database`, and write first what an earlier process left in the spool."""
         self._database, self.spool = database, Spool(address.folder)
         self._lock = threading.Lock()
-        self._asked_at = -RETRY_DATABASE_S
-        self._is_away = False
+        self._asked_at = -RETRY_DATABASE_S  # monotonic seconds of the last attempt that failed
+        self._is_away = False  # the database did not answer at that attempt, and no other has succeeded
         self._recent: dict[str, tuple[Any, ...]] = {}  # search id → row, of this process
         try:
             self.replay()
@@ -69,9 +134,11 @@ class SharedWriter:
         return self._is_away and time.monotonic() - self._asked_at < RETRY_DATABASE_S
 
     def _remember(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Keep the searches among some rows in memory, the newest `MAX_RECENT_SEARCHES` of this process."""
         for row in rows:
-            if row[2] == "search" and row[4]:
-                self._recent[row[4]] = row
+            _, _, event, _, search_id, _ = row
+            if event == "search" and search_id:
+                self._recent[search_id] = row
         while len(self._recent) > MAX_RECENT_SEARCHES:
             del self._recent[next(iter(self._recent))]
 
@@ -84,13 +151,17 @@ class SharedWriter:
         return build_line(uid, at, event, caller, body)
 
     def replay(self, rows: Sequence[tuple[Any, ...]] = ()) -> None:
-        """Write the events of the spool, and then `rows`, in one transaction."""
-        last, waiting = self.spool.read()
+        """Write the events of the spool, and then `rows`, in one transaction.
+
+        If the process ends before the spool is emptied, the next one writes its events again. `PUT_EVENT` ignores those
+        that the database has.
+        """
+        last_number, waiting = self.spool.read()
         if waiting or rows:
             with self._database.writing() as connection:
                 connection.executemany(PUT_EVENT, [*waiting, *rows])
-        if last:
-            self.spool.remove(last)
+        if waiting:
+            self.spool.remove_until(last_number)
         if self._is_away:
             _log.warning("%s answers again. %d journal events were kept meanwhile.", self._database.label, len(waiting))
         self._is_away = False

@@ -21,20 +21,13 @@ from toolscout.home.access.live_policy import POLICY_FILE
 from toolscout.home.access.profiles import PROFILE_FILE
 from toolscout.home.access.vault import list_entry_names
 from toolscout.home.catalogue.store import Store
-from toolscout.home.database import Connection, Database, now
-from toolscout.home.database.documents import (
-    close_documents,
-    delete_document,
-    read_document,
-    write_document,
-)
-from toolscout.home.database.tenants import list_tenants
+from toolscout.home.database import Connection, Database, now, open_home
 from toolscout.home.journal.journal import Journal
 from toolscout.home.models import champion, model_store
-from toolscout.home.models.sharing import fetch_model, publish_model
+from toolscout.home.models.champion import fetch_model, publish_model
 from toolscout.location import DEFAULT_TENANT, Home, describe_home
 
-__all__ = ["Migrated", "has_catalogue", "migrate_home"]
+__all__ = ["MigrationReport", "has_catalogue", "migrate_home"]
 
 #: Table → its columns. A table comes after those that it refers to.
 CATALOGUE_TABLES: Final = {
@@ -61,10 +54,14 @@ MARK_FILE: Final = "migration.json"
 COPY_BATCH_ROWS: Final = 1000
 
 
-class Migrated(msgspec.Struct, frozen=True, kw_only=True):
-    """What a home holds after a migration, and the digests that both homes agree on.
+class MigrationReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a home contains after a migration: numbers of tools, events, models and documents, and what to check.
 
-    `other_tenants` are in the source, and were not copied.
+    Attributes:
+        documents: files such as the policy and the profiles.
+        catalogue_digest: of all tools and approvals; equal in both homes.
+        journal_digest: of all events; equal in both homes.
+        other_tenants: tenants of the first home that were not copied.
     """
 
     tools: int
@@ -83,7 +80,7 @@ class _Mark(msgspec.Struct, frozen=True):
     at: str
 
 
-def migrate_home(source: Home, target: Home, say: Callable[[str], None] = lambda text: None) -> Migrated:
+def migrate_home(source: Home, target: Home, say: Callable[[str], None] = lambda text: None) -> MigrationReport:
     """Copy a home to an empty one, or continue a copy that was interrupted, and verify it.
 
     Caches, the trusted folders and the sign-ins at MCP servers belong to a machine, and are not copied.
@@ -103,7 +100,7 @@ def migrate_home(source: Home, target: Home, say: Callable[[str], None] = lambda
         raise ConfigError(f"{source} holds no catalogue. Name the folder of a home, or the address of a database.")
     with contextlib.ExitStack() as stack:
         for home in (source, target):
-            stack.callback(close_documents, home)
+            stack.callback(open_home(home).close)
         stores = [stack.enter_context(contextlib.closing(Store(home))) for home in (source, target)]
         journals = [stack.enter_context(contextlib.closing(Journal(home))) for home in (source, target)]
         _begin(source, target, stores[1], journals[1])
@@ -119,16 +116,16 @@ def migrate_home(source: Home, target: Home, say: Callable[[str], None] = lambda
         journal_digest = _compare("journal", journals, _read_events)
         with journals[1].reading() as connection:
             (events,) = connection.execute("SELECT count(*) FROM events").fetchone()
-        delete_document(target, MARK_FILE)
+        open_home(target).delete_document(MARK_FILE)
     is_tenant = not isinstance(source, Path) and source.tenant != DEFAULT_TENANT
-    return Migrated(
+    return MigrationReport(
         tools=tools,
         events=events,
         models=models,
         documents=documents,
         catalogue_digest=catalogue_digest,
         journal_digest=journal_digest,
-        other_tenants=() if is_tenant else tuple(tenant.name for tenant in list_tenants(source)[1:]),
+        other_tenants=() if is_tenant else tuple(tenant.name for tenant in open_home(source).list_tenants()[1:]),
     )
 
 
@@ -144,11 +141,11 @@ def _begin(source: Home, target: Home, store: Store, journal: Journal) -> None:
         ConfigError: if it holds something, and that is not an unfinished copy of the source.
     """
     try:
-        mark = msgspec.json.decode(read_document(target, MARK_FILE), type=_Mark)
+        mark = msgspec.json.decode(open_home(target).read_document(MARK_FILE), type=_Mark)
     except (OSError, msgspec.MsgspecError):
         mark = None
     if mark is None and not store.origins() and not journal.last() and not champion.history(target):
-        write_document(target, MARK_FILE, msgspec.json.encode(_Mark(describe_home(source), now())))
+        open_home(target).write_document(MARK_FILE, msgspec.json.encode(_Mark(describe_home(source), now())))
     elif mark is None or mark.source != describe_home(source):
         raise ConfigError(
             f"{describe_home(target)} is not empty, and not an unfinished copy of {describe_home(source)}. Name an "
@@ -235,11 +232,11 @@ def _copy_models(source: Home, target: Home, say: Callable[[str], None]) -> int:
 def _copy_document(source: Home, target: Home, name: str) -> bool:
     """Copy a small file, and return whether there is one."""
     try:
-        content = read_document(source, name)
+        content = open_home(source).read_document(name)
     except OSError:
         return False
-    write_document(target, name, content)
-    if read_document(target, name) != content:
+    open_home(target).write_document(name, content)
+    if open_home(target).read_document(name) != content:
         raise StoreError(f"{name} differs in {describe_home(target)}. Run the command again.")
     return True
 
@@ -268,6 +265,7 @@ def _compare(part: str, homes: Sequence[Any], read: Callable[[Any], Iterable[Any
 
 
 def _read_catalogue(store: Store) -> Iterator[Any]:
+    """Yield what the digest of the catalogue covers: the name of each table, followed by its rows in order."""
     with store.reading() as connection:
         for table, columns in CATALOGUE_TABLES.items():
             yield table
@@ -275,6 +273,7 @@ def _read_catalogue(store: Store) -> Iterator[Any]:
 
 
 def _read_events(journal: Journal) -> Iterator[Any]:
+    """Yield what the digest of the journal covers: its events in order, and the number of the last one."""
     after = 0
     while True:
         with journal.reading() as connection:

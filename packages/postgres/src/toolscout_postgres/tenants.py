@@ -6,7 +6,7 @@ import shutil
 
 from toolscout.errors import ConfigError, NotFound
 from toolscout.home.database import now
-from toolscout.location import DEFAULT_TENANT, Tenant
+from toolscout.location import DEFAULT_TENANT, Tenant, check_tenant_name, refuse_default, sort_tenants
 from toolscout_postgres.address import Address
 from toolscout_postgres.database import PostgresConnection, binds_role, open_tenants
 
@@ -14,23 +14,24 @@ __all__ = ["add_tenant", "admit_tenant", "list_tenants", "remove_tenant"]
 
 
 def list_tenants(root: Address) -> list[Tenant]:
-    """Return the tenants of a home.
+    """Return the tenants of a home, `default` first, then by name.
 
     Raises:
         StoreError: if the database does not answer.
     """
     with open_tenants(root) as connection:
         rows = connection.execute("SELECT name, added_at FROM tenants").fetchall()
-    return [Tenant(*row) for row in rows]
+    return sort_tenants(Tenant(*row) for row in rows)
 
 
 def add_tenant(root: Address, name: str) -> None:
     """Add a tenant with an empty catalogue.
 
     Raises:
-        ConfigError: if there is or was one of this name, or the role sees the rows of every tenant.
+        ConfigError: if there is or was one of this name, it cannot be one, or the role sees the rows of every tenant.
         StoreError: if the database does not answer.
     """
+    check_tenant_name(name)
     with open_tenants(root) as connection:
         _require_bound_role(connection, root)
         if connection.execute("SELECT 1 FROM removed_tenants WHERE name = ?", (name,)).fetchone():
@@ -69,8 +70,10 @@ def remove_tenant(root: Address, name: str) -> None:
     """Remove a tenant with everything that it has.
 
     Raises:
+        ConfigError: for the tenant `default`.
         NotFound: if there is none of this name.
     """
+    refuse_default(name)
     home = root.with_tenant(name)
     home.close()
     with open_tenants(root) as connection:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from toolscout.arrays import Array, Arrays
 from toolscout.errors import StoreError
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.ranking import Mask, Spread, pad_best, top_k
@@ -36,7 +37,7 @@ ANN_FORMAT: Final = "ann/4"  # raise it whenever the arrays change
 
 MIN_CANDIDATES: Final = 256  # that the graph returns at least
 CANDIDATES_PER_ROOT: Final = 1.8  # candidates for each unit of the square root of the number of tools
-MAX_CANDIDATES: Final = 4_096  # from here on, the tools are compared one by one
+MAX_CANDIDATES: Final = 4_096  # of a walk; where more are needed, comparing all tools takes less time
 MAX_COMPARED_TOOLS: Final = 20_000  # visible tools that are compared one by one at once
 MASK_MARGIN: Final = 1.5  # candidates in reserve, because a mask need not hide tools evenly
 COMPARED_BATCH: Final = 65_536
@@ -46,7 +47,6 @@ MAX_READ_ROWS: Final = 4_096  # rows that are read one by one; more of them come
 
 Vectors = npt.NDArray[np.float32]
 Positions = npt.NDArray[np.intp]
-Arrays = Mapping[str, npt.NDArray[Any]]
 ReadRows = Callable[[Positions], Vectors]
 
 
@@ -76,7 +76,7 @@ class Ann(Exact):
         self._graph: Any = None
         self._arrays: Graph | None = None
         self._codes: Codes = np.empty((0, self.dim), dtype=np.int8)
-        self._projection = Projection(np.eye(self.dim, dtype=np.float32), 1.0)
+        self._projection = Projection(np.eye(self.dim, dtype=np.float32), scale=1.0)
         self._read_rows: ReadRows | None = None
 
     def find_candidates(self, rows: Vectors, k: int, limits: Sequence[Mask | None]) -> Iterable[Positions]:
@@ -88,8 +88,9 @@ class Ann(Exact):
     def compute_cosines(self, row: Vectors, positions: Positions) -> Vectors:
         """Compute the cosines of the tools at some positions; see `Exact.compute_cosines`.
 
-        Rows of a mapped file are read eight times as fast from the map, but in the end all of them count as memory of
-        the process. What a function reads does not.
+        Reading rows through the map of the file is eight times as fast, but the pages that were read count as memory of
+        the process, in the end the whole file. Rows that `_read_rows` reads from the file do not, so it reads them if
+        they are few.
         """
         if self._read_rows is None or len(positions) > MAX_READ_ROWS:
             return super().compute_cosines(row, positions)
@@ -97,23 +98,30 @@ class Ann(Exact):
         return scores
 
     def _find_candidates(self, row: Vectors, k: int, mask: Mask | None) -> npt.NDArray[np.intp]:
-        """Return positions, ascending, that include nearly all of the nearest tools."""
+        """Return positions, ascending, that include nearly all of the nearest tools.
+
+        With a mask, the graph is walked only if many tools are visible: it doesn't know the mask, so it must return as
+        many more candidates as the mask hides. Where that is too many, or still too few, visible tools are compared one
+        by one.
+        """
         self._open_graph()
-        wanted = max(MIN_CANDIDATES, 2 * k)
+        n_tools = len(self.ids)
+        wanted = max(MIN_CANDIDATES, 2 * k)  # twice as many: the 8-bit components order near tools only roughly
         if mask is None:
-            count = max(wanted, count_candidates(len(self.ids)))
-            if count >= min(len(self.ids), MAX_CANDIDATES + 1):  # a walk to every tool may still miss one
-                return np.arange(len(self.ids))
-            nearest = max(wanted, count // 2)  # the others only widen the walk, and hardly ever hold one of the ten
-            return self._search_graph(row, k, count, nearest)
+            count = max(wanted, count_candidates(n_tools))
+            if count >= n_tools or count > MAX_CANDIDATES:  # a walk to every tool may still miss one
+                return np.arange(n_tools)
+            # The second half of the candidates only widens the walk: at k = 10 it hardly ever has one of the ten best.
+            return self._search_graph(row, k, count, nearest=max(wanted, count // 2))
         n_visible = int(mask.sum())
-        share = n_visible / max(1, len(self.ids))
-        count = int(MASK_MARGIN * wanted / share) + 1 if n_visible > MAX_COMPARED_TOOLS else MAX_CANDIDATES + 1
-        if count <= MAX_CANDIDATES:
-            positions = self._search_graph(row, k, count, count, mask)
-            positions = positions[mask[positions]]
-            if len(positions) >= wanted:
-                return positions
+        if n_visible > MAX_COMPARED_TOOLS:
+            visible_share = n_visible / n_tools
+            count = int(MASK_MARGIN * wanted / visible_share) + 1
+            if count <= MAX_CANDIDATES:
+                positions = self._search_graph(row, k, count, nearest=count, mask=mask)
+                positions = positions[mask[positions]]
+                if len(positions) >= wanted:
+                    return positions
         return self._compare(make_codes(row[None])[0], np.flatnonzero(mask), wanted)
 
     def make_graph_code(self, row: Vectors) -> Codes:
@@ -124,7 +132,15 @@ class Ann(Exact):
     def _search_graph(
         self, row: Vectors, k: int, count: int, nearest: int, mask: Mask | None = None
     ) -> npt.NDArray[np.intp]:
-        """Return positions, ascending, of the `nearest` of so many candidates and of the twins of these."""
+        """Walk the graph to `count` candidates. Returns positions, ascending, of the nearest and of their twins.
+
+        Args:
+            row: `(dim,)`, the query.
+            k: how many tools are wanted, and so how many twins of each candidate.
+            count: candidates of the walk; more of them find more.
+            nearest: how many of the candidates are returned.
+            mask: which twins are visible; None: all. The candidates themselves are not masked.
+        """
         code = self.make_graph_code(row)
         with self._lock:  # the breadth of a search is a property of the graph, and it has one buffer
             self._graph.expansion_search = max(count, MIN_CANDIDATES)
@@ -137,7 +153,7 @@ class Ann(Exact):
         return np.unique(positions)
 
     def _compare(self, code: Codes, positions: npt.NDArray[np.intp], wanted: int) -> npt.NDArray[np.intp]:
-        """Return the positions, ascending, of the nearest of some tools by their codes."""
+        """Return the positions, ascending, of the `wanted` nearest of some tools by their codes."""
         if len(positions) <= wanted:
             return positions
         scores = np.empty(len(positions), dtype=np.float32)
@@ -156,13 +172,22 @@ class Ann(Exact):
         return scores
 
     def _summarise(self, row: Vectors, depth: int, mask: Mask | None) -> Spread:
-        """Summarise the distribution of cosines. Of masked tools, mean and deviation are estimated from thousands."""
-        if mask is None or not row.any():
+        """Summarise the distribution of cosines. Of masked tools, mean and deviation are estimated from a sample.
+
+        `Exact` computes those of all tools from two moments of the vectors, which say nothing about a part of them.
+        """
+        is_empty = not row.any()  # all cosines are 0, and no walk has a direction
+        if mask is None or is_empty:
             return super()._summarise(row, depth, mask)
         best, scores = self._choose_best(row, self._find_candidates(row, depth, mask), depth)
         positions = np.flatnonzero(mask)
         sample = self._score_codes(make_codes(row[None])[0], positions[:: 1 + len(positions) // MOMENT_TOOLS])
-        return Spread(pad_best(scores, depth), int(best[0]), float(sample.mean()), float(sample.std()))
+        return Spread(
+            best=pad_best(scores, depth),
+            first=int(best[0]),
+            mean=float(sample.mean()),
+            deviation=float(sample.std()),
+        )
 
     def _open_graph(self) -> None:
         """Open the graph, or build it if the vectors have none."""
@@ -176,6 +201,7 @@ class Ann(Exact):
             self._graph = open_graph(self._arrays.content, n_components, len(self._arrays.keyed))
 
     def _choose_projection(self) -> Projection:
+        """Choose the directions that the graph holds from all vectors; without any, all directions."""
         if not len(self.vectors):
             return self._projection
         return Projection.of(self.vectors, self.compute_moments()[1])
@@ -184,7 +210,7 @@ class Ann(Exact):
         self,
         meanwhile: Callable[[], object] | None = None,
         earlier: tuple[Arrays, npt.NDArray[np.int64]] | None = None,
-    ) -> dict[str, npt.NDArray[Any]]:
+    ) -> dict[str, Array]:
         """Return the index as arrays, without its ids; see `Exact.arrays`.
 
         Args:
@@ -217,7 +243,11 @@ class Ann(Exact):
 
     @classmethod
     def from_arrays(
-        cls, arrays: Arrays, meta: Mapping[str, Any], ids: Sequence[str], readers: Mapping[str, ReadRows] | None = None
+        cls,
+        arrays: Arrays,
+        meta: Mapping[str, object],
+        ids: Sequence[str],
+        readers: Mapping[str, ReadRows] | None = None,
     ) -> Self:
         """Rebuild an index from `arrays` and `meta`; see `Exact.from_arrays`."""
         index = super().from_arrays(arrays, meta, ids, readers)
@@ -238,6 +268,7 @@ class Ann(Exact):
 
 
 def _count_cores() -> int:
+    """Return the number of the machine's cores; 1 if the system does not say."""
     return os.cpu_count() or 1
 
 
@@ -246,29 +277,38 @@ def _count_cores() -> int:
 # less time.
 
 
-def advise_few(array: npt.NDArray[Any]) -> bool:
+def advise_few(array: Array) -> bool:
     """Say that few rows of an array will be read. Returns whether it is mapped and the system takes advice."""
     return _advise(array, "MADV_RANDOM")
 
 
-def advise_all(array: npt.NDArray[Any]) -> bool:
+def advise_all(array: Array) -> bool:
     """Say that an array will soon be read as a whole. Returns as `advise_few`."""
     return _advise(array, "MADV_WILLNEED")
 
 
-def _advise(array: npt.NDArray[Any], name: str) -> bool:
-    owner: Any = array
+def _advise(array: Array, name: str) -> bool:
+    """Advise the system how the pages of an array will be read.
+
+    Args:
+        array: views of it are followed to the file that is mapped.
+        name: of an advice in the module `mmap`, which not every system has.
+
+    Returns:
+        Whether it was given: False if the array is in no mapped file, or the system does not know the advice.
+    """
+    owner: object = array
     while isinstance(owner, np.ndarray | memoryview):
         owner = owner.obj if isinstance(owner, memoryview) else owner.base
     if not isinstance(owner, mmap.mmap) or not hasattr(mmap, name):
         return False
     first = _locate(array) - _locate(np.frombuffer(owner, dtype=np.uint8))
-    start = first - first % mmap.PAGESIZE
+    start = first - first % mmap.PAGESIZE  # advice is for whole pages
     owner.madvise(getattr(mmap, name), start, first + array.nbytes - start)
     return True
 
 
-def _locate(array: npt.NDArray[Any]) -> int:
+def _locate(array: Array) -> int:
     """Return the address of an array's first byte."""
     address: int = array.__array_interface__["data"][0]
     return address

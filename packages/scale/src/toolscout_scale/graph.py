@@ -17,7 +17,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from toolscout.arrays import Array, Arrays
 from toolscout.errors import StoreError, require
 from toolscout.indexes.ranking import Mask
 from toolscout_scale.rounded import LEVELS, Codes
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
 
 __all__ = ["EarlierGraph", "Graph", "Projection", "build_graph", "import_usearch", "open_graph"]
 
-CONNECTIVITY: Final = 16  # neighbours of a tool in the graph; twice as many on its lowest level
-EXPANSION_ADD: Final = 80
+CONNECTIVITY: Final = 16  # neighbours of a tool in the graph; twice as many on its lowest level. usearch's own default
+EXPANSION_ADD: Final = 80  # candidates for the neighbours of a new tool: more build a better graph, more slowly
 MIN_SQUARE_SHARE: Final = 0.85  # of the squared lengths of all vectors that the components of the graph hold
-COMPONENTS_STEP: Final = 32
+COMPONENTS_STEP: Final = 32  # their number is a multiple of it: 32 of 8 bits fill a register of 256 bits
 CLIPPED_SHARE: Final = 0.001  # of the components, which 8 bits cut so that the others keep more of theirs
 MAX_SCALED_ROWS: Final = 20_000  # from which the scale is estimated
 MAX_SIDES: Final = 10  # components by whose side tools are sorted before they are added
@@ -45,12 +46,16 @@ MAX_TWINS: Final = 4  # tools with the same code in the graph
 MORE_TWINS: Final = 16  # compared of each code, besides those wanted; tools with the same code can differ a little
 TWINS_PER_TOOL: Final = 2  # compared at most for each tool that the graph returns
 MARK_FACTOR: Final = -0x61C8864680B583EB  # its powers are the factors of the components in a mark
-ADDED_BATCH: Final = 8_192
-PROJECTED_BATCH: Final = 65_536
+ADDED_BATCH: Final = 8_192  # tools between two looks at how many threads may build
+BATCH: Final = 65_536  # rows that are projected, marked, searched or read at once: it bounds the memory for them
 MAX_SAMPLED_TOOLS: Final = 4_000  # tools of a new graph that are searched for at first
 MAX_MISSED_SHARE: Final = 0.001  # of these; if more are missed, all tools are searched for
 CHECK_BREADTH: Final = 256  # a narrower search misses some tools of any large graph
 MAX_CHANGED_SHARE: Final = 0.1  # of the tools, up to which a graph grows instead of being built anew
+MAGIC: Final = b"usearch\x02\x00"
+DESCRIPTION_BYTES: Final = 64
+NODE_HEAD_BYTES: Final = 10
+SLOT_BYTES: Final = 4
 DAMAGED: Final = "The stored graph of the index is damaged. Run  toolscout doctor --repair"
 
 Vectors = npt.NDArray[np.float32]
@@ -76,12 +81,12 @@ class Graph(NamedTuple):
     twins: Marks
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], n_tools: int) -> Self:
-        """Take the arrays of `arrays` out of others.
+    def from_arrays(cls, arrays: Arrays, n_tools: int) -> Self:
+        """Make the graph from the arrays of an index file, which has other arrays too.
 
         Raises:
-            KeyError: if they are not among them.
-            StoreError: if they are not those of a graph of so many tools.
+            KeyError: if one of the four is not in the file.
+            StoreError: if their types, shapes or positions do not fit a graph of `n_tools` tools.
         """
         graph = cls(arrays["graph"], arrays["keyed"], arrays["marks"], arrays["twins"])
         types = graph.keyed.dtype.name, graph.marks.dtype.name, graph.twins.dtype.name
@@ -95,7 +100,7 @@ class Graph(NamedTuple):
             raise StoreError(DAMAGED)
         return graph
 
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+    def arrays(self) -> dict[str, Array]:
         """Return the graph as arrays."""
         return {"graph": self.content, "keyed": self.keyed, "marks": self.marks, "twins": self.twins}
 
@@ -103,7 +108,8 @@ class Graph(NamedTuple):
         """Return positions of tools with the same codes as some tools.
 
         The first visible ones of each code are enough: twins score nearly the same, and equal scores are ordered by id.
-        Codes that are further away are left out once there are many twins.
+        `MORE_TWINS` more than `k` are taken, because twins may still differ a little. Codes that are further away are
+        left out once there are many twins.
 
         Args:
             positions: those of tools in the graph, the nearest first.
@@ -112,13 +118,13 @@ class Graph(NamedTuple):
         """
         marks, (twin_marks, twins) = self.marks[positions], self.twins
         ranges = np.stack([np.searchsorted(twin_marks, marks, side) for side in ("left", "right")], axis=1)
-        parts, n_missing = [twins[:0]], TWINS_PER_TOOL * len(positions)
+        parts, n_left = [twins[:0]], TWINS_PER_TOOL * len(positions)
         for first, end in dict.fromkeys(map(tuple, ranges[ranges[:, 0] < ranges[:, 1]].tolist())):
-            if n_missing <= 0:
+            if n_left <= 0:
                 break
             some = twins[first:end]
             parts.append((some if mask is None else some[mask[some]])[: k + MORE_TWINS])
-            n_missing -= len(parts[-1])
+            n_left -= len(parts[-1])
         return np.concatenate(parts).astype(np.intp)
 
 
@@ -127,7 +133,7 @@ class Projection:
 
     Attributes:
         components: `(dim, n)`, orthonormal columns.
-        scale: of a component as a whole number.
+        scale: a component times this, rounded, is its int8 code.
     """
 
     def __init__(self, components: Vectors, scale: float) -> None:
@@ -142,7 +148,7 @@ class Projection:
             vectors: `(n, dim)`.
             products: `(dim, dim)`, the mean of their outer products.
         """
-        squares, directions = np.linalg.eigh(products)
+        squares, directions = np.linalg.eigh(products)  # ascending: the last directions hold most
         shares = np.cumsum(squares[::-1]) / max(squares.sum(), np.finfo(np.float64).tiny)
         enough = int(np.searchsorted(shares, MIN_SQUARE_SHARE)) + 1
         count = min(vectors.shape[1], -(-enough // COMPONENTS_STEP) * COMPONENTS_STEP)
@@ -152,28 +158,29 @@ class Projection:
         return cls(components, LEVELS / largest if largest else float(LEVELS))
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
-        """Take the arrays of `arrays` out of others.
+    def from_arrays(cls, arrays: Arrays) -> Self:
+        """Make the projection from the arrays of an index file, which has other arrays too.
 
         Raises:
-            KeyError: if they are not among them.
+            KeyError: if the file lacks `components` or `scale`.
         """
         return cls(arrays["components"], float(arrays["scale"][0]))
 
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+    def arrays(self) -> dict[str, Array]:
         """Return the projection as arrays."""
         return {"components": self.components, "scale": np.array([self.scale])}
 
     def make_codes(self, vectors: Vectors) -> Codes:
         """Return the components of vectors, `(n, components)`, as rows of nearly the same length."""
         codes: Codes = np.empty((len(vectors), self.components.shape[1]), dtype=np.int8)
-        for start in range(0, len(vectors), PROJECTED_BATCH):
-            rows = _normalise(vectors[start : start + PROJECTED_BATCH] @ self.components) * np.float32(self.scale)
-            codes[start : start + PROJECTED_BATCH] = np.rint(rows).clip(-LEVELS, LEVELS)
+        for start in range(0, len(vectors), BATCH):
+            rows = _normalise(vectors[start : start + BATCH] @ self.components) * np.float32(self.scale)
+            codes[start : start + BATCH] = np.rint(rows).clip(-LEVELS, LEVELS)
         return codes
 
 
 def _normalise(rows: Vectors) -> Vectors:
+    """Scale rows to length 1; rows of zeros stay as they are."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     units: Vectors = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
     return units
@@ -189,7 +196,7 @@ class EarlierGraph:
         keyed: for each key of the earlier graph the position of its tool; -1: it is gone.
     """
 
-    def __init__(self, arrays: Mapping[str, npt.NDArray[Any]], places: npt.NDArray[np.int64]) -> None:
+    def __init__(self, arrays: Arrays, places: npt.NDArray[np.int64]) -> None:
         """Take over the graph of an index.
 
         Args:
@@ -255,13 +262,13 @@ def _mark_codes(codes: Codes) -> Marks:
     """Return a number for each code. Different codes hardly ever have the same."""
     factors = np.cumprod(np.full(codes.shape[1], MARK_FACTOR, dtype=np.int64))
     marks = np.empty(len(codes), dtype=np.int64)
-    for start in range(0, len(codes), PROJECTED_BATCH):
-        marks[start : start + PROJECTED_BATCH] = codes[start : start + PROJECTED_BATCH].astype(np.int64) @ factors
+    for start in range(0, len(codes), BATCH):
+        marks[start : start + BATCH] = codes[start : start + BATCH].astype(np.int64) @ factors
     return marks
 
 
 def _limit_twins(marks: Marks, present: Positions) -> tuple[npt.NDArray[np.intp], Marks]:
-    """Choose the tools to add to a graph: of each code the first ones, as many as the graph still takes.
+    """Choose the tools to add to a graph: of each code the first ones, until the graph has `MAX_TWINS` of the code.
 
     Args:
         marks: of all tools.
@@ -271,22 +278,30 @@ def _limit_twins(marks: Marks, present: Positions) -> tuple[npt.NDArray[np.intp]
         Positions, ascending, of the tools to add, and `twins` of `Graph`.
     """
     absent = np.setdiff1d(np.arange(len(marks)), present)
+    # Sorted by mark, tools with the same code are neighbours, those in the graph first.
     positions = np.concatenate([present, absent]).astype(np.intp)
     positions = positions[np.argsort(marks[positions], kind="stable")]
     ordered = marks[positions]
-    left_out = positions[np.arange(len(ordered)) - np.searchsorted(ordered, ordered) >= MAX_TWINS]
+    place_among_twins = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)
+    left_out = positions[place_among_twins >= MAX_TWINS]
     twins = np.flatnonzero(np.isin(marks, marks[left_out]))
     twins = twins[np.argsort(marks[twins], kind="stable")]
     return np.setdiff1d(absent, left_out), np.stack([marks[twins], twins])
 
 
 def _sort_by_sides(codes: Codes) -> npt.NDArray[np.intp]:
-    """Return positions sorted by the side of the median on which the first components lie."""
+    """Return positions in an order in which near tools are neighbours, so that a graph of them is built faster.
+
+    A tool is compared with tools near to it. If these were added just before, their rows are still in the processor's
+    cache. A rough order is enough: each of the first `MAX_SIDES` components of a code is above its median or not. These
+    bits, the first component's highest, are a number, by which the positions are sorted.
+    """
     if not len(codes):
         return np.empty(0, dtype=np.intp)
     first = codes[:, :MAX_SIDES]
-    sides = first > np.median(first, axis=0)
-    return np.argsort(sides @ (1 << np.arange(first.shape[1])[::-1]), kind="stable")
+    bits = first > np.median(first, axis=0)
+    values = 1 << np.arange(first.shape[1])[::-1]  # of the bits, the highest first
+    return np.argsort(bits @ values, kind="stable")
 
 
 def _add_codes(graph: Any, codes: Codes, count_threads: CountThreads) -> None:
@@ -300,8 +315,15 @@ def _add_codes(graph: Any, codes: Codes, count_threads: CountThreads) -> None:
 def _reach_all(
     graph: Any, keyed: Positions, make_codes: MakeCodes, count_threads: CountThreads
 ) -> tuple[npt.NDArray[np.uint8], Positions]:
-    """Give a second entry to each tool that is lost or missed; return content and keys. One is enough for each code."""
-    entered = {bytes(graph.ndim)}  # codes with a second entry; one of zeros is near to nothing
+    """Add tools that cannot be found a second time, until no edge or search would find more.
+
+    Lost are tools that no walk along the edges reaches, missed are those that a search for themselves does not find.
+    Of tools with the same code, one is added, and no code a third time.
+
+    Returns:
+        `content` and `keyed` of `Graph`.
+    """
+    entered = {bytes(graph.ndim)}  # codes that were added again; the code of zeros is near to nothing
     missed = _find_missed(graph, keyed, make_codes, count_threads)
     while True:
         content = np.frombuffer(graph.save() or b"", dtype=np.uint8)
@@ -318,7 +340,10 @@ def _reach_all(
 def _find_missed(
     graph: Any, keyed: Positions, make_codes: MakeCodes, count_threads: CountThreads
 ) -> npt.NDArray[np.intp]:
-    """Return the positions of the tools that a search for themselves misses; if a sample has few, only those of it."""
+    """Return the positions of the tools that a search for themselves misses.
+
+    At first a sample is searched for. If few of it are missed, they are the result; else all tools are searched for.
+    """
     positions = np.unique(keyed[keyed >= 0]).astype(np.intp)
     if not len(positions):
         return positions
@@ -327,7 +352,7 @@ def _find_missed(
     def select_missed(some: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
         codes = make_codes(some)
         nearest_distances = graph.search(codes, 1, threads=count_threads()).distances.reshape(len(some))
-        own_distances = 1 - np.square(codes, dtype=np.float32).sum(axis=1)
+        own_distances = 1 - np.square(codes, dtype=np.float32).sum(axis=1)  # usearch's "ip": 1 - the inner product
         missed: npt.NDArray[np.intp] = some[nearest_distances > own_distances]
         return missed
 
@@ -335,12 +360,17 @@ def _find_missed(
     missed = select_missed(sample)
     if len(sample) == len(positions) or len(missed) <= MAX_MISSED_SHARE * len(sample):
         return missed
-    starts = range(0, len(positions), PROJECTED_BATCH)
-    return np.concatenate([select_missed(positions[start : start + PROJECTED_BATCH]) for start in starts])
+    starts = range(0, len(positions), BATCH)
+    return np.concatenate([select_missed(positions[start : start + BATCH]) for start in starts])
 
 
 def _find_lost(content: npt.NDArray[np.uint8], keyed: Positions) -> npt.NDArray[np.intp]:
-    """Return the positions of the tools that no walk from the entry of a graph reaches."""
+    """Return the positions of the tools that no walk from the entry of a graph reaches by any of their keys.
+
+    Args:
+        content: the bytes of the graph.
+        keyed: as in `Graph`: for each key the position of its tool; -1: the tool is gone, and not looked for.
+    """
     edges = _Edges(content)
     is_reached = np.zeros(edges.n_nodes + 1, dtype=np.bool_)
     is_reached[-1] = True  # stands for places without an edge
@@ -359,12 +389,14 @@ def _find_lost(content: npt.NDArray[np.uint8], keyed: Positions) -> npt.NDArray[
 
 
 class _Edges:
-    """Reads the edges from the bytes of a graph: version 2 of usearch's form.
+    """Reads the edges from the bytes of a graph: version 2 of usearch's form, in this order.
 
-    The rows stand first: their number and length, 4 bytes each, and the rows. 64 bytes describe them. Five numbers of 8
-    bytes follow: nodes, neighbours of a node, the same on the lowest level, the highest level, and the entry. Then
-    comes the level of each node, 2 bytes. A node is its key (8 bytes), its level (2), and for each level from the
-    lowest on the number of its neighbours (4) and places for them (4 each).
+    1. The rows: their number and their length, 4 bytes each, and the rows themselves.
+    2. `DESCRIPTION_BYTES` that describe them. They begin with `MAGIC`.
+    3. Five numbers of 8 bytes: nodes, neighbours of a node, the same on the lowest level, the highest level, the entry.
+    4. The level of each node, 2 bytes.
+    5. The nodes: a head (`NODE_HEAD_BYTES`: key and level), and for each level from the lowest on the number of the
+       node's neighbours and places for as many as it can have, `SLOT_BYTES` each.
 
     Attributes:
         n_nodes: how many nodes there are. A node is known by its place among them, its *slot*.
@@ -379,27 +411,33 @@ class _Edges:
             StoreError: if the bytes have another form.
         """
         n_rows, n_bytes = content[:8].view("<u4").tolist()
-        start = 8 + n_rows * n_bytes
-        mark, start = content[start : start + 9].tobytes(), start + 64
-        numbers = content[start : start + 40].copy().view("<u8").tolist()
-        self.n_nodes, self._upper, self._lowest, self.highest, self.entry = numbers
-        first = start + 40 + 2 * self.n_nodes
-        self._content, self._levels = content, content[start + 40 : first].copy().view("<i2").astype(np.int64)
-        ends = first + np.cumsum(14 + 4 * self._lowest + self._levels * (4 + 4 * self._upper))
-        if mark != b"usearch\x02\x00" or self.n_nodes != n_rows or not n_rows or ends[-1] != len(content):
+        description = 8 + n_rows * n_bytes
+        magic = content[description : description + len(MAGIC)].tobytes()
+        start = description + DESCRIPTION_BYTES
+        levels = start + 5 * 8
+        numbers = content[start:levels].copy().view("<u8").tolist()
+        self.n_nodes, n_upper, n_lowest, self.highest, self.entry = numbers
+        self._widths = n_lowest, n_upper  # places for neighbours on the lowest level, and on each other one
+        self._lowest_bytes, self._upper_bytes = (SLOT_BYTES * (1 + width) for width in self._widths)
+        first = levels + 2 * self.n_nodes
+        self._content, self._levels = content, content[levels:first].copy().view("<i2").astype(np.int64)
+        ends = first + np.cumsum(NODE_HEAD_BYTES + self._lowest_bytes + self._levels * self._upper_bytes)
+        if magic != MAGIC or self.n_nodes != n_rows or not n_rows or ends[-1] != len(content):
             raise StoreError("This version of usearch writes graphs in a new form. Run  pip install 'usearch>=2.26,<3'")
         self._starts = np.concatenate([[first], ends[:-1]])
 
     def read_keys(self) -> npt.NDArray[np.int64]:
         """Return the key of each node."""
-        return self._read(self._starts, 8).view("<i8")[:, 0]
+        return self._read(self._starts, n_bytes=8).view("<i8")[:, 0]
 
     def read_level(self, level: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.uint32]]:
         """Return the slots on a level, ascending, and their neighbours there, filled up with the number of nodes."""
         slots = np.flatnonzero(self._levels >= level)
-        skipped, width = (10, self._lowest) if level == 0 else (14 + 4 * self._lowest, self._upper)
-        starts = self._starts[slots] + skipped + max(0, level - 1) * (4 + 4 * self._upper)
-        numbers = self._read(starts, 4 + 4 * width).view("<u4")
+        width, n_bytes, skipped = self._widths[0], self._lowest_bytes, NODE_HEAD_BYTES
+        if level > 0:
+            width, n_bytes = self._widths[1], self._upper_bytes
+            skipped += self._lowest_bytes + (level - 1) * self._upper_bytes
+        numbers = self._read(self._starts[slots] + skipped, n_bytes).view("<u4")
         neighbours = numbers[:, 1:]
         neighbours[np.arange(width) >= numbers[:, :1]] = self.n_nodes
         return slots, neighbours
@@ -407,8 +445,8 @@ class _Edges:
     def _read(self, starts: npt.NDArray[np.int64], n_bytes: int) -> npt.NDArray[np.uint8]:
         """Return so many bytes from each start, `(len(starts), n_bytes)`."""
         rows = np.empty((len(starts), n_bytes), dtype=np.uint8)
-        for first in range(0, len(starts), PROJECTED_BATCH):
-            part = slice(first, first + PROJECTED_BATCH)
+        for first in range(0, len(starts), BATCH):
+            part = slice(first, first + BATCH)
             rows[part] = self._content[starts[part, None] + np.arange(n_bytes)]
         return rows
 
@@ -417,7 +455,7 @@ def open_graph(content: npt.NDArray[np.uint8], n_components: int, n_keys: int) -
     """Open the bytes of a graph without copying them.
 
     Raises:
-        StoreError: if they are not those of a graph with so many components and keys.
+        StoreError: if `content` is no graph over vectors of `n_components` with `n_keys` tools.
     """
     graph = import_usearch().Index.restore(content.data, view=True)
     if graph is None or graph.ndim != n_components or len(graph) != n_keys:
@@ -440,6 +478,7 @@ def import_usearch() -> ModuleType:
 
 
 def _make_graph(projection: Projection) -> Any:
+    """Make an empty graph for the codes of a projection. Inner products order them as cosines would."""
     return import_usearch().Index(
         ndim=projection.components.shape[1],
         metric="ip",

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import bisect
 import heapq
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from toolscout.arrays import Array, Arrays
 from toolscout.indexes.large import Postings
 from toolscout.indexes.ranking import Mask, top_k
 
@@ -42,13 +43,13 @@ Positions = npt.NDArray[np.int32]
 Scores = npt.NDArray[np.float32]
 
 
-def make_impact_arrays(data: Scores, indices: Positions, indptr: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[Any]]:
+def make_impact_arrays(data: Scores, indices: Positions, indptr: npt.NDArray[np.int32]) -> dict[str, Array]:
     """Order the long lists by impact.
 
     Returns:
         `impact_terms`, the terms with long lists, ascending; `impact_starts`, where the list of each begins;
         `impact_tools` and `impact_scores`, the lists, highest impact first, equal ones by tool; `impact_tiers`,
-        `(long lists, N_TIERS)`, the impacts at the ranks of `_tier_ranks`, 0 beyond the end.
+        `(long lists, N_TIERS)`, the impacts at the ranks of `_list_tier_ranks`, 0 beyond the end.
     """
     lengths = np.diff(indptr)
     terms = np.flatnonzero(lengths >= MIN_LONG_LIST).astype(np.int32)
@@ -56,7 +57,7 @@ def make_impact_arrays(data: Scores, indices: Positions, indptr: npt.NDArray[np.
     tools = np.empty(int(starts[-1]), dtype=np.int32)
     scores = np.empty(int(starts[-1]), dtype=np.float32)
     tiers = np.zeros((len(terms), N_TIERS), dtype=np.float32)
-    ranks = _tier_ranks()
+    ranks = _list_tier_ranks()
     for number, term in enumerate(terms.tolist()):
         impacts = data[indptr[term] : indptr[term + 1]]
         order = np.argsort(-impacts, kind="stable")
@@ -76,8 +77,15 @@ def make_impact_arrays(data: Scores, indices: Positions, indptr: npt.NDArray[np.
 
 def make_sample_arrays(
     data: npt.NDArray[np.float32], indices: npt.NDArray[np.int32], indptr: npt.NDArray[np.int32], n_tools: int
-) -> dict[str, npt.NDArray[Any]]:
-    """Return the sums of all scores by term, and the postings of every n-th tool."""
+) -> dict[str, Array]:
+    """Return the sums of all scores by term, and the postings of every n-th tool.
+
+    Args:
+        data: score of each posting, as in `BM25`.
+        indices: tool of each posting.
+        indptr: where the postings of each term begin, and where the last ones end.
+        n_tools: in the index.
+    """
     step = max(1, n_tools // SAMPLED_TOOLS)
     lengths = np.diff(indptr)
     terms = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
@@ -92,7 +100,12 @@ def make_sample_arrays(
     }
 
 
-def _tier_ranks() -> npt.NDArray[np.int64]:
+def _list_tier_ranks() -> npt.NDArray[np.int64]:
+    """Return the ranks whose impacts are stored, ascending: 0, then each twice the one before.
+
+    They are also the lengths that the prefix of a long list can have: at the rank where it ends, the impact says how
+    much the tools beyond it can still gain.
+    """
     return np.array([0, *(FIRST_TIER_RANK << step for step in range(N_TIERS - 1))], dtype=np.int64)
 
 
@@ -109,16 +122,17 @@ def _score_positions(positions: Positions, postings: Sequence[Postings], data: S
 
 
 def _weigh(impacts: Scores, weight: float) -> Scores:
+    """Multiply impacts by a term's weight. A copy is spared where it is 1, as in nearly all queries."""
     return impacts if weight == 1 else impacts * np.float32(weight)
 
 
 class _TermList(NamedTuple):
-    """A list of a query's term.
+    """The tools of one term of a query.
 
     Attributes:
-        posting: its term.
-        start: place in `impact_tools` where it begins; None: the list is short, and read as a whole.
-        impacts: at the ranks of the tiers, times the count of the term; 0 beyond the end.
+        posting: the term.
+        start: place in `impact_tools` where its list begins; None: the list is short.
+        impacts: at the ranks of the tiers, times the count of the term; 0 beyond the end. Empty for a short list.
     """
 
     posting: Postings
@@ -130,6 +144,11 @@ class _TermList(NamedTuple):
         """Number of tools."""
         return self.posting.end - self.posting.start
 
+    @property
+    def is_short(self) -> bool:
+        """Whether the list is not stored by impact, so that it is always read as a whole."""
+        return self.start is None
+
 
 class PrunedWords:
     """The long lists of a BM25 index by impact, and a sample of its scores. See `toolscout.indexes.large`.
@@ -140,7 +159,7 @@ class PrunedWords:
 
     min_postings = MIN_PRUNED_POSTINGS
 
-    def __init__(self, arrays: Mapping[str, npt.NDArray[Any]], n_tools: int) -> None:
+    def __init__(self, arrays: Arrays, n_tools: int) -> None:
         """Take the arrays of an index. Those of this class are made if they aren't among them.
 
         Args:
@@ -155,9 +174,10 @@ class PrunedWords:
             self._own |= make_sample_arrays(self._data, self._indices, arrays["indptr"], n_tools)
         self._terms, self._starts = self._own["impact_terms"], self._own["impact_starts"]
         self._tools, self._scores = self._own["impact_tools"], self._own["impact_scores"]
-        self._tiers, self._ranks = self._own["impact_tiers"], _tier_ranks().tolist()
+        self._tiers = self._own["impact_tiers"]
+        self._prefix_lengths: list[int] = _list_tier_ranks().tolist()  # that a search can choose from, ascending
 
-    def arrays(self) -> Mapping[str, npt.NDArray[Any]]:
+    def arrays(self) -> Arrays:
         """Return the arrays that the index stores besides its own."""
         return self._own
 
@@ -178,8 +198,8 @@ class PrunedWords:
             return None
         lists = [self._open(posting) for posting in postings]
         sums = _PartialSums(self._n_tools, visible)
-        for one in lists:
-            sums.add(*self._read(one, 0, one.length if one.start is None else FIRST_LOOK))
+        for term in lists:
+            sums.add(*self._read(term, 0, term.length if term.is_short else FIRST_LOOK))
         floor = sums.find_kth(k)
         if floor <= 0:
             return None
@@ -187,11 +207,11 @@ class PrunedWords:
         if sum(lengths) > MAX_PRUNED_SHARE * n_postings:
             return None
         bound = 0.0
-        for one, length in zip(lists, lengths, strict=True):
-            if length > FIRST_LOOK and one.start is not None:
-                sums.add(*self._read(one, FIRST_LOOK, length))
-            if length < one.length:
-                bound += one.impacts[self._ranks.index(length)]
+        for term, length in zip(lists, lengths, strict=True):
+            if length > FIRST_LOOK and not term.is_short:
+                sums.add(*self._read(term, FIRST_LOOK, length))
+            if length < term.length:
+                bound += term.impacts[self._prefix_lengths.index(length)]
         positions = sums.list_above(sums.find_kth(k) * (1 - ROUNDING) - bound * (1 + ROUNDING))
         scores = _score_positions(positions, postings, self._data, self._indices)
         best = top_k(scores, k, floor=0.0)
@@ -220,57 +240,66 @@ class PrunedWords:
         return float(scores.mean()), float(scores.std())
 
     def _open(self, posting: Postings) -> _TermList:
+        """Find the list of a term among those stored by impact."""
         number = int(np.searchsorted(self._terms, posting.term))
         if number == len(self._terms) or self._terms[number] != posting.term:
-            return _TermList(posting, None, [])
+            return _TermList(posting, start=None, impacts=[])
         impacts = self._tiers[number].astype(np.float64) * posting.weight
         return _TermList(posting, int(self._starts[number]), impacts.tolist())
 
-    def _read(self, one: _TermList, first: int, end: int) -> tuple[Positions, Scores]:
-        """Return positions and impacts of the tools at some ranks of a list, or of an entire short list."""
-        _, start, stop, weight = one.posting
-        if one.start is None:
-            positions, impacts = self._indices[start:stop], self._data[start:stop]
-        else:
-            first, end = one.start + first, one.start + min(end, one.length)
-            positions, impacts = self._tools[first:end], self._scores[first:end]
-        return positions, _weigh(impacts, weight)
+    def _read(self, term: _TermList, first: int, end: int) -> tuple[Positions, Scores]:
+        """Return positions and impacts of the tools at the ranks from `first` to `end`; of a short list, of all."""
+        posting = term.posting
+        if term.start is None:
+            part = slice(posting.start, posting.end)
+            return self._indices[part], _weigh(self._data[part], posting.weight)
+        part = slice(term.start + first, term.start + min(end, term.length))
+        return self._tools[part], _weigh(self._scores[part], posting.weight)
 
     def _choose_prefixes(self, lists: Sequence[_TermList], budget: float) -> list[int]:
         """Choose how much of each list is read, so that no tool gains more than the budget from what is not.
 
-        From whole lists on, the step that spares the most postings for the least impact is taken, while the sum of the
-        greatest impacts beyond the prefixes stays within the budget. No prefix is shorter than the first look.
+        From whole lists on, one list after another is cut to the next shorter prefix: each time the list whose cut
+        spares the most postings for the least impact. A list is left as it is once its next cut would exceed what is
+        left of the budget. Short lists are read as a whole, and no prefix is shorter than the first look.
+
+        Args:
+            lists: of the terms of a query.
+            budget: the most that a tool may gain from what is not read, over all terms: a score.
+
+        Returns:
+            The number of tools that are read of each list.
         """
-        lengths = [one.length for one in lists]
-        tiers = [bisect.bisect_left(self._ranks, length) for length in lengths]
-        impacts = [0.0] * len(lists)
-        steps = [(self._price(one, number, tiers, lengths, impacts), number) for number, one in enumerate(lists)
-                 if one.start is not None]  # fmt: skip
-        heapq.heapify(steps)
-        while steps:
-            _, number = heapq.heappop(steps)
-            one, tier = lists[number], tiers[number] - 1
-            rise = one.impacts[tier] - impacts[number]
+        lengths = [term.length for term in lists]
+        tiers = [bisect.bisect_left(self._prefix_lengths, length) for length in lengths]  # of the chosen prefixes
+        impacts = [0.0] * len(lists)  # the greatest beyond each chosen prefix
+
+        def price_cut(number: int) -> float:
+            """Return the impact that the next cut of a list gives up, for each posting that it spares."""
+            tier = tiers[number] - 1
+            return (lists[number].impacts[tier] - impacts[number]) / (lengths[number] - self._prefix_lengths[tier])
+
+        cuts = [(price_cut(number), number) for number, term in enumerate(lists) if not term.is_short]
+        heapq.heapify(cuts)
+        while cuts:
+            _, number = heapq.heappop(cuts)
+            tier = tiers[number] - 1
+            impact = lists[number].impacts[tier]
+            rise = impact - impacts[number]
             if rise > budget:
                 continue
             budget -= rise
-            tiers[number], lengths[number], impacts[number] = tier, self._ranks[tier], one.impacts[tier]
+            tiers[number], lengths[number], impacts[number] = tier, self._prefix_lengths[tier], impact
             if lengths[number] > FIRST_LOOK:
-                heapq.heappush(steps, (self._price(one, number, tiers, lengths, impacts), number))
+                heapq.heappush(cuts, (price_cut(number), number))
         return lengths
-
-    def _price(
-        self, one: _TermList, number: int, tiers: Sequence[int], lengths: Sequence[int], impacts: Sequence[float]
-    ) -> float:
-        """Return the impact that the next shorter prefix of a list gives up, for each posting that it spares."""
-        tier = tiers[number] - 1
-        spared: int = lengths[number] - self._ranks[tier]
-        return (one.impacts[tier] - impacts[number]) / spared
 
 
 def _find_kth(scores: Scores, k: int) -> np.float32:
-    """Find the k-th highest score. Of many scores, a part first shows which of them cannot be it."""
+    """Find the k-th highest score. Of many scores, a part first shows which of them cannot be it.
+
+    That saves time only if most scores lie below the k-th of the part: so it has many more than `k`.
+    """
     if len(scores) >= 2 * PARTED_SCORES and k <= PARTED_SCORES // 4:
         part = scores[:: len(scores) // PARTED_SCORES]
         least: np.float32 = np.partition(part, part.size - k)[part.size - k]

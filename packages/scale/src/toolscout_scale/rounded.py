@@ -8,11 +8,12 @@ have a quarter of the bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from toolscout.arrays import Array, Arrays
 from toolscout.errors import StoreError
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.ranking import Mask
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LEVELS", "Codes", "RoundedExact", "RoundedRows", "make_codes"]
 
-LEVELS: Final = 127
-CODED_BATCH: Final = 16_384
+LEVELS: Final = 127  # whole numbers on either side of 0 that 8 bits hold alike
+CODED_BATCH: Final = 16_384  # rows at once: it bounds the memory for their copies
 MAX_NEAR_SHARE: Final = 0.25  # of the tools that can be among the nearest; with more of them, all are compared
 BOUND_ROUNDING: Final = 1e-6  # of the bounds themselves
 
@@ -51,8 +52,9 @@ class RoundedRows:
 
     @classmethod
     def of(cls, vectors: Vectors) -> Self:
-        """Round rows."""
+        """Round rows, and remember how far each is off."""
         codes = make_codes(vectors)
+        # of the whole numbers: the same by which `make_codes` divided
         scales = np.abs(vectors).max(axis=1, initial=0.0) / np.float32(LEVELS)
         residuals = np.empty(len(vectors), dtype=np.float32)
         for start in range(0, len(vectors), CODED_BATCH):
@@ -61,7 +63,7 @@ class RoundedRows:
         return cls(codes, scales, residuals)
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], shape: tuple[int, int]) -> Self | None:
+    def from_arrays(cls, arrays: Arrays, shape: tuple[int, int]) -> Self | None:
         """Take the arrays of `arrays` out of others; None if they are not among them.
 
         Raises:
@@ -74,7 +76,7 @@ class RoundedRows:
             raise ValueError(f"expected rounded rows of shape {shape}, found {codes.shape}")
         return cls(codes, scales, residuals)
 
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+    def arrays(self) -> dict[str, Array]:
         """Return the rows as arrays."""
         return {
             "rounded.codes": self.codes,
@@ -115,10 +117,11 @@ class RoundedExact(Exact):
 
     def __init__(self, dim: int) -> None:
         """Create an empty index for vectors of length `dim`."""
-        self._rounded: RoundedRows | None = None
+        self._rounded: RoundedRows | None = None  # made with the first search
         super().__init__(dim)
 
     def _replace(self, ids: Sequence[str], vectors: Vectors, slack: float | None = None) -> None:
+        """Take ids and vectors. Their copies are made with the next search."""
         super()._replace(ids, vectors, slack)
         self._rounded = None
 
@@ -126,18 +129,19 @@ class RoundedExact(Exact):
         """Yield positions that include the nearest tools of each query; see `Exact.find_candidates`."""
         if self._rounded is None:
             self._rounded = RoundedRows.of(self.vectors)
+        # The length of the longest vector: `Exact` computes its slack from it by this formula.
         longest = self.slack / (4 * self.dim * float(np.finfo(np.float32).eps))
         for row, mask in zip(rows, limits, strict=True):
             near = self._rounded.find_near(row, k, mask, longest) if k > 0 else np.empty(0, dtype=np.intp)
-            if near is None:
+            if near is None:  # too many rows are near for the copies to save time
                 [near] = super().find_candidates(row[None], k, [mask])
             yield near
 
     def arrays(
         self,
         meanwhile: Callable[[], object] | None = None,
-        earlier: tuple[Mapping[str, npt.NDArray[Any]], npt.NDArray[np.int64]] | None = None,
-    ) -> dict[str, npt.NDArray[Any]]:
+        earlier: tuple[Arrays, npt.NDArray[np.int64]] | None = None,
+    ) -> dict[str, Array]:
         """Return the index as arrays, with the copies; see `Exact.arrays`."""
         if self._rounded is None:
             self._rounded = RoundedRows.of(self.vectors)
@@ -146,8 +150,8 @@ class RoundedExact(Exact):
     @classmethod
     def from_arrays(
         cls,
-        arrays: Mapping[str, npt.NDArray[Any]],
-        meta: Mapping[str, Any],
+        arrays: Arrays,
+        meta: Mapping[str, object],
         ids: Sequence[str],
         readers: Mapping[str, Callable[[npt.NDArray[np.intp]], Vectors]] | None = None,
     ) -> Self:

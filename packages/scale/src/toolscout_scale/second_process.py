@@ -7,7 +7,6 @@ first process builds them when the indexes are done.
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import os
@@ -15,19 +14,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from toolscout.home.catalogue.read_snapshot import STAMP_KEY, read_snapshot
+from toolscout.home.catalogue.snapshot import STAMP_KEY, read_snapshot
 from toolscout.home.catalogue.snapshot_files import SNAPSHOTS_FOLDER
 from toolscout.home.catalogue.store import Catalogue, Store
-from toolscout.recipes.builder import encode_for_rivals
-from toolscout.search.home_resources import HomeResources
 from toolscout.search.relations.dependencies import find_dependencies
 from toolscout.search.relations.duplicates import find_duplicates
 from toolscout.search.relations.similar import find_rivals
-from toolscout.search.suspects import suspects
+from toolscout.search.suspects import claimants, suspects
 
 __all__ = ["ScreeningProcess", "screen_tools"]
 
@@ -58,7 +55,7 @@ class ScreeningProcess:
         self._catalogue, self._process = catalogue, None
         stamp = catalogue.pending.get(STAMP_KEY)
         is_worth_it = len(catalogue) >= MIN_SCREENED_ASIDE and (os.cpu_count() or 1) > 1
-        if not (is_worth_it and parts and stamp and isinstance(store.home, Path)) or catalogue.earlier is not None:
+        if not (is_worth_it and parts and stamp and store.dialect.is_file) or catalogue.earlier is not None:
             return
         request = {
             "paths": [os.path.abspath(path) for path in sys.path],
@@ -116,7 +113,7 @@ def screen_tools(*, home: str, pin: bool, stamp: str, generation: int, preferred
     """
     store = Store(Path(home), pin=pin)
     try:
-        values: dict[str, Any] = {}
+        values: dict[str, object] = {}
         with store.reading():
             catalogue = read_snapshot(store, Path(home) / SNAPSHOTS_FOLDER, stamp)
             if catalogue.generation == generation:
@@ -130,9 +127,9 @@ def screen_tools(*, home: str, pin: bool, stamp: str, generation: int, preferred
 def _build_parts(catalogue: Catalogue, preferred: Sequence[str], parts: Sequence[str]) -> None:
     """Build the values of some parts; the snapshot keeps them as pending."""
     makers: dict[str, Callable[[], object]] = {
-        "suspects": lambda: suspects(catalogue),
+        "suspects": lambda: (suspects(catalogue), claimants(catalogue)),
         "duplicates": lambda: find_duplicates(catalogue, preferred),
-        "rivals": lambda: find_rivals(catalogue, functools.partial(encode_for_rivals, HomeResources())),
+        "rivals": lambda: find_rivals(catalogue),
         "dependencies": lambda: find_dependencies(catalogue),
     }
     for part in parts:

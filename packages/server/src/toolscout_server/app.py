@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from importlib import resources
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import msgspec
@@ -64,6 +64,7 @@ STATUS_OF_ERROR: Final = (
     (UserError, 400),
 )
 MAX_UNKNOWN_PATH_CHARS: Final = 100  # of an unknown path that is compared with the known ones
+UPLOAD_PATIENCE: Final = 10  # times as long as for JSON, because files are larger
 ANONYMOUS: Final = Caller("nobody", Rules())
 _log: Final = logging.getLogger("toolscout.server")
 _encode: Final = msgspec.json.Encoder().encode
@@ -107,6 +108,7 @@ def serve_tenants(
 
     @contextlib.asynccontextmanager
     async def open_tenant(name: str, policies: LivePolicies) -> AsyncIterator[ASGIApp]:
+        """Open the service of one tenant while its app is served; that of `default` uses the scout that is open."""
         if name == DEFAULT_TENANT:
             yield app(make_service(scout, policies), names)
             return
@@ -119,6 +121,7 @@ def serve_tenants(
 
 
 async def _answer_unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer 404 with the nearest path. A WebSocket gets no answer, so the server closes it."""
     if scope["type"] == "http":
         advice = name_nearest(scope["path"][:MAX_UNKNOWN_PATH_CHARS], {route.path for route in ROUTES})
         if scope["path"].startswith("/mcp"):
@@ -132,6 +135,10 @@ def _count_requests(inner: ASGIApp, service: Service) -> ASGIApp:
     paths = {*(route.path for route in ROUTES), *PAGE_FILES, "/openapi.json"}
 
     async def answer_counted(scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, and count it with its status and time.
+
+        Unknown paths count as one, whatever clients send.
+        """
         if scope["type"] != "http":
             await inner(scope, receive, send)
             return
@@ -161,6 +168,7 @@ class _ApiPath:
         self.allow = ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request. Whatever fails becomes a response in JSON."""
         request = Request(scope, receive)
         try:
             response = await self._answer(request)
@@ -182,7 +190,7 @@ class _ApiPath:
         if route.body_media == JSON:
             body = receive_body(request, limits.body, limits.patience)
         else:
-            body = receive_body(request, limits.upload, limits.patience * 10)
+            body = receive_body(request, limits.upload, limits.patience * UPLOAD_PATIENCE)
         if route.open:
             self.door.check_sender(request.headers)
             return await self._run_handler(route, ANONYMOUS, read_parameters(route, request), body)
@@ -205,6 +213,7 @@ class _ApiPath:
             raise RequestRefused(503, "The service cannot read its files. Tell its operator.") from None
 
     def _check_rate(self, caller: Caller, cost: float) -> None:
+        """Refuse a caller who sends too many queries. `cost`: how many queries this request counts as."""
         buckets = self.service.buckets
         wait = math.ceil(buckets.take(caller.name, cost))
         if wait:
@@ -214,7 +223,9 @@ class _ApiPath:
                 {"Retry-After": str(wait)},
             )
 
-    async def _run_handler(self, route: Route, caller: Caller, parameters: Any, body: AsyncIterator[bytes]) -> Response:
+    async def _run_handler(
+        self, route: Route, caller: Caller, parameters: object, body: AsyncIterator[bytes]
+    ) -> Response:
         """Await the handler, or run one that blocks in a thread; one at a time if the route names a lock."""
         request = ApiRequest(self.service, caller, parameters, body)
         async with self.service.locks[route.lock] if route.lock else contextlib.nullcontext():
@@ -235,6 +246,7 @@ class _StaticFile:
         self.media_type = media_type
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with the file, or with 304 if the browser has it."""
         request = Request(scope, receive)
         try:
             self.door.check_place(request.headers)

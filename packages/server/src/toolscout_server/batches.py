@@ -64,8 +64,8 @@ class Batches:
         """
         self.scout, self.pool, self.report_size = scout, pool, report_size
         self._jobs: deque[_SearchJob] = deque()
-        self._waiting = 0
-        self._busy = False
+        self._waiting = 0  # queries of the jobs that have not begun
+        self._busy = False  # whether a batch runs, which takes the jobs after it
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -92,6 +92,10 @@ class Batches:
         return await asyncio.wait_for(job.answer, wait)
 
     def _run_jobs(self) -> None:
+        """Search for the waiting jobs.
+
+        Those with the same options are one batch, since one search has one set of options.
+        """
         while jobs := self._take_batch():
             by_options: dict[SearchOptions, list[_SearchJob]] = {}
             for job in jobs:
@@ -130,6 +134,7 @@ class Batches:
         first.loop.call_soon_threadsafe(_deliver, jobs, searches)
 
     def _search(self, queries: list[str], options: SearchOptions) -> list[Search]:
+        """Search for several queries with the same options. A preview is not written to the journal."""
         caller, k, recipe = options.caller, options.k, options.recipe
         visible = keep_kind(options.kind, caller.visible)
         if options.preview:

@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from toolscout.errors import NotFound, name_nearest
-from toolscout.home.catalogue.definition_diff import describe_change
-from toolscout.home.catalogue.store import Changes, Store, Waiting
+from toolscout.home.catalogue.approvals import describe_change
+from toolscout.home.catalogue.store import Changes, Store, WaitingDefinition
 from toolscout.scout import Scout
 from toolscout.trust.policy import Caller
 from toolscout.trust.redaction import redact
@@ -38,6 +38,7 @@ from toolscout_server.shapes import (
     SourceRow,
     SourcesAnswer,
     SyncRequest,
+    ToolFilters,
     ToolRequest,
     ToolsAnswer,
     ToolsRequest,
@@ -73,8 +74,13 @@ def require_visible(view: CatalogueView, caller: Caller, *ids: str) -> None:
     """
     for id in ids:
         if not view.sees(caller, id):
-            advice = view.name_nearest_tool(caller, id, "Take one from a search.")
-            raise NotFound(f"expected the id of a tool that you may see, found {id!r:.200}. {advice}")
+            raise _refuse_hidden(view, caller, id)
+
+
+def _refuse_hidden(view: CatalogueView, caller: Caller, id: str) -> NotFound:
+    """Build the error for an id that the caller may not see, or that there is not."""
+    near = view.name_nearest_tool(caller, id, "Take one from a search.")
+    return NotFound(f"expected the id of a tool that you may see, found {id!r:.200}. {near}")
 
 
 def list_sources(request: ApiRequest[Nothing]) -> SourcesAnswer:
@@ -87,7 +93,7 @@ def list_sources(request: ApiRequest[Nothing]) -> SourcesAnswer:
             row.state = source.state if source.enabled else "disabled"
     else:
         known = {source.name: (source.kind, source.read_at) for source in sources}
-        _, _, nodes, _ = view.page_nodes(caller, None, 0, len(view.rows))
+        _, _, nodes, _ = view.page_nodes(caller, key=None, offset=0, limit=len(view.rows))  # all sources
         rows = []
         for node in nodes:
             kind, read_at = known.get(node.name, ("", ""))
@@ -115,7 +121,7 @@ def list_tools(request: ApiRequest[ToolsRequest]) -> ToolsAnswer:
     return ToolsAnswer(rows, total, parameters.offset, view.generation)
 
 
-def _require_known_source(request: ApiRequest[ToolsRequest | FacetsRequest], view: CatalogueView) -> None:
+def _require_known_source(request: ApiRequest[ToolFilters], view: CatalogueView) -> None:
     """Raise NotFound for a source that there is not. A source without visible tools exists only for managers."""
     name, caller = request.parameters.source, request.caller
     view.require_source(
@@ -123,7 +129,7 @@ def _require_known_source(request: ApiRequest[ToolsRequest | FacetsRequest], vie
     )
 
 
-def _list_unsearched(request: ApiRequest[ToolsRequest | FacetsRequest]) -> list[Row]:
+def _list_unsearched(request: ApiRequest[ToolFilters]) -> list[Row]:
     """List the tools that are not searched, in one state, for a caller who sees everything; for others none."""
     if not may_manage(request.caller):
         return []
@@ -139,6 +145,7 @@ def _list_unsearched(request: ApiRequest[ToolsRequest | FacetsRequest]) -> list[
 
 
 def _read_unsearched(store: Store, state: str) -> list[Row]:
+    """List the tools in a state in which no search finds them: `hidden`, `waiting`, or those of disabled sources."""
     if state == "hidden":
         return [Row(id, id.partition("/")[2], [], "") for id in store.hidden()]
     if state == "waiting":
@@ -149,15 +156,20 @@ def _read_unsearched(store: Store, state: str) -> list[Row]:
 
 
 def _make_row(tool: Tool) -> Row:
+    """Make the row of a tool in a list, with the beginning of its description."""
     return Row(tool.id, tool.name, list(tool.path), tool.description[:MAX_ROW_DESCRIPTION_CHARS], tool.kind)
 
 
 def count_facets(request: ApiRequest[FacetsRequest]) -> FacetsAnswer:
-    """Count the tools of each source, kind, parent and state."""
+    """Count the tools in one state by source, kind and parent, and those of each state.
+
+    Only searched tools are in the tree, so those in another state have no parents. They are counted only for callers
+    who see everything.
+    """
     parameters, view = request.parameters, request.view
     _require_known_source(request, view)
     if parameters.state == "searched":
-        only = RowFilter(None, parameters.text, parameters.source, parameters.kind, parameters.parent)
+        only = RowFilter(text=parameters.text, source=parameters.source, kind=parameters.kind, parent=parameters.parent)
         counts = view.count_facets(request.caller, only, parameters.limit)
     else:
         rows = _list_unsearched(request)
@@ -186,10 +198,11 @@ def _count_states(request: ApiRequest[FacetsRequest], view: CatalogueView) -> li
 
 def read_tool(request: ApiRequest[ToolRequest]) -> dict[str, Any]:
     """Read one tool with its complete definition."""
-    require_visible(request.view, request.caller, request.parameters.id)
-    tool: Tool = request.scout.tool(request.parameters.id)
-    if not request.caller.sees(tool):  # it changed a moment ago, and the policy now hides it
-        require_visible(request.view, request.caller, "")
+    id, view, caller = request.parameters.id, request.view, request.caller
+    require_visible(view, caller, id)
+    tool: Tool = request.scout.tool(id)
+    if not caller.sees(tool):  # it changed a moment ago, and the policy now hides it
+        raise _refuse_hidden(view, caller, id)
     return msgspec.structs.asdict(tool) | {"source": tool.source, "fingerprint": tool.fingerprint}
 
 
@@ -254,7 +267,8 @@ def list_approvals(request: ApiRequest[ApprovalsRequest]) -> ApprovalsAnswer:
     return ApprovalsAnswer([_describe_waiting(definition) for definition in page], len(waiting))
 
 
-def _describe_waiting(definition: Waiting) -> WaitingRow:
+def _describe_waiting(definition: WaitingDefinition) -> WaitingRow:
+    """Describe a definition that waits for approval, with at most `MAX_DIFF_LINES` of its changes."""
     lines = describe_change(definition)
     return WaitingRow(
         id=definition.id,

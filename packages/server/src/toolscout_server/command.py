@@ -75,7 +75,6 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
     for package in ("starlette", "uvicorn", "prometheus_client"):
         require(package, "server")
     from toolscout.home.access import telemetry
-    from toolscout.home.access import telemetry as log_lines
     from toolscout.home.access.http import Ending, names_of, serve
     from toolscout_server import Service, app
 
@@ -84,7 +83,7 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
         raise NotFound(f"--results: expected a folder, found none at {results}")
 
     settings = scout.settings
-    say = log_lines.start_logs(settings.log_format, lambda text: click.echo(f"toolscout: {text}", err=True))
+    say = telemetry.start_logs(settings.log_format, lambda text: click.echo(f"toolscout: {text}", err=True))
 
     keys = find_tenant_keys(scout, options["policy"], say)
     policies = keys.policies[DEFAULT_TENANT] if keys else open_policies(options["policy"], settings.place)

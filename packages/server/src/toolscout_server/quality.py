@@ -8,7 +8,6 @@ from typing import Final
 
 import msgspec
 
-from toolscout.checks.history import read_history, record_lint, record_selftest
 from toolscout.checks.lint import Lint, lint
 from toolscout.checks.selftest import Selftest, run_selftest
 from toolscout.errors import Changed
@@ -17,7 +16,9 @@ from toolscout.home.models import champion
 from toolscout.home.models.model_store import Manifest
 from toolscout.learn import loop
 from toolscout.learn.drift_report import DriftReport
+from toolscout.recipes.registry import check_model
 from toolscout.scout import Scout
+from toolscout_server.history import read_history, record_lint, record_selftest
 from toolscout_server.service import ApiRequest, RequestRefused, may_manage
 from toolscout_server.shapes import (
     HistoryAnswer,
@@ -66,7 +67,7 @@ def check_findability(request: ApiRequest[LintRequest]) -> Lint:
 def run_selftest_now(request: ApiRequest[SelftestRequest]) -> Selftest:
     """Measure how well each recipe finds the catalogue's own tools, with synthetic and logged queries."""
     scout, max_queries = request.scout, request.parameters.most
-    selection, _ = scout.serving()
+    selection, _ = scout.engine.serving()
     serving = "champion" if selection.model is not None else selection.recipe
     extra = [serving] if selection.model is None else []
     result = run_selftest(scout, recipe=extra, max_queries=max_queries)
@@ -84,7 +85,7 @@ def read_check_history(request: ApiRequest[Nothing]) -> HistoryAnswer:
 
 def list_models(request: ApiRequest[Nothing]) -> ModelsAnswer:
     """List the fitted models in the home, and the recipe and model that serve. Every file is checked."""
-    serving, notice = request.scout.serving()
+    serving, notice = request.scout.engine.serving()
     entries = champion.list_models(request.scout.settings.place)
     job = serving.manifest.job if serving.manifest else None
     serves = serving.model.resolve() if serving.model else None
@@ -93,6 +94,7 @@ def list_models(request: ApiRequest[Nothing]) -> ModelsAnswer:
 
 
 def _make_row(path: Path, manifest: Manifest | str, serving: bool) -> ModelRow:
+    """Make the row of a model; of one that cannot be read, `manifest` is the reason."""
     if isinstance(manifest, str):
         return ModelRow(path.name, problem=manifest)
     return ModelRow(
@@ -111,7 +113,7 @@ def _make_row(path: Path, manifest: Manifest | str, serving: bool) -> ModelRow:
 def read_learning(request: ApiRequest[Nothing]) -> LearningAnswer:
     """Read the report of the last `toolscout learn`, and the history of promotions."""
     scout = request.scout
-    home, overruled = scout.settings.place, not scout.selector.is_unnamed(None, None)
+    home, overruled = scout.settings.place, not scout.engine.selector.is_unnamed(recipe=None, model=None)
     return LearningAnswer(champion.history(home), overruled, loop.last(home))
 
 
@@ -123,7 +125,7 @@ def read_drift(request: ApiRequest[Nothing]) -> DriftReport:
 def promote(request: ApiRequest[PromoteRequest]) -> Serving:
     """Make a fitted model the champion, whatever its tests say. The next search uses it."""
     model, name = request.parameters.model, request.caller.name
-    champion.promote(request.scout.settings.place, model, f"by hand, by {name}")
+    champion.promote(request.scout.settings.place, model, f"by hand, by {name}", check=check_model)
     _log.info("%s promoted %s", name, model)
     return _read_serving(request.scout)
 

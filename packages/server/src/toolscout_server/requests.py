@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final, get_args
-from urllib.parse import urlsplit
 
 import anyio
 import msgspec
@@ -16,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
 from toolscout.errors import Denied, name_nearest
-from toolscout.home.access.http import MARK, build_challenge, credential_of, origins_of
+from toolscout.home.access.http import MARK, build_challenge, check_place, credential_of, hosts_of
 from toolscout.home.access.live_policy import LivePolicies
 from toolscout.sources.parsing import describe_json_error
 from toolscout.trust.policy import Caller, Policies
@@ -36,7 +35,7 @@ class Door:
     def __init__(self, policies: Policies | LivePolicies, names: Iterable[str]) -> None:
         """Check requests against the policies and the host names of the service."""
         self.policies = policies
-        self._hosts = frozenset(host.casefold() for host in origins_of(names)[0])
+        self._hosts = hosts_of(names)
 
     def check_sender(self, headers: Headers) -> None:
         """Refuse requests from a gateway: an OpenAPI document must not lead an agent's call to this service.
@@ -54,12 +53,12 @@ class Door:
             RequestRefused: 421 or 403.
         """
         self.check_sender(headers)
-        if _without_port(headers.get("host", "")) not in self._hosts:
+        status = check_place(headers, self._hosts)
+        if status == 421:
             raise RequestRefused(
                 421, "The request names a host that this service does not answer for. Add it with --allow-host."
             )
-        origin = headers.get("origin")
-        if origin is not None and _host_of(origin) not in self._hosts:
+        if status:
             raise RequestRefused(
                 403, "The request comes from a page of another site. Only this service's own pages may send requests."
             )
@@ -78,18 +77,6 @@ class Door:
         except Denied as error:
             challenge = build_challenge("invalid_token" if credential else "")
             raise RequestRefused(401, str(error), {"WWW-Authenticate": challenge}) from None
-
-
-def _without_port(host: str) -> str:
-    name, colon, port = host.rpartition(":")
-    return (name if colon and (port.isdigit() or not port) and "]" not in port else host).casefold()
-
-
-def _host_of(origin: str) -> str:
-    try:
-        return _without_port(urlsplit(origin).netloc)
-    except ValueError:
-        return ""
 
 
 def read_parameters(route: Route, request: Request) -> Any:
@@ -139,7 +126,7 @@ async def read_body(route: Route, request: Request, body: AsyncIterator[bytes]) 
 
 
 async def receive_body(request: Request, max_bytes: int, seconds: float) -> AsyncIterator[bytes]:
-    """Receive the body of a request in chunks, within a size and a time.
+    """Receive the body of a request in chunks, of at most `max_bytes` in all and within `seconds`.
 
     Raises:
         RequestRefused: 413 or 408.
@@ -183,13 +170,13 @@ def _join(names: Iterable[str]) -> str:
     return ", ".join(names) or "nothing"
 
 
-def _list_values(annotation: Any) -> list[str]:
+def _list_values(annotation: object) -> list[str]:
     """List the texts that a type of literals allows."""
     if isinstance(annotation, str):
         return [annotation]
     return [value for part in get_args(annotation) for value in _list_values(part)]
 
 
-def _takes_number(annotation: Any) -> bool:
+def _takes_number(annotation: object) -> bool:
     """Tell whether a type allows whole numbers."""
     return annotation is int or any(_takes_number(part) for part in get_args(annotation))

@@ -19,6 +19,8 @@ from toolscout_server.shapes import Failure, Nothing
 
 __all__ = ["JSON", "JSON_LINES", "ROUTES", "Route", "build_document"]
 
+COST_OF_WHY: Final = 5.0  # searches, of the caller's rate
+COST_OF_CURES: Final = 50.0
 JSON: Final = "application/json"
 JSON_LINES: Final = "application/x-ndjson"
 PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -71,7 +73,8 @@ class Route:
 
 
 def _cost_of_why(parameters: shapes.WhyRequest) -> float:
-    return 50.0 if parameters.cures or parameters.words else 5.0
+    """Return what an explanation costs, in searches: cures and words are found by searching again without each."""
+    return COST_OF_CURES if parameters.cures or parameters.words else COST_OF_WHY
 
 
 _OperatorRoute: Final = functools.partial(Route, operators_only=True)
@@ -88,7 +91,7 @@ ROUTES: Final = (
         shapes.BatchAnswer,
         cost=lambda batch: float(len(batch.queries)),
     ),
-    Route("POST", "/v1/why", search.explain_missing, "search", shapes.WhyAnswer, lock="slow", cost=_cost_of_why),
+    Route("POST", "/v1/why", search.explain_missing, "search", lock="slow", cost=_cost_of_why),
     Route("GET", "/v1/sources", catalogue.list_sources, "catalogue"),
     Route("GET", "/v1/tree", catalogue.read_tree, "catalogue"),
     Route("GET", "/v1/tools", catalogue.list_tools, "catalogue"),

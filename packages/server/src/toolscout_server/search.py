@@ -25,6 +25,7 @@ from toolscout_server.shapes import (
     ExamplesAnswer,
     ExamplesRequest,
     SearchRequest,
+    SearchSettings,
     WhyRequest,
 )
 from toolscout_server.view import RowFilter
@@ -36,7 +37,8 @@ _TEXT_WORD: Final = re.compile(r"[^\W_]+")
 NO_VERBS: Final = frozenset(("this", "these", "it", "its", "the", "a", "an", "is", "has", "as"))
 EXAMPLE_WORD_RANGE: Final = (3, 11)
 MAX_CACHED_EXAMPLES: Final = 64
-SAMPLE_PER_EXAMPLE: Final = 6  # tools that are looked at for each example
+SAMPLE_PER_EXAMPLE: Final = 6  # tools that are looked at for each example: not every description makes a query
+DRAWN_PER_SAMPLE: Final = 4  # tools that are drawn for one that is looked at, so that these are of many sources
 _EDGE: Final = re.compile(r"^[^\w]+|[\s.!?:;,]+$")
 _PLAIN: Final = re.compile(r"[\w\s,'’()-]+")
 _OPENING: Final = re.compile(r"(?:this|the) (?:tool|function|api|endpoint) |(?:allows|enables) (?:you|users) to ", re.I)
@@ -83,8 +85,13 @@ def explain_missing(request: ApiRequest[WhyRequest]) -> Why:
 
 
 async def _run_searches(
-    service: Service, caller: Caller, queries: Sequence[str], parameters: SearchRequest | BatchRequest
+    service: Service, caller: Caller, queries: Sequence[str], parameters: SearchSettings
 ) -> list[Search]:
+    """Run the searches of a request with those of other requests, and record them.
+
+    Raises:
+        RequestRefused: if too many queries wait, or their turn comes too late.
+    """
     if len(service.batches) + len(queries) > service.limits.waiting:
         raise RequestRefused(
             503, "The service has too many waiting queries. Try again in a second.", {"Retry-After": "1"}
@@ -102,7 +109,7 @@ async def _run_searches(
     service.not_ready_reason = None
     record_searches(searches)
     for search in searches:
-        service.metrics.count_search(search.answer)
+        service.metrics.count_search(search.kind)
     return searches
 
 
@@ -116,6 +123,7 @@ def _report_missing_model() -> Iterator[None]:
 
 
 def _to_json(result: Search, trace: bool) -> dict[str, Any]:
+    """Return an answer as JSON, with the times of its stages if the request asks for them."""
     answer = as_json(result)
     if trace:
         answer["trace"] = [
@@ -139,6 +147,7 @@ async def list_examples(request: ApiRequest[ExamplesRequest]) -> ExamplesAnswer:
 
 
 async def _make_examples(request: ApiRequest[ExamplesRequest]) -> ExamplesAnswer:
+    """Return requests that find their own tool in this catalogue, to show what may be asked."""
     service, caller = request.service, request.caller
     candidates = await service.run_in_thread(_collect_candidates, service, caller, request.parameters.most)
     if not candidates:
@@ -162,7 +171,7 @@ def _collect_candidates(service: Service, caller: Caller, most: int) -> list[tup
     view = service.views.current(caller)
     rows, _ = view.page_tools(caller, RowFilter(kind="tool"), 0, len(view.rows))
     rng = random.Random(view.generation)
-    sample = rng.sample(rows, min(len(rows), 4 * SAMPLE_PER_EXAMPLE * most))
+    sample = rng.sample(rows, min(len(rows), DRAWN_PER_SAMPLE * SAMPLE_PER_EXAMPLE * most))
     seen: dict[str, int] = {}
     ranked = []
     for row in sample:

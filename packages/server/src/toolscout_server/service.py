@@ -30,7 +30,7 @@ from toolscout.trust.policy import Caller, Policies
 from toolscout.types import Search
 from toolscout_server.batches import Batches
 from toolscout_server.metrics import Metrics
-from toolscout_server.shapes import ExamplesAnswer, Health, Me, Nothing, Ready
+from toolscout_server.shapes import ExamplesAnswer, Me, Nothing, Ready, ServiceHealth
 from toolscout_server.view import CatalogueView, CatalogueViews
 
 __all__ = [
@@ -122,10 +122,11 @@ class Service:
         }
         self.examples: dict[Hashable, ExamplesAnswer] = {}  # of each generation and set of rules
         self.not_ready_reason: str | None = "the index is being opened"
-        self.is_stopping = False
+        self.is_stopping = False  # from then on, health answers no, so that no new requests come
+        # The one question whether the database answers; who asks meanwhile waits for it too.
         self._answering: asyncio.Future[Any] | None = None
-        self._opening: asyncio.Future[None] | None = None
-        self._opened_at = -math.inf
+        self._opening: asyncio.Future[None] | None = None  # opens the index in the background
+        self._opened_at = -math.inf  # monotonic seconds when the last attempt to open it ended
         self._drift = DriftWatch(scout)
         self._follow_policies = follow_policies
 
@@ -137,7 +138,7 @@ class Service:
     def _count_tools(self) -> int:
         return len(self.views.current().rows)
 
-    async def run_in_thread(self, work: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    async def run_in_thread(self, work: Callable[..., T], *arguments: object, **named: object) -> T:
         """Run blocking work in one of the service's threads."""
         call = functools.partial(work, *arguments, **named)
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
@@ -183,7 +184,7 @@ class Service:
             self._opened_at = time.monotonic()
 
     async def find_problem(self) -> str | None:
-        """Say why searches would wait or fail now; None: they would not. The database gets a moment to answer.
+        """Say why searches would wait or fail now. None: nothing is wrong. The database gets a moment to answer.
 
         Only one such question is open at a time, so that a database that hangs takes one thread.
         """
@@ -295,7 +296,7 @@ def read_caller(request: ApiRequest[Nothing]) -> Me:
         version=toolscout.__version__,
         generation=view.generation,
         tools=view.count_tools(caller),
-        recipe=request.scout.serving()[0].recipe,
+        recipe=request.scout.engine.serving()[0].recipe,
         k=settings.k,
         journal=settings.journal,
         results=request.service.results is not None,
@@ -303,9 +304,9 @@ def read_caller(request: ApiRequest[Nothing]) -> Me:
     )
 
 
-async def check_health(request: ApiRequest[Nothing]) -> Health:
+async def check_health(request: ApiRequest[Nothing]) -> ServiceHealth:
     """Check that the process answers."""
-    return Health("ok")
+    return ServiceHealth("ok")
 
 
 async def check_ready(request: ApiRequest[Nothing]) -> Response:

@@ -6,13 +6,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from toolscout.checks.history import CheckRun
 from toolscout.home.catalogue.store import Changes
-from toolscout.home.journal.trends import DayCounts, Unanswered
 from toolscout.home.models.champion import Promotion
 from toolscout.learn.loop import Report
-from toolscout.search.why import Trial
-from toolscout.types import Answer, Explanation, Hints, Kind, Role
+from toolscout.types import AnswerKind, Hints, Kind, Role
+from toolscout_server.history import CheckRun
+from toolscout_server.trends import DayCounts, Unanswered
 
 __all__ = ["MAX_PASTED_TOOLS", "MAX_QUERIES_PER_BATCH", "REQUEST_RECIPES"]
 
@@ -35,6 +34,7 @@ Instant = Annotated[
     str,
     Meta(max_length=40, pattern=INSTANT_PATTERN, description="ISO 8601, UTC; a prefix such as 2026-05 is enough."),
 ]
+Offset = Annotated[int, Meta(ge=0, le=10_000_000)]
 Page = Annotated[int, Meta(ge=1, le=500, description="Number of entries.")]
 Deadline = Annotated[float, Meta(gt=0, le=600, description="Seconds until the answer is wanted.")] | None
 Recipe = Annotated[
@@ -46,35 +46,39 @@ Recipe = Annotated[
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-class Nothing(Struct, forbid_unknown_fields=True):
+class Body(Struct, forbid_unknown_fields=True):
+    """What a caller sends. Fields that it does not have are refused."""
+
+
+class Nothing(Body):
     """No parameters."""
 
 
-class SearchRequest(Struct, forbid_unknown_fields=True):
-    """One search."""
+class SearchSettings(Body):
+    """How to search."""
 
-    query: Query
     k: Count | Literal["auto"] | None = None
     recipe: Recipe = None
     trace: bool = False
     kind: Kind | None = None
     deadline: Deadline = None
+
+
+class SearchRequest(SearchSettings, kw_only=True):
+    """One search."""
+
+    query: Query
     preview: Annotated[bool, Meta(description="Not written to the journal: for a person who is still typing.")] = False
     matched: Annotated[bool, Meta(description="Also list the words of each tool that match the query.")] = False
 
 
-class BatchRequest(Struct, forbid_unknown_fields=True):
+class BatchRequest(SearchSettings, kw_only=True):
     """Several searches on one state of the catalogue."""
 
     queries: Annotated[list[Query], Meta(min_length=1, max_length=MAX_QUERIES_PER_BATCH)]
-    k: Count | Literal["auto"] | None = None
-    recipe: Recipe = None
-    trace: bool = False
-    kind: Kind | None = None
-    deadline: Deadline = None
 
 
-class WhyRequest(Struct, forbid_unknown_fields=True):
+class WhyRequest(Body):
     """A query, a tool, and whether to try words that would lift the tool (this takes seconds)."""
 
     query: Query
@@ -88,7 +92,7 @@ class WhyRequest(Struct, forbid_unknown_fields=True):
     ] = []
 
 
-class CallRequest(Struct, forbid_unknown_fields=True):
+class CallRequest(Body):
     """A tool was called."""
 
     tool: Id
@@ -97,7 +101,7 @@ class CallRequest(Struct, forbid_unknown_fields=True):
     ms: Annotated[float, Meta(ge=0, le=1e12)] | None = None
 
 
-class FeedbackRequest(Struct, forbid_unknown_fields=True):
+class FeedbackRequest(Body):
     """Which tools of an answer were right and which were wrong."""
 
     search_id: SearchId
@@ -118,69 +122,69 @@ ToolState = Annotated[
 ]
 
 
-class ToolsRequest(Struct, forbid_unknown_fields=True):
+class ToolFilters(Body):
+    """Which tools are meant."""
+
+    text: FilterWords | None = None
+    source: SourceText | None = None
+    kind: Kind | None = None
+    parent: NodeKey | None = None
+    state: ToolState = "searched"
+
+
+class ToolsRequest(ToolFilters):
     """A page of the catalogue."""
 
     within: NodeKey | None = None
-    text: FilterWords | None = None
-    source: SourceText | None = None
-    kind: Kind | None = None
-    parent: NodeKey | None = None
-    state: ToolState = "searched"
-    offset: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+    offset: Offset = 0
     limit: Page = 100
 
 
-class FacetsRequest(Struct, forbid_unknown_fields=True):
+class FacetsRequest(ToolFilters):
     """The filters of a list of tools, for which the values of each facet are counted."""
 
-    text: FilterWords | None = None
-    source: SourceText | None = None
-    kind: Kind | None = None
-    parent: NodeKey | None = None
-    state: ToolState = "searched"
     limit: Page = 200
 
 
-class ExamplesRequest(Struct, forbid_unknown_fields=True):
+class ExamplesRequest(Body):
     """The number of examples."""
 
     most: Annotated[int, Meta(ge=1, le=12)] = 5
 
 
-class TreeRequest(Struct, forbid_unknown_fields=True):
+class TreeRequest(Body):
     """A node of the path tree; without a key, its root."""
 
-    within: Annotated[str, Meta(max_length=4_000, description="The `key` of a node.")] | None = None
-    offset: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+    within: NodeKey | None = None
+    offset: Offset = 0
     limit: Page = 200
 
 
-class ToolRequest(Struct, forbid_unknown_fields=True):
+class ToolRequest(Body):
     """One tool."""
 
     id: Id
 
 
-class LintRequest(Struct, forbid_unknown_fields=True):
+class LintRequest(Body):
     """The number of tools to check, a sample if the catalogue holds more."""
 
     most: Annotated[int, Meta(ge=1, le=1_000)] = 300
 
 
-class PromoteRequest(Struct, forbid_unknown_fields=True):
+class PromoteRequest(Body):
     """A fitted model in the home."""
 
     model: Annotated[str, Meta(min_length=1, max_length=200)]
 
 
-class RollbackRequest(Struct, forbid_unknown_fields=True):
+class RollbackRequest(Body):
     """The champion to roll back. Nothing happens if another was promoted in the meantime."""
 
     champion: Annotated[str, Meta(min_length=1, max_length=200)]
 
 
-class JournalRequest(Struct, forbid_unknown_fields=True):
+class JournalRequest(Body):
     """Filters of the journal; the newest come first."""
 
     event: Literal["search", "call", "feedback"] | None = None
@@ -203,7 +207,7 @@ SourceName = Annotated[str, Meta(min_length=1, max_length=200)]
 Days = Annotated[int, Meta(ge=1, le=400, description="Days back from now.")]
 
 
-class AddRequest(Struct, forbid_unknown_fields=True):
+class AddRequest(Body):
     """A source: the address of an MCP server, an OpenAPI document or an agent card, or the tools themselves."""
 
     locator: Annotated[str, Meta(max_length=2_000, description="An address that begins with http:// or https://.")] = ""
@@ -214,47 +218,47 @@ class AddRequest(Struct, forbid_unknown_fields=True):
     kind: Literal["mcp", "openapi", "agents"] | None = None
 
 
-class SyncRequest(Struct, forbid_unknown_fields=True):
+class SyncRequest(Body):
     """Names of sources; empty: all."""
 
     sources: Annotated[list[SourceName], Meta(max_length=1_000)] = []
 
 
-class EnableRequest(Struct, forbid_unknown_fields=True):
+class EnableRequest(Body):
     """Whether a source is searched."""
 
     source: SourceName
     enabled: bool
 
 
-class Approval(Struct, forbid_unknown_fields=True):
+class Approval(Body):
     """A definition that was read. It is approved only if it is still the one that waits."""
 
     id: Id
     fingerprint: Annotated[str, Meta(min_length=1, max_length=100)]
 
 
-class ApproveRequest(Struct, forbid_unknown_fields=True):
+class ApproveRequest(Body):
     """Definitions to approve."""
 
     approvals: Annotated[list[Approval], Meta(min_length=1, max_length=500)]
 
 
-class ApprovalsRequest(Struct, forbid_unknown_fields=True):
+class ApprovalsRequest(Body):
     """A page of the definitions that wait."""
 
     source: SourceName | None = None
-    offset: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+    offset: Offset = 0
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
 
 
-class TrendsRequest(Struct, forbid_unknown_fields=True):
+class TrendsRequest(Body):
     """A span of the journal."""
 
     days: Days = 30
 
 
-class UnansweredRequest(Struct, forbid_unknown_fields=True):
+class UnansweredRequest(Body):
     """Which queries without a tool are listed."""
 
     days: Days = 30
@@ -264,7 +268,7 @@ class UnansweredRequest(Struct, forbid_unknown_fields=True):
     limit: Page = 20
 
 
-class SelftestRequest(Struct, forbid_unknown_fields=True):
+class SelftestRequest(Body):
     """The maximum number of synthetic queries."""
 
     most: Annotated[int, Meta(ge=10, le=1_000)] = 200
@@ -286,7 +290,19 @@ class Done(Struct):
 
 
 class FoundTool(Struct):
-    """One tool of an answer."""
+    """One tool of an answer.
+
+    Attributes:
+        path: where the tool is in its source, from broad to narrow.
+        score: comparable only within this answer.
+        parameters: JSON Schema of the arguments; None: the source gives none.
+        callable: whether the gateway can call the tool.
+        why: which rankers found the tool, or which tool needs it first.
+        step: the step of a compound request that the tool serves; None: the request as a whole.
+        role: `match`, or `prerequisite` for a tool that a match needs first.
+        similar: ids of tools of other sources that do the same.
+        matched: words of the tool that match the query, if the request asked for them.
+    """
 
     id: str
     name: str
@@ -304,7 +320,7 @@ class FoundTool(Struct):
 
 
 class Step(Struct):
-    """What one stage did."""
+    """What one stage did, in milliseconds of wall time, with a note such as `2 steps`."""
 
     stage: str
     ms: float
@@ -312,16 +328,31 @@ class Step(Struct):
 
 
 class SearchAnswer(Struct):
-    """The answer to one search. `trace` is filled only on request. Only the recipe `scout` estimates `coverage`."""
+    """The answer to one search.
+
+    Attributes:
+        search_id: names this search in later calls and feedback; None: it is not in the journal.
+        need: probability that the request needs a tool; None: it could not be estimated.
+        answer: `tools`, `no_tool_needed` or `no_tool_fits`; None: the recipe does not decide.
+        reason: why there is no tool, or why the hits may not fit.
+        coverage: probability that the hits have a right tool for every step; only `scout` estimates it.
+        ms: milliseconds: `total`, and those of each stage.
+        low_confidence: whether the hits probably do not fit.
+        degraded: what could not be used, such as an encoder that does not answer; None: nothing.
+        steps: steps of a compound request; empty if there is only one.
+        uncovered: steps that no tool seems to fit.
+        trace: what each stage did, if the request asked for it.
+    """
 
     query: str
     search_id: str | None
     need: float | None
-    answer: Answer | None
+    answer: AnswerKind | None
     reason: str | None
     coverage: float | None
     hits: list[FoundTool]
     ms: dict[str, float]
+    low_confidence: bool = False
     degraded: str | None = None
     steps: list[str] = []
     uncovered: list[str] = []
@@ -332,26 +363,6 @@ class BatchAnswer(Struct):
     """One answer for each query, in order."""
 
     results: list[SearchAnswer]
-
-
-class WhyAnswer(Struct):
-    """The rank of a tool for a query, the reasons, and what would lift it."""
-
-    query: str
-    tool: str
-    shown: bool
-    rank: int | None
-    k: int
-    stages: list[Explanation]
-    matched: dict[str, float]
-    missing: list[str]
-    ahead: list[tuple[str, float]]
-    causes: list[str]
-    fixes: list[str]
-    trial: Trial | None = None
-    step: str | None = None
-    step_rank: int | None = None
-    stands_for_it: str | None = None
 
 
 class Row(Struct):
@@ -365,7 +376,7 @@ class Row(Struct):
 
 
 class Facet(Struct):
-    """One value of a facet: what to show, what to filter by, and the number of tools."""
+    """One value of a facet: the `name` to show, the `key` to filter by, and the number of tools."""
 
     name: str
     key: str
@@ -388,7 +399,7 @@ class ExamplesAnswer(Struct):
 
 
 class ToolsAnswer(Struct):
-    """A page of tools and their total number."""
+    """A page of tools from `offset` on, the `total` number on all pages, and the generation of the catalogue."""
 
     tools: list[Row]
     total: int
@@ -406,7 +417,7 @@ class Node(Struct):
 
 
 class TreeAnswer(Struct):
-    """The nodes directly below a node."""
+    """The nodes directly below the node at `path`, how many `tools` it has, and how many nodes there are in `total`."""
 
     path: list[str]
     tools: int
@@ -416,7 +427,18 @@ class TreeAnswer(Struct):
 
 
 class ToolAnswer(Struct):
-    """The complete definition of one tool."""
+    """The complete definition of one tool.
+
+    Attributes:
+        parameters: JSON Schema of the arguments; None: the source gives none.
+        path: from broad to narrow, ending with the parent.
+        parent: what groups the tool with others, such as its API; None: the whole path does.
+        returns: JSON Schema or text of the result; None: unknown.
+        hints: what the tool says about its behaviour: read-only, destructive and so on.
+        callable: whether the gateway can call the tool.
+        meta: other fields of the source.
+        fingerprint: changes when anything in the definition does.
+    """
 
     id: str
     name: str
@@ -434,7 +456,16 @@ class ToolAnswer(Struct):
 
 
 class SourceRow(Struct):
-    """One source and its number of visible tools. State and messages are for callers who see everything."""
+    """One source and its number of visible tools. State and messages are for callers who see everything.
+
+    Attributes:
+        kind: such as `mcp`, `openapi` or `python`.
+        state: `ok`, `error` (the tools of an earlier reading stay) or `disabled`.
+        message: why the state is not `ok`.
+        read_at: when the source was read last, ISO 8601.
+        problems: number of entries that could not be read.
+        waiting: number of definitions that wait for approval.
+    """
 
     name: str
     kind: str
@@ -461,7 +492,7 @@ class JournalAnswer(Struct):
 
 
 class Stats(Struct):
-    """Counts of the journal."""
+    """Counts of the journal: events by kind, the instants of the `first` and `last` event (ISO 8601), and callers."""
 
     events: dict[str, int]
     first: str | None
@@ -471,7 +502,7 @@ class Stats(Struct):
 
 
 class LineProblem(Struct):
-    """A line of an import that is not an event."""
+    """A line of an import that is not an event: its number, and what is wrong with it."""
 
     entry: str
     message: str
@@ -486,7 +517,17 @@ class ImportAnswer(Struct):
 
 
 class ModelRow(Struct):
-    """A fitted model, or the problem that prevents its use."""
+    """A fitted model, or the problem that prevents its use.
+
+    Attributes:
+        problem: why the model cannot be used; None: it can, and the other fields are filled.
+        data: name of the dataset that it was fitted on.
+        n_tools: number of tools of the fit.
+        encoder: name of the encoder of the fit; None: it has none.
+        metrics: measure → figure on dev, 0 to 1.
+        version: of toolscout that fitted it.
+        serving: whether searches use it now.
+    """
 
     name: str
     problem: str | None = None
@@ -518,7 +559,7 @@ class Serving(Struct):
 
 
 class LearningAnswer(Struct):
-    """The promotions, newest last, whether a setting overrules them, and the report of the last learn run."""
+    """The promotions as `history`, newest last; whether a setting `overruled` them; the report of the `last` run."""
 
     history: list[Promotion]
     overruled: bool
@@ -526,7 +567,15 @@ class LearningAnswer(Struct):
 
 
 class ResultRow(Struct):
-    """One result of `toolscout lab bench`."""
+    """One result of `toolscout lab bench`.
+
+    Attributes:
+        label: names the run; by default the recipe.
+        split: the queries that were scored, such as `test`.
+        metrics: measure → figure, 0 to 1.
+        ci95: measure → ends of the 95 % bootstrap interval.
+        latency_ms: percentile → milliseconds of a search.
+    """
 
     dataset: str
     label: str
@@ -547,7 +596,18 @@ class ResultsAnswer(Struct):
 
 
 class Me(Struct):
-    """The caller, and what they may see and do."""
+    """The caller, and what they may see and do.
+
+    Attributes:
+        operator: whether they may read what belongs to all callers.
+        version: of toolscout.
+        tools: number of tools that they see.
+        recipe: what searches use by default.
+        k: number of tools of an answer by default.
+        journal: whether searches and calls are recorded.
+        results: whether the service shows results of `lab bench`.
+        manages: whether they may add, sync and disable sources.
+    """
 
     caller: str
     operator: bool
@@ -561,14 +621,14 @@ class Me(Struct):
     manages: bool
 
 
-class Health(Struct):
+class ServiceHealth(Struct):
     """The process answers."""
 
     status: Literal["ok"]
 
 
 class Ready(Struct):
-    """Whether searches are answered without a wait."""
+    """Whether searches are answered without a wait; `reason` says why not."""
 
     ready: bool
     reason: str | None
@@ -590,7 +650,17 @@ class Enabled(Struct):
 
 
 class WaitingRow(Struct):
-    """A definition that waits for approval. `changes` is a unified diff; `cut` tells whether lines are missing."""
+    """A definition that waits for approval.
+
+    Attributes:
+        fingerprint: of the definition that waits; an approval names it.
+        since: instant, ISO 8601.
+        why: why it waits, in a sentence.
+        new: whether no definition of this tool was approved before.
+        changes: lines of a unified diff against the approved definition.
+        cut: whether lines of `changes` are missing.
+        findings: what the screening reports of it.
+    """
 
     id: str
     fingerprint: str

@@ -13,7 +13,6 @@ from starlette.responses import Response, StreamingResponse
 
 from toolscout.errors import NotFound
 from toolscout.home.journal.journal import MAX_SEARCH_EVENTS, JournalFilter
-from toolscout.home.journal.trends import count_days, list_unanswered
 from toolscout.scout import Scout
 from toolscout.trust.policy import Caller
 from toolscout_server.catalogue import require_visible
@@ -32,6 +31,7 @@ from toolscout_server.shapes import (
     UnansweredAnswer,
     UnansweredRequest,
 )
+from toolscout_server.trends import count_days, list_unanswered
 
 __all__ = [
     "export_lines",

@@ -58,16 +58,20 @@ class RowFilter(NamedTuple):
 
 
 class CatalogueView:
-    """One generation of the catalogue, for lists and the tree. Immutable."""
+    """One generation of the catalogue, for lists and the tree. Immutable.
+
+    Attributes:
+        rows: what a list shows of each tool, in the order of the ids.
+    """
 
     def __init__(self, catalogue: Catalogue) -> None:
         """Index the tools of a snapshot by their places in the tree."""
         self.catalogue = catalogue
         self.generation = catalogue.generation
         self.rows: list[Row] = []
-        self._texts: list[str] = []
+        self._texts: list[str] = []  # what a filter by words looks at
         self._numbers = {id: number for number, id in enumerate(catalogue.ids)}
-        self._places: list[Place] = []
+        self._places: list[Place] = []  # of each tool in the tree
         below: dict[Place, list[int]] = {(): []}
         children: dict[Place, set[str]] = {}
         for number, tool in enumerate(catalogue.tools()):
@@ -140,11 +144,12 @@ class CatalogueView:
         return place, numbers
 
     def page_tools(self, caller: Caller, only: RowFilter, offset: int, limit: int) -> tuple[list[Row], int]:
-        """Page the tools that a filter lets through. Also returns their total number."""
+        """Return the visible tools that the filter `only` keeps, from `offset` on, and their total number."""
         matches = self._filter_numbers(caller, only)
         return [self.rows[number] for number in matches[offset : offset + limit]], len(matches)
 
     def _filter_numbers(self, caller: Caller, only: RowFilter) -> list[int]:
+        """Return the numbers of the rows that meet every condition: `within` is a subtree, `parent` a single node."""
         _, numbers = self._find_node(caller, only.within)
         matches: list[int] = numbers.tolist()
         parent = _decode_key(only.parent)
@@ -211,15 +216,16 @@ class CatalogueViews:
     def current(self, caller: Caller = LOCAL) -> CatalogueView:
         """Return the view of the current catalogue. Every call checks the generation.
 
-        The visibility mask is computed on the same state of the store, because the view does not load tools later.
+        What the caller may see is computed here, inside `reading`: rules about tools read their definitions, and a
+        change of the store after this block could not be read with the state of the view any more.
         """
         with self.store.reading():
             generation = self.store.generation()
             view = self._view
             if view is None or view.generation != generation:
                 with self._lock:
-                    view = self._view
+                    view = self._view  # another thread may have built it while this one waited
                     if view is None or view.generation != generation:
                         view = self._view = CatalogueView(self.store.catalogue())
-            view.catalogue.mask(caller.visible)
+            view.catalogue.mask(caller.visible)  # the catalogue keeps the result
         return view

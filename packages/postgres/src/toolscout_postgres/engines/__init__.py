@@ -15,12 +15,18 @@ from toolscout.indexes.exact import Exact
 from toolscout.settings import Settings
 from toolscout.types import Tool
 from toolscout_postgres.database import PostgresConnection
-from toolscout_postgres.engines.connect import close_engine, drop_collections, open_engine
 from toolscout_postgres.engines.contract import identify_home
 from toolscout_postgres.engines.pgvector import PgvectorEngine
-from toolscout_postgres.engines.reflect import open_empty, open_index
-from toolscout_postgres.engines.search import EngineIndex
-from toolscout_postgres.engines.words import EngineWords, number_terms
+from toolscout_postgres.engines.search import (
+    EngineIndex,
+    EngineWords,
+    close_engine,
+    drop_collections,
+    number_terms,
+    open_empty,
+    open_engine,
+    open_index,
+)
 
 __all__ = ["MILVUS", "PGVECTOR", "CollectionEngine"]
 
@@ -71,7 +77,7 @@ class CollectionEngine:
         return drop_collections(settings)
 
     def close(self, settings: Settings) -> None:
-        """Close the engine of these settings, if it is open."""
+        """Close the connection to the vector database that `settings` name, if one is open."""
         close_engine(settings)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from toolscout.arrays import Ints, Mask, Vectors
 from toolscout.errors import StoreError
-from toolscout.home.database.documents import read_document, write_document
+from toolscout.home.database import open_home
 from toolscout.location import DEFAULT_TENANT, Home
 
 __all__ = [
@@ -57,7 +57,7 @@ class CollectionKey(NamedTuple):
 
     @property
     def name(self) -> str:
-        """A name of letters, digits and underscores, the same for equal keys."""
+        """A name of letters, digits and underscores, the same for equal keys. 64 bits of the space tell keys apart."""
         tenant = hashlib.blake2b(self.tenant.encode(), digest_size=4).hexdigest()
         return f"toolscout_{self.home}_{self.space[:16]}_{tenant}"
 
@@ -213,13 +213,13 @@ def identify_home(home: Home) -> str:
         StoreError: if it must be made and the home cannot be written.
     """
     try:
-        return read_document(home, IDENTITY_FILE).decode()
+        return open_home(home).read_document(IDENTITY_FILE).decode()
     except FileNotFoundError:
         try:
-            write_document(home, IDENTITY_FILE, secrets.token_hex(8).encode())
+            open_home(home).write_document(IDENTITY_FILE, secrets.token_hex(8).encode())
         except OSError as error:
             raise StoreError(f"The identity of the home {home} cannot be written: {error.strerror}.") from None
-        return read_document(home, IDENTITY_FILE).decode()
+        return open_home(home).read_document(IDENTITY_FILE).decode()
 
 
 def hash_number(text: str) -> int:

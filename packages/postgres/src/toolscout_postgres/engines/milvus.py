@@ -51,8 +51,9 @@ MAX_LISTED: Final = 10_000  # tools that a filter names one by one
 WRITE_BATCH: Final = 1_000
 READ_BATCH: Final = 4_000
 REBUILD_SHARE: Final = 2  # a change of more than one tool in so many builds a new collection
-MIN_EF: Final = 200
-MAX_EF: Final = 32_768
+GRAPH_SETTINGS: Final = {"M": 24, "efConstruction": 200}  # neighbours of a tool, and candidates for them, in the graph
+MIN_EF: Final = 200  # candidates of a search of the graph
+MAX_EF: Final = 32_768  # that Milvus allows
 PARTITIONS: Final = 16
 MAX_ID_BYTES: Final = 65_535
 NO_TERM: Final = {0: 1e-6}  # a row must have a term; no query has this one
@@ -94,8 +95,8 @@ class MilvusEngine:
         self.is_file = not place.startswith(REMOTE)
         self.label = str(settings.home / Path(place).expanduser()) if self.is_file else place
         self._lock = threading.RLock()
-        self._client: Any = None
-        self._loaded: set[str] = set()
+        self._client: Any = None  # a pymilvus.MilvusClient, once it is needed
+        self._loaded: set[str] = set()  # collections that were loaded since the connection
 
     @property
     def client(self) -> Any:
@@ -119,6 +120,12 @@ class MilvusEngine:
                 self._loaded.add(name)
 
     def _connect(self) -> Any:
+        """Open the file or connect to the server.
+
+        Raises:
+            EngineInUse: if another process has the file open.
+            StoreError: if the file cannot be opened.
+        """
         pymilvus = require("pymilvus", "milvus")
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # what fails is raised, and `errors` describes it
         if not self.is_file:
@@ -289,13 +296,14 @@ class MilvusCollection:
         with self._engine.errors():
             if self._find_target() is not None:
                 client.drop_alias(self.key.name)
-            self._drop_leftovers(None)
+            self._drop_leftovers(target=None)  # no alias is left, so all are dropped
             if client.has_collection(MARKS):
                 client.delete(MARKS, ids=[self._number])
 
     def _search(
         self, queries: list[Any], field: str, limit: int, condition: str, params: dict[str, Any], output: list[str]
     ) -> Any:
+        """Search a vector field; no results if the collection was never written."""
         client = self._engine.client
         with self._engine.errors():
             if self._find_target() is None:
@@ -342,7 +350,7 @@ class MilvusCollection:
         if len(unchanged) + len(rows.ids) <= FLAT_ROWS:
             params.add_index("dense", index_type="FLAT", metric_type="IP")
         else:
-            params.add_index("dense", index_type="HNSW", metric_type="IP", params={"M": 24, "efConstruction": 200})
+            params.add_index("dense", index_type="HNSW", metric_type="IP", params=GRAPH_SETTINGS)
         params.add_index("words", index_type="SPARSE_INVERTED_INDEX", metric_type="IP")
         client.create_index(new, params)
         self._engine.load(new)
@@ -361,6 +369,7 @@ class MilvusCollection:
                 client.drop_collection(name)
 
     def _write_rows(self, target: str, rows: ToolRows) -> None:
+        """Write rows in batches. A tool without words gets a term that no query has, because each row must have one."""
         sources = number_sources(rows.ids)
         for start in range(0, len(rows.ids), WRITE_BATCH):
             end = min(start + WRITE_BATCH, len(rows.ids))
@@ -378,6 +387,7 @@ class MilvusCollection:
             self._engine.client.upsert(target, batch)
 
     def _read_rows(self, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Yield some fields of all rows of the collection; nothing if there is no collection yet."""
         if self._find_target() is None:
             return
         iterator = self._engine.client.query_iterator(
@@ -394,6 +404,7 @@ class MilvusCollection:
     # --- marks
 
     def _make_marks(self) -> None:
+        """Create the collection of the marks, unless it exists."""
         client = self._engine.client
         if client.has_collection(MARKS):
             self._engine.load(MARKS)
@@ -442,6 +453,7 @@ def _catch_cause() -> Iterator[list[BaseException]]:
 
 
 def _make_schema(dim: int) -> Any:
+    """Make the schema of a collection. Its rows are partitioned by source, so a filter by source reads few of them."""
     from pymilvus import DataType, MilvusClient
 
     schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)

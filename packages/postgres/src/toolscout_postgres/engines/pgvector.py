@@ -30,7 +30,7 @@ from toolscout_postgres.engines.contract import (
     View,
     number_sources,
 )
-from toolscout_postgres.tenant_schema import TENANT_COLUMN, hide_rows
+from toolscout_postgres.schema import TENANT_COLUMN, hide_rows
 from toolscout_postgres.tenants import admit_tenant
 
 if TYPE_CHECKING:
@@ -47,12 +47,16 @@ HALF_SLACK: Final = 1e-3  # by how much the inner product of two unit rows of 16
 FLOAT_SLACK: Final = 1e-5
 MIN_EF_SEARCH: Final = 200  # hnsw.ef_search
 MAX_EF_SEARCH: Final = 1_000
-MIN_SCAN_TUPLES: Final = 20_000
-MAX_SCAN_TUPLES: Final = 2**31 - 1
+BEAM_RESERVE: Final = 2  # candidates for each tool that is wanted: 16-bit rows order near tools only roughly
+MIN_SCAN_TUPLES: Final = 20_000  # hnsw.max_scan_tuples; pgvector's own default
+MAX_SCAN_TUPLES: Final = 2**31 - 1  # that PostgreSQL allows
+SCAN_RESERVE: Final = 4  # times as many tuples as an even spread of visible tools would need
 INDEX_MEMORY: Final = "256MB"  # a graph that fits is built several times faster
 MIN_PGVECTOR: Final = (0, 8)
 COPY_HEADER: Final = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
 COPY_TRAILER: Final = struct.pack(">h", -1)
+COPIED_FIELDS: Final = 3  # of a row: tool, fingerprint, vector
+VECTOR_HEAD_BYTES: Final = 4  # length and two unused bytes
 TOOL: Final = msgspec.json.Decoder(Tool)
 SEARCHED: Final = "sources.enabled AND sources.state != 'disabled'"
 EncodeTools = Callable[[Sequence[Tool]], Vectors]
@@ -73,8 +77,8 @@ class PgvectorEngine:
         """Name the schema. The first use connects."""
         self.label, self.shares_home, self._address = address.label, shares_home, address
         self._lock = threading.Lock()
-        self._database: PostgresDatabase | None = None
-        self._schema = ""
+        self._database: PostgresDatabase | None = None  # once it is needed, as the next one
+        self._schema = ""  # of the type `vector`, in quotation marks
 
     @property
     def database(self) -> PostgresDatabase:
@@ -171,7 +175,7 @@ class PgvectorEngine:
             copy.write(COPY_HEADER)
             for tool_id, fingerprint, vector in zip(rows.ids, rows.fingerprints, vectors, strict=True):
                 fields = _write_fields([tool_id.encode(), fingerprint.encode(), head + vector.tobytes()])
-                copy.write(struct.pack(">h", 3) + fields)
+                copy.write(struct.pack(">h", COPIED_FIELDS) + fields)
             copy.write(COPY_TRAILER)
         raw.execute(
             "INSERT INTO tool_vectors (tenant, collection, tool_id, fingerprint, embedding) "
@@ -196,7 +200,7 @@ class PgvectorCollection:
     def __init__(self, engine: PgvectorEngine, key: CollectionKey) -> None:
         """Name the rows; nothing is read."""
         self.key, self._engine = key, engine
-        self._number: int | None = None
+        self._number: int | None = None  # of the collection in the tables; None: not looked up
 
     def read_mark(self) -> Mark | None:
         """Return the mark; None: the collection was never written."""
@@ -241,6 +245,7 @@ class PgvectorCollection:
         return mark
 
     def _build_index(self, raw: psycopg.Connection[Any], number: int) -> None:
+        """Build the graph of one collection over 16-bit copies of its vectors, which halves its size."""
         schema, dim = self._engine.schema, self.key.dim
         raw.execute(f"SET LOCAL maintenance_work_mem = '{INDEX_MEMORY}'".encode())
         raw.execute(
@@ -261,7 +266,8 @@ class PgvectorCollection:
     def find(self, queries: Vectors, limit: int, view: View | None) -> list[Candidates]:
         """Find the nearest tools of each query."""
         if (number := self._find_number()) is None:
-            nothing = Candidates((), np.empty((0, self.key.dim), dtype=np.float32), True, 0.0)
+            no_rows = np.empty((0, self.key.dim), dtype=np.float32)
+            nothing = Candidates(ids=(), vectors=no_rows, complete=True, slack=0.0)
             return [nothing] * len(queries)
         with _unavailable(), self._engine.database.reading() as connection:
             raw = connection.raw
@@ -414,6 +420,7 @@ def _insert_collection(raw: psycopg.Connection[Any], key: CollectionKey) -> int:
 
 
 def _write_mark(raw: psycopg.Connection[Any], number: int, tenant: str, generation: int) -> Mark:
+    """Write the state that a collection reflects, with the number of its rows, and return it."""
     row = raw.execute(
         "INSERT INTO vector_marks SELECT %(tenant)s, %(number)s, %(generation)s, (SELECT count(*) FROM tool_vectors "
         "WHERE collection = %(number)s AND tenant = %(tenant)s) ON CONFLICT (tenant, collection) DO UPDATE "
@@ -443,9 +450,15 @@ def _write_condition(visible: Ints | None) -> tuple[str, list[Any]]:
 
 
 def _set_scan(raw: psycopg.Connection[Any], limit: int, tools_per_visible: float) -> None:
-    """Choose how far the index is searched, for this transaction."""
-    beam = min(MAX_EF_SEARCH, max(MIN_EF_SEARCH, 2 * limit))
-    tuples = min(MAX_SCAN_TUPLES, max(MIN_SCAN_TUPLES, int(4 * limit * tools_per_visible)))
+    """Choose how far the index is searched, for this transaction.
+
+    Args:
+        raw: the connection.
+        limit: how many tools are wanted.
+        tools_per_visible: how many tools the scan meets for one that may be returned.
+    """
+    beam = min(MAX_EF_SEARCH, max(MIN_EF_SEARCH, BEAM_RESERVE * limit))
+    tuples = min(MAX_SCAN_TUPLES, max(MIN_SCAN_TUPLES, int(SCAN_RESERVE * limit * tools_per_visible)))
     raw.execute(
         "SELECT set_config('hnsw.ef_search', %s, true), set_config('hnsw.iterative_scan', 'relaxed_order', true), "
         "set_config('hnsw.max_scan_tuples', %s, true), set_config('jit', 'off', true)",
@@ -454,6 +467,7 @@ def _set_scan(raw: psycopg.Connection[Any], limit: int, tools_per_visible: float
 
 
 def _format_vector(row: Vectors) -> str:
+    """Format a vector as pgvector reads it."""
     return "[" + ",".join(map(repr, row.tolist())) + "]"
 
 
@@ -461,7 +475,7 @@ def _parse_vectors(blocks: Sequence[bytes], dim: int) -> Vectors:
     """Parse vectors as PostgreSQL sends them: the length, two unused bytes, the numbers; big-endian."""
     if not blocks:
         return np.empty((0, dim), dtype=np.float32)
-    numbers = np.frombuffer(b"".join(block[4:] for block in blocks), dtype=">f4")
+    numbers = np.frombuffer(b"".join(block[VECTOR_HEAD_BYTES:] for block in blocks), dtype=">f4")
     return numbers.astype(np.float32).reshape(len(blocks), dim)
 
 

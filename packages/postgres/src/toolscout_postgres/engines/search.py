@@ -3,22 +3,143 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
+import dataclasses
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.arrays import Vectors
+from toolscout.arrays import Array, Vectors
+from toolscout.errors import ConfigError
+from toolscout.home.database import hold_lock
+from toolscout.indexes.engine import Snapshot
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.ranking import Mask, check_rows, masks, place, top_k
+from toolscout.location import DEFAULT_TENANT, Home, is_address
+from toolscout.settings import Settings
 from toolscout.types import Explanation, digest
-from toolscout_postgres.engines.contract import Candidates, Collection, Mark, Mend, Numbers, ToolRows, View
+from toolscout_postgres.address import Address
+from toolscout_postgres.engines.contract import (
+    Candidates,
+    Collection,
+    CollectionKey,
+    Engine,
+    Mark,
+    Mend,
+    Numbers,
+    ToolRows,
+    View,
+    hash_number,
+    identify_home,
+)
 
-__all__ = ["EngineIndex"]
+__all__ = [
+    "Differences",
+    "EngineIndex",
+    "EngineWords",
+    "Snapshot",
+    "close_engine",
+    "compare",
+    "drop_collections",
+    "number_terms",
+    "open_empty",
+    "open_engine",
+    "open_index",
+    "reflect",
+]
+
+_engines: dict[tuple[str, Home], Engine] = {}
+_engines_lock: Final = threading.Lock()
+
+
+def open_engine(settings: Settings) -> Engine:
+    """Return the engine that the setting `index` names. A process opens it once for each home.
+
+    Raises:
+        ConfigError: if the setting is incomplete, or the server cannot keep vectors.
+        MissingExtra: if a package is missing.
+    """
+    key = settings.index, settings.place
+    with _engines_lock:
+        if key not in _engines:
+            _engines[key] = _make_engine(settings)
+        return _engines[key]
+
+
+def close_engine(settings: Settings) -> None:
+    """Close the engine of these settings if it is open. The next use opens it again."""
+    with _engines_lock:
+        engine = _engines.pop((settings.index, settings.place), None)
+    if engine is not None:
+        engine.close()
+
+
+@contextlib.contextmanager
+def drop_collections(settings: Settings) -> Iterator[None]:
+    """Delete the vectors of a home or of one of its tenants, around the block that removes the rest.
+
+    They go first, so after a crash the tenant is still there and can be removed. They go again after the block, because
+    a service may have written some meanwhile. What lies in the home itself goes with it.
+
+    Raises:
+        UserError: if the engine does not answer; nothing is then removed.
+    """
+    home, engine = identify_home(settings.place), open_engine(settings)
+    try:
+        if not Path(engine.label).is_relative_to(settings.home):
+            _drop_all(engine, home)
+        yield
+        if settings.index != "pgvector" and not Path(engine.label).is_relative_to(settings.home):
+            _drop_all(engine, home)
+    finally:
+        close_engine(settings)
+
+
+def _drop_all(engine: Engine, home: str) -> None:
+    for state in engine.list_collections(home):
+        engine.collection(state.key).drop()
+
+
+def _make_engine(settings: Settings) -> Engine:
+    """Return the engine that the setting `index` names.
+
+    Raises:
+        ConfigError: if the setting lacks the place of the vectors.
+    """
+    name, _, argument = settings.index.partition(":")
+    if name == "milvus":
+        from toolscout_postgres.engines.milvus import MilvusEngine
+
+        if not argument:
+            raise ConfigError(
+                'index: Milvus needs a file or an address. Set  index = "milvus:milvus.db"  or  '
+                'index = "milvus:http://localhost:19530"'
+            )
+        return MilvusEngine(argument, settings)
+    from toolscout_postgres.engines.pgvector import PgvectorEngine
+
+    if argument and not is_address(argument):
+        raise ConfigError("index: pgvector needs an address such as  pgvector:postgresql://user@host/database")
+    address = Address.parse(argument) if argument else _find_address(settings)
+    if argument and settings.tenant != DEFAULT_TENANT:
+        address = dataclasses.replace(Address.parse(argument), tenant=settings.tenant)
+    if address is None:
+        raise ConfigError(
+            "index: pgvector keeps vectors in the database of the home, but this home is a folder. Set  "
+            'index = "pgvector:postgresql://user@host/database"  or move the home with  toolscout migrate'
+        )
+    return PgvectorEngine(address, shares_home=address == settings.database)
+
+
+def _find_address(settings: Settings) -> Address | None:
+    return settings.database if isinstance(settings.database, Address) else None
+
 
 MIN_SPARE: Final = 64  # candidates beyond k: the engine's order is approximate, and other tools may be among them
 WIDEN: Final = 4  # factor by which a search that may have missed a tool looks for more
@@ -58,8 +179,8 @@ class EngineIndex:
         self.ids: tuple[str, ...] = tuple(ids)
         self.collection = collection
         self._mark, self._mend, self._exact = mark, mend, exact
-        self._checked_at = time.monotonic() if mark else 0.0
-        self._numbers: Numbers | None = None
+        self._checked_at = time.monotonic() if mark else 0.0  # when the mark was last compared
+        self._numbers: Numbers | None = None  # of `ids` in the engine, once they are needed
         self._lock = threading.Lock()
 
     @property
@@ -67,7 +188,7 @@ class EngineIndex:
         """Length of a vector."""
         return self.collection.key.dim
 
-    def upsert(self, ids: Sequence[str], vectors: npt.NDArray[Any]) -> None:
+    def upsert(self, ids: Sequence[str], vectors: Array) -> None:
         """Add tools, or replace their vectors: `(len(ids), dim)`, finite, unit rows.
 
         Raises:
@@ -91,7 +212,7 @@ class EngineIndex:
         self.ids, self._numbers, self._exact = tuple(sorted(ids)), None, None
 
     def search(
-        self, queries: npt.NDArray[Any], k: int, visible: Mask | Sequence[Mask | None] | None = None
+        self, queries: Array, k: int, visible: Mask | Sequence[Mask | None] | None = None
     ) -> tuple[list[list[str]], list[Vectors]]:
         """Find the nearest tools of each query: `(ids, scores)`, best first; see `Exact.search`."""
         rows = check_rows(queries, (len(queries), self.dim))
@@ -172,7 +293,7 @@ class EngineIndex:
             self._mark, self._numbers = self._mend(), None
         self._checked_at = time.monotonic()
 
-    def explain(self, query: npt.NDArray[Any], tool_id: str, visible: Mask | None = None) -> Explanation:
+    def explain(self, query: Array, tool_id: str, visible: Mask | None = None) -> Explanation:
         """Explain rank and score of one tool, exact at any rank.
 
         Raises:
@@ -191,3 +312,202 @@ class EngineIndex:
                 exact.delete(set(ids) - set(self.ids))
                 self._exact = exact
             return self._exact
+
+
+if TYPE_CHECKING:
+    from toolscout.indexes.bm25 import BM25
+
+
+MAX_TERM: Final = 2**32 - 2  # the highest number of a term in Milvus
+SCORE_SLACK: Final = 1e-4  # by how much the sums of two engines differ
+
+
+def number_terms(weights: Mapping[str, float]) -> dict[int, float]:
+    """Replace each term by a number that follows from it, 1 or more."""
+    return {1 + hash_number(term) % (MAX_TERM - 1): weight for term, weight in weights.items() if weight > 0}
+
+
+class EngineWords:
+    """The BM25 index in a collection of an engine; see `BM25.search` and `BM25.explain`.
+
+    Attributes:
+        nearest: the index over the vectors of the same collection.
+        words: the BM25 index of the same snapshot, which knows how rare each term is.
+    """
+
+    def __init__(self, nearest: EngineIndex, words: BM25) -> None:
+        """Take both indexes of a snapshot."""
+        self.nearest, self.words = nearest, words
+
+    def with_words(self, words: BM25) -> EngineWords:
+        """Return the same search with other weights for the terms of queries."""
+        return EngineWords(self.nearest, words)
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Tool ids, ascending."""
+        return self.nearest.ids
+
+    def search(
+        self, queries: Sequence[str], k: int, visible: Mask | Sequence[Mask | None] | None = None
+    ) -> tuple[list[list[str]], list[npt.NDArray[np.float32]]]:
+        """Find the best tools for each query that share a term with it: `(ids, scores)`, best first."""
+        self.nearest.check_mark()
+        ids, scores = [], []
+        for query, mask in zip(queries, masks(visible, len(queries)), strict=True):
+            hits = self._search_one(number_terms(self.words.weigh_query(query)), k, mask)
+            ids.append([self.ids[position] for position, _ in hits])
+            scores.append(np.array([score for _, score in hits], dtype=np.float32))
+        return ids, scores
+
+    def _search_one(self, query: Mapping[int, float], k: int, mask: Mask | None) -> list[tuple[int, float]]:
+        """Return (position, score) of the best tools, equal scores by position, also at the cut."""
+        n_visible = len(self.ids) if mask is None else int(mask.sum())
+        wanted = min(k, n_visible)
+        if not query or wanted <= 0:
+            return []
+        collection, limit = self.nearest.collection, max(2 * wanted, wanted + MIN_SPARE)
+        view: View | None = None if mask is None else self.nearest.view(mask)
+        while True:
+            limit = min(limit, collection.max_limit)
+            [scored] = collection.find_words([query], limit, view)
+            hits = self._keep_visible(scored, mask)
+            reached = len(hits) >= wanted and hits[wanted - 1][1] > scored[-1][1] + SCORE_SLACK
+            if len(scored) < limit or reached or limit == collection.max_limit:
+                return hits[:wanted]
+            limit *= WIDEN
+
+    def _keep_visible(self, scored: Sequence[tuple[str, float]], mask: Mask | None) -> list[tuple[int, float]]:
+        """Return (position, score) of the tools that are visible and in the snapshot, best first."""
+        hits = [(self.nearest.find_position(tool_id), score) for tool_id, score in scored]
+        hits = [hit for hit in hits if hit[0] >= 0 and (mask is None or mask[hit[0]])]
+        return sorted(hits, key=lambda hit: (-hit[1], hit[0]))
+
+    def explain(self, query: str, tool_id: str, visible: Mask | None = None) -> Explanation:
+        """Explain rank and score of one tool by its terms, exact at any rank; see `BM25.explain`."""
+        return self.words.explain(query, tool_id, visible)
+
+
+LOCK_NAME = "engine.lock"
+MAX_LOCK_WAIT_S = 600.0
+MakeTerms = Callable[[Sequence[str]], Sequence[Mapping[int, float]]]
+
+
+class Differences(NamedTuple):
+    """Ids of tools in which a collection differs from a snapshot.
+
+    Attributes:
+        missing: tools that the collection lacks.
+        changed: tools whose definition has changed since their vector was written.
+        extra: tools that the snapshot does not have.
+    """
+
+    missing: list[str]
+    changed: list[str]
+    extra: list[str]
+
+    def __str__(self) -> str:
+        """Describe the differences in one phrase."""
+        counts = (
+            (len(self.missing), "missing"),
+            (len(self.changed), "outdated"),
+            (len(self.extra), "no longer in the catalogue"),
+        )
+        return ", ".join(f"{count:,} {what}" for count, what in counts if count)
+
+
+def compare(collection: Collection, snapshot: Snapshot) -> Differences:
+    """Compare the rows of a collection with a snapshot, tool by tool."""
+    rows, fingerprints = collection.list_rows(), snapshot.fingerprints()
+    ids = set(snapshot.ids)
+    return Differences(
+        [tool_id for tool_id in snapshot.ids if tool_id not in rows],
+        [tool_id for tool_id in snapshot.ids if tool_id in rows and rows[tool_id] != fingerprints.get(tool_id)],
+        sorted(tool_id for tool_id in rows if tool_id not in ids),
+    )
+
+
+def reflect(
+    collection: Collection, snapshot: Snapshot, vectors: Callable[[], Vectors], terms: MakeTerms | None = None
+) -> Mark:
+    """Write what differs between a collection and a snapshot, and return the mark.
+
+    If another process has brought the collection to a newer generation in which all tools of this snapshot are as they
+    were, nothing is written: the search leaves out what the snapshot does not have.
+
+    Args:
+        collection: to bring in step.
+        snapshot: what it must hold.
+        vectors: () → `(len(snapshot.ids), dim)`, in the order of the ids.
+        terms: ids → the weights of each tool's terms; None: the engine searches no words.
+    """
+    mark = collection.read_mark()
+    if mark is not None and mark.generation == snapshot.generation and mark.size == len(snapshot.ids):
+        return mark
+    differences = compare(collection, snapshot)
+    write = [*differences.missing, *differences.changed]
+    if mark is not None and mark.generation > snapshot.generation and not write:
+        return mark
+    rows = _make_rows(collection.key.dim, snapshot, write, vectors, terms)
+    return collection.change(rows, differences.extra, snapshot.generation)
+
+
+def _make_rows(
+    dim: int, snapshot: Snapshot, ids: Sequence[str], vectors: Callable[[], Vectors], terms: MakeTerms | None
+) -> ToolRows:
+    """Return the rows of some tools of a snapshot."""
+    if not ids:
+        return ToolRows((), (), np.empty((0, dim), dtype=np.float32))
+    fingerprints = snapshot.fingerprints()
+    places = {tool_id: position for position, tool_id in enumerate(snapshot.ids)}
+    positions = [places[tool_id] for tool_id in ids]
+    marks = [fingerprints.get(tool_id, "") for tool_id in ids]
+    return ToolRows(ids, marks, vectors()[positions], terms(ids) if terms else None)
+
+
+def _make_key(settings: Settings, space: str, dim: int) -> CollectionKey:
+    return CollectionKey(identify_home(settings.place), space, dim, settings.tenant)
+
+
+def open_empty(name: str, dim: int, settings: Settings) -> EngineIndex:
+    """Return an empty index in an engine, for checks: not over the catalogue of a home.
+
+    Args:
+        name: as the setting `index` has it.
+        dim: length of a vector.
+        settings: name the home.
+    """
+    engine = open_engine(dataclasses.replace(settings, index=name))
+    collection = engine.collection(_make_key(settings, digest("empty/1", dim), dim))
+    collection.drop()
+    return EngineIndex(collection)
+
+
+def open_index(
+    settings: Settings, space: str, snapshot: Snapshot, exact: Exact, terms: MakeTerms | None = None
+) -> EngineIndex:
+    """Return the index over the collection of a snapshot, brought in step with it.
+
+    Args:
+        settings: name the engine and the home.
+        space: digest of the encoder's fingerprint and of how a tool becomes text.
+        snapshot: the tools to search.
+        exact: their vectors.
+        terms: see `reflect`.
+
+    Raises:
+        Unavailable: if the engine does not answer.
+        UserError: if it cannot keep these vectors.
+    """
+    engine = open_engine(settings)
+    collection = engine.collection(_make_key(settings, space, exact.dim))
+    refusal = f"Another process has been writing to {engine.label} for ten minutes. Try again."
+
+    def mend() -> Mark:
+        mark = collection.read_mark()
+        if mark == Mark(snapshot.generation, len(snapshot.ids)):
+            return mark
+        with hold_lock(settings.place, LOCK_NAME, refusal, wait=MAX_LOCK_WAIT_S):
+            return reflect(collection, snapshot, lambda: exact.vectors, terms)
+
+    return EngineIndex(collection, snapshot.ids, mark=mend(), mend=mend, exact=exact)

@@ -28,7 +28,7 @@ function drawReport(drift, rollBack) {
   const [title, style] = STATES[drift.state];
   return [
     h("p", { id: "drift-state" }, h("span", { class: style }, title), " ",
-      drift.message || (drift.state === "waiting" ? "The comparison begins when there are enough searches." : "The requests are like those of the champion's time.")),
+      drift.message || (drift.state === "waiting" ? "The comparison begins when there are enough searches." : "The requests are like the earlier ones.")),
     drift.watched > 0 && h("p", { class: "quiet" }, `${count(drift.watched, "search", "searches")} since ${drift.champion} began to serve, compared with ${number(drift.reference)} before.`),
     drift.alarms.length > 0 && table([["what", ""], ["name", "name"], ["before", "number"], ["after", "number"], ["events", "number"], ["since", ""], ["now", ""]],
       drift.alarms.map((alarm) => [alarm.what, alarm.name, percent(alarm.before), percent(alarm.after), number(alarm.count), when(alarm.since), alarm.over ? "over" : "still so"]), "Changes"),

@@ -5,7 +5,8 @@ import { copyable, count, debounce, gauge, h, linkTo, marked, number, say, show,
 import { remember, report } from "./frame.js";
 import { drawWhy } from "./why.js";
 
-const RECIPES = [["", "default"], ["scout", "scout"], ["hybrid", "hybrid"], ["bm25", "bm25"], ["dense", "dense"]];
+const RECIPES = [["", "default"], ["scout", "several needs"], ["hybrid", "one need"], ["bm25", "words alone"], ["dense", "meaning alone"]];
+const STAGE_WORDS = { bm25: "words", dense: "meaning", name: "its name", names: "its name" };
 const KINDS = [["", "all"], ["tool", "tools"], ["skill", "skills"], ["agent", "agents"]];
 const LOW_CONFIDENCE = 0.5; // coverage below which an answer is called doubtful
 const TYPING_PAUSE_MS = 30;
@@ -134,9 +135,14 @@ function drawHit(hit, rank, strength, view) {
       hit.similar.length > 0 && h("details", { class: "quiet" }, h("summary", {}, `${count(hit.similar.length, "other tool")} of the same kind`),
         hit.similar.map((id) => h("div", {}, copyable(id))))),
     h("div", { class: "strength" }, h("div", { class: "score" }, number(hit.score, 2)), gauge(strength),
-      hit.role === "match" && h("div", { class: "quiet score" }, hit.why)),
+      hit.role === "match" && h("div", { class: "quiet score" }, describeStages(hit.why))),
     h("div", { class: "acts" }, judge("Right", "good", hit, view), judge("Wrong", "bad", hit, view),
       h("button", { type: "button", onclick: () => view.explain(hit.id) }, "Why is it here?")));
+}
+
+// Which stages found a hit, in words: "bm25 + dense" is "by words and meaning". Other stages keep their names.
+function describeStages(why) {
+  return why ? `by ${why.split(" + ").map((stage) => STAGE_WORDS[stage] ?? stage).join(" and ")}` : "";
 }
 
 // A button that rates a tool. A second press, or Undo, withdraws the rating.

@@ -28,7 +28,7 @@ export function drawWhy(place, view) {
   field.addEventListener("input", debounce(() => suggest(field, options, view, choose, close), 100));
   field.addEventListener("keydown", (event) => moveInList(event, field, options, choose, close));
   show(place, h("h2", { id: "why-title" }, "Why not?"),
-    h("p", { class: "quiet" }, "Name a tool that you expected. You learn where it stands, why, and what would help."),
+    h("p", { class: "quiet" }, "Name a tool that you expected. You learn which rank it has, why, and what would help."),
     h("label", { class: "field", for: "why-tool" }, "Expected tool", field), options, answer);
   return ask;
 }
@@ -104,7 +104,7 @@ const sentence = (text) => {
 const quoted = (words) => words.map((word) => `“${word}”`).join(", ");
 
 function describePlace(why) {
-  const place = why.rank === null ? "no stage of the search finds it" : `it stands at rank ${number(why.rank)}`;
+  const place = why.rank === null ? "no stage of the search finds it" : `it has rank ${number(why.rank)}`;
   return why.shown ? `It is in the answer: ${place}.` : `It is not in the answer: ${place}, and the answer has room for ${count(why.k, "tool")}.`;
 }
 
@@ -112,7 +112,7 @@ function describeTrial({ trial }) {
   const words = `With ${quoted(trial.words)} in its description`;
   if (trial.refusal) return `${words} the request would still be turned away: ${trial.refusal}`;
   if (trial.rank === null) return `${words} no stage would find it either.`;
-  return `${words} it would stand at rank ${number(trial.rank)}, ${trial.shown ? "and the answer would show it. Add the words at its source, then sync the source." : "and the answer would still not show it."}`;
+  return `${words} it would have rank ${number(trial.rank)}, ${trial.shown ? "and the answer would show it. Add the words at its source, then sync the source." : "and the answer would still not show it."}`;
 }
 
 function drawCures(why, view, retry, trial) {
