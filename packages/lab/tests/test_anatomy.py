@@ -19,7 +19,6 @@ from toolscout.search.pipeline import Stage
 from toolscout.sources.folder import read_tools
 from toolscout.testing import HashEncoder
 from toolscout.types import Search, Tool
-from toolscout_lab import charts
 from toolscout_lab.anatomy import (
     box,
     cost,
@@ -31,7 +30,7 @@ from toolscout_lab.anatomy import (
 from toolscout_lab.bench import run
 from toolscout_lab.bench_jobs import Job
 from toolscout_lab.commands.anatomy import make_slug
-from toolscout_lab.report import report
+from toolscout_lab.report import charts, report
 from toolscout_lab.run_files import read_run
 
 pytest.importorskip("sklearn")
@@ -200,7 +199,7 @@ def test_each_stage_has_its_own_time_also_when_two_have_one_name() -> None:
 def test_a_pipeline_has_times_of_its_stages_and_the_memory_of_the_process(root: Path) -> None:
     dataset, tools = slang(root)
     found = cost("hybrid", tools, list(dataset.texts("test").values()), encoder=HashEncoder())
-    assert [each["stage"] for each in found["stages"]] == ["bm25", "dense", "fuse(bm25, dense)", "actions"]
+    assert [each["stage"] for each in found["stages"]] == ["bm25", "dense", "fuse(bm25, dense)", "sources", "actions"]
     assert all(0 < each["p50"] <= each["p95"] for each in found["stages"][:3]) and found["n"] == 23
     memory = found["memory_mb"]
     assert 10 < memory["before"] <= memory["peak"] + 1 and memory["built"] <= memory["peak"] + 1

@@ -23,7 +23,7 @@ from toolscout_lab.bench import run
 from toolscout_lab.bench_jobs import Job, groups, label_of, load_dataset
 from toolscout_lab.compare import compare, load_checked
 from toolscout_lab.encoders.pair_cache import cache_pairs
-from toolscout_lab.rankers.crossencoder import Blend, CrossEncoderStage, NeedScorer
+from toolscout_lab.rankers.crossencoder import CrossEncoderStage, LogitBlend, NeedScorer
 from toolscout_lab.run_files import read_run
 from toolscout_lab.testing import Faults, ScriptedLLM, ScriptedServer
 
@@ -314,7 +314,7 @@ def test_pairs_are_read_once_for_all_runs_but_anew_for_latency(root: Path, monke
 
     class Reads(zero_shot.Bm25):
         def build(self, workspace: HomeResources, catalogue: Catalogue, options: zero_shot.Bm25Options) -> Stage:
-            judge = NeedScorer(cache_pairs(Reader(), workspace.pairs), catalogue.tools(), Blend())
+            judge = NeedScorer(cache_pairs(Reader(), workspace.pairs), catalogue.tools(), LogitBlend())
             return super().build(workspace, catalogue, options) >> CrossEncoderStage(judge, 5)
 
     monkeypatch.setitem(registry.RECIPES, "reads", registry.Recipe("reads", "Reads pairs.", Reads(), encodes=False))

@@ -11,10 +11,11 @@ import msgspec
 import pytest
 
 from tests_cli import run as cli
-from toolscout.errors import BadReply, ConfigError, OverBudget
+from toolscout.errors import BadReply, ConfigError, OverBudget, TimedOut
 from toolscout.settings import Settings
 from toolscout.sources import read
 from toolscout.types import Tool
+from toolscout_lab.answers import collect_answers
 from toolscout_lab.downstream import (
     AgentTask,
     Condition,
@@ -174,6 +175,38 @@ def test_a_request_that_is_refused_ends_its_episode_and_nothing_else() -> None:
     assert (every["success"], every["refused"], every["ungraded"], every["losses"]) == (None, 1, 1, 0)
 
 
+class Late(ScriptedLLM):
+    """Answers requests with more than three functions too late."""
+
+    def __call__(self, request: ChatRequest, *, seconds: float | None = None) -> Completion:
+        if len(request.tools) > 3:
+            raise TimedOut("The model did not answer in time.")
+        return super().__call__(request, seconds=seconds)
+
+
+def test_a_late_answer_ends_its_episode_and_nothing_else() -> None:
+    episodes = measure(LLM(Late()), [TASK], TOOLS, [condition("all"), condition("gold")])
+    every, gold = summary(episodes)
+    assert episodes[0].stopped == "late" and episodes[0].solved is None
+    assert (every["success"], every["late"], every["refused"]) == (None, 1, 0)
+    assert (gold["success"], gold["late"]) == (1.0, 0)
+    assert list(collect_answers(episodes[:1])) == []
+
+
+def test_an_answer_without_any_call_is_no_success_and_is_said_to_be_one_without_a_call() -> None:
+    """A weak model that calls nothing is often believed."""
+    believes = ScriptedLLM(answers={"Grade": lambda data, chance: {"solved": True, "reason": "It says so."}})
+    silent, calling = (
+        measure(LLM(backend, repairs=0), [TASK], TOOLS, [condition("gold")], judge=LLM(believes))
+        for backend in (Calls(), Calls(("alpha", "{}")))
+    )
+    [row], [called] = summary(silent), summary(calling)
+    assert silent[0].solved and (row["success"], row["solved_without_call"], row["pass"]) == (0.0, 1, 1.0)
+    assert (called["success"], called["solved_without_call"]) == (1.0, 0)
+    unknown = measure(LLM(Calls(("omega", "{}"))), [TASK], TOOLS, [condition("gold")], judge=LLM(believes))
+    assert summary(unknown)[0]["solved_without_call"] == 1, "a function that does not exist is no tool"
+
+
 def test_all_tools_are_really_shown_and_counted() -> None:
     tools = [Tool(id=f"t/{n}", name=f"name {n % 100}") for n in range(300)]
     backend = ScriptedLLM()
@@ -283,6 +316,14 @@ def test_downstream_and_judge_from_the_command_line(tmp_path: Path) -> None:
         retrieved, none = json.loads(done.stdout)["conditions"]
         assert retrieved["call_recall"] == 1.0 and none["call_recall"] == 0.0 and retrieved["n"] == 4
         assert len((tmp_path / "e.jsonl").read_text().splitlines()) == 8
+        with ScriptedServer(ScriptedLLM(model="examiner")) as other:
+            sent = len(server.bodies)
+            judged = cli(*base, "--llm", server.place, "--judge-llm", other.place, "--json")
+            assert judged.exit_code == 0, judged.output
+            assert len(server.bodies) == sent, "the agent's answers are in the cache"
+            asked_of_other = {body["model"] for body in other.bodies if not body.get("tools")}
+            assert asked_of_other == {"examiner"} and len(other.bodies) >= 8
+            assert json.loads(judged.stdout)["conditions"][0]["call_recall"] == 1.0
         for name, text in (("long", "a long and useful answer"), ("short", "no")):
             lines = [json.dumps({"id": str(n), "request": "what?", "answer": text}) for n in range(3)]
             (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
@@ -380,7 +421,7 @@ def test_tools_of_a_server_are_called_for_real_from_the_command_line(tmp_path: P
         query = " and ".join(f"{tool['description']} {chance.randrange(1000)}" for tool in plain)
         return {"tools": [tool["id"] for tool in plain], "query": query, "why": ""}
 
-    with ScriptedServer(ScriptedLLM(answers={"Draft": draft})) as server:
+    with ScriptedServer(ScriptedLLM(answers={"QueryDraft": draft})) as server:
         place = ("--llm", server.place)
         made = cli("synth", "toolbank", config, "--out", out, "-n", "6", *place)
         assert made.exit_code == 0, made.output

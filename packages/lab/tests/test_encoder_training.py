@@ -18,15 +18,25 @@ import tiny
 from tests_cli import run
 from toolscout.errors import ConfigError
 from toolscout.types import Tool
-from toolscout_lab.encoder_data import DataPlan, TrainingExample, TrainingSet, build_training_set
-from toolscout_lab.encoder_training import EncoderOptions, render_without, train_encoder
+from toolscout_lab import encoder_training
+from toolscout_lab.encoder_data import (
+    DataPlan,
+    EncoderOptions,
+    RequestOptions,
+    TrainingExample,
+    TrainingSet,
+    build_training_set,
+    mistype,
+    word_tool,
+)
+from toolscout_lab.encoder_training import render_without, train_encoder
 from toolscout_lab.encoders.transformer import TransformerEncoder
 from toolscout_lab.training.catalogues import (
     Catalogues,
     CatalogueTexts,
-    ListSettings,
     average_weights,
 )
+from toolscout_lab.training.requests import Requests, RequestTexts
 from toolscout_lab.training.towers import Tower
 
 QUICK = EncoderOptions(steps=40, queries=16, rate=0.01, dropout=0.0, precision="float32", threads=1)
@@ -107,7 +117,7 @@ def test_a_step_draws_tools_evenly_and_lists_gold_and_rivals(start: TransformerE
         masked={},
         steps=1,
     )
-    task = Catalogues(Tower(start.model, dropout=0.0), [texts], "x", ListSettings(4, 5, 1))
+    task = Catalogues(Tower(start.model, dropout=0.0), [texts], "x", EncoderOptions(queries=4, columns=5, rivals=1))
     random = np.random.default_rng(0)
     drawn = task.draw_examples(0, random)
     assert sorted(drawn)[-2:] == [50, 51] and len(drawn) == 3  # tools 2 and 3 have the same example
@@ -172,3 +182,65 @@ def test_several_catalogues_take_turns(start: TransformerEncoder, data: Training
         start, both, tmp_path / "both", EncoderOptions(steps=1, corpus_steps=2, queries=4, threads=1, rate=0.001)
     )
     assert "3 steps" in (tmp_path / "both" / "README.md").read_text() and record["history"][0]["loss"] > 0
+
+
+def test_requests_of_many_sources_tune_an_encoder_in_few_steps(
+    start: TransformerEncoder, data: TrainingSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoder_training, "REQUEST_SHARES", {"slang": 16})
+    options = RequestOptions(steps=40, tools=8, rate=0.01, near=0.99, dropout=0.0, precision="float32", threads=1)
+    train_encoder(start, data, tmp_path / "e", options)
+    assert score(TransformerEncoder(str(tmp_path / "e")), data) < 0.7 * score(start, data)
+    assert "40 steps of 16 examples" in (tmp_path / "e" / "README.md").read_text()
+    again = train_encoder(start, data, tmp_path / "e", options, resume=True)
+    assert again["settings"]["near"] == 0.99
+
+
+def test_sources_without_a_share_are_not_learned(start: TransformerEncoder, data: TrainingSet, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no step to train"):
+        train_encoder(start, data, tmp_path / "none", RequestOptions(threads=1))
+
+
+def test_a_step_draws_a_share_of_each_source_and_each_tool_once(start: TransformerEncoder) -> None:
+    texts = RequestTexts(
+        queries=[[1]] * 12,
+        mistyped=[[2]] * 12,
+        wordings=[[[3]], [[4], [5]], [[6]]],
+        gold=[np.array([number // 6]) for number in range(11)] + [np.array([2])],
+        examples_of={"a": {0: [0, 1, 2, 3, 4, 5], 1: [6, 7, 8, 9, 10]}, "b": {2: [11]}},
+        shares={"a": 2, "b": 3, "c": 4},
+    )
+    task = Requests(Tower(start.model, dropout=0.0), texts, "x", RequestOptions())
+    random = np.random.default_rng(0)
+    drawn = [task.draw_examples(random) for _ in range(20)]
+    assert all(sorted(number // 6 if number < 11 else 2 for number in one) == [0, 1, 2] for one in drawn)
+    assert {tuple(task.choose_words(1, random)) for _ in range(40)} == {(4,), (5,)}
+
+
+def test_a_typing_error_changes_one_word_and_leaves_short_ones() -> None:
+    texts = [f"please turn on the light number {number} for me" for number in range(50)]
+    wrong = [mistype(text, 0) for text in texts]
+    assert wrong == [mistype(text, 0) for text in texts] and wrong != [mistype(text, 1) for text in texts]
+    for text, changed in zip(texts, wrong, strict=True):
+        pairs = zip(text.split(), changed.split(), strict=True)
+        assert sum(one != other and len(one) > 3 for one, other in pairs) <= 1
+        assert abs(len(text) - len(changed)) <= 1
+    assert sum(text != changed for text, changed in zip(texts, wrong, strict=True)) > 40
+    assert mistype("do it now", 0) == "do it now"
+
+
+def test_a_tool_is_worded_in_several_ways() -> None:
+    tool = Tool(
+        id="s/get_rain",
+        name="get_rain",
+        description="Tells the rain. By city.",
+        parameters={"type": "object", "properties": {"city": {}}},
+        meta={"variants": [{"title": "rainfall", "text": "How wet it gets", "parameters": ["town"]}]},
+    )
+    assert word_tool(tool) == [
+        "get_rain: Tells the rain. By city. (city)",
+        "get_rain: Tells the rain. By city.",
+        "Tells the rain.",
+        "get_rain",
+        "rainfall: How wet it gets (town)",
+    ]

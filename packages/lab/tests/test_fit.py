@@ -478,7 +478,7 @@ def test_the_command_trains_and_says_what_came_out(
     shown = cli("train", "neighbours", "--data", "slang", "--set", "k=20", "--out", str(out))
     assert shown.exit_code == 0, shown.output
     assert "k = 20 (argument)" in shown.stderr and "focus = " in shown.stdout and "on dev recall@5" in shown.stdout
-    assert model_store.load(out).manifest.settings["k"] == model_store.Setting(20, "argument")
+    assert model_store.load(out).manifest.settings["k"] == model_store.ModelSetting(20, "argument")
     kept = cli(
         "train", "neighbours", "--data", str(root / "slang"), "--set", "k=20", "--out", str(out), "--resume", "--json"
     )
@@ -501,7 +501,7 @@ def test_a_model_brings_the_floors_of_its_own_requests(root: Path, tmp_path: Pat
     with Scout(tmp_path / "home") as scout:
         scout.add(root / "slang", name="slang")
         asked = [*load_dataset("slang", root).texts("test").values()]
-        answers = [scout.search(text, model=found.folder).answer for text in asked]
+        answers = [scout.search(text, model=found.folder).kind for text in asked]
         assert answers.count("tools") >= 0.95 * len(asked), "what a model has learned is not turned away"
 
 

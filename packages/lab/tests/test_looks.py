@@ -58,7 +58,7 @@ def test_a_true_gain_is_promoted_within_days_and_after_a_month_without_one_too(m
     assert judge_rankings(look=365, better=60).reasons == ()
 
 
-def judge_rankings(look: int, better: int) -> gate.Verdict:
+def judge_rankings(look: int, better: int) -> gate.PromotionVerdict:
     """A candidate that finds the tool of `better` requests of 200 which the champion misses; callers take turns."""
     queries = [f"q{number:03}" for number in range(200)]
     sample = Sample(

@@ -14,8 +14,7 @@ import pytest
 
 from toolscout.checks.results import TRAINED, UNTRAINED, read_results, read_sweeps
 from toolscout.errors import NotFound, UserError
-from toolscout_lab import charts
-from toolscout_lab.report import PUBLISHED, report
+from toolscout_lab.report import PUBLISHED, charts, report
 from toolscout_lab.run_files import write_detect
 
 SETS = ("toollens", "bfcl", "openapi/spec")
@@ -407,7 +406,7 @@ def test_recall_by_the_number_of_candidates_with_the_first_stage_of_the_same_fol
         "10, 30, 50, folds query:5: seen 70.0, 80.0, 60.0; mixed 60.0, 70.0, 50.0; unseen 50.0, 60.0, 40.0 percent."
         in page
     )
-    assert "Faint: the first stage&#x27;s own." in page
+    assert "Faint: the first stage&#39;s own." in page
     width, height = size_of((tmp_path / "candidates-toolbench.png").read_bytes())
     assert 500 <= width <= 2000 and 250 <= height <= 3000
 

@@ -38,48 +38,56 @@ def kinds(tables: ModuleType) -> ModuleType:
     return sys.modules["table_kinds"]
 
 
-def copy_readme(tables: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> Path:
-    """A place whose README says something else than the repository's."""
-    text = (ROOT / "README.md").read_text()
-    assert text.count(old) >= 1
-    (folder / "README.md").write_text(text.replace(old, new, 1))
+EVIDENCE = "docs/results/training-data.md"  # a page with figures inside sentences
+
+
+def copy_pages(tables: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> Path:
+    """A place whose README, or else its page of evidence, says something else than the repository's."""
+    changed = None
+    for name in ("README.md", EVIDENCE):
+        text = (ROOT / name).read_text()
+        if changed is None and old in text:
+            text, changed = text.replace(old, new, 1), folder / name
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    assert changed is not None
     monkeypatch.setattr(tables, "ROOT", folder)
     monkeypatch.setattr(sys, "argv", ["tables.py", "--check"])
-    return folder / "README.md"
+    return changed
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
         ("53.8 / 37.5", "53.8 / 37.6", "Figures in README.md are not those of benchmarks/results"),  # a table
-        ("88.6<!--=", "88.7<!--=", "Figures in README.md are not those of benchmarks/results"),  # a sentence
-        ("NDCG@5, numpybank", "NDCG@5 (15.5 above), numpybank", "name no result: 15.5"),  # without a mark
+        ("88.6<!--=", "88.7<!--=", rf"Figures in {EVIDENCE} are not those of benchmarks/results"),  # a sentence
+        ("Linux and macOS", "Linux and macOS (15.5)", "name no result: 15.5"),  # without a mark
         ("88.6<!--= hammerbench hybrid-dpr", "88.6<!--= hammerbench nonesuch", "no result for the figure"),
     ],
 )
 def test_a_figure_that_differs_from_the_results_fails_the_check(
     tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, said: str
 ) -> None:
-    copy_readme(tables, tmp_path, monkeypatch, old, new)
+    copy_pages(tables, tmp_path, monkeypatch, old, new)
     with pytest.raises(SystemExit, match=said):
         tables.main()
 
 
 def test_a_wrong_figure_is_written_anew(tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = copy_readme(tables, tmp_path, monkeypatch, "88.6<!--=", "1.0<!--=")
+    page = copy_pages(tables, tmp_path, monkeypatch, "88.6<!--=", "1.0<!--=")
     monkeypatch.setattr(sys, "argv", ["tables.py"])
     tables.main()
-    assert page.read_text() == (ROOT / "README.md").read_text()
+    assert page.read_text() == (ROOT / EVIDENCE).read_text()
 
 
 def test_pages_are_found_by_their_marks_wherever_they_lie(
     tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = copy_readme(tables, tmp_path, monkeypatch, "53.8 / 37.5", "53.8 / 37.5").parent / "docs/new/deep/page.md"
+    page = copy_pages(tables, tmp_path, monkeypatch, "53.8 / 37.5", "53.8 / 37.5").parent / "docs/new/deep/page.md"
     page.parent.mkdir(parents=True)
     (page.parent / "plain.md").write_text("No mark.\n")
     page.write_text("The mean is 1.0<!--= mean all hybrid ndcg@5 -->.\n")
-    assert [found.name for found in tables.find_pages()] == ["README.md", "page.md"]
+    assert [found.name for found in tables.find_pages()] == ["README.md", "page.md", "training-data.md"]
     with pytest.raises(SystemExit, match=r"Figures in docs/new/deep/page\.md are not those"):
         tables.main()
 

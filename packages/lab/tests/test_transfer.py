@@ -117,7 +117,7 @@ def test_no_query_of_any_test_split_is_learned_from(root: Path) -> None:
 
 def test_a_method_that_knows_single_tools_is_refused_in_one_sentence(root: Path) -> None:
     refused = bench(root, "-r", "mlc")
-    said = [line for line in refused.stderr.splitlines() if line.startswith("toolscout:")]
+    said = [line for line in refused.stderr.splitlines() if line.startswith("error:")]
     assert refused.exit_code == 1 and len(said) == 1
     assert "mlc learns the tools of slang one by one, and far, group/near have none of them" in said[0]
     assert not (root.parent / "out").exists() and not (root.parent / "home" / "bench-models").exists()

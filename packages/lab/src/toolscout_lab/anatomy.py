@@ -10,16 +10,16 @@ import dataclasses
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
+from toolscout.arrays import Places, Scores, Vectors
 from toolscout.dataset import Dataset, Qrels, drop_leaks
-from toolscout.encoders import Encoder, Vectors, unit_rows
+from toolscout.encoders import Encoder, unit_rows
 from toolscout.errors import NotFound, UserError, require
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.home.catalogue.vector_cache import VectorStore
@@ -28,10 +28,11 @@ from toolscout.metrics import percentiles
 from toolscout.recipes import registry
 from toolscout.search.pipeline import Stage
 from toolscout.settings import Settings
-from toolscout.types import Search, Tool
-from toolscout_lab.machine import peak_mb, reset_peak, resident_mb
+from toolscout.types import Tool
+from toolscout_lab.machine import Record, peak_mb, reset_peak, resident_mb
+from toolscout_lab.progress import Say, ignore
 from toolscout_lab.rankers import masstool
-from toolscout_lab.resources import Workspace
+from toolscout_lab.resources import Workspace, time_searches
 
 __all__ = ["DEFAULT_CUT", "box", "cost", "failures", "find_recipe_and_encoder", "geometry", "intents", "stage_costs"]
 
@@ -39,11 +40,7 @@ DEFAULT_CUT: Final = 5
 MAX_WORST_LISTED: Final = 10
 MAX_SAMPLED_QUERIES: Final = 500  # test queries in the cosines and in t-SNE
 MAX_TSNE_POINTS: Final = 300  # tools in t-SNE
-MAX_TIMED_QUERIES: Final = 200
-WARM_UP_QUERIES: Final = 10
 PERPLEXITY: Final = 30
-Rows = npt.NDArray[np.float32]
-Floats = npt.NDArray[np.floating[Any]]
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
@@ -54,7 +51,7 @@ def failures(
     qrels: Mapping[str, Mapping[str, float]],
     texts: Mapping[str, str],
     k: int = DEFAULT_CUT,
-) -> dict[str, Any]:
+) -> Record:
     """Count the gold tools that are not among the first k, and the length of the queries where that happens.
 
     Args:
@@ -113,8 +110,8 @@ def geometry(
     vectors: VectorStore | None = None,
     sample: int = MAX_SAMPLED_QUERIES,
     seed: int = 0,
-    say: Callable[[str], None] = lambda text: None,
-) -> dict[str, Any]:
+    say: Say = ignore,
+) -> Record:
     """Compare test queries with tool descriptions, and with the mean training query of each tool.
 
     Both are compared over the same tools: those that training queries use. Training queries that a test query repeats
@@ -147,7 +144,7 @@ def geometry(
     say(f"embedding {len(ordered):,} tools and {len(test):,} test queries with {encoder.name}")
     described = Workspace(encoder, vectors=vectors).encode_tools(encoder, ordered)
     queries = _encode_queries(encoder, vectors, [dataset.queries[query] for query in test])
-    sides: dict[str, Rows] = {"description": described}
+    sides: dict[str, Vectors] = {"description": described}
     used = np.arange(len(ordered))
     if train := _read_usage(dataset):
         say(f"embedding {len(train):,} training queries with {encoder.name}")
@@ -213,7 +210,7 @@ def _encode_queries(encoder: Encoder, store: VectorStore | None, texts: list[str
     )
 
 
-def _average_queries(rows: Rows, gold: Sequence[Sequence[int]], n_tools: int) -> tuple[Rows, npt.NDArray[np.intp]]:
+def _average_queries(rows: Vectors, gold: Sequence[Sequence[int]], n_tools: int) -> tuple[Vectors, Places]:
     """Return the mean vector of the queries that use each tool, unit rows `(tools, dim)`, and how many use it."""
     sums = np.zeros((n_tools, rows.shape[1]), dtype=np.float64)
     uses = np.zeros(n_tools, dtype=np.intp)
@@ -223,7 +220,7 @@ def _average_queries(rows: Rows, gold: Sequence[Sequence[int]], n_tools: int) ->
     return unit_rows(sums), uses
 
 
-def box(values: Floats) -> dict[str, float | int]:
+def box(values: Scores) -> dict[str, float | int]:
     """Compute the numbers of a box plot; the whiskers end within 1.5 times the distance of the quartiles.
 
     Returns:
@@ -243,7 +240,7 @@ def box(values: Floats) -> dict[str, float | int]:
     return {"n": len(values), **{name: round(float(value), 6) for name, value in box_numbers.items()}}
 
 
-def _compute_tsne(groups: Mapping[str, Rows], seed: int) -> dict[str, list[list[float]]]:
+def _compute_tsne(groups: Mapping[str, Vectors], seed: int) -> dict[str, list[list[float]]]:
     """Map the rows of all groups to points of a plane, by cosine distance. None for fewer than four rows."""
     manifold = require("sklearn.manifold", "lab")
     rows = np.concatenate(list(groups.values()))
@@ -260,7 +257,7 @@ def _compute_tsne(groups: Mapping[str, Rows], seed: int) -> dict[str, list[list[
     }
 
 
-def intents(folder: Path, dataset: Dataset, seed: int = 0) -> dict[str, Any]:
+def intents(folder: Path, dataset: Dataset, seed: int = 0) -> Record:
     """Map the parts of query vectors in a masstool model to points of a plane (MassTool, Fig. 7).
 
     Args:
@@ -313,8 +310,8 @@ def cost(
     model: Path | None = None,
     settings: Settings | None = None,
     vectors: VectorStore | None = None,
-    say: Callable[[str], None] = lambda text: None,
-) -> dict[str, Any]:
+    say: Say = ignore,
+) -> Record:
     """Measure the time of each stage, one query at a time on one thread, and the memory of the process.
 
     Args:
@@ -338,16 +335,15 @@ def cost(
     say(f"building {recipe} over {len(tools):,} tools")
     stage = registry.build(recipe, Catalogue.of(tools), workspace, model=model)
     built = resident_mb()
-    step = max(1, len(texts) // MAX_TIMED_QUERIES)
-    say(f"searching {len(texts[::step][:MAX_TIMED_QUERIES]):,} queries, one at a time")
+    say("searching, one query at a time")
     reset_peak()
-    stage_figures = stage_costs(stage, texts[::step][:MAX_TIMED_QUERIES])
+    stage_figures = stage_costs(stage, texts)
     memory = {"before": before, "built": built, "peak": peak_mb()}
     return {"recipe": recipe, **stage_figures, "memory_mb": {name: round(value, 1) for name, value in memory.items()}}
 
 
-def stage_costs(stage: Stage, texts: Sequence[str], k: int = DEFAULT_CUT) -> dict[str, Any]:
-    """Measure the milliseconds of each stage. After a warm-up, each text is searched once.
+def stage_costs(stage: Stage, texts: Sequence[str], k: int = DEFAULT_CUT) -> Record:
+    """Measure the milliseconds of each stage in `time_searches`.
 
     Returns:
         `n`: number of searches; `stages`: `{stage, p50, p95, share}` in the order of the trace, where `share` is the
@@ -355,19 +351,15 @@ def stage_costs(stage: Stage, texts: Sequence[str], k: int = DEFAULT_CUT) -> dic
     """
     times: dict[tuple[str, int], list[float]] = {}
     totals: list[float] = []
-    with threadpool_limits(1):
-        for text in texts[:WARM_UP_QUERIES]:
-            stage([Search(query=text, k=k)])
-        for text in texts:
-            [search] = stage([Search(query=text, k=k)])
-            counts: Counter[str] = Counter()  # a pipeline may have the same stage twice
-            for step in search.trace:
-                times.setdefault((step.stage, counts[step.stage]), []).append(1000 * step.seconds)
-                counts[step.stage] += 1
-            totals.append(1000 * math.fsum(step.seconds for step in search.trace))
+    for search, _ in time_searches(stage, texts, k):
+        counts: Counter[str] = Counter()  # a pipeline may have the same stage twice
+        for step in search.trace:
+            times.setdefault((step.stage, counts[step.stage]), []).append(1000 * step.seconds)
+            counts[step.stage] += 1
+        totals.append(1000 * math.fsum(step.seconds for step in search.trace))
     total = math.fsum(totals)
     return {
-        "n": len(texts),
+        "n": len(totals),
         "stages": [
             {"stage": name, **percentiles(stage_times), "share": round(math.fsum(stage_times) / total, 4)}
             for (name, _), stage_times in times.items()

@@ -10,17 +10,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import msgspec
 
 from toolscout.errors import SourceError
 from toolscout.types import digest
-from toolscout_lab.downstream import Episode
+from toolscout_lab.downstream import UNANSWERED, Episode
 from toolscout_lab.judge import JudgeOutcome, Pair, Result
+from toolscout_lab.machine import Record
 
 __all__ = [
-    "Answer",
+    "JudgedAnswer",
     "PeopleFile",
     "ResultKey",
     "Systems",
@@ -36,7 +37,7 @@ ResultKey = tuple[str, str, str, str]
 """(id, aspect, a, b) of a pair that was judged."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class JudgedAnswer(msgspec.Struct, frozen=True):
     """The answer of one system to one request."""
 
     id: str
@@ -44,21 +45,21 @@ class Answer(msgspec.Struct, frozen=True):
     answer: str
 
 
-Systems = dict[str, dict[str, Answer]]
+Systems = dict[str, dict[str, JudgedAnswer]]
 """Name of a system → id of a request → its answer."""
 
 
-def collect_answers(episodes: Sequence[Episode]) -> dict[str, Answer]:
-    """Collect the answers of one system by id. Requests that the endpoint refused are left out."""
+def collect_answers(episodes: Sequence[Episode]) -> dict[str, JudgedAnswer]:
+    """Collect the answers of one system by id. Requests that the endpoint did not answer are left out."""
     return {
-        episode.task: Answer(episode.task, episode.request, episode.answer)
+        episode.task: JudgedAnswer(episode.task, episode.request, episode.answer)
         for episode in episodes
-        if episode.stopped != "refused"
+        if episode.stopped not in UNANSWERED
     }
 
 
 def read_answers(file: Path, name: str = "", requests: Mapping[str, str] | None = None) -> Systems:
-    """Read the answers in a file, each condition as a system. Requests that an endpoint refused are left out.
+    """Read the answers in a file, each condition as a system. Requests that an endpoint did not answer are left out.
 
     Args:
         file: JSON lines.
@@ -74,7 +75,7 @@ def read_answers(file: Path, name: str = "", requests: Mapping[str, str] | None 
     systems: Systems = {}
     for number, line in lines:
         answer = _read_answer(f"{file}, line {number}", line, requests or {})
-        if line.get("stopped") == "refused":
+        if line.get("stopped") in UNANSWERED:
             continue
         condition = str(line.get("condition", ""))
         system = f"{name}:{condition}" if name and len(conditions) > 1 else name or condition
@@ -86,7 +87,8 @@ def read_answers(file: Path, name: str = "", requests: Mapping[str, str] | None 
     return systems
 
 
-def _read_answer(place: str, line: Mapping[str, Any], requests: Mapping[str, str]) -> Answer:
+def _read_answer(place: str, line: Record, requests: Mapping[str, str]) -> JudgedAnswer:
+    """Read one line of a file of answers. A line without a request takes that of the dataset."""
     id = line.get("id", line.get("task"))
     if id is None or "answer" not in line:
         raise SourceError(f"{place}: expected an object with id, request, answer")
@@ -96,10 +98,10 @@ def _read_answer(place: str, line: Mapping[str, Any], requests: Mapping[str, str
             f"{place}: the request is missing. Name the dataset with --queries, or write the file again with  "
             "toolscout lab downstream --out"
         )
-    return Answer(str(id), str(request), str(line["answer"]))
+    return JudgedAnswer(str(id), str(request), str(line["answer"]))
 
 
-def pair_answers(systems: Mapping[str, Mapping[str, Answer]]) -> list[Pair]:
+def pair_answers(systems: Mapping[str, Mapping[str, JudgedAnswer]]) -> list[Pair]:
     """Pair the answers of every two systems to the same request."""
     return [
         Pair(id, a, b, systems[a][id].answer, systems[b][id].answer, systems[a][id].request)
@@ -177,7 +179,7 @@ def read_people(file: Path, pairs: Sequence[Pair]) -> dict[ResultKey, Result]:
     return results
 
 
-def _read_result(place: str, line: Mapping[str, Any], compared: Sequence[tuple[str, str]]) -> tuple[str, str, Result]:
+def _read_result(place: str, line: Record, compared: Sequence[tuple[str, str]]) -> tuple[str, str, Result]:
     """Return the two systems that a person compared, in the order of `compared`, and the result of the first.
 
     Raises:
@@ -201,7 +203,7 @@ def _hash_texts(pair: Pair) -> str:
     return digest("people/1", [pair.request, pair.text_a, pair.text_b])[:12]
 
 
-def _read_objects(file: Path, keys: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_objects(file: Path, keys: str) -> Iterator[tuple[int, Record]]:
     """Yield (line number, object) of JSON lines. `keys` names what an object should have.
 
     Raises:
@@ -213,6 +215,6 @@ def _read_objects(file: Path, keys: str) -> Iterator[tuple[int, dict[str, Any]]]
         raise SourceError(f"{file}: the file cannot be read ({error.strerror}). Check its path") from None
     for number, line in enumerate(lines, 1):
         try:
-            yield number, msgspec.json.decode(line, type=dict[str, Any])
+            yield number, msgspec.json.decode(line, type=Record)
         except msgspec.MsgspecError:
             raise SourceError(f"{file}, line {number}: expected an object with {keys}") from None

@@ -9,20 +9,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from toolscout import metrics
 from toolscout.checks.results import write_json
-from toolscout.dataset import Qrels
+from toolscout.dataset import NoTool, Qrels
 from toolscout.errors import ConfigError, OverBudget, Unavailable, UserError
 from toolscout.home.models.model_store import Model
 from toolscout.learn.fit import resolve_with_base
 from toolscout.recipes import registry
 from toolscout.search.pipeline import Stage
-from toolscout.types import Search
 from toolscout_lab import bench_pipelines
 from toolscout_lab.bench_jobs import (
     Job,
@@ -42,21 +40,20 @@ from toolscout_lab.bench_pipelines import (
     find_other_defaults,
 )
 from toolscout_lab.encoders.pair_cache import PairCache
-from toolscout_lab.machine import peak_mb, provenance, refuse_dirty, reset_peak
+from toolscout_lab.machine import Record, peak_mb, provenance, refuse_dirty, reset_peak
+from toolscout_lab.progress import Say, ignore
+from toolscout_lab.resources import CACHE_FOLDER, SEARCH_BATCH, search_all, time_searches
 from toolscout_lab.run_files import write_detect, write_run
+from toolscout_lab.statistics import detection, detection_ci
 
 __all__ = ["Job", "JobOutcome", "groups", "label_of", "load_dataset", "rehearse", "run", "shares_tools"]
-
-SEARCH_BATCH: Final = 256
-MAX_TIMED_QUERIES: Final = 200
-WARM_UP_QUERIES: Final = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class JobOutcome:
     """One finished job: its result, and whether an earlier run had written it already."""
 
-    result: dict[str, Any]
+    result: Record
     kept: bool = False
 
 
@@ -67,20 +64,18 @@ class _Scored:
     Attributes:
         ranking: query id → (tool id, score), best first.
         needs: query id → estimated probability that it needs a tool, where the recipe estimates it.
-        degraded: number of queries for which the language model of the recipe gave no answer.
+        problems: why the language model of the recipe gave no answer, for each query without one.
         search_seconds: wall time of the searches.
         fit_seconds: wall time of the fits and builds.
         models: the fitted models, one for each fold.
-        used_pair_cache: whether a search read the pair cache, which makes its speed meaningless.
     """
 
     ranking: dict[str, list[tuple[str, float]]] = dataclasses.field(default_factory=dict)
     needs: dict[str, float] = dataclasses.field(default_factory=dict)
-    degraded: int = 0
+    problems: list[str] = dataclasses.field(default_factory=list)
     search_seconds: float = 0.0
     fit_seconds: float = 0.0
     models: list[Model] = dataclasses.field(default_factory=list)
-    used_pair_cache: bool = False
 
 
 def run(
@@ -90,7 +85,7 @@ def run(
     force: bool = False,
     reuse_model: bool = False,
     allow_dirty: bool = False,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = ignore,
 ) -> JobOutcome:
     """Run one job and write its files.
 
@@ -114,31 +109,38 @@ def run(
     qrels = job.dataset.split(job.split)
     tools = load_tools(job.dataset, qrels)
     reset_peak()
-    scored = _Scored()
+    scored, used_pair_cache = _Scored(), False
     folds = make_folds(job.dataset, job.split, job.folds, tools)
-    pairs = PairCache(job.settings.home / "bench")
+    pairs = PairCache(job.settings.home / CACHE_FOLDER)
     for part in build_parts(job, tools, qrels, folds, pairs, resume or reuse_model, say):
         say(f"{job.dataset.name}: {job.label}: searching {len(part.queries):,} queries")
-        _score_part(job, part, pairs, scored)
+        reused = pairs.reused
+        _score_part(job, part, scored)
+        used_pair_cache = used_pair_cache or pairs.reused > reused
+        stage = part.stage
     _refuse_partial(job)
     write_run(job.run_path, job.label, scored.ranking)
     with pairs.pause():
-        latency = {} if part.stage.asks else _measure_latency(job, part.stage, list(qrels))
+        texts = [job.dataset.queries[query] for query in qrels]
+        latency = {} if stage.asks else metrics.percentiles([ms for _, ms in time_searches(stage, texts)])
     rankings = {query: [tool for tool, _ in hits] for query, hits in scored.ranking.items()}
     measured = figures(qrels, rankings, groups(job.dataset, job.split, tools, job.folds, job.train_on), job.seed)
     if job.no_tool is not None:
         say(f"{job.dataset.name}: {job.label}: judging {len(job.no_tool.test):,} queries that need no tool")
-        for name, values in _score_detection(job, part.stage, scored.needs).items():
+        for name, values in _score_detection(job, job.no_tool, stage, scored.needs).items():
             measured[name] |= values
+    speed_means_something = not stage.asks and not used_pair_cache
     result = {
         **job.identity(),
         "n_queries": len(qrels),
         "n_tools": len(tools),
         **measured,
-        **_describe_work(scored, asks=part.stage.asks),
+        **(describe_fits(scored.models) if scored.models else {}),
+        "fit_seconds": round(scored.fit_seconds, 3),
+        **({"degraded": len(scored.problems)} if stage.asks else {}),
         **_describe_llm(job),
         "latency_ms": latency,
-        "batch_qps": _queries_per_second(scored, len(qrels), asks=part.stage.asks),
+        "batch_qps": round(len(qrels) / scored.search_seconds, 1) if speed_means_something else None,
         "peak_rss_mb": round(peak_mb(), 1),
         "selected_on": "dev",
         "run_sha256": hashlib.sha256(job.run_path.read_bytes()).hexdigest(),
@@ -160,7 +162,7 @@ def rehearse(job: Job) -> None:
     bench_pipelines.rehearse(job, tools, qrels, make_folds(job.dataset, job.split, job.folds, tools))
 
 
-def _describe_llm(job: Job) -> dict[str, Any]:
+def _describe_llm(job: Job) -> Record:
     """Name the language model that was asked, and what all answers cost at first, also those from the cache.
 
     Jobs that share a language model count together.
@@ -170,7 +172,8 @@ def _describe_llm(job: Job) -> dict[str, Any]:
         return {}
     answered = opened.answered
     counts = {"calls": answered.calls, "tokens_in": answered.tokens_in, "tokens_out": answered.tokens_out}
-    return {"llm": {"model": opened.backend.model, **counts}}
+    troubles = {"repaired": opened.repaired, "skipped": dict(sorted(opened.skipped.items()))}
+    return {"llm": {"model": opened.backend.model, **counts, **troubles}}
 
 
 def _refuse_partial(job: Job) -> None:
@@ -187,23 +190,9 @@ def _refuse_partial(job: Job) -> None:
         )
 
 
-def _describe_work(scored: _Scored, *, asks: bool) -> dict[str, Any]:
-    """Describe the fits, their time, and for a pipeline that asks a language model how often it got no answer."""
-    return {
-        **(describe_fits(scored.models) if scored.models else {}),
-        "fit_seconds": round(scored.fit_seconds, 3),
-        **({"degraded": scored.degraded} if asks else {}),
-    }
-
-
-def _queries_per_second(scored: _Scored, n_queries: int, *, asks: bool) -> float | None:
-    """Return the speed in batches; None if it depends on a language model or on the pair cache."""
-    return None if asks or scored.used_pair_cache else round(n_queries / scored.search_seconds, 1)
-
-
 def figures(
     qrels: Qrels, ranking: Mapping[str, Sequence[str]], slice_labels: Mapping[str, Mapping[str, str]], seed: int
-) -> dict[str, Any]:
+) -> Record:
     """Return `metrics`, `ci95` and `slices` of a ranking, as a result file holds them.
 
     Args:
@@ -223,7 +212,7 @@ def figures(
 # --- before a job starts ----------------------------------------------------------------------------------------------
 
 
-def _is_current(job: Job, earlier: Mapping[str, Any], say: Callable[[str], None]) -> bool:
+def _is_current(job: Job, earlier: Record, say: Say) -> bool:
     """Return whether an earlier result of the job has its rankings and was fitted with the present defaults."""
     if not job.run_path.exists():
         return False
@@ -237,7 +226,7 @@ def _check_options(job: Job) -> None:
     """Refuse options that exclude each other.
 
     Raises:
-        ConfigError: naming them.
+        ConfigError: if there are such options.
     """
     if job.folds and job.no_tool:
         raise ConfigError("--no-tool and --folds cannot be used together. Leave one of them out.")
@@ -249,14 +238,14 @@ def _check_options(job: Job) -> None:
         raise ConfigError("--no-tool and need=0 cannot be used together: need=0 switches the estimate of the need off.")
 
 
-def _read_earlier_result(job: Job, force: bool) -> dict[str, Any] | None:
+def _read_earlier_result(job: Job, force: bool) -> Record | None:
     """Return the result of the same job that was written under its label; None if there is none.
 
     Raises:
         UserError: if the label holds a damaged file or the result of another job, unless `force`.
     """
     try:
-        earlier: dict[str, Any] = msgspec.json.decode(job.json_path.read_bytes())
+        earlier: Record = msgspec.json.decode(job.json_path.read_bytes())
     except FileNotFoundError:
         return None
     except msgspec.MsgspecError:
@@ -275,102 +264,67 @@ def _read_earlier_result(job: Job, force: bool) -> dict[str, Any] | None:
     )
 
 
-def _describe(changed: Mapping[str, tuple[Any, Any]]) -> str:
+def _describe(changed: Mapping[str, tuple[object, object]]) -> str:
     return ", ".join(f"{key} {before!r} (now {after!r})" for key, (before, after) in changed.items())
 
 
 # --- scoring ----------------------------------------------------------------------------------------------------------
 
 
-def _score_part(job: Job, part: JobPart, pairs: PairCache, scored: _Scored) -> None:
-    """Search the queries of one part, and add the outcome to `scored`."""
-    reused_before = pairs.reused
-    ranking, needs, degraded, seconds = _rank(job, part.stage, part.queries)
-    scored.degraded += degraded
-    scored.used_pair_cache = scored.used_pair_cache or pairs.reused > reused_before
-    scored.ranking |= ranking
-    scored.needs |= needs
-    scored.fit_seconds += part.seconds
-    scored.search_seconds += seconds
-    scored.models += [part.model] if part.model else []
-
-
-def _rank(
-    job: Job, stage: Stage, queries: Sequence[str]
-) -> tuple[dict[str, list[tuple[str, float]]], dict[str, float], int, float]:
-    """Search the queries in batches.
-
-    Returns:
-        Query id → hits; query id → need, where the recipe estimates it; number of queries for which the language model
-        of the recipe gave no answer; wall seconds.
+def _score_part(job: Job, part: JobPart, scored: _Scored) -> None:
+    """Search the queries of one part, and add the outcome to `scored`.
 
     Raises:
         Unavailable: if the language model answered no query of the first batch. The result would describe another
             recipe.
     """
-    texts = job.dataset.queries
-    ranking: dict[str, list[tuple[str, float]]] = {}
-    needs: dict[str, float] = {}
-    problems: list[str] = []
-    refined = False
+    scored.fit_seconds += part.seconds
+    scored.models += [part.model] if part.model else []
+    n_problems, refined = 0, False
     started = time.perf_counter()
-    for start in range(0, len(queries), SEARCH_BATCH):
-        batch = queries[start : start + SEARCH_BATCH]
-        searches = [Search(query=texts[query], k=RANKING_DEPTH) for query in batch]
-        for query, search in zip(batch, stage(searches), strict=True):
-            ranking[query] = [(strip_source(hit.id), hit.score) for hit in search.hits]
-            if search.need is not None:
-                needs[query] = search.need
-            if stage.asks and search.degraded:
-                problems.append(search.degraded)
-            refined = refined or bool(search.rewrites)
-        if problems and len(problems) == len(ranking) and not refined:
+    texts = {query: job.dataset.queries[query] for query in part.queries}
+    for number, (query, search) in enumerate(search_all(part.stage, texts, RANKING_DEPTH), 1):
+        scored.ranking[query] = [(strip_source(hit.id), hit.score) for hit in search.hits]
+        if search.need is not None:
+            scored.needs[query] = search.need
+        refined = refined or bool(search.rewrites)
+        if part.stage.asks and search.degraded:
+            scored.problems.append(search.degraded)
+            n_problems += 1
+        if n_problems == number and not refined and number in (SEARCH_BATCH, len(texts)):
             raise Unavailable(
-                f"None of the first {len(problems):,} queries got a language model's help. The last: {problems[-1]} "
+                f"None of the first {number:,} queries got a language model's help. The last: {search.degraded} "
                 "No result is written."
             )
-    return ranking, needs, len(problems), time.perf_counter() - started
+    scored.search_seconds += time.perf_counter() - started
 
 
-def _score_detection(job: Job, stage: Stage, needs: Mapping[str, float]) -> dict[str, Any]:
+def _score_detection(job: Job, no_tool: NoTool, stage: Stage, needs: Mapping[str, float]) -> Record:
     """Search the no-tool queries too, write the detect file, and score the estimated needs.
 
     Returns:
         `metrics`, `ci95` and `slices` of the decision whether a query needs a tool.
     """
-    assert job.no_tool is not None
     rows = [(query, 1, need) for query, need in needs.items()]
+    kinds = {prompt.id: prompt.kind for prompt in no_tool.test}
     needs_by_kind: dict[str, list[float]] = {}
-    for start in range(0, len(job.no_tool.test), SEARCH_BATCH):
-        batch = job.no_tool.test[start : start + SEARCH_BATCH]
-        for prompt, search in zip(batch, stage([Search(query=prompt.text, k=1) for prompt in batch]), strict=True):
-            assert search.need is not None
-            rows.append((prompt.id, 0, search.need))
-            needs_by_kind.setdefault(prompt.kind, []).append(search.need)
+    for query, search in search_all(stage, {prompt.id: prompt.text for prompt in no_tool.test}, 1):
+        assert search.need is not None
+        rows.append((query, 0, search.need))
+        needs_by_kind.setdefault(kinds[query], []).append(search.need)
     write_detect(job.detect_path, rows)
     labels, values = [label for _, label, _ in rows], [need for _, _, need in rows]
     tool_needs = list(needs.values())
-    slices = {}
-    for kind, kind_needs in sorted(needs_by_kind.items()):
-        kind_labels = [1] * len(tool_needs) + [0] * len(kind_needs)
-        slices[kind] = {"n": len(kind_needs), **metrics.detection(kind_labels, [*tool_needs, *kind_needs])}
     return {
-        "metrics": metrics.detection(labels, values),
-        "ci95": {name: list(pair) for name, pair in metrics.detection_ci(labels, values, seed=job.seed).items()},
-        "slices": {"no_tool_kind": slices},
+        "metrics": detection(labels, values),
+        "ci95": {name: list(pair) for name, pair in detection_ci(labels, values, seed=job.seed).items()},
+        "slices": {
+            "no_tool_kind": {
+                kind: {
+                    "n": len(values),
+                    **detection([1] * len(tool_needs) + [0] * len(values), [*tool_needs, *values]),
+                }
+                for kind, values in sorted(needs_by_kind.items())
+            }
+        },
     }
-
-
-def _measure_latency(job: Job, stage: Stage, queries: Sequence[str]) -> dict[str, float]:
-    """Return p50 and p95 in ms of one query at a time on one thread, after a warm-up."""
-    from threadpoolctl import threadpool_limits
-
-    step = max(1, len(queries) // MAX_TIMED_QUERIES)
-    texts = [job.dataset.queries[query] for query in queries[::step]][:MAX_TIMED_QUERIES]
-    times = []
-    with threadpool_limits(1):
-        for text in [*texts[:WARM_UP_QUERIES], *texts]:
-            started = time.perf_counter()
-            stage([Search(query=text, k=5)])
-            times.append((time.perf_counter() - started) * 1000)
-    return metrics.percentiles(times[min(WARM_UP_QUERIES, len(texts)) :])

@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from toolscout.dataset import Dataset, Fold, NoTool, Qrels, drop_leaks, in_dev, seen_labels
 from toolscout.errors import ConfigError, NotFound, UserError, name_nearest
@@ -20,6 +20,7 @@ from toolscout.settings import Settings
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool
 from toolscout_lab.llm import SharedLLM
+from toolscout_lab.machine import Record
 
 __all__ = [
     "TRANSFER_MEASURES",
@@ -68,7 +69,7 @@ class Job:
     train_on: Dataset | None = None
     held_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
     seed: int = 0
-    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    changes: Record = dataclasses.field(default_factory=dict)
     settings: Settings = dataclasses.field(default_factory=Settings)
     llm: SharedLLM | None = None
 
@@ -87,7 +88,7 @@ class Job:
         """The file of the estimated need of each query, written if no-tool queries are given."""
         return self.out / self.dataset.name / f"{self.label}.detect.gz"
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Record:
         """Return the values that are equal in two runs of the same job."""
         recipe, budget = registry.recipe(self.recipe), self.settings.prerequisites
         return {

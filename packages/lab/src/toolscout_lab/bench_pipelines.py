@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
 from toolscout.dataset import Fold, Qrels
 from toolscout.errors import ConfigError
 from toolscout.home.catalogue.store import Catalogue
-from toolscout.home.catalogue.vector_cache import VectorStore
 from toolscout.home.models import model_store
 from toolscout.home.models.model_store import Manifest, Model
 from toolscout.learn.fit import (
@@ -33,6 +32,8 @@ from toolscout.search.resources import BASE_FOLDER
 from toolscout.types import Tool
 from toolscout_lab.bench_jobs import Job, load_tools, shares_tools
 from toolscout_lab.encoders.pair_cache import PairCache
+from toolscout_lab.machine import Record
+from toolscout_lab.progress import Say, ignore
 from toolscout_lab.resources import Workspace
 
 __all__ = ["RANKING_DEPTH", "JobPart", "build_parts", "describe_fits", "find_other_defaults", "rehearse"]
@@ -63,11 +64,9 @@ def build_parts(
     folds: Sequence[Fold] | None,
     pairs: PairCache,
     resume: bool,
-    say: Callable[[str], None],
+    say: Say,
 ) -> Iterator[JobPart]:
-    """Build the pipelines of a job, one after the other.
-
-    A recipe that is not fitted has the same pipeline for every fold, so it is built once.
+    """Build the pipelines of a job, one after the other: one for each fold, if the recipe is fitted.
 
     Args:
         job: what to measure.
@@ -81,112 +80,86 @@ def build_parts(
     Raises:
         ConfigError: if the recipe cannot do what the job asks for.
     """
-    recipe = registry.recipe(job.recipe)
-    catalogue = Catalogue.of(tools)
-    workspace = _make_workspace(job, pairs, resume, say)
-    if _encodes_with_loaded(job, recipe):
-        workspace = dataclasses.replace(workspace, encoder=workspace.load_encoder())
+    recipe, catalogue = registry.recipe(job.recipe), Catalogue.of(tools)
+    workspace = _open_workspace(job, say, pairs=pairs, resume=resume)
+    if recipe.encodes and (recipe.is_fitted or (job.encoder and recipe.encoder)):
+        workspace = dataclasses.replace(workspace, encoder=workspace.load_encoder())  # all parts share it
     if {**recipe.settings, **job.changes}.get("hierarchy") == "oracle":
-        workspace = _reveal_gold(workspace, job, qrels)
+        gold = {job.dataset.queries[query]: [f"d/{tool}" for tool in tools] for query, tools in qrels.items()}
+        workspace = dataclasses.replace(workspace, gold=gold.__getitem__)
     if not recipe.is_fitted:
         workspace.say(f"indexing {len(tools):,} tools")
         started = time.perf_counter()
-        stage = registry.build(job.recipe, catalogue, workspace, settings=job.changes)
-        _check_abstains(job, stage)
-        yield JobPart(_finish_ranking(job, stage, catalogue), list(qrels), time.perf_counter() - started, None)
-    elif folds is None:
-        yield _fit_part(job, workspace, catalogue, list(qrels), None)
-    else:
-        for fold in folds:
-            yield _fit_part(job, workspace, catalogue, fold.test, fold.train)
+        stage = _finish(job, registry.build(job.recipe, catalogue, workspace, settings=job.changes), catalogue)
+        yield JobPart(stage, list(qrels), time.perf_counter() - started, None)
+        return
+    for scored, train in [(fold.test, fold.train) for fold in folds] if folds else [(list(qrels), None)]:
+        lesson = _make_lesson(job, catalogue, scored, train)
+        model = fit(on_shelf(plan_fit(job.recipe, lesson, workspace, job.settings.home, job.changes)))
+        stage = _finish(job, registry.build(job.recipe, catalogue, workspace, model=model.folder), catalogue)
+        yield JobPart(stage, scored, model.manifest.fit_seconds, model)
 
 
-def _make_workspace(job: Job, pairs: PairCache | None, resume: bool, say: Callable[[str], None]) -> Workspace:
-    """Make the workspace of a job; its lines of progress name the job."""
+def _open_workspace(job: Job, say: Say, **fields: object) -> Workspace:
+    """Open the workspace of a job; its lines of progress name the job."""
 
     def report(text: str) -> None:
         say(f"{job.dataset.name}: {job.label}: {text}")
 
-    return Workspace(
+    return Workspace.open(
         job.encoder or registry.recipe(job.recipe).encoder or job.settings.encoder,
         job.settings,
-        VectorStore(job.settings.home / "bench"),
-        pairs,
         progress=lambda done, total: report(f"embedding {done:,} of {total:,} tools"),
         say=report,
         seed=job.seed,
-        resume=resume,
         shared_llm=job.llm,
+        **fields,
     )
 
 
 def rehearse(job: Job, tools: Sequence[Tool], qrels: Qrels, folds: Sequence[Fold] | None) -> None:
     """Ask the language model of a job all that its fits and searches ask at most. Nothing is fitted or written.
 
-    Args:
-        job: what to measure; its language model is a rehearsal.
-        tools: the tools of the dataset.
-        qrels: the queries to score.
-        folds: see `build_parts`.
-
     Raises:
         UserError: if the job cannot be run.
     """
-    workspace = _make_workspace(job, None, False, lambda text: None)
-    catalogue, texts = Catalogue.of(tools), job.dataset.queries
+    workspace, catalogue, texts = _open_workspace(job, ignore), Catalogue.of(tools), job.dataset.queries
     if not registry.recipe(job.recipe).is_fitted:
         stage = registry.build(job.recipe, catalogue, workspace, settings=job.changes)
         rehearse_searches(stage, [texts[query] for query in qrels])
         return
-    parts = [(fold.test, fold.train) for fold in folds] if folds else [(list(qrels), None)]
-    for scored, train in parts:
+    for scored, train in [(fold.test, fold.train) for fold in folds] if folds else [(list(qrels), None)]:
         lesson = _make_lesson(job, catalogue, scored, train)
         rehearse_fit(job.recipe, lesson, workspace, job.changes, [texts[query] for query in scored])
 
 
-def _encodes_with_loaded(job: Job, recipe: registry.Recipe) -> bool:
-    """Return whether all parts share one loaded encoder: for fits, or if it replaces the recipe's own."""
-    return recipe.encodes and (recipe.is_fitted or bool(job.encoder and recipe.encoder))
+def _finish(job: Job, stage: Stage, catalogue: Catalogue) -> Stage:
+    """Return the pipeline with the cut at the depth of the ranking, and with what every search of a user adds.
 
+    A paper's method, which has no `when` because users do not choose it, is measured without prerequisites.
 
-def _reveal_gold(workspace: Workspace, job: Job, qrels: Qrels) -> Workspace:
-    """Tell the pipeline the gold tools of each query, for recipes that measure an upper bound."""
-    gold_by_text = {job.dataset.queries[query]: [f"d/{tool}" for tool in gold] for query, gold in qrels.items()}
-    return dataclasses.replace(workspace, gold=gold_by_text.__getitem__)
-
-
-def _fit_part(
-    job: Job,
-    workspace: Workspace,
-    catalogue: Catalogue,
-    scored: list[str],
-    train: list[str] | None,
-) -> JobPart:
-    """Fit, build and check one pipeline.
-
-    Args:
-        job: what to measure.
-        workspace: the workspace of the fit and the build.
-        catalogue: the tools of the dataset that is scored.
-        scored: ids of the queries to score. The fit sees neither them nor queries of the same text.
-        train: ids of the queries to learn from; None: the dataset's own train and dev.
+    Raises:
+        ConfigError: if the job needs abstention and the pipeline does not abstain.
     """
-    lesson = _make_lesson(job, catalogue, scored, train)
-    model = fit(on_shelf(plan_fit(job.recipe, lesson, workspace, job.settings.home, job.changes)))
-    stage = registry.build(job.recipe, catalogue, workspace, model=model.folder)
-    _check_abstains(job, stage)
-    return JobPart(_finish_ranking(job, stage, catalogue), scored, model.manifest.fit_seconds, model)
-
-
-def _finish_ranking(job: Job, stage: Stage, catalogue: Catalogue) -> Stage:
-    """Add prerequisites, which every search of the product brings, and the cut. A paper's method stays as it is."""
+    if job.no_tool is not None and "need" not in stage.writes:
+        raise ConfigError(
+            f"--no-tool: {job.recipe} does not estimate whether a query needs a tool. Use a recipe that does, such as "
+            "masstool."
+        )
     if registry.recipe(job.recipe).when:
         stage = stage >> bring_prerequisites(catalogue, job.settings)
     return stage >> Cut(RANKING_DEPTH)
 
 
 def _make_lesson(job: Job, catalogue: Catalogue, scored: list[str], train: list[str] | None) -> Lesson:
-    """Make the lesson of a fit; the arguments are those of `_fit_part`."""
+    """Make the lesson of a fit.
+
+    Args:
+        job: what to measure.
+        catalogue: the tools of the dataset that is scored.
+        scored: ids of the queries to score. The fit sees neither them nor queries of the same text.
+        train: ids of the queries to learn from; None: the dataset's own train and dev.
+    """
     source = job.train_on or job.dataset
     source_tools = load_tools(source, {}) if job.train_on else catalogue.tools()
     if job.train_on and not registry.recipe(job.recipe).method.transfers and not shares_tools(source, job.dataset):
@@ -201,15 +174,7 @@ def _make_lesson(job: Job, catalogue: Catalogue, scored: list[str], train: list[
     return dataclasses.replace(make_lesson(source, source_tools, held_out, train), no_tool=job.no_tool)
 
 
-def _check_abstains(job: Job, stage: Stage) -> None:
-    if job.no_tool is not None and "need" not in stage.writes:
-        raise ConfigError(
-            f"--no-tool: {job.recipe} does not estimate whether a query needs a tool. Use a recipe that does, such as "
-            "masstool."
-        )
-
-
-def describe_fits(fits: Sequence[Model]) -> dict[str, Any]:
+def describe_fits(fits: Sequence[Model]) -> Record:
     """Describe the models of a result, one for each fold.
 
     Returns:
@@ -234,9 +199,7 @@ def describe_fits(fits: Sequence[Model]) -> dict[str, Any]:
     }
 
 
-def find_other_defaults(
-    recipe: str, changes: Mapping[str, Any], result: Mapping[str, Any]
-) -> dict[str, tuple[Any, Any]]:
+def find_other_defaults(recipe: str, changes: Record, result: Record) -> dict[str, tuple[object, object]]:
     """Find settings of a result's fits that the same job would set differently now.
 
     Old results do not record `base`, so changed defaults of the fits below are not found in them.
@@ -257,7 +220,7 @@ def find_other_defaults(
     return {name: (recorded[name], value) for name, value in fixed.items() if recorded.get(name, value) != value}
 
 
-def _flatten_settings(fitted: Mapping[str, Any]) -> dict[str, Any]:
+def _flatten_settings(fitted: Record) -> Record:
     """Return setting → value; names of the fits below begin with `base.`, as in `resolve_with_base`."""
     values = {name: setting["value"] for name, setting in fitted["settings"].items()}
     if fitted.get("base"):
@@ -265,11 +228,11 @@ def _flatten_settings(fitted: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _describe_settings(manifest: Manifest) -> dict[str, Any]:
+def _describe_settings(manifest: Manifest) -> Record:
     return {name: {"value": setting.value, "origin": setting.origin} for name, setting in manifest.settings.items()}
 
 
-def _describe_base(model: Model) -> dict[str, Any]:
+def _describe_base(model: Model) -> Record:
     """Return the entry `base` for the model inside a model's folder; nothing if there is none."""
     folder = model.folder / BASE_FOLDER
     if not (folder / model_store.MANIFEST).is_file():

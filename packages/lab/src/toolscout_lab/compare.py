@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -16,7 +16,9 @@ from toolscout.dataset import Dataset
 from toolscout.errors import NotFound, UserError
 from toolscout.sources.folder import read_tools
 from toolscout_lab.bench_jobs import groups, load_dataset
+from toolscout_lab.machine import Record
 from toolscout_lab.run_files import read_run
+from toolscout_lab.statistics import holm
 
 __all__ = ["TESTED_MEASURES", "compare", "load_checked"]
 
@@ -24,7 +26,7 @@ TESTED_MEASURES: Final = ("recall@5", "ndcg@5", "comp@5", "mrr")
 TOLERANCE: Final = 1e-9
 
 
-def load_checked(out: Path, dataset: Dataset, label: str) -> tuple[dict[str, Any], metrics.PerQuery]:
+def load_checked(out: Path, dataset: Dataset, label: str) -> tuple[Record, metrics.PerQuery]:
     """Load a result and its per-query values, which are recomputed from the run file and checked against it.
 
     Raises:
@@ -33,7 +35,7 @@ def load_checked(out: Path, dataset: Dataset, label: str) -> tuple[dict[str, Any
     """
     folder = out / dataset.name
     try:
-        result: dict[str, Any] = msgspec.json.decode((folder / f"{label}.json").read_bytes())
+        result: Record = msgspec.json.decode((folder / f"{label}.json").read_bytes())
         if not (folder / f"{label}.run.gz").exists():
             raise NotFound(
                 f"{folder / label}.run.gz: {label} has a summary but no rankings here. Make them with  "
@@ -66,7 +68,7 @@ def load_checked(out: Path, dataset: Dataset, label: str) -> tuple[dict[str, Any
 
 def compare(
     out: Path, dataset: Dataset, label_a: str, label_b: str, *, seed: int = 0, measures: Sequence[str] = TESTED_MEASURES
-) -> dict[str, Any]:
+) -> Record:
     """Compare `label_a` with `label_b`, measure by measure.
 
     Args:
@@ -94,7 +96,7 @@ def compare(
             f"{label_b} on {result_b['split']}"
         )
     table = _load_slices(dataset, result_a)
-    tests: dict[str, dict[str, Any]] = {}
+    tests: dict[str, Record] = {}
     for name in measures:
         test = metrics.paired_test(a.values[name], b.values[name], seed)
         tests[name] = {
@@ -107,7 +109,7 @@ def compare(
             "ties": test.ties,
             "losses": test.losses,
         }
-    for name, corrected in zip(measures, metrics.holm([tests[name]["p"] for name in measures]), strict=True):
+    for name, corrected in zip(measures, holm([tests[name]["p"] for name in measures]), strict=True):
         tests[name]["p_holm"] = corrected
     return {
         "dataset": dataset.name,
@@ -121,7 +123,7 @@ def compare(
     }
 
 
-def _load_slices(dataset: Dataset, result: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def _load_slices(dataset: Dataset, result: Record) -> dict[str, dict[str, str]]:
     """Return the slices of a result. If it was trained on a dataset that is not here, they omit what training saw."""
     settings, split = result["settings"], result["split"]
     source = None
@@ -136,9 +138,9 @@ def _load_slices(dataset: Dataset, result: Mapping[str, Any]) -> dict[str, dict[
 
 def _test_by_parents(
     labels: Mapping[str, str], a: metrics.PerQuery, b: metrics.PerQuery, seed: int, measures: Sequence[str]
-) -> dict[str, Any]:
+) -> Record:
     """Run paired tests by what training saw of the parents of the gold tools: all, some, none."""
-    by_label: dict[str, Any] = {}
+    by_label: Record = {}
     for value in sorted(set(labels.values())):
         rows = np.array([labels[query] == value for query in a.ids])
         by_label[value] = {"n": int(rows.sum())}
@@ -148,7 +150,7 @@ def _test_by_parents(
     return by_label
 
 
-def _subtract_slices(a: Mapping[str, Any], b: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def _subtract_slices(a: Record, b: Record, names: Sequence[str]) -> Record:
     """Return the differences in the slices of both results."""
     return {
         name: {

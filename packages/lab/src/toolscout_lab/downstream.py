@@ -13,8 +13,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from toolscout.metrics import bootstrap_ci
 from toolscout.search.pipeline import Stage
 from toolscout.types import Search, Tool
 from toolscout_lab.llm import LLM, Message, ToolCall, card, prompt, quote
+from toolscout_lab.progress import Progress, Say, ignore
 from toolscout_lab.runners import MAX_RESULT_CHARS, TYPICAL_RESULT, Runner
 from toolscout_lab.synth import chance
 
@@ -40,11 +41,12 @@ __all__ = [
 ]
 
 MAX_TURNS: Final = 8
+UNANSWERED: Final = ("refused", "late")  # why the endpoint gave no answer; see `Episode`
 CONDITION_KINDS: Final = ("retrieved", "all", "none", "gold", "missing", "wrong")
 
 
 class AgentTask(msgspec.Struct, frozen=True):
-    """A request and the tools that it needs."""
+    """A request (`query`), its id in the dataset, and the ids of the `gold` tools, in the order of the dataset."""
 
     id: str
     query: str
@@ -52,7 +54,13 @@ class AgentTask(msgspec.Struct, frozen=True):
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """The tools of an agent: one of `CONDITION_KINDS`, how many are missing or wrong, and whether they are shuffled."""
+    """The tools of an agent.
+
+    Attributes:
+        kind: one of `CONDITION_KINDS`.
+        count: how many tools are missing or wrong; 0 for other kinds.
+        shuffled: whether the tools are in random order.
+    """
 
     kind: str
     count: int = 0
@@ -78,7 +86,7 @@ def condition(text: str) -> Condition:
 
 
 class AgentCall(msgspec.Struct, frozen=True):
-    """One call: tool id (empty: no such function), arguments as written, the result, whether the call succeeded."""
+    """One call: `tool` id (empty: no such function), arguments as written, the result, `ok`: whether it succeeded."""
 
     tool: str
     arguments: str
@@ -92,14 +100,16 @@ class Episode(msgspec.Struct, frozen=True):
     Attributes:
         task: id of the request; the key in JSON is `id`.
         request: what the agent was asked.
-        solved: the examiner's verdict; None: it gave none or was not asked, or the endpoint refused the request.
+        given: ids of the tools that the agent saw.
+        steps: its calls, in order.
+        solved: the examiner's verdict; None: it gave none or was not asked, or the endpoint gave no answer.
         recall: share of the gold tools that were called.
         precision: share of the called tools that are gold.
         exact: whether the called tools are exactly the gold tools.
         order: share of the pairs of gold tools that were called in the dataset's order; None: no two were called. It
             is meaningful if that order is one of calls, as `synth toolbank` writes it.
         stopped: `answer`, or why there is none: `turns`; `refused` if the endpoint refused the request, for example
-            because it has too many tools.
+            because it has too many tools; `late` if it did not answer in time.
         tokens: of the agent's own requests and replies, cached or not.
         dollars: what these tokens cost when they were paid for.
         lab_tokens: the same for simulation and examination; `lab_dollars` too.
@@ -123,6 +133,14 @@ class Episode(msgspec.Struct, frozen=True):
     lab_tokens: int
     lab_dollars: float
 
+    @property
+    def success(self) -> bool | None:
+        """Whether the request was solved by calling a tool; None: there is no verdict.
+
+        An answer without any call shows nothing about the tools, and examiners often believe it.
+        """
+        return None if self.solved is None else self.solved and any(step.tool for step in self.steps)
+
 
 class Simulated(msgspec.Struct):
     """A simulated result of a tool."""
@@ -131,43 +149,10 @@ class Simulated(msgspec.Struct):
 
 
 class Grade(msgspec.Struct):
-    """The examiner's verdict."""
+    """The examiner's verdict on an answer: whether it solved the request, and why."""
 
     solved: bool
     reason: str
-
-
-@dataclasses.dataclass
-class _FunctionMenu:
-    """The tools of an agent, by function names that endpoints accept."""
-
-    tools: dict[str, Tool]
-
-    @classmethod
-    def of(cls, tools: Sequence[Tool]) -> _FunctionMenu:
-        tools_by_name: dict[str, Tool] = {}
-        for tool in tools:
-            base = re.sub(r"[^A-Za-z0-9_-]+", "_", tool.name).strip("_")[:56] or "tool"
-            name, number = base, 1
-            while name in tools_by_name:
-                number += 1
-                name = f"{base}_{number}"
-            tools_by_name[name] = tool
-        return cls(tools_by_name)
-
-    def schemas(self) -> list[dict[str, Any]]:
-        """Return the tools as the endpoint's list of functions."""
-        return [
-            {
-                "type": "function",
-                "function": {
-                    "name": name,
-                    "description": str(card(tool)["description"]),
-                    "parameters": tool.parameters or {"type": "object", "properties": {}},
-                },
-            }
-            for name, tool in self.tools.items()
-        ]
 
 
 def select_tools(
@@ -201,6 +186,15 @@ def select_tools(
     return [tools_by_id[id] for id in ids]
 
 
+class AgentRun(NamedTuple):
+    """The calls of an agent, its answer, why it stopped, and after how many turns."""
+
+    steps: tuple[AgentCall, ...]
+    answer: str
+    stopped: str
+    turns: int
+
+
 def act(
     llm: LLM,
     query: str,
@@ -209,7 +203,7 @@ def act(
     *,
     turns: int = MAX_TURNS,
     simulator: LLM | None = None,
-) -> _AgentRun:
+) -> AgentRun:
     """Let an agent fulfil a request with these tools.
 
     Args:
@@ -223,49 +217,54 @@ def act(
     Raises:
         OverBudget, Unavailable: replies so far stay in the cache.
     """
-    menu, first = _FunctionMenu.of(tools), prompt("agent", request=query)
-    messages: list[Message] = [{"role": "system", "content": first.system}, {"role": "user", "content": query}]
-    schemas, steps = menu.schemas(), list[AgentCall]()
+    menu, steps = _name_functions(tools), list[AgentCall]()
+    messages: list[Message] = [
+        {"role": "system", "content": prompt("agent", request=query).system},
+        {"role": "user", "content": query},
+    ]
+    schemas = [
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": str(card(tool)["description"]),
+                "parameters": tool.parameters or {"type": "object", "properties": {}},
+            },
+        }
+        for name, tool in menu.items()
+    ]
     for turn in range(1, turns + 1):
         try:
             reply = llm.chat(messages, tools=schemas)
-        except BadReply:
-            return _AgentRun(tuple(steps), "", "refused", turn)
+        except BadReply as error:
+            return AgentRun(tuple(steps), "", "late" if error.reason == "late" else "refused", turn)
         if not reply.calls:
-            return _AgentRun(tuple(steps), reply.text, "answer", turn)
-        messages.append(_make_assistant_message(reply.text, reply.calls))
-        for call in reply.calls:
-            step = _answer_call(simulator or llm, menu, call, runners)
-            steps.append(step)
-            content = quote("result", step.result)
-            messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
-    return _AgentRun(tuple(steps), "", "turns", turns)
-
-
-@dataclasses.dataclass(frozen=True)
-class _AgentRun:
-    """The calls of an agent, its answer, why it stopped, and after how many turns."""
-
-    steps: tuple[AgentCall, ...]
-    answer: str
-    stopped: str
-    turns: int
-
-
-def _make_assistant_message(text: str, calls: Sequence[ToolCall]) -> Message:
-    return {
-        "role": "assistant",
-        "content": text or None,
-        "tool_calls": [
+            return AgentRun(tuple(steps), reply.text, "answer", turn)
+        calls = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in calls
-        ],
-    }
+            for call in reply.calls
+        ]
+        messages.append({"role": "assistant", "content": reply.text or None, "tool_calls": calls})
+        for call in reply.calls:
+            steps.append(_answer_call(simulator or llm, menu, call, runners))
+            result = quote("result", steps[-1].result)
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+    return AgentRun(tuple(steps), "", "turns", turns)
 
 
-def _answer_call(llm: LLM, menu: _FunctionMenu, call: ToolCall, runners: Sequence[Runner]) -> AgentCall:
+def _name_functions(tools: Sequence[Tool]) -> dict[str, Tool]:
+    """Map function names that endpoints accept to the tools of an agent."""
+    menu: dict[str, Tool] = {}
+    for tool in tools:
+        base = re.sub(r"[^A-Za-z0-9_-]+", "_", tool.name).strip("_")[:56] or "tool"
+        names = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(2)))
+        menu[next(name for name in names if name not in menu)] = tool
+    return menu
+
+
+def _answer_call(llm: LLM, menu: Mapping[str, Tool], call: ToolCall, runners: Sequence[Runner]) -> AgentCall:
     """Run a call for real if a runner takes its tool; else let the model simulate its result."""
-    tool = menu.tools.get(call.name)
+    tool = menu.get(call.name)
     if tool is None:
         return AgentCall("", call.arguments, f"there is no function {call.name!r}", False)
     try:
@@ -314,16 +313,18 @@ def measure(
     conditions: Sequence[Condition],
     protocol: AgentProtocol = AgentProtocol(),
     *,
-    say: Callable[[str], None] = lambda text: None,
+    judge: LLM | None = None,
+    say: Say = ignore,
 ) -> list[Episode]:
     """Run every task under every condition.
 
     Args:
-        llm: agent, simulator and examiner.
+        llm: the agent.
         tasks: requests with their gold tools.
         tools: all tools.
         conditions: which tools the agent is given.
         protocol: how episodes are run.
+        judge: simulates tools and examines answers; by default the agent's model.
         say: called with progress messages.
 
     Raises:
@@ -335,23 +336,19 @@ def measure(
     ranked: dict[str, tuple[str, ...]] = {}
     if protocol.stage:
         searches = protocol.stage([Search(query=task.query, k=protocol.k) for task in tasks])
-        ranked = {task.id: tuple(search.ids[: protocol.k]) for task, search in zip(tasks, searches, strict=False)}
+        ranked = {task.id: tuple(search.ids[: protocol.k]) for task, search in zip(tasks, searches, strict=True)}
 
-    def run_episode(item: tuple[AgentTask, Condition]) -> Episode:
-        task, condition = item
+    def run_episode(item: tuple[Condition, AgentTask]) -> Episode:
+        condition, task = item
         selected = select_tools(task, condition, tools_by_id, ranked.get(task.id, ()), protocol.seed)
-        return _run_episode(llm, task, condition, selected, protocol)
+        return _run_episode(llm, judge or llm, task, condition, selected, protocol)
 
-    episodes = []
-    work = [(task, condition) for condition in conditions for task in tasks]
-    for number, episode in enumerate(llm.map(run_episode, work), 1):
-        episodes.append(episode)
-        if number % 20 == 0:
-            say(f"{number:,} of {len(work):,} episodes")
-    return episodes
+    work = list(itertools.product(conditions, tasks))
+    return list(Progress(say, "episodes", len(work)).count(llm.map(run_episode, work)))
 
 
 def _check_measurable(tools: Sequence[Tool], conditions: Sequence[Condition], protocol: AgentProtocol) -> None:
+    """Refuse conditions that need a recipe that is not there, and runners that can run no tool."""
     if protocol.stage is None and any(condition.kind == "retrieved" for condition in conditions):
         raise ConfigError("The condition `retrieved` needs a recipe that retrieves the tools. Give --recipe.")
     for runner in protocol.runners:
@@ -362,10 +359,10 @@ def _check_measurable(tools: Sequence[Tool], conditions: Sequence[Condition], pr
 
 
 def _run_episode(
-    llm: LLM, task: AgentTask, condition: Condition, tools: Sequence[Tool], protocol: AgentProtocol
+    llm: LLM, judge: LLM, task: AgentTask, condition: Condition, tools: Sequence[Tool], protocol: AgentProtocol
 ) -> Episode:
     """Let the agent fulfil the request with these tools, and grade the run. Agent and laboratory pay separately."""
-    agent, lab = llm.limit_tokens(None), llm.limit_tokens(None)
+    agent, lab = llm.limit_tokens(None), judge.limit_tokens(None)
     run = act(agent, task.query, tools, protocol.runners, turns=protocol.turns, simulator=lab)
     solved = _grade_run(lab, task, run) if protocol.examine else None
     called, gold = {step.tool for step in run.steps if step.tool}, set(task.gold)
@@ -398,10 +395,10 @@ def _score_order(called: Sequence[str], gold: Sequence[str]) -> float | None:
     return sum(earlier < later for earlier, later in pairs) / len(pairs) if pairs else None
 
 
-def _grade_run(llm: LLM, task: AgentTask, run: _AgentRun) -> bool | None:
-    """Return whether the run fulfilled the request; None if it was refused, or the examiner gave no verdict."""
+def _grade_run(llm: LLM, task: AgentTask, run: AgentRun) -> bool | None:
+    """Return whether the run fulfilled the request; None if the endpoint gave no answer, or the examiner no verdict."""
     if run.stopped != "answer":
-        return None if run.stopped == "refused" else False
+        return None if run.stopped in UNANSWERED else False
     calls = [{"function": step.tool, "arguments": step.arguments, "result": step.result} for step in run.steps]
     try:
         return llm.ask(
@@ -413,75 +410,60 @@ def _grade_run(llm: LLM, task: AgentTask, run: _AgentRun) -> bool | None:
         return None
 
 
-def summary(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
+def summary(episodes: Sequence[Episode]) -> list[dict[str, object]]:
     """Summarise episodes by condition.
 
     Returns:
-        For each condition: success (share of examined episodes) with its 95 % interval; pass (an answer was given);
-        recall, precision, exactness and order of the calls; wins and losses against the first condition, where both
-        were examined; and the cost of the agent, and of simulation and examination (`lab_`).
+        For each condition: success (share of the examined episodes that were solved with a call of a tool) with its
+        95 % interval; solved_without_call (number of solved episodes without any call, which do not count as success);
+        pass (an answer was given); recall, precision, exactness and order of the calls; wins and losses against the
+        first condition, where both were examined; and the cost of the agent, and of simulation and examination
+        (`lab_`).
     """
     groups: dict[str, list[Episode]] = {}
     for episode in episodes:
         groups.setdefault(episode.condition, []).append(episode)
-    baseline = {episode.task: episode.solved for episode in next(iter(groups.values()), [])}
-    return [
-        {
-            "condition": name,
-            "n": len(group),
-            **_summarise_success(group, baseline),
-            **_summarise_calls(group),
-            **_summarise_cost(group),
-        }
-        for name, group in groups.items()
-    ]
+    baseline = {episode.task: episode.success for episode in next(iter(groups.values()), [])}
+    return [{"condition": name, "n": len(group), **_summarise(group, baseline)} for name, group in groups.items()]
 
 
-def _summarise_success(group: Sequence[Episode], baseline: Mapping[str, bool | None]) -> dict[str, Any]:
-    pairs = [(episode.solved, baseline.get(episode.task)) for episode in group]
+def _summarise(group: Sequence[Episode], baseline: Mapping[str, bool | None]) -> dict[str, object]:
+    """Summarise the episodes of one condition, and compare their successes with those of the baseline."""
+    pairs = [(episode.success, baseline.get(episode.task)) for episode in group]
+    orders = [episode.order for episode in group if episode.order is not None]
+    means: dict[str, Sequence[float]] = {
+        "call_recall": [episode.recall for episode in group],
+        "call_precision": [episode.precision for episode in group],
+        "call_exact": [episode.exact for episode in group],
+        "call_order": orders,
+        "failed_calls": [sum(not step.ok for step in episode.steps) for episode in group],
+        "turns": [episode.turns for episode in group],
+        "tools_given": [len(episode.given) for episode in group],
+        "tokens": [episode.tokens for episode in group],
+        "lab_tokens": [episode.lab_tokens for episode in group],
+    }
     return {
-        "refused": sum(episode.stopped == "refused" for episode in group),
+        **{stopped: sum(episode.stopped == stopped for episode in group) for stopped in UNANSWERED},
         "ungraded": sum(episode.solved is None for episode in group),
-        **_estimate_success([episode.solved for episode in group if episode.solved is not None]),
-        "pass": _mean(episode.stopped == "answer" for episode in group),
+        **_estimate_success([episode.success for episode in group if episode.success is not None]),
+        "solved_without_call": sum(bool(episode.solved) and not episode.success for episode in group),
+        "pass": _mean([episode.stopped == "answer" for episode in group]),
         "wins": pairs.count((True, False)),
         "losses": pairs.count((False, True)),
-    }
-
-
-def _estimate_success(verdicts: Sequence[bool]) -> dict[str, Any]:
-    """Return the share of solved episodes with its 95 % interval; None without verdicts."""
-    if not verdicts:
-        return {"success": None, "success_ci95": None}
-    solved = np.array(verdicts, dtype=float)
-    [(low, high)] = bootstrap_ci(solved[None, :], 0)
-    return {
-        "success": round(float(solved.mean()), 4),
-        "success_ci95": [round(float(low), 4), round(float(high), 4)],
-    }
-
-
-def _summarise_calls(group: Sequence[Episode]) -> dict[str, Any]:
-    orders = [episode.order for episode in group if episode.order is not None]
-    return {
-        "call_recall": _mean(episode.recall for episode in group),
-        "call_precision": _mean(episode.precision for episode in group),
-        "call_exact": _mean(episode.exact for episode in group),
-        "call_order": _mean(orders) if orders else None,
-        "failed_calls": _mean(sum(not step.ok for step in episode.steps) for episode in group),
-    }
-
-
-def _summarise_cost(group: Sequence[Episode]) -> dict[str, Any]:
-    return {
-        "turns": _mean(episode.turns for episode in group),
-        "tools_given": _mean(len(episode.given) for episode in group),
-        "tokens": _mean(episode.tokens for episode in group),
+        **{name: _mean(values) if values else None for name, values in means.items()},
         "dollars": round(sum(episode.dollars for episode in group), 6),
-        "lab_tokens": _mean(episode.lab_tokens for episode in group),
         "lab_dollars": round(sum(episode.lab_dollars for episode in group), 6),
     }
 
 
-def _mean(values: Any) -> float:
-    return round(float(np.mean([float(value) for value in values])), 4)
+def _estimate_success(verdicts: Sequence[bool]) -> dict[str, object]:
+    """Return the share of successful episodes with its 95 % interval; None without verdicts."""
+    if not verdicts:
+        return {"success": None, "success_ci95": None}
+    solved = np.array(verdicts, dtype=float)
+    [(low, high)] = bootstrap_ci(solved[None, :], 0)
+    return {"success": _mean(verdicts), "success_ci95": [round(float(low), 4), round(float(high), 4)]}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return round(float(np.mean(np.array(values, dtype=float))), 4)

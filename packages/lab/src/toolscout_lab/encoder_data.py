@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -29,19 +30,26 @@ from toolscout.encoders import split_identifiers
 from toolscout.errors import ConfigError
 from toolscout.indexes.bm25 import BM25
 from toolscout.learn.synthetic_queries import generate_queries
+from toolscout.rankers import Amount, Count, NonNegative, Positive, Share
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool, digest, render
 from toolscout_lab.bench_jobs import load_dataset, load_tools, strip_source
+from toolscout_lab.machine import Record
 from toolscout_lab.synth.filters import NearDuplicates, normalise
 
 __all__ = [
     "LICENSED_SETS",
+    "REQUEST_SHARES",
     "TEST_SETS",
     "DataPlan",
+    "EncoderOptions",
+    "RequestOptions",
     "TrainingExample",
     "TrainingSet",
     "build_training_set",
     "find_opposites",
+    "mistype",
+    "word_tool",
 ]
 
 ENCODER_DATA_FORMAT: Final = "encoder-data/1"
@@ -49,6 +57,18 @@ UNLICENSED_SETS: Final = ("toollens", "tooldet")  # their licences do not allow 
 LICENSED_SETS: Final = tuple(name for name in TRAINED if name not in UNLICENSED_SETS)
 TEST_SETS: Final = (*TRAINED, *UNTRAINED, "multilingual_golden")
 TOOL_CORPUS: Final = "tool_corpora/toucan"
+#: What people say, and the tools that serve it, by source: requests of it in a step of 96 (see `training.requests`).
+REQUEST_SHARES: Final = {
+    "requests_sgd": 16,
+    "requests_clinc": 18,
+    "requests_hwu": 16,
+    "requests_snips": 2,
+    "requests_hass": 6,
+    "requests_tldr": 16,
+    "requests_aws": 8,
+    TOOL_CORPUS: 14,
+}
+MIN_MISTYPED_CHARS: Final = 4  # of a word that gets a typing error
 BM25_NEGATIVES_DEPTH: Final = 20
 MAX_SIBLINGS: Final = 40  # of one tool that are compared further
 MIN_TELLING_CHARS: Final = 20  # shorter descriptions are alike by chance
@@ -69,6 +89,71 @@ _VERB_PAIRS: Final = """
 """
 VERB_PAIRS: Final = tuple(tuple(pair.split("/")) for pair in _VERB_PAIRS.split())
 JOINTS: Final = ("{}. Then {}", "{}, and after that {}", "{}. Also, {}", "{} and {}", "First {}. Next, {}")
+
+
+class EncoderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the training of an encoder.
+
+    Attributes:
+        steps: training steps on all datasets with requests, shared out by the number of tools that their examples use.
+        corpus_steps: training steps on each dataset of tools without requests.
+        queries: examples (a request and its tools) in one step.
+        columns: tools that the requests of one step are compared with; random tools fill the list up.
+        rivals: how many tools that rank high but are wrong each example adds to the list.
+        temperature: the cosines are divided by this before the softmax.
+        hold: tokens of which PyTorch keeps the graph at once; larger batches use cached gradients. 0: no limit.
+        rate: highest learning rate.
+        kept: share of the trained weights in the result; the rest is the encoder as it was.
+        query_length, tool_length: maximum tokens of a text in training.
+        dropout, precision, threads: as in `rankers.shared.tuning.Tuning`.
+    """
+
+    steps: NonNegative = 8
+    corpus_steps: NonNegative = 2
+    queries: Count = 384
+    columns: Count = 1_000
+    rivals: NonNegative = 2
+    temperature: Positive = 0.05
+    hold: NonNegative = 32_768
+    rate: Positive = 2e-4
+    kept: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.4
+    query_length: Count = 48
+    tool_length: Count = 48
+    dropout: Share = 0.1
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    threads: NonNegative = 0
+
+
+class RequestOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the training of an encoder on the requests of `REQUEST_SHARES`; see `training.requests.Requests`.
+
+    Attributes:
+        steps: training steps.
+        max_tools: tools of a source that are in the list.
+        tools: gold tools of a step that are encoded with gradients.
+        tool_weight: weight of the loss over these.
+        near: cosine with a gold tool, before the training, from which a tool is no negative.
+        mistyped: share of the requests that get a typing error.
+        temperature, hold, rate, kept: as in `EncoderOptions`.
+        query_length, tool_length: maximum tokens of a text in training.
+        dropout, precision, threads: as in `rankers.shared.tuning.Tuning`.
+    """
+
+    steps: NonNegative = 60
+    max_tools: Count = 1_500
+    tools: NonNegative = 32
+    tool_weight: Amount = 0.5
+    near: Share = 0.7
+    mistyped: Share = 0.08
+    temperature: Positive = 0.04
+    hold: NonNegative = 32_768
+    rate: Positive = 4e-5
+    kept: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.6
+    query_length: Count = 40
+    tool_length: Count = 24
+    dropout: Share = 0.1
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    threads: NonNegative = 0
 
 
 class TrainingExample(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +215,7 @@ class TrainingSet:
 
     examples: list[TrainingExample]
     tools: dict[str, list[Tool]]
-    report: dict[str, Any]
+    report: Record
 
     def write(self, folder: Path) -> None:
         """Write `examples.jsonl`, `tools.jsonl` and `report.json` into a folder, which is created."""
@@ -155,7 +240,7 @@ def build_training_set(plan: DataPlan) -> TrainingSet:
     held_out = _HeldOut.load(plan)
     examples: list[TrainingExample] = []
     tools: dict[str, list[Tool]] = {}
-    reports: dict[str, Any] = {}
+    reports: Record = {}
     for name in plan.sets:
         if name not in plan.leave_out:
             reports[name], tools[name], made = _read_set(plan, name, held_out)
@@ -178,6 +263,7 @@ def build_training_set(plan: DataPlan) -> TrainingSet:
 
 
 def _check_plan(plan: DataPlan) -> None:
+    """Refuse data sets whose licence forbids training, and unknown ones to leave out."""
     refused = [name for name in plan.sets if name.rpartition("/")[2] in UNLICENSED_SETS]
     if refused:
         raise ConfigError(f"{refused[0]} may not be trained on, because of its licence. Leave it out of the sets.")
@@ -205,6 +291,7 @@ class _HeldOut:
 
     @classmethod
     def load(cls, plan: DataPlan) -> _HeldOut:
+        """Read the requests and the tools of the test sets. A set that is not there is named in the report."""
         requests, tools, missing = NearDuplicates(), [], []
         tools_left_out: list[Tool] = []
         for name in plan.test_sets:
@@ -229,9 +316,7 @@ class _HeldOut:
 # --- datasets ---------------------------------------------------------------------------------------------------------
 
 
-def _read_set(
-    plan: DataPlan, name: str, held_out: _HeldOut
-) -> tuple[dict[str, Any], list[Tool], list[TrainingExample]]:
+def _read_set(plan: DataPlan, name: str, held_out: _HeldOut) -> tuple[Record, list[Tool], list[TrainingExample]]:
     """Return the report on a dataset, its tools, and its examples."""
     dataset = load_dataset(name, plan.root)
     qrels = dataset.split("train")
@@ -304,17 +389,44 @@ def _join_requests(
         yield "compound", f"{first}+{second}", text, tuple(sorted({*gold_of[first], *gold_of[second]}))
 
 
+# --- wordings ---------------------------------------------------------------------------------------------------------
+
+
+def word_tool(tool: Tool) -> list[str]:
+    """Return the text of a tool in several wordings, the one that a search encodes first.
+
+    The others are the name and the description, the first sentence, the name, and the wordings that a dataset has of
+    the tool (`metadata.variants`, as in SGD-X).
+    """
+    texts = [render(tool, "short"), f"{tool.name}: {tool.description}", render(tool, "sentence"), tool.name]
+    for variant in tool.meta.get("variants", ()):
+        texts.append(f"{variant['title']}: {variant['text']} ({', '.join(variant['parameters'])})")
+    return list(dict.fromkeys(texts))
+
+
+def mistype(text: str, seed: int) -> str:
+    """Return a text with one typing error: two letters swapped, one missing, or one doubled. Short words stay."""
+    words = [match for match in re.finditer("[a-z]+", text) if len(match[0]) >= MIN_MISTYPED_CHARS]
+    if not words:
+        return text
+    number = int(digest("mistype/1", [seed, text])[:8], 16)
+    word = words[number % len(words)]
+    place = word.start() + 1 + number // 7 % (len(word[0]) - 2)
+    first, second = text[place], text[place + 1]
+    changed = (second + first, second, first + first + second)[number // 3 % 3]
+    return text[:place] + changed + text[place + 2 :]
+
+
 # --- the corpus -------------------------------------------------------------------------------------------------------
 
 
-def _read_corpus(
-    plan: DataPlan, name: str, held_out: _HeldOut
-) -> tuple[dict[str, Any], list[Tool], list[TrainingExample]]:
+def _read_corpus(plan: DataPlan, name: str, held_out: _HeldOut) -> tuple[Record, list[Tool], list[TrainingExample]]:
     """Return the report on a corpus of tools, the tools that training may see, and its examples."""
     tools, report = split_by_overlap(read_tools(plan.root / name, "d").tools, held_out.tools)
     miner = _NegativeMiner(tools, plan)
 
     def make(kind: str, key: str, text: str, gold: tuple[str, ...], hidden: str | None) -> TrainingExample:
+        """Make one training example, with the opposites and siblings of its gold tools as hard negatives."""
         opposites, negatives = miner.find_opposites_of(gold), miner.find_siblings(gold)
         return TrainingExample(
             id=f"{name}/{kind}/{key}",
@@ -366,15 +478,15 @@ class _NegativeMiner:
         self._plan = plan
         self._tools = {strip_source(tool.id): tool for tool in tools}
         self._definitions = {tool_id: fingerprint_definition(tool) for tool_id, tool in self._tools.items()}
-        self._opposites: defaultdict[str, list[str]] = defaultdict(list)
+        self._opposites: defaultdict[str, list[str]] = defaultdict(list)  # tool → tools that do the opposite
         for pair in find_opposites(tools):
             left, right = (strip_source(tool.id) for tool in pair)
             self._opposites[left].append(right)
             self._opposites[right].append(left)
         self._name_words = {tool_id: _find_name_words(tool) for tool_id, tool in self._tools.items()}
         self._order = {tool_id: digest("sibling/1", [plan.seed, tool_id]) for tool_id in self._tools}
-        self._siblings: dict[str, list[tuple[float, str, str]]] = {}
-        self._by_path: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+        self._siblings: dict[str, list[tuple[float, str, str]]] = {}  # cache of `_rank_siblings`
+        self._by_path: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)  # path in a source → its tools
         for tool_id, tool in self._tools.items():
             self._by_path[tool.path].append(tool_id)
 
@@ -474,7 +586,7 @@ def _describe_tool(tool: Tool) -> str:
     return f"{split_identifiers(tool.name)} {tool.description}"
 
 
-def split_by_overlap(tools: Sequence[Tool], held_out: HeldOutTools) -> tuple[list[Tool], dict[str, Any]]:
+def split_by_overlap(tools: Sequence[Tool], held_out: HeldOutTools) -> tuple[list[Tool], Record]:
     """Return the tools that are not held out, and a report on the others.
 
     The report counts `tools`, `kept`, and `dropped` by reason; `dropped_tools` maps ids without the source to reasons.

@@ -9,24 +9,41 @@ from __future__ import annotations
 import copy
 import importlib.metadata
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
 
 from toolscout.checks.results import write_json
+from toolscout.encoders.languages import is_foreign
+from toolscout.encoders.static import load_static
 from toolscout.errors import ConfigError
-from toolscout.rankers import Count, NonNegative, Positive, Share
 from toolscout.types import Tool, digest, render
-from toolscout_lab.encoder_data import TrainingExample, TrainingSet
+from toolscout_lab.encoder_data import (
+    REQUEST_SHARES,
+    EncoderOptions,
+    RequestOptions,
+    TrainingExample,
+    TrainingSet,
+    mistype,
+    word_tool,
+)
 from toolscout_lab.encoders.onnx_export import read_licence
 from toolscout_lab.encoders.transformer import TransformerEncoder
+from toolscout_lab.machine import Record
 from toolscout_lab.rankers.dpr import TUNED_TEXT_STYLE
 
-__all__ = ["TRAINING_FILE", "EncoderOptions", "render_without", "train_encoder"]
+if TYPE_CHECKING:
+    from toolscout_lab.training import Task
+    from toolscout_lab.training.catalogues import CatalogueTexts
+    from toolscout_lab.training.towers import Tower
+
+__all__ = ["TRAINING_FILE", "render_without", "train_encoder"]
 
 TRAINING_FILE: Final = "training.json"
 ENCODER_TRAINING_FORMAT: Final = "encoder-training/1"
+SPOKEN_KINDS: Final = ("request", "compound", "command", "situation")  # of examples: worded as people ask
+NO_STEP: Final = "There is no step to train. Give datasets with training queries, and steps above 0."
 MAX_MASKED_PARAMETERS: Final = 12  # names of parameters that stand for a tool whose other fields are hidden
 
 CARD: Final = """---
@@ -41,7 +58,8 @@ Tuned from `{start}` by `toolscout train encoder`, so that a request lies near t
 
 * {examples:,} examples from {catalogues}; {steps} steps of {queries} examples against lists of about {columns:,} tools.
 * Left out: {left_out}. No test request was seen, nor one that nearly equals one. `training.json` has the report.
-* A figure for a dataset holds for unseen tools only if that dataset is named as left out.
+* A figure for a dataset holds for unseen tools only if that dataset is named as left out, here and of the encoder that
+  this one was tuned from.
 
 ```python
 from sentence_transformers import SentenceTransformer
@@ -51,52 +69,23 @@ SentenceTransformer("FOLDER").encode(["a request", "name: description (parameter
 """
 
 
-class EncoderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the training of an encoder.
-
-    Attributes:
-        steps: training steps on datasets with requests, divided by the number of tools that their examples use.
-        corpus_steps: training steps on the corpus of tools without requests.
-        queries, columns, rivals, temperature, hold: see `training.catalogues.ListSettings`.
-        rate: highest learning rate.
-        kept: share of the trained weights in the result; the rest is the encoder as it was.
-        query_length, tool_length: maximum tokens of a text in training.
-        dropout, precision, threads: as in `rankers.shared.tuning.Tuning`.
-    """
-
-    steps: NonNegative = 8
-    corpus_steps: NonNegative = 2
-    queries: Count = 384
-    columns: Count = 1_000
-    rivals: NonNegative = 2
-    temperature: Positive = 0.05
-    hold: NonNegative = 32_768
-    rate: Positive = 2e-4
-    kept: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.4
-    query_length: Count = 48
-    tool_length: Count = 48
-    dropout: Share = 0.1
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    threads: NonNegative = 0
-
-
 def train_encoder(
     encoder: TransformerEncoder,
     data: TrainingSet,
     out: Path,
-    options: EncoderOptions,
+    options: EncoderOptions | RequestOptions,
     *,
     seed: int = 0,
     resume: bool = False,
     say: Any = lambda line: None,
-) -> dict[str, Any]:
+) -> Record:
     """Tune an encoder on a training set and write its folder.
 
     Args:
         encoder: the encoder to start from; it stays as it is.
         data: from `encoder_data.build_training_set`.
         out: the folder to write; created.
-        options: the settings.
+        options: the settings. They choose the task: `training.catalogues.Catalogues` or `training.requests.Requests`.
         seed: seed of all random choices.
         resume: whether to continue an interrupted training, and to keep a finished one.
         say: receives lines of progress.
@@ -109,7 +98,7 @@ def train_encoder(
         MissingExtra: without torch.
     """
     from toolscout_lab.training import Plan, train
-    from toolscout_lab.training.catalogues import Catalogues, ListSettings, average_weights
+    from toolscout_lab.training.catalogues import average_weights
     from toolscout_lab.training.towers import Tower
 
     identity = digest(ENCODER_TRAINING_FORMAT, [encoder.fingerprint, data.report["fingerprint"], options, seed])
@@ -118,11 +107,11 @@ def train_encoder(
         return finished
     tower = Tower(copy.deepcopy(encoder.model), dropout=options.dropout, precision=options.precision)
     start = {name: value.clone() for name, value in tower.model.state_dict().items()}
-    texts = _tokenise(tower, data, options)
-    if not any(catalogue.steps for catalogue in texts):
-        raise ConfigError("There is no step to train. Give datasets with training queries, and steps above 0.")
-    settings = ListSettings(**{name: getattr(options, name) for name in ListSettings.__dataclass_fields__})
-    task = Catalogues(tower, texts, identity, settings)
+    task: Task
+    if isinstance(options, EncoderOptions):
+        task = _learn_catalogues(tower, data, identity, options, seed)
+    else:
+        task = _learn_requests(tower, data, identity, options, seed)
     out.mkdir(parents=True, exist_ok=True)
     done = train(
         task,
@@ -146,13 +135,13 @@ def train_encoder(
         "toolscout": importlib.metadata.version("toolscout"),
         "data": data.report,
     }
-    (out / "README.md").write_text(_write_card(record, task.size), encoding="utf-8")
+    (out / "README.md").write_text(_write_card(record, task), encoding="utf-8")
     write_json(out / TRAINING_FILE, record)
     (out / "checkpoint.safetensors").unlink(missing_ok=True)
     return record
 
 
-def _read_finished(out: Path, identity: str, resume: bool) -> dict[str, Any] | None:
+def _read_finished(out: Path, identity: str, resume: bool) -> Record | None:
     """Return the record of a finished training that is to be kept; None if one is to begin.
 
     Raises:
@@ -161,27 +150,84 @@ def _read_finished(out: Path, identity: str, resume: bool) -> dict[str, Any] | N
     file = out / TRAINING_FILE
     if not file.exists():
         return None
-    record: dict[str, Any] = msgspec.json.decode(file.read_bytes())
+    record: Record = msgspec.json.decode(file.read_bytes())
     if resume and record.get("identity") == identity:
         return record
     raise ConfigError(f"{out} already holds an encoder. Name a new folder, or give the same settings and --resume.")
 
 
-def _write_card(record: dict[str, Any], n_steps: int) -> str:
-    report, settings = record["data"], record["settings"]
+def _write_card(record: Record, task: Any) -> str:
+    report = record["data"]
     return CARD.format(
         start=record["start"],
         licence=record["licence"],
-        examples=report["examples"],
+        examples=task.n_examples,
         catalogues=", ".join(report["sources"]),
-        steps=n_steps,
-        queries=settings["queries"],
-        columns=settings["columns"],
+        steps=task.size,
+        queries=task.n_queries,
+        columns=task.n_listed,
         left_out=", ".join(report["leave_out"]) or "no dataset",
     )
 
 
-def _tokenise(tower: Any, data: TrainingSet, options: EncoderOptions) -> list[Any]:
+def _learn_requests(tower: Tower, data: TrainingSet, identity: str, options: RequestOptions, seed: int) -> Task:
+    """Return the task that learns requests of many domains; the sources without a share are not used."""
+    from toolscout_lab.training.requests import Requests, RequestTexts
+
+    chosen = _choose_tools(data, options.max_tools)
+    place = {key: number for number, key in enumerate(chosen)}
+    is_word = load_static().pieces.is_word
+    examples = [
+        example
+        for example in data.examples
+        if example.kind in SPOKEN_KINDS
+        and all((example.catalogue, tool) in place for tool in example.gold)
+        and not is_foreign(example.text, is_word)
+    ]
+    examples_of: dict[str, dict[int, list[int]]] = {}
+    for number, example in enumerate(examples):
+        by_tool = examples_of.setdefault(example.catalogue, {})
+        by_tool.setdefault(place[example.catalogue, example.gold[0]], []).append(number)
+    if not examples or not options.steps:
+        raise ConfigError(NO_STEP)
+    wordings = [tower.tokens(word_tool(tool), "tool", options.tool_length) for tool in chosen.values()]
+    texts = RequestTexts(
+        queries=tower.tokens([example.text for example in examples], "query", options.query_length),
+        mistyped=tower.tokens([mistype(example.text, seed) for example in examples], "query", options.query_length),
+        wordings=wordings,
+        gold=[
+            np.array([place[example.catalogue, tool] for tool in example.gold], dtype=np.intp) for example in examples
+        ],
+        examples_of=examples_of,
+        shares=REQUEST_SHARES,
+    )
+    return Requests(tower, texts, identity, options)
+
+
+def _choose_tools(data: TrainingSet, max_tools: int) -> dict[tuple[str, str], Tool]:
+    """Choose the tools that requests use, at most so many of a source: (source, id) → tool."""
+    used = {
+        (example.catalogue, tool) for example in data.examples if example.kind in SPOKEN_KINDS for tool in example.gold
+    }
+    chosen: dict[tuple[str, str], Tool] = {}
+    for name in REQUEST_SHARES:
+        tools = {(name, tool.id.partition("/")[2]): tool for tool in data.tools.get(name, ())}
+        order = sorted(tools.keys() & used, key=lambda key: digest("listed/1", key))
+        chosen |= {key: tools[key] for key in order[:max_tools]}
+    return chosen
+
+
+def _learn_catalogues(tower: Tower, data: TrainingSet, identity: str, options: EncoderOptions, seed: int) -> Task:
+    """Return the task that learns one catalogue at each step."""
+    from toolscout_lab.training.catalogues import Catalogues
+
+    texts = _tokenise(tower, data, options)
+    if not any(catalogue.steps for catalogue in texts):
+        raise ConfigError(NO_STEP)
+    return Catalogues(tower, texts, identity, options)
+
+
+def _tokenise(tower: Tower, data: TrainingSet, options: EncoderOptions) -> list[CatalogueTexts]:
     """Tokenise the examples and tools of each catalogue; see `training.catalogues.CatalogueTexts`."""
     from toolscout_lab.training.catalogues import CatalogueTexts
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,6 +18,8 @@ import numpy as np
 from toolscout.errors import BadReply, ConfigError
 from toolscout_lab.llm import LLM, prompt
 from toolscout_lab.llm.prompts import TrustedText
+from toolscout_lab.machine import Record
+from toolscout_lab.progress import Progress, Say, ignore
 
 __all__ = ["ASPECTS", "JudgeOutcome", "Pair", "agreement", "check_aspects", "elo", "judge", "rate_systems", "table"]
 
@@ -30,6 +32,7 @@ ASPECTS: Final = {
     "comprehensiveness": "Which answer covers more of what was asked?",
     "overall": "Which answer would the person be better served with, all things considered?",
 }
+FIRST_POINTS: Final = {"first": 1.0, "tie": 0.5, "second": 0.0}
 ELO_START: Final = 1000.0
 ELO_STEP: Final = 32.0  # K
 ELO_SHUFFLES: Final = 10_000
@@ -37,14 +40,23 @@ Result = Literal["win", "tie", "loss"]
 
 
 class Winner(msgspec.Struct):
-    """One verdict."""
+    """The judge's reply about two texts in one order, and its reason."""
 
     winner: Literal["first", "second", "tie"]
     reason: str
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """Two texts of two systems, and the request that both answer; without one, the texts are requests themselves."""
+    """Two texts to compare.
+
+    Attributes:
+        id: of the request.
+        a: name of the first system.
+        b: name of the second system.
+        text_a: what the first system wrote.
+        text_b: what the second system wrote.
+        request: what both answer; empty: the texts are requests themselves.
+    """
 
     id: str
     a: str
@@ -55,7 +67,16 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class JudgeOutcome(msgspec.Struct, frozen=True):
-    """The outcome of a pair: win, tie or loss of `a`; None if the judge gave no verdict of the right shape."""
+    """The outcome of a pair in one aspect.
+
+    Attributes:
+        id: of the request.
+        a: name of the first system.
+        b: name of the second system.
+        result: `win`, `tie` or `loss` of `a`; None: the judge gave no verdict of the right shape.
+        verdicts: of both orders, `a` first.
+        reasons: of both orders.
+    """
 
     id: str
     a: str
@@ -66,10 +87,17 @@ class JudgeOutcome(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...] = ()
 
 
-def judge(
-    llm: LLM, pairs: Sequence[Pair], aspects: Sequence[str], *, say: Callable[[str], None] = lambda text: None
-) -> list[JudgeOutcome]:
+def judge(llm: LLM, pairs: Sequence[Pair], aspects: Sequence[str], *, say: Say = ignore) -> list[JudgeOutcome]:
     """Judge every pair on every aspect, in both orders.
+
+    Args:
+        llm: judges.
+        pairs: of texts.
+        aspects: in which texts are compared, of `ASPECTS`.
+        say: receives the progress.
+
+    Returns:
+        An outcome for each aspect and pair. A pair without a valid reply has no result.
 
     Raises:
         ConfigError: for an unknown aspect.
@@ -78,6 +106,7 @@ def judge(
     check_aspects(aspects)
 
     def judge_pair(item: tuple[str, Pair]) -> JudgeOutcome:
+        """Judge a pair in both orders, since judges favour the first. Two verdicts that contradict are a tie."""
         aspect, pair = item
         unjudged = JudgeOutcome(pair.id, pair.a, pair.b, aspect, None)
         try:
@@ -85,21 +114,16 @@ def judge(
             back = _verdict(llm, pair, aspect, pair.text_b, pair.text_a)
         except BadReply:
             return unjudged
-        points = _points(forward.winner) + 1.0 - _points(back.winner)
-        result: Result = "win" if points > 1 else "loss" if points < 1 else "tie"
+        points = FIRST_POINTS[forward.winner] - FIRST_POINTS[back.winner]
         return msgspec.structs.replace(
             unjudged,
-            result=result,
+            result="win" if points > 0 else "loss" if points < 0 else "tie",
             verdicts=(forward.winner, back.winner),
             reasons=(forward.reason, back.reason),
         )
 
-    outcomes = []
-    for number, outcome in enumerate(llm.map(judge_pair, list(itertools.product(aspects, pairs))), 1):
-        outcomes.append(outcome)
-        if number % 50 == 0:
-            say(f"{number:,} of {len(pairs) * len(aspects):,} pairs judged")
-    return outcomes
+    work = list(itertools.product(aspects, pairs))
+    return list(Progress(say, "pairs judged", len(work)).count(llm.map(judge_pair, work)))
 
 
 def check_aspects(aspects: Sequence[str]) -> None:
@@ -114,6 +138,7 @@ def check_aspects(aspects: Sequence[str]) -> None:
 
 
 def _verdict(llm: LLM, pair: Pair, aspect: str, first: str, second: str) -> Winner:
+    """Ask which of two texts is better, in this order."""
     question = TrustedText(ASPECTS[aspect])
     if pair.request:
         what = prompt("judge_answers", aspect=question, request=pair.request, first=first, second=second)
@@ -122,11 +147,7 @@ def _verdict(llm: LLM, pair: Pair, aspect: str, first: str, second: str) -> Winn
     return llm.ask(what, Winner, typical=Winner("first", "It reads more naturally and says more of what is wanted."))
 
 
-def _points(winner: str) -> float:
-    return {"first": 1.0, "tie": 0.5, "second": 0.0}[winner]
-
-
-def table(outcomes: Sequence[JudgeOutcome]) -> list[dict[str, Any]]:
+def table(outcomes: Sequence[JudgeOutcome]) -> list[Record]:
     """Count for each aspect and pair of systems: wins, ties and losses of `a`, unjudged pairs, and the rates."""
     groups: dict[tuple[str, str, str], Counter[str]] = {}
     for outcome in outcomes:
@@ -143,7 +164,7 @@ def table(outcomes: Sequence[JudgeOutcome]) -> list[dict[str, Any]]:
 
 
 class Rating(NamedTuple):
-    """Mean over the shuffled orders, and where 95 % of them lie."""
+    """Elo of a system: mean over the shuffled orders, and the bounds `low` and `high` of 95 % of them."""
 
     mean: float
     low: float
@@ -196,7 +217,7 @@ def rate_systems(
     return ratings
 
 
-def agreement(outcomes: Sequence[JudgeOutcome], people: Mapping[tuple[str, str, str, str], Result]) -> dict[str, Any]:
+def agreement(outcomes: Sequence[JudgeOutcome], people: Mapping[tuple[str, str, str, str], Result]) -> Record:
     """Measure agreement of judge and people: share of equal results, Cohen's kappa (1: fully; 0: as by chance).
 
     Args:

@@ -16,6 +16,7 @@ import toolscout
 from toolscout.errors import UserError
 
 __all__ = [
+    "Record",
     "checkout",
     "commit",
     "dirty",
@@ -28,13 +29,18 @@ __all__ = [
     "versions",
 ]
 
+Record = dict[str, Any]
+"""A JSON object by name, such as the content of a result file or the settings of a recipe."""
 VERSIONED_PACKAGES: Final = ("numpy", "PyStemmer", "torch", "sentence-transformers", "onnxruntime")
 MAKES_FIGURES: Final = ("src", "scripts", "benchmarks/*.py", "pyproject.toml", "constraints.txt")
 PROCESS_STATUS_FILE: Final = Path("/proc/self/status")
 
 
 def versions(*more: str) -> dict[str, str]:
-    """Return the versions of toolscout, Python and the packages behind figures; `more`: further packages."""
+    """Return the versions of toolscout, Python and the packages behind figures, where they are installed.
+
+    `more`: names of further packages.
+    """
     present = {"toolscout": toolscout.__version__, "python": platform.python_version()}
     for name in (*VERSIONED_PACKAGES, *more):
         try:
@@ -67,7 +73,7 @@ def dirty() -> bool | None:
     return bool(_run_git("-C", str(top), "status", "--porcelain", "--", *MAKES_FIGURES)) if top else None
 
 
-def provenance(*more: str) -> dict[str, Any]:
+def provenance(*more: str) -> Record:
     """Return the origin that every file of figures records: `versions`, `commit`, `dirty`, `machine`.
 
     Args:

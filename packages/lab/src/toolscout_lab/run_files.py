@@ -122,6 +122,7 @@ def _escape(text: str) -> str:
 
 
 def _write_gzip(path: str | Path, lines: Iterable[str]) -> None:
+    """Write a file in one step. The same lines give the same bytes: gzip gets no name and no time."""
     data = "".join(f"{line}\n" for line in lines).encode()
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

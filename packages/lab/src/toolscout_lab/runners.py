@@ -49,7 +49,7 @@ class DryRunner:
         self.takes, self.name = runner.takes, runner.name
 
     def run(self, tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-        """Return a result of typical length."""
+        """Return a result of typical length and True, without calling the tool."""
         return TYPICAL_RESULT, True
 
 
@@ -141,7 +141,11 @@ class MCP:
         except SourceError as error:
             return str(error)[:MAX_RESULT_CHARS], False
 
-    async def _call(self, tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+    async def _call(self, tool: Tool, arguments: Mapping[str, object]) -> tuple[str, bool]:
+        """Call a tool of a server in a session of its own.
+
+        Returns its text, cut to `MAX_RESULT_CHARS`, and whether it went well.
+        """
         from toolscout.sources.mcp_session import connect
 
         async with connect(self.servers[tool.source], settings=self.settings) as connection:

@@ -13,9 +13,10 @@ import functools
 import itertools
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -26,10 +27,10 @@ from toolscout.dataset import Dataset, NoTool
 from toolscout.encoders.shards import map_shards
 from toolscout.errors import ConfigError, NotFound, UserError, require
 from toolscout.home.catalogue.store import Catalogue
-from toolscout.home.catalogue.vector_cache import VectorStore
 from toolscout.home.models import model_store
 from toolscout.learn.fit import (
     BASE_PREFIX,
+    SHELF_FOLDER,
     Lesson,
     fit,
     make_lesson,
@@ -42,20 +43,23 @@ from toolscout.recipes import registry
 from toolscout.search.pipeline import Cut
 from toolscout.settings import Settings
 from toolscout.sources.folder import read_tools
-from toolscout.types import Search
+from toolscout_lab.bench_pipelines import RANKING_DEPTH
 from toolscout_lab.encoders.pair_cache import PairCache
 from toolscout_lab.llm import SharedLLM
-from toolscout_lab.machine import provenance
-from toolscout_lab.resources import Workspace
+from toolscout_lab.machine import Record, provenance
+from toolscout_lab.progress import Say, ignore
+from toolscout_lab.resources import CACHE_FOLDER, Workspace, search_all
+
+if TYPE_CHECKING:
+    import optuna
 
 __all__ = ["ENCODER", "OBJECTIVE", "Sweep", "describe_settings", "sweep"]
 
 ENCODER: Final = "encoder"  # can be swept although it is no setting of the recipe
 OBJECTIVE: Final = ("ndcg@5", "comp@5")  # the best trial has the highest mean of these
-SHELF_FOLDER: Final = "bench-models"  # where `on_shelf` puts models, below the home folder
-RANKING_DEPTH: Final = 20
-SEARCH_BATCH: Final = 256
 MAX_REPEATED_DRAWS: Final = 10  # after so many finished combinations in a row, a new one is drawn at random
+Key = tuple[str, ...]
+"""A combination: its values, each as JSON."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +78,7 @@ class Sweep:
         trials: the most combinations to try; None: all.
         no_tool: queries that need no tool. The recipe must then estimate whether a query needs one.
         settings: timeouts, and where models and vectors are kept.
+        llm: the language model, which the trials share with its budget.
     """
 
     dataset: Dataset
@@ -81,7 +86,7 @@ class Sweep:
     over: Mapping[str, Sequence[Any]]
     out: Path
     label: str | None = None
-    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    changes: Record = dataclasses.field(default_factory=dict)
     encoder: str | None = None
     seed: int = 0
     trials: int | None = None
@@ -100,14 +105,18 @@ class Sweep:
         return self.path.with_suffix(".journal")
 
     @property
-    def grid(self) -> list[dict[str, Any]]:
+    def grid(self) -> list[Record]:
         """All combinations of values."""
         return [dict(zip(self.over, values, strict=True)) for values in itertools.product(*self.over.values())]
 
+    @property
+    def encoder_name(self) -> str | None:
+        """The encoder that trials use unless they sweep it; None: the recipe uses none."""
+        recipe = registry.recipe(self.recipe)
+        return (self.encoder or recipe.encoder or self.settings.encoder) if recipe.encodes else None
 
-def sweep(
-    job: Sweep, *, resume: bool = False, force: bool = False, say: Callable[[str], None] = lambda text: None
-) -> dict[str, Any]:
+
+def sweep(job: Sweep, *, resume: bool = False, force: bool = False, say: Say = ignore) -> Record:
     """Try the combinations, write the result, and return it.
 
     Args:
@@ -151,7 +160,8 @@ def sweep(
 def _check_job(job: Sweep) -> None:
     """Refuse settings that the recipe does not know, before anything is fitted."""
     recipe = registry.recipe(job.recipe)
-    _check_ray(job)
+    if job.settings.ray and job.settings.llm:
+        raise ConfigError("--ray: workers share no budget for the language model. Unset llm, or leave --ray out.")
     for name, values in job.over.items():
         _check_values(job, name, values)
     if not job.over:
@@ -163,23 +173,17 @@ def _check_job(job: Sweep) -> None:
             f"--no-tool: {job.recipe} does not estimate whether a query needs a tool. Use a recipe that does, such as "
             "masstool."
         )
-    if recipe.is_fitted:
-        for settings in job.grid:
-            changes = {**job.changes, **settings}
-            own = [name for name in changes if name != ENCODER and not name.startswith(BASE_PREFIX)]
-            registry.resolve(job.recipe, {name: changes[name] for name in own})
+    for settings in job.grid if recipe.is_fitted else ():
+        changes = {**job.changes, **settings}
+        own = [name for name in changes if name != ENCODER and not name.startswith(BASE_PREFIX)]
+        registry.resolve(job.recipe, {name: changes[name] for name in own})
 
 
-def _check_ray(job: Sweep) -> None:
-    if job.settings.ray and job.settings.llm:
-        raise ConfigError("--ray: workers share no budget for the language model. Unset llm, or leave --ray out.")
-
-
-def _check_values(job: Sweep, name: str, values: Sequence[Any]) -> None:
+def _check_values(job: Sweep, name: str, values: Sequence[object]) -> None:
     """Refuse a list of values that cannot be swept."""
     if not values:
         raise ConfigError(f"--over {name} has no values. Write --over {name}=V1,V2")
-    if len({_to_json(value) for value in values}) < len(values):
+    if len(set(map(_to_json, values))) < len(values):
         raise ConfigError(f"--over {name} has a value twice. Write each value once.")
     if name == ENCODER and not registry.recipe(job.recipe).encodes:
         raise ConfigError(f"--over {ENCODER}: {job.recipe} uses no encoder. Leave this setting out.")
@@ -189,12 +193,13 @@ def _check_values(job: Sweep, name: str, values: Sequence[Any]) -> None:
         raise ConfigError(f"--over {name}: this setting is also fixed. Either fix it or sweep it.")
 
 
-def _to_json(value: Any) -> str:
+def _to_json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
 @contextlib.contextmanager
-def _silence_optuna(optuna: Any) -> Iterator[None]:
+def _silence_optuna(optuna: ModuleType) -> Iterator[None]:
+    """Keep Optuna from writing a line for each trial."""
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
@@ -204,15 +209,14 @@ def _silence_optuna(optuna: Any) -> Iterator[None]:
 
 
 class _Trials:
-    """The trials of a sweep, finished and to come. The key of a combination is its values, each as JSON."""
+    """The trials of a sweep, finished and to come."""
 
-    def __init__(self, job: Sweep, lesson: Lesson, optuna: Any, say: Callable[[str], None]) -> None:
+    def __init__(self, job: Sweep, lesson: Lesson, optuna: ModuleType, say: Say) -> None:
         self.job, self.lesson, self.optuna, self.say = job, lesson, optuna, say
-        self.grid = {self._key(settings): settings for settings in job.grid}
-        self.choices = {name: [_to_json(value) for value in values] for name, values in job.over.items()}
+        self.grid = {tuple(_to_json(settings[name]) for name in job.over): settings for settings in job.grid}
+        self.choices = {name: list(map(_to_json, values)) for name, values in job.over.items()}
         self.n_trials = min(len(self.grid), job.trials or len(self.grid))
-        self.failed: dict[tuple[str, ...], str] = {}
-        self.repeated = False
+        self.failed: dict[Key, str] = {}  # combination → error, in this run
         journal = optuna.storages.journal
         self.study = optuna.create_study(
             storage=optuna.storages.JournalStorage(journal.JournalFileBackend(str(job.journal))),
@@ -232,7 +236,7 @@ class _Trials:
         identity = {
             "dataset": job.dataset.name,
             "recipe": job.recipe,
-            "encoder": (job.encoder or recipe.encoder or job.settings.encoder) if recipe.encodes else None,
+            "encoder": job.encoder_name,
             "version": toolscout.__version__,
             "revision": recipe.revision,
             "seed": job.seed,
@@ -244,37 +248,36 @@ class _Trials:
             **({"no_tool": job.no_tool.fingerprint} if job.no_tool else {}),
         }
         identity = msgspec.json.decode(msgspec.json.encode(identity))
-        earlier = self.study.user_attrs.get("sweep")
-        if earlier is None:
-            self.study.set_user_attr("sweep", identity)
-        elif earlier != identity:
-            differences = ", ".join(
-                f"{key} {earlier.get(key)!r} (now {identity.get(key)!r})"
-                for key in {**earlier, **identity}
-                if earlier.get(key) != identity.get(key)
-            )
+        earlier = self.study.user_attrs.setdefault("sweep", identity)
+        self.study.set_user_attr("sweep", earlier)
+        differences = ", ".join(
+            f"{key} {earlier.get(key)!r} (now {identity.get(key)!r})"
+            for key in {**earlier, **identity}
+            if earlier.get(key) != identity.get(key)
+        )
+        if differences:
             raise UserError(
                 f"{job.journal} holds the trials of another sweep: {differences}. Choose another --label, or use "
                 "--force to start anew."
             )
 
-    def _key(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(_to_json(settings[name]) for name in self.job.over)
-
     # --- the next trials ----------------------------------------------------------------------------------------------
 
-    def find_finished(self) -> dict[tuple[str, ...], Any]:
+    def find_finished(self) -> dict[Key, optuna.trial.FrozenTrial]:
         """Return combination → its first finished trial."""
         complete = (self.optuna.trial.TrialState.COMPLETE,)
-        finished: dict[tuple[str, ...], Any] = {}
+        finished: dict[Key, optuna.trial.FrozenTrial] = {}
         for trial in self.study.get_trials(deepcopy=False, states=complete):
             finished.setdefault(tuple(trial.params[name] for name in self.job.over), trial)
         return finished
 
-    def find_open(self) -> list[tuple[str, ...]]:
+    def _find_open(self) -> list[Key]:
         """Return the combinations that have neither finished nor failed in this run."""
         finished = self.find_finished()
         return [key for key in self.grid if key not in finished and key not in self.failed]
+
+    def _count_done(self) -> int:
+        return len(self.find_finished()) + len(self.failed)
 
     def run_all(self) -> None:
         """Run trials until there are as many as the sweep asks for."""
@@ -288,14 +291,15 @@ class _Trials:
         else:
             sampler = samplers.TPESampler(seed=seed + len(self.study.trials))
             repeats = 0
-            while len(self.find_finished()) + len(self.failed) < self.n_trials and repeats < MAX_REPEATED_DRAWS:
+            while self._count_done() < self.n_trials and repeats < MAX_REPEATED_DRAWS:
+                n_before = self._count_done()
                 self._run_one(sampler)
-                repeats = repeats + 1 if self.repeated else 0
+                repeats = repeats + 1 if self._count_done() == n_before else 0  # it drew what an earlier trial had
         waiting = (self.optuna.trial.TrialState.WAITING,)
         # What remains are trials that a kill left, and combinations that the sampler missed.
-        while len(self.find_finished()) + len(self.failed) < self.n_trials:
+        while self._count_done() < self.n_trials:
             if not self.study.get_trials(deepcopy=False, states=waiting):
-                self.study.enqueue_trial(dict(zip(self.job.over, self.find_open()[0], strict=True)))
+                self.study.enqueue_trial(dict(zip(self.job.over, self._find_open()[0], strict=True)))
             self._run_one(samplers.RandomSampler(seed=seed))
 
     def _run_beside(self) -> None:
@@ -303,45 +307,43 @@ class _Trials:
 
         The first one is scored here, so that a base that all share is fitted once.
         """
-        create, categorical = self.optuna.trial.create_trial, self.optuna.distributions.CategoricalDistribution
+        categorical = self.optuna.distributions.CategoricalDistribution
         work = functools.partial(_try_settings, dataclasses.replace(self.job, llm=None), self.lesson)
-        keys = self.find_open()
-        distributions = {name: categorical(choices) for name, choices in self.choices.items()}
+        keys = self._find_open()
         for part, ray in ((keys[:1], ""), (keys[1:], self.job.settings.ray)):
             for number, outcome in map_shards(work, [self.grid[key] for key in part], ray):
-                key = part[number]
-                n_done = len(self.find_finished()) + len(self.failed) + 1
-                self.say(f"trial {n_done} of {self.n_trials}: {describe_settings(self.grid[key])}")
+                self._announce(part[number])
                 if isinstance(outcome, str):
-                    self.failed[key] = outcome
+                    self.failed[part[number]] = outcome
                     continue
-                params = dict(zip(self.job.over, key, strict=True))
-                trial = create(
-                    params=params, distributions=distributions, value=outcome.value, user_attrs=outcome.describe()
+                self.study.add_trial(
+                    self.optuna.trial.create_trial(
+                        params=dict(zip(self.job.over, part[number], strict=True)),
+                        distributions={name: categorical(choices) for name, choices in self.choices.items()},
+                        value=outcome.value,
+                        user_attrs=outcome.describe(),
+                    )
                 )
-                self.study.add_trial(trial)
         self._remove_worse_models()
 
-    def _run_one(self, sampler: Any) -> None:
+    def _run_one(self, sampler: optuna.samplers.BaseSampler) -> None:
         self.study.sampler = sampler
         self.study.optimize(self._run_trial, n_trials=1)
         self._remove_worse_models()
 
-    # --- one trial ----------------------------------------------------------------------------------------------------
+    def _announce(self, key: Key) -> None:
+        self.say(f"trial {self._count_done() + 1} of {self.n_trials}: {describe_settings(self.grid[key])}")
 
-    def _run_trial(self, trial: Any) -> float:
+    def _run_trial(self, trial: optuna.Trial) -> float:
         """Score the combination that Optuna suggests, unless an earlier trial had it. Returns its objective."""
         key = tuple(trial.suggest_categorical(name, choices) for name, choices in self.choices.items())
         earlier = self.find_finished().get(key)
-        self.repeated = earlier is not None or key in self.failed
         if earlier is not None:
-            return float(earlier.value)
+            return float(earlier.value or 0.0)
         if key in self.failed:
             raise self.optuna.TrialPruned
-        settings = self.grid[key]
-        number = len(self.find_finished()) + len(self.failed) + 1
-        self.say(f"trial {number} of {self.n_trials}: {describe_settings(settings)}")
-        outcome = _try_settings(self.job, self.lesson, settings, self.say)
+        self._announce(key)
+        outcome = _try_settings(self.job, self.lesson, self.grid[key], self.say)
         if isinstance(outcome, str):
             self.failed[key] = outcome
             raise self.optuna.TrialPruned
@@ -353,33 +355,29 @@ class _Trials:
         """Delete the models that this sweep put on the shelf, except the best trial's."""
         finished = self.find_finished()
         trials = [finished[key] for key in self.grid if key in finished]
-        best = max(trials, key=lambda trial: float(trial.value), default=None)
+        best = max(trials, key=lambda trial: float(trial.value or 0.0), default=None)
         for trial in trials:
             if trial is not best and trial.user_attrs["model"]:
                 name = Path(trial.user_attrs["model"]).name
                 shutil.rmtree(self.job.settings.home / SHELF_FOLDER / name, ignore_errors=True)
 
-    # --- the result ---------------------------------------------------------------------------------------------------
-
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         """Return the content of the result file; trials in the order of the grid."""
         job, finished = self.job, self.find_finished()
         recipe = registry.recipe(job.recipe)
         trials = [
             {
-                "settings": self.grid[key],
+                "settings": settings,
                 **{name: finished[key].user_attrs[name] for name in ("dev", "seconds", "fit_seconds")},
             }
-            for key in self.grid
+            for key, settings in self.grid.items()
             if key in finished
         ]
-        best = max(trials, key=lambda trial: sum(trial["dev"][name] for name in OBJECTIVE), default=None)
-        encoder = None if ENCODER in job.over else job.encoder or recipe.encoder or job.settings.encoder
         return {
             "dataset": job.dataset.name,
             "recipe": job.recipe,
             "label": job.label or job.recipe,
-            "encoder": encoder if recipe.encodes else None,
+            "encoder": None if ENCODER in job.over else job.encoder_name,
             "seed": job.seed,
             "settings": {**recipe.settings, **job.changes},
             "over": {name: list(values) for name, values in job.over.items()},
@@ -394,12 +392,12 @@ class _Trials:
             "combinations": len(self.grid),
             "trials": trials,
             "failed": [{"settings": self.grid[key], "error": error} for key, error in self.failed.items()],
-            "best": best,
+            "best": max(trials, key=lambda trial: sum(trial["dev"][name] for name in OBJECTIVE), default=None),
             **provenance("optuna"),
         }
 
 
-def describe_settings(settings: Mapping[str, Any]) -> str:
+def describe_settings(settings: Mapping[str, object]) -> str:
     """Write settings in one line."""
     return ", ".join(f"{name} = {value}" for name, value in settings.items())
 
@@ -418,15 +416,13 @@ class _DevScore:
         """The objective."""
         return sum(self.dev[name] for name in OBJECTIVE) / len(OBJECTIVE)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Record:
         """Return what the journal keeps of a trial."""
         seconds = {"seconds": round(self.seconds, 3), "fit_seconds": round(self.fit_seconds, 3)}
         return {"dev": self.dev, **seconds, "model": self.new_model}
 
 
-def _try_settings(
-    job: Sweep, lesson: Lesson, settings: Mapping[str, Any], say: Callable[[str], None] = lambda text: None
-) -> _DevScore | str:
+def _try_settings(job: Sweep, lesson: Lesson, settings: Record, say: Say = ignore) -> _DevScore | str:
     """Score one combination. Returns the error in a sentence if it could not be fitted."""
     started = time.perf_counter()
     try:
@@ -436,40 +432,29 @@ def _try_settings(
     return dataclasses.replace(score, seconds=time.perf_counter() - started)
 
 
-def _score_on_dev(job: Sweep, lesson: Lesson, settings: Mapping[str, Any], say: Callable[[str], None]) -> _DevScore:
+def _score_on_dev(job: Sweep, lesson: Lesson, settings: Record, say: Say) -> _DevScore:
     """Fit the recipe with one combination of settings, or build it if it is not fitted, and score it on dev."""
     changes = {**job.changes, **{name: value for name, value in settings.items() if name != ENCODER}}
-    encoder = settings.get(ENCODER, job.encoder)
-    workspace = Workspace(
-        encoder,
+    workspace = Workspace.open(
+        settings.get(ENCODER, job.encoder),
         job.settings,
-        VectorStore(job.settings.home / "bench"),
-        PairCache(job.settings.home / "bench"),
+        pairs=PairCache(job.settings.home / CACHE_FOLDER),
         say=say,
         seed=job.seed,
         resume=True,
         shared_llm=job.llm,
     )
-    if not registry.recipe(job.recipe).is_fitted:
-        return _score_unfitted(job, lesson, workspace, changes)
-    lesson = dataclasses.replace(lesson, no_tool=job.no_tool) if job.no_tool else lesson
-    task = on_shelf(plan_fit(job.recipe, lesson, workspace, job.settings.home, changes))
-    was_kept = task.out.exists()
-    manifest = fit(task).manifest
-    return _DevScore(manifest.metrics, manifest.fit_seconds, None if was_kept else task.out.name)
-
-
-def _score_unfitted(job: Sweep, lesson: Lesson, workspace: Workspace, changes: Mapping[str, Any]) -> _DevScore:
-    texts = lesson.texts
+    if registry.recipe(job.recipe).is_fitted:
+        lesson = dataclasses.replace(lesson, no_tool=job.no_tool) if job.no_tool else lesson
+        task = on_shelf(plan_fit(job.recipe, lesson, workspace, job.settings.home, changes))
+        was_kept = task.out.exists()
+        manifest = fit(task).manifest
+        return _DevScore(dict(manifest.metrics), manifest.fit_seconds, None if was_kept else task.out.name)
     if workspace.encoder:
         workspace = dataclasses.replace(workspace, encoder=workspace.load_encoder())
     started = time.perf_counter()
     stage = registry.build(job.recipe, Catalogue.of(lesson.tools), workspace, settings=changes) >> Cut(RANKING_DEPTH)
     seconds = time.perf_counter() - started
-    queries = list(lesson.dev)
-    ranking: dict[str, list[str]] = {}
-    for start in range(0, len(queries), SEARCH_BATCH):
-        batch = queries[start : start + SEARCH_BATCH]
-        searches = stage([Search(query=texts[query], k=RANKING_DEPTH) for query in batch])
-        ranking |= {query: [hit.id for hit in search.hits] for query, search in zip(batch, searches, strict=True)}
+    texts = {query: lesson.texts[query] for query in lesson.dev}
+    ranking = {query: list(search.ids) for query, search in search_all(stage, texts, RANKING_DEPTH)}
     return _DevScore(metrics.score(ranking, lesson.dev, DEV_METRICS).means(), seconds, None)

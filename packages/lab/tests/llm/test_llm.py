@@ -16,8 +16,10 @@ import pytest
 
 from toolscout.errors import BadReply, ConfigError, NotFound, OverBudget, SourceError, TimedOut, Unavailable
 from toolscout.settings import Settings
-from toolscout_lab.llm import LLM, Budget, Rehearsal, Replies, connect, prompt, quote, tokens_of
+from toolscout.types import Tool
+from toolscout_lab.llm import LLM, Budget, Rehearsal, Replies, connect, probe, prompt, quote, tokens_of
 from toolscout_lab.llm.endpoint import Endpoint, read_key
+from toolscout_lab.llm.prompts import ShownTools
 from toolscout_lab.llm.wire import ChatRequest, Completion, decode, schema_of
 from toolscout_lab.testing import Faults, ScriptedLLM, ScriptedServer
 
@@ -26,16 +28,16 @@ SECRET = "tsk-very-secret"
 TEXT = "explain the mysterious word zanzibar"
 
 
-class Need(msgspec.Struct):
+class NeedVerdict(msgspec.Struct):
     needs_tool: bool
     reason: str
 
 
-TYPICAL = Need(False, "Words are enough for it.")
+TYPICAL = NeedVerdict(False, "Words are enough for it.")
 
 
-def need(llm: LLM, text: str = TEXT, **rest: Any) -> Need:
-    return llm.ask(prompt("tooldet_verify", query=text), Need, typical=TYPICAL, **rest)
+def need(llm: LLM, text: str = TEXT, **rest: Any) -> NeedVerdict:
+    return llm.ask(prompt("tooldet_verify", query=text), NeedVerdict, typical=TYPICAL, **rest)
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def test_a_question_is_answered_in_its_shape_and_paid_for_once(server: ScriptedS
         assert again.spent.calls == 0
     assert set(server.served.values()) == {1}
     body = server.bodies[0]
-    assert body["response_format"]["json_schema"]["name"] == "Need"
+    assert body["response_format"]["json_schema"]["name"] == "NeedVerdict"
     assert [message["role"] for message in body["messages"]] == ["system", "user"]
 
 
@@ -108,7 +110,7 @@ def test_a_request_is_paid_for_once_though_the_first_try_fails_and_others_come_w
         assert not began[2].wait(0.1), "the same request is under way"
         ends[1].set()
         assert isinstance(first.exception(5), Unavailable)
-        assert second.result(5) == third.result(5) == Need(True, "x")
+        assert second.result(5) == third.result(5) == NeedVerdict(True, "x")
     assert len(backend.asked) == 2 and llm.spent.calls == 1
 
 
@@ -130,6 +132,111 @@ def test_a_parameter_that_the_endpoint_refuses_is_left_out(tmp_path: Path) -> No
         need(llm), need(llm, "another one")
         assert all("max_completion_tokens" in body for body in server.bodies)
         assert not any({"response_format", "temperature"} & set(body) for body in server.bodies)
+
+
+@pytest.mark.parametrize("status", [400, 500])
+@pytest.mark.parametrize(
+    ("refuses", "sent"),
+    [
+        (("json_schema",), ["json_schema", "json_object", "json_object"]),
+        (("json_schema", "json_object"), ["json_schema", "json_object", None, None]),
+        (("response_format",), ["json_schema", "json_object", None, None]),
+    ],
+)
+def test_the_shape_of_a_reply_is_asked_for_in_the_way_that_the_endpoint_takes(
+    tmp_path: Path, refuses: tuple[str, ...], sent: list[str | None], status: int
+) -> None:
+    """llama-cpp-python's server answers `json_schema` with status 500 and the name of the parameter."""
+    formats: list[str | None] = []
+
+    class Server(ScriptedServer):
+        def answer(self, path: str, body: dict[str, Any]) -> Any:
+            formats.append((body.get("response_format") or {}).get("type"))
+            return super().answer(path, body)
+
+    with (
+        Server(refuses=refuses, refusal=status) as server,
+        connect(settings(server.place, tmp_path)) as llm,
+    ):
+        assert need(llm).needs_tool is False and need(llm, "another one").needs_tool is False
+        assert formats == sent and llm.spent.calls == 2
+        ready = probe(settings(server.place, tmp_path), 5.0)
+        assert ready.reply_format == (sent[-1] or "text") and ready.calls_tools
+
+
+def test_two_refusals_at_once_are_one(tmp_path: Path) -> None:
+    both = threading.Barrier(2)
+
+    class Server(ScriptedServer):
+        def answer(self, path: str, body: dict[str, Any]) -> Any:
+            if (body.get("response_format") or {}).get("type") == "json_schema":
+                both.wait(5)
+            return super().answer(path, body)
+
+    with (
+        Server(refuses=("json_schema",), refusal=500) as server,
+        connect(settings(server.place, tmp_path)) as llm,
+    ):
+        list(llm.map(lambda number: need(llm, f"{TEXT} {number}"), range(2)))
+        assert [body["response_format"]["type"] for body in server.bodies] == ["json_object"] * 2
+
+
+def test_an_error_of_the_server_that_repeats_the_request_refuses_no_parameter(tmp_path: Path) -> None:
+    error = {"message": "cannot explain the temperature of the max_tokens", "type": "error", "param": None}
+    with (
+        ScriptedServer(says=(500, {"Retry-After": "0.01"}, {"error": error})) as server,
+        connect(settings(server.place, tmp_path)) as llm,
+    ):
+        with pytest.raises(Unavailable, match="status 500"):
+            need(llm)
+        assert len(server.bodies) == 6 and all("temperature" in body for body in server.bodies)
+
+
+def test_doctor_s_probe_sends_what_the_features_send(tmp_path: Path) -> None:
+    with ScriptedServer(refuses=("tools",)) as server:
+        ready = probe(settings(server.place, tmp_path), 5.0)
+        assert ready.reply_format == "json_schema" and not ready.calls_tools and ready.tokens > 0
+        assert "response_format" in server.bodies[0]
+
+
+def test_a_late_answer_costs_one_reply_and_many_in_a_row_end_the_run(tmp_path: Path) -> None:
+    def slow(data: dict[str, Any], chance: random.Random) -> Any:
+        if "slow" in data["query"]:
+            time.sleep(0.4)
+        return {"needs_tool": False, "reason": "so"}
+
+    with (
+        ScriptedServer(ScriptedLLM(answers={"NeedVerdict": slow})) as server,
+        connect(settings(server.place, tmp_path, llm_timeout=0.2, llm_concurrency=1)) as llm,
+    ):
+        for _ in range(4):
+            with pytest.raises(BadReply, match="did not answer in time") as late:
+                need(llm, "slow")
+            assert late.value.reason == "late"
+            need(llm, "quick")
+        for _ in range(2):
+            with pytest.raises(BadReply):
+                need(llm, "slow")
+        with pytest.raises(TimedOut):
+            need(llm, "slow")
+
+
+def test_a_reply_is_asked_for_again_at_a_higher_temperature(tmp_path: Path) -> None:
+    backend = ScriptedLLM(faults=Faults(bad_json=1.0))
+    with pytest.raises(BadReply):
+        need(LLM(backend, temperature=0.7))
+    with pytest.raises(BadReply):
+        need(LLM(backend))
+    assert [request.temperature for request in backend.asked] == [0.7, 0.7, 0.8, 0.0, 0.4, 0.8]
+
+
+def test_a_short_name_means_the_one_tool_that_has_it() -> None:
+    tools = [Tool(id="mail/send", name="send"), Tool(id="chat/post", name="Post message"), Tool(id="x/post", name="p")]
+    shown = ShownTools(tools)
+    names = ("mail/send", "send", "Send", "post message", "chat/post", "post", "other")
+    found = ["mail/send", "mail/send", "mail/send", "chat/post", "chat/post", "post", "other"]
+    assert [shown.find(name) for name in names] == found
+    assert shown.find_unknown(names) == "other, post"
 
 
 def test_a_request_that_the_endpoint_refuses_is_a_bad_reply_and_not_the_end(tmp_path: Path) -> None:
@@ -163,7 +270,7 @@ WRITTEN = '{"needs_tool": true, "reason": "x"}'
 
 @pytest.mark.parametrize("text", [WRITTEN, f"```json\n{WRITTEN}\n```", f"Sure: {WRITTEN} Anything else?"])
 def test_json_is_found_in_a_fence_or_among_words(text: str) -> None:
-    assert decode(text, Need) == Need(True, "x")
+    assert decode(text, NeedVerdict) == NeedVerdict(True, "x")
 
 
 def test_the_budget_stops_before_the_call_that_would_overrun_it(server: ScriptedServer, tmp_path: Path) -> None:
@@ -248,14 +355,15 @@ def test_an_answer_that_takes_too_long_is_given_up_and_not_asked_for_again_but_c
         time.sleep(0.5)
 
     with (
-        ScriptedServer(ScriptedLLM(answers={"Need": slow})) as server,
+        ScriptedServer(ScriptedLLM(answers={"NeedVerdict": slow})) as server,
         connect(settings(server.place, tmp_path, llm_timeout=timeout, llm_budget="tokens=4000")) as llm,
     ):
-        with pytest.raises(TimedOut, match="did not answer in time"):
+        late = TimedOut if hurry else BadReply  # who gave no limit loses one reply, and not the whole run
+        with pytest.raises(late, match="did not answer in time"):
             need(llm, seconds=hurry)
         spent = llm.spent
         assert spent.calls == spent.unanswered == 1 and spent.tokens_out == 1024 and spent.tokens_in > 100
-        with pytest.raises(TimedOut):
+        with pytest.raises(late):
             need(llm, "another", seconds=hurry)
         with pytest.raises(OverBudget):
             need(llm, "yet another", seconds=hurry)
@@ -349,7 +457,7 @@ def test_a_rehearsal_sends_nothing_and_counts_what_would_be_sent() -> None:
 
 
 def test_the_schema_of_a_reply_stands_by_itself() -> None:
-    assert schema_of(Need)["type"] == "object" and "$ref" not in schema_of(Need)
+    assert schema_of(NeedVerdict)["type"] == "object" and "$ref" not in schema_of(NeedVerdict)
 
 
 def test_the_scripted_model_says_the_same_to_the_same_prompt() -> None:

@@ -10,8 +10,8 @@ import lessons
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.learn.fit import Lesson, fit
 from toolscout.recipes import registry
-from toolscout.search.fusion import words_and_meaning
 from toolscout.search.home_resources import HomeResources
+from toolscout.search.pipeline import words_and_meaning
 from toolscout.settings import Settings
 from toolscout.testing import check_stage
 from toolscout.types import Search, Tool

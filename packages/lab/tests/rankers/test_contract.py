@@ -44,7 +44,7 @@ def test_the_core_knows_the_names_of_the_lab_s_recipes_and_imports_none_of_them(
     code = "import sys, toolscout.recipes.registry as r; r.recipe('scout-light'); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert {name for name in loaded if name.startswith("toolscout_lab.llm")} == set()
-    core = {"lesson", "mlc_light", "neighbours", "scout_light", "tool2vec", "zero_shot", "shared"}
+    core = {"declared", "lesson", "mlc_light", "neighbours", "scout_light", "tool2vec", "zero_shot", "shared"}
     assert {name.split(".")[2] for name in loaded if name.startswith("toolscout.rankers.")} <= core
     assert set(registry.load_lab_recipes()) == registry.LAB_RECIPE_NAMES
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 import lessons  # noqa: E402
 from toolscout import Scout  # noqa: E402
-from toolscout.errors import ConfigError  # noqa: E402
+from toolscout.errors import ConfigError, MissingExtra  # noqa: E402
 from toolscout.home.catalogue.store import Catalogue  # noqa: E402
 from toolscout.home.models.model_store import Model  # noqa: E402
 from toolscout.learn.fit import FitJob, Lesson, fit  # noqa: E402
@@ -30,8 +31,8 @@ from toolscout_lab.rankers import crossencoder  # noqa: E402
 from toolscout_lab.rankers.crossencoder import (  # noqa: E402
     CROSSENCODER_BLEND_GRID,
     PAIR_GRAPH_FOLDER,
-    Blend,
     CrossEncoderStage,
+    LogitBlend,
     export,
 )
 from toolscout_lab.rankers.shared.reranking import RankedQueries  # noqa: E402
@@ -70,6 +71,24 @@ def model(slang: Lesson, bert: str, home: Path) -> Model:
 
 def pipeline(model: Model, tools: Any, bert: str) -> Stage:
     return registry.build("crossencoder", Catalogue.of(tools), Workspace(TransformerEncoder(bert)), model=model.folder)
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
+def test_what_the_export_lacks_is_said_before_anything_is_trained(
+    slang: Lesson, bert: str, home: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr("toolscout_lab.training.train", None)
+    for recipe, changes in (("crossencoder", {"base": "dpr"}), ("toolrerank", {"base.base": "dpr"})):
+        with pytest.raises(MissingExtra, match=package):
+            lessons.plan(
+                recipe,
+                slang,
+                home / "none",
+                encoder=TransformerEncoder(bert),
+                changes=changes,
+                settings=Settings(home=home),
+            )
 
 
 def test_it_learns_and_puts_the_first_tools_in_a_new_order(slang: Lesson, bert: str, model: Model) -> None:
@@ -306,7 +325,7 @@ def test_more_layers_than_there_are_is_refused(bert: str) -> None:
 
 
 def test_the_blend_keeps_the_order_of_the_first_stage_where_the_logits_say_nothing() -> None:
-    blend = Blend(weight=2.0, spread=4.0, far=-3.0, slope=0.5, offset=0.25)
+    blend = LogitBlend(weight=2.0, spread=4.0, far=-3.0, slope=0.5, offset=0.25)
     scores = np.array([9.0, 7.0, 1.0])
     z = blend.distances(scores)
     assert z.tolist() == [0.0, -0.5, -2.0]

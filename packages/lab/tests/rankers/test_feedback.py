@@ -16,7 +16,7 @@ import lessons
 from toolscout.dataset import Dataset
 from toolscout.errors import ConfigError, Unavailable
 from toolscout.home.catalogue.store import Catalogue
-from toolscout.home.models.model_store import Setting
+from toolscout.home.models.model_store import ModelSetting
 from toolscout.learn.fit import Lesson, fit, make_lesson
 from toolscout.rankers import zero_shot
 from toolscout.recipes import registry
@@ -116,6 +116,19 @@ def test_each_step_sees_what_the_paper_s_equations_give_it() -> None:
         assert assess == {"query": wording, "goals": ["sky"], "tools": told}
         assessment = ASSESSED if number else assessed
         assert refine == {"original": MISSING, "query": wording, "tools": told, "assessment": assessment}
+
+
+def test_a_tool_may_be_called_by_its_short_name() -> None:
+    steps: list[Any] = []
+    assessed = {**ASSESSED, "solved": [{"goal": "sky", "tools": ["sky_0", "w/1"], "reason": "fits"}]}
+
+    def refine(data: dict[str, Any], chance: random.Random) -> Any:
+        steps.append(data["assessment"]["solved"][0]["tools"])
+        return {"instruction": f"{data['query']} weather"}
+
+    backend = ScriptedLLM(answers={"Assessment": lambda data, chance: assessed, "Refinement": refine})
+    found = answer(loop(backend, rounds=1), GOOD)
+    assert steps == [["w/0", "w/1"]] and notes(found) == ["round 1: refined"]
 
 
 def test_why_explains_the_last_wording() -> None:
@@ -310,7 +323,7 @@ def slang(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
 def test_where_dev_does_not_say_that_it_helps_the_query_is_left_alone(slang: Lesson, tmp_path: Path) -> None:
     model = fit(lessons.plan("feedback-prf", slang, tmp_path / "m", changes={"base": "bm25"}))
     values = model.manifest.values
-    assert model.manifest.settings["on"] == Setting(False, "dev") and len(values["trials"]) == 12
+    assert model.manifest.settings["on"] == ModelSetting(False, "dev") and len(values["trials"]) == 12
     stage = registry.build("feedback-prf", Catalogue.of(slang.tools), model=model.folder)
     plainly = registry.build("bm25", Catalogue.of(slang.tools))
     queries = [Search(query=text) for text in slang.dataset.texts("test").values()]
@@ -349,7 +362,7 @@ def test_where_dev_says_that_it_helps_it_is_on(tmp_path: Path) -> None:
     dataset = Dataset.load(folder)
     learned = make_lesson(dataset, read_tools(folder, "d").tools, dataset.texts("test"))
     model = fit(lessons.plan("feedback-prf", learned, tmp_path / "m", changes={"base": "bm25"}))
-    assert model.manifest.settings["on"] == Setting(True, "dev") and model.manifest.values["p"] < 0.05
+    assert model.manifest.settings["on"] == ModelSetting(True, "dev") and model.manifest.values["p"] < 0.05
     stage = registry.build("feedback-prf", Catalogue.of(learned.tools), model=model.folder)
     assert set(answer(stage, dataset.queries["test3"]).ids[:2]) == {"d/t/3", "d/u/3"}
     assert model.manifest.metrics["comp@5"] == 1.0

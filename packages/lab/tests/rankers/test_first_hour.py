@@ -15,18 +15,29 @@ import pytest
 from tests_cli import run as cli
 from toolscout.errors import BadReply, ConfigError
 from toolscout.settings import Settings
-from toolscout_lab.llm import Budget, Prices, connect, probe, prompt
+from toolscout_lab.llm import Budget, Few, Prices, connect, probe, prompt
 from toolscout_lab.llm.wire import ChatRequest as Request
-from toolscout_lab.llm.wire import Completion, decode
+from toolscout_lab.llm.wire import Completion, decode, narrow, schema_of
 from toolscout_lab.testing import Faults, ScriptedLLM, ScriptedServer
 
 pytestmark = pytest.mark.net
 QUERY = "weather forecast, and grandma letters"
 
 
-class Need(msgspec.Struct):
+class NeedVerdict(msgspec.Struct):
     needs_tool: bool
     reason: str
+
+
+class NestedReply(msgspec.Struct):
+    id: str
+    tools: list[str]
+
+
+class OuterReply(msgspec.Struct):
+    tools: list[NestedReply]
+    id: int
+    other: str
 
 
 def refusal(status: int, code: str | None = None) -> tuple[int, dict[str, str], dict[str, Any]]:
@@ -172,7 +183,7 @@ RIGHT = '{"needs_tool": true, "reason": "{braces} in a value"}'
     ],
 )
 def test_thoughts_and_braces_in_prose_are_no_part_of_a_reply(text: str) -> None:
-    assert decode(text, Need) == Need(True, "{braces} in a value")
+    assert decode(text, NeedVerdict) == NeedVerdict(True, "{braces} in a value")
 
 
 DRAFT = '{"needs_tool": false, "reason": "a draft"}'
@@ -192,7 +203,7 @@ DRAFT = '{"needs_tool": false, "reason": "a draft"}'
 )
 def test_what_is_no_reply_is_said_to_be_none(text: str) -> None:
     with pytest.raises(msgspec.MsgspecError):
-        decode(text, Need)
+        decode(text, NeedVerdict)
 
 
 class Reasoner(ScriptedLLM):
@@ -214,14 +225,85 @@ def test_a_reasoning_model_gives_the_same_answer_as_one_that_does_not_say_what_i
 def test_the_length_of_a_reply_is_a_setting(tmp_path: Path) -> None:
     with ScriptedServer() as server, connect(Settings(home=tmp_path, llm=server.place, llm_reply_tokens=77)) as llm:
         what = prompt("tooldet_verify", query=QUERY)
-        llm.ask(what, Need, typical=Need(False, ""))
-        llm.ask(what, Need, typical=Need(False, ""), max_tokens=500)
+        llm.ask(what, NeedVerdict, typical=NeedVerdict(False, ""))
+        llm.ask(what, NeedVerdict, typical=NeedVerdict(False, ""), max_tokens=500)
         assert [body["max_tokens"] for body in server.bodies] == [77, 500]
         probe(llm_settings(server, tmp_path), 5.0)
         server.says = 200, {}, {"choices": [{"message": {"content": "{"}, "finish_reason": "length"}]}
         with pytest.raises(BadReply, match="llm_reply_tokens above 77") as cut:
-            llm.ask(prompt("tooldet_verify", query="another"), Need, typical=Need(False, ""))
+            llm.ask(prompt("tooldet_verify", query="another"), NeedVerdict, typical=NeedVerdict(False, ""))
         assert cut.value.reason == "cut_off"
+
+
+class Endless(ScriptedLLM):
+    """Repeats itself until it is cut off, the first time that it is asked."""
+
+    n_asked = 0
+
+    def __call__(self, request: Request, *, seconds: float | None = None) -> Completion:
+        self.n_asked += 1
+        answer = super().__call__(request, seconds=seconds)
+        if self.n_asked > 1:
+            return answer
+        return Completion('{"needs_tool": true, "reason": "' + "and so on, " * 50, finish="length")
+
+
+def test_a_reply_that_was_cut_off_is_asked_for_again_without_it(tmp_path: Path) -> None:
+    with ScriptedServer(Endless()) as server, connect(Settings(home=tmp_path, llm=server.place)) as llm:
+        llm.ask(prompt("tooldet_verify", query=QUERY), NeedVerdict, typical=NeedVerdict(False, ""))
+        first, second = [body["messages"] for body in server.bodies]
+        assert [message["role"] for message in second] == ["system", "user"]
+        assert second[1]["content"].startswith(first[1]["content"]) and "be brief" in second[1]["content"]
+        assert "and so on" not in str(second) and llm.repaired == 1 and not llm.skipped
+
+
+def test_what_stays_invalid_is_counted_by_reason(tmp_path: Path) -> None:
+    with ScriptedServer() as server, connect(Settings(home=tmp_path, llm=server.place)) as llm:
+        server.says = 200, {}, {"choices": [{"message": {"content": "{"}, "finish_reason": "length"}]}
+        for query in ("one", "two"):
+            with pytest.raises(BadReply):
+                llm.ask(prompt("tooldet_verify", query=query), NeedVerdict, typical=NeedVerdict(False, ""))
+        server.says = 200, {}, {"choices": [{"message": {"content": "no"}}]}
+        with pytest.raises(BadReply):
+            llm.limit_tokens(None).ask(
+                prompt("tooldet_verify", query="three"), NeedVerdict, typical=NeedVerdict(False, "")
+            )
+        assert llm.skipped == {"cut_off": 2, "malformed": 1} and llm.repaired == 6
+
+
+def test_the_schema_of_a_reply_ends_lists_that_a_weak_model_would_not_end(tmp_path: Path) -> None:
+    class Listed(msgspec.Struct):
+        items: Few[str]
+
+    with ScriptedServer() as server, connect(Settings(home=tmp_path, llm=server.place)) as llm:
+        server.says = 200, {}, {"choices": [{"message": {"content": json.dumps({"items": ["a"] * 25})}}]}
+        with pytest.raises(BadReply) as endless:
+            llm.ask(prompt("tooldet_verify", query=QUERY), Listed, typical=Listed([]))
+        assert endless.value.reason == "malformed"
+        shape = server.bodies[0]["response_format"]["json_schema"]["schema"]
+        assert shape["properties"]["items"]["maxItems"] == 24
+
+
+def test_only_tools_that_were_shown_fit_the_schema_and_the_prompt_does_not_hold_their_ids_twice() -> None:
+    with ScriptedServer() as server:
+        assert search(server, "--json").exit_code == 0
+        shapes = [body["response_format"]["json_schema"]["schema"] for body in server.bodies]
+        ids = [f"tools/sky_{number}" for number in range(6)]
+        purpose, solved = (shapes[place]["$defs"][name] for place, name in ((0, "Purpose"), (1, "Solved")))
+        assert set(purpose["properties"]["id"]["enum"]) >= set(ids)
+        assert set(solved["properties"]["tools"]["items"]["enum"]) >= set(ids)
+        assert all("enum" not in body["messages"][0]["content"] for body in server.bodies)
+
+
+def test_limits_reach_lists_and_texts_of_that_name_at_any_depth_and_nothing_else() -> None:
+    limits = {"id": {"enum": ["a"]}, "tools": {"enum": ["a", "b"], "maxItems": 2}}
+    shape = narrow(schema_of(OuterReply), limits)
+    part = shape["$defs"]["NestedReply"]["properties"]
+    assert part["id"] == {"type": "string", "enum": ["a"]}
+    assert part["tools"] == {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}, "maxItems": 2}
+    assert shape["properties"] == schema_of(OuterReply)["properties"] and narrow(
+        schema_of(OuterReply), {}
+    ) == schema_of(OuterReply)
 
 
 def llm_settings(server: ScriptedServer, home: Path) -> Settings:

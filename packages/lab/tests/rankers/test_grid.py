@@ -10,13 +10,13 @@ import pytest
 
 from toolscout.rankers.lesson import Lesson
 from toolscout.types import Search, Tool
-from toolscout_lab.rankers.crossencoder import Blend
+from toolscout_lab.rankers.crossencoder import LogitBlend
 from toolscout_lab.rankers.toolrerank.method import ToolRerankOptions
 from toolscout_lab.rankers.toolrerank.settings_search import Grid, ScoredQueries, limits
-from toolscout_lab.rankers.toolrerank.stages import Chosen, Families
+from toolscout_lab.rankers.toolrerank.stages import ChosenSettings, Families
 
 TOOLS = [Tool(id=f"s/{number:02}", name=f"t{number}", path=(f"family{number // 4}",)) for number in range(64)]
-FIRST = Chosen(50, 50, sure=0.8, alike=0.8)
+FIRST = ChosenSettings(50, 50, sure=0.8, alike=0.8)
 
 
 def made(golds: list[set[int]], logits: Any, single: Any = (), seen: Any = range(16), **options: Any) -> Grid:
@@ -35,7 +35,7 @@ def made(golds: list[set[int]], logits: Any, single: Any = (), seen: Any = range
     def score_others(search: Search, ids: list[str]) -> Any:
         return np.full(len(ids), 0.1)
 
-    judge: Any = SimpleNamespace(blend=Blend(), score_others=score_others)
+    judge: Any = SimpleNamespace(blend=LogitBlend(), score_others=score_others)
     families = Families(TOOLS)
     return Grid(
         lesson,
@@ -71,9 +71,9 @@ def test_a_half_of_the_hierarchy_is_used_where_it_is_clearly_better_and_by_its_o
     found, figures = grid.search(True)
     assert found == FIRST and figures["comp@5"] == 1.0 > grid.figures([grid.ids(0)[3:]] * 6)["comp@5"]
     apart, _ = made([{0, 4, 5, 6, 7}] * 6, scattered).search(True)
-    assert apart == Chosen(50, 50, sure=0.0, alike=0.8)  # what is needed is of another parent than what is best
+    assert apart == ChosenSettings(50, 50, sure=0.0, alike=0.8)  # what is needed is of another parent than what is best
     crowded, _ = made([{0, 1, 4, 5, 8}] * 6, FALLING, [False] * 6).search(True)
-    assert crowded == Chosen(50, 50, sure=0.8, alike=0.8, each=2)
+    assert crowded == ChosenSettings(50, 50, sure=0.8, alike=0.8, each=2)
 
 
 def test_less_than_two_standard_errors_are_not_enough() -> None:
@@ -86,7 +86,7 @@ def test_less_than_two_standard_errors_are_not_enough() -> None:
             np.sum(list(grid._score(range(len(golds)), found).values.values()), axis=0)
             for found in (
                 [
-                    grid._rank_query(row, columns, Chosen(50, 50, alike=0.8, each=each))
+                    grid._rank_query(row, columns, ChosenSettings(50, 50, alike=0.8, each=each))
                     for row, columns in enumerate(lists)
                 ]
                 for each in (0, 2)
@@ -100,9 +100,9 @@ def test_less_than_two_standard_errors_are_not_enough() -> None:
 def test_one_query_switches_nothing_on_and_what_is_given_stays() -> None:
     golds = [{0, 4, 8, 12, 16}]
     assert made(golds, FALLING, [False]).search(True)[0] == FIRST
-    assert made(golds, FALLING, [False], each=2).search(True)[0] == Chosen(50, 50, sure=0.8, alike=0.8, each=2)
-    assert made(golds, FALLING, [False], sure=0.7).search(True)[0] == Chosen(50, 50, sure=0.7, alike=0.8)
-    assert made(golds * 6, FALLING, [False] * 6, alike=0.9, each=0).search(True)[0] == Chosen(
+    assert made(golds, FALLING, [False], each=2).search(True)[0] == ChosenSettings(50, 50, sure=0.8, alike=0.8, each=2)
+    assert made(golds, FALLING, [False], sure=0.7).search(True)[0] == ChosenSettings(50, 50, sure=0.7, alike=0.8)
+    assert made(golds * 6, FALLING, [False] * 6, alike=0.9, each=0).search(True)[0] == ChosenSettings(
         50, 50, sure=0.8, alike=0.9
     )
 
@@ -122,7 +122,7 @@ def test_less_is_read_only_where_dev_says_clearly_that_it_is_better() -> None:
     assert (seen.seen, seen.unseen) == (10, 50), "of what training saw, not of the rest"
     new, _ = made([{0, 1, 2}] * 6, misled, seen=range(2)).search(False)
     assert (new.seen, new.unseen) == (10, 10), "of equals the one that reads no less of what is new"
-    assert made([{0, 1, 2}] * 6, FALLING).search(False)[0] == Chosen(50, 50)
+    assert made([{0, 1, 2}] * 6, FALLING).search(False)[0] == ChosenSettings(50, 50)
 
 
 def test_no_more_is_read_than_the_largest_limit_on_offer() -> None:

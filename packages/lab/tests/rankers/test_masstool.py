@@ -38,14 +38,14 @@ from toolscout_lab.rankers import colt  # noqa: E402
 from toolscout_lab.rankers.masstool import (  # noqa: E402
     ArrayTowers,
     MassTool,
-    MassToolOptions,
     Pool,
     compute_query_parts,
     nearest,
     needs,
 )
+from toolscout_lab.rankers.shared.tuning import MassToolOptions, Transfer  # noqa: E402
 from toolscout_lab.resources import Workspace  # noqa: E402
-from toolscout_lab.training.intents import IntentQueries, Intents, IntentShape, Towers, Transfer  # noqa: E402
+from toolscout_lab.training.intents import IntentQueries, Intents, Towers  # noqa: E402
 
 BASE = {"base.epochs": 8, "base.batch": 16, "base.rate": 0.01, "base.precision": "float32", "base.threads": 1}
 QUICK = {"epochs": 30, "batch": 16, "rate": 0.01, "length": 4, "k": 4, "floor": 0.0, "patience": 100, "threads": 1}
@@ -243,7 +243,6 @@ def task(random: np.random.Generator, **changes: Any) -> Intents:
     """Six queries of three scenes over four tools, and five queries that need no tool."""
     queries, tools, chat = (unit_rows(random.normal(size=(n, 5))).astype(np.float32) for n in (6, 4, 5))
     gold = [np.array([0, 1]), np.array([2]), np.array([0, 1]), np.array([1, 3]), np.array([2]), np.array([1, 3])]
-    options = {name: getattr(MassToolOptions(), name) for name in IntentShape.__dataclass_fields__}
     made = Intents(
         queries=IntentQueries(
             rows=queries,
@@ -254,7 +253,7 @@ def task(random: np.random.Generator, **changes: Any) -> Intents:
         ),
         tools=tools,
         evaluate=lambda arrays: {},
-        shape=IntentShape(**{**options, "dropped": 0.0, **changes}),
+        shape=MassToolOptions(**{"dropped": 0.0, **changes}),
         identity="test",
     )
     made.begin(0, random)
@@ -311,7 +310,7 @@ def test_neighbours_below_the_floor_are_left_out_in_training_and_in_a_search(
         Pool, "near", lambda self, rows, k, least: floors.append((k, least)) or near(self, rows, k, least)
     )
     pipeline(other, slang.tools)([Search(query="umbrella")])
-    assert floors == [(QUICK["k"], floor)]
+    assert set(floors) == {(QUICK["k"], floor)}  # the build searches once, too
 
 
 def test_the_shipped_weights_and_bounds_are_those_that_were_chosen_on_dev() -> None:

@@ -21,13 +21,11 @@ from toolscout.testing import check_stage  # noqa: E402
 from toolscout.types import Search, Tool  # noqa: E402
 from toolscout_lab.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout_lab.rankers.mlc import LOGIT_SCALE  # noqa: E402
+from toolscout_lab.rankers.shared.tuning import MlcOptions  # noqa: E402
 from toolscout_lab.training.classifiers import (  # noqa: E402
     Classifier,
     Heads,
     drop_tokens,
-)
-from toolscout_lab.training.classifiers import (  # noqa: E402
-    ClassifierTuning as Tuning,
 )
 from toolscout_lab.training.towers import Tower  # noqa: E402
 
@@ -166,7 +164,7 @@ def test_the_published_layer_reads_the_mean_of_the_tokens_scaled_to_length_one(b
         for values in heads.parameters():
             values.copy_(0.1 * torch.randn(values.shape, generator=random))
     gold = np.array([[True, False, True], [False, True, False]])
-    tuning = Tuning(loss="binary", fast=1.0, thinned=0.0, hold=10_000)
+    tuning = MlcOptions(loss="binary", fast=1.0, thinned=0.0, hold=10_000)
     task = Classifier(
         tower, heads, queries=tokens, gold=gold, set_of=None, evaluate=dict, identity="test", tuning=tuning
     )

@@ -10,11 +10,12 @@ import pytest
 
 from toolscout import encoders
 from toolscout.rankers.lesson import Lesson
-from toolscout.search.abstain.logistic import logistic, sigmoid
+from toolscout.search.abstain.calibration import sigmoid
 from toolscout.search.home_resources import HomeResources
 from toolscout.types import Tool
 from toolscout_lab.rankers.toolrerank import query_kind
 from toolscout_lab.rankers.toolrerank.stages import Families
+from toolscout_lab.training.logistic import logistic
 
 THINGS = {"music": ("play a song", "stop the song"), "files": ("copy a file", "delete a file"), "mail": ("send mail",)}
 TOOLS = [

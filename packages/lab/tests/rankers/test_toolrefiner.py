@@ -26,7 +26,7 @@ from toolscout_lab.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout_lab.rankers.shared.reranking import RankDeeper  # noqa: E402
 from toolscout_lab.rankers.toolrefiner import ToolRefiner  # noqa: E402
 from toolscout_lab.resources import Workspace  # noqa: E402
-from toolscout_lab.training.biencoders import Texts, Triplets  # noqa: E402
+from toolscout_lab.training.biencoders import MinedTriplets, Texts, Triplets  # noqa: E402
 from toolscout_lab.training.refiners import (  # noqa: E402
     TOOL_POSITION,
     Refine,
@@ -361,6 +361,34 @@ def test_triplets_share_a_tool_with_their_positive_and_none_with_their_negative(
     wanted = np.maximum((one * far).sum(axis=1) - (one * near).sum(axis=1) + 0.3, 0.0).mean()
     assert task.backward(rows, np.random.default_rng(3)) == pytest.approx(wanted, abs=1e-5)
     assert task.backward(np.array([0]), np.random.default_rng(0)) == 0.0
+
+
+def test_mined_triplets_are_the_nearest_of_each_kind_and_each_is_compared_with_each(bert: str) -> None:
+    tower = Tower(TransformerEncoder(bert).model, dropout=0.0, precision="float32")
+    gold = [np.array([0, 1]), np.array([1]), np.array([2]), np.array([2, 3]), np.array([4]), np.array([0])]
+    queries = tower.tokens(["a b", "b c", "c d", "d e", "e f", "a f"], "query", 16)
+    texts = Texts(tower=tower, queries=queries, tools=[], gold=gold, dev=[], evaluate=lambda _: {}, identity="test")
+    task = MinedTriplets(texts, 0.3, nearest=5, each=2)
+    task.begin(0, np.random.default_rng(0))
+    vectors = tower.vectors(queries)
+    cosines = vectors @ vectors.T
+    for query, (near, far) in enumerate(zip(task.near, task.far, strict=True)):
+        order = [other for other in np.argsort(-cosines[query], kind="stable").tolist() if other != query]
+        shares = {other: bool(set(gold[query]) & set(gold[other])) for other in order}
+        assert [place for place in near.tolist() if place >= 0] == [other for other in order if shares[other]][:2]
+        assert [place for place in far.tolist() if place >= 0] == [other for other in order if not shares[other]][:2]
+    assert task.near[4].tolist() == [-1, -1]  # the query that uses the fifth tool has no like
+    kept = [
+        max(0.0, cosines[0, far] - cosines[0, near] + 0.3) for near in task.near[0] for far in task.far[0] if near >= 0
+    ]
+    assert task.backward(np.array([0, 4]), np.random.default_rng(0)) == pytest.approx(np.mean(kept), abs=1e-5)
+    assert task.backward(np.array([4]), np.random.default_rng(0)) == 0.0
+    other = MinedTriplets(texts, 0.3, nearest=5, each=2)
+    other.restore(task.state())
+    assert (other.near == task.near).all() and (other.far == task.far).all()
+    few = MinedTriplets(texts, 0.3, nearest=1, each=2)
+    few.begin(0, np.random.default_rng(0))
+    assert ((few.near >= 0).sum(axis=1) + (few.far >= 0).sum(axis=1) == 1).all()
 
 
 def test_a_refiner_gets_its_candidates_from_a_search_for_fewer_tools() -> None:

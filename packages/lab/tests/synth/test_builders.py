@@ -13,10 +13,11 @@ import pytest
 
 from toolscout.dataset import Dataset
 from toolscout.encoders.static import StaticEncoder
-from toolscout.errors import ConfigError, SourceError
+from toolscout.errors import ConfigError, SourceError, TimedOut
 from toolscout.settings import Settings
 from toolscout.types import Tool
 from toolscout_lab.llm import LLM, connect
+from toolscout_lab.llm.wire import ChatRequest, Completion
 from toolscout_lab.synth import build, examples, load_instructions, write_dataset
 from toolscout_lab.synth.collect import collect
 from toolscout_lab.synth.filters import NearDuplicates, Sieve
@@ -89,6 +90,55 @@ def test_tools_that_are_none_are_counted_wherever_toollens_meets_them(tools: lis
     assert not done.drafts and done.drops["unknown_tool"] == 12 == backend.count("unknown") - 2
 
 
+class LateOnce(ScriptedLLM):
+    """Answers the first two requests for a draft or a scene too late."""
+
+    late = 2
+
+    def __call__(self, request: ChatRequest, **rest: Any) -> Completion:
+        title = (request.schema or {}).get("title")
+        if title in ("QueryDraft", "Scene") and self.late:
+            self.late -= 1
+            raise TimedOut("The model did not answer in time.")
+        return super().__call__(request, **rest)
+
+
+@pytest.mark.parametrize("kind", ["toolbank", "toollens"])
+def test_late_answers_are_counted_and_the_build_goes_on(tools: list[Tool], kind: str) -> None:
+    llm = LLM(LateOnce())
+    builder: Any = ToolBank(tools) if kind == "toolbank" else ToolLens(tools[:30], LLM(ScriptedLLM()), StaticEncoder())
+    done = build(builder, llm, 5)
+    assert len(done.drafts) == 5 and done.drops["late"] == 2
+
+
+def test_a_server_that_answers_nothing_in_time_ends_the_build(tools: list[Tool]) -> None:
+    backend = LateOnce()
+    backend.late = 10_000
+    with pytest.raises(TimedOut):
+        build(ToolBank(tools), LLM(backend), 50)
+
+
+def test_tools_may_be_named_by_their_short_names(tools: list[Tool]) -> None:
+    def draft(data: dict[str, Any], chance: random.Random) -> Any:
+        names = [tool["name"] for tool in data["tools"]][:2]
+        return {"tools": names, "query": f"I want {' '.join(chance.sample(WORDS, 6))}", "why": "so"}
+
+    def select(data: dict[str, Any], chance: random.Random) -> Any:
+        return {"verdicts": [{"id": tool["name"], "verdict": "auth"} for tool in data["tools"][:5]]}
+
+    done = build(ToolBank(tools), LLM(ScriptedLLM(answers={"QueryDraft": draft})), 4)
+    ids = {tool.id for tool in tools}
+    assert len(done.drafts) == 4 and all(set(each.gold) <= ids for each in done.drafts.values())
+    builder = ToolLens(tools[:20], LLM(ScriptedLLM(answers={"ToolSelection": select})), StaticEncoder())
+    assert builder.drops["tool_auth"] >= 5 and not builder.drops["selection_unknown_tool"]
+
+
+def test_toollens_says_how_many_groups_of_tools_it_has_selected(tools: list[Tool]) -> None:
+    said: list[str] = []
+    ToolLens(tools[:50], LLM(ScriptedLLM()), StaticEncoder(), say=said.append)
+    assert said[0].startswith("1 of 3 groups of tools selected") and said[-1].startswith("3 of 3")
+
+
 def systems_of(backend: ScriptedLLM, word: str) -> list[str]:
     """The instructions of the prompts that contain a word."""
     texts = [str(request.messages[0]["content"]) for request in backend.asked]
@@ -101,7 +151,7 @@ def test_toolbank_shows_and_wants_as_many_tools_as_it_is_told_and_passes_instruc
         count = chance.choice((1, 2, 3, 4))
         return {"tools": ids[:count], "query": f"I want {' '.join(chance.sample(WORDS, 6))}", "why": str(len(ids))}
 
-    backend = ScriptedLLM(answers={"Draft": draft})
+    backend = ScriptedLLM(answers={"QueryDraft": draft})
     builder = ToolBank(tools, shown=6, chosen=(3, 4), instructions="Speak of gardens.\n")
     done = build(builder, LLM(backend), 6)
     assert len(done.drafts) == 6
@@ -119,6 +169,21 @@ def test_toolbank_shows_and_wants_as_many_tools_as_it_is_told_and_passes_instruc
     for settings_, found in (({"chosen": (3, 2)}, "found 3 2"), ({"shown": 4}, "found 2 5"), ({"shown": 900}, "900")):
         with pytest.raises(ConfigError, match=found):
             ToolBank(tools, **settings_)  # type: ignore[arg-type]
+
+
+def test_the_wording_of_the_papers_is_used_where_they_print_it(tools: list[Tool]) -> None:
+    backend = ScriptedLLM()
+    bank = ToolBank(tools, wording="paper")
+    assert build(bank, LLM(backend), 2).drafts
+    assert bank.prompts == ("paper/toolbank_query", "paper/toolbank_polish")
+    assert systems_of(backend, "You are an expert in utilizing a library of functions")
+    assert systems_of(backend, "You are an expert at refining user instructions")
+    assert not systems_of(backend, "You invent requests")
+    other = ScriptedLLM()
+    lens = ToolLens(tools, LLM(other), StaticEncoder(), wording="paper")
+    assert build(lens, LLM(other), 2).drafts
+    assert systems_of(other, "Your task is to generate potential scenes")
+    assert "paper/toollens_rewrite" in lens.prompts and "toollens_verify" in lens.prompts
 
 
 def test_toollens_keeps_requests_for_one_tool_unless_told_otherwise(tools: list[Tool]) -> None:

@@ -119,7 +119,7 @@ def test_a_model_that_obeys_the_order_gets_nothing_into_the_dataset(make: Maker)
             return {"checks": [{"id": "evil/tool", "helps": True}]}
         return {"checks": [{"id": each["tool"]["id"], "helps": True} for each in data["proposals"]]}
 
-    done = make(ScriptedLLM(answers={"Draft": draft, "Checks": checks}), ORDER)
+    done = make(ScriptedLLM(answers={"QueryDraft": draft, "Checks": checks}), ORDER)
     known = {tool.id for tool in tools(ORDER)}
     assert all(set(draft.gold) <= known for draft in done.drafts.values())
     assert "Evil" not in "".join(draft.query for draft in done.drafts.values())

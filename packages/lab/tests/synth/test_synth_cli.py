@@ -201,6 +201,8 @@ def test_the_settings_of_the_papers_are_options_and_stand_in_the_report(tmp_path
         lens = cli("synth", "toollens", *SOURCES, "--out", str(tmp_path / "lens"), "--min-tools", "2", *base)
         assert lens.exit_code == 0, lens.output
         assert json.loads(lens.stdout)["settings"] == {"aspects": 3, "min_tools": 2}
+        paper = cli("synth", "toolbank", *SOURCES, "--out", str(tmp_path / "paper"), "--prompts", "paper", *base)
+        assert sorted(json.loads(paper.stdout)["prompts"]) == ["paper/toolbank_polish", "paper/toolbank_query"]
         refused = cli("synth", "toollens", *SOURCES, "--out", str(tmp_path / "x"), "--aspects", "9", *base)
         assert refused.exit_code == 1 and "2 to 6 aspects" in refused.output
     rows = [json.loads(line) for line in (tmp_path / "bank" / "queries.jsonl").read_text().splitlines()]
@@ -228,7 +230,7 @@ def test_a_dataset_is_written_for_the_tools_of_the_catalogue_and_replayed_from_i
         shutil.rmtree(tmp_path / "w")
         lacking = cli("synth", "toolbank", *asked, "--replay", str(record))
         assert lacking.exit_code == 1 and "missing from the record, and nothing was sent" in lacking.output
-        assert len(server.bodies) == sent and lacking.output.count("toolscout: ") == 1
+        assert len(server.bodies) == sent and lacking.output.count("error: ") == 1
         limited = ("-n", "50", "--seed", "9", "--llm-budget", "tokens=9000")
         broke = cli("synth", "toolbank", "--out", str(tmp_path / "y"), *limited, *place)
         assert broke.exit_code == 1 and "Answers so far are kept" in broke.output

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from toolscout_lab.rankers.shared.tuning import Graphs  # noqa: E402
 from toolscout_lab.training import Plan, train  # noqa: E402
-from toolscout_lab.training.collaboration import Bipartite, Collaboration, Shape, mean_of  # noqa: E402  # noqa: E402
+from toolscout_lab.training.collaboration import Bipartite, Collaboration, mean_of  # noqa: E402
 
 LEFT, RIGHT = np.array([0, 0, 1, 2, 2, 2]), np.array([0, 1, 1, 0, 1, 2])
-SHAPE = Shape(
+SHAPE = Graphs(
     layers=1,
     scaled=False,
     dropped=0.0,
@@ -89,7 +91,7 @@ def task(**changes: Any) -> Collaboration:
         gold=GOLD,
         scene_of=SCENES,
         evaluate=lambda found: {"ndcg@5": float(found[0] @ dev)},
-        shape=Shape(**{**SHAPE.__dict__, **changes}),
+        shape=msgspec.structs.replace(SHAPE, **changes),
         identity="test",
     )
     made.begin(0, random)

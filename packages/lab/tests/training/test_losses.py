@@ -30,21 +30,6 @@ def test_info_nce_is_the_negative_log_share_of_the_positive() -> None:
     assert losses.info_nce(torch.tensor(SCORES), torch.tensor([1, 3])).item() == pytest.approx(wanted, abs=1e-6)
 
 
-def test_a_positive_of_several_competes_with_the_negatives_alone() -> None:
-    each = []
-    for row, gold in zip(SCORES, GOLD, strict=True):
-        others = sum(math.exp(row[place]) for place in places(gold, False))
-        each.append(mean([-math.log(math.exp(row[p]) / (math.exp(row[p]) + others)) for p in places(gold)]))
-    found = losses.multi_positive(torch.tensor(SCORES), torch.tensor(GOLD)).item()
-    assert found == pytest.approx(mean(each), abs=1e-6)
-
-
-def test_multi_positive_with_one_positive_is_info_nce() -> None:
-    gold = torch.tensor([[False, True, False, False], [False, False, False, True]])
-    ours = losses.multi_positive(torch.tensor(SCORES), gold)
-    assert ours.item() == pytest.approx(losses.info_nce(torch.tensor(SCORES), torch.tensor([1, 3])).item(), abs=1e-6)
-
-
 def test_the_list_softmax_shares_one_distribution_among_all_golds() -> None:
     each = [
         mean([-math.log(softmax(row)[place]) for place in places(gold)]) for row, gold in zip(SCORES, GOLD, strict=True)
@@ -99,3 +84,20 @@ def test_binary_is_the_mean_cross_entropy_of_each_answer() -> None:
     chance = [[1 / (1 + math.exp(-value)) for value in row] for row in logits]
     wanted = -mean([math.log(0.5), math.log(1 - chance[0][1]), math.log(1 - chance[1][0]), math.log(chance[1][1])])
     assert losses.binary(torch.tensor(logits), torch.tensor(targets)).item() == pytest.approx(wanted, abs=1e-6)
+
+
+def test_each_gold_tool_is_compared_with_the_tools_that_are_not_gold() -> None:
+    excluded = torch.tensor([[False, False, True, False], [False, False, False, False]])
+    rest = math.exp(-1.0)
+    first = mean([math.log(1 + rest / math.exp(score)) for score in (2.0, 1.0)])
+    second = -math.log(softmax(SCORES[1])[3])
+    found = losses.each_gold(torch.tensor(SCORES), torch.tensor(GOLD), excluded).item()
+    assert found == pytest.approx(mean([first, second]), abs=1e-6)
+    some = torch.tensor([GOLD[0], [False] * 4])
+    assert losses.each_gold(torch.tensor(SCORES), some, excluded).item() == pytest.approx(first, abs=1e-6)
+
+
+def test_each_gold_without_any_other_tool_is_no_loss_and_has_a_gradient() -> None:
+    scores = torch.tensor([[1.0, 2.0]], requires_grad=True)
+    losses.each_gold(scores, torch.tensor([[True, False]]), torch.tensor([[False, True]])).backward()
+    assert torch.equal(scores.grad, torch.zeros(1, 2))

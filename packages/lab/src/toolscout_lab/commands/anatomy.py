@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
-from toolscout.cli.data import data_option, find_root
+from toolscout.cli.options import data_option, find_root
 from toolscout.cli.output import choose_home, encoder_option, json_option, print_json, print_table, progress
 from toolscout.settings import load_settings
 from toolscout_lab.commands.bench import out_option
+from toolscout_lab.machine import Record
 
 COSINE_KINDS = ("positive", "negative")
 CLOUD_NAMES = {"queries": "test queries", "usage": "tools by usage", "description": "tools by description"}
@@ -64,7 +63,7 @@ def anatomy_command(
         recipe, model_encoder = find_recipe_and_encoder(model, recipe)
     loaded_encoder = encoders.load(encoder or model_encoder or settings.encoder, settings)
     vectors = VectorStore(settings.home / "bench")
-    result: dict[str, Any] = {"dataset": dataset.name, "encoder": loaded_encoder.name, "seed": seed, "recipe": recipe}
+    result: Record = {"dataset": dataset.name, "encoder": loaded_encoder.name, "seed": seed, "recipe": recipe}
     with progress(f"looking into {dataset.name}") as say:
         if recipe:  # before the geometry, which needs memory that the pipeline does not
             texts = list(dataset.texts("test").values())
@@ -94,7 +93,7 @@ def make_slug(recipe: str | None, encoder: str) -> str:
     return "-".join(re.sub(r"[^A-Za-z0-9_]+", "-", part).strip("-") for part in (recipe, *last) if part)
 
 
-def _write_charts(result: Mapping[str, Any], path: Path) -> list[Path]:
+def _write_charts(result: Record, path: Path) -> list[Path]:
     """Write the charts beside the result file, and return their files."""
     files = []
     for name, picture in _draw_charts(result).items():
@@ -103,9 +102,9 @@ def _write_charts(result: Mapping[str, Any], path: Path) -> list[Path]:
     return files
 
 
-def _draw_charts(result: Mapping[str, Any]) -> dict[str, bytes]:
+def _draw_charts(result: Record) -> dict[str, bytes]:
     """Draw the charts: name → PNG."""
-    from toolscout_lab import charts
+    from toolscout_lab.report import charts
 
     geometry, cost = result["geometry"], result.get("cost")
     title = f"{result['dataset']}, {result['encoder']}"
@@ -141,7 +140,7 @@ def _draw_charts(result: Mapping[str, Any]) -> dict[str, bytes]:
     return pictures
 
 
-def _print_result(result: Mapping[str, Any]) -> None:
+def _print_result(result: Record) -> None:
     _print_cosines(result["dataset"], result["geometry"])
     for pair, cosine in result.get("intents", {}).get("cosine", {}).items():
         click.echo(f"mean cosine of the parts {' and '.join(pair.split())} of a query: {cosine:.3f}")
@@ -151,7 +150,7 @@ def _print_result(result: Mapping[str, Any]) -> None:
         _print_cost_of_stages(cost)
 
 
-def _print_cosines(dataset: str, geometry: Mapping[str, Any]) -> None:
+def _print_cosines(dataset: str, geometry: Record) -> None:
     quantiles = ("low", "q1", "median", "q3", "high")
     rows: list[tuple[str, ...]] = []
     for side, cosines in geometry["cosines"].items():
@@ -165,7 +164,7 @@ def _print_cosines(dataset: str, geometry: Mapping[str, Any]) -> None:
     )
 
 
-def _print_cost_of_stages(cost: Mapping[str, Any]) -> None:
+def _print_cost_of_stages(cost: Record) -> None:
     rows = [(stage["stage"], stage["p50"], stage["p95"], f"{100 * stage['share']:.0f} %") for stage in cost["stages"]]
     print_table(
         [("stage", "left"), ("p50 ms", "right"), ("p95 ms", "right"), ("share", "right")],

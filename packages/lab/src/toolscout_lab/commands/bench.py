@@ -11,11 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolscout.cli.data import data_option, find_folder, find_root, parse_settings, set_option
-from toolscout.cli.output import json_option, print_json, print_table, progress
-from toolscout.cli.spending import describe_cost, print_cost
+from toolscout.cli.options import (
+    data_option,
+    describe_cost,
+    find_folder,
+    find_root,
+    parse_settings,
+    print_cost,
+    set_option,
+)
+from toolscout.cli.output import json_option, print_failure, print_json, print_table, print_warning, progress
 from toolscout.errors import UserError
 from toolscout_lab.commands.llm import load_llm_settings, share_llm, spending_options
+from toolscout_lab.machine import Record
 
 if TYPE_CHECKING:
     from toolscout.dataset import Dataset
@@ -134,7 +142,7 @@ def _check_arguments(
     """Refuse arguments that do not go together.
 
     Raises:
-        click.UsageError: naming them.
+        click.UsageError: if there are such arguments.
     """
     if bool(train_on) != bool(test_on) or not (train_on or names):
         raise click.UsageError("expected DATASETs, or --train-on with --test-on")
@@ -155,8 +163,8 @@ class _Bench:
     """
 
     make_job: Callable[[Dataset, str], Job]
-    run_options: Mapping[str, Any]
-    results: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    run_options: Record
+    results: list[Record] = dataclasses.field(default_factory=list)
     failures: list[str] = dataclasses.field(default_factory=list)
     dry_run: bool = False
 
@@ -196,6 +204,7 @@ class _Bench:
                     self._run(job, reuse_model=number > 0)
 
     def _run(self, job: Job, *, reuse_model: bool = False) -> None:
+        """Run a job and keep its result. A rehearsal only checks that it could run."""
         from toolscout_lab.bench import rehearse, run
 
         if self.dry_run:
@@ -212,16 +221,15 @@ class _Bench:
             self.failures.append(": ".join((*what, str(error))))
 
 
-def _print_warnings(results: Sequence[Mapping[str, Any]], failures: Sequence[str]) -> None:
+def _print_warnings(results: Sequence[Record], failures: Sequence[str]) -> None:
     for result in results:
         if result.get("degraded"):
-            click.echo(
-                f"toolscout: {result['dataset']}: {result['label']}: {result['degraded']:,} of {result['n_queries']:,} "
-                "queries were answered without the language model or ran out of time",
-                err=True,
+            print_warning(
+                f"{result['dataset']}: {result['label']}: {result['degraded']:,} of {result['n_queries']:,} "
+                "queries were answered without the language model or ran out of time"
             )
     for failure in failures:
-        click.echo(f"toolscout: {failure}", err=True)
+        print_failure(failure)
 
 
 @click.command("transfer")
@@ -247,7 +255,7 @@ def transfer_command(ctx: click.Context, /, source: str, targets: tuple[str, ...
     return ctx.invoke(bench_command, train_on=source, test_on=targets, **fixed, **options)
 
 
-def _print_results(results: Sequence[Mapping[str, Any]], source: str | None = None) -> None:
+def _print_results(results: Sequence[Record], source: str | None = None) -> None:
     """Print a row for each result, then the detection measures, then the mean of each label.
 
     Args:
@@ -273,7 +281,7 @@ def _print_results(results: Sequence[Mapping[str, Any]], source: str | None = No
     _print_means([result for result in results if result["dataset"] != source], measures, is_transfer=bool(source))
 
 
-def _print_detection(results: Sequence[Mapping[str, Any]]) -> None:
+def _print_detection(results: Sequence[Record]) -> None:
     for result in results:
         metrics = result["metrics"]
         if "detect_auroc" in metrics:
@@ -283,7 +291,7 @@ def _print_detection(results: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def _print_means(results: Sequence[Mapping[str, Any]], measures: Sequence[str], *, is_transfer: bool) -> None:
+def _print_means(results: Sequence[Record], measures: Sequence[str], *, is_transfer: bool) -> None:
     """Print the mean of each label over the datasets, if a label has several."""
     metrics_of_label: dict[str, list[Mapping[str, float]]] = {}
     for result in results:
@@ -319,7 +327,7 @@ def compare_command(
         _print_comparison(comparison)
 
 
-def _print_comparison(comparison: Mapping[str, Any]) -> None:
+def _print_comparison(comparison: Record) -> None:
     a, b = comparison["a"], comparison["b"]
     click.echo(f"{comparison['dataset']}, {comparison['split']}, {comparison['n_queries']:,} queries: {a} against {b}")
     columns = ("measure", a, b, "difference", "95 %", "p", "p (Holm)", "wins/ties/losses")
@@ -344,7 +352,7 @@ def _print_comparison(comparison: Mapping[str, Any]) -> None:
         _print_parents(comparison["parents"])
 
 
-def _print_slices(slices: Mapping[str, Mapping[str, Any]]) -> None:
+def _print_slices(slices: Mapping[str, Record]) -> None:
     print_table(
         [("slice", "left"), ("value", "left"), ("n", "right"), *((name, "right") for name in SHOWN_MEASURES)],
         [
@@ -355,7 +363,7 @@ def _print_slices(slices: Mapping[str, Mapping[str, Any]]) -> None:
     )
 
 
-def _print_parents(parents: Mapping[str, Any]) -> None:
+def _print_parents(parents: Record) -> None:
     """Print the differences by whether the training queries used tools of the same parents."""
     print_table(
         [("parents in training", "left"), ("n", "right"), *((f"{name} (p)", "right") for name in SHOWN_MEASURES)],
@@ -385,7 +393,7 @@ def report_command(folder: str, data: str | None, out: str | None) -> int:
     for path in written:
         click.echo(path)
     for note in written.notes:
-        click.echo(f"toolscout: {note}", err=True)
+        print_warning(note)
     for problem in written.problems:
-        click.echo(f"toolscout: {problem.entry}: {problem.message}", err=True)
+        print_failure(f"{problem.entry}: {problem.message}")
     return 3 if written.problems else 0

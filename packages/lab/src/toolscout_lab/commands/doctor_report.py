@@ -1,4 +1,4 @@
-"""The part of `doctor` on the language model of the settings: sends it one short request, and names the caches."""
+"""The part of `doctor` on the language model of the settings: sends it two short requests, and names the caches."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ from toolscout_lab.llm.cache import REPLIES_FILE, Replies
 __all__ = ["CACHE_FILES", "check", "describe", "print_report"]
 
 PROBE_TIMEOUT_S: Final = 15.0
+REPLY_FORMATS: Final = {
+    "json_schema": "held to a JSON schema",
+    "json_object": "held to JSON; the prompt alone says which",
+    "text": "free text; only the prompt asks for JSON",
+}
 CACHE_FILES: Final[Mapping[str, type[CacheDatabase]]] = {PAIR_CACHE_FILE: PairCache, REPLIES_FILE: Replies}
 
 
 def describe(settings: Settings, scout: Scout | None) -> dict[str, Any] | None:
-    """Ask the language model for one word, and return its state; None if none is set.
+    """Ask the language model what the features ask, and return its state; None if none is set.
 
     `problem` says in one sentence why it cannot be used.
     """
@@ -34,10 +39,10 @@ def describe(settings: Settings, scout: Scout | None) -> dict[str, Any] | None:
     started = time.monotonic()
     try:
         Budget.parse(settings.llm_budget, Prices(settings.llm_price_in, settings.llm_price_out))
-        answer = probe(settings, min(PROBE_TIMEOUT_S, settings.llm_timeout))
+        ready = probe(settings, min(PROBE_TIMEOUT_S, settings.llm_timeout))
     except UserError as error:
         return {**row, "problem": str(error)}
-    return {**row, "seconds": round(time.monotonic() - started, 3), "tokens": answer.tokens_in + answer.tokens_out}
+    return {**row, "seconds": round(time.monotonic() - started, 3), **ready._asdict()}
 
 
 def print_report(row: Mapping[str, Any] | None) -> None:
@@ -52,6 +57,9 @@ def print_report(row: Mapping[str, Any] | None) -> None:
         echo(escape_line(f"  warning    {row['problem']}"))
     else:
         echo(f"  answers    in {row['seconds']:.1f} s, with {row['tokens']:,} tokens")
+        echo(f"  replies    {REPLY_FORMATS[row['reply_format']]}")
+        if not row["calls_tools"]:
+            echo("  warning    It takes no functions, so lab downstream and lab elo cannot use it.")
 
 
 def check(scout: Scout) -> list[str]:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from toolscout.cli.data import data_option, find_root
-from toolscout.cli.output import echo, json_option, print_json, print_table, progress
-from toolscout.cli.spending import print_cost
+from toolscout.cli.output import echo, print_json, print_table
 from toolscout.errors import ConfigError
-from toolscout_lab.commands.downstream import build_stage, draw_tasks, make_runners, write_episodes
-from toolscout_lab.commands.judge import ANSWER_ASPECTS, print_comparison, write_outcomes
-from toolscout_lab.commands.llm import load_llm_settings, share_llm, spending_options
+from toolscout_lab.commands.downstream import AgentJob, agent_options, build_stage
+from toolscout_lab.commands.judge import ANSWER_ASPECTS, print_comparison, write_lines
+from toolscout_lab.commands.llm import load_llm_settings
+from toolscout_lab.machine import Record
 
 if TYPE_CHECKING:
     from toolscout.types import Tool
@@ -25,12 +24,12 @@ if TYPE_CHECKING:
     from toolscout_lab.judge import Pair
     from toolscout_lab.llm import SharedLLM
 
-SYSTEM_COLUMNS: Final = ("system", "answers", "refused", "recall", "comp")
+SYSTEM_COLUMNS: Final = ("system", "answers", "without_call", "refused", "late", "recall", "comp")
 PERSON_CHOICES: Final[Mapping[str, Literal["first", "second", "tie"]]] = {"1": "first", "2": "second", "t": "tie"}
 
 
 @click.command("elo")
-@click.argument("dataset")
+@agent_options(k=3)
 @click.option("--recipe", "-r", "recipes", multiple=True, help="Recipe that retrieves tools; may be repeated.")
 @click.option("--model", "models", multiple=True, metavar="RECIPE=DIR", help="Model of a recipe; may be repeated.")
 @click.option(
@@ -39,9 +38,6 @@ PERSON_CHOICES: Final[Mapping[str, Literal["first", "second", "tie"]]] = {"1": "
     multiple=True,
     help="Tools that no recipe retrieves: all, none, gold, missing:N or wrong:N; may be repeated.",
 )
-@click.option("-k", default=3, show_default=True, help="Number of tools to retrieve.")
-@click.option("-n", "count", default=100, show_default=True, help="Number of queries.")
-@click.option("--split", default="test", show_default=True, help="The split that the queries come from.")
 @click.option(
     "--judge",
     "judge_kind",
@@ -51,36 +47,18 @@ PERSON_CHOICES: Final[Mapping[str, Literal["first", "second", "tie"]]] = {"1": "
     help="Who compares the answers: the language model, or a person at this terminal.",
 )
 @click.option("--aspect", "aspects", multiple=True, help="What to compare; may be repeated. Default: as in the paper.")
-@click.option("--run-python", "modules", multiple=True, metavar="MODULE", help="Really run functions of this module.")
-@click.option("--run-mcp", "servers", multiple=True, metavar="SERVER", help="Really call tools of this MCP server.")
-@click.option("--turns", default=8, show_default=True, help="Maximum number of turns per request.")
-@click.option("--seed", default=0, show_default=True, help="Seed for drawing queries and for the orders of Elo.")
 @click.option("--out", required=True, metavar="DIR", help="Folder for answers, results and report.")
-@spending_options
-@data_option
-@json_option
 @click.pass_context
 def elo_command(
     ctx: click.Context,
     /,
-    dataset: str,
     recipes: tuple[str, ...],
     models: tuple[str, ...],
     names: tuple[str, ...],
-    k: int,
-    count: int,
-    split: str,
     judge_kind: str,
     aspects: tuple[str, ...],
-    modules: tuple[str, ...],
-    servers: tuple[str, ...],
-    turns: int,
-    seed: int,
     out: str,
-    llm_address: str | None,
-    data: str | None,
-    as_json: bool,
-    **limits: Any,
+    **options: Any,
 ) -> None:
     """Rate recipes on queries of DATASET by the answers that an agent gives with their tools (COLT, section 5.4).
 
@@ -90,60 +68,64 @@ def elo_command(
     """
     from toolscout.checks.results import write_json
     from toolscout_lab.answers import PeopleFile, collect_answers, pair_answers
-    from toolscout_lab.bench_jobs import load_dataset
-    from toolscout_lab.downstream import AgentProtocol, measure
+    from toolscout_lab.downstream import measure
     from toolscout_lab.judge import agreement, check_aspects, judge, rate_systems
     from toolscout_lab.judge import table as count_results
     from toolscout_lab.synth import refuse_other
 
-    chosen_aspects = aspects or ANSWER_ASPECTS
+    job, folder, chosen_aspects = AgentJob.parse(options), Path(out), aspects or ANSWER_ASPECTS
     check_aspects(chosen_aspects)
-    folder = Path(out)
     refuse_other(folder)
-    settings = load_llm_settings(ctx, llm_address)
-    loaded = load_dataset(dataset, find_root(data))
-    tasks, tools = draw_tasks(loaded, split, count, seed)
-    runners = make_runners(modules, servers, settings, dry_run=limits["dry_run"])
-    base = AgentProtocol(k=k, runners=runners, turns=turns, seed=seed, examine=False)
+    settings = load_llm_settings(ctx, job.llm_address)
+    dataset, tasks, tools = job.load_tasks()
+    protocol, folders = job.make_protocol(settings, examine=False), _read_models(models, recipes)
     outcomes = []
-    with progress(f"answering {len(tasks):,} queries") as say, share_llm(settings, **limits) as shared:
-        systems = _plan_systems(recipes, names, _read_models(models, recipes), tools, shared, base)
-        llm = shared()
+    with job.open_models(f"answering {len(tasks):,} queries", settings) as (say, shared, judging):
+        systems = _plan_systems(recipes, names, folders, tools, shared, protocol)
         episodes = {
-            name: measure(llm, tasks, tools, [condition], protocol, say=say)
+            name: measure(shared(), tasks, tools, [condition], protocol, judge=judging, say=say)
             for name, (condition, protocol) in systems.items()
         }
         pairs = pair_answers({name: collect_answers(group) for name, group in episodes.items()})
         if judge_kind == "model":
-            outcomes = judge(llm, pairs, chosen_aspects, say=say)
-        print_cost(llm.spent, dry_run=limits["dry_run"])
-        answering_model = "" if limits["dry_run"] else llm.backend.model
-    if limits["dry_run"]:
+            outcomes = judge(judging, pairs, chosen_aspects, say=say)
+        answering_model, judging_model = shared().backend.model, judging.backend.model
+    if job.is_dry:
         return
     gold = {task.id: set(task.gold) for task in tasks}
-    report = {
-        "dataset": loaded.name,
-        "split": split,
+    report: Record = {
+        "dataset": dataset,
+        "split": job.split,
         "n": len(tasks),
-        "k": k,
-        "seed": seed,
+        "k": job.k,
+        "seed": job.seed,
         "model": answering_model,
         "judge": judge_kind,
+        "judge_model": judging_model,
         "systems": [_describe_system(name, group, gold) for name, group in episodes.items()],
     }
     write_json(folder / "report.json", report)  # before a person is asked, so that a stopped command can go on
-    _write_answers(folder, episodes)
+    (folder / "answers").mkdir(parents=True, exist_ok=True)
+    for name, group in episodes.items():
+        write_lines(folder / "answers" / f"{re.sub(r'[^A-Za-z0-9._+-]+', '-', name)}.jsonl", group)
     people = PeopleFile(folder / "people.jsonl", pairs, chosen_aspects)
     if judge_kind == "people":
-        _ask_person(people, seed)
+        _ask_person(people, job.seed)
         outcomes = people.list_outcomes()
     else:
-        write_outcomes(folder / "outcomes.jsonl", outcomes)
-    report |= {"pairs": count_results(outcomes), "elo": rate_systems(outcomes, chosen_aspects, seed=seed)}
+        write_lines(folder / "outcomes.jsonl", outcomes)
+    report |= {"pairs": count_results(outcomes), "elo": rate_systems(outcomes, chosen_aspects, seed=job.seed)}
     if judge_kind == "model" and people.results:
         report["people"] = agreement(outcomes, people.results)
     write_json(folder / "report.json", report)
-    _print_report(report, as_json=as_json)
+    if job.as_json:
+        print_json(report)
+        return
+    print_table(
+        [(name, "left" if name == "system" else "right") for name in SYSTEM_COLUMNS],
+        [[row[name] for name in SYSTEM_COLUMNS] for row in report["systems"]],
+    )
+    print_comparison(report)
 
 
 def _read_models(models: Sequence[str], recipes: Sequence[str]) -> dict[str, str]:
@@ -172,10 +154,13 @@ def _plan_systems(
     """
     from toolscout_lab.downstream import condition
 
-    systems = {}
-    for recipe in recipes:
-        stage = build_stage(recipe, models.get(recipe), tools, llm.settings, llm)
-        systems[recipe] = condition("retrieved"), dataclasses.replace(base, stage=stage)
+    systems = {
+        recipe: (
+            condition("retrieved"),
+            dataclasses.replace(base, stage=build_stage(recipe, models.get(recipe), tools, llm)),
+        )
+        for recipe in recipes
+    }
     for name in names:
         if condition(name).kind == "retrieved":
             raise ConfigError(f"{name} needs a recipe. Give it with --recipe.")
@@ -185,20 +170,16 @@ def _plan_systems(
     return systems
 
 
-def _write_answers(folder: Path, episodes: Mapping[str, Sequence[Episode]]) -> None:
-    """Write a file of answers for each system."""
-    (folder / "answers").mkdir(parents=True, exist_ok=True)
-    for name, group in episodes.items():
-        write_episodes(folder / "answers" / f"{re.sub(r'[^A-Za-z0-9._+-]+', '-', name)}.jsonl", group)
-
-
-def _describe_system(name: str, episodes: Sequence[Episode], gold: Mapping[str, set[str]]) -> dict[str, Any]:
+def _describe_system(name: str, episodes: Sequence[Episode], gold: Mapping[str, set[str]]) -> Record:
     """Count the answers of a system, and measure recall and completeness of the tools that it gave the agent."""
+    from toolscout_lab.downstream import UNANSWERED
+
     recalls = [len(gold[each.task] & set(each.given)) / max(1, len(gold[each.task])) for each in episodes]
     return {
         "system": name,
         "answers": sum(episode.stopped == "answer" for episode in episodes),
-        "refused": sum(episode.stopped == "refused" for episode in episodes),
+        **{stopped: sum(episode.stopped == stopped for episode in episodes) for stopped in UNANSWERED},
+        "without_call": sum(not any(step.tool for step in episode.steps) for episode in episodes),
         "recall": round(sum(recalls) / max(1, len(recalls)), 4),
         "comp": round(sum(recall == 1.0 for recall in recalls) / max(1, len(recalls)), 4),
     }
@@ -210,11 +191,12 @@ def _ask_person(people: PeopleFile, seed: int) -> None:
     Each result is written at once.
     """
     from toolscout_lab.judge import ASPECTS
+    from toolscout_lab.synth import chance
 
     waiting = people.list_waiting()
     shown: Pair | None = None
     for number, (pair, aspect) in enumerate(waiting, 1):
-        swapped = _is_swapped(pair, seed)
+        swapped = chance("people", seed, pair.id, pair.a, pair.b).random() < 0.5
         if pair is not shown:
             shown = pair
             first, second = (pair.text_b, pair.text_a) if swapped else (pair.text_a, pair.text_b)
@@ -225,7 +207,7 @@ def _ask_person(people: PeopleFile, seed: int) -> None:
             choice = click.prompt(
                 question, type=click.Choice([*PERSON_CHOICES, "s", "q"]), show_choices=False, err=True
             )
-        except click.Abort:
+        except click.Abort:  # what was answered is kept, as with q
             return
         if choice == "q":
             return
@@ -233,21 +215,3 @@ def _ask_person(people: PeopleFile, seed: int) -> None:
             winner = PERSON_CHOICES[choice]
             a_won = (winner == "second") if swapped else (winner == "first")
             people.decide(pair, aspect, "tie" if winner == "tie" else "win" if a_won else "loss")
-
-
-def _is_swapped(pair: Pair, seed: int) -> bool:
-    """Return whether a person sees the text of `b` first."""
-    from toolscout_lab.synth import chance
-
-    return chance("people", seed, pair.id, pair.a, pair.b).random() < 0.5
-
-
-def _print_report(report: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(report)
-        return
-    print_table(
-        [(name, "left" if name == "system" else "right") for name in SYSTEM_COLUMNS],
-        [[row[name] for name in SYSTEM_COLUMNS] for row in report["systems"]],
-    )
-    print_comparison(report)

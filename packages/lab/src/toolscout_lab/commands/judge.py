@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from toolscout.cli.data import data_option, find_root
+from toolscout.cli.options import data_option, find_root, print_cost
 from toolscout.cli.output import json_option, print_json, print_table, progress
-from toolscout.cli.spending import print_cost
 from toolscout.errors import SourceError
 from toolscout_lab.commands.llm import load_llm_settings, open_llm, spending_options
+from toolscout_lab.machine import Record
 
 if TYPE_CHECKING:
-    from toolscout_lab.judge import JudgeOutcome, Pair
+    from toolscout_lab.judge import Pair
 
 QUERY_ASPECTS = ("naturalness", "multifacetedness")
 ANSWER_ASPECTS = ("coherence", "relevance", "comprehensiveness", "overall")
@@ -81,8 +81,8 @@ def judge_command(
     if limits["dry_run"]:
         return
     if out:
-        write_outcomes(Path(out), outcomes)
-    result: dict[str, Any] = {"pairs": count_results(outcomes)}
+        write_lines(Path(out), outcomes)
+    result: Record = {"pairs": count_results(outcomes)}
     if what == "answers":
         result["elo"] = rate_systems(outcomes, chosen_aspects, seed=seed)
     if people:
@@ -93,12 +93,12 @@ def judge_command(
         print_comparison(result)
 
 
-def write_outcomes(file: Path, outcomes: Sequence[JudgeOutcome]) -> None:
-    """Write outcomes as JSON lines."""
-    file.write_bytes(b"".join(msgspec.json.encode(outcome) + b"\n" for outcome in outcomes))
+def write_lines(file: Path, rows: Sequence[msgspec.Struct]) -> None:
+    """Write outcomes or episodes as JSON lines."""
+    file.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
 
 
-def print_comparison(result: dict[str, Any]) -> None:
+def print_comparison(result: Record) -> None:
     """Print the counts of `pairs`, the ratings of `elo`, and the agreement with `people`."""
     print_table(
         [(name, "left" if name in ("aspect", "a", "b") else "right") for name in PAIR_COLUMNS],
@@ -152,15 +152,19 @@ def _draw_polished_pairs(
 
 
 def _pair_answers(inputs: Sequence[str], dataset: str | None, root: Path | None) -> list[Pair]:
-    """Pair the answers of every two systems to the same request."""
-    from toolscout_lab.answers import pair_answers, read_answers
+    """Pair the answers of every two systems to the same request.
+
+    An input is `NAME=FILE`, or only FILE if its lines name their system by their condition.
+    """
+    from toolscout_lab.answers import Systems, pair_answers, read_answers
     from toolscout_lab.bench_jobs import load_dataset
 
     requests = load_dataset(dataset, root).queries if dataset else {}
-    systems: dict[str, Any] = {}
+    systems: Systems = {}
     for item in inputs:
-        name, equals, file = ("", "", item) if Path(item).is_file() else item.partition("=")
-        if not equals and not Path(item).is_file():
+        is_file = Path(item).is_file()  # whose own name may contain a "="
+        name, equals, file = ("", "", item) if is_file else item.partition("=")
+        if not equals and not is_file:
             raise click.UsageError(f"judge answers: expected NAME=FILE, found {item}")
         answers = read_answers(Path(file), name, requests)
         if repeated := sorted(systems.keys() & answers.keys()):

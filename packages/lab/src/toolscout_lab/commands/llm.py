@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from toolscout.cli.options import budget_options, print_cost
 from toolscout.cli.output import choose_home
-from toolscout.cli.spending import budget_options, print_cost
 from toolscout.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from toolscout_lab.llm import LLM, SharedLLM
 
 __all__ = [
+    "lend_judge",
     "load_llm_settings",
     "open_llm",
     "share_llm",
@@ -31,7 +32,7 @@ def spending_options(command: F) -> F:
     """Add the options of a command that may ask a language model, with those for records of its replies."""
     for option in (
         click.option("--replay", metavar="FILE", help="Take all replies from this record; send nothing."),
-        click.option("--record", metavar="FILE", help="Write all replies to this record at the end."),
+        click.option("--record", metavar="FILE", help="Write all replies to this record."),
         budget_options,
     ):
         command = option(command)
@@ -59,6 +60,15 @@ def share_llm(
     It is opened when something first needs it. At the end the record is written. With `prints_cost`, or if the command
     fails, what was spent is printed after the last running call has ended, unless nothing was sent.
 
+    Args:
+        settings: name the model and its limits.
+        dry_run: whether calls are only counted.
+        llm_budget: replaces the setting of this name.
+        record: file that gets all replies at the end.
+        replay: file with all replies; nothing is sent.
+        temperature: of the model.
+        prints_cost: whether the cost is printed at the end.
+
     Raises:
         ConfigError: if the budget cannot be read.
     """
@@ -80,6 +90,21 @@ def share_llm(
         shared.close()
         if (prints_cost or failed) and not dry_run and shared.spent.calls:
             print_cost(shared.spent, dry_run=False)
+
+
+@contextlib.contextmanager
+def lend_judge(llm: LLM, settings: Settings, address: str | None) -> Iterator[LLM]:
+    """Lend the model of `--judge-llm`; without an address, and in a dry run, that is the agent's own."""
+    from toolscout_lab.llm import Endpoint, Rehearsal
+
+    if not address or isinstance(llm, Rehearsal):
+        yield llm
+        return
+    endpoint = Endpoint(address, timeout=settings.llm_timeout, rpm=settings.llm_rpm)
+    try:
+        yield llm.replace_backend(endpoint)
+    finally:
+        endpoint.close()
 
 
 @contextlib.contextmanager

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from toolscout.cli.data import data_option, find_folder, find_root, parse_settings, set_option
-from toolscout.cli.output import choose_home, encoder_option, json_option, print_json, print_table, progress, ray_option
-from toolscout.cli.spending import print_cost
+from toolscout.cli.options import data_option, find_folder, find_root, parse_settings, print_cost, set_option
+from toolscout.cli.output import (
+    choose_home,
+    encoder_option,
+    json_option,
+    print_failure,
+    print_json,
+    print_table,
+    progress,
+    ray_option,
+)
 from toolscout.errors import ConfigError
 from toolscout.settings import load_settings
 from toolscout_lab.commands.llm import share_llm
+from toolscout_lab.machine import Record
 
 
 @click.command("sweep")
@@ -97,7 +106,7 @@ def sweep_command(
         click.echo(f"best on dev: {describe_settings(result['best']['settings'])}")
         click.echo(job.path)
     for trial in result["failed"]:
-        click.echo(f"toolscout: {describe_settings(trial['settings'])}: {trial['error']}", err=True)
+        print_failure(f"{describe_settings(trial['settings'])}: {trial['error']}")
     return 3 if result["failed"] else 0
 
 
@@ -126,7 +135,7 @@ def _parse_list(text: str) -> list[Any]:
     return [parse_settings([f"value={item}"])["value"] for item in text.split(",")]
 
 
-def _print_trials(result: Mapping[str, Any]) -> None:
+def _print_trials(result: Record) -> None:
     measures = list(result["trials"][0]["dev"])
     print_table(
         [*((name, "left") for name in result["over"]), *((name, "right") for name in measures), ("fit s", "right")],

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from toolscout.cli.data import data_option, find_root
+from toolscout.cli.options import data_option, describe_cost, find_root, print_cost
 from toolscout.cli.output import clip, json_option, print_json, progress
-from toolscout.cli.spending import describe_cost, print_cost
 from toolscout.errors import ConfigError
 from toolscout_lab.commands.llm import load_llm_settings, open_llm, spending_options
+from toolscout_lab.machine import Record
 
 if TYPE_CHECKING:
     from toolscout.settings import Settings
     from toolscout.types import Tool
     from toolscout_lab.llm import LLM
+    from toolscout_lab.llm.prompts import Wording
+    from toolscout_lab.progress import Say
+    from toolscout_lab.synth import Builder
 
 WRITING_TEMPERATURE: Final = 0.7
 MAX_PROMPT_CHARS: Final = 2_000  # of a prompt that `review` shows
@@ -56,44 +58,14 @@ def _build_options(command: Any) -> Any:
     return command
 
 
-@dataclasses.dataclass(frozen=True)
-class _BuildJob:
-    """What the options of a build say.
-
-    Attributes:
-        kind: `toolbank` or `toollens`.
-        builder_settings: arguments of the builder, by name.
-        sources: where the tools come from; none: the catalogue.
-        out: folder of the new dataset.
-        wanted: number of queries.
-        seed: of all random choices.
-        against: datasets with queries that must not be repeated.
-        llm_address: the language model, as `URL#MODEL`; None: that of the settings.
-        data: data root; None: that of the environment.
-        as_json: whether to print JSON.
-    """
-
-    kind: str
-    builder_settings: dict[str, Any]
-    sources: tuple[str, ...]
-    out: str
-    wanted: int
-    seed: int
-    against: tuple[str, ...]
-    llm_address: str | None
-    data: str | None
-    as_json: bool
-
-    def make_builder(self, tools: Sequence[Tool], llm: LLM, settings: Settings) -> Any:
-        """Make the builder of this kind, a `synth.Builder`."""
-        from toolscout import encoders
-        from toolscout_lab.synth.toolbank import ToolBank
-        from toolscout_lab.synth.toollens import ToolLens
-
-        if self.kind == "toolbank":
-            return ToolBank(tools, seed=self.seed, **self.builder_settings)
-        encoder = encoders.load(settings.encoder, settings)
-        return ToolLens(tools, llm, encoder, seed=self.seed, **self.builder_settings)
+_wording_option = click.option(
+    "--prompts",
+    "wording",
+    type=click.Choice(["ours", "paper"]),
+    default="ours",
+    show_default=True,
+    help="Whose wording of the prompts to use.",
+)
 
 
 @synth_command.command("toolbank")
@@ -112,62 +84,104 @@ class _BuildJob:
     metavar="NAME|FILE",
     help="Further instructions for the model: numpy, pandas, boto3, or a text file.",
 )
+@_wording_option
 @click.pass_context
 def toolbank_command(
-    ctx: click.Context, /, shown: int, chosen: tuple[int, int], instructions: str | None, **options: Any
+    ctx: click.Context,
+    /,
+    shown: int,
+    chosen: tuple[int, int],
+    instructions: str | None,
+    wording: Wording,
+    **options: Any,
 ) -> int:
     """Write queries for two to five of ten random tools, then polish them (ToolBank).
 
     SOURCE is what `add` takes, or boto3[:SERVICE,...]. Without SOURCE the tools of the catalogue are used.
     """
     from toolscout_lab.synth import load_instructions
+    from toolscout_lab.synth.toolbank import ToolBank
 
     text = load_instructions(instructions) if instructions else ""
-    settings = {"shown": shown, "chosen": chosen, "instructions": text}
-    return _build_dataset(ctx, "toolbank", settings, **options)
+
+    def make_builder(tools: Sequence[Tool], seed: int, llm: LLM, loaded: Settings, say: Say) -> Builder:
+        return ToolBank(tools, seed=seed, shown=shown, chosen=chosen, instructions=text, wording=wording)
+
+    return _build_dataset(ctx, make_builder, **options)
 
 
 @synth_command.command("toollens")
 @_build_options
-@click.option("--aspects", default=3, show_default=True, help="Kinds of tools that should serve a query, 2 to 6.")
+@click.option("--aspects", default=3, show_default=True, help="Kinds of tools that a query should need, 2 to 6.")
 @click.option("--min-tools", default=1, show_default=True, help="Drop queries with fewer gold tools.")
+@_wording_option
 @click.pass_context
-def toollens_command(ctx: click.Context, /, aspects: int, min_tools: int, **options: Any) -> int:
-    """Write short queries from scenes that several kinds of tools serve (ToolLens).
+def toollens_command(ctx: click.Context, /, aspects: int, min_tools: int, wording: Wording, **options: Any) -> int:
+    """Write short queries, each from a scene for which tools of several kinds are useful (ToolLens).
 
     SOURCE is what `add` takes, or boto3[:SERVICE,...]. Without SOURCE the tools of the catalogue are used.
     """
-    return _build_dataset(ctx, "toollens", {"aspects": aspects, "min_tools": min_tools}, **options)
+    from toolscout import encoders
+    from toolscout_lab.synth.toollens import ToolLens
+
+    def make_builder(tools: Sequence[Tool], seed: int, llm: LLM, loaded: Settings, say: Say) -> Builder:
+        encoder = encoders.load(loaded.encoder, loaded)
+        return ToolLens(tools, llm, encoder, seed=seed, aspects=aspects, min_tools=min_tools, wording=wording, say=say)
+
+    return _build_dataset(ctx, make_builder, **options)
 
 
-def _build_dataset(ctx: click.Context, kind: str, builder_settings: dict[str, Any], **options: Any) -> int:
-    """Build a dataset. Returns the exit code, 3 if there are fewer queries than wanted."""
+def _build_dataset(
+    ctx: click.Context,
+    make_builder: Callable[[Sequence[Tool], int, LLM, Settings, Say], Builder],
+    *,
+    sources: tuple[str, ...],
+    out: str,
+    wanted: int,
+    seed: int,
+    against: tuple[str, ...],
+    llm_address: str | None,
+    data: str | None,
+    as_json: bool,
+    **limits: Any,
+) -> int:
+    """Build a dataset. Returns the exit code, 3 if there are fewer queries than wanted.
+
+    Args:
+        ctx: of the command.
+        make_builder: makes the builder from tools, seed, language model, settings and a function for progress.
+        sources: where the tools come from; none: the catalogue.
+        out: folder of the new dataset.
+        wanted: number of queries.
+        seed: of all random choices.
+        against: datasets with queries that must not be repeated.
+        llm_address: the language model, as `URL#MODEL`; None: that of the settings.
+        data: data root; None: that of the environment.
+        as_json: whether to print JSON.
+        **limits: the options of `spending_options`.
+    """
     from toolscout_lab.bench_jobs import load_dataset
     from toolscout_lab.synth import build, refuse_other, write_dataset
 
-    own_options = {field.name for field in dataclasses.fields(_BuildJob)} - {"kind", "builder_settings"}
-    job = _BuildJob(kind, builder_settings, **{name: options.pop(name) for name in own_options})
-    limits = options  # those of `spending_options`
-    settings = load_llm_settings(ctx, job.llm_address)
-    refuse_other(Path(job.out))
-    root = find_root(job.data)
-    held_out = [text for name in job.against for text in load_dataset(name, root).queries.values()]
-    tools = _load_tools(job.sources, settings)
-    report: dict[str, Any] | None = None
+    settings = load_llm_settings(ctx, llm_address)
+    refuse_other(Path(out))
+    root = find_root(data)
+    held_out = [text for name in against for text in load_dataset(name, root).queries.values()]
+    tools = _load_tools(sources, settings)
+    report: Record | None = None
     is_dry = limits["dry_run"]
     with progress(f"{'estimating' if is_dry else 'writing'} queries for {len(tools):,} tools") as say:
         with open_llm(settings, temperature=WRITING_TEMPERATURE, **limits) as llm:
-            builder = job.make_builder(tools, llm, settings)
             quiet = (lambda text: None) if is_dry else say  # nothing is written that could be counted
-            done = build(builder, llm, job.wanted, held_out=held_out, say=quiet)
+            builder = make_builder(tools, seed, llm, settings, quiet)
+            done = build(builder, llm, wanted, held_out=held_out, say=quiet)
             if not is_dry:
-                model = llm.backend.model
-                report = write_dataset(Path(job.out), builder, done, seed=job.seed, model=model, wanted=job.wanted)
+                report = write_dataset(Path(out), builder, done, seed=seed, model=llm.backend.model, wanted=wanted)
         print_cost(llm.spent, dry_run=is_dry)
-    return _finish(report, llm, job.out, job.wanted, as_json=job.as_json)
+    return _finish(report, llm, out, wanted, as_json=as_json)
 
 
-def _finish(report: dict[str, Any] | None, llm: LLM, out: str, wanted: int, *, as_json: bool) -> int:
+def _finish(report: Record | None, llm: LLM, out: str, wanted: int, *, as_json: bool) -> int:
     """Print the report of a build, or the cost of a dry run, which has no report. Returns the exit code."""
     if report is None:
         if as_json:
@@ -247,7 +261,7 @@ def tooldet_command(
     settings = load_llm_settings(ctx, llm_address)
     refuse_other(Path(out))
     queries = list(load_dataset(dataset, find_root(data)).queries.values())
-    report: dict[str, Any] | None = None
+    report: Record | None = None
     with progress("sifting prompts") as say:
         encoder = encoders.load(settings.encoder, settings)
         candidates, drops = sift(prompts_of(Path(file)), queries, encoder, window=window)

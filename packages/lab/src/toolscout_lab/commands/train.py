@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import click
 
-from toolscout.cli.data import find_folder, parse_settings, set_option
+from toolscout.cli.options import describe_cost, find_folder, parse_settings, print_cost, set_option
 from toolscout.cli.output import choose_home, encoder_option, json_option, print_json, ray_option
-from toolscout.cli.spending import describe_cost, print_cost
 from toolscout.errors import ConfigError, NotFound
 from toolscout.settings import Settings, load_settings
 from toolscout_lab.commands.llm import load_llm_settings, share_llm, spending_options
@@ -145,8 +144,8 @@ def _tune_encoder(
     """Build the training set of some datasets, tune an encoder on it, and say where it lies."""
     from toolscout import encoders
     from toolscout.rankers import parse_options
-    from toolscout_lab.encoder_data import DataPlan, build_training_set
-    from toolscout_lab.encoder_training import EncoderOptions, train_encoder
+    from toolscout_lab.encoder_data import DataPlan, EncoderOptions, build_training_set
+    from toolscout_lab.encoder_training import train_encoder
     from toolscout_lab.rankers.shared.tuning import require_tunable
 
     options = parse_options(parse_settings(pairs), EncoderOptions)

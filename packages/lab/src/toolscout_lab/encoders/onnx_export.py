@@ -36,8 +36,9 @@ from toolscout_lab.encoders.transformer import (
     find_prompt,
 )
 
-__all__ = ["export", "read_licence", "trace_to_onnx"]
+__all__ = ["EXPORT_PACKAGES", "export", "read_licence", "trace_to_onnx"]
 
+EXPORT_PACKAGES: Final = ("onnx", "onnxscript", "onnxruntime")
 ONNX_OPSET: Final = 18
 MAX_EXPORT_PARAMETERS: Final = 450_000_000  # a graph in one file holds less than 2 GB
 MIN_EXPORT_COSINE: Final = 0.9999
@@ -64,7 +65,7 @@ def export(name: str, folder: Path, *, int8: bool = False) -> OnnxEncoder:
         MissingExtra: without the packages of the extra `train`.
         ConfigError: if there is no such model, it cannot be exported, or the folder is not empty.
     """
-    for package in ("onnx", "onnxscript", "onnxruntime"):
+    for package in EXPORT_PACKAGES:
         require(package, "train")
     folder = folder.expanduser().resolve()
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
@@ -180,6 +181,7 @@ def _silence_exporter() -> Iterator[None]:
 def _write(
     source: TransformerEncoder, graph: Any, folder: Path, quantisation: Literal["float32", "int8"]
 ) -> OnnxEncoder:
+    """Write an encoder as a folder: graph, tokenizer, and a manifest whose fingerprint covers both."""
     model = source.model
     contents = {
         GRAPH_FILE: graph.SerializeToString(deterministic=True),
@@ -220,6 +222,7 @@ def _public_name(name: str) -> str:
 
 
 def _serialize_tokenizer(source: TransformerEncoder) -> str:
+    """Serialise the tokenizer of a model, or say why the encoder cannot be exported."""
     backend = getattr(source.model.tokenizer, "backend_tokenizer", None)
     if backend is None or source.model.max_seq_length is None or source.model.tokenizer.pad_token_id is None:
         raise ConfigError(

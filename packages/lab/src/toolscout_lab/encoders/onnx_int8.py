@@ -12,14 +12,18 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from toolscout.arrays import Array
 from toolscout.errors import require
 
-__all__ = ["to_int8"]
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto, TensorProto
+
+__all__ = ["read_int8", "to_int8"]
 
 MAX_INT8: Final = 127.0
 MAX_INT8_WEIGHT: Final = 85.0  # more would overflow: x86 without VNNI adds two products of 255 or less into 16 bits
@@ -29,7 +33,7 @@ MIN_SCALE: Final = 1e-6
 Feed: TypeAlias = Mapping[str, npt.NDArray[np.int64]]
 
 
-def to_int8(graph: Any, feeds: Sequence[Feed]) -> None:
+def to_int8(graph: ModelProto, feeds: Sequence[Feed]) -> None:
     """Quantise the matrix products and the word table of a float32 ONNX model, in place.
 
     Args:
@@ -40,7 +44,43 @@ def to_int8(graph: Any, feeds: Sequence[Feed]) -> None:
     _quantise(graph)
 
 
-def _find_matrices(graph: Any) -> dict[str, Any]:
+def read_int8(graph: ModelProto) -> dict[str, npt.NDArray[Any]]:
+    """Return the weights of an encoder that `to_int8` quantised, float32, by their names in the encoder.
+
+    The products' weights have lost their names; each takes that of the bias that is added to its product. Weights come
+    as `torch.nn.Linear` has them, (out, in), without the smoothing; what rounding has lost stays lost.
+    """
+    from onnx import TensorProto
+    from onnx.numpy_helper import to_array
+
+    values = {tensor.name: to_array(tensor) for tensor in graph.graph.initializer}
+    biases = {
+        other: bias
+        for node in graph.graph.node
+        if node.op_type == "Add"
+        for bias, other in (node.input, reversed(node.input))
+        if bias in values and bias.endswith(".bias")
+    }
+    weights = {
+        tensor.name: values[tensor.name]
+        for tensor in graph.graph.initializer
+        if tensor.data_type == TensorProto.FLOAT and tensor.name.endswith((".weight", ".bias"))
+    }
+    for node in graph.graph.node:
+        if node.op_type == "MatMulInteger":
+            key, out = node.input[1].removesuffix(".int8"), node.output[0].removesuffix(".whole")
+            matrix = values[f"{key}.int8"] * values[f"{key}.scales"]
+            evened = f"{node.input[0].removesuffix('.even.uint8')}.even_by"
+            matrix = matrix * values[evened][:, None] if evened in values else matrix
+            weights[f"{biases[out].removesuffix('bias')}weight"] = np.ascontiguousarray(matrix.T)
+    for name in values:
+        if name.endswith(".weight.int8"):
+            key = name.removesuffix(".int8")
+            weights[key] = values[name] * values[f"{key}.scales"]
+    return weights
+
+
+def _find_matrices(graph: ModelProto) -> dict[str, TensorProto]:
     """Find the weights with two axes, by name."""
     from onnx import TensorProto
 
@@ -50,17 +90,17 @@ def _find_matrices(graph: Any) -> dict[str, Any]:
     }
 
 
-def _find_products(graph: Any) -> dict[str, list[Any]]:
+def _find_products(graph: ModelProto) -> dict[str, list[NodeProto]]:
     """Find the nodes that multiply an activation by a weight matrix, by the activation's name."""
     matrices = _find_matrices(graph)
-    products: dict[str, list[Any]] = {}
+    products: dict[str, list[NodeProto]] = {}
     for node in graph.graph.node:
         if node.op_type == "MatMul" and node.input[1] in matrices:
             products.setdefault(node.input[0], []).append(node)
     return products
 
 
-def _measure_peaks(graph: Any, feeds: Sequence[Feed], names: list[str]) -> dict[str, npt.NDArray[Any]]:
+def _measure_peaks(graph: ModelProto, feeds: Sequence[Feed], names: list[str]) -> dict[str, Array]:
     """Measure the largest magnitude of each channel of the activations, `(channels,)`, over some inputs."""
     import onnx
 
@@ -71,7 +111,7 @@ def _measure_peaks(graph: Any, feeds: Sequence[Feed], names: list[str]) -> dict[
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names
     )
     session = onnxruntime.InferenceSession(watched.SerializeToString(), providers=["CPUExecutionProvider"])
-    peaks: dict[str, npt.NDArray[Any]] = {}
+    peaks: dict[str, Array] = {}
     for feed in feeds:
         for name, values in zip(names, session.run(names, dict(feed)), strict=True):
             top = np.abs(values).reshape(-1, values.shape[-1]).max(axis=0)
@@ -79,7 +119,7 @@ def _measure_peaks(graph: Any, feeds: Sequence[Feed], names: list[str]) -> dict[
     return peaks
 
 
-def _smooth_channels(graph: Any, feeds: Sequence[Feed]) -> None:
+def _smooth_channels(graph: ModelProto, feeds: Sequence[Feed]) -> None:
     """Make the channels that enter the products more alike; the products stay the same."""
     from onnx import helper
     from onnx.numpy_helper import from_array, to_array
@@ -104,7 +144,7 @@ def _smooth_channels(graph: Any, feeds: Sequence[Feed]) -> None:
     _replace(graph, {users[0].output[0]: [nodes[name], users[0]] for name, users in products.items()})
 
 
-def _quantise(graph: Any) -> None:
+def _quantise(graph: ModelProto) -> None:
     """Convert the weights of the products, their inputs and the word table to 8-bit integers."""
     from onnx import TensorProto, helper
     from onnx.numpy_helper import from_array, to_array
@@ -117,7 +157,7 @@ def _quantise(graph: Any) -> None:
         "half_up": np.float32(UINT8_ZERO_POINT + 0.5),
         "zero": np.uint8(UINT8_ZERO_POINT),
     }
-    changed: dict[str, list[Any]] = {}
+    changed: dict[str, list[NodeProto]] = {}
 
     def add_rounded(name: str, axis: int, top: float) -> None:
         """Add a weight as int8, with one scale for each row or column: `top` is the largest rounded value."""
@@ -126,7 +166,7 @@ def _quantise(graph: Any) -> None:
         added[f"{name}.int8"] = np.rint(values / scales).astype(np.int8)
         added[f"{name}.scales"] = scales.astype(np.float32)
 
-    def step(kind: str, inputs: list[str], output: str, **settings: Any) -> Any:
+    def step(kind: str, inputs: list[str], output: str, **settings: Any) -> NodeProto:
         return helper.make_node(kind, inputs, [output], **settings)
 
     for name, users in _find_products(graph).items():
@@ -167,7 +207,7 @@ def _quantise(graph: Any) -> None:
     graph.graph.initializer.extend(initializers)
 
 
-def _replace(graph: Any, changed: dict[str, list[Any]]) -> None:
+def _replace(graph: ModelProto, changed: dict[str, list[NodeProto]]) -> None:
     """Replace nodes, found by the name of their output, with other nodes."""
     nodes = [new for node in graph.graph.node for new in changed.get(node.output[0], [node])]
     del graph.graph.node[:]

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from toolscout.arrays import Array
 from toolscout.encoders.encoder import split_identifiers
 from toolscout.encoders.onnx import GRAPH_FILE, TOKENIZER_FILE
 from toolscout.errors import ConfigError, require
@@ -69,7 +70,7 @@ class OnnxPairs:
                 be fewer logits than texts.
         """
         pairs = self.pieces(query, texts)
-        parts: list[npt.NDArray[Any]] = []
+        parts: list[Array] = []
         started = time.monotonic()
         for start in range(0, len(pairs), PAIR_BATCH):
             now = time.monotonic()

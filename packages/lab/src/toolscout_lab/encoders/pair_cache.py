@@ -57,7 +57,8 @@ class PairCache(CacheDatabase):
     def __init__(self, folder: Path, *, repair: bool = True) -> None:
         """Open or create the file in the folder; see `CacheDatabase`."""
         super().__init__(folder / PAIR_CACHE_FILE, PAIR_CACHE_MIGRATIONS, repair=repair)
-        self.reused, self.paused, self._warned = 0, False, False
+        self.reused, self.paused = 0, False
+        self._warned = False  # that the file cannot be written; said once
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:

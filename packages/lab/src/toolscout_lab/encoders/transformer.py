@@ -223,11 +223,11 @@ def check_hub(name: str, location: str) -> None:
             api.model_info(repository, timeout=HUB_TIMEOUT_S)
             return
         except (errors.GatedRepoError, errors.DisabledRepoError):
-            return
+            return  # it exists; loading it says what it needs
         except (errors.RepositoryNotFoundError, errors.HFValidationError):
             continue
         except errors.HfHubHTTPError:
-            return
+            return  # the hub could not say; loading the model does
         except Exception as error:  # the HTTP client's own, which differs between versions of the library
             raise ConfigError(
                 f"encoder {name!r}: the Hugging Face hub cannot be reached ({type(error).__name__}). Check the "

@@ -10,18 +10,20 @@ This package never logs prompts, replies or keys.
 
 from __future__ import annotations
 
+import copy
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from toolscout.errors import BadReply, ConfigError, NotFound, TimedOut
+from toolscout.errors import BadReply, ConfigError, NotFound, TimedOut, Unavailable
 from toolscout.settings import Settings
-from toolscout_lab.llm.budget import Booking, Budget, Prices, Spent, bound, estimate
+from toolscout_lab.llm.budget import Budget, Prices, Spent, bound, estimate
 from toolscout_lab.llm.cache import Record, Replies
 from toolscout_lab.llm.endpoint import Endpoint
 from toolscout_lab.llm.prompts import FilledPrompt, card, prompt, quote
@@ -30,11 +32,13 @@ from toolscout_lab.llm.wire import (
     Backend,
     ChatRequest,
     Completion,
+    Few,
     Message,
     ToolCall,
     content,
     decode,
     drop_thoughts,
+    narrow,
     schema_of,
 )
 
@@ -45,9 +49,11 @@ __all__ = [
     "ChatRequest",
     "Completion",
     "Endpoint",
+    "Few",
     "FilledPrompt",
     "Message",
     "Prices",
+    "Readiness",
     "Rehearsal",
     "Replies",
     "SharedLLM",
@@ -63,7 +69,10 @@ __all__ = [
 ]
 
 MAX_REPAIRS: Final = 2
+REPAIR_TEMPERATURE_STEP: Final = 0.4
+MAX_LATE_IN_A_ROW: Final = 2  # late answers of each concurrent call, after which the run stops
 PROBE_REPLY_TOKENS: Final = 16
+NO_LIMITS: Final[Mapping[str, Mapping[str, Any]]] = {}
 NO_ANSWER: Final = "(no answer)"  # endpoints refuse empty messages
 MESSAGE_OVERHEAD_TOKENS: Final = 4
 REHEARSED_CALLS: Final = 3  # tool calls of an agent in a rehearsal
@@ -79,10 +88,15 @@ class LLM:
 
     Attributes:
         backend: sends the requests.
+        cache: stores the answers; None stores nothing.
+        offline: whether answers come from the cache alone (replay).
+        concurrency: concurrent calls in `map`.
         repairs: how often to ask again after an invalid reply.
         reply_tokens: maximum tokens of a reply, unless a call allows more.
-        repaired: number of replies that were asked for again.
+        temperature: temperature of all calls; higher where a reply is asked for again.
+        budgets: limits and prices; the first may be that of a single query, the last is that of the whole command.
         answers: keys of all answers so far, from the endpoint or the cache; a record of this object contains these.
+        skipped: reason → number of prompts that got no valid reply.
     """
 
     def __init__(
@@ -97,34 +111,28 @@ class LLM:
         reply_tokens: int = DEFAULT_REPLY_TOKENS,
         temperature: float = 0.0,
     ) -> None:
-        """Create an LLM.
-
-        Args:
-            backend: sends the requests.
-            cache: stores the answers; None stores nothing.
-            budget: limits and prices; None sets no limit.
-            offline: answer only from the cache (replay).
-            concurrency: concurrent calls in `map`.
-            repairs: how often to ask again after an invalid reply.
-            reply_tokens: maximum tokens of a reply, unless a call allows more.
-            temperature: temperature of all calls.
-        """
-        self.reply_tokens = reply_tokens
-        self.backend, self.cache, self.offline, self.repairs = backend, cache, offline, repairs
+        """Create an LLM; the attributes describe the arguments. Without a budget there is no limit."""
+        self.backend, self.cache, self.offline = backend, cache, offline
+        self.concurrency, self.repairs = concurrency, repairs
+        self.reply_tokens, self.temperature = reply_tokens, temperature
         self.budgets: tuple[Budget, ...] = (budget or Budget(),)
-        # budgets without a limit that count what all answers cost at first; see `answered`
-        self._tallies: tuple[Budget, ...] = (Budget(prices=self.budgets[0].prices),)
-        self.temperature, self.concurrency = temperature, concurrency
-        self.repaired = 0
         self.answers: set[str] = set()
+        self.skipped: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
+        # key of a request → lock
         self._under_way: weakref.WeakValueDictionary[str, threading.Lock] = weakref.WeakValueDictionary()
-        self._pool: list[ThreadPoolExecutor] = []
+        self._pool: list[ThreadPoolExecutor] = []  # one, once it is needed
 
     @property
     def spent(self) -> Spent:
         """The cost of the calls of this object; answers from the cache cost nothing."""
         return self.budgets[0].spent
+
+    @property
+    def repaired(self) -> int:
+        """Number of replies that were asked for again."""
+        return self._counts["repaired"]
 
     @property
     def is_used_up(self) -> bool:
@@ -134,16 +142,19 @@ class LLM:
     @property
     def answered(self) -> Spent:
         """The original cost of all answers, including those from the cache."""
-        return self._tallies[0].spent
+        return self.budgets[0].answered
 
     def limit_tokens(self, tokens: int | None) -> LLM:
         """Return this LLM with one more limit, for example for one query; backend, cache and budgets are shared."""
-        limited = object.__new__(LLM)
-        limited.__dict__.update(self.__dict__)
-        prices = self.budgets[0].prices
-        limited.budgets = (Budget(tokens=tokens, prices=prices), *self.budgets)
-        limited._tallies = (Budget(prices=prices), *self._tallies)
+        limited = copy.copy(self)
+        limited.budgets = (Budget(tokens=tokens, prices=self.budgets[0].prices), *self.budgets)
         return limited
+
+    def replace_backend(self, backend: Backend) -> LLM:
+        """Return an LLM that asks another model; cache, budget and limits are shared."""
+        other = copy.copy(self)
+        other.backend = backend
+        return other
 
     def ask(
         self,
@@ -152,6 +163,7 @@ class LLM:
         *,
         typical: T,
         check: Check[T] | None = None,
+        limits: Mapping[str, Mapping[str, Any]] = NO_LIMITS,
         sample: int = 0,
         max_tokens: int = 0,
         seconds: float | None = None,
@@ -161,37 +173,54 @@ class LLM:
         Args:
             what: the prompt.
             kind: a struct; the reply must be a JSON object that fits it.
-            typical: an example reply, for estimates of the cost.
+            typical: an example reply. Only `Rehearsal` uses it: it estimates the tokens of replies, and sends nothing.
             check: returns what is wrong with a reply that fits, as `reason: sentence`, or None.
+            limits: property → keywords for the schema that the endpoint keeps to, see `narrow`. The prompt does not
+                show them, because others write ids.
             sample: another number gives another answer to the same prompt.
             max_tokens: maximum tokens of the reply, if that is more than `reply_tokens`.
             seconds: time limit per call.
 
         Raises:
-            BadReply: if the reply is still invalid after `repairs` more attempts.
+            BadReply: if the reply is still invalid after `repairs` more attempts, or does not come in time.
             OverBudget: before a call that the budget does not allow.
+            TimedOut: within `seconds`, or if no reply comes in time any more.
             Unavailable: if there is no answer.
         """
+        try:
+            return self._ask(what, kind, check, limits, sample, max(max_tokens, self.reply_tokens), seconds)
+        except BadReply as error:
+            with self._lock:
+                self.skipped[error.reason] += 1
+            raise
+
+    def _ask(
+        self,
+        what: FilledPrompt,
+        kind: type[T],
+        check: Check[T] | None,
+        limits: Mapping[str, Mapping[str, Any]],
+        sample: int,
+        max_tokens: int,
+        seconds: float | None,
+    ) -> T:
+        """Ask until a reply is valid; see `ask`."""
         schema, wrong = schema_of(kind), ""
-        max_tokens = max(max_tokens, self.reply_tokens)
         messages = opening(what, schema)
-        for left in range(self.repairs, -1, -1):
-            reply = self._complete(self._request(messages, max_tokens, schema, (), sample), seconds)
+        for attempt in range(self.repairs + 1):
+            request = self._request(messages, max_tokens, schema=narrow(schema, limits), sample=sample)
+            # At temperature 0 a model often repeats its invalid reply word for word.
+            request = msgspec.structs.replace(
+                request, temperature=max(request.temperature, REPAIR_TEMPERATURE_STEP * attempt)
+            )
+            reply = self._complete(request, seconds)
             wrong, value = _check_reply(reply, kind, check, max_tokens)
             if value is not None:
                 return value
-            if left:
+            if attempt < self.repairs:
                 with self._lock:
-                    self.repaired += 1
-                messages = [
-                    *messages,
-                    {"role": "assistant", "content": drop_thoughts(reply.text) or NO_ANSWER},
-                    {
-                        "role": "user",
-                        "content": "That is not a valid answer. What is wrong with it:\n"
-                        f"{quote('problem', wrong)}\nAnswer again: one JSON object of the schema, and nothing else.",
-                    },
-                ]
+                    self._counts["repaired"] += 1
+                messages = _ask_again(messages, reply, wrong)
         reason = wrong.partition(":")[0]
         advice = f" Raise llm_reply_tokens above {max_tokens:,}." if reason == "cut_off" else ""
         raise BadReply(
@@ -209,14 +238,17 @@ class LLM:
         max_tokens: int = 0,
         seconds: float | None = None,
     ) -> Completion:
-        """Take one turn of a conversation: the reply is text, or calls of the tools.
+        """Take one turn of a conversation: the reply is text, or calls of the tools. See `ask` for the errors.
 
-        Raises:
-            OverBudget: before a call that the budget does not allow.
-            Unavailable: if there is no answer.
+        Args:
+            messages: the conversation so far.
+            tools: function schemas that the model may call.
+            sample: number of the reply, if several to the same messages are wanted; each is cached by itself.
+            max_tokens: of the reply; the setting `llm_reply_tokens` is a lower bound.
+            seconds: time limit; None: the setting `llm_timeout`.
         """
         max_tokens = max(max_tokens, self.reply_tokens)
-        return self._complete(self._request(messages, max_tokens, None, tuple(tools), sample), seconds)
+        return self._complete(self._request(messages, max_tokens, tools=tuple(tools), sample=sample), seconds)
 
     def map(self, function: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out]:
         """Apply `function` to each item concurrently; yield the results in order.
@@ -231,7 +263,7 @@ class LLM:
             for future in waiting:
                 future.cancel()
 
-    def submit(self, function: Callable[..., Out], *arguments: Any) -> Future[Out]:
+    def submit(self, function: Callable[..., Out], *arguments: object) -> Future[Out]:
         """Call `function` in the pool, within the limit of concurrency. Do not use this inside such a call."""
         with self._lock:
             if not self._pool:
@@ -253,29 +285,33 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _request(
-        self,
-        messages: Sequence[Message],
-        max_tokens: int,
-        schema: dict[str, Any] | None,
-        tools: tuple[dict[str, Any], ...],
-        sample: int,
-    ) -> ChatRequest:
+    def _request(self, messages: Sequence[Message], max_tokens: int, **rest: Any) -> ChatRequest:
         return ChatRequest(
             model=self.backend.model,
             messages=tuple(messages),
             max_tokens=max_tokens,
             temperature=self.temperature,
-            schema=schema,
-            tools=tools,
-            sample=sample,
+            **rest,
         )
 
     def _complete(self, request: ChatRequest, seconds: float | None) -> Completion:
-        """Answer a request and count its cost, whether the answer is cached or new."""
-        answer = self._answer_once(request, seconds)
-        for tally in self._tallies:
-            tally.settle(Booking(), (answer.tokens_in, answer.tokens_out))
+        """Answer a request and count its cost, whether the answer is cached or new.
+
+        A late answer is a bad reply, because one slow request should not end a long run. After many in a row there is
+        no hope for the others.
+        """
+        try:
+            answer = self._answer_once(request, seconds)
+        except TimedOut as error:
+            with self._lock:
+                self._counts["late in a row"] += 1
+                is_hopeless = self._counts["late in a row"] > MAX_LATE_IN_A_ROW * self.concurrency
+            if seconds is not None or is_hopeless:
+                raise
+            raise BadReply(str(error), "late") from None
+        self._counts["late in a row"] = 0
+        for budget in self.budgets:
+            budget.count_answer(answer.tokens_in, answer.tokens_out)
         return answer
 
     def _answer_once(self, request: ChatRequest, seconds: float | None) -> Completion:
@@ -301,7 +337,7 @@ class LLM:
     def _call_backend(self, request: ChatRequest, seconds: float | None) -> Completion:
         """Call the backend within all budgets."""
         tokens = tokens_of(request, bound)
-        booked: list[tuple[Budget, Booking]] = []
+        booked: list[tuple[Budget, Spent]] = []
         used: tuple[int, int] | None = None
         answered = True
         try:
@@ -330,13 +366,14 @@ class Rehearsal(LLM):
 
     def ask(self, what: FilledPrompt, kind: type[T], *, typical: T, **rest: Any) -> T:
         """Count the cost and return `typical`."""
-        request = self._request(opening(what, schema_of(kind)), self.reply_tokens, schema_of(kind), (), 0)
+        shape = narrow(schema_of(kind), rest.get("limits", NO_LIMITS))
+        request = self._request(opening(what, schema_of(kind)), self.reply_tokens, schema=shape)
         self._count(request, estimate(msgspec.json.encode(typical).decode()))
         return typical
 
     def chat(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] = (), **rest: Any) -> Completion:
         """Call each of the first three tools once, then answer with a short text; count the cost."""
-        request = self._request(messages, self.reply_tokens, None, tuple(tools), 0)
+        request = self._request(messages, self.reply_tokens, tools=tuple(tools))
         done = sum(message["role"] == "assistant" for message in messages)
         if done < min(REHEARSED_CALLS, len(tools)):
             function = tools[done]["function"]
@@ -349,7 +386,7 @@ class Rehearsal(LLM):
         return Completion("That is done.")
 
     def _count(self, request: ChatRequest, tokens_out: int) -> None:
-        self.budgets[0].settle(Booking(), (tokens_of(request), tokens_out))
+        self.budgets[0].settle(Spent(), (tokens_of(request), tokens_out))
 
 
 class _NoBackend:
@@ -392,17 +429,51 @@ def connect(settings: Settings, *, replay: Path | None = None, temperature: floa
     )
 
 
-def probe(settings: Settings, seconds: float) -> Completion:
-    """Send one short request to the endpoint of the settings, past cache and budget, and return its answer.
+class Readiness(NamedTuple):
+    """What an endpoint can do.
+
+    Attributes:
+        reply_format: how it takes the shape of a reply: `json_schema`, `json_object`, or `text` alone.
+        calls_tools: whether it takes functions, which agents call.
+        tokens: of the requests and answers.
+    """
+
+    reply_format: str
+    calls_tools: bool
+    tokens: int
+
+
+class ProbeReply(msgspec.Struct):
+    """The reply to a probe."""
+
+    ready: bool
+
+
+def probe(settings: Settings, seconds: float) -> Readiness:
+    """Send what the features send: a request with the schema of its reply, and one with a function to call.
+
+    Cache and budget are not used.
 
     Raises:
         ConfigError: if the setting is wrong.
         Unavailable, BadReply: saying what is wrong with the endpoint.
     """
     endpoint = Endpoint(settings.llm, timeout=seconds, retries=0)
+    task: Message = {"role": "user", "content": 'Reply with the JSON object {"ready": true}'}
+    request = ChatRequest(model=endpoint.model, messages=(task,), max_tokens=PROBE_REPLY_TOKENS)
+    function = {"name": "report_ready", "description": "Reports that all is well.", "parameters": schema_of(ProbeReply)}
+    calls_tools, answers = True, []
     try:
-        messages = ({"role": "user", "content": "Reply with the word: ready"},)
-        return endpoint(ChatRequest(model=endpoint.model, messages=messages, max_tokens=PROBE_REPLY_TOKENS))
+        answers.append(endpoint(msgspec.structs.replace(request, schema=schema_of(ProbeReply))))
+        try:
+            answers.append(
+                endpoint(msgspec.structs.replace(request, tools=({"type": "function", "function": function},)))
+            )
+        except (BadReply, Unavailable):
+            calls_tools = False
+        return Readiness(
+            endpoint.reply_format, calls_tools, sum(answer.tokens_in + answer.tokens_out for answer in answers)
+        )
     finally:
         endpoint.close()
 
@@ -422,7 +493,14 @@ class SharedLLM:
         replay: Path | None = None,
         temperature: float = 0.0,
     ) -> None:
-        """Prepare the language model of the settings, or a rehearsal of it; see `connect` for the arguments."""
+        """Prepare the language model of the settings.
+
+        Args:
+            settings: name the model and its limits.
+            rehearse: whether calls are only counted.
+            replay: file with all replies; nothing is sent.
+            temperature: of the model.
+        """
         self.settings, self.rehearse, self.replay, self.temperature = settings, rehearse, replay, temperature
         self.opened: LLM | None = None
         self._is_closed = False
@@ -460,11 +538,28 @@ def tokens_of(request: ChatRequest, count: Callable[[str], int] = estimate) -> i
     return count(content(request.messages)) + sum(map(count, shapes)) + MESSAGE_OVERHEAD_TOKENS * len(request.messages)
 
 
-def opening(what: FilledPrompt, schema: dict[str, Any]) -> list[Message]:
+def opening(what: FilledPrompt, schema: dict[str, object]) -> list[Message]:
     """Build the first messages of a prompt; the system message also states the schema of the reply."""
     shape = msgspec.json.encode(schema).decode()
     system = f"{what.system}\n\nAnswer with one JSON object that fits this JSON Schema, and nothing else:\n{shape}"
     return [{"role": "system", "content": system}, {"role": "user", "content": what.user}]
+
+
+def _ask_again(messages: list[Message], reply: Completion, wrong: str) -> list[Message]:
+    """Return a conversation that asks again after an invalid reply.
+
+    A reply that was cut off is left out: it is long, and a weak model continues what it repeated.
+    """
+    problem = f"What is wrong with it:\n{quote('problem', wrong)}"
+    again = "Answer again: one JSON object of the schema, and nothing else."
+    if reply.finish == "length":
+        first = f"{messages[1]['content']}\n\nAn earlier answer was not valid. {problem}\n{again}"
+        return [messages[0], {"role": "user", "content": first}]
+    return [
+        *messages,
+        {"role": "assistant", "content": drop_thoughts(reply.text) or NO_ANSWER},
+        {"role": "user", "content": f"That is not a valid answer. {problem}\n{again}"},
+    ]
 
 
 def _check_reply(reply: Completion, kind: type[T], check: Check[T] | None, max_tokens: int) -> tuple[str, T | None]:

@@ -7,13 +7,13 @@ import math
 import re
 import threading
 import time
-from typing import Final, NamedTuple
+from typing import Final
 
-from toolscout.cli.spending import Spent
+from toolscout.cli.options import Spent
 from toolscout.errors import ConfigError, OverBudget
 from toolscout.settings import BUDGET_UNITS, parse_llm_budget
 
-__all__ = ["Booking", "Budget", "Pace", "Prices", "Spent", "bound", "estimate"]
+__all__ = ["Budget", "Pace", "Prices", "Spent", "bound", "estimate"]
 
 ESTIMATE_MARGIN: Final = 1.25  # an estimate may be a fifth too low; a booked amount must not be
 MIN_BYTES_PER_TOKEN: Final = 1.8  # UTF-8 bytes, in natural languages
@@ -89,20 +89,6 @@ class Prices:
         return (tokens_in * self.into + tokens_out * self.out) / 1e6
 
 
-class Booking(NamedTuple):
-    """The maximum cost of one call, reserved until the call is settled."""
-
-    calls: int = 0
-    tokens: int = 0
-    dollars: float = 0.0
-
-    def add(self, other: Booking, sign: int = 1) -> Booking:
-        """Return the sum of both; with `sign=-1` the difference."""
-        return Booking(
-            self.calls + sign * other.calls, self.tokens + sign * other.tokens, self.dollars + sign * other.dollars
-        )
-
-
 class Budget:
     """A hard limit: books the maximum cost of each call before it is sent, and settles it after the answer.
 
@@ -134,8 +120,7 @@ class Budget:
                 "A limit in dollars needs prices. Set llm_price_in and llm_price_out, in dollars per million tokens."
             )
         self._lock = threading.Lock()
-        self._booked = Booking()
-        self._spent = Spent()
+        self._booked = self._spent = self._answered = Spent()
 
     @classmethod
     def parse(cls, text: str, prices: Prices | None = None) -> Budget:
@@ -150,11 +135,15 @@ class Budget:
 
     @property
     def spent(self) -> Spent:
-        """What was spent so far."""
-        with self._lock:
-            return self._spent
+        """What was paid so far; answers from the cache cost nothing."""
+        return self._spent
 
-    def book(self, tokens_in: int, tokens_out: int) -> Booking:
+    @property
+    def answered(self) -> Spent:
+        """What all answers cost at first, also those from the cache."""
+        return self._answered
+
+    def book(self, tokens_in: int, tokens_out: int) -> Spent:
         """Reserve the maximum cost of a call.
 
         Args:
@@ -167,33 +156,40 @@ class Budget:
         Raises:
             OverBudget: if the budget does not have that much left.
         """
-        cost = Booking(1, tokens_in + tokens_out, self.prices.of(tokens_in, tokens_out))
+        cost = self._price(tokens_in, tokens_out)
         with self._lock:
-            spent = Booking(self._spent.calls, self._spent.tokens, self._spent.dollars)
-            for (unit, limit), used, reserved, more in zip(self.limits.items(), spent, self._booked, cost, strict=True):
-                if limit is not None and used + reserved + more > limit:
+            reserved = _add(self._spent, self._booked)
+            for unit, limit in self.limits.items():
+                used, more = getattr(reserved, unit), getattr(cost, unit)
+                if limit is not None and used + more > limit:
                     self.is_used_up = True
                     raise OverBudget(
-                        f"The budget of {limit:,} {unit} is used up: {used + reserved:,.6g} are spent or reserved, and "
-                        f"the next call may cost {more:,.6g} more. Answers so far are kept. Raise the budget to "
-                        "continue."
+                        f"The budget of {limit:,} {unit} is used up: {used:,.6g} are spent or reserved, and the next "
+                        f"call may cost {more:,.6g} more. Answers so far are kept. Raise the budget to continue."
                     )
-            self._booked = self._booked.add(cost)
+            self._booked = _add(self._booked, cost)
         return cost
 
-    def settle(self, booked: Booking, used: tuple[int, int] | None, *, answered: bool = True) -> None:
+    def settle(self, booked: Spent, used: tuple[int, int] | None, *, answered: bool = True) -> None:
         """Release a booking and count the tokens used (in, out); None if there is nothing to pay."""
         with self._lock:
-            self._booked = self._booked.add(booked, sign=-1)
+            self._booked = _add(self._booked, booked, sign=-1)
             if used is not None:
-                spent = self._spent
-                self._spent = Spent(
-                    spent.calls + 1,
-                    spent.tokens_in + used[0],
-                    spent.tokens_out + used[1],
-                    spent.dollars + self.prices.of(*used),
-                    spent.unanswered + (not answered),
-                )
+                self._spent = _add(self._spent, self._price(*used, unanswered=not answered))
+
+    def count_answer(self, tokens_in: int, tokens_out: int) -> None:
+        """Count an answer in `answered`, whether it was paid for now or comes from the cache."""
+        with self._lock:
+            self._answered = _add(self._answered, self._price(tokens_in, tokens_out))
+
+    def _price(self, tokens_in: int, tokens_out: int, *, unanswered: bool = False) -> Spent:
+        """Return the cost of one call."""
+        return Spent(1, tokens_in, tokens_out, self.prices.of(tokens_in, tokens_out), int(unanswered))
+
+
+def _add(one: Spent, other: Spent, sign: int = 1) -> Spent:
+    pairs = zip(dataclasses.astuple(one), dataclasses.astuple(other), strict=True)
+    return Spent(*(value + sign * more for value, more in pairs))
 
 
 class Pace:
@@ -203,7 +199,7 @@ class Pace:
         """Allow `per_minute` calls; 0 sets no limit."""
         self._gap = 60.0 / per_minute if per_minute else 0.0
         self._lock = threading.Lock()
-        self._next = 0.0
+        self._next = 0.0  # monotonic seconds before which no call may start
 
     def wait(self, timeout: float = math.inf) -> bool:
         """Wait until the next call may be sent; return False at once if that takes more than `timeout` seconds."""

@@ -6,20 +6,22 @@ import logging
 import math
 import os
 import random
+import re
 import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
-from toolscout.errors import BadReply, ConfigError, TimedOut, Unavailable, require
+from toolscout.errors import BadReply, ConfigError, TimedOut, Unavailable, UserError, require
 from toolscout.settings import refuse_user
 from toolscout_lab.llm.budget import Pace, estimate
 from toolscout_lab.llm.wire import ChatRequest, Completion, ToolCall, content
 
 if TYPE_CHECKING:
+    import openai
     import tenacity
 
 __all__ = ["LLM_KEY_FILE_VARIABLE", "LLM_KEY_VARIABLE", "Endpoint", "read_key"]
@@ -35,13 +37,18 @@ MAX_REPLY_BYTES: Final = 10_000_000
 #: Codes with which endpoints say that an account has no money left; such a request is not sent again.
 QUOTA_CODES: Final = ("insufficient_quota", "billing_hard_limit_reached", "insufficient_balance", "credits_exhausted")
 MODEL_CODES: Final = ("model_not_found", "model_not_available", "unknown_model")
-#: Parameters that some endpoints refuse by name, and their substitutes; None omits the parameter.
-SUBSTITUTES: Final[dict[str, str | None]] = {
-    "response_format": None,
-    "max_tokens": "max_completion_tokens",
-    "temperature": None,
-    "seed": None,
+#: Parameters that some endpoints refuse by name, with what is sent instead after the first refusal, the second, and so
+#: on. An empty object omits the parameter.
+SUBSTITUTES: Final[dict[str, tuple[dict[str, object], ...]]] = {
+    "response_format": ({"response_format": {"type": "json_object"}}, {}),
+    "max_tokens": ({"max_completion_tokens": None},),  # None stands for the value of the refused parameter
+    "temperature": ({},),
+    "seed": ({},),
 }
+#: Other words with which endpoints name `response_format`.
+ALIASES: Final = {"response_format": ("json_schema", "json_object")}
+#: Statuses with their own meaning. With any other status, an endpoint may say that it does not know a parameter.
+STATUSES_WITH_MEANING: Final = (401, 402, 403, 404, 408, 409, 429)
 #: Loggers that write requests, and therefore prompts, at their lowest level.
 LOGGERS_WITH_PROMPTS: Final = ("openai", "httpx2", "httpcore2", "httpx", "httpcore")
 
@@ -141,7 +148,12 @@ class Endpoint:
             base_url=self.address, api_key=read_key() or "none", timeout=timeout, max_retries=0
         )
         self._timeout, self._retries, self._pace = timeout, retries, Pace(rpm)
-        self._refused: set[str] = set()
+        self._refusals: dict[str, int] = {}  # parameter → forms of it that the endpoint refused
+
+    @property
+    def reply_format(self) -> str:
+        """How the shape of a reply is asked for: `json_schema`, `json_object`, or `text` alone."""
+        return ("json_schema", "json_object", "text")[min(self._refusals.get("response_format", 0), 2)]
 
     def __call__(self, request: ChatRequest, *, seconds: float | None = None) -> Completion:
         """Request one answer. A parameter that the endpoint refuses by name is substituted or omitted from then on.
@@ -171,29 +183,27 @@ class Endpoint:
         while True:
             if not self._pace.wait(ends - time.monotonic()):
                 raise Unavailable("The setting llm_rpm leaves no time for this request. Raise it, or allow more time.")
-            body = self._build_body(request)
+            refusals = dict(self._refusals)  # other threads may learn of a refusal meanwhile
+            body = self._build_body(request, refusals)
             seconds = min(self._timeout, max(MIN_REQUEST_TIMEOUT_S, ends - time.monotonic()))
             try:
                 return self._parse_completion(request, self._receive(body, seconds))
-            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-                named = [name for name in SUBSTITUTES if name in body and name in str(error)]
-                if not named:
-                    raise self._explain_refusal(error) from None
-                self._refused.update(named)
             except openai.APITimeoutError:
                 raise self._late() from None
             except openai.APIStatusError as error:
-                raise self._explain_status(error) from None
+                named = [name for name in SUBSTITUTES if name in body and _names_parameter(error, name)]
+                if not named:
+                    raise self._explain_status(error) from None
+                for name in named:
+                    self._refusals[name] = max(self._refusals.get(name, 0), refusals.get(name, 0) + 1)
             except openai.APIConnectionError:
                 raise _Busy(
-                    f"{self.address} cannot be reached. Check the address in the setting llm and that the server runs.",
-                    None,
-                    None,
+                    f"{self.address} cannot be reached. Check the address in the setting llm and that the server runs."
                 ) from None
             except openai.APIError as error:
                 raise self._error(type(error).__name__) from None
 
-    def _receive(self, body: dict[str, Any], seconds: float) -> bytes:
+    def _receive(self, body: dict[str, object], seconds: float) -> bytes:
         """Send one request and read the answer within this time, even if it comes in small pieces.
 
         Raises:
@@ -211,7 +221,7 @@ class Endpoint:
                     return received
             except Exception as error:  # of the HTTP library that the client uses
                 if "Timeout" not in type(error).__name__:
-                    raise _Busy(f"{self.address} broke off its answer. Try again later.", None, None) from None
+                    raise _Busy(f"{self.address} broke off its answer. Try again later.") from None
         if len(received) > MAX_REPLY_BYTES:
             raise self._error(f"more than {MAX_REPLY_BYTES:,} bytes")
         raise self._late()
@@ -221,28 +231,25 @@ class Endpoint:
             f"The model {self.model!r} at {self.address} did not answer in time. Try again, or raise llm_timeout."
         )
 
-    def _explain_status(self, error: Any) -> Unavailable:
+    def _explain_status(self, error: openai.APIStatusError) -> UserError:
         """Say in one sentence what an error status means, and what to do."""
         status, code, found = error.status_code, str(error.code or error.type or ""), f"status {error.status_code}"
         if status in (401, 403):
             return Unavailable(f"{self.address} refused the key ({found}). Check {LLM_KEY_VARIABLE}.")
-        if status == 404:
+        if status == 404 or (status in (400, 422) and code in MODEL_CODES):
             return self._report_unknown_model(found)
         if status == 402 or code in QUOTA_CODES:
             return Unavailable(
                 f"The quota of your account at {self.address} is used up ({found}). Raise it there, or set another llm."
             )
+        if status in (400, 422):
+            return BadReply(
+                f"{self.address} refused the request ({found}). It may be too long for the model.", "refused"
+            )
         text = f"{self.address} failed ({found}). Try again later."
         if status == 429:
             text = f"{self.address} gets too many requests ({found}). Wait, or lower llm_rpm or llm_concurrency."
         return _Busy(text, status, _read_retry_after(error))
-
-    def _explain_refusal(self, error: Any) -> BadReply | Unavailable:
-        """Say why a request was refused with status 400 or 422."""
-        status = f"status {error.status_code}"
-        if error.code in MODEL_CODES:
-            return self._report_unknown_model(status)
-        return BadReply(f"{self.address} refused the request ({status}). It may be too long for the model.", "refused")
 
     def _report_unknown_model(self, detail: str) -> Unavailable:
         return Unavailable(
@@ -254,9 +261,10 @@ class Endpoint:
         """Close the connections."""
         self._client.close()
 
-    def _build_body(self, request: ChatRequest) -> dict[str, Any]:
+    @staticmethod
+    def _build_body(request: ChatRequest, refusals: Mapping[str, int]) -> dict[str, object]:
         """Build the arguments of the client, without the parameters that the endpoint has refused."""
-        body: dict[str, Any] = {
+        body: dict[str, object] = {
             "model": request.model,
             "messages": list(request.messages),
             "max_tokens": request.max_tokens,
@@ -269,10 +277,11 @@ class Endpoint:
             body["tools"] = list(request.tools)
         if request.sample:
             body["seed"] = request.sample
-        for name in sorted(self._refused & set(body)):
-            value, substitute = body.pop(name), SUBSTITUTES[name]
-            if substitute:
-                body[substitute] = value
+        for name, count in refusals.items():
+            if name in body:
+                value, substitutes = body.pop(name), SUBSTITUTES[name]
+                substitute = substitutes[min(count, len(substitutes)) - 1]
+                body |= {key: value if sent is None else sent for key, sent in substitute.items()}
         return body
 
     def _parse_completion(self, request: ChatRequest, answer: bytes) -> Completion:
@@ -307,9 +316,23 @@ class Endpoint:
 class _Busy(Unavailable):
     """No answer to this attempt; holds the status, if any, and the pause in seconds that the endpoint requests."""
 
-    def __init__(self, text: str, status: int | None, retry_after: float | None) -> None:
+    def __init__(self, text: str, status: int | None = None, retry_after: float | None = None) -> None:
         super().__init__(text)
         self.status, self.retry_after = status, retry_after
+
+
+def _names_parameter(error: openai.APIStatusError, name: str) -> bool:
+    """Whether an endpoint says that it does not take a parameter.
+
+    Servers differ in the status: llama-cpp-python gives 500. There the name must stand in quotation marks, because an
+    error of a server may repeat the request.
+    """
+    if error.status_code in STATUSES_WITH_MEANING:
+        return False
+    text, names = str(error), (name, *ALIASES.get(name, ()))
+    if error.status_code < 500:
+        return any(other in text for other in names)
+    return error.param == name or any(re.search(rf"[\"'`]{other}\b|\b{other}[\"'`]", text) for other in names)
 
 
 def _is_retryable(state: tenacity.RetryCallState, *, has_time_limit: bool) -> bool:
@@ -332,7 +355,7 @@ def _choose_pause(state: tenacity.RetryCallState) -> float:
     return min(MAX_BACKOFF_S, 2.0 ** (state.attempt_number - 1) / 2) * random.uniform(0.75, 1.0)
 
 
-def _read_retry_after(error: Any) -> float | None:
+def _read_retry_after(error: openai.APIStatusError) -> float | None:
     """Read the seconds of the answer's `Retry-After`; None if it is missing or a date."""
     try:
         return float(error.response.headers["retry-after"])

@@ -6,17 +6,32 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol, TypeVar
 
 import msgspec
 
 from toolscout.types import digest
 
-__all__ = ["Backend", "ChatRequest", "Completion", "Message", "ToolCall", "decode", "drop_thoughts", "schema_of"]
+__all__ = [
+    "Backend",
+    "ChatRequest",
+    "Completion",
+    "Few",
+    "Message",
+    "ToolCall",
+    "decode",
+    "drop_thoughts",
+    "narrow",
+    "schema_of",
+]
 
 DEFAULT_REPLY_TOKENS: Final = 1024
 MAX_TRIED_BRACES: Final = 1_000  # of a reply; further ones are ignored
+MAX_LISTED: Final = 24  # items in a list of a reply; weak models list without an end
 Message = Mapping[str, Any]
+Item = TypeVar("Item")
+Few = Annotated[list[Item], msgspec.Meta(max_length=MAX_LISTED)]
+"""A list in a reply. An endpoint that keeps to the schema ends it in time."""
 _THOUGHTS: Final = re.compile(r"<(think|thinking|thought|reasoning)>.*?(</\1>|\Z)", re.S | re.I)
 _END_OF_THOUGHTS: Final = re.compile(r"\A.*</(?:think|thinking|thought|reasoning)>", re.S | re.I)
 _JSON: Final = json.JSONDecoder()
@@ -93,13 +108,37 @@ class Backend(Protocol):
         ...
 
 
-def schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
+def schema_of(kind: type[msgspec.Struct]) -> dict[str, object]:
     """Generate the JSON Schema of a struct with an inlined root; `title` is the struct's name."""
     schema: dict[str, Any] = msgspec.json.schema(kind)
     parts = schema.pop("$defs", {})
     if "$ref" in schema:
         schema = parts.pop(schema["$ref"].rpartition("/")[2])
     return {**schema, **({"$defs": parts} if parts else {})}
+
+
+def narrow(schema: Mapping[str, Any], limits: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Add keywords to the properties of these names wherever a schema has them, such as the ids that a tool may have.
+
+    An `enum` for a list limits its items; a list of objects is left as it is.
+    """
+    narrowed: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "properties":
+            narrowed[key] = {name: _limit(narrow(each, limits), limits.get(name, {})) for name, each in value.items()}
+        else:
+            narrowed[key] = narrow(value, limits) if isinstance(value, Mapping) else value
+    return narrowed
+
+
+def _limit(schema: dict[str, Any], limit: Mapping[str, Any]) -> dict[str, Any]:
+    if not limit or schema.get("type") != "array":
+        return {**schema, **limit} if schema.get("type") == "string" else schema
+    items = schema.get("items", {})
+    if items.get("type") != "string":
+        return schema
+    rest = {key: value for key, value in limit.items() if key != "enum"}
+    return {**schema, **rest, "items": {**items, "enum": limit["enum"]} if "enum" in limit else items}
 
 
 def decode(text: str, kind: type[Any]) -> Any:

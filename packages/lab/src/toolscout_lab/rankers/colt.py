@@ -18,13 +18,12 @@ from toolscout.arrays import Vectors
 from toolscout.encoders import unit_rows
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.home.models.model_store import Model
-from toolscout.rankers import Amount, Artifacts, BaseRule
+from toolscout.rankers import Amount, Artifacts
 from toolscout.rankers.lesson import Lesson
-from toolscout.search.fusion import DEPTH
-from toolscout.search.pipeline import Retrieve, Stage
+from toolscout.search.pipeline import DEPTH, Retrieve, Stage
 from toolscout.search.resources import Resources
 from toolscout.types import digest
-from toolscout_lab.rankers import dpr
+from toolscout_lab.rankers import LabMethod, dpr
 from toolscout_lab.rankers.dpr import FittedEncoder
 from toolscout_lab.rankers.shared.novelty import choose_margin, demote_new_tools
 from toolscout_lab.rankers.shared.tool_rows import EncodedLesson, index_rows, load_tool_rows
@@ -63,14 +62,11 @@ def _load_stage_one(resources: Resources, lesson: Lesson) -> FittedEncoder:
     return dpr.load_base_encoder(lesson.base)
 
 
-class Colt:
+class Colt(LabMethod):
     """Tunes vectors of tools over graphs of tools that were needed together."""
 
     options_type = ColtOptions
-    needs_usage = True
-    transfers = True
-    abstains = False
-    base: BaseRule | None = dpr.TUNES_ENCODER
+    base = dpr.TUNES_ENCODER
 
     def fit(self, resources: Resources, lesson: Lesson, options: ColtOptions) -> Artifacts:
         """Encode with stage 1, then train stage 2 over its vectors.
@@ -79,7 +75,7 @@ class Colt:
             MissingExtra: without torch.
             ConfigError: if there is nothing to train on.
         """
-        from toolscout_lab.training.collaboration import Collaboration, Shape
+        from toolscout_lab.training.collaboration import Collaboration
 
         encoder = _load_stage_one(resources, lesson)
         data = EncodedLesson.encode(resources, lesson, encoder)
@@ -98,7 +94,7 @@ class Colt:
                 gold=data.gold,
                 scene_of=data.scene_of,
                 evaluate=evaluate,
-                shape=Shape(**{name: getattr(options, name) for name in Shape.__dataclass_fields__}),
+                shape=options,
                 identity=digest("colt/1", [encoder.fingerprint, lesson.fingerprint, options]),
             )
             done = train_task(resources, options, task, warmup=0.0, schedule="constant", clip=float("inf"))

@@ -28,14 +28,16 @@ from toolscout.home.catalogue.store import Catalogue
 from toolscout.home.models.model_store import Model
 from toolscout.rankers import Artifacts, BaseRule, Batch, Count, NonNegative, Positive
 from toolscout.rankers.lesson import DEV_METRICS, Lesson
-from toolscout.search.abstain.logistic import logistic, sigmoid
-from toolscout.search.fusion import DEPTH
-from toolscout.search.pipeline import Fuse, Pipeline, Rerank, Retrieve, Stage
+from toolscout.search.abstain.calibration import sigmoid
+from toolscout.search.pipeline import DEPTH, Fuse, Pipeline, Rerank, Retrieve, Stage
 from toolscout.search.resources import BASE_FOLDER, Resources
 from toolscout.types import Search, Tool, digest, render
+from toolscout_lab.encoders.onnx_export import EXPORT_PACKAGES, trace_to_onnx
+from toolscout_lab.encoders.onnx_int8 import to_int8
 from toolscout_lab.encoders.onnx_pairs import INPUTS, MAX_CHARS_PER_PIECE, OUTPUT, OnnxPairs, write
 from toolscout_lab.encoders.pair_cache import PairCache, PairScorer, cache_pairs
 from toolscout_lab.encoders.transformer import TransformerEncoder
+from toolscout_lab.rankers import LabMethod
 from toolscout_lab.rankers.shared.reranking import RankedQueries, choose_blend
 from toolscout_lab.rankers.shared.tuning import (
     ENCODER_FOLDER,
@@ -46,16 +48,17 @@ from toolscout_lab.rankers.shared.tuning import (
     train_task,
 )
 from toolscout_lab.resources import find_pairs
+from toolscout_lab.training.logistic import logistic
 
 if TYPE_CHECKING:
     from toolscout_lab.training.crossencoders import CrossEncoder
 
 __all__ = [
     "CROSSENCODER_BASE",
-    "Blend",
     "CrossEncoderOptions",
     "CrossEncoderRerank",
     "CrossEncoderStage",
+    "LogitBlend",
     "NeedScorer",
     "cache_scorer",
     "export",
@@ -129,7 +132,7 @@ def render_pair_text(tool: Tool, length: int) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Blend:
+class LogitBlend:
     """Turns a cross-encoder's logit and the first stage's score into a probability.
 
     `p = σ(slope · (logit + weight · z) + offset)`, `z = (score - highest score) / spread`.
@@ -163,7 +166,7 @@ class NeedScorer:
     It reads the caller's wording, as in the fit, even if the first stage rewrites the query.
     """
 
-    def __init__(self, reader: PairScorer, tools: Sequence[Tool], blend: Blend) -> None:
+    def __init__(self, reader: PairScorer, tools: Sequence[Tool], blend: LogitBlend) -> None:
         """Score tools of a catalogue with a graph; `blend` turns its logits into probabilities."""
         self.reader, self.blend = reader, blend
         self.tools = {tool.id: tool for tool in tools}
@@ -267,7 +270,7 @@ def _collect_negatives(train_candidates: RankedQueries, gold: Sequence[Places], 
     return [row[allowed[row]] for row in rows]
 
 
-def _measure_scale(train_candidates: RankedQueries) -> Blend:
+def _measure_scale(train_candidates: RankedQueries) -> LogitBlend:
     """Measure `spread` and `far` of the blend on the first stage's scores for the training queries."""
     rows = [
         row[candidates >= 0]
@@ -276,13 +279,21 @@ def _measure_scale(train_candidates: RankedQueries) -> Blend:
     rows = [row for row in rows if len(row) > 1]
     spread = float(np.mean([row.std() for row in rows])) if rows else 1.0
     spread = spread or 1.0
-    return Blend(spread=spread, far=float(np.mean([(row[-1] - row[0]) / spread for row in rows])) if rows else 0.0)
+    return LogitBlend(spread=spread, far=float(np.mean([(row[-1] - row[0]) / spread for row in rows])) if rows else 0.0)
 
 
 class _DevPairs:
-    """The dev queries with their candidates, on which the epoch and the blend are chosen."""
+    """The dev queries with their candidates, on which the epoch and the blend are chosen.
 
-    def __init__(self, lesson: Lesson, dev: RankedQueries, scale: Blend, options: CrossEncoderOptions) -> None:
+    Attributes:
+        lesson, dev, options: of the fit.
+        scale: turns logits and scores of the first stage into one scale.
+        is_candidate: `(queries, N)`; false where a query has fewer candidates.
+        ids: of the tools.
+        distances: of the first stage's scores, in the same shape.
+    """
+
+    def __init__(self, lesson: Lesson, dev: RankedQueries, scale: LogitBlend, options: CrossEncoderOptions) -> None:
         self.lesson, self.dev, self.scale, self.options = lesson, dev, scale, options
         self.is_candidate = dev.candidates >= 0
         self.ids = [tool.id for tool in lesson.tools]
@@ -302,7 +313,7 @@ class _DevPairs:
         golds = {query: self.lesson.dev[query] for query in self.dev.queries}
         return metrics.score(rankings, golds, DEV_METRICS)
 
-    def choose(self, logits: Floats) -> tuple[Blend, dict[str, float]]:
+    def choose(self, logits: Floats) -> tuple[LogitBlend, dict[str, float]]:
         """Choose the weight of the first stage (`choose_blend`) and fit the curve; return the blend and its figures."""
         if logits.ndim == 1:
             logits, flat = np.zeros(self.is_candidate.shape), logits
@@ -326,7 +337,17 @@ def cache_scorer(resources: Resources, lesson: Lesson, scorer: NeedScorer) -> Ne
 
 
 def score_candidates(resources: Resources, lesson: Lesson, ranked: RankedQueries, scorer: NeedScorer) -> Floats:
-    """Return the logits of every query with each of its candidates, (queries, N), from the exported graph."""
+    """Return the logits of every query with each of its candidates, from the exported graph.
+
+    Args:
+        resources: receive the progress.
+        lesson: has the texts and the tools.
+        ranked: the queries with their candidates, (queries, N).
+        scorer: runs the graph.
+
+    Returns:
+        `(queries, N)`; 0 where a query has fewer candidates.
+    """
     logits = np.zeros(ranked.candidates.shape)
     for row, query in enumerate(ranked.queries):
         if row % QUERIES_PER_PROGRESS_LINE == 0:
@@ -361,9 +382,6 @@ def export(
         precise: number format of the graph.
         calibration_pairs: queries with a tool, on which the peaks of the activations are measured.
     """
-    from toolscout_lab.encoders.onnx_export import trace_to_onnx
-    from toolscout_lab.encoders.onnx_int8 import to_int8
-
     model = net.tower.model.float().to("cpu")
     graph = trace_to_onnx(net.float().to("cpu"), INPUTS if net.typed else INPUTS[:2], OUTPUT)
     tokenizer = str(model.tokenizer.backend_tokenizer.to_str())
@@ -374,14 +392,11 @@ def export(
         write(folder, graph, tokenizer)
 
 
-class CrossEncoderRerank:
+class CrossEncoderRerank(LabMethod):
     """Reranks the first tools of another recipe with a cross-encoder."""
 
     options_type = CrossEncoderOptions
-    needs_usage = True
-    transfers = True
-    abstains = False
-    base: BaseRule | None = None
+    fit_packages = tuple((package, "train") for package in EXPORT_PACKAGES)
 
     def fit(self, resources: Resources, lesson: Lesson, options: CrossEncoderOptions) -> Artifacts:
         """Rank the queries with the first stage, tune the cross-encoder, write its graph, and choose the blend on dev.
@@ -421,7 +436,9 @@ class CrossEncoderRerank:
         resources.say(f"writing the graph in {options.precise}")
         graphs = resources.run.work / PAIR_GRAPH_FOLDER
         export(net, graphs, options.precise, _draw_pairs(resources, lesson, texts))
-        scorer = cache_scorer(resources, lesson, NeedScorer(OnnxPairs(graphs, options.length), lesson.tools, Blend()))
+        scorer = cache_scorer(
+            resources, lesson, NeedScorer(OnnxPairs(graphs, options.length), lesson.tools, LogitBlend())
+        )
         logits = score_candidates(resources, lesson, dev, scorer)
         blend, figures = dev_pairs.choose(logits)
         base = lesson.base
@@ -451,7 +468,7 @@ class CrossEncoderRerank:
         """Build the first stage, followed by the cross-encoder over its first tools."""
         settings = model.manifest.settings
         reader = OnnxPairs(model.folder / PAIR_GRAPH_FOLDER, settings["length"].value)
-        blend = Blend(**model.manifest.values["blend"])
+        blend = LogitBlend(**model.manifest.values["blend"])
         scorer = NeedScorer(cache_pairs(reader, find_pairs(resources)), catalogue.tools(), blend)
         first = resources.build_base(catalogue, model)
         return first >> CrossEncoderStage(scorer, settings["candidates"].value, first)

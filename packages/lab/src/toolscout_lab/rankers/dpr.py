@@ -35,6 +35,7 @@ from toolscout.search.pipeline import Stage
 from toolscout.search.resources import Resources
 from toolscout.types import Tool, digest, render
 from toolscout_lab.encoders.transformer import TransformerEncoder
+from toolscout_lab.rankers import LabMethod
 from toolscout_lab.rankers.shared.novelty import choose_margin, demote_new_tools
 from toolscout_lab.rankers.shared.tuning import (
     ENCODER_FOLDER,
@@ -114,6 +115,7 @@ class FittedEncoder(TransformerEncoder):
         return super().encode(self._shorten(texts) if kind == "tool" else texts, kind)
 
     def _shorten(self, texts: Sequence[str]) -> list[str]:
+        """Cut texts where the model would cut them, so that equal inputs have equal texts."""
         split = [split_identifiers(text) for text in texts]
         if not split:
             return split
@@ -194,13 +196,8 @@ def tune_encoder(resources: Resources, lesson: Lesson, options: DprOptions) -> A
     )
 
 
-class SearchTuned:
+class SearchTuned(LabMethod):
     """Base of the methods that tune an encoder and search with it."""
-
-    needs_usage = True
-    transfers = True
-    abstains = False
-    base: BaseRule | None = None
 
     def build(self, resources: Resources, catalogue: Catalogue, model: Model) -> Stage:
         """Build the search for the nearest tools by the fitted encoder."""

@@ -13,12 +13,12 @@ import msgspec
 
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.home.models.model_store import Model
-from toolscout.rankers import Artifacts, BaseRule, Positive, zero_shot
+from toolscout.rankers import Artifacts, Positive, zero_shot
 from toolscout.rankers.lesson import Lesson
-from toolscout.search.fusion import DEPTH, words_and_meaning
-from toolscout.search.pipeline import Fuse, Ranking, Stage
+from toolscout.search.pipeline import DEPTH, Fuse, Ranking, Stage, words_and_meaning
 from toolscout.search.resources import Resources
 from toolscout.types import Search
+from toolscout_lab.rankers import LabMethod
 
 __all__ = ["HybridDpr", "HybridDprOptions"]
 
@@ -41,14 +41,10 @@ def _list_scores(search: Search) -> Ranking:
     return [(hit.id, hit.score) for hit in search.hits]
 
 
-class HybridDpr:
+class HybridDpr(LabMethod):
     """Joins BM25 with a fitted recipe."""
 
     options_type = HybridDprOptions
-    needs_usage = True
-    transfers = True
-    abstains = False
-    base: BaseRule | None = None
 
     def fit(self, resources: Resources, lesson: Lesson, options: HybridDprOptions) -> Artifacts:
         """Rank the dev queries by words and by the base, then choose the weight. Only the base is trained."""

@@ -21,75 +21,42 @@ at the start of training. Such models keep their answers (`_convert_towers_1`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
-from toolscout import metrics
 from toolscout.arrays import Arrays, Floats, Mask, Places, Vectors
 from toolscout.encoders import Encoder, unit_rows
 from toolscout.errors import ConfigError
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.home.journal.evidence import Example
 from toolscout.home.models.model_store import Model
-from toolscout.rankers import Amount, Artifacts, BaseRule, Count, NonNegative, Positive
+from toolscout.rankers import Artifacts
 from toolscout.rankers.lesson import Lesson
 from toolscout.rankers.shared.usage import softmax
 from toolscout.search.abstain.calibration import floors, platt
-from toolscout.search.fusion import DEPTH
-from toolscout.search.pipeline import Detect, Floors, Retrieve, Stage
+from toolscout.search.pipeline import DEPTH, Detect, Floors, Retrieve, Stage
 from toolscout.search.resources import LiveEvidence, Resources
 from toolscout.types import digest
-from toolscout_lab.rankers import dpr
+from toolscout_lab.rankers import LabMethod, dpr
 from toolscout_lab.rankers.dpr import FittedEncoder
 from toolscout_lab.rankers.shared.tool_rows import EncodedLesson, index_rows, load_tool_rows
 from toolscout_lab.rankers.shared.tuning import (
     ENCODER_FOLDER,
-    Graphs,
+    MassToolOptions,
     describe_training,
     save_encoder,
     train_task,
 )
+from toolscout_lab.statistics import detection
 
-__all__ = ["ArrayTowers", "MassTool", "MassToolOptions", "Pool", "compute_query_parts"]
+__all__ = ["ArrayTowers", "MassTool", "Pool", "compute_query_parts"]
 
 TOWERS_VERSION: Final = 2
 """What the arrays `towers.*` of a model mean; `values["towers"]` of its manifest. Without it they have version 1."""
 NEIGHBOUR_BLOCK: Final = 1024
 MAX_QUERIES_ENCODED_BY_SEARCH: Final = 32  # live queries that one search encodes besides its own
-
-
-class MassToolOptions(Graphs, frozen=True, forbid_unknown_fields=True):
-    """Settings of the fit.
-
-    Attributes:
-        base: the recipe with the encoder, which stays frozen.
-        seen: whether a training query sees its own edges (`graph`), as published, or none, like a later query (`new`).
-        search: whether to search neighbours (SUIM).
-        k: maximum number of neighbours.
-        floor: cosine that a neighbour must exceed (dynamic filtering, ε); -1: all pass.
-        transfer: how to pass on the knowledge of the detection tower (AdaKT): `gate`, `attention`, `concatenation`,
-            `addition`, or `none`.
-        need: λ, weight of the loss of the detection tower, which learns if there are queries that need no tool.
-        epoch_by: the dev figures that choose the epoch if detection is learned: ndcg@5 and the AUROC of the need
-            (`both`), or ndcg@5 alone (`retrieval`), as without detection. AUROC rises long after ndcg@5 has begun to
-            fall, so fits with and without detection are comparable only if both go by `retrieval`.
-    """
-
-    base: str = "dpr"
-    seen: Literal["graph", "new"] = "new"
-    search: bool = True
-    k: Count = 20
-    floor: Annotated[float, msgspec.Meta(ge=-1, lt=1)] = 0.7
-    transfer: Literal["gate", "attention", "concatenation", "addition", "none"] = "attention"
-    need: Amount = 0.2
-    epoch_by: Literal["both", "retrieval"] = "both"
-    loss: Literal["colt", "softmax"] = "softmax"
-    length: NonNegative = 0
-    sharpness: Positive = 8.0
-    epochs: Count = 40
-    patience: Count = 10
 
 
 def _encode_no_tool(resources: Resources, lesson: Lesson, encoder: Encoder) -> tuple[Vectors, Vectors]:
@@ -285,7 +252,7 @@ def needs(logits: Floats, by: Mapping[str, float]) -> Floats:
 def _score_detection(tool: Floats, chat: Floats) -> dict[str, float]:
     labels = np.repeat([1, 0], [len(tool), len(chat)])
     probabilities = 1 / (1 + np.exp(-np.clip(np.concatenate([tool, chat]), -40, 40)))
-    return {"detect_auroc": metrics.detection(labels, probabilities)["detect_auroc"]}
+    return {"detect_auroc": detection(labels, probabilities)["detect_auroc"]}
 
 
 class _EncodeOnce:
@@ -317,7 +284,7 @@ class _GrowingPool:
         live: LiveEvidence | None,
     ) -> None:
         self._fitted, self._encoder, self._tools, self._live = fitted, encoder, tools, live
-        self._rows: dict[str, Vectors] = {}
+        self._rows: dict[str, Vectors] = {}  # query since the fit → its vector
         self._latest: tuple[int, int, Pool] = -1, 0, fitted  # version, queries still to encode, pool
 
     def __call__(self) -> Pool:
@@ -365,14 +332,12 @@ def compute_query_parts(model: Model, texts: Sequence[str]) -> dict[str, Vectors
     return ArrayTowers.load(model).parts(rows[has_neighbour], pool.values, near[has_neighbour])
 
 
-class MassTool:
+class MassTool(LabMethod):
     """Represents a query by similar queries, and detects whether it needs a tool."""
 
     options_type = MassToolOptions
-    needs_usage = True
-    transfers = True
     abstains = True
-    base: BaseRule | None = dpr.TUNES_ENCODER
+    base = dpr.TUNES_ENCODER
 
     def fit(self, resources: Resources, lesson: Lesson, options: MassToolOptions) -> Artifacts:
         """Train both towers over the base's encoder; calibrate the need if there are queries that need no tool.
@@ -381,7 +346,7 @@ class MassTool:
             MissingExtra: without torch.
             ConfigError: if there is nothing to train on.
         """
-        from toolscout_lab.training.intents import IntentQueries, Intents, IntentShape
+        from toolscout_lab.training.intents import IntentQueries, Intents
 
         assert lesson.base is not None
         encoder = dpr.load_base_encoder(lesson.base)
@@ -396,6 +361,7 @@ class MassTool:
         fingerprints = [lesson.fingerprint, *([lesson.no_tool.fingerprint] if lesson.no_tool else [])]
 
         def evaluate(arrays: Arrays) -> dict[str, float]:
+            """Measure the arrays on dev: ranking, and detection if the model has it."""
             towers = ArrayTowers(arrays, options.transfer)
             vectors, logits = towers.read(data.dev, arrays["pool"], passed[n:])
             tool_rows = unit_rows(np.where(data.used[:, None], arrays["tools"], data.tools))
@@ -407,7 +373,7 @@ class MassTool:
             queries=IntentQueries(data.train, data.gold, data.scene_of, near=passed[:n], chat=chat_rows),
             tools=data.tools,
             evaluate=evaluate,
-            shape=IntentShape(**{name: getattr(options, name) for name in IntentShape.__dataclass_fields__}),
+            shape=options,
             identity=digest("masstool/3", [encoder.fingerprint, *fingerprints, options]),
             seed=resources.run.seed,
         )
@@ -448,6 +414,7 @@ class MassTool:
         grow = _GrowingPool(fitted, encoder, dict(zip(catalogue.ids, rows, strict=True)), resources.live)
 
         def encode_meaning(texts: list[str]) -> Vectors:
+            """Encode queries as the query tower reads them, with their nearest tools of the live pool."""
             query_rows, pool = encode(texts), grow()
             return unit_rows(
                 towers.read(

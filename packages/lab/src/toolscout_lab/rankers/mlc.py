@@ -8,44 +8,41 @@ usage. The paper has the layer over the tools alone, and ranks by it.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
 from toolscout import encoders
-from toolscout.arrays import Scores, Vectors
+from toolscout.arrays import Arrays, Scores, Vectors
 from toolscout.encoders import Encoder
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.home.models.model_store import Model
 from toolscout.rankers import (
-    Amount,
     Artifacts,
     BaseRule,
-    Batch,
     Count,
-    NonNegative,
-    Positive,
-    Share,
 )
+from toolscout.rankers.declared import ArrayRule, ModelDeclaration
 from toolscout.rankers.lesson import Lesson
 from toolscout.rankers.shared.dev_choice import choose_best
-from toolscout.rankers.shared.sparse_features import SET_WEIGHT_GRID, ToolSets
+from toolscout.rankers.shared.sparse_features import SET_RULES, SET_WEIGHT_GRID, ToolSets
 from toolscout.rankers.shared.usage import (
     DESCRIPTION_ENCODER,
-    Learned,
+    FittedUsage,
     Usage,
     build_usage_stage,
     softmax,
 )
-from toolscout.rankers.shared.usage_fit import FitData, select_unset
+from toolscout.rankers.shared.usage_fit import MIX_SETTINGS, FitData, select_unset
 from toolscout.search.pipeline import Stage
 from toolscout.search.resources import Resources
 from toolscout.types import digest
 from toolscout_lab.encoders.transformer import TransformerEncoder
+from toolscout_lab.rankers import LabMethod
 from toolscout_lab.rankers.dpr import TUNES_ENCODER
 from toolscout_lab.rankers.shared.tuning import (
     ENCODER_FOLDER,
-    TunedBlend,
+    MlcOptions,
     describe_training,
     make_tower,
     require_tunable,
@@ -53,35 +50,9 @@ from toolscout_lab.rankers.shared.tuning import (
     train_task,
 )
 
-__all__ = ["Mlc", "MlcOnBase", "MlcOnBaseOptions", "MlcOptions", "load_classifier"]
+__all__ = ["Mlc", "MlcOnBase", "MlcOnBaseOptions", "load_classifier"]
 
 LOGIT_SCALE: Final = 20.0
-
-
-class MlcOptions(TunedBlend, frozen=True, forbid_unknown_fields=True):
-    """Settings of the fit.
-
-    Attributes:
-        loss: loss over the tools: list-wise `softmax`, or `binary` cross-entropy as published.
-        start: start of the layer: the mean of the queries that used each tool (`usage`), or `zeros`.
-        sets: weight of the sets of tools; None: the best on dev; 0: they are not learned.
-        fast: factor of the learning rate for the layer.
-        patience: epochs without improvement on dev before training stops.
-        thinned: share of a query's tokens that training leaves out at random.
-        hold: maximum tokens of a step in memory with their graph; larger steps cache gradients.
-    """
-
-    loss: Literal["softmax", "binary"] = "softmax"
-    start: Literal["usage", "zeros"] = "usage"
-    sets: Amount | None = None
-    epochs: Count = 6
-    batch: Batch = 128
-    rate: Positive = 2e-4
-    fast: Positive = 10.0
-    patience: Count = 2
-    thinned: Share = 0.1
-    hold: NonNegative = 32_768
-    novelty: Amount = 0.5
 
 
 class MlcOnBaseOptions(MlcOptions, frozen=True, forbid_unknown_fields=True):
@@ -95,14 +66,11 @@ class MlcOnBaseOptions(MlcOptions, frozen=True, forbid_unknown_fields=True):
     epochs: Count = 4
 
 
-class Mlc:
+class Mlc(LabMethod):
     """Tunes an encoder under a classifier of tools and of sets of tools."""
 
     options_type = MlcOptions
-    needs_usage = True
     transfers = False
-    abstains = False
-    base: BaseRule | None = None
 
     def fit(self, resources: Resources, lesson: Lesson, options: MlcOptions) -> Artifacts:
         """Tune the encoder under the layers, keep the best epoch on dev, and choose the blend there.
@@ -112,7 +80,6 @@ class Mlc:
             ConfigError: if the encoder cannot be tuned, or there is nothing to train on.
         """
         from toolscout_lab.training.classifiers import Classifier, Heads
-        from toolscout_lab.training.classifiers import ClassifierTuning as Tuning
 
         encoder = require_tunable(self._load_start(resources, lesson))
         tower = make_tower(encoder, options)
@@ -149,7 +116,7 @@ class Mlc:
             set_of=set_of if learns_sets else None,
             evaluate=lambda: data.evaluate(usage(1.0 if options.sets is None else options.sets)),
             identity=digest("mlc/1", [encoder.fingerprint, lesson.fingerprint, options]),
-            tuning=Tuning(loss=options.loss, fast=options.fast, thinned=options.thinned, hold=options.hold),
+            tuning=options,
         )
         done = train_task(resources, options, task, tower)
         grid = SET_WEIGHT_GRID if learns_sets else SET_WEIGHT_GRID[:1]
@@ -181,13 +148,20 @@ class Mlc:
         """Load the encoder to tune."""
         return resources.load_encoder()
 
+    def declare(self, options: MlcOptions, arrays: Arrays) -> ModelDeclaration:
+        """Return what a model has: the classifier over tools, and the one over sets if it learned them."""
+        rules = {"uses": ArrayRule("tools"), "tools.weight": ArrayRule("tools width"), "tools.bias": ArrayRule("tools")}
+        if "sets.indptr" in arrays:
+            rules |= {**SET_RULES, "sets.weight": ArrayRule("sets width"), "sets.bias": ArrayRule("sets")}
+        return ModelDeclaration(rules, (*MIX_SETTINGS, "sets"))
+
     def build(self, resources: Resources, catalogue: Catalogue, model: Model) -> Stage:
         """Build the pipeline over a catalogue."""
         description_encoder = encoders.load(DESCRIPTION_ENCODER, resources.settings)
         model.check_encoder(description_encoder)
         model.check_catalogue(catalogue.tools())
         tuned = TransformerEncoder(str(model.folder / ENCODER_FOLDER))
-        learned = Learned(load_classifier(model), encode=tuned.encode)
+        learned = FittedUsage(load_classifier(model), encode=tuned.encode)
         return build_usage_stage(resources, catalogue, model, description_encoder, learned, label="mlc")
 
 
@@ -213,6 +187,7 @@ def load_classifier(model: Model) -> Usage:
         return np.asarray(LOGIT_SCALE * products.astype(np.float64))
 
     def usage(text: str, row: Vectors) -> Scores:
+        """Estimate the probability of each tool; if sets were learned, joined with that of the sets which have it."""
         if settings["loss"].value == "softmax":
             tools = softmax(logits("tools", row))
         else:

@@ -15,14 +15,14 @@ import msgspec
 from toolscout.dataset import drop_leaks
 from toolscout.errors import BadReply
 from toolscout.home.catalogue.store import Catalogue
-from toolscout.rankers import Artifacts, BaseRule
+from toolscout.rankers import Artifacts
 from toolscout.rankers.lesson import Lesson
 from toolscout.search.pipeline import Stage
 from toolscout.search.resources import Resources
 from toolscout.types import Search
-from toolscout_lab.llm import LLM, prompt
+from toolscout_lab.llm import LLM, Few, prompt
 from toolscout_lab.llm.prompts import version
-from toolscout_lab.rankers import dpr
+from toolscout_lab.rankers import LabMethod, dpr
 from toolscout_lab.rankers.feedback.loop import Refined, Rounds, refine_each
 from toolscout_lab.rankers.shared.tuning import require_tunable
 from toolscout_lab.resources import connect_llm, lend_llm
@@ -45,7 +45,7 @@ class Described(msgspec.Struct):
 
     name: str
     description: str
-    parameters: list[str]
+    parameters: Annotated[list[str], msgspec.Meta(max_length=8)]
 
 
 class Describe:
@@ -78,17 +78,14 @@ class QtaOptions(dpr.DprOptions, frozen=True, forbid_unknown_fields=True):
 class Variants(msgspec.Struct):
     """Other wordings of a query."""
 
-    queries: list[str]
+    queries: Few[str]
 
 
-class Mmrr:
+class Mmrr(LabMethod):
     """Searches with the description of a tool that a language model imagines."""
 
     options_type = DescribeOptions
     needs_usage = False
-    transfers = True
-    abstains = False
-    base: BaseRule | None = None
 
     def build(self, resources: Resources, catalogue: Catalogue, options: DescribeOptions) -> Stage:
         """Build the base with the refiner in front. If the model fails, the plain answer counts."""
@@ -142,7 +139,7 @@ def _rewrite_queries(model: LLM, lesson: Lesson, count: int) -> dict[str, list[s
         request = prompt("qta_rewrite", count=count, query=lesson.texts[query])
         try:
             wordings = model.ask(request, Variants, typical=Variants([lesson.texts[query]] * count)).queries
-        except BadReply:
+        except BadReply:  # the query is used without rewritings
             return []
         return [text.strip() for text in wordings[:count] if text.strip()]
 

@@ -12,7 +12,7 @@ usual weight, where it has hardly any, and few requests are expected to need suc
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +24,7 @@ from toolscout.home.models import model_store
 from toolscout.home.models.model_store import Model
 from toolscout.indexes.exact import Exact
 from toolscout.rankers import Amount, Artifacts, BaseRule, Count, Positive
+from toolscout.rankers.declared import ArrayRule, ModelDeclaration
 from toolscout.rankers.lesson import Lesson
 from toolscout.rankers.neighbours import Neighbours
 from toolscout.rankers.scout_light import (
@@ -39,8 +40,8 @@ from toolscout.rankers.shared.hidden_tools import expect_new_tools
 from toolscout.rankers.shared.mixture import JoinedEncoder, Part, mix_on_dev
 from toolscout.rankers.shared.usage import (
     Encode,
+    FittedUsage,
     HybridScorer,
-    Learned,
     compute_standard_scores,
     softmax,
 )
@@ -98,9 +99,9 @@ class _Classified(UsageMethod):
         dev = np.array([usage(data.texts[i], data.rows[i]) for i in data.dev])
         return Estimate(dev=dev, usage=usage, chosen={}, finish=dict)
 
-    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> Learned:
+    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> FittedUsage:
         """Load the classifier. It learns new queries in the next fit."""
-        return Learned(load_classifier(self.model))
+        return FittedUsage(load_classifier(self.model))
 
 
 class _Nearest(UsageMethod):
@@ -127,9 +128,9 @@ class _Nearest(UsageMethod):
             finish=lambda: {"vectors": vectors},
         )
 
-    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> Learned:
+    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> FittedUsage:
         """Load the vectors of the tools."""
-        return Learned(lambda text, row: _softmax_of_cosines(arrays["vectors"], row, settings["closeness"]))
+        return FittedUsage(lambda text, row: _softmax_of_cosines(arrays["vectors"], row, settings["closeness"]))
 
 
 def _softmax_of_cosines(vectors: Vectors, row: Vectors, closeness: float) -> Scores:
@@ -190,6 +191,19 @@ class ScoutFull(ScoutLight):
         parts["near"] = Part(Neighbours(), classified, columns["mlc"], NEAR_NAMES, stand_ins=("neighbours",))
         parts["dpr"] = Part(_Nearest(nearest), nearest, columns["dpr"], stand_ins=STAND_INS)
         return Sides(parts, make_description_scorer)
+
+    def declare_parts(self) -> dict[str, Callable[[Arrays], ModelDeclaration]]:
+        """Return what declares the arrays of the parts; `near` and `dpr` have the widths of their encoders."""
+
+        def declare_near(arrays: Arrays) -> ModelDeclaration:
+            rules = Neighbours().declare_usage(arrays).arrays
+            return ModelDeclaration({**rules, "rows": ArrayRule("queries width")}, tuple(NEAR_NAMES.values()))
+
+        def declare_nearest(arrays: Arrays) -> ModelDeclaration:
+            return ModelDeclaration({"vectors": ArrayRule("tools width")}, ("closeness",))
+
+        own = {"mlc": lambda arrays: ModelDeclaration({}), "near": declare_near, "dpr": declare_nearest}
+        return {**super().declare_parts(), **own}
 
     def load_base(self, model: Model) -> Model | None:
         """Load the model that a model builds on."""

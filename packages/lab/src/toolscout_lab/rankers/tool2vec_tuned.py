@@ -1,16 +1,19 @@
-"""Tool2Vec (arXiv:2409.02141) over an encoder that is tuned with a triplet loss, drawn our own way.
+"""Tool2Vec (arXiv:2409.02141) over an encoder that is tuned with a triplet loss.
 
-A query must be nearer to one that shares a tool with it than to one that shares none.
+A query must be nearer to one that shares a tool with it than to one that shares none. Both are drawn from the batch,
+which is our own way, or mined among the nearest queries, as in the paper's released code (`mined`).
 """
 
 from __future__ import annotations
 
 from toolscout import encoders
+from toolscout.arrays import Arrays
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.home.models.model_store import Model
 from toolscout.rankers import Amount, Artifacts, Batch, Count, NonNegative, Positive
+from toolscout.rankers.declared import ArrayRule, ModelDeclaration
 from toolscout.rankers.lesson import Lesson
-from toolscout.rankers.shared.usage import DESCRIPTION_ENCODER, Learned, build_usage_stage
+from toolscout.rankers.shared.usage import DESCRIPTION_ENCODER, FittedUsage, build_usage_stage
 from toolscout.rankers.shared.usage_fit import FitData, read_settings, select_unset
 from toolscout.rankers.tool2vec import Tool2Vec, estimate_means
 from toolscout.search.pipeline import Stage
@@ -38,6 +41,8 @@ class Tool2VecTunedOptions(TunedBlend, frozen=True, forbid_unknown_fields=True):
         refit: as in `Blend`.
         epochs: epochs of the tuning; one in the paper.
         margin: cosine by which the query that shares a tool must be nearer.
+        mined: nearest queries of each query among which its triplets are mined; 0: triplets are drawn from the batch.
+        each: the most mined queries that share a tool, and the most that share none.
         hold: maximum tokens of a step in memory with their graph; larger steps cache gradients.
     """
 
@@ -48,6 +53,8 @@ class Tool2VecTunedOptions(TunedBlend, frozen=True, forbid_unknown_fields=True):
     batch: Batch = 128
     rate: Positive = 5e-5
     margin: Positive = 0.3
+    mined: NonNegative = 0
+    each: Count = 5
     hold: NonNegative = 32_768
 
 
@@ -63,7 +70,7 @@ class Tool2VecTuned(Tool2Vec):
             MissingExtra: without torch or sentence-transformers.
             ConfigError: if the encoder cannot be tuned, or there is nothing to train on.
         """
-        from toolscout_lab.training.biencoders import Texts, Triplets
+        from toolscout_lab.training.biencoders import MinedTriplets, Texts, Triplets
 
         encoder = require_tunable(resources.load_encoder())
         description_encoder = encoders.load(DESCRIPTION_ENCODER, resources.settings)
@@ -80,7 +87,12 @@ class Tool2VecTuned(Tool2Vec):
             identity=digest("tool2vec-tuned/1", [encoder.fingerprint, lesson.fingerprint, options]),
             hold=options.hold,
         )
-        done = train_task(resources, options, Triplets(texts, options.margin), tower)
+        task = (
+            MinedTriplets(texts, options.margin, nearest=options.mined, each=options.each)
+            if options.mined
+            else Triplets(texts, options.margin)
+        )
+        done = train_task(resources, options, task, tower)
         resources.say("encoding the queries")
         estimate = estimate_means(data, tower.vectors(tokens))
         chosen, scores = data.choose_mix(estimate.dev)
@@ -95,6 +107,11 @@ class Tool2VecTuned(Tool2Vec):
             seconds_before=done.earlier,
         )
 
+    def declare_usage(self, arrays: Arrays) -> ModelDeclaration:
+        """Declare the means, which have the width of the tuned encoder."""
+        rules, settings = super().declare_usage(arrays)
+        return ModelDeclaration({**rules, "means": ArrayRule("tools width")}, settings)
+
     def build(self, resources: Resources, catalogue: Catalogue, model: Model) -> Stage:
         """Build the pipeline over a catalogue. It learns new queries only in the next fit: its encoder is slow."""
         description_encoder = encoders.load(DESCRIPTION_ENCODER, resources.settings)
@@ -102,5 +119,5 @@ class Tool2VecTuned(Tool2Vec):
         model.check_catalogue(catalogue.tools())
         usage = self.load_usage(model.arrays, read_settings(model), description_encoder.encode).usage
         tuned = TransformerEncoder(str(model.folder / ENCODER_FOLDER))
-        learned = Learned(usage, encode=tuned.encode)
+        learned = FittedUsage(usage, encode=tuned.encode)
         return build_usage_stage(resources, catalogue, model, description_encoder, learned, label=self.label)

@@ -30,12 +30,13 @@ from toolscout.errors import ConfigError
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.home.models.model_store import Model
 from toolscout.metrics import PerQuery
-from toolscout.rankers import Amount, Artifacts, BaseRule, Batch, Count, Positive, Share
+from toolscout.rankers import Amount, Artifacts, Batch, Count, Positive, Share
 from toolscout.rankers.lesson import Lesson
 from toolscout.search.pipeline import Rerank, Stage
 from toolscout.search.resources import BASE_FOLDER, Resources
 from toolscout.types import Search, Tool, digest, render
 from toolscout_lab.encoders.transformer import TransformerEncoder
+from toolscout_lab.rankers import LabMethod
 from toolscout_lab.rankers.shared.reranking import (
     RankDeeper,
     RankedQueries,
@@ -171,14 +172,11 @@ def _export_layer(name: str, layer: Any) -> dict[str, Any]:
     return {f"{name}.{key}": values.detach().cpu().numpy() for key, values in layer.state_dict().items()}
 
 
-class ToolRefiner:
+class ToolRefiner(LabMethod):
     """Reranks the first tools of another recipe, scoring all of them at once."""
 
     options_type = ToolRefinerOptions
-    needs_usage = True
     transfers = False
-    abstains = False
-    base: BaseRule | None = None
 
     def fit(self, resources: Resources, lesson: Lesson, options: ToolRefinerOptions) -> Artifacts:
         """Rank the queries with the first stage, tune the refiner on its candidates, choose the blend on dev.

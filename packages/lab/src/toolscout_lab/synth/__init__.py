@@ -12,7 +12,7 @@ import itertools
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -26,18 +26,21 @@ from toolscout.errors import BadReply, ConfigError
 from toolscout.types import Tool, digest
 from toolscout_lab.llm import LLM
 from toolscout_lab.llm.prompts import version
+from toolscout_lab.machine import Record
+from toolscout_lab.progress import Progress, Say, ignore
 from toolscout_lab.synth.filters import Sieve, summarise_lengths
 
 __all__ = [
     "Build",
     "Builder",
-    "Draft",
     "Dropped",
+    "SynthQuery",
     "build",
     "chance",
     "examples",
     "filler",
     "load_instructions",
+    "refuse_other",
     "write_dataset",
 ]
 
@@ -46,12 +49,12 @@ MAX_ATTEMPTS_PER_QUERY: Final = 4  # attempts for each query that is wanted
 TEST_HASH_BELOW: Final = 26
 
 
-class Draft(msgspec.Struct, frozen=True):
+class SynthQuery(msgspec.Struct, frozen=True):
     """A query, the ids of its gold tools, and the steps that led to it."""
 
     query: str
     gold: tuple[str, ...]
-    steps: dict[str, Any] = {}
+    steps: Mapping[str, object] = {}
 
 
 class Dropped(Exception):
@@ -76,14 +79,14 @@ class Builder(Protocol):
     name: str
     tools: Sequence[Tool]
     prompts: Sequence[str]
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     drops: Counter[str]
 
-    def attempt(self, llm: LLM, number: int, examples: Sequence[Mapping[str, Any]]) -> Draft:
+    def attempt(self, llm: LLM, number: int, examples: Sequence[Record]) -> SynthQuery:
         """Make one query.
 
         Raises:
-            Dropped: if the attempt failed.
+            Dropped, BadReply: if the attempt failed.
         """
         ...
 
@@ -98,15 +101,18 @@ class Build:
         attempts: number of attempts.
     """
 
-    drafts: dict[int, Draft] = dataclasses.field(default_factory=dict)
+    drafts: dict[int, SynthQuery] = dataclasses.field(default_factory=dict)
     drops: Counter[str] = dataclasses.field(default_factory=Counter)
     attempts: int = 0
 
 
-def examples(kind: str) -> list[dict[str, Any]]:
+def _read_packaged(file: str) -> Any:
+    return json.loads((resources.files("toolscout_lab.synth") / file).read_text(encoding="utf-8"))
+
+
+def examples(kind: str) -> list[Record]:
     """Load the packaged examples of `toolbank`, `polish` or `toollens`."""
-    text = (resources.files("toolscout_lab.synth") / "examples.json").read_text(encoding="utf-8")
-    examples_of_kind: list[dict[str, Any]] = json.loads(text)[kind]
+    examples_of_kind: list[Record] = _read_packaged("examples.json")[kind]
     return examples_of_kind
 
 
@@ -116,8 +122,7 @@ def load_instructions(name_or_file: str) -> str:
     Raises:
         ConfigError: if there is neither.
     """
-    text = (resources.files("toolscout_lab.synth") / "instructions.json").read_text(encoding="utf-8")
-    packaged: dict[str, str] = json.loads(text)
+    packaged: dict[str, str] = _read_packaged("instructions.json")
     if name_or_file in packaged:
         return packaged[name_or_file]
     try:
@@ -127,7 +132,7 @@ def load_instructions(name_or_file: str) -> str:
         raise ConfigError(f"expected instructions for {names}, or a text file, found {name_or_file!r}") from None
 
 
-def chance(*of: Any) -> random.Random:
+def chance(*of: object) -> random.Random:
     """Return a random generator seeded by these values."""
     return random.Random(int(digest("synth/1", list(of))[:16], 16))
 
@@ -138,14 +143,7 @@ def filler(source: random.Random, tools: Sequence[Tool], count: int) -> str:
     return " ".join(source.choice(words) for _ in range(count)).lower()
 
 
-def build(
-    builder: Builder,
-    llm: LLM,
-    wanted: int,
-    *,
-    held_out: Sequence[str] = (),
-    say: Callable[[str], None] = lambda text: None,
-) -> Build:
+def build(builder: Builder, llm: LLM, wanted: int, *, held_out: Sequence[str] = (), say: Say = ignore) -> Build:
     """Attempt queries in rounds until there are `wanted`, or four attempts for each were made.
 
     Args:
@@ -161,43 +159,50 @@ def build(
     shown = [example["query"] for kind in ("toolbank", "polish", "toollens") for example in examples(kind)]
     sieve = Sieve(builder.tools, known=shown, held_out=held_out)
     done = Build(drops=Counter(builder.drops))
-    pool: list[dict[str, Any]] = []
+    pool: list[Record] = []
+    progress = Progress(say, "queries", wanted)
 
-    def attempt(number: int) -> Draft | str:
+    def attempt(number: int) -> SynthQuery | str:
         try:
             return builder.attempt(llm, number, tuple(pool))
-        except Dropped as dropped:
-            return dropped.reason
-        except BadReply as error:
+        except (Dropped, BadReply) as error:
             return error.reason
 
     while len(done.drafts) < wanted and done.attempts < wanted * MAX_ATTEMPTS_PER_QUERY:
         numbers = range(done.attempts, done.attempts + min(ATTEMPTS_PER_ROUND, wanted - len(done.drafts)))
-        for number, draft in zip(numbers, list(llm.map(attempt, numbers)), strict=True):
+        for number, draft in zip(numbers, llm.map(attempt, numbers), strict=True):
             reason = draft if isinstance(draft, str) else sieve.refuses(draft.query, draft.gold)
             if reason is not None:
                 done.drops[reason] += 1
-            elif isinstance(draft, Draft):
+            elif isinstance(draft, SynthQuery):
                 done.drafts[number] = draft
+            progress.show(len(done.drafts), f", {sum(done.drops.values()):,} dropped")
         done.attempts = numbers.stop
         pool = [{"tools": list(draft.gold), "query": draft.query} for draft in done.drafts.values()]
-        say(f"{len(done.drafts):,} of {wanted:,} queries, {sum(done.drops.values()):,} dropped")
     return done
 
 
 # --- the folder -------------------------------------------------------------------------------------------------------
 
 
-def write_dataset(folder: Path, builder: Builder, done: Build, *, seed: int, model: str, wanted: int) -> dict[str, Any]:
+def write_dataset(folder: Path, builder: Builder, done: Build, *, seed: int, model: str, wanted: int) -> Record:
     """Write corpus, queries, qrels (a tenth is test), report.json and README.md. Returns the report.
 
     Equal builds give equal bytes.
+
+    Args:
+        folder: of the dataset.
+        builder: made the queries; its settings go into the report.
+        done: the queries, and what was dropped.
+        seed: of the build.
+        model: name of the language model.
+        wanted: how many queries were asked for.
 
     Raises:
         ConfigError: if the folder holds something else, or nothing was made.
     """
     if not done.drafts:
-        raise ConfigError(f"{folder}: no query is left. Dropped: {_describe_drops(done.drops)}")
+        raise ConfigError(f"{folder}: no query is left. Dropped: {describe_drops(done.drops)}")
     refuse_other(folder)
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     origin = {
@@ -209,8 +214,8 @@ def write_dataset(folder: Path, builder: Builder, done: Build, *, seed: int, mod
         "prompts": {name: version(name) for name in builder.prompts},
     }
     ids = {number: f"{builder.name}-{number:06d}" for number in done.drafts}
-    lines(folder / "corpus.jsonl", map(_make_corpus_entry, builder.tools))
-    lines(
+    write_lines(folder / "corpus.jsonl", map(_make_corpus_entry, builder.tools))
+    write_lines(
         folder / "queries.jsonl",
         (
             {
@@ -225,17 +230,24 @@ def write_dataset(folder: Path, builder: Builder, done: Build, *, seed: int, mod
         rows = [
             f"{ids[number]}\t{tool}\t1"
             for number, draft in done.drafts.items()
-            if (split == "test") == in_test(ids[number])
+            if (split == "test") == _is_test(ids[number])
             for tool in draft.gold
         ]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["\t".join(QRELS_HEADER), *rows]) + "\n")
-    report = {**origin, "wanted": wanted, **describe_build(builder.tools, done)}
+    report = {**origin, "wanted": wanted, **_describe_build(builder.tools, done)}
     write_json(folder / "report.json", report)
-    (folder / "README.md").write_text(_card(report))
+    (folder / "README.md").write_text(
+        f"# A dataset written by a language model ({report['builder']})\n\n"
+        f"{report['queries']:,} queries over {report['tools']:,} tools, {100 * report['coverage']:.0f} % of which some "
+        f"query needs. Written by `{report['model']}` with toolscout {report['toolscout']}, seed {report['seed']}; "
+        "nobody has checked that the gold tools are the right ones. A tenth of the queries is `test`.\n\n"
+        f"Dropped: {describe_drops(report['drops'])}. Everything else is in `report.json`, and how each query came "
+        "to be in its metadata.\n"
+    )
     return report
 
 
-def in_test(query: str) -> bool:
+def _is_test(query: str) -> bool:
     """Return whether a query belongs to test, which is a tenth by a hash of its id."""
     return int(digest("synth/test", query)[:2], 16) < TEST_HASH_BELOW
 
@@ -250,14 +262,14 @@ def refuse_other(folder: Path) -> None:
         raise ConfigError(f"{folder} holds other files. Choose an empty folder, or one that `synth` wrote.")
 
 
-def lines(file: Path, rows: Any) -> None:
+def write_lines(file: Path, rows: Iterable[object]) -> None:
     """Write JSON lines."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 
 
-def _make_corpus_entry(tool: Tool) -> dict[str, Any]:
-    place = {key: tool.meta[key] for key in ("module", "qualname", "examples") if key in tool.meta}
+def _make_corpus_entry(tool: Tool) -> dict[str, object]:
+    place: dict[str, object] = {key: tool.meta[key] for key in ("module", "qualname", "examples") if key in tool.meta}
     return {
         "_id": tool.id,
         "title": tool.name,
@@ -266,7 +278,7 @@ def _make_corpus_entry(tool: Tool) -> dict[str, Any]:
     }
 
 
-def describe_build(tools: Sequence[Tool], done: Build) -> dict[str, Any]:
+def _describe_build(tools: Sequence[Tool], done: Build) -> Record:
     """Describe a build without labels: drops, lengths, coverage, tools that occur together."""
     golds = [draft.gold for draft in done.drafts.values()]
     used = Counter(tool for gold in golds for tool in gold)
@@ -287,16 +299,6 @@ def describe_build(tools: Sequence[Tool], done: Build) -> dict[str, Any]:
     }
 
 
-def _describe_drops(drops: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {reason}" for reason, count in sorted(drops.items())) or "no attempt was made"
-
-
-def _card(report: Mapping[str, Any]) -> str:
-    return (
-        f"# A dataset written by a language model ({report['builder']})\n\n"
-        f"{report['queries']:,} queries over {report['tools']:,} tools, {100 * report['coverage']:.0f} % of which some "
-        f"query needs. Written by `{report['model']}` with toolscout {report['toolscout']}, seed {report['seed']}; "
-        "nobody has checked that the gold tools are the right ones. A tenth of the queries is `test`.\n\n"
-        f"Dropped: {_describe_drops(report['drops'])}. Everything else is in `report.json`, and how each query came "
-        "to be in its metadata.\n"
-    )
+def describe_drops(drops: Mapping[str, int], nothing: str = "no attempt was made") -> str:
+    """List the reasons with their numbers."""
+    return ", ".join(f"{count:,} {reason}" for reason, count in sorted(drops.items())) or nothing

@@ -89,6 +89,7 @@ def _read_boto3(names: str) -> Iterator[Tool]:
 
 
 def _build_schema(shape: Any, depth: int = MAX_SHAPE_DEPTH) -> dict[str, Any]:
+    """Convert a shape of botocore to a JSON Schema, `depth` levels deep."""
     about = {"description": text} if (text := _plain(shape.documentation)[:200]) else {}
     if shape.type_name == "structure":
         inner = {name: _build_schema(part, depth - 1) for name, part in shape.members.items()} if depth else {}

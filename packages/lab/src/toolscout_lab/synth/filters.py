@@ -28,9 +28,9 @@ class NearDuplicates:
     """Holds texts by their runs of three words, and finds nearly equal ones (a Jaccard index of at least 0.6)."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
-        self._texts: dict[str, int] = {}
-        self._sizes: list[int] = []
-        self._holders: dict[tuple[str, ...], set[int]] = {}
+        self._texts: dict[str, int] = {}  # normalised text → its number
+        self._sizes: list[int] = []  # runs of each text
+        self._holders: dict[tuple[str, ...], set[int]] = {}  # run → numbers of the texts that have it
         for text in texts:
             self.add(text)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -27,7 +27,9 @@ from toolscout.errors import BadReply, ConfigError, NotFound, SourceError
 from toolscout.home.database import now
 from toolscout_lab.llm import LLM, prompt
 from toolscout_lab.llm.prompts import version
-from toolscout_lab.synth import lines, refuse_other
+from toolscout_lab.machine import Record
+from toolscout_lab.progress import Progress, Say, ignore
+from toolscout_lab.synth import describe_drops, refuse_other, write_lines
 from toolscout_lab.synth.filters import NearDuplicates, summarise_lengths
 
 __all__ = ["SIMILARITY_WINDOW", "Review", "ReviewCandidate", "build", "prompts_of", "sift"]
@@ -38,7 +40,7 @@ ENCODE_BATCH: Final = 512
 TEST_HASH_BELOW: Final = 26
 
 
-class Need(msgspec.Struct):
+class NeedVerdict(msgspec.Struct):
     """The model's verdict."""
 
     needs_tool: bool
@@ -46,7 +48,7 @@ class Need(msgspec.Struct):
 
 
 class ReviewCandidate(msgspec.Struct, frozen=True):
-    """A prompt that may need no tool. `similarity` is its highest cosine with a query that needs one."""
+    """A prompt that may need no tool, the model's `reason`, and its highest cosine with a query that needs tools."""
 
     id: str
     text: str
@@ -55,7 +57,7 @@ class ReviewCandidate(msgspec.Struct, frozen=True):
 
 
 class ReviewDecision(msgspec.Struct, frozen=True):
-    """A person's decision on a candidate."""
+    """A person's decision on a candidate: `at` which instant (ISO 8601), and `by` whom."""
 
     id: str
     verdict: Literal["accept", "reject"]
@@ -121,33 +123,36 @@ def build(
     wanted: int,
     drops: Counter[str],
     *,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = ignore,
 ) -> list[ReviewCandidate]:
-    """Ask the model, and return the first `wanted` candidates that need no tool. `drops` counts the others.
+    """Ask the model about candidates, and return the first `wanted` that need no tool.
+
+    `drops` counts the rejected ones by reason.
 
     Raises:
         OverBudget, Unavailable: replies so far stay in the cache; a new build continues from there.
     """
 
     def verify(candidate: ReviewCandidate) -> ReviewCandidate | str:
+        """Ask whether a request needs a tool. Returns the candidate with the reason, or why it is dropped."""
         what = prompt("tooldet_verify", query=candidate.text)
         try:
-            reply = llm.ask(what, Need, typical=Need(False, "Language alone is enough to answer that."))
+            reply = llm.ask(what, NeedVerdict, typical=NeedVerdict(False, "Language alone is enough to answer that."))
         except BadReply as error:
             return error.reason
         return "needs_tool" if reply.needs_tool else msgspec.structs.replace(candidate, reason=reply.reason)
 
     verified: list[ReviewCandidate] = []
-    waiting = iter(candidates)
+    waiting, progress = iter(candidates), Progress(say, "prompts", wanted)
     while len(verified) < wanted and (
         batch := list(itertools.islice(waiting, min(VERIFY_BATCH, wanted - len(verified))))
     ):
-        for outcome in list(llm.map(verify, batch)):
+        for outcome in llm.map(verify, batch):
             if isinstance(outcome, str):
                 drops[outcome] += 1
             else:
                 verified.append(outcome)
-        say(f"{len(verified):,} of {wanted:,} prompts, {sum(drops.values()):,} dropped")
+            progress.show(len(verified), f", {sum(drops.values()):,} dropped")
     return verified
 
 
@@ -183,16 +188,24 @@ class Review:
         window: tuple[float, float],
         wanted: int,
     ) -> Review:
-        """Write a build. Earlier decisions in the folder stay.
+        """Write the candidates of a build for review. Earlier decisions in the folder stay.
+
+        Args:
+            folder: of the review.
+            kept: the candidates.
+            drops: reason → how many prompts were dropped for it.
+            model: name of the language model.
+            window: least and greatest similarity of a candidate.
+            wanted: how many candidates were asked for.
 
         Raises:
             ConfigError: if the folder holds something else, or nothing was kept.
         """
         if not kept:
-            dropped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(drops.items()))
-            raise ConfigError(f"{folder}: no prompt that needs no tool is left: {dropped or 'none given'}")
+            dropped = describe_drops(drops, "none given")
+            raise ConfigError(f"{folder}: no prompt that needs no tool is left: {dropped}")
         refuse_other(folder)
-        lines(folder / "review.jsonl", map(msgspec.to_builtins, kept))
+        write_lines(folder / "review.jsonl", map(msgspec.to_builtins, kept))
         report = {
             "builder": "tooldet",
             "toolscout": toolscout.__version__,
@@ -243,14 +256,14 @@ class Review:
                 "origin": self.origin,
             }
             rows.append({"_id": candidate.id, "text": candidate.text, "metadata": meta})
-        lines(self.folder / "queries.jsonl", rows)
+        write_lines(self.folder / "queries.jsonl", rows)
         return len(rows)
 
 
-def _read_origin(report: Path) -> dict[str, Any]:
+def _read_origin(report: Path) -> Record:
     """Read from the report of the build the origin that every query records."""
     try:
-        origin = msgspec.json.decode(report.read_bytes(), type=dict[str, Any])
+        origin = msgspec.json.decode(report.read_bytes(), type=Record)
         return {key: origin[key] for key in ("builder", "toolscout", "model", "prompts", "window")}
     except (OSError, KeyError, msgspec.MsgspecError) as error:
         raise SourceError(f"{report}: expected the report of the build, found: {type(error).__name__}") from None

@@ -25,12 +25,17 @@ import numpy as np
 from toolscout.encoders import Encoder, encode_tools
 from toolscout.errors import BadReply, ConfigError
 from toolscout.types import Tool
-from toolscout_lab.llm import LLM, card, prompt
-from toolscout_lab.llm.prompts import TrustedText
-from toolscout_lab.synth import Draft, Dropped, chance, examples, filler
+from toolscout_lab.llm import LLM, Few, card, prompt
+from toolscout_lab.llm.prompts import ShownTools, TrustedText, Wording, choose_wording
+from toolscout_lab.progress import Progress, Say, ignore
+from toolscout_lab.synth import Dropped, SynthQuery, chance, examples, filler
 
 __all__ = ["ToolLens", "not_for_people"]
 
+STEPS: Final = (
+    *("toollens_select", "toollens_scene", "toollens_query", "toollens_categories", "toollens_verify"),
+    "toollens_rewrite",
+)
 TOOLS_PER_QUESTION: Final = 20  # tools in one question of the selection
 N_TOOL_KINDS: Final = 3
 COUNT_WORDS: Final = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
@@ -44,17 +49,17 @@ REJECTION_REASONS: Final = {
 }
 
 
-class Verdict(msgspec.Struct):
+class ToolVerdict(msgspec.Struct):
     """The verdict on one tool."""
 
     id: str
     verdict: Literal["everyday", "auth", "testing", "id_mapping"]
 
 
-class Selection(msgspec.Struct):
+class ToolSelection(msgspec.Struct):
     """Step 1."""
 
-    verdicts: list[Verdict]
+    verdicts: Few[ToolVerdict]
 
 
 class Scene(msgspec.Struct):
@@ -87,7 +92,7 @@ class Check(msgspec.Struct):
 class Checks(msgspec.Struct):
     """Step 4, verified."""
 
-    checks: list[Check]
+    checks: Few[Check]
 
 
 class Rewritten(msgspec.Struct):
@@ -105,11 +110,7 @@ def not_for_people(tool: Tool) -> str | None:
 class ToolLens:
     """Builds the queries; the header of this file lists the steps."""
 
-    name = "toollens"
-    prompts = (
-        *("toollens_select", "toollens_scene", "toollens_query", "toollens_categories", "toollens_verify"),
-        "toollens_rewrite",
-    )
+    name: str = "toollens"
 
     def __init__(
         self,
@@ -120,6 +121,8 @@ class ToolLens:
         seed: int = 0,
         aspects: int = N_TOOL_KINDS,
         min_tools: int = 1,
+        wording: Wording = "ours",
+        say: Say = ignore,
     ) -> None:
         """Select among the tools (step 1) and embed those that stay.
 
@@ -130,6 +133,8 @@ class ToolLens:
             seed: seed of all random choices.
             aspects: number of kinds of tools that should serve a request.
             min_tools: requests with fewer gold tools are dropped.
+            wording: whose prompts to use. The paper has none for selection and verification, which people did.
+            say: called with progress messages.
 
         Raises:
             ConfigError: if fewer tools stay than there are aspects, or for a number out of range.
@@ -140,47 +145,46 @@ class ToolLens:
                 f"{aspects} aspects and {min_tools} tools"
             )
         self.seed, self.encoder, self.aspects, self.min_tools = seed, encoder, aspects, min_tools
-        self.settings = {"aspects": aspects, "min_tools": min_tools}
+        self.settings: Mapping[str, object] = {"aspects": aspects, "min_tools": min_tools}
+        self.wording = choose_wording(STEPS, wording)
+        self.prompts: Sequence[str] = tuple(self.wording.values())
         self.drops: Counter[str] = Counter()
-        self.tools = self._select(sorted(tools, key=lambda tool: tool.id), llm)
+        self.tools: Sequence[Tool] = self._select(sorted(tools, key=lambda tool: tool.id), llm, say)
         if len(self.tools) < aspects:
             raise ConfigError(f"expected at least {aspects} tools that people would ask for, found {len(self.tools)}")
         self._rows = encode_tools(lambda texts: encoder.encode(texts, "tool"), self.tools)
         self._order = chance("toollens", seed).sample(range(len(self.tools)), len(self.tools))
 
-    def _select(self, tools: Sequence[Tool], llm: LLM) -> list[Tool]:
+    def _select(self, tools: Sequence[Tool], llm: LLM, say: Say) -> list[Tool]:
         """Leave out tools that people do not ask for (step 1): first by words, then by the model."""
-        remaining = []
-        for tool in tools:
-            if reason := not_for_people(tool):
-                self.drops[f"tool_{reason}"] += 1
-            else:
-                remaining.append(tool)
+        reasons = {tool.id: not_for_people(tool) for tool in tools}
+        remaining = [tool for tool in tools if reasons[tool.id] is None]
+        self.drops.update(f"tool_{reason}" for reason in reasons.values() if reason)
         starts = range(0, len(remaining), TOOLS_PER_QUESTION)
         groups = [remaining[start : start + TOOLS_PER_QUESTION] for start in starts]
 
-        def ask_verdicts(group: Sequence[Tool]) -> dict[str, str]:
-            """Return tool id → verdict. Without a valid reply: the empty id → the reason."""
-            typical = Selection([Verdict(tool.id, "everyday") for tool in group])
-            what = prompt("toollens_select", tools=[card(tool, parameters=False) for tool in group])
+        def ask_verdicts(group: Sequence[Tool]) -> dict[str, str] | BadReply:
+            """Return tool id → verdict."""
+            names = ShownTools(group)
             try:
                 reply = llm.ask(
-                    what,
-                    Selection,
-                    typical=typical,
+                    prompt("toollens_select", tools=[card(tool, parameters=False) for tool in group]),
+                    ToolSelection,
+                    typical=ToolSelection([ToolVerdict(tool.id, "everyday") for tool in group]),
                     max_tokens=2048,
-                    check=lambda reply: _find_unknown_tools(
-                        [item.id for item in reply.verdicts], [tool.id for tool in group]
-                    ),
+                    check=lambda reply: _find_unknown_tools([item.id for item in reply.verdicts], names),
+                    limits={"id": {"enum": [tool.id for tool in group]}},
                 )
             except BadReply as error:
-                return {"": error.reason}
-            return {item.id: item.verdict for item in reply.verdicts}
+                return error
+            return {names.find(item.id): item.verdict for item in reply.verdicts}
 
         selected: list[Tool] = []
-        for group, verdicts in zip(groups, llm.map(ask_verdicts, groups), strict=True):
-            if "" in verdicts:  # the word filter has run; the model gave no verdict
-                self.drops[f"selection_{verdicts['']}"] += 1
+        answers = Progress(say, "groups of tools selected", len(groups)).count(llm.map(ask_verdicts, groups))
+        for group, verdicts in zip(groups, answers, strict=True):
+            if isinstance(verdicts, BadReply):  # the word filter has run; the model gave no verdict
+                self.drops[f"selection_{verdicts.reason}"] += 1
+                verdicts = {}
             for tool in group:
                 verdict = verdicts.get(tool.id, "everyday")
                 if verdict == "everyday":
@@ -189,26 +193,26 @@ class ToolLens:
                     self.drops[f"tool_{verdict}"] += 1
         return selected
 
-    def attempt(self, llm: LLM, number: int, known: Sequence[Mapping[str, Any]]) -> Draft:
+    def attempt(self, llm: LLM, number: int, known: Sequence[Mapping[str, object]]) -> SynthQuery:
         """Make one query; see `toolscout_lab.synth.Builder`."""
         sample, place = divmod(number, len(self.tools))
         tool = self.tools[self._order[place]]
         source = chance("toollens", self.seed, number)
         scene = llm.ask(
-            prompt("toollens_scene", tool=card(tool)),
+            prompt(self.wording["toollens_scene"], tool=card(tool)),
             Scene,
             typical=Scene(filler(source, [tool], 4)),
             sample=sample,
         ).scene
         statement = llm.ask(
-            prompt("toollens_query", scene=scene, parameters=card(tool).get("parameters", {})),
+            prompt(self.wording["toollens_query"], scene=scene, parameters=card(tool).get("parameters", {})),
             Statement,
             typical=Statement(filler(source, [tool], 18)),
             sample=sample,
         ).query
         categories_type = _define_categories(self.aspects)
         kinds: list[str] = llm.ask(
-            prompt("toollens_categories", query=statement, count=TrustedText(COUNT_WORDS[self.aspects])),
+            prompt(self.wording["toollens_categories"], query=statement, count=TrustedText(COUNT_WORDS[self.aspects])),
             categories_type,
             typical=categories_type([filler(source, [tool], 6) for _ in range(self.aspects)]),
             sample=sample,
@@ -221,7 +225,7 @@ class ToolLens:
         pool = [*examples("toollens"), *({"query": example["query"]} for example in known)]
         final = llm.ask(
             prompt(
-                "toollens_rewrite",
+                self.wording["toollens_rewrite"],
                 examples=source.sample(pool, EXAMPLES_REWRITTEN),
                 query=statement,
                 parameters=[card(tools_by_id[id]).get("parameters", {}) for id in gold],
@@ -230,7 +234,7 @@ class ToolLens:
             typical=Rewritten(filler(source, [tool], 26)),
             sample=sample,
         ).query
-        return Draft(final.strip(), gold, {"scene": scene, "statement": statement, "kinds": proposed})
+        return SynthQuery(final.strip(), gold, {"scene": scene, "statement": statement, "kinds": proposed})
 
     def _align_kinds(self, place: int, kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
         """Yield (kind, id of the nearest tool) for each kind except the one nearest to the originating tool."""
@@ -246,23 +250,22 @@ class ToolLens:
             yield kind, self.tools[best].id
 
     def _verify(self, llm: LLM, statement: str, proposed: Mapping[str, str]) -> list[str]:
+        """Ask which of the proposed tools really help. Returns their ids."""
         tools_by_id = {tool.id: tool for tool in self.tools}
+        proposals = {kind: tools_by_id[id] for kind, id in proposed.items()}
+        names = ShownTools(list(proposals.values()))
+        cards = [{"kind": kind, "tool": card(tool, parameters=False)} for kind, tool in proposals.items()]
         reply = llm.ask(
-            prompt(
-                "toollens_verify",
-                query=statement,
-                proposals=[
-                    {"kind": kind, "tool": card(tools_by_id[id], parameters=False)} for kind, id in proposed.items()
-                ],
-            ),
+            prompt("toollens_verify", query=statement, proposals=cards),
             Checks,
             typical=Checks([Check(id, True) for id in proposed.values()]),
-            check=lambda reply: _find_unknown_tools([item.id for item in reply.checks], list(proposed.values())),
+            check=lambda reply: _find_unknown_tools([item.id for item in reply.checks], names),
+            limits={"id": {"enum": list(proposed.values())}},
         )
-        helps = {item.id for item in reply.checks if item.helps}
+        helps = {names.find(item.id) for item in reply.checks if item.helps}
         return [id for id in proposed.values() if id in helps]
 
 
-def _find_unknown_tools(named: Sequence[str], asked: Sequence[str]) -> str | None:
-    unknown = sorted(set(named) - set(asked))
-    return f"unknown_tool: {', '.join(unknown)} is not among those that were asked about" if unknown else None
+def _find_unknown_tools(named: Sequence[str], shown: ShownTools) -> str | None:
+    unknown = shown.find_unknown(named)
+    return f"unknown_tool: {unknown} is not among those that were asked about" if unknown else None

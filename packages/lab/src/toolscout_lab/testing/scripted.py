@@ -20,18 +20,17 @@ from toolscout_lab.llm.wire import ChatRequest, Completion, ToolCall
 
 __all__ = ["Faults", "ScriptedLLM", "words_of"]
 
+Data = dict[str, Any]
+"""The material of a prompt, a reply, or a schema: JSON values by name."""
 _DATA: Final = re.compile(r'<data name="(\w+)">\n(.*?)\n</data>', re.S)
 _REPLY_SCHEMA: Final = re.compile(r"and nothing else:\n(\{.*\})", re.S)
 _CONTENT_WORD: Final = re.compile(r"[a-z][a-z]{3,}")
-_SCRIPT_STOPWORDS: Final = frozenset(
-    word
-    for line in (
-        "that this with from have your will into each when then than must been which their there these those such",
-        "given only also more some used uses using value values return returns true false none object string optional",
-        "required please could would want need like what about the and for",
-    )
-    for word in line.split()
-)
+_STOPWORDS: Final = """
+that this with from have your will into each when then than must been which their there these those such given only
+also more some used uses using value values return returns true false none object string optional required please could
+would want need like what about the and for
+"""
+_SCRIPT_STOPWORDS: Final = frozenset(_STOPWORDS.split())
 _PEOPLE: Final = (
     "Ana",
     "Ben",
@@ -97,7 +96,7 @@ class ScriptedLLM:
         faults: Faults | None = None,
         seed: int = 0,
         model: str = "scripted",
-        answers: dict[str, Callable[[dict[str, Any], random.Random], Any]] | None = None,
+        answers: dict[str, Callable[[Data, random.Random], Any]] | None = None,
     ) -> None:
         """Create a scripted model.
 
@@ -163,9 +162,7 @@ class ScriptedLLM:
             reply = self._spoil(reply, title, first, data, chance)
         return json.dumps(reply, ensure_ascii=False)
 
-    def _spoil(
-        self, reply: dict[str, Any], title: str, conversation: str, data: dict[str, Any], chance: random.Random
-    ) -> dict[str, Any]:
+    def _spoil(self, reply: Data, title: str, conversation: str, data: Data, chance: random.Random) -> Data:
         """Apply the faults `unknown` and `duplicate` to a reply."""
         if title in _TOOL_LISTS and self.meets("unknown", conversation):
             return _rename_last(reply, _TOOL_LISTS[title], f"no.such.tool_{chance.randrange(1000)}")
@@ -227,12 +224,7 @@ def _detail(chance: random.Random) -> str:
     )
 
 
-def _sentence(chance: random.Random, texts: list[str], words_each: int = 4) -> str:
-    parts = [f"{' '.join(_sample(chance, words_of(text), words_each))} {_detail(chance)}" for text in texts]
-    return f"{chance.choice(_ASKS)} {', and '.join(parts)}."
-
-
-def _draft(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+def _draft(data: Data, chance: random.Random) -> Data:
     """Answer `toolbank_query`: a random tool with the tools most similar to it, and a request made of their words."""
     tools = data["tools"]
     seed = chance.choice(tools)
@@ -242,14 +234,15 @@ def _draft(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     )
     chosen = [seed, *near[: chance.randrange(1, 4)]]
     texts = [f"{tool.get('description', '')}" or str(tool["name"]) for tool in chosen]
+    parts = [f"{' '.join(_sample(chance, words_of(text), 4))} {_detail(chance)}" for text in texts]
     return {
         "tools": [tool["id"] for tool in chosen],
-        "query": _sentence(chance, texts),
+        "query": f"{chance.choice(_ASKS)} {', and '.join(parts)}.",
         "why": "Each needs what the one before gave back.",
     }
 
 
-def _polish(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+def _polish(data: Data, chance: random.Random) -> Data:
     query = _query_in(data["query"])
     if chance.random() < 0.5:
         return {"verdict": "good", "query": query, "reason": "It is plain."}
@@ -257,54 +250,38 @@ def _polish(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     return {"verdict": "refined", "query": refined, "reason": "It was stilted."}
 
 
-def _selection(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
-    def verdict(tool: dict[str, Any]) -> str:
+def _selection(data: Data, chance: random.Random) -> Data:
+    def verdict(tool: Data) -> str:
         words = set(words_of(str(tool.get("description", "")) + " " + str(tool.get("name"))))
         return "auth" if words & {"login", "password", "credential", "credentials"} else "everyday"
 
     return {"verdicts": [{"id": tool["id"], "verdict": verdict(tool)} for tool in data["tools"]]}
 
 
-def _scene(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
-    return {"scene": f"a {chance.choice(_TIMES)} with " + " and ".join(_sample(chance, words_of(str(data["tool"])), 2))}
-
-
-def _statement(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
-    scene = " ".join(words_of(str(data["scene"])))
-    return {"query": f"I am planning {scene} {_detail(chance)} {_detail(chance)}."}
-
-
-def _categories(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+def _categories(data: Data, chance: random.Random) -> Data:
     words = words_of(str(data["query"])) or ["things"]
     return {"categories": [" ".join(["find", *_sample(chance, words, 3)]) + f" {number}" for number in range(3)]}
 
 
-def _checks(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
-    return {"checks": [{"id": item["tool"]["id"], "helps": chance.random() < 0.9} for item in data["proposals"]]}
-
-
-def _rewrite(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+def _rewrite(data: Data, chance: random.Random) -> Data:
     names = " ".join(words_of(str(data["parameters"]))[:8])
-    stem = str(data["query"]).rstrip(".")
-    return {"query": f"{stem}; {names} {_detail(chance)}, {_detail(chance)}."}
+    return {"query": f"{str(data['query']).rstrip('.')}; {names} {_detail(chance)}, {_detail(chance)}."}
 
 
-def _need(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+def _need(data: Data, chance: random.Random) -> Data:
     needs = bool(set(words_of(str(data["query"]))) & _OUTSIDE)
     return {"needs_tool": needs, "reason": "It looks outside." if needs else "Words are enough."}
 
 
-def _goals(query: str) -> list[str]:
-    parts = [part.strip(" .") for part in re.split(r",|;|\band\b|\balso\b|\. ", query)]
-    return [part for part in parts if words_of(part)] or [query]
-
-
-def _comprehension(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+def _comprehension(data: Data, chance: random.Random) -> Data:
+    query = str(data["query"])
+    goals = [part.strip(" .") for part in re.split(r",|;|\band\b|\balso\b|\. ", query)]
     does = [{"id": tool["id"], "purpose": " ".join(words_of(str(tool))[:6])} for tool in data["tools"]]
-    return {"goals": _goals(str(data["query"])), "tools": does}
+    return {"goals": [goal for goal in goals if words_of(goal)] or [query], "tools": does}
 
 
-def _assessment(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+def _assessment(data: Data, chance: random.Random) -> Data:
+    """Call each goal solved by the tools whose ids share a word with it."""
     solved, unsolved = [], []
     for goal in data["goals"]:
         words = set(words_of(goal))
@@ -316,64 +293,63 @@ def _assessment(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     return {"solved": solved, "unsolved": unsolved, "ordered": True, "reason": "As it should be."}
 
 
-def _refinement(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+def _refinement(data: Data, chance: random.Random) -> Data:
     missing = [goal["goal"] for goal in data["assessment"]["unsolved"]]
     if not missing and data["assessment"]["ordered"]:
         return {"instruction": "N/A"}
     return {"instruction": f"Above all: {'; '.join(missing) or data['original']}"}
 
 
-def _variants(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
-    query = str(data["query"])
-    return {"queries": [f"{chance.choice(_ASKS)}: {query}", f"{query} ({chance.choice(_PEOPLE)} asks)"]}
-
-
-def _description(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+def _description(data: Data, chance: random.Random) -> Data:
     words = words_of(str(data["query"])) or ["thing"]
     return {"name": "_".join(words[:2]), "description": " ".join(words), "parameters": words[:2]}
 
 
-def _winner(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+def _winner(data: Data, chance: random.Random) -> Data:
     first, second = len(str(data["first"])), len(str(data["second"]))
     winner = "tie" if first == second else "first" if first > second else "second"
     return {"winner": winner, "reason": "The longer one says more."}
 
 
-def _grade(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
-    return {"solved": bool(data["calls"]), "reason": "It called what it could."}
-
-
-_ANSWERS: Final[dict[str, Callable[[dict[str, Any], random.Random], Any]]] = {
-    "Draft": _draft,
+_ANSWERS: Final[dict[str, Callable[[Data, random.Random], Any]]] = {
+    "QueryDraft": _draft,
     "Polish": _polish,
-    "Selection": _selection,
-    "Scene": _scene,
-    "Statement": _statement,
+    "ToolSelection": _selection,
+    "Scene": lambda data, chance: {
+        "scene": f"a {chance.choice(_TIMES)} with " + " and ".join(_sample(chance, words_of(str(data["tool"])), 2))
+    },
+    "Statement": lambda data, chance: {
+        "query": f"I am planning {' '.join(words_of(str(data['scene'])))} {_detail(chance)} {_detail(chance)}."
+    },
     "Categories": _categories,
-    "Checks": _checks,
+    "Checks": lambda data, chance: {
+        "checks": [{"id": item["tool"]["id"], "helps": chance.random() < 0.9} for item in data["proposals"]]
+    },
     "Rewritten": _rewrite,
-    "Need": _need,
+    "NeedVerdict": _need,
     "Comprehension": _comprehension,
     "Assessment": _assessment,
     "Refinement": _refinement,
-    "Variants": _variants,
+    "Variants": lambda data, chance: {
+        "queries": [f"{chance.choice(_ASKS)}: {data['query']}", f"{data['query']} ({chance.choice(_PEOPLE)} asks)"]
+    },
     "Described": _description,
     "Winner": _winner,
-    "Grade": _grade,
+    "Grade": lambda data, chance: {"solved": bool(data["calls"]), "reason": "It called what it could."},
 }
 
 
 #: Schema title → the key of the reply that lists tools.
-_TOOL_LISTS: Final = {"Draft": "tools", "Selection": "verdicts", "Checks": "checks"}
+_TOOL_LISTS: Final = {"QueryDraft": "tools", "ToolSelection": "verdicts", "Checks": "checks"}
 
 
-def _rename_last(reply: dict[str, Any], key: str, name: str) -> dict[str, Any]:
+def _rename_last(reply: Data, key: str, name: str) -> Data:
     """Replace the last tool that a reply names."""
     *first, last = reply[key]
     return {**reply, key: [*first, {**last, "id": name} if isinstance(last, dict) else name]}
 
 
-def _make_value(schema: dict[str, Any], root: dict[str, Any], data: Any, chance: random.Random) -> Any:
+def _make_value(schema: Data, root: Data, data: Any, chance: random.Random) -> Any:
     """Make a value that fits a schema."""
     if "$ref" in schema:
         return _make_value(root["$defs"][schema["$ref"].rpartition("/")[2]], root, data, chance)
@@ -394,7 +370,8 @@ def _make_value(schema: dict[str, Any], root: dict[str, Any], data: Any, chance:
     return _make_scalar(schema, kind, data, chance)
 
 
-def _make_scalar(schema: dict[str, Any], kind: str | None, data: Any, chance: random.Random) -> Any:
+def _make_scalar(schema: Data, kind: str | None, data: Any, chance: random.Random) -> Any:
+    """Make a value that a schema without choices allows."""
     if kind in ("integer", "number"):
         return max(int(schema.get("minimum", 1)), 1) if "maximum" not in schema else int(schema["maximum"])
     if kind == "boolean":

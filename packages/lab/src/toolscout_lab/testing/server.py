@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from toolscout.types import digest
 from toolscout_lab.llm.wire import ChatRequest, Completion
-from toolscout_lab.testing.scripted import ScriptedLLM
+from toolscout_lab.testing.scripted import Data, ScriptedLLM
 
 __all__ = ["ScriptedServer"]
 
@@ -30,7 +30,7 @@ class ScriptedServer:
         served: digest of a request → number of its answers.
         bodies: the requests as sent, in the order of the answers.
         keys: the values of the Authorization header.
-        refuses: parameters that get status 400.
+        refuses: parameters, or types of `response_format`, that get the status `refusal`.
         says: the answer to every request, such as a refusal, instead of that of the model.
         drips: spaces that each answer begins with, one every 20 ms, as servers do that keep connections open.
     """
@@ -41,15 +41,16 @@ class ScriptedServer:
         *,
         port: int = 0,
         refuses: tuple[str, ...] = (),
+        refusal: int = 400,
         says: Response | None = None,
         drips: int = 0,
     ) -> None:
         """Serve `llm` at `port`; 0 takes a free one."""
         self.says, self.drips = says, drips
         self.llm = llm or ScriptedLLM()
-        self.refuses = refuses
+        self.refuses, self.refusal = refuses, refusal
         self.served: dict[str, int] = {}
-        self.bodies: list[dict[str, Any]] = []
+        self.bodies: list[Data] = []
         self.keys: set[str | None] = set()
         self._faults_done: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
@@ -76,14 +77,14 @@ class ScriptedServer:
             def log_message(self, *args: object) -> None:
                 """Log nothing."""
 
-        class Server(ThreadingHTTPServer):
+        class QuietServer(ThreadingHTTPServer):
             daemon_threads = True
             request_queue_size = 64
 
-            def handle_error(self, request: Any, client_address: Any) -> None:
+            def handle_error(self, request: object, client_address: object) -> None:
                 """Ignore callers that close the connection."""
 
-        self._server = Server(("127.0.0.1", port), Handler)
+        self._server = QuietServer(("127.0.0.1", port), Handler)
         self.port = int(self._server.server_address[1])
         self.place = f"http://127.0.0.1:{self.port}/v1#{self.llm.model}"
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
@@ -99,7 +100,7 @@ class ScriptedServer:
         self._server.shutdown()
         self._server.server_close()
 
-    def answer(self, path: str, body: dict[str, Any]) -> Response:
+    def answer(self, path: str, body: Data) -> Response:
         """Return status, headers and body for one request."""
         mark = digest("body", body)
         if self.says is not None:
@@ -115,13 +116,13 @@ class ScriptedServer:
             self.bodies.append(body)
         return 200, {}, _format_completion(reply, body["model"], mark)
 
-    def _refuse(self, path: str, body: dict[str, Any]) -> Response | None:
+    def _refuse(self, path: str, body: Data) -> Response | None:
         """Return the error for an invalid request, or None."""
         if path != "/v1/chat/completions":
             return 404, {}, _error(f"no such path: {path}")
         for name in self.refuses:
-            if name in body:
-                return 400, {}, _error(f"Unsupported parameter: '{name}'")
+            if name in body or name == (body.get("response_format") or {}).get("type"):
+                return self.refusal, {}, _error(f"Unsupported parameter: '{name}'")
         if not isinstance(body.get("messages"), list) or not body["messages"] or body.get("model") != self.llm.model:
             return 400, {}, _error("expected 'messages' and a known 'model'")
         return None
@@ -143,7 +144,7 @@ class ScriptedServer:
         return not seen
 
 
-def _parse_request(body: dict[str, Any]) -> ChatRequest:
+def _parse_request(body: Data) -> ChatRequest:
     return ChatRequest(
         model=body["model"],
         messages=tuple(body["messages"]),
@@ -154,12 +155,12 @@ def _parse_request(body: dict[str, Any]) -> ChatRequest:
     )
 
 
-def _error(message: str) -> dict[str, Any]:
+def _error(message: str) -> Data:
     return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
 
 
-def _format_completion(reply: Completion, model: str, mark: str) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": reply.text or None, "refusal": None}
+def _format_completion(reply: Completion, model: str, mark: str) -> Data:
+    message: Data = {"role": "assistant", "content": reply.text or None, "refusal": None}
     if reply.calls:
         message["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}

@@ -33,7 +33,7 @@ require("torch", "train")
 import torch  # noqa: E402 - after `require`, which says how to install it
 from torch import Tensor  # noqa: E402
 
-__all__ = ["Plan", "Task", "Trained", "batches", "keep_freed_memory", "train"]
+__all__ = ["Plan", "Task", "TrainingOutcome", "batches", "keep_freed_memory", "train"]
 
 CHECKPOINT_FORMAT: Final = "toolscout-checkpoint/1"
 CHECKPOINT_INTERVAL_S: Final = 300.0
@@ -144,7 +144,7 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
+class TrainingOutcome:
     """The outcome of `train`; the module holds the weights of the best epoch.
 
     Attributes:
@@ -193,7 +193,7 @@ def train(
     resume: bool = False,
     job: str = "",
     say: Callable[[str], None] = lambda text: None,
-) -> Trained:
+) -> TrainingOutcome:
     """Train the task's module and leave the weights of the best epoch in it.
 
     Args:
@@ -220,7 +220,20 @@ def train(
 
 
 class _Loop:
-    """State of one run of `train`."""
+    """State of one run of `train`.
+
+    Attributes:
+        position: how far the training is; what a checkpoint continues.
+        best: the weights of the best epoch so far. Empty: no epoch is finished.
+        earlier: seconds before the last resumption.
+        epoch_state: `Task.state` of the epoch that a checkpoint interrupted. Empty: the task begins the epoch anew.
+        per_epoch: steps in an epoch.
+        busy: seconds in steps since the last resumption, and
+        examples: examples in them; together the speed.
+        clock_at: up to when `position.seconds` counts, in monotonic seconds as the next two.
+        reported_at: the last progress line.
+        saved_at: the last checkpoint.
+    """
 
     def __init__(self, task: Task, plan: Plan, checkpoint: Path | None, job: str, say: Callable[[str], None]) -> None:
         self.task, self.plan, self.file, self.say = task, plan, checkpoint, say
@@ -236,7 +249,8 @@ class _Loop:
         self.busy, self.examples = 0.0, 0
         self.clock_at = self.reported_at = self.saved_at = time.monotonic()
 
-    def run(self, resume: bool) -> Trained:
+    def run(self, resume: bool) -> TrainingOutcome:
+        """Train until the last epoch, or until `patience` epochs have not been better, and load the best weights."""
         if self.file is not None and resume and self.file.exists():
             self.position, self.best, self.epoch_state = load_checkpoint(
                 self.file, self.position.identity, self.task.module, self.optimizer
@@ -248,7 +262,7 @@ class _Loop:
         self.task.module.load_state_dict(self.best)
         self.task.module.eval()
         rate = self.examples / self.busy if self.busy else 0.0
-        return Trained(
+        return TrainingOutcome(
             self.position.history,
             self.position.best + 1,
             round(self.position.seconds, 3),
@@ -301,6 +315,7 @@ class _Loop:
             self._report_progress()
 
     def _report_progress(self) -> None:
+        """Say how far the training is, how fast, and how long it will still take."""
         done, speed = self.position.step, self.examples / self.busy
         left = (self.plan.epochs - self.position.epoch) * self.task.size - done * self.plan.batch
         self.say(
@@ -326,6 +341,7 @@ class _Loop:
         self.say(f"epoch {self.position.epoch}/{self.plan.epochs} done: {summary}{best}")
 
     def _save_checkpoint(self) -> None:
+        """Add the time since the last look to the position, and write the checkpoint, if there is a file for it."""
         now = time.monotonic()
         self.position.seconds += now - self.clock_at
         self.clock_at = self.saved_at = now

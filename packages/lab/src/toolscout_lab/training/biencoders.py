@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from toolscout.arrays import Places
 from toolscout.encoders import Vectors
 from toolscout_lab.training import Task
 from toolscout_lab.training.losses import info_nce, list_softmax, triplet
 from toolscout_lab.training.towers import Tokens, Tower
 
-__all__ = ["BiEncoder", "InBatch", "Lists", "Texts", "Triplets", "WordingPairs"]
+__all__ = ["BiEncoder", "InBatch", "Lists", "MinedTriplets", "Texts", "Triplets", "WordingPairs"]
 
-Places = npt.NDArray[np.intp]
+MINED_BLOCK: Final = 1024  # queries whose cosines with all are in memory
 HARD_NEGATIVE_POOL: Final = 30  # hard negatives are drawn from this many nearest wrong tools
 
 
@@ -230,6 +230,7 @@ class WordingPairs(InBatch):
         rounds, queries, positives = np.array(examples, dtype=np.intp).T
         wordings = np.array([self.wordings[query][t] for query, t in zip(queries, rounds, strict=True)], dtype=np.intp)
         hard = [random.permutation(self.wrong[place])[: self.hard] for place in wordings]
+        # Each text and each tool is encoded once. `compared`: the positive and hard negative tools of an example.
         texts, text_of_example = np.unique(wordings, return_inverse=True)
         tools = np.unique(np.concatenate([positives, *hard]))
         compared = np.isin(tools, positives)[None] | np.stack([np.isin(tools, negatives) for negatives in hard])
@@ -286,3 +287,70 @@ class Triplets(Task):
         near, far = (np.where(mask, priorities, -1.0) for mask in (shared & different, ~shared))
         anchors = np.flatnonzero((near.max(axis=1) >= 0) & (far.max(axis=1) >= 0))
         return anchors, near.argmax(axis=1)[anchors], far.argmax(axis=1)[anchors]
+
+
+class MinedTriplets(Triplets):
+    """Learns from triplets that are mined before each epoch, as the released code of Tool2Vec does.
+
+    Of the nearest queries of an anchor, the nearest that share a tool with it are positives, the nearest that share
+    none are negatives. Each positive is compared with each negative. A query without one of both is no anchor.
+
+    Attributes:
+        near: positives of each query, best first; -1 where there are fewer.
+        far: negatives, likewise.
+    """
+
+    def __init__(self, texts: Texts, margin: float, *, nearest: int, each: int) -> None:
+        """Store the texts.
+
+        Args:
+            texts: as in `Triplets`.
+            margin: as in `Triplets`.
+            nearest: number of nearest queries to mine among.
+            each: the most positives, and the most negatives, of an anchor.
+        """
+        super().__init__(texts, margin)
+        self.nearest, self.each = nearest, each
+        self.near = self.far = np.empty((0, each), dtype=np.int64)
+
+    def begin(self, epoch: int, random: np.random.Generator) -> None:
+        """Mine the triplets with the current weights."""
+        rows, gold = self.texts.tower.vectors(self.texts.queries), [set(tools.tolist()) for tools in self.texts.gold]
+        self.near, self.far = (np.full((self.size, self.each), -1, dtype=np.int64) for _ in range(2))
+        for start in range(0, self.size, MINED_BLOCK):
+            cosines = rows[start : start + MINED_BLOCK] @ rows.T
+            for query, row in enumerate(np.argsort(-cosines, axis=1, kind="stable")[:, : self.nearest + 1], start):
+                others = row[row != query][: self.nearest].tolist()
+                for table, is_near in ((self.near, True), (self.far, False)):
+                    found = [other for other in others if gold[query].isdisjoint(gold[other]) != is_near][: self.each]
+                    table[query, : len(found)] = found
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the mined queries."""
+        return {"near": torch.from_numpy(self.near), "far": torch.from_numpy(self.far)}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Restore the mined queries."""
+        self.near, self.far = state["near"].numpy(), state["far"].numpy()
+
+    def backward(self, rows: Places, random: np.random.Generator) -> float:
+        """Accumulate the gradients of some anchors."""
+        triplets = np.array(
+            [
+                (anchor, near, far)
+                for anchor in rows
+                for near in self.near[anchor]
+                for far in self.far[anchor]
+                if near >= 0 and far >= 0
+            ],
+            dtype=np.intp,
+        ).reshape(-1, 3)
+        if not triplets.size:
+            return 0.0
+        used, places = np.unique(triplets, return_inverse=True)
+        anchors, nears, fars = torch.from_numpy(places.reshape(-1, 3).T.copy())
+
+        def compute_loss(vectors: Tensor) -> Tensor:
+            return triplet(vectors[anchors], vectors[nears], vectors[fars], self.margin)
+
+        return self.texts.tower.backward([self.texts.queries[place] for place in used], compute_loss, self.texts.hold)

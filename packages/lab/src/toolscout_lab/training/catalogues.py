@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,7 +15,10 @@ from toolscout_lab.training import Task
 from toolscout_lab.training.losses import list_softmax
 from toolscout_lab.training.towers import Tokens, Tower
 
-__all__ = ["CatalogueTexts", "Catalogues", "ListSettings", "average_weights"]
+if TYPE_CHECKING:
+    from toolscout_lab.encoder_data import EncoderOptions
+
+__all__ = ["CatalogueTexts", "Catalogues", "average_weights"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,25 +50,6 @@ class CatalogueTexts:
         return examples_of
 
 
-@dataclasses.dataclass(frozen=True)
-class ListSettings:
-    """How a step is drawn and scored.
-
-    Attributes:
-        queries: examples per step.
-        columns: tools that a step's list is filled up to.
-        rivals: rivals of each example per step.
-        temperature: divisor of the cosines.
-        hold: maximum tokens whose graph is held at once; larger batches use cached gradients.
-    """
-
-    queries: int = 384
-    columns: int = 1_000
-    rivals: int = 2
-    temperature: float = 0.05
-    hold: int = 32_768
-
-
 class Catalogues(Task):
     """Learns all gold tools of examples against a list of tools, in one catalogue at each step.
 
@@ -76,7 +61,7 @@ class Catalogues(Task):
     """
 
     def __init__(
-        self, tower: Tower, catalogues: Sequence[CatalogueTexts], identity: str, settings: ListSettings
+        self, tower: Tower, catalogues: Sequence[CatalogueTexts], identity: str, settings: EncoderOptions
     ) -> None:
         """Describe the task. One step counts as one example of the loop."""
         self.tower, self.catalogues, self.module, self.identity = tower, catalogues, tower.model, identity
@@ -84,6 +69,8 @@ class Catalogues(Task):
         self.examples_of = [catalogue.group_examples() for catalogue in catalogues]
         self.turns = [number for number, catalogue in enumerate(catalogues) for _ in range(catalogue.steps)]
         self.size = len(self.turns)
+        self.n_examples = sum(len(catalogue.queries) for catalogue in catalogues)
+        self.n_queries, self.n_listed = settings.queries, settings.columns
 
     def backward(self, rows: Places, random: np.random.Generator) -> float:
         """Accumulate the gradients of some steps and return their mean loss."""

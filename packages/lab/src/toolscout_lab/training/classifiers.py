@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from toolscout.arrays import Places
 from toolscout.encoders import Vectors, unit_rows
 from toolscout_lab.training import Task
 from toolscout_lab.training.losses import binary, list_softmax
 from toolscout_lab.training.towers import Tokens, Tower
 
-__all__ = ["Classifier", "ClassifierTuning", "Heads", "drop_tokens"]
+if TYPE_CHECKING:
+    from toolscout_lab.rankers.shared.tuning import MlcOptions
 
-Places = npt.NDArray[np.intp]
+__all__ = ["Classifier", "Heads", "drop_tokens"]
 
 
 class Heads(torch.nn.Module):
@@ -54,23 +55,6 @@ class Heads(torch.nn.Module):
             )
 
 
-@dataclasses.dataclass(frozen=True)
-class ClassifierTuning:
-    """How a `Classifier` is tuned.
-
-    Attributes:
-        loss: loss over the tools: list-wise `softmax`, or `binary` for each tool. Sets always use a softmax.
-        fast: the layers' learning rate, as a multiple of the encoder's.
-        thinned: share of a query's tokens that each step drops at random.
-        hold: maximum tokens whose graph is held at once; larger batches use cached gradients.
-    """
-
-    loss: Literal["softmax", "binary"]
-    fast: float
-    thinned: float
-    hold: int
-
-
 class Classifier(Task):
     """Learns which tools, and which set of tools, a query needs; tunes the encoder and both layers."""
 
@@ -84,7 +68,7 @@ class Classifier(Task):
         set_of: Places | None,
         evaluate: Callable[[], dict[str, float]],
         identity: str,
-        tuning: ClassifierTuning,
+        tuning: MlcOptions,
     ) -> None:
         """Describe the task.
 
@@ -96,7 +80,7 @@ class Classifier(Task):
             set_of: the set of each query, (queries,); None if there are no sets.
             evaluate: returns the dev figures of the current module.
             identity: see `Task`.
-            tuning: loss, rates and memory limit.
+            tuning: settings of the fit.
         """
         self.tower, self.heads = tower, heads.to(tower.device)
         self.module = torch.nn.ModuleDict({"encoder": tower.model, "heads": self.heads})
@@ -104,7 +88,7 @@ class Classifier(Task):
         self.identity, self.size, self.lengths = identity, len(queries), [len(query) for query in queries]
         self.tuning = tuning
 
-    def groups(self, decay: float) -> list[dict[str, Any]]:
+    def groups(self, decay: float) -> list[dict[str, object]]:
         """Return the parameter groups; the layers learn faster than the encoder."""
         return self.scale_layer_rates(decay, self.heads, self.tuning.fast)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,14 +11,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from toolscout.arrays import Array, Places
 from toolscout.encoders import Vectors
 from toolscout_lab.training import Task
 from toolscout_lab.training.losses import colt_list, cross_view, list_softmax
 from toolscout_lab.training.towers import device
 
-__all__ = ["Bipartite", "Collaboration", "Shape", "mean_of"]
+if TYPE_CHECKING:
+    from toolscout_lab.rankers.shared.tuning import Graphs
 
-Places = npt.NDArray[np.intp]
+__all__ = ["Bipartite", "Collaboration", "mean_of"]
 
 
 class Bipartite:
@@ -92,26 +93,11 @@ def mean_of(groups: Places, members: Places, n_groups: int, rows: Tensor) -> Ten
     return means
 
 
-def _sparse_matrix(rows: Places, columns: Places, values: npt.NDArray[Any], shape: tuple[int, ...]) -> Tensor:
+def _sparse_matrix(rows: Places, columns: Places, values: Array, shape: tuple[int, ...]) -> Tensor:
     places = torch.from_numpy(np.stack([rows, columns]).astype(np.int64))
     return torch.sparse_coo_tensor(
         places, torch.from_numpy(values.astype(np.float32)), shape, check_invariants=True
     ).coalesce()
-
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """Architecture of the second stage; see `rankers.colt.ColtOptions`."""
-
-    layers: int
-    scaled: bool
-    dropped: float
-    queries: Literal["free", "frozen"]
-    loss: Literal["colt", "softmax"]
-    length: int
-    sharpness: float
-    contrast: float
-    temperature: float
 
 
 class Collaboration(Task):
@@ -125,7 +111,7 @@ class Collaboration(Task):
         gold: Sequence[Places],
         scene_of: Places,
         evaluate: Callable[[Vectors], dict[str, float]],
-        shape: Shape,
+        shape: Graphs,
         identity: str,
     ) -> None:
         """Describe the task.
@@ -136,7 +122,7 @@ class Collaboration(Task):
             gold: the tools of each query.
             scene_of: the scene of each query, counted from 0; queries of one scene have the same tools.
             evaluate: returns the dev figures of the tools' final vectors, (m, d).
-            shape: architecture of the stage.
+            shape: settings of the fit; see `Graphs`.
             identity: see `Task`.
         """
         self.shape, self.evaluate, self.identity, self.size = shape, evaluate, identity, len(queries)
@@ -147,6 +133,8 @@ class Collaboration(Task):
         self.queries.requires_grad = shape.queries == "free"
         self.module = torch.nn.ParameterDict({"queries": self.queries, "tools": self.tools})
         self.used = np.unique(np.concatenate(gold))
+        # Edges of the graphs: query to each of its tools, and query to its scene. A scene has the tools of its first
+        # query; `groups_of` and `members` are (scene, tool) in two columns.
         places = np.arange(len(gold))
         sizes = [len(tool_places) for tool_places in gold]
         self.query_tool = Bipartite(
@@ -202,7 +190,7 @@ class Collaboration(Task):
 
         Args:
             scores: (n, m) scores of the tools that occur in any list.
-            listed: (n, length) places of each list's tools among those; None if every list holds all of them.
+            listed: (n, length) columns of `scores` that are in each list; None: each list has all columns.
             gold: (n, length) bool: which tools of a list are gold.
         """
         if listed is not None:

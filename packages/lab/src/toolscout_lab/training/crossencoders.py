@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from toolscout.arrays import Places
 from toolscout.encoders import split_identifiers
 from toolscout.errors import ConfigError
 from toolscout_lab.encoders.onnx_pairs import MAX_CHARS_PER_PIECE
@@ -24,7 +25,6 @@ __all__ = ["CrossEncoder", "Pair", "PairData", "PairTask"]
 Pair = tuple[list[int], list[int]]
 """Token ids of a query and a tool, and the token types that tell the two apart."""
 
-Places = npt.NDArray[np.intp]
 MAX_GRAPH_TOKENS: Final = 4_096  # tokens, padding included, whose graph is held at once
 
 
@@ -139,7 +139,7 @@ class PairTask(Task):
         self.evaluate, self.identity, self.size = evaluate, identity, len(data.queries)
         self.lengths = [len(text) for text in data.queries]
 
-    def groups(self, decay: float) -> list[dict[str, Any]]:
+    def groups(self, decay: float) -> list[dict[str, object]]:
         """Return the parameter groups; the new layer learns faster than the encoder."""
         return self.scale_layer_rates(decay, self.net.score, self.fast)
 

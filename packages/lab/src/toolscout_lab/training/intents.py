@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from toolscout.arrays import Places
 from toolscout.encoders import Vectors
-from toolscout_lab.training.collaboration import Collaboration, Shape
+from toolscout_lab.training.collaboration import Collaboration
 
-__all__ = ["IntentQueries", "IntentShape", "Intents", "Towers"]
+if TYPE_CHECKING:
+    from toolscout_lab.rankers.shared.tuning import MassToolOptions, Transfer
 
-Places = npt.NDArray[np.intp]
-Transfer = Literal["gate", "attention", "concatenation", "addition", "none"]
-
-
-@dataclasses.dataclass(frozen=True)
-class IntentShape(Shape):
-    """Architecture of the towers; see `rankers.masstool.MassToolOptions`."""
-
-    seen: Literal["graph", "new"]
-    search: bool
-    transfer: Transfer
-    need: float
+__all__ = ["IntentQueries", "Intents", "Towers"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +44,14 @@ class Towers(torch.nn.Module):
     """The layers learned besides the vectors: attention weights W, detection tower, transfer between the towers."""
 
     def __init__(self, dim: int, *, search: bool, transfer: Transfer, seed: int = 0) -> None:
-        """Create the layers; the attention starts as plain dot products, W = 1."""
+        """Create the layers; the attention starts as plain dot products, W = 1.
+
+        Args:
+            dim: of the vectors.
+            search: whether to learn the attention weights.
+            transfer: how the search tower's vector enters the detection tower.
+            seed: of the first weights.
+        """
         super().__init__()
         self.transfer = transfer
         with torch.random.fork_rng():
@@ -128,7 +125,7 @@ class Towers(torch.nn.Module):
 class Intents(Collaboration):
     """Learns from queries with their scenes, tools and neighbours, and from queries that need no tool."""
 
-    shape: IntentShape
+    shape: MassToolOptions
 
     def __init__(
         self,
@@ -136,7 +133,7 @@ class Intents(Collaboration):
         queries: IntentQueries,
         tools: Vectors,
         evaluate: Callable[[Mapping[str, Vectors]], dict[str, float]],
-        shape: IntentShape,
+        shape: MassToolOptions,
         identity: str,
         seed: int = 0,
     ) -> None:
@@ -146,7 +143,7 @@ class Intents(Collaboration):
             queries: the queries with all that is known about them.
             tools: (m, d) vectors of the tools.
             evaluate: returns the dev figures of `arrays()`.
-            shape: architecture of the towers.
+            shape: settings of the fit.
             identity: see `Task`.
             seed: seed of the layers' initial weights.
         """

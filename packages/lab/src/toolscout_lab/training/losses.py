@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["binary", "colt_list", "cross_view", "info_nce", "list_softmax", "multi_positive", "triplet"]
+__all__ = ["binary", "colt_list", "cross_view", "each_gold", "info_nce", "list_softmax", "triplet"]
 
 _ALMOST_ONE = 1.0 - 1e-6
+_NO_SCORE = -1e4  # below each cosine divided by a temperature; minus infinity would have no gradient
 
 
 def info_nce(scores: Tensor, positives: Tensor) -> Tensor:
@@ -21,20 +22,6 @@ def info_nce(scores: Tensor, positives: Tensor) -> Tensor:
         positives: (n,) int64: the column of each query's positive.
     """
     return functional.cross_entropy(scores, positives)
-
-
-def multi_positive(scores: Tensor, gold: Tensor) -> Tensor:
-    """Compare each of a query's positives with the negatives only, never with another positive.
-
-    `-1/n Σ_i 1/|P_i| Σ_{p∈P_i} log( exp(s_ip) / (exp(s_ip) + Σ_{j∉P_i} exp(s_ij)) )`, s = cosine / τ.
-
-    Args:
-        scores: (n, m): query i against tool j of the list, divided by the temperature.
-        gold: (n, m) bool: at least one per row.
-    """
-    negatives = scores.masked_fill(gold, -torch.inf).logsumexp(dim=1, keepdim=True)
-    terms = functional.softplus(negatives - scores).masked_fill(~gold, 0.0)
-    return (terms.sum(dim=1) / gold.sum(dim=1)).mean()
 
 
 def list_softmax(scores: Tensor, gold: Tensor, listed: Tensor | None = None) -> Tensor:
@@ -51,6 +38,22 @@ def list_softmax(scores: Tensor, gold: Tensor, listed: Tensor | None = None) -> 
         scores = scores.masked_fill(~listed, -torch.inf)
     logs = scores.log_softmax(dim=1).masked_fill(~gold, 0.0)
     return -(logs.sum(dim=1) / gold.sum(dim=1)).mean()
+
+
+def each_gold(scores: Tensor, gold: Tensor, excluded: Tensor) -> Tensor:
+    """Compute the mean over requests of the mean over gold tools of `log(1 + Σ_j exp(s_j) / exp(s_g))`, j not gold.
+
+    Each gold tool is compared with the tools that are not gold, so that gold tools do not compete with each other.
+
+    Args:
+        scores: (n, m): request i against tool j, divided by the temperature.
+        gold: (n, m) bool. A request without gold tool in the list does not count.
+        excluded: (n, m) bool: tools that are neither gold nor negatives.
+    """
+    others = scores.masked_fill(gold | excluded, _NO_SCORE).logsumexp(dim=1, keepdim=True)
+    losses = functional.softplus(others - scores).masked_fill(~gold, 0.0).sum(dim=1)
+    counts = gold.sum(dim=1)
+    return (losses[counts > 0] / counts[counts > 0]).mean()
 
 
 def colt_list(scores: Tensor, gold: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from toolscout.arrays import Places, Vectors
 from toolscout.errors import ConfigError
 from toolscout_lab.training import Task
 from toolscout_lab.training.classifiers import drop_tokens
@@ -19,8 +20,6 @@ from toolscout_lab.training.towers import Tokens, Tower
 
 __all__ = ["Refine", "Refiner", "check_order", "find_first_position"]
 
-Rows = npt.NDArray[np.float32]
-Places = npt.NDArray[np.intp]
 SCORE_BATCH = 64
 TOOL_POSITION = 1
 """The position of all tools, counted from that of the first token. At the first token's own position, the encoder takes
@@ -30,7 +29,7 @@ CHECKED_TOOLS: Final = 128  # as many as a refiner may rerank; a local attention
 MAX_ORDER_EFFECT: Final = 1e-7  # of the greatest state: rounding gives 1e-15, a DeBERTa of random weights 7e-7
 
 
-def find_first_position(encoder: Any) -> int:
+def find_first_position(encoder: object) -> int:
     """Return the position of the first token of a text: 2 in RoBERTa, whose table begins with padding; 0 in BERT."""
     table = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
     padding = getattr(table, "padding_idx", None)
@@ -102,7 +101,7 @@ class Refiner(torch.nn.Module):
     All tools have the same position, so their order has no meaning.
     """
 
-    def __init__(self, tower: Tower, vectors: Rows, seed: int = 0, first_position: int | None = None) -> None:
+    def __init__(self, tower: Tower, vectors: Vectors, seed: int = 0, first_position: int | None = None) -> None:
         """Put new layers around the encoder of a tower.
 
         Args:
@@ -188,7 +187,7 @@ class Refine(Task):
         self.identity, self.size, self.lengths = identity, len(queries), [len(query) for query in queries]
         self.fast, self.thinned = fast, thinned
 
-    def groups(self, decay: float) -> list[dict[str, Any]]:
+    def groups(self, decay: float) -> list[dict[str, object]]:
         """Return the parameter groups; the new layers learn faster than the encoder."""
         layers = torch.nn.ModuleList([self.refiner.project, self.refiner.score])
         return self.scale_layer_rates(decay, layers, self.fast)

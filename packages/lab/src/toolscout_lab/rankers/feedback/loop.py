@@ -26,11 +26,12 @@ import msgspec
 from toolscout.errors import BadReply, NotFound, OverBudget, TimedOut, Unavailable
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.indexes.words import tokenize
-from toolscout.rankers import BaseRule
 from toolscout.search.pipeline import Stage, order, reciprocal_rank
 from toolscout.search.resources import Resources
 from toolscout.types import Explanation, Hit, Search, Tool, Trace
-from toolscout_lab.llm import LLM, card, prompt
+from toolscout_lab.llm import LLM, Few, card, prompt
+from toolscout_lab.llm.prompts import ShownTools
+from toolscout_lab.rankers import LabMethod
 from toolscout_lab.resources import connect_llm
 
 __all__ = [
@@ -51,6 +52,8 @@ LEFT_NOTE: Final = "left as it was"
 LATE_NOTE: Final = "time is up: the last answer counts"
 LATE_REPLY: Final = "The model did not answer in time."
 MAX_WORDING_CHARS: Final = 2_000
+MAX_GOALS: Final = 24  # of a request; weak models list without an end
+MAX_PURPOSES: Final = 64  # more tools are hardly shown
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -127,15 +130,20 @@ class Rounds(Stage):
         seconds: float = 60.0,
         join: Literal["last", "fuse"] = "last",
     ) -> None:
-        """Wrap a pipeline that writes hits; `FeedbackOptions` describes the other arguments."""
+        """Wrap a pipeline that writes hits.
+
+        Args:
+            inner: the pipeline.
+            refiner: writes a new wording of each query after each round.
+            label: name of this stage in traces.
+            rounds: how many new wordings at most.
+            seconds: for the refiner, for each search.
+            join: `last`: the answer to the last wording; `fuse`: all answers, fused by reciprocal rank.
+        """
         self.inner, self.refiner, self.label = inner, refiner, label
         self.rounds, self.seconds, self.join = rounds, seconds, join
         self.asks = inner.asks or isinstance(getattr(refiner, "model", None), LLM)
-
-    @property
-    def name(self) -> str:
-        """The label, with the name of the wrapped pipeline."""
-        return f"{self.label}({self.inner.name})"
+        self.name = f"{label}({inner.name})"
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
         """Search, then refine and search again until no search has a new wording or time is up."""
@@ -198,7 +206,7 @@ class Rounds(Stage):
         return reworded
 
     def note(self, search: Search) -> str:
-        """Return the number of new wordings."""
+        """Return the note for the trace, such as `2 new wordings`."""
         return f"{len(search.rewrites)} new wordings"
 
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
@@ -214,8 +222,8 @@ class _Turn:
 
     Attributes:
         search: with the hits and the trace so far.
-        seconds: what is left of its own time.
-        answers: the hits of each wording.
+        seconds: how many the refiner may still use for this search.
+        answers: the hits of each wording, the first wording first.
         state: what the refiner returned for the next round.
     """
 
@@ -268,15 +276,15 @@ class Purpose(msgspec.Struct):
 class Comprehension(msgspec.Struct):
     """The reply of the first step: the goals of the request, and the purpose of each tool."""
 
-    goals: Annotated[list[str], msgspec.Meta(min_length=1)]
-    tools: list[Purpose]
+    goals: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_GOALS)]
+    tools: Annotated[list[Purpose], msgspec.Meta(max_length=MAX_PURPOSES)]
 
 
 class Solved(msgspec.Struct):
     """A goal that some tools solve."""
 
     goal: str
-    tools: list[str]
+    tools: Few[str]
     reason: str
 
 
@@ -290,8 +298,8 @@ class Unsolved(msgspec.Struct):
 class Assessment(msgspec.Struct):
     """The reply of the second step: which goals the tools solve, and whether they rank in a good order."""
 
-    solved: list[Solved]
-    unsolved: list[Unsolved]
+    solved: Few[Solved]
+    unsolved: Few[Unsolved]
     ordered: bool
     reason: str
 
@@ -335,24 +343,28 @@ class Critic:
         """Ask the model in three steps for a new wording: understand, assess the hits, refine."""
         shown = self.tools(search.ids[: self.depth])
         wording = search.rewrites[-1] if search.rewrites else search.query
-        cards = [card(tool) for tool in shown]
-        ids = {tool.id for tool in shown}
+        cards, names = [card(tool) for tool in shown], ShownTools(shown)
+        limits = {name: {"enum": [tool.id for tool in shown]} for name in ("id", "tools")} if shown else {}
 
         understood = model.ask(
             prompt("feedback_comprehend", query=wording, tools=cards),
             Comprehension,
-            typical=Comprehension([wording], [Purpose(id, "does what is asked") for id in ids]),
+            typical=Comprehension([wording], [Purpose(tool.id, "does what is asked") for tool in shown]),
+            limits=limits,
             seconds=seconds_left(),
         )
-        purposes = {tool.id: tool.purpose for tool in understood.tools}
+        purposes = {names.find(tool.id): tool.purpose for tool in understood.tools}
         understood_cards = [{**entry, "purpose": purposes.get(entry["id"], "")} for entry in cards]
         assessment = model.ask(
             prompt("feedback_assess", query=wording, goals=understood.goals, tools=understood_cards),
             Assessment,
             typical=Assessment([], [Unsolved(wording, "no function does that")], True, "as it should be"),
-            check=lambda reply: _find_unknown_tools(reply, ids),
+            check=lambda reply: _find_unknown_tools(reply, names),
+            limits=limits,
             seconds=seconds_left(),
         )
+        for solved in assessment.solved:
+            solved.tools = list(map(names.find, solved.tools))
         refinement = model.ask(
             prompt(
                 "feedback_refine",
@@ -394,6 +406,7 @@ def refine_each(
     """
 
     def refine_one(model: LLM, search: Search, seconds: float) -> Refined:
+        """Refine one search in the time that is left. A reply that cannot be used leaves the search as it is."""
         started = time.monotonic()
         ends = started + min(seconds, _seconds_to_deadline(search))
 
@@ -427,10 +440,10 @@ def _wait_for_reply(future: Future[Refined], ends: float, search: Search) -> Ref
         return NO_TIME
 
 
-def _find_unknown_tools(reply: Assessment, retrieved: set[str]) -> str | None:
+def _find_unknown_tools(reply: Assessment, shown: ShownTools) -> str | None:
     """Return what is wrong with an assessment that names a tool which was not retrieved; None: nothing."""
-    unknown = {tool for solved in reply.solved for tool in solved.tools} - retrieved
-    return f"unknown_tool: {', '.join(sorted(unknown))} was not retrieved" if unknown else None
+    unknown = shown.find_unknown(tool for solved in reply.solved for tool in solved.tools)
+    return f"unknown_tool: {unknown} was not retrieved" if unknown else None
 
 
 def _check_wording(instruction: str, search: Search, wording: str) -> Refined:
@@ -446,14 +459,11 @@ def _check_wording(instruction: str, search: Search, wording: str) -> Refined:
     return Refined(instruction, "refined")
 
 
-class Feedback:
+class Feedback(LabMethod):
     """Lets a language model assess the hits and reword the query, round by round."""
 
     options_type = FeedbackOptions
     needs_usage = False
-    transfers = True
-    abstains = False
-    base: BaseRule | None = None
 
     def build(self, resources: Resources, catalogue: Catalogue, options: FeedbackOptions) -> Stage:
         """Build the base recipe with the loop around it.

@@ -25,13 +25,14 @@ from toolscout.encoders import split_identifiers
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.home.models.model_store import Model
 from toolscout.indexes.words import tokenize
-from toolscout.rankers import Artifacts, BaseRule
+from toolscout.rankers import Artifacts
 from toolscout.rankers.lesson import DEV_METRICS, Lesson
-from toolscout.search.fusion import DEPTH
-from toolscout.search.pipeline import Stage, newest
+from toolscout.search.pipeline import DEPTH, Stage, newest
 from toolscout.search.resources import Resources
 from toolscout.types import Search, Tool, render
+from toolscout_lab.rankers import LabMethod
 from toolscout_lab.rankers.feedback.loop import Refined, Rounds, join_answers
+from toolscout_lab.statistics import best_of
 
 __all__ = ["MAX_P_VALUE", "Expand", "FeedbackPrf", "FeedbackPrfOptions", "sum_quality"]
 
@@ -47,14 +48,16 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class FeedbackPrfOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the fit; None: the best on dev.
+    """Settings of pseudo-relevance feedback: words of the first tools are added to the query, which is searched again.
+
+    With None, the fit chooses the value that is best on dev.
 
     Attributes:
-        base: the recipe inside.
-        tools: number of the first tools that lend words.
-        words: number of words to add.
-        join: `last`: the new answer alone; `fuse`: both answers by reciprocal rank.
-        on: whether to expand at all; None: only if it helps significantly on dev.
+        base: name of the recipe that searches.
+        tools: from how many of the first tools words are taken.
+        words: how many words are added to a query.
+        join: `last`: the second answer; `fuse`: both answers, fused by reciprocal rank.
+        on: whether words are added at all; None: only if that helps significantly on dev.
     """
 
     base: str = "hybrid"
@@ -65,7 +68,7 @@ class FeedbackPrfOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class Expand:
-    """The refiner that adds words. In a further round, the new first tools lend words that are still missing."""
+    """The refiner that adds words of the first tools to a query. Each round takes words of that round's first tools."""
 
     def __init__(self, catalogue: Catalogue, *, tools: int, words: int) -> None:
         """Count the tools of the catalogue that contain each word."""
@@ -153,14 +156,10 @@ def _build_rounds(inner: Stage, catalogue: Catalogue, tools: int, words: int, jo
     return Rounds(inner, refiner, label=FEEDBACK_PRF_LABEL, rounds=1, join=join, seconds=math.inf)
 
 
-class FeedbackPrf:
+class FeedbackPrf(LabMethod):
     """Adds words of the first tools to the query if this helps on dev."""
 
     options_type = FeedbackPrfOptions
-    needs_usage = True
-    transfers = True
-    abstains = False
-    base: BaseRule | None = None
 
     def fit(self, resources: Resources, lesson: Lesson, options: FeedbackPrfOptions) -> Artifacts:
         """Try the settings on dev; keep the best if it is significantly better than none. Nothing is trained."""
@@ -168,7 +167,7 @@ class FeedbackPrf:
         qrels = {**lesson.dev, **(lesson.train if lesson.base.model is None else {})}
         qrels = dict(itertools.islice(qrels.items(), MAX_JUDGING_QUERIES))
         plain, results = _try_settings(resources, lesson, options, qrels)
-        test = metrics.best_of(
+        test = best_of(
             [sum_quality(figures) for figures in results.values()], sum_quality(plain), seed=resources.run.seed
         )
         best = list(results)[test.trial]

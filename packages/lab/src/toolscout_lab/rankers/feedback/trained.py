@@ -28,7 +28,6 @@ from toolscout.home.models.model_store import Model
 from toolscout.indexes.exact import Exact
 from toolscout.rankers import (
     Artifacts,
-    BaseRule,
     Batch,
     Count,
     NonNegative,
@@ -37,13 +36,12 @@ from toolscout.rankers import (
     zero_shot,
 )
 from toolscout.rankers.lesson import Lesson
-from toolscout.search.fusion import DEPTH
 from toolscout.search.home_resources import index_words
-from toolscout.search.pipeline import Retrieve, Stage, newest
+from toolscout.search.pipeline import DEPTH, Retrieve, Stage, newest
 from toolscout.search.resources import Resources
 from toolscout.types import Hit, Search, digest, render
 from toolscout_lab.llm.prompts import version
-from toolscout_lab.rankers import dpr
+from toolscout_lab.rankers import LabMethod, dpr
 from toolscout_lab.rankers.feedback.loop import CRITIC_PROMPTS, Critic, Refiner, Rounds
 from toolscout_lab.rankers.feedback.prf import MAX_P_VALUE, Expand, sum_quality
 from toolscout_lab.rankers.shared.tuning import (
@@ -55,6 +53,7 @@ from toolscout_lab.rankers.shared.tuning import (
     train_task,
 )
 from toolscout_lab.resources import connect_llm, lend_llm
+from toolscout_lab.statistics import best_of
 
 if TYPE_CHECKING:
     from toolscout_lab.training import Task
@@ -252,7 +251,7 @@ def _choose_rounds(by_round: Sequence[metrics.PerQuery], seed: int) -> int:
     plain, *refined = map(sum_quality, by_round)
     if not refined:
         return 0
-    test = metrics.best_of(refined, plain, seed=seed)
+    test = best_of(refined, plain, seed=seed)
     return test.trial + 1 if test.p < MAX_P_VALUE else 0
 
 
@@ -268,14 +267,11 @@ def _search_by_round(index: Exact, encode: Texts, rounds: int, mask: Any = None)
     return Retrieve(index, label="dense", encode=encode, mask=mask, depth=DEPTH, wording=wording)
 
 
-class FeedbackDpr:
+class FeedbackDpr(LabMethod):
     """Tunes an encoder on every wording of its queries."""
 
     options_type = FeedbackDprOptions
-    needs_usage = True
-    transfers = True
-    abstains = False
-    base: BaseRule | None = dpr.TUNES_ENCODER
+    base = dpr.TUNES_ENCODER
 
     def fit(self, resources: Resources, lesson: Lesson, options: FeedbackDprOptions) -> Artifacts:
         """Make the wordings, train on them, and choose the rounds of a search on dev.

@@ -18,8 +18,7 @@ from toolscout.home.catalogue.store import Catalogue
 from toolscout.home.models.model_store import Model
 from toolscout.indexes import top_k
 from toolscout.rankers.lesson import Lesson
-from toolscout.search.fusion import DEPTH
-from toolscout.search.pipeline import Rerank, Stage
+from toolscout.search.pipeline import DEPTH, Rerank, Stage
 from toolscout.types import Search, Tool
 
 __all__ = ["MARGINS", "choose_margin", "demote_new_tools"]

@@ -12,8 +12,8 @@ from toolscout.arrays import Floats, Mask
 from toolscout.dataset import Qrels
 from toolscout.metrics import PerQuery
 from toolscout.rankers.lesson import Lesson
-from toolscout.search.pipeline import Stage
-from toolscout.types import Explanation, Search
+from toolscout.search.pipeline import Stage, begin_answer
+from toolscout.types import Answer, Explanation, Request, Search
 
 __all__ = ["RankDeeper", "RankedQueries", "choose_blend", "exceeds_noise", "keep_places"]
 
@@ -28,14 +28,11 @@ class RankDeeper(Stage):
     def __init__(self, inner: Stage, depth: int) -> None:
         """Wrap a stage that writes hits; `depth` is N."""
         self.inner, self.depth, self.writes, self.asks = inner, depth, inner.writes, inner.asks
+        self.name = inner.name
 
-    @property
-    def name(self) -> str:
-        """The name of the wrapped stage."""
-        return self.inner.name
-
-    def __call__(self, searches: Sequence[Search]) -> list[Search]:
-        """Run the wrapped stage on searches for more tools; its traces are those of the answer."""
+    def __call__(self, requests: Sequence[Request]) -> list[Search]:
+        """Run the wrapped stage on requests for more tools; its traces are those of the answer."""
+        searches = [one if isinstance(one, Answer) else begin_answer(one) for one in requests]
         return [
             msgspec.structs.replace(result, k=search.k)
             for search, result in zip(searches, self.inner(self._deepen(searches)), strict=True)
@@ -62,7 +59,15 @@ class RankedQueries:
     def __init__(
         self, lesson: Lesson, qrels: Qrels, n: int, place: Mapping[str, int], stage: Stage | None = None
     ) -> None:
-        """Rank the queries with `stage`, or with the base of the fit if there is none."""
+        """Rank queries.
+
+        Args:
+            lesson: has the texts.
+            qrels: the queries, each with its gold tools.
+            n: candidates of each query.
+            place: id of a tool → its position.
+            stage: ranks them; None: the base of the fit does.
+        """
         stage = stage or lesson.base_stage
         self.queries = queries = list(qrels)
         self.candidates = np.full((len(queries), n), -1, dtype=np.intp)

@@ -18,9 +18,10 @@ from toolscout.errors import ConfigError
 from toolscout.rankers import Amount, Batch, Count, NonNegative, Positive, Share
 from toolscout.search.resources import Resources
 from toolscout_lab.encoders.transformer import TransformerEncoder
+from toolscout_lab.machine import Record
 
 if TYPE_CHECKING:
-    from toolscout_lab.training import Plan, Task, Trained
+    from toolscout_lab.training import Plan, Task, TrainingOutcome
     from toolscout_lab.training.towers import Tower
 
 __all__ = [
@@ -28,9 +29,12 @@ __all__ = [
     "Amount",
     "Count",
     "Graphs",
+    "MassToolOptions",
+    "MlcOptions",
     "NonNegative",
     "Positive",
     "Share",
+    "Transfer",
     "TunedBlend",
     "Tuning",
     "describe_training",
@@ -41,6 +45,7 @@ __all__ = [
     "train_task",
 ]
 
+Transfer = Literal["gate", "attention", "concatenation", "addition", "none"]
 ENCODER_FOLDER: Final = "encoder"  # subfolder of a model that holds its tuned encoder
 
 
@@ -119,6 +124,64 @@ class Graphs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: NonNegative = 0
 
 
+class MlcOptions(TunedBlend, frozen=True, forbid_unknown_fields=True):
+    """Settings of a fit of `rankers.mlc`.
+
+    Attributes:
+        loss: loss over the tools: list-wise `softmax`, or `binary` cross-entropy as published.
+        start: start of the layer: the mean of the queries that used each tool (`usage`), or `zeros`.
+        sets: weight of the sets of tools; None: the best on dev; 0: they are not learned.
+        fast: factor of the learning rate for the layer.
+        patience: epochs without improvement on dev before training stops.
+        thinned: share of a query's tokens that training leaves out at random.
+        hold: maximum tokens of a step in memory with their graph; larger steps cache gradients.
+    """
+
+    loss: Literal["softmax", "binary"] = "softmax"
+    start: Literal["usage", "zeros"] = "usage"
+    sets: Amount | None = None
+    epochs: Count = 6
+    batch: Batch = 128
+    rate: Positive = 2e-4
+    fast: Positive = 10.0
+    patience: Count = 2
+    thinned: Share = 0.1
+    hold: NonNegative = 32_768
+    novelty: Amount = 0.5
+
+
+class MassToolOptions(Graphs, frozen=True, forbid_unknown_fields=True):
+    """Settings of a fit of `rankers.masstool`.
+
+    Attributes:
+        base: the recipe with the encoder, which stays frozen.
+        seen: whether a training query sees its own edges (`graph`), as published, or none, like a later query (`new`).
+        search: whether to search neighbours (SUIM).
+        k: maximum number of neighbours.
+        floor: cosine that a neighbour must exceed (dynamic filtering, ε); -1: all pass.
+        transfer: how to pass on the knowledge of the detection tower (AdaKT): `gate`, `attention`, `concatenation`,
+            `addition`, or `none`.
+        need: λ, weight of the loss of the detection tower, which learns if there are queries that need no tool.
+        epoch_by: the dev figures that choose the epoch if detection is learned: ndcg@5 and the AUROC of the need
+            (`both`), or ndcg@5 alone (`retrieval`), as without detection. AUROC rises long after ndcg@5 has begun to
+            fall, so fits with and without detection are comparable only if both go by `retrieval`.
+    """
+
+    base: str = "dpr"
+    seen: Literal["graph", "new"] = "new"
+    search: bool = True
+    k: Count = 20
+    floor: Annotated[float, msgspec.Meta(ge=-1, lt=1)] = 0.7
+    transfer: Transfer = "attention"
+    need: Amount = 0.2
+    epoch_by: Literal["both", "retrieval"] = "both"
+    loss: Literal["colt", "softmax"] = "softmax"
+    length: NonNegative = 0
+    sharpness: Positive = 8.0
+    epochs: Count = 40
+    patience: Count = 10
+
+
 def require_tunable(encoder: Encoder) -> TransformerEncoder:
     """Return the encoder if it can be tuned.
 
@@ -159,7 +222,7 @@ def make_plan(options: msgspec.Struct, seed: int, **fixed: Any) -> Plan:
 
 def train_task(
     resources: Resources, options: msgspec.Struct, task: Task, tower: Tower | None = None, **fixed: Any
-) -> Trained:
+) -> TrainingOutcome:
     """Train a task with the options of a fit. The checkpoint lies in the work folder.
 
     Args:
@@ -193,7 +256,7 @@ def save_encoder(model: Any) -> Callable[[Path], None]:
     return lambda folder: model.save(str(folder / ENCODER_FOLDER), create_model_card=False)
 
 
-def describe_training(done: Trained) -> dict[str, Any]:
+def describe_training(done: TrainingOutcome) -> Record:
     """Return the record of a training for the manifest."""
     return {
         "best_epoch": done.best,

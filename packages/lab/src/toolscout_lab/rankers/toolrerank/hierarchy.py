@@ -39,7 +39,14 @@ def truncate(
 def find_likely(
     ranked: Sequence[Entry], scores: Sequence[float], tool_of: Callable[[Entry], Family], threshold: float
 ) -> set[Family]:
-    """Find X of algorithm 1 (lines 1-4): the tools of the first entry and of each entry that scores more than τ_s."""
+    """Find X of algorithm 1 (lines 1-4): the likely families.
+
+    Args:
+        ranked: the entries R, best first.
+        scores: of each entry, 0 to 1.
+        tool_of: returns the family of an entry (the paper's "tool").
+        threshold: τ_s. The family of the first entry is likely anyway.
+    """
     tools = {tool_of(entry) for entry, score in zip(ranked, scores, strict=True) if score > threshold}
     return tools | {tool_of(entry) for entry in ranked[:1]}
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,13 +28,14 @@ from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.home.models.model_store import Model
-from toolscout.rankers import Artifacts, BaseRule, Count, NonNegative
+from toolscout.rankers import Artifacts, Count, NonNegative
 from toolscout.rankers.lesson import Lesson
 from toolscout.rankers.shared.usage_fit import select_unset
-from toolscout.search.fusion import DEPTH
-from toolscout.search.pipeline import Stage
+from toolscout.search.pipeline import DEPTH, Stage
 from toolscout.search.resources import Resources
 from toolscout.types import Search, Tool
+from toolscout_lab.machine import Record
+from toolscout_lab.rankers import LabMethod
 from toolscout_lab.rankers.crossencoder import (
     CROSSENCODER_BASE,
     CrossEncoderStage,
@@ -48,7 +49,7 @@ from toolscout_lab.rankers.toolrerank.settings_search import Grid, ScoredQueries
 from toolscout_lab.rankers.toolrerank.stages import (
     FLAT_NOTE,
     UNUSED_NOTE,
-    Chosen,
+    ChosenSettings,
     Families,
     Hierarchy,
     Truncate,
@@ -101,7 +102,7 @@ def _build_hierarchy(
     families: Families,
     seen: Callable[[str], bool],
     reranker: CrossEncoderStage,
-    chosen: Chosen,
+    chosen: ChosenSettings,
 ) -> Hierarchy:
     """Build the last stage. It embeds tools and queries only if there is a hierarchy."""
     algorithm = model.manifest.settings["hierarchy"].value
@@ -170,7 +171,7 @@ class _FittedHierarchy(NamedTuple):
     classifier: dict[str, Array]
     single: Sequence[bool]
     rows: Vectors
-    values: dict[str, Any]
+    values: Record
 
 
 def _fit_hierarchy(
@@ -194,14 +195,11 @@ def _fit_hierarchy(
     return _FittedHierarchy(encoder, classifier, single, rows, values)
 
 
-class ToolRerank:
+class ToolRerank(LabMethod):
     """Scores more of the unseen tools, and keeps tools of one parent together."""
 
     options_type = ToolRerankOptions
-    needs_usage = True
-    transfers = True
-    abstains = False
-    base: BaseRule | None = CROSSENCODER_BASE
+    base = CROSSENCODER_BASE
 
     def fit(self, resources: Resources, lesson: Lesson, options: ToolRerankOptions) -> Artifacts:
         """Fit the classifier on train, score the candidates of dev once, and choose the settings on them.
@@ -255,7 +253,9 @@ class ToolRerank:
         def is_seen(tool: str) -> bool:
             return families.family_of[tool] in trained
 
-        chosen = Chosen(**{name: settings[name] for name in Chosen.__struct_fields__ if settings[name] is not None})
+        chosen = ChosenSettings(
+            **{name: settings[name] for name in ChosenSettings.__struct_fields__ if settings[name] is not None}
+        )
         reranker = CrossEncoderStage(reranker.need_scorer, max(chosen.seen, chosen.unseen), first)
         stages = first >> Truncate(is_seen, chosen.seen, chosen.unseen) >> reranker
         if settings["hierarchy"] == "none":

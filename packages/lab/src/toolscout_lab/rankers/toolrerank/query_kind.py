@@ -20,9 +20,10 @@ from toolscout.dataset import Qrels
 from toolscout.encoders import Encoder
 from toolscout.indexes.words import tokenize
 from toolscout.rankers.lesson import Lesson
-from toolscout.search.abstain.logistic import logistic, sigmoid
+from toolscout.search.abstain.calibration import sigmoid
 from toolscout.search.resources import Resources
 from toolscout_lab.rankers.toolrerank.stages import Families
+from toolscout_lab.training.logistic import logistic
 
 __all__ = ["OneParentClassifier", "fit_classifier"]
 
@@ -55,7 +56,13 @@ class OneParentClassifier:
 def fit_classifier(
     resources: Resources, lesson: Lesson, families: Families, encoder: Encoder
 ) -> tuple[dict[str, Array], dict[str, float | int]]:
-    """Fit the classifier.
+    """Fit the classifier that says whether a query needs one family of tools or several.
+
+    Args:
+        resources: receive the progress, and have the seed.
+        lesson: the queries.
+        families: of the tools; they give the labels.
+        encoder: of the queries.
 
     Returns:
         Its arrays and its figures: accuracy on dev (`accuracy`), cross-validated accuracy on train (`crossed`), and the

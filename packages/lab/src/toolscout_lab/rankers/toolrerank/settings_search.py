@@ -24,10 +24,11 @@ from toolscout import metrics
 from toolscout.arrays import Floats, Vectors
 from toolscout.rankers.lesson import DEV_METRICS, Lesson
 from toolscout.types import Search
+from toolscout_lab.machine import Record
 from toolscout_lab.rankers.crossencoder import NeedScorer
 from toolscout_lab.rankers.shared.reranking import RankedQueries, exceeds_noise
 from toolscout_lab.rankers.toolrerank.hierarchy import diversify, extend_list, truncate
-from toolscout_lab.rankers.toolrerank.stages import Chosen, Families, adds_all_members
+from toolscout_lab.rankers.toolrerank.stages import ChosenSettings, Families, adds_all_members
 
 __all__ = ["Grid", "ScoredQueries", "limits"]
 
@@ -75,13 +76,24 @@ class Grid:
         scorer: NeedScorer,
         say: Callable[[str], None],
     ) -> None:
-        """Store the queries, the families of tools, those that training saw, and the cross-encoder."""
+        """Prepare the search.
+
+        Args:
+            lesson: has the tools and the qrels.
+            options: of the fit.
+            queries: dev queries with their candidates and logits.
+            families: of the tools.
+            seen: parents of the tools that training saw, as paths.
+            scorer: the cross-encoder.
+            say: receives the progress.
+        """
         self.lesson, self.options, self.families, self.seen, self.say = lesson, options, families, seen, say
         self.ranked, logits, self.single, self.rows = queries
         self.scorer, ranked = scorer, queries.ranked
         self.tools = [tool.id for tool in lesson.tools]
         self.probabilities = scorer.blend.probabilities(logits, scorer.blend.distances(ranked.scores))
         self.by_limits: dict[str, dict[str, float]] = {}
+        # (row of the query, family) → tool → probability; a family is scored once
         self._family_probabilities: dict[tuple[int, Hashable], dict[str, float]] = {}
 
     def ids(self, row: int) -> list[str]:
@@ -92,13 +104,15 @@ class Grid:
         """Return the figures of one ranking per query."""
         return self._score(range(len(rankings)), rankings).means()
 
-    def search(self, hierarchical: bool) -> tuple[Chosen, dict[str, float]]:
+    def search(self, hierarchical: bool) -> tuple[ChosenSettings, dict[str, float]]:
         """Choose the settings; return them with their figures. Each algorithm is chosen on the queries it serves."""
         rows = range(len(self.ranked.queries))
         tried, results = [], []
         for pair in (offered := limits(self.options)):
             lists = [self._rank_candidates(row, pair) for row in rows]
-            tried.append(self._choose_hierarchy(Chosen(*pair), lists) if hierarchical else Chosen(*pair))
+            tried.append(
+                self._choose_hierarchy(ChosenSettings(*pair), lists) if hierarchical else ChosenSettings(*pair)
+            )
             results.append(self._score(rows, [self._rank_query(row, lists[row], tried[-1]) for row in rows]))
             self.by_limits["/".join(map(str, pair))] = means = results[-1].means()
             summary = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
@@ -106,7 +120,7 @@ class Grid:
         best = _choose_setting(results)
         return tried[best], results[best].means()
 
-    def _choose_hierarchy(self, chosen: Chosen, lists: Sequence[Sequence[int]]) -> Chosen:
+    def _choose_hierarchy(self, chosen: ChosenSettings, lists: Sequence[Sequence[int]]) -> ChosenSettings:
         """Choose the setting of each algorithm on the queries that it orders; without such queries, its default."""
         for single, offered in ((True, self._list_thresholds()), (False, self._list_groups())):
             served = [row for row in range(len(lists)) if self.single[row] == single]
@@ -120,12 +134,12 @@ class Grid:
                 chosen = tried[_choose_setting(results)]
         return chosen
 
-    def _list_thresholds(self) -> list[dict[str, Any]]:
+    def _list_thresholds(self) -> list[Record]:
         """Return the settings of algorithm 1 to try."""
         thresholds = (*THRESHOLD_GRID, 0.0) if self.options.sure is None else (self.options.sure,)
         return [{"sure": threshold} for threshold in thresholds]
 
-    def _list_groups(self) -> list[dict[str, Any]]:
+    def _list_groups(self) -> list[Record]:
         """Return the settings of algorithm 2 to try."""
         options = self.options
         cosines = THRESHOLD_GRID if options.alike is None else (options.alike,)
@@ -139,7 +153,7 @@ class Grid:
         columns = truncate(range(len(ids)), lambda column: self.families.family_of[ids[column]] in self.seen, *limits)
         return sorted(columns, key=lambda column: (-self.probabilities[row, column], ids[column]))
 
-    def _rank_query(self, row: int, columns: Sequence[int], chosen: Chosen) -> list[str]:
+    def _rank_query(self, row: int, columns: Sequence[int], chosen: ChosenSettings) -> list[str]:
         """Return F, the final ranking of a query."""
         ids = self.ids(row)
         ranked = [ids[column] for column in columns]

@@ -13,7 +13,7 @@ from toolscout.types import Explanation, Hit, Search, Tool
 from toolscout_lab.rankers.crossencoder import CrossEncoderStage
 from toolscout_lab.rankers.toolrerank.hierarchy import diversify, extend_list, truncate
 
-__all__ = ["FLAT_NOTE", "UNUSED_NOTE", "Chosen", "Families", "Hierarchy", "Truncate", "adds_all_members"]
+__all__ = ["FLAT_NOTE", "UNUSED_NOTE", "ChosenSettings", "Families", "Hierarchy", "Truncate", "adds_all_members"]
 
 SCORE_STEP: Final = 1e-9
 MAX_FAMILY_SIZE: Final = 50
@@ -44,8 +44,17 @@ class Families:
         return len({self.family_of[tool] for tool in tools if tool in self.family_of}) <= 1
 
 
-class Chosen(msgspec.Struct, frozen=True):
-    """The settings of a ToolRerank after the fit; see `ToolRerankOptions`."""
+class ChosenSettings(msgspec.Struct, frozen=True):
+    """The settings of a ToolRerank that the fit chose; `ToolRerankOptions` has the same before the fit.
+
+    Attributes:
+        seen: m_s, the last place that is kept for a tool of a family that training saw.
+        unseen: m_u, the last place that is kept for any other tool.
+        sure: τ_s, the probability above which a parent is likely, for queries that one parent serves; 0: no change.
+        alike: τ_m, the cosine above which two tools are similar, for the other queries.
+        each: n, how many tools of each group of similar tools come first; 0: no change.
+        extend: the likely parents of which all tools are scored: unseen, none, seen or both.
+    """
 
     seen: int
     unseen: int
@@ -101,7 +110,7 @@ class Hierarchy(Stage):
         families: Families,
         seen: Callable[[str], bool],
         reranker: CrossEncoderStage,
-        chosen: Chosen,
+        chosen: ChosenSettings,
         *,
         predict_one_parent: Callable[[Sequence[Search]], Sequence[bool]],
         compute_cosines: Callable[[Sequence[str]], Array],
@@ -152,8 +161,8 @@ class Hierarchy(Stage):
 
     def _order_single(self, search: Search) -> tuple[Hit, ...]:
         """Apply algorithm 1: tools of likely parents first, with those of their tools that have no score yet."""
-        read = self.reranker.read(search)
-        head, rest = search.hits[:read], search.hits[read:]
+        n_scored = self.reranker.read(search)
+        head, rest = search.hits[:n_scored], search.hits[n_scored:]
         if not head or not self.chosen.sure:
             return search.hits
         hit_of = {hit.id: hit for hit in head}
@@ -189,19 +198,28 @@ class Hierarchy(Stage):
         return adds_all_members(self.chosen.extend, self.seen(members[0]), len(members))
 
     def _order_multi(self, search: Search) -> tuple[Hit, ...]:
-        """Apply algorithm 2 to the scored hits: the best of each group of similar tools first."""
-        read = self.reranker.read(search)
-        head = search.hits[:read]
+        """Apply algorithm 2 of the paper to the scored hits: the best of each group of similar tools come first.
+
+        Tools with a cosine of at least `chosen.alike` are one group; `chosen.each` tools of a parent come first.
+        """
+        n_scored = self.reranker.read(search)
+        head = search.hits[:n_scored]
         if not head or not self.chosen.each:
             return search.hits
         cosines = self.compute_cosines([hit.id for hit in head])
         families = {hit: self.families.family_of[hit.id] for hit in head}
         listed = diversify(head, families.__getitem__, cosines, self.chosen.alike, self.chosen.each)
-        return _assign_falling_scores([*listed, *search.hits[read:]], "several parents")
+        return _assign_falling_scores([*listed, *search.hits[n_scored:]], "several parents")
 
 
 def adds_all_members(extend: str, seen: bool, size: int) -> bool:
-    """Return whether a likely parent adds all its tools. Large families do not, because scoring them takes too long."""
+    """Return whether a likely parent adds all its tools to the hits.
+
+    Args:
+        extend: the option: `seen`, `unseen`, `both` or `none`.
+        seen: whether training saw the parent.
+        size: number of its tools. Large parents add none, because to score them takes too long.
+    """
     return size <= MAX_FAMILY_SIZE and (extend == "both" or extend == ("seen" if seen else "unseen"))
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from toolscout.checks.results import PUBLISHED, Result, SweepResult, Trial
 from toolscout.recipes import registry
-from toolscout_lab import charts
+from toolscout_lab.machine import Record
 from toolscout_lab.rankers.crossencoder import CrossEncoderOptions
-from toolscout_lab.report_page import Image, count, label_column, mean, mention_omission
+from toolscout_lab.report import charts
+from toolscout_lab.report.page import Image, count, label_column, mean, mention_omission
 
 __all__ = ["NEED_MEASURE", "draw_decisions", "draw_failures", "draw_latency", "draw_quality", "draw_sweeps"]
 
@@ -29,7 +30,7 @@ SEEN_KINDS: Final = ("seen", "mixed", "unseen")
 RECALL_MEASURES: Final = {"recall@5": "R@5", "recall@10": "R@10"}
 FIRST_STAGE_PREFIX: Final = "base.base."  # before the settings that a Rerank-m gives its first stage
 Curves = Mapping[str, Sequence[tuple[float, float]]]
-"""The curves of `metrics.detection_curves`: name → points."""
+"""The curves of `statistics.detection_curves`: name → points."""
 
 
 def draw_quality(name: str, slug: str, results: Sequence[Result]) -> list[Image]:
@@ -67,8 +68,8 @@ def draw_quality(name: str, slug: str, results: Sequence[Result]) -> list[Image]
     )
     return [
         quality,
-        *_draw_slice(_Slice("gold", "number of gold tools |T_q|", 1), name, slug, results),
-        *_draw_slice(_Slice("kind", "kind of query", 2), name, slug, results),
+        *_draw_slice(name, slug, results, "gold", "number of gold tools |T_q|", 1),
+        *_draw_slice(name, slug, results, "kind", "kind of query", 2),
         *_draw_sizes(name, slug, results),
         *draw_parents(name, slug, results),
     ]
@@ -81,20 +82,14 @@ def _interval(result: Result, metric: str) -> tuple[float, float] | None:
     return 100 * low, 100 * high
 
 
-class _Slice(NamedTuple):
-    """A slice that is drawn as a table: its name in a result, in words, and how many parts it needs."""
-
-    name: str
-    description: str
-    min_parts: int
-
-
-def _draw_slice(chart: _Slice, name: str, slug: str, results: Sequence[Result]) -> list[Image]:
-    """Draw COMP@5 of each label in each part of a slice; no chart with too few parts."""
+def _draw_slice(
+    name: str, slug: str, results: Sequence[Result], slice_name: str, description: str, min_parts: int
+) -> list[Image]:
+    """Draw COMP@5 of each label in each part of a slice as a table; no chart with fewer than `min_parts`."""
     shown = results[:MAX_CHART_ROWS]
-    slices = [result.slices.get(chart.name, {}) for result in shown]
+    slices = [result.slices.get(slice_name, {}) for result in shown]
     parts = list(dict.fromkeys(part for parts in slices for part in parts))
-    if len(parts) < chart.min_parts:
+    if len(parts) < min_parts:
         return []
     cut = f" The first {MAX_CHART_COLUMNS} of {len(parts)} columns." if len(parts) > MAX_CHART_COLUMNS else ""
     parts = parts[:MAX_CHART_COLUMNS]
@@ -102,11 +97,11 @@ def _draw_slice(chart: _Slice, name: str, slug: str, results: Sequence[Result]) 
     values = [[_percent(cells.get(part, {}), "comp@5") for part in parts] for cells in slices]
     return [
         Image(
-            f"{chart.name}-{slug}.png",
-            f"Table in colours: COMP@5 on {name} by {chart.description}, one row for each of {len(shown)} labels, "
+            f"{slice_name}-{slug}.png",
+            f"Table in colours: COMP@5 on {name} by {description}, one row for each of {len(shown)} labels, "
             f"columns {', '.join(parts)}.",
-            f"COMP@5 in percent by {chart.description}.{mention_omission(len(shown), len(results))}{cut}",
-            charts.grid(f"{name}: COMP@5 by {chart.description}", [result.label for result in shown], heads, values),
+            f"COMP@5 in percent by {description}.{mention_omission(len(shown), len(results))}{cut}",
+            charts.grid(f"{name}: COMP@5 by {description}", [result.label for result in shown], heads, values),
         )
     ]
 
@@ -172,7 +167,7 @@ def draw_decisions(name: str, slug: str, areas: Mapping[str, float], curves: Map
     ]
 
 
-def draw_failures(name: str, slug: str, failures: Mapping[str, Mapping[str, Any]]) -> list[Image]:
+def draw_failures(name: str, slug: str, failures: Mapping[str, Record]) -> list[Image]:
     """Draw how often gold tools are missed, and how long the queries are that miss one.
 
     Args:
@@ -184,7 +179,7 @@ def draw_failures(name: str, slug: str, failures: Mapping[str, Mapping[str, Any]
         return []
     shown = dict(itertools.islice(failures.items(), MAX_FAILURE_ROWS))
 
-    def spread(figures: Mapping[str, Any], factor: float) -> tuple[float, float] | None:
+    def spread(figures: Record, factor: float) -> tuple[float, float] | None:
         return None if figures["mean"] is None else (factor * figures["mean"], factor * figures["deviation"])
 
     rates = [charts.MeanAndDeviation(label, {"rate": spread(figures["rate"], 100)}) for label, figures in shown.items()]
@@ -225,6 +220,7 @@ def draw_sweeps(slug: str, sweeps: Sequence[SweepResult]) -> list[Image]:
 
 
 def _draw_sweep(file: str, swept: SweepResult) -> Image:
+    """Draw a sweep: for each setting the best trial by its value, with the best trial of all in the caption."""
     names = {"ndcg@5": "NDCG@5", "comp@5": "COMP@5"}
     if all(NEED_MEASURE in trial.dev for trial in swept.trials):
         names[NEED_MEASURE] = "AUROC of the need"
@@ -328,49 +324,39 @@ def _draw_latency_view(
 
 
 def draw_parents(name: str, slug: str, results: Sequence[Result]) -> list[Image]:
-    """Draw the results of one dataset, best first, that have the slice; no charts if none has it."""
-    sliced = [result for result in results if any(kind in result.slices.get(PARENTS, {}) for kind in SEEN_KINDS)]
-    return _draw_tables(name, slug, sliced) + _draw_candidates(name, slug, sliced)
-
-
-def _draw_tables(name: str, slug: str, results: Sequence[Result]) -> list[Image]:
-    """Draw recall@5 and recall@10 by what training saw, unless it saw all.
+    """Draw the results of one dataset, best first, that have the slice; no charts if none has it.
 
     There is one table for each way to cut folds, because these are not comparable.
     """
+    sliced = [result for result in results if any(kind in result.slices.get(PARENTS, {}) for kind in SEEN_KINDS)]
     images = []
-    for number, folds in enumerate(sorted({_folds(result) for result in results}), 1):
-        image = _draw_table(name, f"{PARENTS}-{slug}-{number}.png", results, folds)
-        images += [image] if image else []
-    return images
-
-
-def _draw_table(name: str, file: str, results: Sequence[Result], folds: str) -> Image | None:
-    """Draw the table of the results with these folds; None if training saw all parents."""
-    comparable = [result for result in results if _folds(result) == folds]
-    rows = comparable[:MAX_CHART_ROWS]
-    cut = f", folds {folds}" if folds else ""
-    columns = _find_columns(rows)
-    if {kind for kind, _ in columns} == {"seen"}:
-        return None  # training saw all parents, so the tables of all queries have the same figures
-    heads = [
-        label_column(f"{kind} {RECALL_MEASURES[metric]}", [result.slices[PARENTS].get(kind, {}) for result in rows])
-        for kind, metric in columns
-    ]
-    kinds = ", ".join(dict.fromkeys(kind for kind, _ in columns))
-    return Image(
-        file,
-        f"Table in colours: recall@5 and recall@10 on {name}{cut} by whether training saw the parents of the "
-        f"gold tools, one row for each of {len(rows)} labels, for queries with {kinds} parents.",
-        f"recall@5 and recall@10 in percent by what training saw of the gold tools' parents{cut}."
-        f"{mention_omission(len(rows), len(comparable))}",
-        charts.grid(
-            f"{name}: recall by what training saw{cut}",
-            [result.label for result in rows],
-            heads,
-            [[_percent_of_kind(result, *column) for column in columns] for result in rows],
-        ),
-    )
+    for number, folds in enumerate(sorted({_folds(result) for result in sliced}), 1):
+        comparable = [result for result in sliced if _folds(result) == folds]
+        rows, cut = comparable[:MAX_CHART_ROWS], f", folds {folds}" if folds else ""
+        columns = _find_columns(rows)
+        if {kind for kind, _ in columns} == {"seen"}:
+            continue  # training saw all parents, so the tables of all queries have the same figures
+        heads = [
+            label_column(f"{kind} {RECALL_MEASURES[metric]}", [result.slices[PARENTS].get(kind, {}) for result in rows])
+            for kind, metric in columns
+        ]
+        kinds = ", ".join(dict.fromkeys(kind for kind, _ in columns))
+        images.append(
+            Image(
+                f"{PARENTS}-{slug}-{number}.png",
+                f"Table in colours: recall@5 and recall@10 on {name}{cut} by whether training saw the parents of the "
+                f"gold tools, one row for each of {len(rows)} labels, for queries with {kinds} parents.",
+                f"recall@5 and recall@10 in percent by what training saw of the gold tools' parents{cut}."
+                f"{mention_omission(len(rows), len(comparable))}",
+                charts.grid(
+                    f"{name}: recall by what training saw{cut}",
+                    [result.label for result in rows],
+                    heads,
+                    [[_percent_of_kind(result, *column) for column in columns] for result in rows],
+                ),
+            )
+        )
+    return images + _draw_candidates(name, slug, sliced)
 
 
 def _find_columns(results: Sequence[Result]) -> list[tuple[str, str]]:
@@ -441,9 +427,10 @@ def _percent_of_kind(result: Result, kind: str, metric: str) -> float | None:
     return _percent(result.slices[PARENTS].get(kind, {}), metric)
 
 
-def _settings(result: Result) -> dict[str, Any]:
+def _settings(result: Result) -> Record:
+    """Return the settings of a result; empty if they cannot be read."""
     try:
-        return msgspec.json.decode(result.settings, type=dict[str, Any])
+        return msgspec.json.decode(result.settings, type=Record)
     except (msgspec.MsgspecError, RecursionError):
         return {}
 
@@ -489,7 +476,7 @@ def _find_first_stage(result: Result, results: Sequence[Result]) -> Result | Non
         if key.startswith(FIRST_STAGE_PREFIX)
     }
     folds = {"folds": settings["folds"]} if "folds" in settings else {}
-    expected: Mapping[str, Any] = {**recipe.settings, **below, **folds}
+    expected: Record = {**recipe.settings, **below, **folds}
     return next(
         (
             other

@@ -11,17 +11,16 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from toolscout.checks.results import PUBLISHED, Result, SweepResult, read_results, read_sweeps
 from toolscout.dataset import Dataset
 from toolscout.errors import NotFound, UserError
-from toolscout.metrics import detection_curves
 from toolscout.sources import Problem
 from toolscout_lab.anatomy import failures
-from toolscout_lab.report_charts import (
+from toolscout_lab.machine import Record
+from toolscout_lab.report.draw import (
     NEED_MEASURE,
     Curves,
     draw_decisions,
@@ -30,13 +29,14 @@ from toolscout_lab.report_charts import (
     draw_quality,
     draw_sweeps,
 )
-from toolscout_lab.report_page import Content, page
+from toolscout_lab.report.page import Content, page
 from toolscout_lab.run_files import read_detect, read_run
+from toolscout_lab.statistics import detection_curves
 
-__all__ = ["PUBLISHED", "Written", "report"]
+__all__ = ["PUBLISHED", "WrittenReport", "report"]
 
 
-class Written(list[Path]):
+class WrittenReport(list[Path]):
     """The files that were written, the page first.
 
     Attributes:
@@ -48,7 +48,7 @@ class Written(list[Path]):
     notes: tuple[str, ...] = ()
 
 
-def report(folder: Path, out: Path | None = None, *, data: Path | None = None) -> Written:
+def report(folder: Path, out: Path | None = None, *, data: Path | None = None) -> WrittenReport:
     """Write `report.html` and its charts from the result, run and sweep files below a folder.
 
     These are `<dataset>/<label>.json`, `.run.gz` and `.sweep.json`; sweeps may also lie below `sweeps/<dataset>`. An
@@ -92,7 +92,7 @@ def report(folder: Path, out: Path | None = None, *, data: Path | None = None) -
     for chart_group in (overview, *(content.images for content in contents.values())):
         files |= {image.file: image.data for image in chart_group}
     _write_files(target, files)
-    written = Written(target / name for name in files)
+    written = WrittenReport(target / name for name in files)
     written.problems, written.notes = tuple(problems), tuple(notes)
     return written
 
@@ -136,6 +136,7 @@ def _group_by_dataset(results: Sequence[Result], sweeps: Sequence[SweepResult]) 
 
 
 def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write the files of a report into a folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
@@ -146,7 +147,7 @@ def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 def _collect_failures(
     folder: Path, data: Path | None, results: Sequence[Result], problems: list[Problem], notes: list[str]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Record]:
     """Return label → `anatomy.failures` for labels with a run file; add to `problems` or `notes` what is wrong."""
     runs = {result.label: folder / result.dataset / f"{result.label}.run.gz" for result in results}
     with_run = [result for result in results if runs[result.label].is_file()]
@@ -157,7 +158,7 @@ def _collect_failures(
         cause = f"{data / name} holds no dataset" if data else "neither --data nor TOOLSCOUT_DATA is set"
         notes.append(f"{name}: failures per tool are not shown, because {cause}.")
         return {}
-    failures_by_label: dict[str, dict[str, Any]] = {}
+    failures_by_label: dict[str, Record] = {}
     try:
         dataset = Dataset.load(data / name, root=data)
         for result in with_run:

@@ -11,9 +11,15 @@ import io
 import math
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from toolscout.errors import require
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.container import BarContainer
+    from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
 
 __all__ = [
     "Bars",
@@ -33,6 +39,8 @@ __all__ = [
     "stages",
 ]
 
+Named = dict[str, Any]
+"""What a legend shows for each name, or arguments of matplotlib."""
 DPI: Final = 120
 MAX_LABEL_CHARS: Final = 36
 MAX_TITLE_CHARS: Final = 90
@@ -54,7 +62,7 @@ OFFSETS_WITHOUT_LINE: Final = LABEL_OFFSETS[:4]  # so near that no line has to l
 
 
 @contextlib.contextmanager
-def open_figure(width: float, height: float) -> Iterator[tuple[Any, Callable[[], bytes]]]:
+def open_figure(width: float, height: float) -> Iterator[tuple[Figure, Callable[[], bytes]]]:
     """Open a figure of a size in inches, drawn by Agg. Yield it and a function that returns its PNG bytes."""
     style = require("matplotlib.style", "lab")
     figures = require("matplotlib.figure", "lab")
@@ -71,33 +79,42 @@ def open_figure(width: float, height: float) -> Iterator[tuple[Any, Callable[[],
         yield figure, write
 
 
-def add_title(figure: Any, title: str) -> None:
+def add_title(figure: Figure, title: str) -> None:
     """Write the title above all panels."""
     figure.suptitle(shorten_text(title, MAX_TITLE_CHARS), fontsize=11)
 
 
-def draw_grid(axes: Any, axis: str = "both") -> None:
+def draw_grid(axes: Axes, axis: Literal["both", "x", "y"] = "both") -> None:
     """Draw faint lines at the ticks, below everything else."""
     axes.grid(axis=axis, color=GRID_COLOR)
     axes.set_axisbelow(True)
 
 
-def write_plain_ticks(axes: Any) -> None:
+def write_plain_ticks(axes: Axes) -> None:
     """Write the numbers of a logarithmic x axis without powers of ten, and only at the major ticks."""
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_minor_formatter(lambda value, _: "")
 
 
 def add_legend(
-    figure: Any,
-    handles: Mapping[str, Any],
+    figure: Figure,
+    handles: Named,
     *,
     ncols: int,
-    place: str = "outside lower center",
+    place: Literal["outside lower center", "outside lower right"] = "outside lower center",
     size: int = 8,
     shorten: bool = False,
 ) -> None:
-    """Add a legend below the panels; `handles`: name → what stands beside it."""
+    """Add a legend below the panels.
+
+    Args:
+        figure: changed in place.
+        handles: name → the line or patch beside it.
+        ncols: columns of the legend.
+        place: where in the figure, in matplotlib's words.
+        size: points of the letters.
+        shorten: whether long names are cut, as by `shorten_text`.
+    """
     names = [shorten_text(name) for name in handles] if shorten else list(handles)
     figure.legend(list(handles.values()), names, loc=place, ncols=ncols, frameon=False, fontsize=size)
 
@@ -142,7 +159,7 @@ def bars(title: str, rows: Sequence[Bars]) -> bytes:
     """Draw two bars for each row, the first row on top; bars of published figures are grey and hatched."""
     with open_figure(8.0, 1.3 + 0.46 * len(rows)) as (figure, write):
         axes = figure.add_subplot()
-        handles: dict[str, Any] = {}
+        handles: Named = {}
         for place, row in enumerate(rows):
             for side, name in enumerate(("NDCG@5", "COMP@5")):
                 y = place - 0.2 + 0.4 * side
@@ -162,11 +179,11 @@ def bars(title: str, rows: Sequence[Bars]) -> bytes:
         return write()
 
 
-def _draw_bar(axes: Any, row: Bars, side: int, y: float) -> Any:
+def _draw_bar(axes: Axes, row: Bars, side: int, y: float) -> BarContainer:
     """Draw one bar with its interval and its number."""
     value, interval = row.values[side], row.intervals[side]
     assert value is not None
-    style = {"facecolor": (BLUE, ORANGE)[side]}
+    style: Named = {"facecolor": (BLUE, ORANGE)[side]}
     if row.published:
         style = {"facecolor": (GREY, LIGHT_GREY)[side], "edgecolor": "white", "hatch": ("///", "...")[side]}
     bar = axes.barh(y, value, 0.38, **style)
@@ -201,29 +218,28 @@ def scatter(title: str, points: Sequence[Point]) -> bytes:
         add_title(figure, title)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
-        _name_points(figure, axes, points)
+        _name_points(axes, points)
         return write()
 
 
-def _name_points(figure: Any, axes: Any, points: Sequence[Point]) -> None:
+def _name_points(axes: Axes, points: Sequence[Point]) -> None:
     """Write each label at the nearest place where it covers no label, point or edge. A line leads to a far label."""
     bounds = require("matplotlib.transforms", "lab").Bbox
-    renderer = figure.canvas.get_renderer()
-    frame = axes.get_window_extent(renderer)
+    frame = axes.get_window_extent()
     marks = axes.transData.transform([(point.ms, point.value) for point in points])
     taken = [bounds.from_bounds(x - 5, y - 5, 10, 10) for x, y in marks]
 
-    def is_free(box: Any) -> bool:
+    def is_free(box: Bbox) -> bool:
         inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
         return inside and not any(box.overlaps(other) for other in taken)
 
     for point in sorted(points, key=lambda point: (-point.value, point.label)):
-        anchor = {"xy": (point.ms, point.value), "textcoords": "offset points"}
+        anchor: Named = {"xy": (point.ms, point.value), "textcoords": "offset points"}
         for offset in LABEL_OFFSETS:
             note = axes.annotate(
                 shorten_text(point.label), **anchor, xytext=offset, **_align_label(*offset), fontsize=8, color=INK
             )
-            box = note.get_window_extent(renderer)
+            box = note.get_window_extent()
             if is_free(box) or offset == LABEL_OFFSETS[-1]:
                 break
             note.remove()
@@ -233,7 +249,7 @@ def _name_points(figure: Any, axes: Any, points: Sequence[Point]) -> None:
             axes.annotate("", **anchor, xytext=offset, arrowprops=line)
 
 
-def _align_label(x: int, y: int) -> dict[str, str]:
+def _align_label(x: int, y: int) -> Named:
     """Return the alignment with which a label at this offset faces its point."""
     horizontal = {-1: "right", 0: "center", 1: "left"}
     vertical = {-1: "top", 0: "center", 1: "bottom"}
@@ -258,17 +274,17 @@ def grid(title: str, rows: Sequence[str], columns: Sequence[str], values: Sequen
         return write()
 
 
-def _write_cell(axes: Any, x: int, y: int, value: float | None) -> None:
+def _write_cell(axes: Axes, x: int, y: int, value: float | None) -> None:
     """Write the number of a cell, in white on a dark colour."""
     text, color = ("–", INK) if value is None else (f"{value:.1f}", "white" if value < 48 else "black")
     axes.text(x, y, text, ha="center", va="center", fontsize=8, color=color)
 
 
-def _name_cells(axes: Any, rows: Sequence[str], columns: Sequence[str]) -> None:
+def _name_cells(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
     """Write the names of rows and columns, long column names at an angle; put minor ticks between the cells."""
     letters_per_cell = 10 * max(4, len(columns)) / len(columns)
     is_long = max(len(line) for column in columns for line in column.split("\n")) > letters_per_cell
-    angle = {"rotation": 35, "ha": "left", "rotation_mode": "anchor"} if is_long else {}
+    angle: Named = {"rotation": 35, "ha": "left", "rotation_mode": "anchor"} if is_long else {}
     axes.set_xticks(range(len(columns)), [shorten_text(column) for column in columns], fontsize=8, **angle)
     axes.set_yticks(range(len(rows)), [shorten_text(row) for row in rows])
     axes.set_xticks([x + 0.5 for x in range(len(columns) - 1)], minor=True)
@@ -314,7 +330,7 @@ def lines(title: str, panels: Sequence[Panel], unit: str) -> bytes:
     looks = {name: SERIES[number % len(SERIES)] for number, name in enumerate(names)}
     with open_figure(max(6.0, 3.6 * n_columns), 1.2 + 2.9 * n_rows) as (figure, write):
         fields = figure.subplots(n_rows, n_columns, squeeze=False, sharey=True).ravel()
-        handles: dict[str, Any] = {}
+        handles: Named = {}
         for axes, panel in zip(fields, panels, strict=False):
             handles |= _draw_panel(axes, panel, looks)
         for axes in fields[len(panels) :]:
@@ -327,13 +343,14 @@ def lines(title: str, panels: Sequence[Panel], unit: str) -> bytes:
         return write()
 
 
-def _draw_panel(axes: Any, panel: Panel, looks: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, tuple[str, str]]) -> Named:
     """Draw one panel of `lines`; return series → what the legend shows for it."""
     if panel.dots:
-        axes.scatter(*zip(*panel.dots, strict=True), s=12, color=LIGHT_GREY, zorder=2)
+        x, y = zip(*panel.dots, strict=True)
+        axes.scatter(x, y, s=12, color=LIGHT_GREY, zorder=2)
     for name, level in panel.levels.items():
         axes.axhline(level, color=looks[name][0], linewidth=1, linestyle="--", alpha=0.5, zorder=2)
-    handles: dict[str, Any] = {}
+    handles: Named = {}
     for name, values in panel.series.items():
         color, marker = looks[name]
         points = {place: value for place, value in enumerate(values) if value is not None}
@@ -341,7 +358,7 @@ def _draw_panel(axes: Any, panel: Panel, looks: Mapping[str, tuple[str, str]]) -
             list(points), list(points.values()), color=color, marker=marker, markersize=4, zorder=3
         )
     is_crowded = max(map(len, panel.ticks)) * len(panel.ticks) > 40
-    angle = {"rotation": 30, "ha": "right"} if is_crowded else {}
+    angle: Named = {"rotation": 30, "ha": "right"} if is_crowded else {}
     axes.set_xticks(range(len(panel.ticks)), [shorten_text(tick, MAX_TICK_CHARS) for tick in panel.ticks], **angle)
     axes.set(xlabel=shorten_text(panel.name), xlim=(-0.4, len(panel.ticks) - 0.6))
     draw_grid(axes)
@@ -357,7 +374,7 @@ def spreads(title: str, fields: Sequence[tuple[str, Sequence[MeanAndDeviation], 
         fields: (measure, rows, the first on top, upper bound of the measure or None); all panels have the same rows.
     """
     n_rows = len(fields[0][1])
-    legend: dict[str, Any] = {}
+    legend: Named = {}
     with open_figure(4.6 * len(fields), 1.3 + 0.42 * n_rows) as (figure, write):
         all_axes = figure.subplots(1, len(fields), squeeze=False, sharey=True)[0]
         for axes, (measure, rows, bound) in zip(all_axes, fields, strict=True):
@@ -375,14 +392,14 @@ def spreads(title: str, fields: Sequence[tuple[str, Sequence[MeanAndDeviation], 
 
 
 def _draw_spreads(
-    axes: Any, rows: Sequence[MeanAndDeviation], names: Sequence[str], bound: float | None
-) -> tuple[dict[str, Any], float]:
+    axes: Axes, rows: Sequence[MeanAndDeviation], names: Sequence[str], bound: float | None
+) -> tuple[Named, float]:
     """Draw the rows of one panel of `spreads`.
 
     Returns:
         Series → its entry in the legend; the right end of the rows.
     """
-    handles: dict[str, Any] = {}
+    handles: Named = {}
     height, right = 0.8 / len(names), 0.0
     for place, row in enumerate(rows):
         for side, name in enumerate(names):
@@ -422,7 +439,7 @@ def decisions(title: str, series: Mapping[str, Mapping[str, Sequence[tuple[float
 
     Args:
         title: above both panels.
-        series: label → its `metrics.detection_curves`.
+        series: label → its `statistics.detection_curves`.
     """
     fields = (
         ("roc", "no-tool queries accepted", "tool queries accepted"),
@@ -435,7 +452,7 @@ def decisions(title: str, series: Mapping[str, Mapping[str, Sequence[tuple[float
             for number, (label, curves) in enumerate(series.items()):
                 color, marker = SERIES[number % len(SERIES)]
                 x, y = zip(*curves[curve], strict=True)
-                markers = {"marker": marker, "markersize": 4} if curve == "reliability" else {}
+                markers: Named = {"marker": marker, "markersize": 4} if curve == "reliability" else {}
                 axes.plot(x, y, color=color, label=shorten_text(label), zorder=2, **markers)
             axes.set(xlabel=xlabel, ylabel=ylabel, xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
             draw_grid(axes)
@@ -455,7 +472,7 @@ def boxes(title: str, groups: Mapping[str, Mapping[str, Mapping[str, float]]], u
     names = list(dict.fromkeys(name for series in groups.values() for name in series))
     with open_figure(2.2 + 2.2 * len(groups), 4.6) as (figure, write):
         axes = figure.add_subplot()
-        handles: dict[str, Any] = {}
+        handles: Named = {}
         for place, series in enumerate(groups.values()):
             for side, name in enumerate(names):
                 numbers, x = series[name], place + 0.46 * (side - (len(names) - 1) / 2)
