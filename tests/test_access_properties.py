@@ -9,14 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from postgres_server import describe
+from homes_in_postgres import name_home
 from toolscout.home.catalogue.store import Origin
-from toolscout.home.database.tenants import add_tenant
+from toolscout.home.database import open_home
 from toolscout.location import Home
 from toolscout.scout import Scout
 from toolscout.trust.policy import Rules
 from toolscout.types import Hints, Tool
-from toolscout_postgres.address import Address
 
 SOURCES = ["mail", "ﬁles", "Ｃrm", "pay-é", "ops"]
 NAMES = [
@@ -49,8 +48,8 @@ def crowded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if request.param == "postgres":
         root = request.getfixturevalue("postgres_server").new_home()
     for tenant in ("ours", "theirs"):
-        add_tenant(root, tenant)
-    where = describe(root) if isinstance(root, Address) else root
+        open_home(root).add_tenant(tenant)
+    where = name_home(root)
     with (
         pytest.MonkeyPatch.context() as patch,
         Scout(where, tenant="theirs", recipe="bm25", journal=False) as other,
@@ -170,8 +169,8 @@ def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         pytest.importorskip("milvus_lite")
         index = f"milvus:{tmp_path_factory.mktemp('milvus') / 'vectors.db'}"
     for tenant in ("ours", "theirs"):
-        add_tenant(root, tenant)
-    where = describe(root) if isinstance(root, Address) else root
+        open_home(root).add_tenant(tenant)
+    where = name_home(root)
     with (
         pytest.MonkeyPatch.context() as patch,
         Scout(where, tenant="theirs", index=index, recipe="dense", journal=False) as other,

@@ -4,14 +4,16 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from tests_cli import run
-from toolscout.cli.main import COMMAND_GROUPS, COMMANDS, LAB_COMMANDS, main, program
+from toolscout.cli.main import COMMAND_GROUPS, COMMANDS, EXAMPLES, LAB_COMMANDS, main, program
 from toolscout.home.catalogue.store import Store
 
 
@@ -50,15 +52,15 @@ def test_everyday_commands_stand_in_groups_and_research_under_lab() -> None:
 
 @pytest.mark.parametrize("name", LAB_COMMANDS)
 def test_the_former_spelling_of_a_research_command_still_works(name: str) -> None:
-    lines = [run(*words, name, "--help").output.splitlines() for words in ((), ("lab",))]
-    assert lines[0][0].startswith("Usage:") and f" {name} " in lines[0][0]
-    assert lines[0][1:] == lines[1][1:], "both spellings are one command"
+    former, today = (run(*words, name, "--help").output.split() for words in ((), ("lab",)))
+    assert former[0] == "Usage:" and name in former[:4]
+    assert former[former.index(name) :] == today[today.index(name) :], "both spellings are one command"
 
 
 def test_add_search_show_list_remove(file: Path) -> None:
     added = run("add", str(file))
     assert added.exit_code == 0, added.output
-    assert "garden: 2 new" in added.output and "the catalogue holds 2 tools" in added.output
+    assert "garden: 2 new" in added.output and "2 tools in the catalogue" in added.output
     found = run("search", "water the garden plants", "--explain")
     assert "garden/water_plants" in found.output and "bm25" in found.output and " ms" in found.output
     shown = run("show", "garden/water_plants")
@@ -69,15 +71,42 @@ def test_add_search_show_list_remove(file: Path) -> None:
     assert "garden/mow" in run("list", "--tools").output
     assert "removed 1 tool\n" in run("remove", "garden/mow").output
     assert "garden: 1 new" in run("sync").output
-    assert "removed 2 tools" in run("remove", "garden").output
+    assert "removed the source garden with 2 tools\n" in run("remove", "garden").output
     assert "The catalogue is empty" in run("list").output
+
+
+def test_an_address_given_with_a_document_stays_with_it(tmp_path: Path) -> None:
+    document = {"openapi": "3.1.0", "info": {"title": "Pet Shop"}, "paths": {"/pets": {"get": {"operationId": "list"}}}}
+    path = tmp_path / "api.json"
+    path.write_text(json.dumps(document))
+    assert "1 of 1 tools can be found but not called" in run("add", str(path)).stdout
+    added = run("add", str(path), "--server", "https://pets.example/v1")
+    assert added.exit_code == 0 and "pet-shop: 1 changed" in added.stdout
+    assert "no change" in run("sync").stdout
+    shown = json.loads(run("show", "pet-shop/list", "--json").stdout)
+    assert (shown["callable"], shown["meta"]["server"]) == (True, "https://pets.example/v1")
+    [listed] = json.loads(run("list", "--json").stdout)
+    assert listed["origin"] == f"{path}#server=https://pets.example/v1"
+    assert "goes with an OpenAPI document" in run("add", "py:json", "--server", "https://x.example").stderr
 
 
 def test_every_reading_command_speaks_json(file: Path) -> None:
     added = json.loads(run("add", str(file), "--json").stdout)
     assert added["sources"][0]["new"] == 2
     found = json.loads(run("search", "mow", "-k", "1", "--json").stdout)
-    fields = {"query", "search_id", "need", "answer", "reason", "coverage", "degraded", "steps", "uncovered", "hits"}
+    fields = {
+        "query",
+        "search_id",
+        "need",
+        "answer",
+        "reason",
+        "low_confidence",
+        "coverage",
+        "degraded",
+        "steps",
+        "uncovered",
+        "hits",
+    }
     assert set(found) == fields | {"ms"}
     assert found["hits"][0]["id"] == "garden/mow" and found["answer"] == "tools"
     described = {"id", "name", "path", "score", "description", "parameters", "callable", "why"}
@@ -174,7 +203,7 @@ def test_doctor_reports_and_repairs(file: Path, tmp_path: Path) -> None:
     assert sick.exit_code == 1 and "garden/mow" in sick.stderr
     repaired = run("doctor", "--repair")
     assert repaired.exit_code == 0 and "dropped the damaged tool garden/mow" in repaired.output
-    assert "garden: 1 new" in run("sync").output
+    assert "garden: no change (2 tools)" in run("sync").output, "it was read again from its source"
 
 
 def test_doctor_shows_the_encoder_and_says_why_it_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +212,7 @@ def test_doctor_shows_the_encoder_and_says_why_it_does_not_load(monkeypatch: pyt
     assert row["problem"] is None
     shown = run("doctor").output
     languages = f"languages  {', '.join(row['languages'])}"
-    for line in ("dimension  256", languages, "before a query  nothing", "maximum    256 tokens of a text"):
+    for line in ("dimension  256", languages, "query prompt  none", "maximum    256 tokens of a text"):
         assert f"  {line}\n" in shown
     monkeypatch.setenv("TOOLSCOUT_ENCODER", "onnx:nowhere")
     absent = run("doctor", "--json")
@@ -196,17 +225,27 @@ def test_the_demo_indexes_and_answers(monkeypatch: pytest.MonkeyPatch, tmp_path:
     import toolscout.cli.demo as demo
 
     if not whole:  # four modules of the standard library instead of all
-        others = sys.stdlib_module_names - {"shutil", "zipfile", "json", "statistics"}
+        others = sys.stdlib_module_names - {"shutil", "zipfile", "json", "statistics", "urllib"}
         monkeypatch.setattr("toolscout.sources.python.SKIPPED_STDLIB", " ".join(others))
     monkeypatch.setattr(demo, "DEMO_LIBRARIES", ("numpy" if whole else "msgspec",))
     found = demo.importlib.util.find_spec
     monkeypatch.setattr(
         demo.importlib.util, "find_spec", lambda name, *more: None if name.startswith("mcp") else found(name, *more)
     )
-    result = run("demo", "--home", str(tmp_path / "demo"), "compress a folder into a zip archive")
+    result = run("demo", "--home", str(tmp_path / "demo"))
     assert result.exit_code == 0, result.output
-    assert "tools indexed" in result.output and "stdlib/" in result.output
-    assert "pip install 'toolscout[demo]'" in result.stderr
+    assert "tools indexed" in result.output and "pip install 'toolscout[demo]'" in result.stderr
+    answers = dict(re.findall(r"^(\S[^\n]+)\n\s*\n? +score .*?\n 1 +\S+ +(\S+)", result.stdout, re.M | re.S))
+    for question, first in {
+        "Will it rain in Oslo tomorrow, and do I have meetings outside?": "everyday/get_weather_forecast",
+        "¿Lloverá mañana en Oslo?": "everyday/get_weather_forecast",
+        "compress a folder into a zip archive": "stdlib/shutil.make_archive",
+        "read a JSON file and turn it into Python objects": "stdlib/json.load",
+        "what does `urllib.parse.urlsplit` do?": "stdlib/urllib.parse.urlsplit",
+    }.items():
+        assert answers[question] == first
+    assert "everyday/list_calendar_events" in result.stdout
+    assert result.stdout.count("no tool fits: ") == 1 == result.stdout.count("no tool needed: ")
 
 
 def test_the_module_runs_as_a_program_and_stops_at_a_closed_pipe(file: Path, tmp_path: Path) -> None:
@@ -238,3 +277,30 @@ def test_doctor_shows_chosen_settings_and_counts_the_others(file: Path, monkeypa
     shown = run("doctor").output
     assert "  7  (environment)" in shown and "journal_keep_days" not in shown
     assert "settings have their defaults: see  toolscout settings" in shown
+
+
+def list_commands(group: click.Group, context: click.Context, words: tuple[str, ...] = ()) -> dict[str, click.Command]:
+    """Every command that has no commands below it, by its name behind `toolscout`."""
+    found: dict[str, click.Command] = {}
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        inner = click.Context(command, info_name=name, parent=context, **program.context_settings)
+        if isinstance(command, click.Group):
+            found |= list_commands(command, inner, (*words, name))
+        else:
+            found[" ".join((*words, name))] = command
+    return found
+
+
+def test_every_command_shows_examples_that_it_understands() -> None:
+    commands = list_commands(program, click.Context(program, **program.context_settings))
+    assert set(commands) == set(EXAMPLES)
+    for name, command in commands.items():
+        shown = command.get_help(click.Context(command, **program.context_settings | {"max_content_width": 200}))
+        for line in EXAMPLES[name]:
+            assert f"  toolscout {line}\n" in f"{shown}\n"
+            words = shlex.split(line)
+            assert words[: len(name.split())] == name.split()
+            with command.make_context(name, words[len(name.split()) :], **program.context_settings):
+                pass

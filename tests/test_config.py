@@ -15,7 +15,7 @@ import pytest
 from tests_cli import run
 from toolscout.encoders.remote import RemoteEncoder
 from toolscout.errors import ConfigError, MissingExtra, require
-from toolscout.settings import FILE_MAY_SET, Settings, load_settings
+from toolscout.settings import Settings, list_settings, load_settings
 from toolscout.sources.mcp_config import discover
 from toolscout.trust import trusted_folders
 
@@ -45,10 +45,10 @@ def test_an_unknown_setting_is_named_with_its_place_and_the_nearest_known(tmp_pa
         ({"TOOLSCOUT_K": "many"}, "expected a whole number, found 'many'"),
         ({"TOOLSCOUT_K": "0"}, "expected a number above 0, found 0"),
         ({"TOOLSCOUT_CALL_TIMEOUT": "nan"}, "call_timeout: expected a number above 0"),
-        ({"TOOLSCOUT_GATEWAY_BUDGET": "10"}, "gateway_budget: expected at least 200 tokens, found 10"),
-        ({"TOOLSCOUT_FALSE_REJECTS": "0.5"}, "false_rejects: expected a share from 0"),
-        ({"TOOLSCOUT_FALSE_REJECTS": "nan"}, "false_rejects: expected a share from 0"),
-        ({"TOOLSCOUT_TELEMETRY_SHARE": "1.1"}, "telemetry_share: expected a share from 0"),
+        ({"TOOLSCOUT_GATEWAY_BUDGET": "10"}, "gateway_budget: expected a number of at least 200, found 10"),
+        ({"TOOLSCOUT_FALSE_REJECTS": "0.5"}, "false_rejects: expected a number from 0 to 0.2"),
+        ({"TOOLSCOUT_FALSE_REJECTS": "nan"}, "false_rejects: expected a number from 0 to 0.2"),
+        ({"TOOLSCOUT_TELEMETRY_SHARE": "1.1"}, "telemetry_share: expected a number from 0 to 1"),
         ({"TOOLSCOUT_JOURNAL": "perhaps"}, "expected true or false, found 'perhaps'"),
         ({"TOOLSCOUT_JOURNAL_QUERIES": "some"}, "expected full, hash or none, found 'some'"),
     ],
@@ -56,6 +56,16 @@ def test_an_unknown_setting_is_named_with_its_place_and_the_nearest_known(tmp_pa
 def test_a_value_of_the_wrong_kind_is_refused_with_what_was_expected(environ: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_settings(environ=environ)
+
+
+def test_a_setting_of_an_earlier_version_is_named_and_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "toolscout.toml"
+    file.write_text("gateway_query_chars = 100\nk = 3\n")
+    found = load_settings(file=file, environ={"TOOLSCOUT_GATEWAY_ARGUMENT_BYTES": "5"})
+    assert (found.k, found.ignored) == (3, ())
+    said = "\n".join(caplog.messages)
+    assert f"gateway_query_chars ({file}) is no longer a setting" in said
+    assert "gateway_argument_bytes (environment) is no longer a setting" in said
 
 
 def test_booleans_read_as_people_write_them() -> None:
@@ -133,6 +143,7 @@ HARMFUL = {
     "model": "models/evil",
     "encoder": "https://evil.example.org/v1#m",
     "index": "evil",
+    "rules_off": ["demotion"],
     "journal": False,
     "journal_queries": "none",
     "journal_keep_days": 0.001,
@@ -166,6 +177,7 @@ HARMFUL = {
     "llm_price_out": 0.0,
     "learn_trust": ["evil"],
     "false_rejects": 0.2,
+    "refuse": True,
 }
 
 
@@ -184,9 +196,8 @@ def write_settings(folder: Path, values: Mapping[str, object]) -> None:
 
 
 def test_every_setting_says_whether_an_untrusted_file_may_set_it() -> None:
-    names = {name for name, _, _ in Settings().items()}
-    assert set(FILE_MAY_SET) == names
-    assert {name for name, rule in FILE_MAY_SET.items() if rule is False} == set(HARMFUL)
+    forbidden = {name: setting.harm for name, setting in list_settings().items() if setting.file is False}
+    assert set(forbidden) == set(HARMFUL) and all(forbidden.values())
 
 
 @pytest.mark.parametrize("name", HARMFUL)

@@ -61,7 +61,7 @@ def start(home: Path, *arguments: str) -> subprocess.Popen[bytes]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_kill_at_any_instant_leaves_the_old_or_the_new_state_of_each_source(tmp_path: Path) -> None:
-    kills = 50 if FULL else 6
+    kills = 50 if FULL else 4
     chance = random.Random(20261120)
     home, folder = tmp_path / "home", tmp_path / "files"
     folder.mkdir()

@@ -27,9 +27,8 @@ from toolscout.search.abstain.decision import (
     fit_floors,
     read,
 )
-from toolscout.search.abstain.small_talk import is_small_talk
-from toolscout.search.everyday_words import Thesaurus
-from toolscout.search.expanded_words import ExpandedWords
+from toolscout.search.abstain.wording import is_small_talk
+from toolscout.search.everyday import ExpandedWords, Thesaurus
 from toolscout.search.home_resources import HomeResources
 from toolscout.search.pipeline import Decide, Detect, Floors, Stage, Verdict
 from toolscout.settings import Settings
@@ -102,16 +101,24 @@ def test_the_bundled_numbers_load_and_say_what_they_were_fitted_on() -> None:
     assert 0 < found.floors.need_at(0.02) < 0.5 and 0 < found.floors.fit_at(0.02) < 0.5
 
 
-def test_chat_is_turned_away_with_a_reason_and_requests_are_not(everyday: Scout) -> None:
+def test_chat_gets_hits_of_low_confidence_with_a_reason_and_requests_do_not(everyday: Scout) -> None:
     for query in CHAT:
         found = everyday.search(query)
-        assert (found.answer, found.hits) == ("no_tool_needed", ()), query
+        assert found.kind == "tools" and found.is_doubtful and found.hits, query
         assert found.need is not None and found.need < 0.5
         assert found.reason and found.reason.startswith("This looks like chat rather than a task for a tool (")
     for query in ASKS:
         found = everyday.search(query)
-        assert found.answer == "tools" and found.hits and found.reason is None, query
+        assert found.kind == "tools" and found.hits and found.reason is None and not found.is_doubtful, query
         assert found.need is not None and found.need > 0.5
+
+
+def test_chat_is_turned_away_where_a_setting_says_so_and_small_talk_everywhere(tmp_path: Path) -> None:
+    for refuse in (True, False):
+        with Scout(tmp_path, refuse=refuse) as scout:
+            scout.add(EVERYDAY)
+            assert [bool(scout.search(query).hits) for query in CHAT] == [not refuse] * len(CHAT)
+            assert scout.search("Good morning, Anna! How are you?").kind == "no_tool_needed"
 
 
 def test_what_no_tool_does_is_another_answer(everyday: Scout) -> None:
@@ -121,7 +128,7 @@ def test_what_no_tool_does_is_another_answer(everyday: Scout) -> None:
         "reserve a hotel room in Lisbon for three nights",
         Hit("files/copy", 1.0),
     )
-    assert (found.answer, found.hits) == ("no_tool_fits", ())
+    assert (found.kind, found.hits) == ("no_tool_fits", ())
     assert found.reason and found.reason.startswith("None of the 2 tools seems to fit this request (")
 
 
@@ -130,40 +137,40 @@ def test_the_budget_is_a_setting_and_nothing_turns_nobody_away(everyday: Scout, 
     with Scout(tmp_path, false_rejects=0) as scout:
         scout.add(EVERYDAY)
         found = scout.search(CHAT[0])
-        assert (found.answer, found.need) == ("tools", None) and found.hits
+        assert (found.kind, found.need) == ("tools", None) and found.hits
     for wrong in (-0.1, 0.3):
-        with pytest.raises(ConfigError, match="false_rejects: expected a share from 0"):
+        with pytest.raises(ConfigError, match="false_rejects: expected a number from 0"):
             Scout(tmp_path, false_rejects=wrong)
-    lost = [ask(over(false_rejects=budget), "something for the garden").answer for budget in (0.005, 0.2)]
+    lost = [ask(over(false_rejects=budget), "something for the garden").kind for budget in (0.005, 0.2)]
     assert "no_tool_fits" in lost or lost == ["no_tool_needed", "no_tool_needed"]
 
 
 def test_tools_that_are_named_are_never_turned_away(toy: Scout, monkeypatch: pytest.MonkeyPatch) -> None:
     impossible = Floors((0.0, 0.2), (1.1, 1.1), (1.1, 1.1))
-    with Scout(describe_home(toy.settings.place)) as scout:
+    with Scout(describe_home(toy.settings.place), refuse=True) as scout:
         numbers = msgspec.structs.replace(read(), floors=impossible)
         monkeypatch.setattr(decision, "read", lambda *_: numbers)
         assert scout.search("send a message to my sister").hits == ()
         for query in ("getAirQuality", "write a poem with `sha256`", "select:copy", "sing about files/copy to me"):
             found = scout.search(query)
-            assert found.answer == "tools" and found.hits, query
+            assert found.kind == "tools" and found.hits, query
         missing = scout.search("select:nothing_of_the_kind")
-        assert (missing.answer, missing.need) == ("no_tool_fits", None) and "is called" in (missing.reason or "")
+        assert (missing.kind, missing.need) == ("no_tool_fits", None) and "is called" in (missing.reason or "")
 
 
 def test_an_exact_hit_is_kept_whatever_the_floors_say() -> None:
     found = ask(strict(over(), need=1.1, fit=1.1), "tell me a story", Hit("files/copy", 1.0, "exact name"))
-    assert (found.answer, found.ids, found.need) == ("tools", ("files/copy",), None)
+    assert (found.kind, found.ids, found.need) == ("tools", ("files/copy",), None)
 
 
 def test_either_floor_turns_away_and_the_likelier_answer_is_given() -> None:
     hit, chat = Hit("mail/send_email", 1.0), "Tell me a story about a dragon, in the style of an old saga."
     for floors in ({"need": 1.1}, {"fit": 1.1}):
         unfit = ask(strict(over(), **floors), "send a message by e-mail", hit)
-        assert (unfit.answer, unfit.hits) == ("no_tool_fits", ())
+        assert (unfit.kind, unfit.hits) == ("no_tool_fits", ())
         assert unfit.reason and unfit.reason.startswith("None of the 10 tools seems to fit this request (")
         needless = ask(strict(over(), **floors), chat, hit)
-        assert (needless.answer, needless.hits) == ("no_tool_needed", ())
+        assert (needless.kind, needless.hits) == ("no_tool_needed", ())
         assert needless.need is not None and needless.reason and "% likely to need one)." in needless.reason
     assert ask(strict(over()), chat, hit).ids == ("mail/send_email",)
     single = ask(strict(over([tool for tool in toy_tools() if tool.id == hit.id]), fit=1.1), "send a message", hit)
@@ -174,8 +181,8 @@ def test_a_first_hit_that_a_model_is_sure_of_is_never_turned_away() -> None:
     judging = dataclasses.replace(strict(over(), fit=1.1), sure=-1.5)
     for score, answer in ((-1.5, "tools"), (-1.6, "no_tool_fits")):
         found = ask(judging, "send a message by e-mail", Hit("mail/send_email", score), Hit("files/copy", score - 9))
-        assert found.answer == answer and found.need is not None
-    assert ask(judging, "send a message by e-mail").answer == "no_tool_fits"
+        assert found.kind == answer and found.need is not None
+    assert ask(judging, "send a message by e-mail").kind == "no_tool_fits"
 
 
 def test_a_reason_that_was_there_stays() -> None:
@@ -205,7 +212,7 @@ def test_nothing_is_said_where_it_would_be_guessed() -> None:
 )
 def test_a_request_in_a_language_that_the_encoder_does_not_know_is_never_turned_away(query: str) -> None:
     impossible = strict(over(), need=1.1, fit=1.1)
-    assert ask(impossible, query, Hit("mail/send_email", 1.0)).answer == "tools"
+    assert ask(impossible, query, Hit("mail/send_email", 1.0)).kind == "tools"
     assert impossible([Search(query=query)]) == [None]
     every_language = dataclasses.replace(impossible, encoders={"static": Polyglot()})
     assert every_language([Search(query=query)]) != [None], "an encoder of all languages decides"
@@ -222,13 +229,13 @@ def test_few_words_use_a_part_of_the_budget() -> None:
     steep = dataclasses.replace(over(), floors=Floors((0.0, 0.02), (0.0, 1.1), (0.0, 0.0)), small_floors=None)
     hit = Hit("mail/send_email", 1.0)
     assert find_budget_share("lights off") == 0 < find_budget_share("send a message now") < 1
-    assert ask(steep, "send it", hit).answer == "tools"
+    assert ask(steep, "send it", hit).kind == "tools"
     assert ask(steep, "send a message to the landlord about the broken heater in my flat", hit).hits == ()
 
 
 @pytest.mark.parametrize("query", ["tell me a joke", "Who was Napoleon, and why did he lose?"])
 def test_few_words_that_are_clearly_chat_use_the_whole_budget(everyday: Scout, query: str) -> None:
-    assert everyday.search(query).answer == "no_tool_needed"
+    assert everyday.search(query).is_doubtful
     assert find_budget_share(query, -3.0) == 1 > find_budget_share(query, -2.0) > 0
     assert find_budget_share("explain gravity", -3.0) == 0, "two words are never turned away"
 
@@ -292,17 +299,29 @@ def test_the_need_of_a_request_of_several_parts_counts_visible_tools_alone() -> 
         "¿Qué tal?",
         "नमस्ते",
         "ありがとうございます！",
+        "thanks, that was great!",
+        "thank you very much for your help!",
+        "Vielen Dank für deine Hilfe, das war super",
+        "谢谢你的帮助！",
     ],
 )
 def test_small_talk_is_turned_away_in_any_language(everyday: Scout, query: str) -> None:
     found = everyday.search(query)
-    assert (found.answer, found.hits) == ("no_tool_needed", ())
+    assert (found.kind, found.hits) == ("no_tool_needed", ())
     assert found.reason == "This is small talk rather than a task for a tool."
     assert over().is_clear_chat(query, ())
 
 
 @pytest.mark.parametrize(
-    "query", ["hello world", "Hi, what is the weather in Rome?", "thanks, now copy the file", "evening news", "good"]
+    "query",
+    [
+        "hello world",
+        "Hi, what is the weather in Rome?",
+        "thanks, now copy the file",
+        "evening news",
+        "good",
+        "that was the weather",
+    ],
 )
 def test_a_request_behind_a_greeting_is_no_small_talk(query: str) -> None:
     assert not is_small_talk(query)
@@ -319,7 +338,7 @@ def test_a_tool_with_the_name_of_a_greeting_is_found(tmp_path: Path) -> None:
 def test_a_short_request_that_names_the_object_of_its_best_tool_is_answered() -> None:
     never = strict(over(), need=1.1)
     hit = Hit("notes/add_note", 1.0)
-    assert ask(never, "write down a note to buy milk", hit).answer == "tools"
+    assert ask(never, "write down a note to buy milk", hit).kind == "tools"
     assert ask(never, "write down to buy milk", hit).hits == ()
     assert ask(never, "write down a note" + " for the landlord" * 4, hit).hits == ()
     assert ask(never, "write down a note", Hit("notes/note", 1.0)).hits == (), "without a verb no object is known"
@@ -333,7 +352,7 @@ def test_a_short_request_with_an_everyday_phrase_that_a_first_tool_serves_is_ans
     never = dataclasses.replace(strict(over(), need=1.1, fit=1.1), words=words)
     weather, mail = Hit("weather/get_forecast", 1.0), Hit("mail/send_email", 2.0)
     asked = "should we pack a parasol for the trip"
-    assert ask(never, asked, mail, weather).answer == "tools"
+    assert ask(never, asked, mail, weather).kind == "tools"
     assert ask(never, asked, mail).hits == () == ask(dataclasses.replace(never, words=None), asked, weather).hits
     assert ask(never, asked, *[Hit(f"mail/{n}", 5.0 - n) for n in range(3)], weather).hits == (), "only the first three"
     assert ask(never, "should we buy a parasol for the trip", weather).hits == (), "one word is no phrase"
@@ -362,7 +381,7 @@ def test_few_visible_tools_have_thresholds_of_their_own() -> None:
     query = "send a message to the landlord about the broken heater"
     for tools, answer in ((toy_tools()[:5], "no_tool_fits"), (toy_tools(), "tools")):
         found = dataclasses.replace(over(tools), floors=never, small_floors=always)
-        assert (ask(found, query, Hit("mail/send_email", 1.0)).answer != "tools") == (answer != "tools")
+        assert (ask(found, query, Hit("mail/send_email", 1.0)).kind != "tools") == (answer != "tools")
 
 
 def test_no_terse_request_is_turned_away_where_a_tool_fits(tmp_path: Path) -> None:
@@ -371,8 +390,8 @@ def test_no_terse_request_is_turned_away_where_a_tool_fits(tmp_path: Path) -> No
         scout.add(TERSE.with_name("terse_tools.jsonl"))
         answers = {query: scout.search(query) for query in queries}
     assert len(queries) == 100 and {"what's 15% of 240", "play some jazz", "brew coffee"} <= set(queries)
-    assert [query for query, found in answers.items() if found.answer != "tools" and found.need is not None] == []
-    unknown = [query for query, found in answers.items() if found.answer != "tools"]
+    assert [query for query, found in answers.items() if found.kind != "tools" and found.need is not None] == []
+    unknown = [query for query, found in answers.items() if found.kind != "tools"]
     assert len(unknown) <= 2, "neither the words nor the encoder know anything in them, so there are no hits"
 
 
@@ -414,7 +433,7 @@ def test_small_catalogues_and_any_k_are_judged(count: int) -> None:
     queries = ["will it rain or snow in the coming days", "copy", "", "x" * 5_000, "weather\n" * 300]
     check_stage(stage, [Search(query=query, k=1_000) for query in queries])
     [found] = stage([Search(query="weather forecast of a city")])
-    assert found.answer == "tools" and found.need is not None and found.need > 0.5
+    assert found.kind == "tools" and found.need is not None and found.need > 0.5
 
 
 def test_a_need_that_was_judged_before_counts_by_its_own_floors() -> None:
@@ -422,14 +441,14 @@ def test_a_need_that_was_judged_before_counts_by_its_own_floors() -> None:
     found = judge_over(stage=detect >> Given(), false_rejects=0.2)
     assert found is not None and found.pipeline_floors is detect.floors
     for need, answer in ((0.3, "no_tool_needed"), (0.99, "no_tool_fits")):
-        assert ask(found, ASKS[1], Hit("mail/send_email", 1.0), need=need).answer == answer
+        assert ask(found, ASKS[1], Hit("mail/send_email", 1.0), need=need).kind == answer
     lenient = dataclasses.replace(
         found, pipeline_floors=Floors((0.0, 0.2), (0.0, 0.5))
     )  # half of the budget: floor 0.25
     kept = ask(lenient, ASKS[1], Hit("mail/send_email", 1.0), need=0.3)
-    assert (kept.answer, kept.need) == ("tools", 0.3)
+    assert (kept.kind, kept.need) == ("tools", 0.3)
     untold = dataclasses.replace(found, pipeline_floors=None)
-    assert ask(untold, ASKS[1], Hit("mail/send_email", 1.0), need=0.01).answer == "tools"
+    assert ask(untold, ASKS[1], Hit("mail/send_email", 1.0), need=0.01).kind == "tools"
 
 
 @pytest.mark.parametrize(("need", "share"), [(0.004, "less than 1 %"), (0.021, "2 %"), (0.3, "30 %")])
@@ -447,8 +466,8 @@ def test_two_that_judge_have_half_of_the_budget_each_for_the_fit_too() -> None:
     [verdict] = found([Search(query=ASKS[1], hits=(hit,), need=0.9)])
     assert verdict is not None and verdict.fit > 0
     shared = dataclasses.replace(found, floors=Floors((0.0, 0.2), (0.0, 0.0), (0.0, 1.5 * verdict.fit)))
-    assert ask(shared, ASKS[1], hit, need=0.9).answer == "tools"
-    assert ask(shared, ASKS[1], hit).answer == "no_tool_fits", "alone it has the whole budget"
+    assert ask(shared, ASKS[1], hit, need=0.9).kind == "tools"
+    assert ask(shared, ASKS[1], hit).kind == "no_tool_fits", "alone it has the whole budget"
 
 
 def test_floors_of_known_requests_keep_the_budget_among_them() -> None:
@@ -486,13 +505,14 @@ def test_a_verdict_of_none_leaves_the_search_as_it_is() -> None:
         return [None] * len(searches)
 
     [found] = (Given(Hit("a/b", 1.0)) >> Decide(judge=shrug))([Search(query="x")])
-    assert (found.answer, found.need, found.reason) == ("tools", None, None)
+    assert (found.kind, found.need, found.reason) == ("tools", None, None)
 
 
 def test_why_names_the_rejection(toy: Scout, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = msgspec.structs.replace(read(), floors=Floors((0.0, 0.2), (0.0, 0.0), (1.1, 1.1)))
     monkeypatch.setattr(decision, "read", lambda *_: numbers)
-    told = toy.why("find a hotel room in the city", "travel/find_hotel")
+    with Scout(describe_home(toy.settings.place), refuse=True) as strict_scout:
+        told = strict_scout.why("find a hotel room in the city", "travel/find_hotel")
     assert (told.shown, told.rank, told.ahead) == (False, 1, ())
     assert told.causes[0].startswith("the whole request is turned away: None of the 10 tools")
-    assert any("find_hotel" in fix and "false_rejects" in fix for fix in told.fixes)
+    assert any("find_hotel" in fix and "refuse" in fix for fix in told.fixes)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib.util
 import re
 import shlex
 import subprocess
@@ -12,17 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from scripts_loader import load_script
 from toolscout.cli.main import COMMANDS, LAB_COMMANDS
 from toolscout.recipes.registry import list_user_recipes
-from toolscout.settings import FILE_MAY_SET, RECORD_FIELDS, Between, Settings
+from toolscout.settings import Settings, list_settings, load_settings, read_settings_file
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), ROOT / "examples" / "README.md", *(ROOT / "docs").glob("**/*.md")])
 REFERENCE = ROOT / "docs" / "reference"
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
+FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.S | re.M)
 COMMENT = re.compile(r"<!--.*?-->", re.S)
-RESULT_TABLE = re.compile(r"<!-- table .*?<!-- end of table -->", re.S)
-MAX_PAGE_WORDS = 1_500
+MADE_TABLE = re.compile(r"<!-- (table|settings) .*?<!-- end of \1 -->", re.S)
+MAX_PAGE_WORDS = 1_200
+#: Per 1,000 words of docs/use and docs/understand outside of code: at least, at most.
+MIN_YOU, MIN_CONTRACTIONS, MIN_CODE_BLOCKS, MAX_METAPHORS = 10, 2, 9, 0.5
+YOU = re.compile(r"\byou(r|rs|rself)?\b", re.I)
+CONTRACTION = re.compile(r"\w(n't|'re|'ll|'ve|'d)\b|\b(it|that|what|there|here|who)'s\b", re.I)
+METAPHOR = re.compile(r"\b(lies?|stands?|holds?|speaks?|tells?)\b", re.I)
 MAX_README_WORDS = 600
 MAX_LINE_CHARS = 120
 
@@ -36,11 +40,13 @@ def snippets(language: str) -> list[tuple[str, str]]:
     ]
 
 
+def is_run_with_its_page(name: str) -> bool:
+    """Whether `test_documented_commands` runs this snippet, with the ones before it on its page."""
+    return name.startswith(("docs/use/", "docs/understand/"))
+
+
 def test_the_command_line_page_is_the_programs_own_help() -> None:
-    spec = importlib.util.spec_from_file_location("make_cli_docs", ROOT / "scripts" / "make_cli_docs.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script("scripts/make_cli_docs.py")
     pages = module.make_pages()
     for name, text in pages.items():
         assert (REFERENCE / name).read_text() == text, f"{name} is out of date: run  python scripts/make_cli_docs.py"
@@ -50,27 +56,21 @@ def test_the_command_line_page_is_the_programs_own_help() -> None:
         assert shown.count(f"## `toolscout {command}`\n") == 1, command
 
 
-def test_the_settings_page_lists_every_setting_with_its_default() -> None:
-    rows = [line.split("|")[1:-1] for line in (REFERENCE / "settings.md").read_text().splitlines() if line[:3] == "| `"]
-    shown = {cells[0].strip(" `"): (cells[1].strip(" `"), cells[-1].strip()) for cells in rows if len(cells) == 4}
-    expected = {}
-    for field in dataclasses.fields(Settings):
-        if field.name in RECORD_FIELDS:
-            continue
-        rule = FILE_MAY_SET[field.name]
-        allowed = f"{rule.low:,} to {rule.high:,}" if isinstance(rule, Between) else "yes" if rule else "no"
-        expected[field.name] = (format_default(getattr(Settings(), field.name)), allowed)
-    expected["home"] = ("the platform's data folder", "no")
-    assert shown == expected
+def test_the_settings_page_is_made_from_the_settings(tmp_path: Path) -> None:
+    page = (REFERENCE / "settings.md").read_text()
+    assert load_script("scripts/make_cli_docs.py").make_settings_page(page) == page, (
+        "run  python scripts/make_cli_docs.py"
+    )
+    assert [name for name in list_settings() if f"`{name}`" not in page] == []
 
 
-def format_default(value: object) -> str:
-    """A default as the page shows it."""
-    if value in (None, "", ()):
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:,}" if isinstance(value, int) else str(value)
+def test_the_file_to_copy_sets_every_setting_to_its_default(tmp_path: Path) -> None:
+    (code,) = (code for name, code in snippets("toml") if "settings.md" in name)
+    file = tmp_path / "toolscout.toml"
+    file.write_text(code)
+    _, values = read_settings_file(file)
+    assert set(list_settings()) - set(values) == {"home", "model", "encoder"}, "these differ from machine to machine"
+    assert load_settings(file=file, environ={}) == Settings()
 
 
 def test_the_page_on_search_lists_every_recipe_with_when_to_take_it() -> None:
@@ -84,19 +84,40 @@ def test_the_page_on_search_lists_every_recipe_with_when_to_take_it() -> None:
 
 def find_sized_pages() -> list[Path]:
     """The pages in the folders of docs/README.md whose size is limited."""
-    folders = ("use", "understand", "extend", "results", "reference")
-    return [page for page in PAGES if page.relative_to(ROOT).parts[1:2] in [(folder,) for folder in folders]]
+    folders = ("use", "understand", "extend", "results", "reference", "methods")
+    sized = [page for page in PAGES if page.relative_to(ROOT).parts[1:2] in [(folder,) for folder in folders]]
+    return [page for page in sized if page.parent.name != "cli"]  # the program's own help, to look things up
 
 
 @pytest.mark.parametrize("page", find_sized_pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_is_short_and_so_are_its_lines(page: Path) -> None:
-    text = page.read_text()
-    assert count_words(text) <= MAX_PAGE_WORDS
+    words = count_words(FENCE.sub("", MADE_TABLE.sub("", page.read_text())))
+    assert words <= MAX_PAGE_WORDS, (
+        f"{page.name} has {words} words outside of code and made tables, of at most {MAX_PAGE_WORDS}: "
+        "shorten it, or make two pages of it"
+    )
     assert_short_lines(page)
+
+
+def test_pages_talk_to_their_reader_and_show_examples() -> None:
+    """The ratchet of `Write documentation` in CONTRIBUTING.md. It is a mirror: read the page aloud, too."""
+    texts = {page: page.read_text() for folder in ("use", "understand") for page in (ROOT / "docs" / folder).glob("*")}
+    prose = {page: FENCE.sub("", COMMENT.sub("", text)) for page, text in texts.items()}
+    thousands = sum(map(count_words, prose.values())) / 1000
+
+    def measure(pattern: re.Pattern[str], found: dict[Path, str]) -> float:
+        return sum(len(pattern.findall(text)) for text in found.values()) / thousands
+
+    metaphors = {str(page.relative_to(ROOT)): METAPHOR.findall(text) for page, text in prose.items()}
+    assert measure(YOU, prose) >= MIN_YOU, "write to the reader: `you`"
+    assert measure(CONTRACTION, prose) >= MIN_CONTRACTIONS, "write as people talk: it's, don't"
+    assert measure(FENCE, texts) >= MIN_CODE_BLOCKS, "show a command and what it prints"
+    assert measure(METAPHOR, prose) <= MAX_METAPHORS, {page: words for page, words in metaphors.items() if words}
 
 
 def test_the_readme_is_short() -> None:
     assert count_words((ROOT / "README.md").read_text()) <= MAX_README_WORDS
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 80
     for name in ("README.md", "CONTRIBUTING.md", "docs/README.md", "examples/README.md"):
         assert_short_lines(ROOT / name)
 
@@ -107,13 +128,17 @@ def count_words(text: str) -> int:
 
 
 def assert_short_lines(page: Path) -> None:
-    """Lines are short, except those of tables that scripts/tables.py writes, whose rows cannot be broken."""
-    text = RESULT_TABLE.sub("", page.read_text())
+    """Lines are short, except those of tables that scripts write, whose rows cannot be broken."""
+    text = MADE_TABLE.sub("", page.read_text())
     assert not [line for line in text.splitlines() if len(line) > MAX_LINE_CHARS], page
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # a snippet may leave its home open
-@pytest.mark.parametrize(("name", "code"), snippets("python"), ids=lambda value: value if "\n" not in value else "")
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [(name, code) for name, code in snippets("python") if not is_run_with_its_page(name)],
+    ids=lambda value: value if "\n" not in value else "",
+)
 def test_a_python_snippet_runs(
     name: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,19 +148,24 @@ def test_a_python_snippet_runs(
     assert capsys.readouterr().out.strip(), f"{name} shows nothing"
 
 
-@pytest.mark.parametrize(("name", "code"), snippets("sh"), ids=lambda value: value if "\n" not in value else "")
+@pytest.mark.parametrize(
+    ("name", "code"), [*snippets("sh"), *snippets("console")], ids=lambda value: value if "\n" not in value else ""
+)
 def test_a_shell_snippet_names_real_commands_and_options(name: str, code: str) -> None:
     import click
 
     from toolscout.cli.main import program
 
-    for line in code.splitlines():
-        words = shlex.split(line, comments=True)
+    for line in code.replace("\\\n", " ").splitlines():
+        words = shlex.split(line.partition(" | ")[0], comments=True)
         if words and words[0].startswith("scripts/"):
             assert (ROOT / words[0]).exists(), name
         if not words or words[0] != "toolscout":
             continue
         group: click.Group = program
+        while words[1].startswith("--"):  # an option of the program and its value, such as `--home FOLDER`
+            assert words.pop(1) in {option for parameter in program.params for option in parameter.opts}, name
+            del words[1]
         if words[1] == "lab":
             group = program.get_command(click.Context(program), words.pop(1))  # type: ignore[assignment]
         assert words[1] in (COMMANDS if group is program else LAB_COMMANDS), f"{name}: {line}"
@@ -186,3 +216,40 @@ def test_the_files_that_pages_name_exist() -> None:
     paths = {(page, path) for page in pages for path in re.findall(r"`((?:\w+/)+\w+\.py)`", page.read_text())}
     assert len(paths) > 30
     assert [(str(page), path) for page, path in paths if not any((root / path).exists() for root in roots)] == []
+
+
+def test_start_here_names_ten_places_that_are_there_and_a_picture_of_them() -> None:
+    script = load_script("scripts/draw_pictures.py")
+    page = (ROOT / "docs" / "understand" / "start-here.md").read_text()
+    places = script.read_places(page)
+    assert len(places) == 10 and count_words(page.partition("## Where")[0]) <= 600
+    for place in places:
+        source = (ROOT / "src" / "toolscout" / place.file).read_text()
+        assert re.search(rf"^(class|def) {place.name}\b", source, re.M), place
+
+
+def test_each_concept_page_has_its_picture_made_by_the_script() -> None:
+    script = load_script("scripts/draw_pictures.py")
+    for name, picture in script.draw_all().items():
+        assert (script.IMAGES / f"{name}.svg").read_text() == picture, "run  python scripts/draw_pictures.py"
+    for page in [*(ROOT / "docs" / "understand").glob("*.md"), ROOT / "docs" / "use" / "gateway.md"]:
+        assert f"](../images/{page.stem}.svg)" in page.read_text(), page
+
+
+def test_start_here_says_where_new_things_go() -> None:
+    page = (ROOT / "docs" / "understand" / "start-here.md").read_text()
+    rows = dict(re.findall(r"^\| ([a-z `]+) \| (.+) \|$", page.partition("| new |")[2], re.M | re.I))
+    assert [name.lower() for name in rows] == [
+        "source", "layout of a known source", "way to reach an mcp server", "encoder", "ranking rule",
+        "ranking method from a paper", "word of a language", "noun or phrase of people", "check of untrusted text",
+        "form of a secret", "bound", "limit for each caller", "limit for running programs", "part of `doctor`",
+        "setting", "command", "column on the page of the service", "page", "benchmark", "rival to measure",
+    ]  # fmt: skip
+    named = {path for text in rows.values() for path in re.findall(r"`((?:\w+/)+[\w./]*\w|mkdocs.yml)`", text)}
+    assert len(named) >= 12
+    assert [
+        path for path in named if not any((root / path).exists() for root in (ROOT, ROOT / "src" / "toolscout"))
+    ] == []
+    code = "".join(path.read_text() for path in (ROOT / "src" / "toolscout").rglob("*.py"))
+    for name in ("KIND_TABLE", "COMMAND_GROUPS", "EXAMPLES", "class Settings", "def scan", "class Stage", "def load("):
+        assert name in code, name

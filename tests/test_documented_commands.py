@@ -1,127 +1,95 @@
-"""The commands of the README and the quickstart run, and print what the page shows."""
+"""The commands of the README, of docs/use and of docs/understand run, and print what the pages show."""
 
 from __future__ import annotations
 
-import os
-import re
-import shlex
-import subprocess
-import sys
+import importlib.util
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests_cli import run as cli
+import postgres_server
+from scripts_loader import load_script
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-QUICKSTART = ROOT / "docs" / "use" / "quickstart.md"
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
-FRACTION = re.compile(r"\d+\.\d+")
+PAGES = sorted([*(ROOT / "docs" / "use").glob("*.md"), *(ROOT / "docs" / "understand").glob("*.md")])
+pages = load_script("scripts/run_pages.py")
 
-#: Start of a command line that is not run here → the reason.
-NOT_RUN = {
-    "pip install": "changes the environment that runs the tests; scripts/test itself installs from the clone",
-    "toolscout add .mcp.json": "needs MCP servers of the reader",
-    "toolscout add --discover": "reads the MCP configurations of whoever runs the tests",
-    "toolscout sync": "reads the whole standard library once more; tests/test_cli.py runs it",
-    "toolscout serve": "runs until it is stopped; packages/server/tests starts it",
+#: Page → packages that its commands need beside the core.
+NEEDS = {
+    **dict.fromkeys(("use/watching", "use/service", "use/deployment", "use/tenants", "use/upgrade"), "uvicorn"),
+    "use/embedding-models": "torch",
 }
 
 
-def find_blocks(page: Path) -> list[tuple[str, str]]:
-    """Language and text of each block of code, in the order of the page."""
-    return [(match[1], match[2]) for match in FENCE.finditer(page.read_text())]
+@pytest.fixture(scope="module")
+def database() -> Iterator[postgres_server.PostgresServer]:
+    programs = postgres_server.find_programs()
+    if programs is None:
+        pytest.skip("needs PostgreSQL and toolscout-postgres")
+    with postgres_server.PostgresServer(programs) as server:
+        yield server
 
 
-def select_runnable(script: str) -> str:
-    """The lines of a block without those of `NOT_RUN`."""
-    return "\n".join(line for line in script.splitlines() if not line.startswith(tuple(NOT_RUN)))
+def run_page(page: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="page-", dir="/tmp") as place:  # tables cut a path longer than this
+        check_page(page, Path(place))
 
 
-def run_block(script: str, folder: Path) -> str:
-    """What the commands of a block print, with `toolscout` from this checkout. A command that fails is an error."""
-    programs = folder / "programs"
-    programs.mkdir(exist_ok=True)
-    program = programs / "toolscout"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m toolscout "$@"\n')
-    program.chmod(0o755)
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("TOOLSCOUT_")},
-        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT / "src"),
-        "HOME": str(folder),
-        "TOOLSCOUT_HOME": str(folder / "home"),
-        "COLUMNS": "120",
-    }
-    run = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script], cwd=folder, env=environment, capture_output=True, text=True
-    )
-    assert run.returncode == 0, f"{script}\n{run.stdout}{run.stderr}"
-    return run.stdout
-
-
-def run_block_here(script: str) -> str:
-    """What the `toolscout` commands of a block print, run in this process: starting a program for each takes longer."""
-    printed = ""
-    for line in script.splitlines():
-        words = shlex.split(line, comments=True)
-        if words:
-            assert words[0] == "toolscout", f"{line}: run this block by `run_block`"
-            result = cli(*words[1:])
-            assert result.exit_code == 0, f"{line}\n{result.output}"
-            printed += result.stdout
-    return printed
-
-
-def find_missing_line(shown: str, printed: str) -> str | None:
-    """The first line of `shown` that is not among the lines of `printed` in this order; None: all are there.
-
-    Scores and times are not compared. `…` on the page stands for any text, and for any lines on a line of its own.
-    """
-    lines = iter(" ".join(FRACTION.sub("#", line).split()) for line in printed.splitlines())
-    for line in filter(None, (" ".join(line.split()) for line in shown.splitlines())):
-        if line == "…":
-            continue
-        pattern = ".*".join(re.escape(part) for part in FRACTION.sub("#", line).split("…"))
-        if not any(re.fullmatch(pattern, printed_line) for printed_line in lines):
-            return line
-    return None
+def check_page(page: Path, folder: Path) -> None:
+    assert pages.check_page(page, folder) >= 1, f"{page} shows no output: add an example (scripts/run_pages.py)"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if pages.DATABASE not in page.read_text()], ids=lambda page: f"{page.stem}"
+)
+def test_a_page_prints_what_it_shows(page: Path) -> None:
+    if (package := NEEDS.get(f"{page.parent.name}/{page.stem}")) and importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs the package {package}")
+    run_page(page)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if pages.DATABASE in page.read_text()], ids=lambda page: f"{page.stem}"
+)
+def test_a_page_on_postgresql_prints_what_it_shows(
+    page: Path, database: postgres_server.PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUN_PAGES_DATABASE", database.url(schema=f"page_{page.stem.replace('-', '_')}"))
+    run_page(page)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # the demo indexes some ten thousand tools
 def test_every_command_of_the_readme_runs(tmp_path: Path) -> None:
-    scripts = [select_runnable(text) for language, text in find_blocks(README) if language == "sh"]
-    assert sum("toolscout" in script for script in scripts) >= 1, "the README shows no command that can run"
-    for script in scripts:
-        run_block(script, tmp_path)
+    shell, scripts = pages.Shell(tmp_path), [block.text for block in pages.find_blocks(README)]
+    commands = [line for text in scripts for line in text.splitlines() if line.startswith("toolscout")]
+    assert len(commands) >= 3, "the README shows no command that can run"
+    for line in commands:
+        shell.run_block(line)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_the_quickstart_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    printed, compared = "", 0
-    for language, text in find_blocks(QUICKSTART):
-        if language == "yaml":
-            (tmp_path / text.split("\n", 1)[0].removeprefix("# ")).write_text(text)
-        elif language == "sh":
-            printed = run_block_here(select_runnable(text))
-        elif language == "python":
-            run = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True)
-            assert run.returncode == 0, run.stderr
-            printed = run.stdout
-        elif language == "text":
-            missing = find_missing_line(text, printed)
-            assert missing is None, f"the page shows {missing!r}, the program printed\n{printed}"
-            compared += 1
-    assert compared >= 5
-
-
-def test_a_command_that_fails_fails_the_test(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="nonesuch"):
-        run_block("toolscout remove nonesuch\ntrue", tmp_path)
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("toolscout remove nonesuch\ntrue", "nonesuch"),
+        ("toolscout list  # exits with 1", "ended with 0"),
+        ("false | true", "ended with 1"),
+    ],
+)
+def test_a_command_that_ends_otherwise_than_the_page_says_fails_the_test(
+    tmp_path: Path, script: str, message: str
+) -> None:
+    with pytest.raises(pages.PageError, match=message):
+        pages.Shell(tmp_path).run_block(script)
 
 
 @pytest.mark.parametrize(
@@ -135,16 +103,20 @@ def test_a_command_that_fails_fails_the_test(tmp_path: Path) -> None:
 )
 def test_a_page_is_compared_line_by_line_with_the_output(shown: str, missing: str | None) -> None:
     printed = " 1    6.34   json.loads   Deserialize a text\n 2    6.32   json.load    Deserialize a file\n"
-    assert find_missing_line(shown, printed) == missing
+    found = pages.find_missing_line(shown, printed)
+    assert (found and " ".join(pages.FRACTION.sub("7.00", found).split())) == (
+        missing and " ".join(pages.FRACTION.sub("7.00", missing).split())
+    )
 
 
-def test_every_command_that_is_not_run_stands_on_a_page() -> None:
-    lines = [
-        line
-        for page in (README, QUICKSTART)
-        for language, text in find_blocks(page)
-        if language == "sh"
-        for line in text.splitlines()
-    ]
-    unused = [start for start in NOT_RUN if not any(line.startswith(start) for line in lines)]
-    assert not unused
+def test_a_page_that_shows_something_else_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```sh\necho one\n```\n\n```text\ntwo\n```\n")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(pages.PageError, match="shows 'two'"):
+        pages.check_page(page, folder)
+    (tmp_path / "again").mkdir()
+    page.write_text(page.read_text().replace("two", ""))
+    pages.fill_page(page, tmp_path / "again")
+    assert "```text\none\n```" in page.read_text()

@@ -12,7 +12,7 @@ import pytest
 import traffic
 from homes_in_postgres import name_home
 from tests_cli import run
-from toolscout.home.database.documents import read_document
+from toolscout.home.database import open_home
 from toolscout.learn import drift
 from toolscout.learn.betting import ConformalTest, ShareTest, bound_share, draw_uniform
 from toolscout.learn.drift import DriftWatch, read_report
@@ -72,7 +72,7 @@ def test_a_new_process_sees_the_same_and_the_file_holds_no_query(office: Scout) 
     first = DriftWatch(office).check()
     again = DriftWatch(office).check()
     assert again.alarms == first.alarms and again.topics == first.topics
-    assert b"contract" not in read_document(office.settings.place, drift.DRIFT_FILE)
+    assert b"contract" not in open_home(office.settings.place).read_document(drift.DRIFT_FILE)
     stored = read_report(office)
     assert stored is not None and stored.alarms == first.alarms
 

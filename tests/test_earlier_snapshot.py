@@ -15,17 +15,15 @@ import pytest
 
 from toolscout import encoders
 from toolscout.encoders.static import load_static
-from toolscout.home.catalogue import read_snapshot
+from toolscout.home.catalogue import snapshot
 from toolscout.home.catalogue.array_file import open_arrays
-from toolscout.home.catalogue.earlier import _find_rows
-from toolscout.home.catalogue.read_snapshot import STAMP_KEY
-from toolscout.home.catalogue.snapshot_files import SNAPSHOTS_FOLDER, SnapshotFiles
+from toolscout.home.catalogue.snapshot import STAMP_KEY
+from toolscout.home.catalogue.snapshot_files import SNAPSHOTS_FOLDER, SnapshotFiles, _find_rows
 from toolscout.home.catalogue.store import Catalogue, Store
 from toolscout.indexes import bm25, large
 from toolscout.scout import Scout
 from toolscout.search import suspects as screening
 from toolscout.search.home_resources import HomeResources, index_words
-from toolscout.search.relations import similar
 from toolscout.search.relations.tool_words import read_tool_words
 
 ann = pytest.importorskip("toolscout_scale.ann")
@@ -47,7 +45,7 @@ QUERIES = (
 @pytest.fixture(autouse=True)
 def large_catalogues(monkeypatch: pytest.MonkeyPatch) -> None:
     """What only large catalogues keep, small ones keep here."""
-    monkeypatch.setattr(read_snapshot, "MIN_MAPPED_TOOLS", 10)
+    monkeypatch.setattr(snapshot, "MIN_MAPPED_TOOLS", 10)
     monkeypatch.setattr(large, "MIN_LARGE_TOOLS", 10)
 
 
@@ -136,7 +134,25 @@ def test_a_change_leaves_what_a_build_from_nothing_leaves(tmp_path: Path, seed: 
     forget_snapshots(tmp_path)
     assert apply_changes(tmp_path, {}) == answers
     compare_states(taken_over, read_state(tmp_path))
-    assert len(taken_over["value rivals/6"]) > 200 and taken_over["value suspects/2"] != b"[]"
+    assert len(taken_over["value rivals/7"]) > 200 and taken_over["value suspects/3"] != b"[]"
+
+
+@pytest.mark.parametrize(("before", "after"), [(8, 5), (5, 8)])
+def test_parameters_become_shared_or_cease_to_be_by_a_change_of_other_tools(
+    tmp_path: Path, before: int, after: int
+) -> None:
+    sources = fill_home(tmp_path, 1)
+    for sharing in (before, after):
+        names = [*["project"] * sharing, *["place"] * (8 - sharing)]
+        tools = [
+            {"name": f"tool{n}", "description": "does", "parameters": {"properties": {name: {"description": "cloud"}}}}
+            for n, name in enumerate(names)
+        ]
+        answers = apply_changes(tmp_path, {"sharing": tools, "source2": sources["source2"]})
+    state = read_state(tmp_path)
+    forget_snapshots(tmp_path)
+    assert apply_changes(tmp_path, {}) == answers
+    compare_states(state, read_state(tmp_path))
 
 
 def test_only_new_and_changed_tools_are_read_screened_and_encoded(
@@ -175,7 +191,7 @@ def test_what_is_built_beside_a_change_keeps_its_rows_apart_and_is_not_taken_ove
         scout.store.keep(catalogue)  # from now on its files are known
         other.add(sources["source1"][1:], name="source1")
         encoder = load_static()
-        rows = scout.workspace(scout.selector.default()).index_tools(catalogue, encoder).vectors
+        rows = scout.engine.builder.lend(scout.engine.selector.default()).index_tools(catalogue, encoder).vectors
         compared = read_tool_words(catalogue).compared
         assert "source1/a_lost_tool" not in screening.suspects(catalogue)
         scout.store.keep(catalogue)
@@ -273,18 +289,6 @@ def test_a_further_machine_takes_over_from_its_own_older_files(tmp_path: Path, m
     assert not {path.name for path in older.iterdir()} & {path.name for path in folder.iterdir()}
 
 
-def test_a_source_that_becomes_scattered_is_noticed_though_others_are_taken_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sources = fill_home(tmp_path, 8)
-    monkeypatch.setattr(similar, "MIN_COHERENCE", 0.99)
-    apply_changes(tmp_path, change_sources(sources, 9))
-    with Scout(tmp_path) as scout:
-        catalogue, _ = scout.pipeline()
-        rivals = similar.find_rivals(catalogue, lambda _: pytest.fail("it is stored"))
-    assert rivals and rivals.scattered == {"source1", "source2", "source3", "a_new-source"}
-
-
 def test_a_graph_grows_with_the_catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sources = fill_home(tmp_path, 5)
     with Scout(tmp_path, index="ann") as scout:
@@ -316,7 +320,7 @@ def forbid_screening(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: Any) -> Any:
         raise AssertionError("the first process screens the tools")
 
-    monkeypatch.setattr(screening, "_list_suspects", fail)
+    monkeypatch.setattr(screening, "_screen_new", fail)
     monkeypatch.setattr("toolscout.search.relations.duplicates._group_tools", fail)
     monkeypatch.setattr("toolscout.search.relations.tool_words._collect_words", fail)
     monkeypatch.setattr("toolscout.search.relations.similar._compare_tools", fail)
@@ -336,7 +340,7 @@ def test_a_second_process_finds_what_one_process_finds(
     with monkeypatch.context() as patched:
         forbid_screening(patched)
         assert apply_changes(tmp_path, {}) == answers
-    assert alone["value suspects/2"] != b"[]" and len(alone["value rivals/6"]) > 200 and "value dependencies/2" in alone
+    assert alone["value suspects/3"] != b"[]" and len(alone["value rivals/7"]) > 200 and "value dependencies/3" in alone
     compare_states(*(without_graph(state) for state in (alone, read_state(tmp_path))))
 
 
@@ -366,6 +370,6 @@ def test_a_second_process_screens_only_the_catalogue_that_it_was_started_for(tmp
     request: dict[str, Any] = {"home": str(tmp_path), "pin": True, "stamp": "0123456789abcdef", "preferred": []}
     with contextlib.closing(Store(tmp_path)) as store:
         generation = store.generation()
-    for number, n_values in ((generation, 1), (generation + 1, 0)):
+    for number, n_values in ((generation, 2), (generation + 1, 0)):
         found = second_process.screen_tools(**request, generation=number, parts=["suspects"])
         assert len(msgspec.msgpack.decode(found)) == n_values

@@ -46,8 +46,8 @@ def answer(ids: str, **fields: Any) -> Search:
         ({"steps_served": 2}, "a", {"steps": ("x", "y")}, []),
         ({"steps_served": 2}, "a", {"steps": ("x", "y"), "uncovered": ("y",)}, [
             "2 steps, 1 uncovered, where 2 are served"]),
-        ({"answer": "no_tool_fits"}, "", {"answer": "no_tool_fits"}, []),
-        ({"answer": "no_tool_fits"}, "", {"answer": "no_tool_needed"}, ["no_tool_needed instead of no_tool_fits"]),
+        ({"answer": "no_tool_fits"}, "", {"kind": "no_tool_fits"}, []),
+        ({"answer": "no_tool_fits"}, "", {"kind": "no_tool_needed"}, ["no_tool_needed instead of no_tool_fits"]),
     ],
 )  # fmt: skip
 def test_a_rule_finds_the_faults_of_an_answer(

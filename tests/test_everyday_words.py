@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -11,15 +14,19 @@ from toolscout.home.catalogue.store import Catalogue
 from toolscout.indexes.bm25 import BM25
 from toolscout.indexes.words import tokenize
 from toolscout.recipes import registry
-from toolscout.search import everyday_words
-from toolscout.search.everyday_words import EVERYDAY_WORDS_FILE, Thesaurus, list_stems, load_thesaurus
-from toolscout.search.expanded_words import (
+from toolscout.search import everyday
+from toolscout.search.everyday import (
+    EVERYDAY_WORDS_FILE,
     LONG_VECTOR_SHARE,
     MAX_SHORT_VECTOR_REQUEST,
     PHRASE_VECTOR_SHARE,
     WORD_VECTOR_SHARE,
     ExpandedWords,
+    Thesaurus,
     encode_expanded,
+    list_stems,
+    load_foreign_thesaurus,
+    load_thesaurus,
 )
 from toolscout.search.home_resources import HomeResources
 from toolscout.search.why import explain
@@ -92,7 +99,7 @@ def test_every_phrase_that_ships_is_found_in_itself() -> None:
     for line in lines:
         text, _, words = line.partition("\t")
         found = thesaurus.find(list_stems(text))
-        if not found or len(found[0].stems) < len(everyday_words._make_phrase(text, words).stems):
+        if not found or len(found[0].stems) < len(everyday._make_phrase(text, words).stems):
             lost.append(text)
         if len(words.split()) > 6 or not tokenize(words):
             unread.append(text)
@@ -103,11 +110,23 @@ def test_every_phrase_that_ships_is_found_in_itself() -> None:
 def test_a_damaged_file_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # type: ignore[no-untyped-def]
     from toolscout.errors import StoreError
 
-    file = tmp_path / "everyday_words.txt"
+    file = tmp_path / "everyday.txt"
     file.write_text("umbrella weather\n")
-    monkeypatch.setattr(everyday_words, "EVERYDAY_WORDS_FILE", file)
+    monkeypatch.setattr(everyday, "EVERYDAY_WORDS_FILE", file)
     with pytest.raises(StoreError, match="Install toolscout again"):
         load_thesaurus.__wrapped__()
+
+
+def test_words_of_no_phrase_take_no_memory() -> None:
+    """A service that runs for months gets new words without end."""
+    thesaurus = Thesaurus(LINES)
+    thesaurus.find(["other", "words"])
+    tracemalloc.start()
+    for number in range(5_000):
+        thesaurus.find([f"word{number}"])
+    used = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert used < 100_000
 
 
 def test_an_added_word_counts_with_its_weight() -> None:
@@ -141,6 +160,19 @@ def test_a_request_without_phrases_is_left_to_the_index_itself() -> None:
 def test_a_foreign_request_adds_nothing() -> None:
     assert expand(TOOLS).find_additions("umbrella please")
     assert not expand(TOOLS).find_additions("wo ist meine umbrella, und wie ist das für dich")
+
+
+def test_a_file_of_another_language_is_used_once_it_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "de.everyday.txt").write_text("regnet es\tweather forecast\nmüde\tcoffee\n", encoding="utf-8")
+    monkeypatch.setattr(everyday, "WORDS_FOLDER", tmp_path)
+    load_foreign_thesaurus.cache_clear()
+    try:
+        [rain] = expand(TOOLS).find_additions("regnet es morgen bei uns, oder ist das nur für euch")
+        assert rain.words == ("weather", "forecast")
+        assert expand(TOOLS).find_additions("Ich bin müde und will zu dir")
+        assert not expand(TOOLS).find_additions("what does the sign 'regnet es' mean, please tell me")
+    finally:
+        load_foreign_thesaurus.cache_clear()
 
 
 def test_a_phrase_whose_words_serve_adds_nothing() -> None:

@@ -9,11 +9,14 @@ from toolscout.home.catalogue.store import Catalogue
 from toolscout.recipes.builder import guard
 from toolscout.recipes.registry import build
 from toolscout.scout import Scout
-from toolscout.search.fold import Fold
+from toolscout.search.fold import FoldSimilar
+from toolscout.search.home_resources import HomeResources
 from toolscout.search.relations.duplicates import Duplicates, find_duplicates
+from toolscout.settings import Settings
 from toolscout.types import Hit, Search, Tool
 
 CREATE = "Create a new task in Todoist with a due date."
+SHUT = "Close the door of the room."
 
 
 def tool(tool_id: str, description: str, *parameters: str) -> Tool:
@@ -31,30 +34,31 @@ TOOLS = [
     tool("freshdesk/list_folders", "List all folders in Freshdesk.", "page"),
     tool("freshservice/list_folders", "List all folders in Freshservice.", "page"),
     tool("b_todoist/close", "Close a task in Todoist.", "task"),
+    tool("b_todoist/label", "Attach a label to something in Todoist.", "label"),
 ]
-ADDED = {"a_todoist": "2026-01-02", "b_todoist": "2026-01-01", "c_todoist": "2026-01-03"}
 
 
-def find(preferred: tuple[str, ...] = (), **options: Any) -> Any:
-    return find_duplicates(Catalogue.of(TOOLS, **options), preferred)
+def find(preferred: tuple[str, ...] = ()) -> Any:
+    return find_duplicates(Catalogue.of(TOOLS), preferred)
 
 
 def search(query: str, *, preferred: tuple[str, ...] = (), visible: Any = None, k: int = 5) -> Search:
-    catalogue = Catalogue.of(TOOLS, added=ADDED)
-    stage = guard(build("hybrid", catalogue), catalogue, scan=False, duplicates=find_duplicates(catalogue, preferred))
+    catalogue = Catalogue.of(TOOLS)
+    resources = HomeResources(settings=Settings(rules_off=("demotion",), preferred_sources=preferred))
+    stage = guard(build("hybrid", catalogue), catalogue, resources)
     [found] = stage([Search(query=query, visible=visible, k=k)])
     return found
 
 
 def test_only_the_same_tools_of_one_service_are_duplicates() -> None:
-    assert list(find(added=ADDED).groups.values()) == [
+    assert list(find().groups.values()) == [
         ("b_todoist/todoist_create_task", "a_todoist/create_task", "c_todoist/createTask")
     ]
 
 
-def test_the_oldest_source_stands_for_the_others_and_a_preferred_one_before_it() -> None:
-    assert set(find(added=ADDED).groups) == {"b_todoist/todoist_create_task"}
-    assert set(find(("c_todoist",), added=ADDED).groups) == {"c_todoist/createTask"}
+def test_the_source_with_most_tools_of_its_own_stands_for_the_others_and_a_preferred_one_before_it() -> None:
+    assert set(find().groups) == {"b_todoist/todoist_create_task"}
+    assert set(find(("c_todoist",)).groups) == {"c_todoist/createTask"}
 
 
 def test_a_group_is_one_hit_that_names_the_others() -> None:
@@ -90,16 +94,13 @@ def test_a_tool_with_the_number_that_the_query_names_keeps_its_hit() -> None:
     assert [len(group) for group in duplicates.groups.values()] == [3]
     hits = tuple(Hit(one.id, 3.0 - place) for place, one in enumerate(tools))
     for query, ids in (("count boxes", ("shelf_1",)), ("count boxes in warehouse2", ("shelf_1", "shelf_2"))):
-        [found] = Fold(catalogue, duplicates).run([Search(query=query, hits=hits)])
+        [found] = FoldSimilar(catalogue, duplicates).run([Search(query=query, hits=hits)])
         assert sorted(tool_id.partition("/")[0] for tool_id in found.ids) == list(ids)
 
 
-def test_a_younger_copy_never_stands_for_the_tool_that_it_copies() -> None:
+def test_a_source_of_copies_never_stands_for_the_tools_that_it_copies() -> None:
     copies = [tool(f"{name}_todoist/create_task", CREATE, "title", "due") for name in ("0", "zz")]
-    added = {**ADDED, "0_todoist": "2026-06-01", "zz_todoist": "2026-06-01"}
-    assert set(find_duplicates(Catalogue.of([*TOOLS, *copies], added=added)).groups) == {
-        "b_todoist/todoist_create_task"
-    }
+    assert set(find_duplicates(Catalogue.of([*TOOLS, *copies])).groups) == {"b_todoist/todoist_create_task"}
 
 
 def test_the_setting_shows_every_tool(tmp_path: Path) -> None:
@@ -181,10 +182,9 @@ def test_short_descriptions_do_not_show_a_fork() -> None:
 def named_copies(query: str, *sources: str, preferred: tuple[str, ...] = ()) -> list[tuple[str, tuple[str, ...]]]:
     """Return the hits, as sources, of copies of one tool, of which the last source comes first in the ranking."""
     tools = [tool(f"{source}/create_task", CREATE, "title", "due") for source in sources]
-    added = {source: f"2026-01-{day:02}" for day, source in enumerate(sources, 1)}
-    catalogue = Catalogue.of(tools, added=added)
+    catalogue = Catalogue.of(tools)
     hits = tuple(Hit(one.id, 1.0 + place) for place, one in enumerate(tools))[::-1]
-    [found] = Fold(catalogue, find_duplicates(catalogue, preferred)).run([Search(query=query, hits=hits)])
+    [found] = FoldSimilar(catalogue, find_duplicates(catalogue, preferred)).run([Search(query=query, hits=hits)])
     return [
         (hit.id.partition("/")[0], tuple(tool_id.partition("/")[0] for tool_id in hit.similar)) for hit in found.hits
     ]
@@ -198,7 +198,7 @@ def test_copies_that_the_query_names_are_one_hit_and_the_one_that_is_named_most_
     assert named_copies("Create a task in My Todoist!", *both) == [("my-todoist", ("todoist",))]
 
 
-def test_of_copies_that_the_query_names_equally_the_older_or_the_preferred_one_stands_for_the_others() -> None:
+def test_of_copies_that_the_query_names_equally_the_first_by_name_or_the_preferred_one_stands_for_the_others() -> None:
     both = "my-todoist", "our-todoist"
     assert named_copies("create a task in todoist", *both) == [("my-todoist", ("our-todoist",))]
     assert named_copies("create a task in todoist", *both, preferred=both[1:]) == [("our-todoist", ("my-todoist",))]
@@ -216,24 +216,24 @@ def test_of_the_named_source_every_tool_of_the_group_keeps_its_place() -> None:
     catalogue = Catalogue.of([tool(tool_id, CREATE, "title") for tool_id in ids])
     duplicates = Duplicates(dict.fromkeys(ids, ids[0]), {ids[0]: ids})
     hits = tuple(Hit(tool_id, 1.0) for tool_id in ids)
-    [found] = Fold(catalogue, duplicates).run([Search(query="create a task in todoist", hits=hits)])
+    [found] = FoldSimilar(catalogue, duplicates).run([Search(query="create a task in todoist", hits=hits)])
     assert [(hit.id, hit.similar) for hit in found.hits] == [(ids[0], (ids[1],)), (ids[2], ())]
 
 
 def test_why_says_of_a_named_copy_what_the_search_does(tmp_path: Path) -> None:
     with Scout(tmp_path, false_rejects=0.0) as scout:
-        for source in ("todoist", "my-todoist"):
-            scout.add([{"name": "create_task", "description": CREATE}], name=source)
-        scout.add([{"name": "close", "description": "Close the door of the room."}], name="door")
+        create, close = (
+            {"name": name, "description": text} for name, text in (("create_task", CREATE), ("close", SHUT))
+        )
+        for source, tools in (("todoist", [create, close]), ("my-todoist", [create]), ("door", [close])):
+            scout.add(tools, name=source)
         why = scout.why("create a task in todoist", "my-todoist/create_task")
         assert (why.shown, why.rank, why.stands_for_it) == (False, 1, "todoist/create_task")
         assert [stage.note for stage in why.stages if stage.stage == "demote"] == []
         why = scout.why("create a task in todoist", "todoist/create_task")
         assert (why.shown, why.rank) == (True, 1)
         unnamed = scout.why("create a task with a due date", "my-todoist/create_task")
-        assert [stage.note for stage in unnamed.stages if stage.stage == "demote"] == [
-            "it copies todoist/create_task, which was there before it"
-        ]
+        assert [stage.note for stage in unnamed.stages if stage.stage == "demote"] == ["it copies todoist/create_task"]
 
 
 def require(some: Tool) -> Tool:

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from toolscout.encoders import unit_rows
-from toolscout.encoders.static import load_static
 from toolscout.indexes.exact import Exact, StandardScores
-from toolscout.search.fusion import FOREIGN_WEIGHT, WEIGHT, add_by_language, add_standard_scores, words_and_meaning
+from toolscout.search.pipeline import WEIGHT, add_standard_scores, words_and_meaning
 from toolscout.types import Search
 
 SEARCH = Search(query="any")
@@ -91,12 +90,3 @@ def test_equal_cosines_give_standard_scores_of_zero() -> None:
     index.upsert(["a", "b"], np.array([[1, 0], [1, 0]], dtype=np.float32))
     _, [scores] = StandardScores(index, index).search(np.array([[0.6, 0.8]], dtype=np.float32), 2)
     assert scores.tolist() == [0.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("query", "weight"), [("wie wird das Wetter morgen?", FOREIGN_WEIGHT), ("what is the weather tomorrow?", 1.0)]
-)
-def test_meaning_weighs_more_in_other_languages_than_english(query: str, weight: float) -> None:
-    rankings = [[("a", 3.0)], [("b", 4.0), ("c", 2.0)]]
-    scores = add_by_language(rankings, Search(query=query), is_word=load_static().pieces.is_word)
-    assert scores == pytest.approx({"a": 3.0, "b": 4 * weight, "c": 2 * weight})

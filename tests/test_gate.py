@@ -10,7 +10,7 @@ import pytest
 
 from toolscout import metrics
 from toolscout.home.journal.evidence import limit_per_caller
-from toolscout.learn.gate import Sample, Verdict, judge
+from toolscout.learn.gate import PromotionVerdict, Sample, compare_outside, explain_outside_loss, judge
 
 PAIRED_TEST = metrics.paired_test
 ALL = frozenset({"ann", "bob", "eve"})  # trusted: nothing depends on who asked
@@ -40,7 +40,7 @@ def ranking(ranks: Sequence[int]) -> list[str]:
     return places
 
 
-def compare(*requests: Request, trusted: frozenset[str] = ALL, **changes: Any) -> Verdict:
+def compare(*requests: Request, trusted: frozenset[str] = ALL, **changes: Any) -> PromotionVerdict:
     named = {f"q{number:04}": request for number, request in enumerate(requests)}
     labels = {query: request.label for query, request in named.items()}
     return judge(
@@ -207,3 +207,23 @@ def test_it_must_be_quick_enough(p95: float, refused: bool) -> None:
     verdict = compare(*GAIN, *same(80), latency_ms={"p50": 1.0, "p95": p95})
     assert bool(verdict.reasons) is refused
     assert not refused or "10 ms are allowed" in verdict.reasons[0]
+
+
+# --- requests outside the traffic -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("losses", "refused"), [(0, False), (1, False), (10, True)])
+def test_requests_for_tools_that_nobody_used_may_lose_little(losses: int, refused: bool) -> None:
+    champion, candidate = np.ones(300), np.ones(300)
+    candidate[:losses] = 0.0
+    outside = compare_outside(candidate, champion)
+    verdict = compare(*GAIN, *same(80), outside=outside)
+    assert any("nobody has used" in reason for reason in verdict.reasons) is refused
+    assert verdict.outside == outside
+
+
+def test_a_loss_that_so_few_requests_cannot_rule_out_refuses_too_and_a_handful_say_nothing() -> None:
+    candidate = np.ones(30)
+    candidate[0] = 0.0
+    assert explain_outside_loss(compare_outside(candidate, np.ones(30)))
+    assert compare_outside(candidate[:10], np.ones(10)) is None

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from postgres_server import describe
+from homes_in_postgres import name_home
 from tests_cli import run
 from toolscout.errors import NotFound
 from toolscout.location import Home
 from toolscout.scout import Scout
-from toolscout_postgres.address import Address
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def scout(place: Home) -> Iterator[Scout]:
     """An empty catalogue in a folder, and one in a database."""
-    with Scout(describe(place) if isinstance(place, Address) else place, recipe="bm25") as opened:
+    with Scout(name_home(place), recipe="bm25") as opened:
         yield opened
 
 

@@ -13,6 +13,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from toolscout.home.models import champion, model_store
 from toolscout.location import local_folder
 from toolscout.scout import Scout
 from toolscout.testing import HashEncoder
+from toolscout.trust import private_files
 from toolscout.trust.private_files import list_exposed
 from toolscout_lab.encoders.pair_cache import PairCache
 from toolscout_lab.llm.cache import Replies
@@ -109,8 +111,8 @@ def test_a_search_over_damaged_vectors_makes_them_again_with_one_warning(
     with Scout(home, recipe="dense") as scout, caplog.at_level(logging.WARNING):
         scout.enable("s")  # a change, after which the index is built from the vectors again
         assert [scout.search(f"town {number}").ids for number in (7, 8)] == right
-        assert scout.vectors.check() == []
-        assert dict(scout.vectors.encoders())["hash"] >= 300
+        assert scout.engine.builder.vectors.check() == []
+        assert dict(scout.engine.builder.vectors.encoders())["hash"] >= 300
     assert len(caplog.records) == 1, caplog.text
     asides = [path for path in files.glob("vectors.db.damaged-*") if not path.name.endswith(("-wal", "-shm"))]
     assert len(asides) == (0 if damage is make_empty else 1), "nothing is thrown away"
@@ -193,11 +195,12 @@ def test_the_catalogue_and_the_journal_are_never_dropped(tmp_path: Path) -> None
         good = (home / name).read_bytes()
         spoil_header(home / name)
         bad = (home / name).read_bytes()
-        for arguments in (["doctor"], ["doctor", "--repair"]):
-            done = run("--home", str(home), *arguments)
-            assert done.exit_code == 1 and "never deleted" in done.output, done.output
-            assert "Traceback" not in done.output
+        done = run("--home", str(home), "doctor")
+        assert done.exit_code == 1 and "never deleted" in done.output and "Traceback" not in done.output
         assert (home / name).read_bytes() == bad and not list(home.glob(f"{name}.damaged*"))
+        assert run("--home", str(home), "doctor", "--repair").exit_code == 0
+        [aside] = home.glob(f"{name}.damaged-*Z")
+        assert aside.read_bytes() == bad
         (home / name).write_bytes(good)
     assert run("--home", str(home), "doctor").exit_code == 0
 
@@ -477,3 +480,31 @@ def record_steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     monkeypatch.setattr(os, "fsync", note_sync)
     monkeypatch.setattr(Path, "replace", note_replace)
     return steps
+
+
+def test_a_relative_home_stays_where_it_was_when_the_process_goes_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with Scout("home") as scout:
+        scout.add([{"name": "rain", "description": "Will it rain?"}], name="s")
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        scout.search("rain")  # opens the journal
+    assert (tmp_path / "home" / "journal.db").is_file() and not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_threads_that_write_one_file_at_the_same_time_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """Several servers that start each bring the list of origins up to date."""
+    path, opened, barrier = tmp_path / "origins.json", private_files.open_private, threading.Barrier(4, timeout=30)
+
+    def open_together(partial: Path, flags: int) -> int:
+        file = opened(partial, flags)
+        barrier.wait()
+        return file
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(4) as threads:
+        patch.setattr(private_files, "open_private", open_together)
+        contents = [bytes([letter]) * 100_000 for letter in b"abcd"]
+        list(threads.map(lambda content: private_files.replace_file(path, content), contents))
+    assert path.read_bytes() in contents and list(tmp_path.iterdir()) == [path]

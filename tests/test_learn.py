@@ -13,38 +13,38 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 import traffic
-from homes_in_postgres import copy_home
-from postgres_server import describe
+from homes_in_postgres import copy_home, name_home
 from tests_cli import run
 from toolscout import metrics
+from toolscout.checks.selftest import run_selftest
 from toolscout.dataset import Dataset
 from toolscout.errors import Changed, ConfigError, NotFound, StoreError
-from toolscout.home.database.documents import read_document
+from toolscout.home.catalogue.store import Origin
+from toolscout.home.database import open_home
 from toolscout.home.journal.evidence import LiveEvidence, collect_evidence
 from toolscout.home.models import champion, model_store
+from toolscout.learn import loop
 from toolscout.learn.fit import SHELF_FOLDER
 from toolscout.learn.loop import last, learn
 from toolscout.learn.synthetic_queries import CHAT_QUERIES
 from toolscout.location import Home, describe_home
+from toolscout.rankers.scout_light import ONLY_NEAR
+from toolscout.rankers.shared.mixture import find_usual_likeness, know_only_near
+from toolscout.rankers.shared.usage import FittedUsage
 from toolscout.scout import Scout
 from toolscout.types import Tool
-from toolscout_postgres.address import Address
 
 CALLERS = [f"c{number}" for number in range(10)]
 CLEAN = traffic.requests(400, 1)
 
 
-def name_home(home: Home) -> str:
-    """A home as a user names it."""
-    return describe(home) if isinstance(home, Address) else str(home)
-
-
 def has_unfinished_run(home: Home) -> bool:
     try:
-        read_document(home, "learn/run.json")
+        open_home(home).read_document("learn/run.json")
     except FileNotFoundError:
         return False
     return True
@@ -52,7 +52,7 @@ def has_unfinished_run(home: Home) -> bool:
 
 @pytest.fixture
 def office(empty_home: str) -> Iterator[Scout]:
-    with Scout(empty_home, journal=False) as scout:
+    with Scout(empty_home, journal=False, refuse=True) as scout:
         traffic.catalogue(scout)
         yield scout
 
@@ -378,10 +378,10 @@ def test_floors_are_of_no_use_once_the_catalogue_is_another_one(office: Scout) -
     [entry] = champion.history(office.settings.place)
     always = {"budgets": [0.0, 0.02], "need": [1.1, 1.1], "fit": [1.1, 1.1]}
     model_store.note(champion.find_model(office.settings.place, entry.model), floors=always, sure=None)
-    assert office.search("what about an umbrella or raincoat today").answer != "tools"
+    assert office.search("what about an umbrella or raincoat today").kind != "tools"
     more = [{"name": f"tool_{number}", "description": f"Does task {number}."} for number in range(7)]
     office.add(more[:6], name="few")  # twelve where there were six
-    assert office.search("what about an umbrella or raincoat today").answer != "tools"
+    assert office.search("what about an umbrella or raincoat today").kind != "tools"
     office.add(more, name="few")
     assert office.search("what about an umbrella or raincoat today").ids[0] == "office/weather/forecast"
 
@@ -444,7 +444,7 @@ def test_a_named_recipe_or_model_comes_before_the_champion(taught: Scout, tmp_pa
             event = list(scout.journal.read(event="search"))[-1]
             assert (event["recipe"], event["model"] is not None) == (recipe, recipe == name)
     with Scout(name_home(taught.settings.place), recipe="bm25") as scout:
-        assert scout.selector.find(None, None).recipe == "bm25"
+        assert scout.engine.selector.find(None, None).recipe == "bm25"
 
 
 @pytest.mark.folder_only("in a database a damaged copy is fetched again")
@@ -688,3 +688,60 @@ def test_it_stands_back_behind_those_who_search(
     monkeypatch.setattr(os, "nice", nice)
     run("--home", name_home(office.settings.place), "learn", *given)
     assert held == [expected]
+
+
+# --- requests outside the traffic -------------------------------------------------------------------------------------
+
+NOUNS = ("invoice", "parcel", "orchard", "bridge", "lantern", "violin", "glacier", "harbour", "ticket", "museum")
+VERBS = ("archive", "measure", "paint", "rent", "repair", "sell")
+
+
+def add_tools_that_nobody_uses(scout: Scout) -> list[tuple[str, str]]:
+    """Add a source with 60 tools, and return requests for them."""
+    tools = [
+        Tool(id=f"shed/{verb}_{noun}", name=f"{verb}_{noun}", description=f"{verb.title()} a {noun} of the village.")
+        for verb in VERBS
+        for noun in NOUNS
+    ]
+    scout.store.put_source(Origin("objects:shed", "objects"), "shed", kind="objects", tools=tools)
+    return [(f"please {tool.name.replace('_', ' the ')} today", tool.id) for tool in tools]
+
+
+def test_a_promotion_costs_requests_outside_the_traffic_at_most_one_of_sixty(office: Scout) -> None:
+    asked = add_tools_that_nobody_uses(office)
+    traffic.replay(office, CLEAN, CALLERS)
+
+    def count_found() -> int:
+        answers = office.search_many([text for text, _ in asked], 5)
+        return sum(tool in answer.ids for (_, tool), answer in zip(asked, answers, strict=True))
+
+    before = count_found()
+    report = learn(office)
+    assert report.outcome == "promoted" and report.verdict is not None and report.verdict.outside is not None
+    assert report.verdict.outside["n"] == len(asked)
+    assert before - count_found() <= 1
+    assert traffic.right(office, seed=9) >= 0.85
+    assert run_selftest(office).recommended == "champion", "the gate and the selftest give one verdict"
+
+
+def test_a_model_that_would_cost_other_requests_is_used_only_near_the_logged_ones(
+    office: Scout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_tools_that_nobody_uses(office)
+    traffic.replay(office, CLEAN, CALLERS)
+    losses = iter([["it would lose"], []])
+    monkeypatch.setattr(loop, "explain_outside_loss", lambda _: next(losses))
+    report = learn(office)
+    assert report.outcome == "promoted" and report.candidate is not None, report.reason
+    manifest = model_store.read_manifest(champion.shelf(office.settings.place) / report.candidate)
+    assert manifest.values[ONLY_NEAR] is True
+
+
+def test_usage_that_knows_only_near_queries_knows_no_other_one() -> None:
+    rows = np.eye(3, dtype=np.float32)
+    learned = know_only_near(FittedUsage(lambda text, row: np.array([0.2, 0.8])), rows, 0.6)
+    assert learned.usage("near", np.array([0.8, 0.6, 0.0])).tolist() == [0.2, 0.8]
+    assert not learned.usage("far", np.array([0.577, 0.577, 0.577])).any()
+    assert find_usual_likeness(np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [1.0, 0.0]])) == pytest.approx(
+        0.75, abs=0.06
+    )

@@ -40,7 +40,6 @@ FILES = {
     "journal.jsonl": '{"schema": 1, "event": "nonesuch"}\n',
     "baseline.json": "{}",
     "package.json": '{"name": "shop", "version": "1.0.0", "scripts": {"start": "node ."}}',
-    "list-command.json": '{"mcpServers": {"clock": {"command": ["npx", "clock"]}}}',
     "bare-command.json": '{"mcpServers": {"clock": {"command": "npx", "args": ["-y"]}}}',
     "policy-key.toml": '[[caller]]\nname = "ann"\nkey = "secret"\nallow = ["**"]\n',
     "policy-field.toml": '[[caller]]\nname = "ann"\nalow = ["**"]\n',
@@ -67,7 +66,7 @@ MISTAKES = {
     "search mail -k five": "'five' is not a whole number",
     "search mail -k": "Option '-k' requires an argument",
     "search mail --recpie bm25": "Did you mean '--recipe'?",
-    "search mail --kk 3": "toolscout search --help",
+    "search mail --kk 3": "Did you mean '--kind'?",
     "why mail": "usage: toolscout why [OPTIONS] QUERY TOOL",
     "why mail send_email -k 0": "x>=1",
     "list --tool": "Did you mean '--tools'?",
@@ -145,6 +144,7 @@ MISTAKES = {
     "models pull http://127.0.0.1:1/m.zip": "a file that ends with .zip",
     "gateway --profile nonesuch": "See docs/use/profiles.md",
     "settings recip": "Did you mean 'recipe'?",
+    "why mail weather": "That is a source. See its tools with  toolscout list weather",
     "selftest --recipe bm52": "did you mean 'bm25'?",
     "learn --recipe bm52": "did you mean 'bm25'?",
     # files
@@ -213,7 +213,6 @@ MISTAKES = {
     "add 'sh -i'": "no package or script is named after sh: toolscout add 'sh …'",
     "add 'ls /nowhere'": "it wrote to stderr: ",
     "add package.json": "the manifest of a package describes no tools",
-    "add list-command.json --name listed": 'give the first word there, the rest as "args"',
     "add bare-command.json --name bare": 'no package or script is named after npx: add it to "args"',
     f"add 'ls {'x' * 300}'": "it wrote to stderr: ",
     "add project": "project/.mcp.json'?",
@@ -243,7 +242,7 @@ MISTAKES = {
     "tenant add UPPER": "Choose another name",
     # settings
     "TOOLSCOUT_INDEX=nonesuch search mail --recipe hybrid": "auto, exact, ann",
-    "TOOLSCOUT_GATEWAY_BUDGET=-5 list": "at least 200 tokens",
+    "TOOLSCOUT_GATEWAY_BUDGET=-5 list": "at least 200",
     "TOOLSCOUT_MCP_TIMEOUT=-1 list": "expected a number above 0",
     "TOOLSCOUT_TELEMETRY=foo list": "like http://127.0.0.1:4318",
     "TOOLSCOUT_DEPENDENCIES=a list": "expected TOOL=PREREQUISITE",
@@ -254,7 +253,7 @@ MISTAKES = {
     "TOOLSCOUT_JOURNAL=perhaps search mail": "expected true or false",
     "TOOLSCOUT_HOME=/proc/nowhere list": "Choose another folder with --home",
     "TOOLSCOUT_HOME=postgresql://127.0.0.1:1/x list": "Check that it runs",
-    "TOOLSCOUT_FALSE_REJECTS=2 search mail": "expected a share from 0",
+    "TOOLSCOUT_FALSE_REJECTS=2 search mail": "expected a number from 0",
 }
 
 
@@ -303,9 +302,12 @@ def test_a_mistake_is_answered_in_two_lines_that_name_the_mend(
     assert result.exit_code in (1, 2, 3), result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)
     said = [text for text in result.stderr.splitlines() if text and not text.endswith(" …")]  # without progress
+    said = [text for text in said if not text.startswith("toolscout: ")]  # nor the log of a service that starts
     assert 1 <= len(said) <= MAX_LINES, said
     assert max(map(len, said)) <= MAX_LINE_CHARS, said
-    assert MISTAKES[line] in result.stderr, said
+    assert said[0].startswith(("error: ", "warning: ")), said
+    assert all(text.startswith(("hint: ", "warning: ")) for text in said[1:]), "one failure, one message"
+    assert MISTAKES[line] in " ".join(text.split(": ", 1)[1] for text in said), said
     assert "Traceback" not in result.output
 
 
@@ -348,9 +350,12 @@ def test_an_empty_list_of_tools_is_no_error_and_said(here: Path) -> None:
 def test_a_source_that_failed_is_named_once_with_the_reason(here: Path, tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"clock": {"command": "no-such-program"}}}))
     result = run("--home", str(tmp_path / "home"), "add", str(tmp_path / "mcp.json"))
-    assert result.stdout.splitlines() == ["clock: error", "the catalogue holds 0 tools"]
-    [reason] = [line for line in result.stderr.splitlines() if line.startswith("toolscout:")]
-    assert reason.startswith("toolscout: clock: ") and reason.count("clock") == 1 and "no-such-program" in reason
+    assert result.stdout.splitlines() == [
+        "0 tools in the catalogue",
+        "note: clock stays in the catalogue: toolscout sync reads again, toolscout remove takes out",
+    ]
+    [reason] = [line for line in result.stderr.splitlines() if line.startswith("error:")]
+    assert reason.startswith("error: clock: ") and reason.count("clock") == 1 and "no-such-program" in reason
     checked = run("--home", str(tmp_path / "home"), "doctor").stdout
     assert "  source clock: error: expected a command" in checked
 
@@ -380,7 +385,7 @@ def test_a_server_that_fails_says_its_last_words_within_the_line(here: Path, tmp
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOOLSCOUT_MCP_TIMEOUT", "2")
         failed = run(*home, "add", f'{shlex.quote(sys.executable)} -c "{words}"', "--name", "slow")
-    [reason] = [text for text in failed.stderr.splitlines() if text.startswith("toolscout:")]
+    [reason] = [text for text in failed.stderr.splitlines() if text.startswith("error:")]
     assert len(reason) <= MAX_LINE_CHARS and "a long reason a long" in reason and "set mcp_timeout" in reason
 
 
@@ -389,7 +394,7 @@ def test_a_document_keeps_the_name_that_its_source_got_first(here: Path, tmp_pat
     content = {"openapi": "3.0.0", "info": {"title": "Shop API"}, "paths": {"/a": {"get": {"operationId": "buy"}}}}
     file.write_text(json.dumps(content))
     home = ("--home", str(tmp_path / "home"))
-    assert "shop: 1 new\n" in run(*home, "add", str(file)).stdout
+    assert "shop: 1 new" in run(*home, "add", str(file)).stdout
     file.write_text(json.dumps({**content, "info": {"title": "Market API"}}))
     assert run(*home, "sync").exit_code == 0
     assert [tool["id"] for tool in json.loads(run(*home, "list", "--tools", "--json").stdout)] == ["shop/buy"]
@@ -398,12 +403,12 @@ def test_a_document_keeps_the_name_that_its_source_got_first(here: Path, tmp_pat
 def test_one_thing_is_written_in_the_singular(here: Path, tmp_path: Path) -> None:
     home = ("--home", str(tmp_path / "one"))
     added = run(*home, "add", "tools.json")
-    assert "the catalogue holds 1 tool\n" in added.stdout
+    assert "1 tool in the catalogue\n" in added.stdout
     assert "1 tool in 1 source\n" in run(*home, "list").stdout
     assert "1 tool in " in run(*home, "search", "copy a file").stdout
     assert "no change (1 tool)" in run(*home, "sync").stdout
     assert "1 tool in 1 source, generation" in run(*home, "doctor").stdout
-    assert "removed 1 tool\n" in run(*home, "remove", "tools").stdout
+    assert "removed the source tools with 1 tool\n" in run(*home, "remove", "tools").stdout
 
 
 def test_an_id_is_never_cut(here: Path, tmp_path: Path) -> None:
@@ -440,17 +445,16 @@ def test_a_command_that_is_stopped_says_what_to_do(here: Path, monkeypatch: pyte
 
 
 def test_settings_say_what_they_mean_and_where_they_come_from(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from toolscout.cli.settings import SETTING_MEANINGS
-    from toolscout.settings import Settings
+    from toolscout.settings import list_settings
 
     monkeypatch.chdir(here / "folder")
     (here / "folder" / "toolscout.toml").write_text("k = 3\n")
     rows = {row["name"]: row for row in json.loads(run("settings", "--json").stdout)}
-    assert list(rows) == [name for name, *_ in Settings().items()] == list(SETTING_MEANINGS)
+    assert list(rows) == list(list_settings())
     assert (rows["k"]["value"], rows["k"]["origin"]) == ("3", "toolscout.toml")
     assert (rows["recipe"]["value"], rows["recipe"]["origin"]) == ("bm25", "TOOLSCOUT_RECIPE")
     assert (rows["model"]["value"], rows["model"]["origin"]) == ("none", "default")
-    assert all(row["meaning"] for row in rows.values())
+    assert all(row["meaning"] and row["untrusted_file"] for row in rows.values())
     shown = run("settings", "k").stdout
     assert "tools in an answer" in shown and "false_rejects" not in shown
     assert os.environ["TOOLSCOUT_RECIPE"] == "bm25"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -10,12 +11,18 @@ import pytest
 
 from tests_cli import run
 from toolscout.errors import ConfigError, NotFound, StoreError
-from toolscout.home.models import model_store
-from toolscout.home.models.model_store import Data, Draft, Model, Setting
+from toolscout.home.models import champion, model_store
+from toolscout.home.models.model_store import Data, Draft, Model, ModelSetting
 from toolscout.testing import HashEncoder, toy_tools
+from toolscout.trust import private_files
 from toolscout.types import Tool
 
-ARRAYS = {"table": np.arange(20, dtype=np.float32).reshape(10, 2)}
+ARRAYS = {
+    "table": np.arange(20, dtype=np.float32).reshape(10, 2),
+    "uses": np.ones(10, dtype=np.float32),
+    "means": np.ones((10, HashEncoder().dim), dtype=np.float32),
+}
+SETTINGS = {"kappa": 3.0, "sharpness": 1.0, "agreement": 0.0, "novelty": 0.6, "beta": 5.0}
 
 
 def saved(folder: Path, **fields: object) -> Model:
@@ -24,7 +31,7 @@ def saved(folder: Path, **fields: object) -> Model:
         "job": "j",
         "arrays": ARRAYS,
         "tools": toy_tools(),
-        "settings": {"kappa": Setting(3.0, "dev")},
+        "settings": {name: ModelSetting(value, "dev") for name, value in SETTINGS.items()},
         "seed": 7,
         "data": Data(name="small", fingerprint="f", n_train=9, n_dev=1),
         "metrics": {"recall@5": 0.5},
@@ -41,7 +48,7 @@ def test_what_was_saved_is_loaded_with_every_setting_and_its_origin(tmp_path: Pa
     model.check_encoder(HashEncoder())
     model.check_catalogue(toy_tools())
     np.testing.assert_array_equal(model.arrays["table"], ARRAYS["table"])
-    assert model.manifest.settings["kappa"] == Setting(3.0, "dev")
+    assert model.manifest.settings["kappa"] == ModelSetting(3.0, "dev")
     assert (model.manifest.seed, model.manifest.n_tools, model.manifest.data.n_train) == (7, 10, 9)
     assert "Fitted on small." in (tmp_path / "m" / "README.md").read_text()
 
@@ -116,6 +123,23 @@ def test_what_was_found_out_later_is_noted_in_the_manifest(tmp_path: Path) -> No
     assert model_store.load(tmp_path / "m", recipe="tool2vec").manifest == found
     with pytest.raises(NotFound):
         model_store.note(tmp_path / "none", sure=1.0)
+
+
+def test_a_pipe_or_a_giant_in_the_place_of_a_manifest_is_refused_at_once(tmp_path: Path) -> None:
+    """A search waited for ever for somebody to write into the pipe, or read gigabytes."""
+    (folder := tmp_path / "m").mkdir()
+    os.mkfifo(folder / "manifest.json")
+    with pytest.raises(NotFound, match=r"found no manifest\.json"):
+        model_store.read_manifest(folder)
+    (folder / "manifest.json").unlink()
+    with open(folder / "manifest.json", "wb") as stream:
+        stream.truncate(private_files.MAX_READ_BYTES + 1)
+    with pytest.raises(NotFound, match=r"found no manifest\.json"):
+        model_store.read_manifest(folder)
+    (tmp_path / "home" / "models").mkdir(parents=True)
+    os.mkfifo(tmp_path / "home" / champion.CHAMPION_FILE)
+    with pytest.raises(StoreError, match="expected a plain file"):
+        champion.history(tmp_path / "home")
 
 
 def test_a_foreign_folder_is_no_model(tmp_path: Path) -> None:

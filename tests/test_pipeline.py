@@ -155,9 +155,9 @@ def test_cut_keeps_k_hits_above_the_floor() -> None:
 
 def test_decide_says_why_an_answer_is_empty() -> None:
     empty = ask(Fixed() >> Decide(lambda search: f"nothing for {search.query}"), "q")
-    assert (empty.answer, empty.reason) == ("no_tool_fits", "nothing for q")
+    assert (empty.kind, empty.reason) == ("no_tool_fits", "nothing for q")
     full = ask(Fixed(a=1) >> Decide())
-    assert (full.answer, full.reason) == ("tools", None)
+    assert (full.kind, full.reason) == ("tools", None)
 
 
 def test_explain_is_exact_beyond_k_and_fuse_asks_its_branches(retrieve: Retrieve) -> None:

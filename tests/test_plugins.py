@@ -347,6 +347,9 @@ def test_a_package_of_somebody_else_adds_one_of_each(stranger: Path, tmp_path: P
     why = call(stranger, *program, "why", "--recipe", "dense", "prining", "office/print_page", home=home,
                TOOLSCOUT_INDEX="int8", TOOLSCOUT_ENCODER="pieces")  # fmt: skip
     assert "cosine about" in why
+    ask = (ROOT / "examples" / "ask_gateway.py", "call_tool", '{"id": "office/print_page", "arguments": {"page": "7"}}')
+    assert "page 7 is printed" in call(stranger, *ask, "--", "--allow-python", home=home)
+    assert "--allow-python" in call(stranger, *ask, home=home)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from toolscout.cli.search import print_search
@@ -324,6 +325,61 @@ def test_one_api_supplies_nothing_to_another() -> None:
     assert needs_of(operation("GET", "/orders/{orderId}"), operation("GET", "/orders", source="other")) == {}
 
 
+def named(name: str, *required: str, source: str = "s", text: str = "", **fields: Any) -> Tool:
+    properties = {key: {"type": "string", "description": text} for key in required}
+    return tool(name, source=source, parameters={"properties": properties, "required": [*required]}, **fields)
+
+
+@pytest.mark.parametrize(
+    ("finder", "supplies"),
+    [
+        ("list_todos", True),
+        ("search-todos", True),
+        ("getTodos", True),
+        ("todo_list", True),
+        ("s_list_todos", True),  # of the source `s`
+        ("list_todos_by_tag", True),
+        ("get_todo", False),
+        ("get_todo_status", False),
+        ("delete_todos", False),
+        ("create_todo_list", False),
+        ("list_lists", False),
+        ("list_todo_comments", False),
+    ],
+)
+def test_the_name_of_a_tool_without_a_path_says_which_ids_it_supplies(finder: str, supplies: bool) -> None:
+    needs = needs_of(named("update_todo", "todoId"), named(finder))
+    assert needs == ({"s/update_todo": [[f"s/{finder}"]]} if supplies else {})
+
+
+def test_a_tool_without_a_path_needs_the_ids_that_it_requires() -> None:
+    finder = named("list_chats")
+    assert needs_of(named("leave_chat", "id"), finder) == {"s/leave_chat": [["s/list_chats"]]}
+    assert needs_of(named("send", "chat", text="Id of the chat"), finder) == {"s/send": [["s/list_chats"]]}
+    assert needs_of(named("send", "chat", text="Name of the chat"), finder) == {}, "people know names"
+    assert needs_of(named("send", "chat_id", source="other"), finder) == {}, "sources do not share ids"
+    chosen = {"properties": {"chat_id": {"enum": ["a", "b"]}}, "required": ["chat_id"]}
+    assert needs_of(tool("send", parameters=chosen), finder) == {}, "its values are listed"
+    optional = {"properties": {"chat_id": {"type": "string"}}}
+    assert needs_of(tool("send", parameters=optional), finder) == {}, "it goes without"
+    assert needs_of(named("greet", "user_id"), named("list_users")) == {}, "who asks is known"
+    elsewhere = named("send", "chat_id", path=("talk",))
+    assert needs_of(elsewhere, named("list_chats", path=("mail",))) == {}, "a folder may hold many servers"
+
+
+def test_names_alone_bring_something_for_the_first_matches_of_a_step_only() -> None:
+    tools = [*(named(f"update_{noun}", f"{noun}_id") for noun in ("dog", "cat", "cow", "hen")), named("list_hens")]
+    order = ["update_dog", "update_cat", "update_cow", "update_hen"]
+    [answer] = stage(*tools).run([ranked(*order)])
+    assert answer.ids == tuple(f"s/{name}" for name in order)
+    [answer] = stage(*tools).run([ranked(*order[1:])])
+    assert answer.ids[-2:] == ("s/update_hen", "s/list_hens")
+    of_two_steps = ranked(*order)
+    hits = [msgspec.structs.replace(hit, step="b" if n == 3 else "a") for n, hit in enumerate(of_two_steps.hits)]
+    [answer] = stage(*tools).run([msgspec.structs.replace(of_two_steps, hits=tuple(hits))])
+    assert answer.ids[-1] == "s/list_hens", "the fourth match is the first of its step"
+
+
 def test_what_an_operation_declares_takes_the_place_of_what_could_be_inferred() -> None:
     declaring = operation("GET", "/orders/{orderId}", requires=("find",))
     assert needs_of(declaring, operation("GET", "/orders"), tool("find", source="api")) == {
@@ -496,9 +552,9 @@ def test_calls_teach_prerequisites(tmp_path: Path) -> None:
         hits = {hit.id: hit for hit in scout.search("transfer money", 2).hits}
         assert hits["bank/unlock"].role == "prerequisite"
         assert hits["bank/unlock"].why == "usually called before bank/transfer"
-        assert scout.why("transfer money", "unlock").causes == (
-            "it is a prerequisite: usually called before bank/transfer",
-        )
+        cause, rule = scout.why("transfer money", "unlock").causes
+        assert cause == "it is a prerequisite: usually called before bank/transfer"
+        assert 'rules_off = ["prerequisites"]' in rule
 
 
 TEXTS = {
@@ -512,7 +568,7 @@ def shown_answer() -> Search:
     tools = [tool("pay", description="Pay an invoice"), tool("login", description="Log in")]
     prerequisite = Hit("s/login", 1.0, "required by s/pay", tools[1], role="prerequisite")
     hits = (Hit("s/pay", 2.0, "bm25", tools[0]), prerequisite)
-    return Search(query="pay", k=2, hits=hits, answer="tools")
+    return Search(query="pay", k=2, hits=hits, kind="tools")
 
 
 def test_json_says_the_role_of_each_hit() -> None:
@@ -523,7 +579,7 @@ def test_the_terminal_says_which_tool_needs_a_prerequisite(capsys: pytest.Captur
     print_search(shown_answer())
     shown = capsys.readouterr().out
     assert "prerequisite" in shown and "required by s/pay" in shown
-    print_search(Search(query="pay", hits=shown_answer().hits[:1], answer="tools"))
+    print_search(Search(query="pay", hits=shown_answer().hits[:1], kind="tools"))
     assert "prerequisite" not in capsys.readouterr().out
 
 

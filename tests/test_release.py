@@ -149,3 +149,14 @@ def test_every_script_that_a_workflow_runs_is_there() -> None:
     for workflow in (ROOT / ".github" / "workflows").glob("*.yml"):
         for script in re.findall(r"\bscripts/[\w.]+", workflow.read_text()):
             assert (ROOT / script).is_file(), f"{workflow.name}: {script}"
+
+
+def test_each_version_has_a_date_and_at_most_fifteen_highlights() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    sections = re.split(r"^## ", text, flags=re.M)[1:]
+    assert sections[0].startswith("[Unreleased]\n") and len(sections) >= 2
+    for section in sections:
+        title = section.partition("\n")[0]
+        assert re.fullmatch(r"\[Unreleased\]|\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", title), title
+        count = len(re.findall(r"^- ", section, re.M))
+        assert 0 < count <= 15, f"{title} has {count} highlights: move the lesser ones to CHANGELOG-details.md"

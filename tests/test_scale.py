@@ -87,7 +87,7 @@ def test_a_search_takes_at_most_five_times_bare_bm25s(data: Path, home: Path) ->
 def test_what_is_not_served_is_not_answered(home: Path) -> None:
     with Scout(home) as scout:
         found = scout.search("qzxv wvut plonkh", recipe="bm25")
-        assert (found.answer, found.hits) == ("no_tool_fits", ())
+        assert (found.kind, found.hits) == ("no_tool_fits", ())
 
 
 def test_searches_from_many_threads_agree_with_searches_alone(home: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from toolscout.errors import ConfigError, NotFound, SourceError
 from toolscout.home.catalogue.store import Catalogue
-from toolscout.home.catalogue.sync import CatalogueManager
 from toolscout.recipes.registry import all_recipes, build
 from toolscout.scout import Scout
 from toolscout.settings import Settings
@@ -120,7 +119,7 @@ def test_every_empty_answer_says_why(scout: Scout, tmp_path: Path) -> None:
     scout.add(schemas(tmp_path / "tools.jsonl", a="word"))
     assert scout.search("").reason == "The query is empty."
     nothing = scout.search("zzz")
-    assert (nothing.answer, nothing.reason) == (
+    assert (nothing.kind, nothing.reason) == (
         "no_tool_fits",
         "The only tool does not score high enough for this query.",
     )
@@ -273,16 +272,23 @@ def test_hybrid_finds_by_meaning_what_words_do_not_and_nothing_for_gibberish(toy
     assert toy.search("purchase a plane ticket", 1, recipe="hybrid").ids == ("travel/book_flight",)
     for gibberish in ("qzxv wvut plonkh", "xyzzy plugh"):
         found = toy.search(gibberish, recipe="hybrid")
-        assert (found.ids, found.answer) == ((), "no_tool_fits"), gibberish
+        assert (found.ids, found.kind) == ((), "no_tool_fits"), gibberish
 
 
-def test_a_scout_is_made_of_a_catalogue_and_an_engine(scout: Scout, tmp_path: Path) -> None:
-    assert not isinstance(scout, CatalogueManager)
-    scout.catalogue.add(schemas(tmp_path / "tools.jsonl", rain="Will it rain?"))
+def test_the_engine_of_a_scout_searches_and_writes_no_journal(scout: Scout, tmp_path: Path) -> None:
+    scout.add(schemas(tmp_path / "tools.jsonl", rain="Will it rain?"))
     selection, notice = scout.engine.select(None, None)
     assert (selection.recipe, notice) == ("bm25", "")
     [answer], generation = scout.engine.run(selection, [Search(query="rain")])
-    assert (answer.ids, generation) == (("tools/rain",), scout.catalogue.store.generation())
+    assert (answer.ids, generation) == (("tools/rain",), scout.store.generation())
     assert not list(scout.journal.read(event="search")), "the engine writes no journal"
     assert scout.search("rain").ids == answer.ids
     assert answer.coverage is None
+
+
+@pytest.mark.parametrize("name", ["catalogue", "selector", "vectors", "workspace", "build", "serving"])
+def test_a_member_of_version_0_2_works_and_says_its_new_name(scout: Scout, name: str) -> None:
+    with pytest.deprecated_call(match=rf"Scout\.{name} is now "):
+        assert getattr(scout, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        scout.nothing  # type: ignore[attr-defined]  # noqa: B018

@@ -21,7 +21,7 @@ from toolscout import encoders
 from toolscout.errors import ConfigError, NotFound, StoreError
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.home.models import champion, model_store
-from toolscout.home.models.model_store import Setting
+from toolscout.home.models.model_store import ModelSetting
 from toolscout.learn.fit import Lesson, fit
 from toolscout.recipes import registry
 from toolscout.scout import Scout
@@ -62,8 +62,9 @@ def refuses(*arguments: str) -> str:
     """The one sentence of a command that is refused."""
     done = run(*arguments)
     assert done.exit_code == 1, done.output
-    [line] = done.stderr.strip().splitlines()
-    return line
+    error, *hints = done.stderr.strip().splitlines()
+    assert len(hints) <= 1
+    return " ".join([error, *hints])
 
 
 # --- what it finds ----------------------------------------------------------------------------------------------------
@@ -140,7 +141,7 @@ def _no_weather(tool: Tool) -> bool:
 def test_a_query_of_which_nothing_is_known_finds_nothing_and_says_why(name: str, shelf: Path, office: Scout) -> None:
     for query in ("ᚠᚢᚦ", "qqqq"):
         found = office.search(query, model=shelf / name)
-        assert (found.ids, found.answer) == ((), "no_tool_fits")
+        assert (found.ids, found.kind) == ((), "no_tool_fits")
         assert found.reason == "None of the 6 tools scores high enough for this query."
     assert office.search("", model=shelf / name).reason == "The query is empty."
     assert office.why("ᚠᚢᚦ", RAIN, model=shelf / name).stages[0].rank is None
@@ -319,7 +320,7 @@ def test_another_encoder_than_the_fitted_one_is_refused(
 def test_the_recipe_below_a_model_has_the_encoder_of_its_own_model(shelf: Path, slang: Lesson, tmp_path: Path) -> None:
     above = model_store.save(tmp_path / "m", model_store.Draft(
         recipe="toolrefiner", job="j", arrays={}, tools=slang.tools, seed=0, metrics={}, fit_seconds=0,
-        settings={"base": Setting("neighbours", "argument")}, encoder=HashEncoder(),
+        settings={"base": ModelSetting("neighbours", "argument")}, encoder=HashEncoder(),
         data=model_store.Data(name="x", fingerprint="f", n_train=1, n_dev=1),
         files=lambda folder: shutil.copytree(shelf / "neighbours", folder / "base"),  # type: ignore[arg-type,return-value]
     ))  # fmt: skip
@@ -328,14 +329,14 @@ def test_the_recipe_below_a_model_has_the_encoder_of_its_own_model(shelf: Path, 
     assert found.ids[0] == "d/weather/forecast"
 
 
-def test_the_vectors_of_a_tuned_encoder_are_made_when_the_user_syncs_with_the_model(
+def test_the_vectors_of_a_tuned_encoder_are_made_by_a_search_or_a_sync_with_the_model(
     office: Scout, slang: Lesson, tmp_path: Path
 ) -> None:
     pytest.importorskip("torch")
     folder = model_store.save(tmp_path / "m", model_store.Draft(
         recipe="dpr", job="j", arrays={"used": np.ones(len(slang.tools), dtype=np.bool_)},
         tools=slang.tools, seed=0, metrics={}, fit_seconds=0,
-        settings={"tool_length": Setting(64, "default"), "margin": Setting(0.0, "dev")},
+        settings={"tool_length": ModelSetting(64, "default"), "margin": ModelSetting(0.0, "dev")},
         data=model_store.Data(name="x", fingerprint="f", n_train=1, n_dev=1),
         files=lambda folder: tiny_bert(folder / "encoder"),  # type: ignore[arg-type,return-value]
     )).folder  # fmt: skip
@@ -343,8 +344,8 @@ def test_the_vectors_of_a_tuned_encoder_are_made_when_the_user_syncs_with_the_mo
         [{"name": f"tool{number}", "description": f"Does thing {number}."} for number in range(300)], name="many"
     )
     home = ("--home", name_home(office.settings.place))
-    refused = refuses(*home, "search", "umbrella", "--model", str(folder))
-    assert refused.endswith(f"Run  toolscout sync --model {folder}")
+    first = run(*home, "search", "umbrella", "--model", str(folder), "--json")
+    assert len(json.loads(first.stdout)["hits"]) == 5
     assert run(*home, "sync", "--model", str(folder)).exit_code == 0
     done = run(*home, "search", "umbrella", "--model", str(folder), "--json")
     assert len(json.loads(done.stdout)["hits"]) == 5
@@ -374,7 +375,7 @@ def test_models_are_listed_with_their_figures_or_what_is_wrong(shelf: Path, tmp_
     (own / "neighbours" / "manifest.json").unlink()
     partly = run("models")
     assert partly.exit_code == 3 and "mlc-light" in partly.stdout and "tool2vec" not in partly.stdout
-    assert [line.split(": ")[0] for line in partly.stderr.splitlines()] == ["toolscout", "toolscout"]
+    assert [line.split(": ")[0] for line in partly.stderr.splitlines()] == ["error", "error", "hint"]
     assert "found no manifest.json" in partly.stderr and "model.safetensors: the file was changed" in partly.stderr
     problems = json.loads(run("models", "--json").stdout)
     assert [bool(each["problem"]) for each in problems] == [False, True, True]

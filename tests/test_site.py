@@ -33,7 +33,7 @@ QUESTIONS = {
     "use/clients.html": ("Claude Code?", "use it with Claude Code", "claude mcp list"),
     "use/frameworks.html": ("Agents SDK?", "OpenAI Agents SDK", "MCPServerStdio"),
     "use/team.html": ("team?", "serve a team", "toolscout gateway --http"),
-    "use/backup.html": ("backup?", "back up the home", ".backup '/backup/journal.db'"),
+    "use/backup.html": ("backup?", "back up the home", ".backup '/backup/$file'"),
     "use/sources.html": ("delete a tool?", "delete tool", "toolscout hide"),
     "use/logging.html": ("what is logged?", "What is logged", "the ids of the tools that were shown"),
     "use/embedding-models.html": ("own embedding model?", "use my own embedding model", "onnx:"),

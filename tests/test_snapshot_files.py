@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from toolscout.errors import StoreError
-from toolscout.home.catalogue import array_file, read_snapshot
+from toolscout.home.catalogue import array_file, snapshot
 from toolscout.home.catalogue.array_file import check_file, open_arrays, write_arrays
 from toolscout.home.catalogue.snapshot_files import SNAPSHOTS_FOLDER, check_snapshot_files
 from toolscout.home.catalogue.store import Store
@@ -54,6 +55,17 @@ def test_arrays_and_values_come_back_and_only_the_owner_reads_them(tmp_path: Pat
     assert np.array_equal(rows["rows"](np.array([7, 2, 2])), ARRAYS["rows"][[7, 2, 2]])
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert check_file(path) is None and list(tmp_path.iterdir()) == [path]
+
+
+def test_any_reader_of_safetensors_reads_the_arrays(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "part", {**ARRAYS, "odd": np.arange(3, dtype=np.uint8)}, {"format": "x/1"})
+    loaded = load_file(tmp_path / "part")
+    assert {name: array.tolist() for name, array in loaded.items()} == {
+        **{name: array.tolist() for name, array in ARRAYS.items()},
+        "odd": [0, 1, 2],
+    }
+    arrays = open_arrays(tmp_path / "part")[0]
+    assert all(array.flags.aligned for array in arrays.values())
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system takes no advice on files")
@@ -140,7 +152,7 @@ def test_a_type_that_needs_pickle_is_refused(tmp_path: Path) -> None:
 def test_a_second_process_builds_nothing_and_reads_no_tool_but_the_hits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_snapshot, "MIN_MAPPED_TOOLS", 10)
+    monkeypatch.setattr(snapshot, "MIN_MAPPED_TOOLS", 10)
     with Scout(tmp_path) as scout:
         scout.add([{"name": tool.name, "description": tool.description} for tool in make_tools()], name="s")
         first = scout.search("does thing 7")

@@ -21,6 +21,7 @@ from toolscout.scout import Scout
 from toolscout.sources.folder import read_tools
 from toolscout.testing import toy_tools
 from toolscout.trust.policy import Rules
+from toolscout.trust.redaction import redact
 from toolscout.trust.screening import scan
 from toolscout.types import Tool
 
@@ -98,3 +99,8 @@ def test_matching_a_hostile_name_grows_with_its_length_alone() -> None:
     rules = Rules(frozenset({"s/" + "a*" * 40 + "b", "s/" + "**/a/" * 40 + "b"}), frozenset({"s/" + "*a" * 40 + "b"}))
     tools = {n: Tool(id="s/" + "a" * n, name="a" * n, path=("a",) * 100) for n in (100_000, 200_000)}
     assert grows(lambda n: rules(tools[n]), 100_000) <= 3.2
+
+
+@pytest.mark.parametrize("part", ["a.", "b-", "x://", "a:", "sk-", "https://"])
+def test_redacting_a_hostile_text_grows_with_its_length_alone(part: str) -> None:
+    assert grows(lambda count: redact(f"x://{part * count}"), 10_000) <= 3.2

@@ -16,6 +16,7 @@ from toolscout.scout import Scout
 from toolscout.search.coverage import load_coverage, rate_split
 from toolscout.search.pipeline import Decide, Stage, Verdict
 from toolscout.search.steps.merge import (
+    BestChance,
     end_answer,
     estimate_coverage,
     find_best_chances,
@@ -23,7 +24,7 @@ from toolscout.search.steps.merge import (
     merge_steps,
 )
 from toolscout.search.steps.splitter import describe_cuts, find_cuts, load_splitter
-from toolscout.search.steps.stage import MAX_UNCOVERED_CHANCE, StepSearch
+from toolscout.search.steps.stage import MAX_UNCOVERED_CHANCE, StepSearch, _is_likely
 from toolscout.types import Explanation, Hit, Search, Tool, as_json
 
 SUITES = Path(__file__).parent.parent / "benchmarks" / "suites"
@@ -206,11 +207,6 @@ def test_nothing_inside_quotes_or_brackets_is_a_cut() -> None:
         assert all(text[cut.end - 1 :].count(mark) != 1 for cut in find_cuts(text) for mark in '"`)')
 
 
-def test_a_step_that_refers_to_a_place_is_completed() -> None:
-    first, second = SPLITTER.split("Find cheap flights to Rome. Then check the weather there.")
-    assert "Rome" in second and "Rome" in first
-
-
 def test_a_document_is_not_split() -> None:
     text = "Book a room. Then send the invites. " * 100
     assert SPLITTER.split(text) == (text,)
@@ -289,50 +285,12 @@ def test_coverage_grows_with_the_answer() -> None:
     assert both[0].coverage == pytest.approx(0)  # the other step has no tool yet
 
 
-def test_a_step_that_is_hardly_one_leaves_the_first_places_to_the_others() -> None:
-    lists, steps = [hits(("s/a", 8), ("s/b", 7)), hits(("t/x", 9), ("t/y", 8))], ["one", "two"]
-    assert next(hit.id for hit in merge_steps((), lists, steps, 5)) == "t/x"
-    merged = merge_steps((), lists, steps, 5, sure={"two": 0.3})
-    assert merged[0].id == "s/a"
-    assert (merged[0].coverage or 0) > 0.3  # the other step may be none
-    assert (merged[1].coverage or 0) > (merged[0].coverage or 0)
-
-
-def test_an_unsure_step_that_strays_from_the_request_leaves_the_first_places_to_it() -> None:
-    whole = hits(("s/a", 9), ("s/b", 8), ("s/c", 7.5))
-    lists, steps = [hits(("s/a", 9), ("s/b", 7)), hits(("t/x", 8), ("t/y", 7))], ["one", "use version 5"]
-
-    def rank(unsplit: Sequence[Hit], sure: float) -> list[str]:
-        return [hit.id for hit in merge_steps(unsplit, lists, steps, 5, sure={steps[1]: sure})]
-
-    assert rank(whole, 0.75)[:3] == ["s/a", "s/b", "t/x"]
-    assert rank(whole, 0.9)[1] == "t/x" and rank((*whole, *hits(("t/x", 1))), 0.75)[1] == "t/x"
-
-
-def test_the_unsplit_request_counts_for_more_where_a_step_may_be_none() -> None:
-    whole = hits(("s/a", 9), ("t/x", 6), ("t/y", 5))
-    lists, steps = [hits(("t/x", 9)), hits(("t/x", 8), ("t/y", 8))], ["one", "two"]
-
-    def find_first(sure: float) -> str:
-        return merge_steps(whole, lists, steps, 5, sure={"one": 1.0, "two": sure})[0].id
-
-    assert find_first(1.0) == "t/x"
-    assert find_first(0.45) == "s/a"
-
-
 def test_an_unclear_step_prefers_what_the_unsplit_request_points_to() -> None:
     clear, unclear = hits(("t/weather", 20)), hits(("s/cancel_alarm", 5.2), ("s/cancel_rental", 4.0))
     merged = merge_steps(hits(("s/cancel_rental", 20)), [clear, unclear], ["one", "two"], 5)
     assert {hit.id for hit in merged[:2]} == {"t/weather", "s/cancel_rental"}
     by_the_step_alone = find_chances(clear)[0] * find_chances(unclear)[1]
     assert (merged[1].coverage or 0) > 3 * by_the_step_alone
-
-
-def test_an_unclear_step_prefers_tools_with_a_higher_score_for_the_unsplit_request() -> None:
-    whole = hits(("s/order", 20), ("s/table", 19), ("s/menu", 18), ("s/checkout", 11))
-    clear, unclear = hits(("s/order", 20)), hits(("s/security_check", 5.2), ("s/checkout", 4.9))
-    merged = [hit.id for hit in merge_steps(whole, [clear, unclear], ["order lunch", "help me check out"], 5)]
-    assert merged.index("s/checkout") < merged.index("s/security_check")
 
 
 def test_few_hits_of_each_list_are_merged_unless_all_are_asked_for() -> None:
@@ -387,13 +345,6 @@ def test_a_split_is_rated_by_the_probabilities_of_its_cuts() -> None:
     assert not unsplit.steps and unsplit.missed > rated.missed
     assert rate_split(SPLITTER, "weather in Oslo", ()) == ({}, 0.0)
     assert rate_split(SPLITTER, f"{COMPOUND} " * 200, ()) == ({}, 0.0)
-
-
-def test_a_split_is_rated_with_completed_references() -> None:
-    text = "Find flights to Rome, check the weather there and email the plan to Anna."
-    steps = SPLITTER.split(text)
-    assert any("(" in step for step in steps)
-    assert rate_split(SPLITTER, text, steps).steps.keys() == set(steps)
 
 
 @pytest.mark.parametrize(
@@ -502,7 +453,7 @@ def test_a_step_without_a_fitting_tool_is_named_and_stands_behind() -> None:
     text = "Send the mail to Anna. Then turn lead into gold."
     [found] = (StepSearch(_Base(), SPLITTER, judge_steps) >> Decide())([Search(query=text)])
     assert found.uncovered == ("turn lead into gold.",)
-    assert found.answer == "tools" and found.need == 0.8
+    assert found.kind == "tools" and found.need == 0.8
     assert found.ids == ("s/Send", "s/turn", "s/other")
     assert {hit.id: hit.step for hit in found.hits}["s/turn"] == "turn lead into gold."
     assert "steps" in {entry.stage for entry in found.trace}
@@ -520,6 +471,38 @@ class _Servers(Stage):
             for found in searches
         ]
         return [msgspec.structs.replace(found, hits=some) for found, some in zip(searches, ranked, strict=True)]
+
+
+def test_steps_with_one_best_tool_are_served_apart_if_one_is_refused() -> None:
+    text = "send the mail to Anna. Then send lead to the gold smith."
+    [found] = (StepSearch(_Base(), SPLITTER, judge_steps) >> Decide())([Search(query=text)])
+    assert found.uncovered == ("send lead to the gold smith.",)
+    [served] = (StepSearch(_Base(), SPLITTER, judge_steps) >> Decide())([Search(query=text.replace("lead", "tin"))])
+    assert served.steps == () and served.uncovered == (), "one need after all"
+
+
+@pytest.mark.parametrize(("alone", "together", "likely"), [(0.1, 0.3, True), (0.2, 0.3, False), (0.39, 0.41, True)])
+def test_a_step_that_gains_much_by_the_others_has_a_likely_tool(alone: float, together: float, likely: bool) -> None:
+    assert _is_likely(BestChance(alone, together)) is likely
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "send a text to Mum: buy milk, then call grandpa",
+        "Post this message: book a room; send the invites; order lunch",
+        "Send Anna a message: I am home. call me later, then buy milk",
+    ],
+)
+def test_the_words_of_a_message_are_no_steps(text: str) -> None:
+    assert SPLITTER.split(text) == (text,)
+    assert len(SPLITTER.split(f"{text}. Then, book a table for two.")) == 2, "what follows the message is one"
+
+
+def test_a_request_of_more_than_eight_steps_is_a_document() -> None:
+    steps = [f"{n}. send the report to team {n}" for n in range(1, 10)]
+    assert len(SPLITTER.split("\n".join(steps[:8]))) == 8
+    assert len(SPLITTER.split("\n".join(steps))) == 1
 
 
 def test_a_refused_step_is_not_named_if_the_other_steps_point_to_its_tool() -> None:
@@ -547,16 +530,6 @@ def test_only_what_is_surely_chat_takes_no_place(need: float, has_place: bool) -
     assert found.ids == (("s/Send", "s/tell", "s/other") if has_place else ("s/Send", "s/other"))
 
 
-def test_a_doubted_step_leaves_the_first_places_and_the_coverage_to_the_others() -> None:
-    lists, steps = [hits(("s/a", 8), ("s/b", 7)), hits(("t/x", 8), ("t/y", 7))], ["one", "two"]
-    for doubted, first in (("one", "t/x"), ("two", "s/a")):
-        merged = merge_steps((), lists, steps, 5, {doubted})
-        assert merged[0].id == first and len(merged) == 4
-        assert merged[0].coverage == pytest.approx(max(find_chances(lists[0])))
-    neither = merge_steps((), lists, steps, 5, set(steps))
-    assert neither[0].coverage == pytest.approx(0)  # the other step has no tool yet
-
-
 def test_what_is_chat_as_a_whole_is_not_split() -> None:
     text = "Send the mail to Anna. Then turn lead into gold."
     for is_chat in (True, False):
@@ -573,7 +546,7 @@ def test_a_request_abstains_only_if_no_step_is_served() -> None:
 
     text = "Send the mail to Anna. Then turn lead into gold."
     [found] = (StepSearch(_Base(), SPLITTER, reject) >> Decide(judge=reject))([Search(query=text)])
-    assert (found.answer, found.hits, len(found.uncovered)) == ("no_tool_fits", (), 2)
+    assert (found.kind, found.hits, len(found.uncovered)) == ("no_tool_fits", (), 2)
 
 
 def test_why_names_the_step_that_ranks_a_tool_best() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from toolscout.errors import BadEntry, NotFound, StoreError
-from toolscout.home.catalogue.schema import CATALOGUE_MIGRATIONS
-from toolscout.home.catalogue.store import Catalogue, Origin, Store
+from toolscout.home.catalogue.approvals import OFFER
+from toolscout.home.catalogue.store import CATALOGUE_MIGRATIONS, Catalogue, Origin, Store
 from toolscout.home.database import Database
 from toolscout.location import Home
 from toolscout.testing import toy_tools
@@ -245,6 +245,13 @@ def test_many_threads_may_open_and_write_at_once(place: Home) -> None:
     assert failures == []
     with contextlib.closing(Store(place)) as store:
         assert len(store.sources()) == 8
+
+
+def test_an_approved_resource_is_no_damage(store: Store) -> None:
+    put(store, make("a"))
+    page = Tool(id="s/resource:a://b", name="b", meta={OFFER: "resources"})
+    assert store.hold_back_offers("s", "resources", [page], whole=True) == {}
+    assert store.check() == []
 
 
 def test_damage_is_found_named_and_repaired(store: Store) -> None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from toolscout.cli.main import main
-from toolscout.cli.output import escape_line, escape_text
+from toolscout.cli.output import escape_line, escape_text, print_failure
 from toolscout.home.catalogue.store import Origin
 from toolscout.scout import Scout
 from toolscout.types import Tool
@@ -79,3 +88,57 @@ def test_no_command_lets_a_control_through(
     assert not any(line.startswith("FAKE") for line in text.splitlines())
     if "--json" in words:
         json.loads(text)
+
+
+SCREEN = (100, 200)  # columns, lines
+
+
+def look_at(*words: str) -> list[str]:
+    """Run the program in a terminal. Returns the lines that it leaves on the screen."""
+    pyte = pytest.importorskip("pyte")
+    screen = pyte.Screen(*SCREEN)
+    stream = pyte.ByteStream(screen)
+    inner, outer = pty.openpty()
+    fcntl.ioctl(outer, termios.TIOCSWINSZ, struct.pack("HHHH", SCREEN[1], SCREEN[0], 0, 0))
+    line = [sys.executable, "-m", "toolscout", *words]
+    environ = {**os.environ, "TERM": "xterm-256color"}
+    with subprocess.Popen(line, stdin=outer, stdout=outer, stderr=outer, env=environ) as process:
+        os.close(outer)
+        with contextlib.suppress(OSError):  # the program has closed the terminal
+            while content := os.read(inner, 65_536):
+                stream.feed(content)
+        os.close(inner)
+    assert process.returncode is not None
+    return [text for text in (text.rstrip() for text in screen.display) if text]
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> str:
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps([{"name": f"tool_{n}", "description": f"Does task {n}"} for n in range(50)]))
+    return str(file)
+
+
+def test_results_stand_alone_after_the_progress_of_a_terminal(tools: str) -> None:
+    assert look_at("add", tools) == ["tools: 50 new", "50 tools in the catalogue"]
+    assert look_at("sync") == ["tools: no change (50 tools)", "50 tools in the catalogue"]
+    searched = look_at("search", "task 7", "--recipe", "bm25")
+    assert searched[0].split() == ["score", "tool", "what", "it", "does"] and searched[2].split()[2] == "tools/tool_7"
+    assert look_at("selftest", "--most", "20")[0].startswith("50 tools; kinds of requests")
+    assert "checked: " in look_at("lint", "--most", "5")[-1]
+
+
+def test_a_failure_is_one_error_and_one_hint_in_a_terminal(tools: str) -> None:
+    assert look_at("serach") == ["error: There is no command 'serach'.", "hint: Did you mean 'search'?"]
+    failed = look_at("add", "nowhere/tools.json")
+    assert failed[0] == "0 tools in the catalogue"
+    assert [text.split(":")[0] for text in failed[1:] if text[0] != " "][:1] == ["error"]
+
+
+def test_labels_are_coloured_on_a_terminal_only(capfd: pytest.CaptureFixture[str]) -> None:
+    print_failure("It broke. Mend it")
+    assert capfd.readouterr().err == "error: It broke.\nhint: Mend it\n"
+    with CliRunner().isolation(color=True) as (_, error, _):
+        print_failure("It broke. Mend it")
+        shown = error.getvalue().decode()
+    assert shown == "\x1b[31m\x1b[1merror:\x1b[0m It broke.\n\x1b[36m\x1b[1mhint:\x1b[0m Mend it\n"

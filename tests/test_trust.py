@@ -145,7 +145,7 @@ def test_only_a_caller_who_may_see_a_tool_hears_that_it_waits(scout: Scout) -> N
 def test_a_store_of_an_older_version_pins_what_it_holds(tmp_path: Path) -> None:
     import sqlite3
 
-    from toolscout.home.catalogue.schema import CATALOGUE_MIGRATIONS
+    from toolscout.home.catalogue.store import CATALOGUE_MIGRATIONS
 
     old = tmp_path / "catalogue.db"
     store = Store(tmp_path)
@@ -268,6 +268,12 @@ def test_ordinary_sentences_are_no_orders(text: str) -> None:
         ("a\u2066b\u2069", "ab"),
         ("x\ufe0f\ufe0fy", "xy"),
         ("b\U000e0100\U000e0101", "b"),
+        ("\U0001f3f4\U000e0064\U000e0072\U000e006f\U000e0070\U000e007f", "\U0001f3f4"),  # spells "drop"
+        ("\U0001f600\U000e0100", "\U0001f600"),
+        ("\u4dc0\U000e0100", "\u4dc0"),  # a hexagram is no ideograph
+        ("葛\U000e0100" * 9, "葛\U000e0100" * 8 + "葛"),
+        ("a\U0001d173b\U0001d17a", "ab"),
+        ("a\U0001bca0b\U0001bca3", "ab"),
         ("\x1b[31mred", "[31mred"),
         ("a\x00b\x7f\x9b", "ab"),
         ("so\u00adft", "soft"),
@@ -288,6 +294,8 @@ def test_characters_that_nobody_sees_are_found_and_taken_out(text: str, shown: s
         "a\tb\nc\r\n",
         "❤️ 👩‍💻 🏳️‍🌈 1️⃣ ©️",
         "🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",
+        "🏴\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f",
+        "🏴\U000e0067\U000e0062\U000e0077\U000e006c\U000e0073\U000e007f",
         "می‌خواهم",
         "क्‍ष",
         "שלום\u200f עולם",
@@ -405,7 +413,7 @@ def test_the_prior_leaves_an_answer_of_one_sort_alone() -> None:
 def test_suspects_are_judged_once_for_a_snapshot() -> None:
     catalogue = Catalogue.of([tool("helper", STUFFED[0]), tool()])
     assert suspects(catalogue) == {"mail/helper"}
-    assert list(catalogue.pending) == ["suspects/2"]
+    assert [key.partition("/")[0] for key in catalogue.pending] == ["suspects"]
 
 
 @pytest.mark.slow

@@ -7,8 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import toolscout
 from toolscout.errors import BadEntry
-from toolscout.types import STYLES, Hit, Search, Tool, Trace, as_json, canonical_json, clean, digest, render
+from toolscout.search.pipeline import Cut, begin_answer
+from toolscout.types import (
+    STYLES,
+    Answer,
+    Hit,
+    Request,
+    Search,
+    Tool,
+    Trace,
+    as_json,
+    canonical_json,
+    clean,
+    digest,
+    render,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
@@ -101,7 +116,7 @@ def test_names_of_nested_parameters_are_found_and_cycles_end() -> None:
 
 def test_a_search_is_printed_as_the_formats_page_says() -> None:
     found = Search(
-        query="q", hits=(Hit("s/t", 1.5, "bm25", tool(description="d")),), answer="tools", trace=(Trace("bm25", 0.001),)
+        query="q", hits=(Hit("s/t", 1.5, "bm25", tool(description="d")),), kind="tools", trace=(Trace("bm25", 0.001),)
     )
     assert as_json(found) == {
         "query": "q",
@@ -109,6 +124,7 @@ def test_a_search_is_printed_as_the_formats_page_says() -> None:
         "need": None,
         "answer": "tools",
         "reason": None,
+        "low_confidence": False,
         "coverage": None,
         "degraded": None,
         "steps": (),
@@ -131,3 +147,13 @@ def test_a_search_is_printed_as_the_formats_page_says() -> None:
         ],
         "ms": {"total": 1.0, "bm25": 1.0},
     }
+
+
+def test_a_request_becomes_an_answer_and_names_of_version_0_2_still_work() -> None:
+    request = Request(query="add two numbers", k=3, caller="bob")
+    [answer] = Cut()([begin_answer(request)])
+    assert (answer.query, answer.k, answer.caller, answer.kind) == ("add two numbers", 3, "bob", None)
+    assert Cut()([request])[0].query == request.query
+    assert toolscout.Search is Answer and isinstance(toolscout.Search(query="q", k=2), Request)
+    with pytest.warns(DeprecationWarning, match=r"Answer\.kind"):
+        assert Answer(query="q", kind="tools").answer == "tools"

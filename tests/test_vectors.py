@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from toolscout import encoders
 from toolscout.encoders import Kind
+from toolscout.errors import Unavailable
 from toolscout.home.catalogue.vector_cache import VectorStore
 from toolscout.scout import Scout
 from toolscout.testing import HashEncoder, check_encoder
+from toolscout.types import OfKind, Search
 
 
 @pytest.fixture
@@ -88,26 +94,115 @@ def test_the_hash_encoder_keeps_the_promises_of_an_encoder() -> None:
     check_encoder(HashEncoder())
 
 
-def test_a_search_does_not_embed_a_whole_catalogue_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = HashEncoder(cheap=False)
-    monkeypatch.setattr("toolscout.encoders.load", lambda name, settings: encoder)
+TOOLS = [{"name": f"t{number}", "description": f"tool number {number}"} for number in range(300)]
+TEXTS_OF_TOOLS = 900  # a text, a name and a sentence each
+
+
+class SlowEncoder(HashEncoder):
+    """An encoder whose vectors are kept. It waits while `gate` is closed."""
+
+    def __init__(self) -> None:
+        super().__init__(cheap=False)
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def encode(self, texts: Sequence[str], kind: Kind = "query") -> np.ndarray:
+        assert self.gate.wait(60)
+        return super().encode(texts, kind)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> SlowEncoder:
+    """What the setting `encoder=slow` loads, beside the encoders that are always there."""
+    encoder, load = SlowEncoder(), encoders.load
+    monkeypatch.setattr(
+        "toolscout.encoders.load", lambda name, settings: encoder if name == "slow" else load(name, settings)
+    )
+    return encoder
+
+
+def test_add_makes_the_vectors_and_a_search_only_those_of_its_query(tmp_path: Path, slow: SlowEncoder) -> None:
     with Scout(tmp_path / "home", encoder="slow", recipe="dense") as scout:
-        scout.add([{"name": f"t{number}", "description": f"tool number {number}"} for number in range(300)], name="s")
-        with pytest.raises(Exception, match=r"300 of 300 tools have no vector of hash yet .*toolscout sync --encoder"):
-            scout.search("number 7")
-        scout.embed()
-        assert encoder.encoded == 900  # a text, a name and a sentence each
+        scout.add(TOOLS, name="s")
+        assert slow.encoded == TEXTS_OF_TOOLS
         assert len(scout.search("number 7").ids) == 5
+        assert slow.encoded == TEXTS_OF_TOOLS + 1
         scout.add([{"name": "late", "description": "a late tool"}], name="late")
+        assert slow.encoded == TEXTS_OF_TOOLS + 1 + 3
         assert scout.search("late tool").ids[0] == "late/late"
-        assert encoder.encoded == 900 + 2 + 3  # two searches, one more tool
+
+
+def test_a_home_goes_on_with_an_encoder_that_comes_or_goes(tmp_path: Path, slow: SlowEncoder) -> None:
+    def search(**settings: str) -> Search:
+        with Scout(tmp_path / "home", **settings) as scout:
+            return scout.search("number 7")
+
+    with Scout(tmp_path / "home", encoder="static") as scout:
+        scout.add(TOOLS, name="s")
+    assert search(encoder="slow").ids and not search(encoder="slow").reason
+    assert slow.encoded == TEXTS_OF_TOOLS + 2
+    assert search(encoder="static").ids and not search(encoder="static").reason
+    assert search(encoder="slow").ids
+    assert slow.encoded == TEXTS_OF_TOOLS + 3
+
+
+def test_a_program_that_serves_answers_by_words_while_vectors_are_made(tmp_path: Path, slow: SlowEncoder) -> None:
+    with Scout(tmp_path / "home", encoder="static") as scout:
+        scout.add(TOOLS, name="s")
+    slow.gate.clear()
+    with Scout(tmp_path / "home", encoder="slow") as scout:
+        scout.engine.switch_in_background()
+        first, second = scout.search("tool number 7"), scout.search("tool number 7")
+        assert first.ids[0] == second.ids[0] == "s/t7"
+        assert first.reason == "searched with bm25 alone: 300 texts of tools have no vector of hash yet"
+        assert second.reason.startswith("searched with bm25 alone: ") and "vectors of new tools" in second.reason
+        limited = scout.search("tool number 7", visible=OfKind("tool"))
+        assert limited.ids and limited.reason == "searched with bm25 alone: vectors of tools are still being made"
+        slow.gate.set()
+        deadline = time.monotonic() + 60
+        while (answer := scout.search("tool number 7")).reason and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert answer.ids and not answer.reason
+
+
+def test_a_program_that_ends_does_not_wait_for_all_vectors(tmp_path: Path, slow: SlowEncoder) -> None:
+    with Scout(tmp_path / "home", encoder="static") as scout:
+        scout.add(TOOLS, name="s")
+    slow.gate.clear()
+    with Scout(tmp_path / "home", encoder="slow") as scout:
+        scout.engine.switch_in_background()
+        assert scout.search("tool number 7").reason
+        threading.Timer(0.2, slow.gate.set).start()
+    assert 0 < slow.encoded < TEXTS_OF_TOOLS
+
+
+def test_progress_is_shown_where_a_terminal_is(
+    tmp_path: Path, slow: SlowEncoder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Scout(tmp_path / "home", encoder="slow", recipe="dense") as scout:
+        scout.add(TOOLS[:10], name="few")
+        assert capsys.readouterr().err == ""
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        scout.add(TOOLS, name="s")
+    assert "\rtoolscout: 290 of 290 vectors of tools are made\n" in capsys.readouterr().err
+
+
+def test_tools_stay_if_their_vectors_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(name: str, settings: object) -> None:
+        raise Unavailable("http://embeddings does not answer")
+
+    monkeypatch.setattr("toolscout.encoders.load", refuse)
+    with Scout(tmp_path / "home", encoder="x") as scout:
+        assert scout.add(TOOLS, name="s")[0].new == 300
+        assert "The new tools have no vectors yet: http://embeddings does not answer" in caplog.text
+        assert scout.search("tool number 7").ids[0] == "s/t7"
 
 
 def test_an_encoder_that_does_not_answer_leaves_words_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from toolscout.errors import Unavailable
-
     class Down(HashEncoder):
         def encode(self, texts: Sequence[str], kind: object = "query") -> np.ndarray:  # type: ignore[override]
             raise Unavailable("http://embeddings: expected vectors, found no answer")

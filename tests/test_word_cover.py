@@ -1,8 +1,6 @@
-"""toolscout.search.word_cover: an answer's last places go to tools for words that no earlier tool has."""
+"""An answer's last places go to tools for words that no earlier tool has."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +9,7 @@ import pytest
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.indexes.bm25 import BM25
 from toolscout.recipes.registry import build
-from toolscout.search.word_cover import FIRST_COVER_PLACE, WordTable, cover_words, read_words
+from toolscout.search.steps.merge import FIRST_COVER_PLACE, WordTable, cover_words, read_words
 from toolscout.types import Hit, Search, Tool
 
 HITS = tuple(Hit(f"s/{number:02}", 30.0 - number, "bm25", coverage=number / 20) for number in range(20))
@@ -78,41 +76,14 @@ def test_pasted_texts_bring_no_tool() -> None:
     hits = tuple(Hit(tool_id, 1.0, "bm25") for tool_id in (*index.ids[:10], "t/menu", "t/seat"))
     request = "NOTE: the menu is new. query: book a seat"
     table = read_words(request, hits, index)
-    assert [hit.id for hit in cover_words(hits, table, 10, index, give_nearness([], "t/"))[8:10]] == ["t/seat", "s/008"]
+    assert [hit.id for hit in cover_words(hits, table, 10)[8:10]] == ["t/seat", "s/008"]
     assert table.points[:, table.columns["t/menu"]].any()  # its words count for the coverage
 
 
 def give_index() -> BM25:
     others = [Tool(id=f"s/{number:03}", name=f"book parcel {number}") for number in range(200)]
-    found = [Tool(id="t/menu", name="menu"), Tool(id="t/seat", name="seat"), Tool(id="t/sofa", name="sofa seat")]
+    found = [Tool(id="t/menu", name="menu", description="a menu"), Tool(id="t/seat", name="seat", description="a seat")]
     return BM25.build_batches([[*others, *found]])
-
-
-def give_nearness(asked: list[str], near: str) -> Callable[[str, Sequence[str]], npt.NDArray[np.float32]]:
-    def compare(text: str, ids: Sequence[str]) -> npt.NDArray[np.float32]:
-        asked.append(text)
-        return np.array([1.0 if tool_id.startswith(near) else 0.1 for tool_id in ids], dtype=np.float32)
-
-    return compare
-
-
-def test_a_tool_moves_up_only_if_it_is_near_to_the_words_that_are_left() -> None:
-    index, asked = give_index(), list[str]()
-    ids = (*index.ids[:14], "t/menu", "t/seat", "t/sofa")
-    hits = tuple(Hit(tool_id, 1.0, "bm25") for tool_id in ids)
-    table = read_words("book the parcel, a menu, a seat and the gnomon", hits, index)
-    near_seat = cover_words(hits, table, 10, index, give_nearness(asked, "t/s"))
-    assert [hit.id for hit in near_seat[8:10]] == ["t/seat", "s/008"] and asked == ["menu seat gnomon"]
-    near_all = cover_words(hits, table, 10, index, give_nearness([], "t/"))
-    assert [hit.id for hit in near_all[8:10]] == ["t/menu", "t/seat"]
-    assert cover_words(hits, table, 10, index, give_nearness([], "s/")) == hits
-
-
-def test_without_words_that_are_left_nothing_is_compared() -> None:
-    index, asked = give_index(), list[str]()
-    hits = tuple(Hit(tool_id, 1.0, "bm25") for tool_id in ("t/menu", *index.ids[:20]))
-    table = read_words("the menu", hits, index)
-    assert cover_words(hits, table, 10, index, give_nearness(asked, "t/")) == hits and not asked
 
 
 def test_the_share_of_the_words_grows_with_the_tools() -> None:

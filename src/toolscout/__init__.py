@@ -26,17 +26,21 @@ if TYPE_CHECKING:
     from toolscout.search.pipeline import Rewrite as Rewrite
     from toolscout.search.pipeline import Stage as Stage
     from toolscout.settings import Settings as Settings
+    from toolscout.types import Answer as Answer
     from toolscout.types import Hit as Hit
+    from toolscout.types import Request as Request
     from toolscout.types import Search as Search
     from toolscout.types import Tool as Tool
 
 _MODULES = {
+    "Answer": "types",
     "Cut": "search.pipeline",
     "Decide": "search.pipeline",
     "Detect": "search.pipeline",
     "Fuse": "search.pipeline",
     "Hit": "types",
     "Pipeline": "search.pipeline",
+    "Request": "types",
     "Rerank": "search.pipeline",
     "Retrieve": "search.pipeline",
     "Rewrite": "search.pipeline",
@@ -50,12 +54,14 @@ _MODULES = {
 }
 __version__ = "0.2.0"
 __all__ = [
+    "Answer",
     "Cut",
     "Decide",
     "Detect",
     "Fuse",
     "Hit",
     "Pipeline",
+    "Request",
     "Rerank",
     "Retrieve",
     "Rewrite",

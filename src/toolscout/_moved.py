@@ -9,40 +9,17 @@ import importlib
 import sys
 import warnings
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
+from typing import Final
 
 __all__ = ["MOVED_MODULES", "install"]
 
+_MOVED_MODULES_FILE: Final = Path(__file__).with_name("data") / "moved_modules.txt"
 #: Old name → new name. The longest old name that a module begins with decides.
-MOVED_MODULES = {
-    "toolscout.abstain": "toolscout.search.abstain",
-    "toolscout.access": "toolscout.home.access",
-    "toolscout.access.policy": "toolscout.trust.policy",
-    "toolscout.catalogue": "toolscout.home.catalogue",
-    "toolscout.config": "toolscout.settings",
-    "toolscout.database": "toolscout.home.database",
-    "toolscout.gateway": "toolscout_gateway",
-    "toolscout.indexes.sparse": "toolscout.indexes.bm25",
-    "toolscout.journal": "toolscout.home.journal",
-    "toolscout.lab": "toolscout_lab",
-    "toolscout.llm": "toolscout_lab.llm",
-    "toolscout.methods": "toolscout.rankers",
-    "toolscout.models": "toolscout.home.models",
-    "toolscout.privacy": "toolscout.trust",
-    "toolscout.recipes.fit": "toolscout.learn.fit",
-    "toolscout.sandbox": "toolscout.sources.sandbox",
-    "toolscout.server": "toolscout_server",
-    "toolscout.training": "toolscout_lab.training",
-    "toolscout.workspace": "toolscout.search.home_resources",
-    **{
-        f"toolscout.catalogue.{name}": f"toolscout.trust.{name}"
-        for name in ("confusables", "injection", "invisible", "screening", "stuffing")
-    },
-    **{
-        f"toolscout.methods.{name}": f"toolscout_lab.rankers.{name}"
-        for name in ("colt", "crossencoder", "dpr", "feedback", "masstool", "mlc", "toolrefiner", "toolrerank")
-    },
-}
+MOVED_MODULES: Final = dict(
+    line.split() for line in _MOVED_MODULES_FILE.read_text(encoding="utf-8").splitlines() if not line.startswith("#")
+)
 
 
 class _MovedModules:

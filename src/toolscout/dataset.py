@@ -63,16 +63,16 @@ class Fold(NamedTuple):
     test: list[str]
 
 
-class _Entry(msgspec.Struct, rename={"id": "_id"}):
+class _ManifestEntry(msgspec.Struct, rename={"id": "_id"}):
     id: str
 
 
-class _Query(_Entry, rename={"id": "_id"}):
+class _Query(_ManifestEntry, rename={"id": "_id"}):
     text: str
     metadata: dict[str, Any] | None = None
 
 
-_Row = TypeVar("_Row", bound=_Entry)
+_Row = TypeVar("_Row", bound=_ManifestEntry)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Dataset:
                 query or tool, two scores for one pair, or a query without gold or in two splits.
         """
         folder = Path(folder)
-        corpus = tuple(_read_by_id(folder / "corpus.jsonl", _Entry))
+        corpus = tuple(_read_by_id(folder / "corpus.jsonl", _ManifestEntry))
         queries = _read_by_id(folder / "queries.jsonl", _Query)
         files = sorted((folder / "qrels").glob("*.tsv"))
         if not files:
@@ -271,12 +271,12 @@ class Prompt(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class NoTool:
-    """Queries that need no tool, for training, calibration (a fifth of dev) and test.
+    """Queries that need no tool. The file knows only dev and test, so dev is divided into `train` and `calibrate`.
 
     Attributes:
-        train: queries of `metadata.split` dev, without `calibrate`.
-        calibrate: the dev queries for which the first byte of the id's BLAKE2b is below 51.
-        test: queries of `metadata.split` test.
+        train: four fifths of the queries whose `metadata.split` is dev.
+        calibrate: the other fifth: the first byte of the id's BLAKE2b digest is below 51.
+        test: the queries whose `metadata.split` is test.
     """
 
     train: list[Prompt]
@@ -316,7 +316,15 @@ class NoTool:
 
 
 def leaks(train_texts: Mapping[str, str], test_texts: Mapping[str, str]) -> list[str]:
-    """Find the training queries that equal a test query apart from case, spacing and punctuation."""
+    """Find the training queries that equal a test query apart from case, spacing and punctuation.
+
+    Args:
+        train_texts: id → text.
+        test_texts: id → text.
+
+    Returns:
+        Ids of training queries.
+    """
     held_out = {_normalise(text) for text in test_texts.values()}
     return [query for query, text in train_texts.items() if _normalise(text) in held_out]
 
@@ -381,6 +389,7 @@ def read_lines(file: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _read_by_id(file: Path, row: type[_Row]) -> dict[str, _Row]:
+    """Read a file of JSON lines as rows by id."""
     decoder = msgspec.json.Decoder(row)
     rows: dict[str, _Row] = {}
     for number, line in read_lines(file):

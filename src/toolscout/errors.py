@@ -47,11 +47,14 @@ __all__ = [
     "UserError",
     "describe_invalid",
     "explain_unknown_field",
+    "find_close",
     "find_nearest",
     "name_nearest",
     "require",
 ]
 
+MAX_NAME_CHARS = 200  # of a name that is compared with others
+MAX_COMPARED_PRODUCTS = 2_000_000  # the products of the lengths of all names that are compared
 _UNKNOWN_STRUCT_FIELD = re.compile(r"Object contains unknown field `([^`]*)`(?: - at `([^`]*)`)?")  # as msgspec says it
 _LIST_PLACE = re.compile(r"\[(\d+)\]")
 
@@ -140,10 +143,31 @@ def describe_invalid(error: Exception) -> str:
     return f"{place or 'it'} has the unknown field {match[1]!r}"
 
 
+def find_close(name: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
+    """Return a list with the known name that is most like `name`, for "Did you mean …?"; empty if none is.
+
+    Names may be untrusted: only as many are compared as take milliseconds, and none that is very long.
+
+    Args:
+        name: what somebody typed.
+        known: names to choose from.
+        cutoff: least similarity, 0 to 1, as difflib measures it.
+    """
+    compared: list[str] = []
+    left = MAX_COMPARED_PRODUCTS
+    for other in known if len(name) <= MAX_NAME_CHARS else ():
+        left -= len(other) * len(name) if len(other) <= MAX_NAME_CHARS else 1
+        if left < 0:
+            break
+        if len(other) <= MAX_NAME_CHARS:
+            compared.append(other)
+    return difflib.get_close_matches(name, compared, n=1, cutoff=cutoff)
+
+
 def find_nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that a misspelled one may stand for, whatever its case. None: none is near."""
     names = {known_name.casefold(): known_name for known_name in known}
-    near = difflib.get_close_matches(name.casefold(), names, n=1)
+    near = find_close(name.casefold(), names)
     return names[near[0]] if near else None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -30,6 +30,7 @@ __all__ = [
     "JournalWriter",
     "PartDatabase",
     "Rows",
+    "SharedHandles",
     "SharedHome",
     "Stamp",
     "Tenant",
@@ -41,7 +42,9 @@ __all__ = [
     "local_folder",
     "parse_home",
     "place_tenant",
+    "refuse_default",
     "require_folder",
+    "sort_tenants",
 ]
 
 DEFAULT_TENANT: Final = "default"  # of a home without tenants, and of one that was made before there were any
@@ -69,19 +72,15 @@ class Rows(Protocol):
     @property
     def rowcount(self) -> int:
         """How many rows were written."""
-        ...
 
     def fetchone(self) -> Any:
         """Return the next row, or None."""
-        ...
 
     def fetchall(self) -> list[Any]:
         """Return the remaining rows."""
-        ...
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the remaining rows."""
-        ...
 
 
 class Connection(Protocol):
@@ -90,15 +89,12 @@ class Connection(Protocol):
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open."""
-        ...
 
     def execute(self, sql: str, parameters: Any = ..., /) -> Rows:
         """Run one statement."""
-        ...
 
     def executemany(self, sql: str, parameters: Any, /) -> Rows:
         """Run one statement for each row of parameters."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,63 +140,49 @@ class PartDatabase(Protocol):
     @property
     def label(self) -> str:
         """The file or the address, for messages."""
-        ...
 
     @property
     def dialect(self) -> Dialect:
         """Expressions that depend on the engine."""
-        ...
 
     @property
     def read_only(self) -> bool:
         """Whether nothing can be written. Every write then raises StoreError."""
-        ...
 
     @property
     def connection(self) -> Connection:
         """This thread's connection."""
-        ...
 
     @property
     def in_transaction(self) -> bool:
         """Whether this thread has a transaction open."""
-        ...
 
     def reading(self) -> AbstractContextManager[Connection]:
         """Open a read transaction: it sees one consistent state, even while others write. May be nested."""
-        ...
 
     def writing(self, *, wait: bool = True) -> AbstractContextManager[Connection]:
         """Open a write transaction, of which there is one at a time. An error inside the block rolls it back."""
-        ...
 
     def ask(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of one statement that only reads."""
-        ...
 
     def session(self) -> AbstractContextManager[Connection]:
         """Give this thread one connection for several transactions, for temporary tables."""
-        ...
 
     def errors(self) -> AbstractContextManager[None]:
         """Turn errors of the engine into a StoreError of one sentence, with the error as its cause."""
-        ...
 
     def run_script(self, script: str) -> None:
         """Run statements that make or change tables, on the connection of this thread."""
-        ...
 
     def rebuild_indexes(self) -> None:
         """Build the indexes of all tables anew."""
-        ...
 
     def check(self) -> list[str]:
         """Return the faults that the engine finds, one sentence each. Empty if the part is sound."""
-        ...
 
     def close(self) -> None:
         """Close the connections of all threads."""
-        ...
 
 
 class GenerationListener(Protocol):
@@ -208,19 +190,15 @@ class GenerationListener(Protocol):
 
     def hear(self) -> int | None:
         """Return the generation as far as it was heard; None: the database must be asked."""
-        ...
 
     def doubt(self) -> None:
         """Answer None until `learn` is called, because this process has just written."""
-        ...
 
     def learn(self, generation: int) -> None:
         """Take a generation that was read from the database."""
-        ...
 
     def close(self) -> None:
         """Stop listening."""
-        ...
 
 
 class JournalWriter(Protocol):
@@ -228,23 +206,62 @@ class JournalWriter(Protocol):
 
     def write(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Write rows of events. When this returns, they will not be lost."""
-        ...
 
     def is_waiting(self) -> bool:
         """Return whether the home did not answer a moment ago."""
-        ...
 
     def is_absence(self, error: Exception) -> bool:
         """Return whether an error means that the home does not answer now."""
-        ...
 
     def find_search(self, search_id: str) -> dict[str, Any] | None:
         """Return a search that this machine wrote and that the home may not have yet; None: there is none."""
-        ...
 
     def close(self) -> None:
         """Write what waits, if the home answers."""
-        ...
+
+
+class SharedHandles(Protocol):
+    """What handles name in a shared home: results of calls, and questions that a replica of the gateway asks users."""
+
+    def share_secret(self, name: str) -> bytes:
+        """Return 32 random bytes that all replicas have under a name. The first replica that asks makes them."""
+
+    def put_result(self, handle: str, about: bytes, file: Path, kept_s: float) -> bool:
+        """Store a result for other replicas, and remove results that are older than `kept_s` seconds.
+
+        Args:
+            handle: names the result.
+            about: what is known of it, as bytes that `fetch_result` returns again.
+            file: has the content.
+            kept_s: seconds for which results are kept.
+
+        Returns:
+            Whether it was stored; False: it is too large.
+        """
+
+    def fetch_result(self, handle: str, file: Path) -> bytes | None:
+        """Write a stored result to the new file. Returns its `about`; None: there is no such result."""
+
+    def offer(self, handle: str, caller: str) -> None:
+        """Let other replicas take the answer to a question of this one. `caller`: a mark of who may answer."""
+
+    def renew(self, handle: str) -> bytes | None:
+        """Say that this replica still waits, and return the answer that another one has taken, if there is one."""
+
+    def withdraw(self, handle: str) -> bool:
+        """Close a question. Returns whether no other replica answered it."""
+
+    def answer(self, handle: str, caller: str, answer: bytes) -> bool:
+        """Give the replica that waits the answer of its caller. Returns whether the question was still open."""
+
+    def give_up(self, handle: str, caller: str) -> None:
+        """Forget an answered question, because its caller no longer waits for what comes of it."""
+
+    def finish(self, handle: str, outcome: bytes) -> None:
+        """Give `outcome`, the encoded result of the request, to the replica that took the user's answer."""
+
+    def take(self, handle: str) -> tuple[bytes | None, bool]:
+        """Return the `outcome` of an answered question (None: not yet), and whether its replica still runs."""
 
 
 class SharedHome(Protocol):
@@ -253,102 +270,84 @@ class SharedHome(Protocol):
     @property
     def label(self) -> str:
         """The home for people, without a password and without its tenant."""
-        ...
 
     @property
     def tenant(self) -> str:
         """The tenant whose part of the home this is."""
-        ...
 
     @property
     def folder(self) -> Path:
         """The folder of this machine for the home: caches and unpacked models."""
-        ...
 
     @property
     def is_shared(self) -> bool:
         """Whether several machines may use the home."""
-        ...
 
     def with_tenant(self, tenant: str) -> Any:
         """Return the same home for another tenant."""
-        ...
 
     def describe(self) -> str:
         """Return the home as a person would type it, without a password."""
-        ...
 
     def open_database(self, part: str, migrations: Sequence[str], *, pragmas: Sequence[str] = ()) -> PartDatabase:
-        """Open or create a part, and run the steps of its schema that it has not seen."""
-        ...
+        """Open or create a database of the home, and run the migrations that it has not seen.
+
+        Args:
+            part: its name, such as `journal`.
+            migrations: SQL, in order; the number of those that ran is stored.
+            pragmas: SQL for each connection, in SQLite only.
+        """
 
     def hold_lock(self, name: str, refusal: str, *, wait: float = 0.0) -> AbstractContextManager[None]:
         """Hold a lock; see `toolscout.home.database.hold_lock`."""
-        ...
 
     def listen(self) -> GenerationListener | None:
-        """Return what hears of changes of the catalogue; None: asking costs nothing."""
-        ...
+        """Return a listener for changes of the catalogue; None: looking at each search costs nothing."""
 
     def open_journal_writer(self, journal: Any) -> JournalWriter | None:
-        """Return the writer of the journal; None: it is written like any other part."""
-        ...
+        """Return the writer that keeps events while the database is away; None: the journal needs none."""
 
-    def open_files(self) -> PartDatabase:
-        """Return the part that holds documents, results and questions. A folder has none."""
-        ...
+    def open_handles(self) -> SharedHandles:
+        """Return the store of results and answers that all replicas of a gateway share. A folder has no replicas."""
 
     def close(self) -> None:
         """Close what is open for documents and models. The next use opens it again."""
-        ...
 
     def read_document(self, name: str) -> bytes:
         """Return the content of a small file. Raises FileNotFoundError if there is none."""
-        ...
 
     def write_document(self, name: str, content: bytes) -> None:
         """Replace or create a small file, atomically and durably."""
-        ...
 
     def delete_document(self, name: str) -> None:
         """Delete a small file, if it is there."""
-        ...
 
     def list_documents(self, folder: str) -> list[str]:
         """Return the names of the small files below a folder, sorted."""
-        ...
 
     def stamp_document(self, name: str) -> Stamp | None:
         """Return a cheap stamp that changes when the file is written; None: there is none."""
-        ...
 
     def list_models(self) -> dict[str, str]:
         """Return name → digest of the models that the home keeps outside of its folder."""
-        ...
 
     def write_model(self, name: str, digest: str, folder: Path) -> None:
         """Store a model for the other machines."""
-        ...
 
     def read_model(self, name: str, folder: Path) -> None:
         """Write all files of a stored model into an empty folder."""
-        ...
 
     def delete_model(self, name: str) -> None:
         """Delete a stored model. Its folder stays."""
-        ...
 
     def list_tenants(self) -> list[Tenant]:
-        """Return the tenants of the home."""
-        ...
+        """Return the tenants of the home, `default` first, then by name."""
 
     def add_tenant(self, name: str) -> None:
         """Add a tenant with an empty catalogue."""
-        ...
 
     def remove_tenant(self, name: str) -> None:
         """Remove a tenant with everything that it has."""
-        ...
 
 
 Home = Path | SharedHome
@@ -385,7 +384,7 @@ def parse_home(text: str) -> Home:
         raise ConfigError(f"home: expected a folder or an address such as {EXAMPLE}, found one of another kind.")
     if _HOST_AND_PORT.match(text):  # so would this
         raise ConfigError(f"home: {text.partition('/')[0]} looks like a host with a port. An address is {EXAMPLE}")
-    return Path(text).expanduser()
+    return Path(text).expanduser().absolute()  # what is opened later, or elsewhere, is in the same folder
 
 
 def local_folder(home: Home) -> Path:
@@ -410,6 +409,21 @@ def check_tenant_name(name: str) -> str:
             "another name."
         )
     return name
+
+
+def refuse_default(name: str) -> None:
+    """Refuse to remove the tenant to which everything belongs that was there before a home had tenants.
+
+    Raises:
+        ConfigError: for the tenant `default`.
+    """
+    if name == DEFAULT_TENANT:
+        raise ConfigError("The tenant 'default' is the home itself and cannot be removed.")
+
+
+def sort_tenants(tenants: Iterable[Tenant]) -> list[Tenant]:
+    """Return tenants by name, `default` first."""
+    return sorted(tenants, key=lambda tenant: (tenant.name != DEFAULT_TENANT, tenant.name))
 
 
 def place_tenant(root: Home, tenant: str) -> Home:

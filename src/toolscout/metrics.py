@@ -1,38 +1,39 @@
-"""Evaluation: ranking measures per query, means, slices, confidence intervals, paired tests, detection."""
+"""Evaluation: ranking measures per query, means, slices, confidence intervals, paired tests.
+
+What only the laboratory measures is in `toolscout_lab.statistics`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 import statistics
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from toolscout.arrays import Floats
+from toolscout.errors import require
 
 __all__ = [
     "DEFAULT_MEASURES",
-    "Best",
     "Measure",
-    "Paired",
+    "PairedComparison",
     "PerQuery",
-    "best_of",
     "bootstrap_ci",
-    "detection",
-    "detection_ci",
-    "holm",
     "paired_test",
     "percentiles",
     "score",
     "slices",
+    "split_chunks",
 ]
 
 MEASURE_KINDS: Final = ("recall", "ndcg", "comp", "precision")
-ECE_BINS: Final = 15
+STATISTICS_OF_THE_LAB: Final = ("Best", "best_of", "detection", "detection_ci", "detection_curves", "holm")
 EQUAL_TOLERANCE: Final = 1e-12
 MAX_CHUNK_VALUES: Final = 4_000_000
 
@@ -142,6 +143,7 @@ def score(
 
 
 def _check_run(run: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, float]]) -> None:
+    """Refuse empty qrels, and a run with queries that they lack. A query that only the run lacks counts 0."""
     ids = tuple(sorted(qrels))
     if not ids:
         raise ValueError("expected at least one query to score, found empty qrels")
@@ -154,6 +156,7 @@ def _check_run(run: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str
 
 
 def _check_rankings(ids: Sequence[str], gold: Sequence[Mapping[str, float]], rankings: Sequence[Sequence[str]]) -> None:
+    """Check that every query has a gold tool, and no ranking has a tool twice: that would count it twice."""
     for query, tools, ranking in zip(ids, gold, rankings, strict=True):
         if not tools:
             raise ValueError(f"expected a tool with a score above 0 for query {query!r}, found none")
@@ -263,7 +266,7 @@ def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, n: int = 10_000, level: f
         raise ValueError("expected at least one value to resample, found none")
     rng = np.random.default_rng(seed)
     means = []
-    for count in _chunks(n, size):
+    for count in split_chunks(n, size):
         sampled = rng.integers(0, size, (count, size)) + size * np.arange(count)[:, None]
         times = np.bincount(sampled.ravel(), minlength=count * size).reshape(count, size)
         means.append(times.astype(float) @ table.T / size)
@@ -271,14 +274,14 @@ def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, n: int = 10_000, level: f
     return np.moveaxis(np.quantile(np.concatenate(means), [tail, 1.0 - tail], axis=0), 0, -1)
 
 
-def _chunks(n: int, size: int) -> list[int]:
+def split_chunks(n: int, size: int) -> list[int]:
     """Split `n` rows of `size` numbers into chunks that fit in memory."""
     rows = max(1, MAX_CHUNK_VALUES // size)
     return [rows] * (n // rows) + [n % rows] * (n % rows > 0)
 
 
 @dataclasses.dataclass(frozen=True)
-class Paired:
+class PairedComparison:
     """The comparison of two systems on the same queries.
 
     Attributes:
@@ -300,7 +303,7 @@ class Paired:
     losses: int
 
 
-def paired_test(a: npt.ArrayLike, b: npt.ArrayLike, seed: int = 0, n: int = 10_000) -> Paired:
+def paired_test(a: npt.ArrayLike, b: npt.ArrayLike, seed: int = 0, n: int = 10_000) -> PairedComparison:
     """Run a paired randomization test: flip the sign of each query's difference at random.
 
     The p-value is (1 + flips at least as extreme) / (1 + n) and therefore never 0.
@@ -321,13 +324,13 @@ def paired_test(a: npt.ArrayLike, b: npt.ArrayLike, seed: int = 0, n: int = 10_0
     nonzero = difference[np.abs(difference) > EQUAL_TOLERANCE]
     rng = np.random.default_rng(seed)
     extreme = 0
-    for count in _chunks(n, max(1, nonzero.size)):
+    for count in split_chunks(n, max(1, nonzero.size)):
         flips = np.unpackbits(rng.integers(0, 256, (count, -(-nonzero.size // 8)), dtype=np.uint8), axis=1)
         sums = nonzero.sum() - 2.0 * (flips[:, : nonzero.size].astype(float) @ nonzero)
         extreme += int((np.abs(sums) >= abs(nonzero.sum()) - EQUAL_TOLERANCE * max(1, nonzero.size)).sum())
     low, high = bootstrap_ci(difference, seed, n)
     wins = int((nonzero > 0).sum())
-    return Paired(
+    return PairedComparison(
         difference=float(difference.mean()),
         low=float(low),
         high=float(high),
@@ -338,160 +341,15 @@ def paired_test(a: npt.ArrayLike, b: npt.ArrayLike, seed: int = 0, n: int = 10_0
     )
 
 
-class Best(NamedTuple):
-    """The best of several trials: its index, its mean difference from the baseline, and the p-value."""
-
-    trial: int
-    difference: float
-    p: float
-
-
-def best_of(trials: Sequence[npt.ArrayLike], plain: npt.ArrayLike, *, seed: int = 0, n: int = 10_000) -> Best:
-    """Find the trial with the highest mean and test it against `plain`, corrected for the number of trials.
-
-    The signs of the queries' differences are flipped for all trials together, and the highest mean counts each time
-    (the maximum statistic of Westfall and Young, 1993). Trying more settings therefore makes no result more
-    significant. The test is one-sided.
-
-    Args:
-        trials: (q,) values of each trial.
-        plain: (q,) values of the baseline, on the same queries in the same order.
-        seed: equal seeds give equal p-values.
-        n: number of random flips.
-
-    Raises:
-        ValueError: if there is no trial, or they do not have one value each for the same queries.
-    """
-    rows, base = np.array([np.asarray(trial, dtype=float) for trial in trials]), np.asarray(plain, dtype=float)
-    if rows.ndim != 2 or base.ndim != 1 or not base.size or rows.shape[1] != base.size:
-        raise ValueError(f"expected equally long rows of values, found {rows.shape} and {base.shape}")
-    differences = rows - base
-    means = differences.mean(axis=1)
-    trial, rng, extreme = int(means.argmax()), np.random.default_rng(seed), 0
-    for count in _chunks(n, base.size):
-        flips = np.unpackbits(rng.integers(0, 256, (count, -(-base.size // 8)), dtype=np.uint8), axis=1)
-        flipped = (1.0 - 2.0 * flips[:, : base.size]) @ differences.T / base.size
-        extreme += int((flipped.max(axis=1) >= means[trial] - EQUAL_TOLERANCE).sum())
-    return Best(trial, float(means[trial]), (1 + extreme) / (1 + n))
-
-
-def holm(pvalues: Sequence[float]) -> list[float]:
-    """Correct the p-values of one family by Holm's step-down rule, in the given order."""
-    adjusted = [0.0] * len(pvalues)
-    highest = 0.0
-    for step, place in enumerate(sorted(range(len(pvalues)), key=lambda place: pvalues[place])):
-        highest = max(highest, min(1.0, (len(pvalues) - step) * pvalues[place]))
-        adjusted[place] = highest
-    return adjusted
-
-
-# --- detection: does a query need a tool? -------------------------------------------------------------------
-
-
-def detection(labels: npt.ArrayLike, needs: npt.ArrayLike, threshold: float = 0.5) -> dict[str, float]:
-    """Measure how well `need` separates queries that need a tool from those that do not.
-
-    A query is accepted if its need is at least `threshold`. Keys: `detect_accuracy`, `detect_precision`,
-    `detect_recall`, `detect_f1` (of accepting), `detect_auroc` (equal needs count one half), `detect_far` (share of
-    the no-tool queries accepted), `detect_frr` (share of the tool queries rejected) and `detect_ece` (calibration
-    error over 15 bins of equal mass, each class with half of the mass; equal needs share a bin).
-
-    Args:
-        labels: (n,) 1 if a tool is needed, else 0.
-        needs: (n,) estimated probability that a tool is needed.
-        threshold: see above.
-
-    Raises:
-        ValueError: for other labels, needs outside [0, 1], unequal lengths, or if one class is absent.
-    """
-    return _compute_detection(*_count_levels(labels, needs), threshold)
-
-
-def detection_ci(
-    labels: npt.ArrayLike, needs: npt.ArrayLike, threshold: float = 0.5, *, seed: int = 0, n: int = 1_000
-) -> dict[str, list[float]]:
-    """Compute the 95 % percentile bootstrap `[low, high]` of every figure of `detection`, within each class.
-
-    Raises:
-        ValueError: as `detection`.
-    """
-    levels, tool, chat = _count_levels(labels, needs)
-    rng = np.random.default_rng(seed)
-    draws = [_compute_detection(levels, _resample(rng, tool), _resample(rng, chat), threshold) for _ in range(n)]
-    return {name: np.quantile([draw[name] for draw in draws], [0.025, 0.975]).tolist() for name in draws[0]}
-
-
-def detection_curves(labels: npt.ArrayLike, needs: npt.ArrayLike) -> dict[str, list[tuple[float, float]]]:
-    """Compute the points of the ROC and reliability curves of `detection`.
-
-    `roc`: (share of the no-tool queries accepted, share of the tool queries accepted) at every threshold, the strictest
-    first; its area is `detect_auroc`. `reliability`: (mean need, share that needs a tool) of the bins of `detect_ece`,
-    with half of the mass for each class.
-
-    Raises:
-        ValueError: as `detection`.
-    """
-    levels, tool, chat = _count_levels(labels, needs)
-    roc = [(0.0, 0.0)]
-    for false, hits in zip(np.cumsum(chat[::-1]), np.cumsum(tool[::-1]), strict=True):
-        roc.append((float(false / chat.sum()), float(hits / tool.sum())))
-    mass, bins = _assign_bins(tool, chat)
-    total, positive, need = (
-        np.bincount(bins, weights=weights) for weights in (mass, tool / tool.sum() / 2, mass * levels)
-    )
-    reliability = [(float(need[b] / total[b]), float(positive[b] / total[b])) for b in np.flatnonzero(total)]
-    return {"roc": roc, "reliability": reliability}
-
-
-def _resample(rng: np.random.Generator, counts: Floats) -> Floats:
-    total = counts.sum()
-    return rng.multinomial(int(total), counts / total).astype(float)
-
-
-def _count_levels(labels: npt.ArrayLike, needs: npt.ArrayLike) -> tuple[Floats, Floats, Floats]:
-    """Count the tool and no-tool queries at each distinct need, ascending."""
-    truth, need = np.asarray(labels, dtype=float), np.asarray(needs, dtype=float)
-    if truth.shape != need.shape or truth.ndim != 1:
-        raise ValueError(f"expected one need per label, found shapes {need.shape} and {truth.shape}")
-    if not (np.isin(truth, (0, 1)).all() and 0 < truth.sum() < truth.size):
-        raise ValueError(
-            "expected labels 1 (needs a tool) and 0, each at least once, found others: give queries of both kinds"
-        )
-    if not ((need >= 0) & (need <= 1)).all():
-        raise ValueError("expected needs between 0 and 1, found others: give probabilities")
-    levels, places = np.unique(need, return_inverse=True)
-    tool = np.bincount(places, weights=truth).astype(float)
-    return levels, tool, np.bincount(places, weights=1.0 - truth).astype(float)
-
-
-def _compute_detection(levels: Floats, tool: Floats, chat: Floats, threshold: float) -> dict[str, float]:
-    """Compute the figures of `detection` from the counts of `_count_levels`: tool and no-tool queries at each need."""
-    n_tool, n_chat = tool.sum(), chat.sum()
-    is_accepted = levels >= threshold
-    true_accepts, false_accepts = tool[is_accepted].sum(), chat[is_accepted].sum()
-    chat_below = np.cumsum(chat) - chat
-    mass, bins = _assign_bins(tool, chat)
-    gaps = np.bincount(bins, weights=tool / n_tool / 2 - mass * levels)
-    figures = {
-        "accuracy": (true_accepts + n_chat - false_accepts) / (n_tool + n_chat),
-        "precision": true_accepts / (true_accepts + false_accepts) if true_accepts else 0.0,
-        "recall": true_accepts / n_tool,
-        "f1": 2 * true_accepts / (n_tool + true_accepts + false_accepts),
-        "auroc": float(tool @ (chat_below + chat / 2)) / (n_tool * n_chat),
-        "far": false_accepts / n_chat,
-        "frr": 1.0 - true_accepts / n_tool,
-        "ece": np.abs(gaps).sum(),
-    }
-    return {f"detect_{name}": float(value) for name, value in figures.items()}
-
-
-def _assign_bins(tool: Floats, chat: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Compute the mass of each level, with half of the total for each class, and assign it to bins of equal mass."""
-    mass = tool / tool.sum() / 2 + chat / chat.sum() / 2
-    return mass, np.minimum(((np.cumsum(mass) - mass / 2) * ECE_BINS).astype(int), ECE_BINS - 1)
-
-
 def percentiles(times: Sequence[float]) -> dict[str, float]:
     """Return `p50` and `p95` of at least one time, in its own unit, to three decimals."""
     p95 = statistics.quantiles(times, n=20)[-1] if len(times) > 1 else times[0]
     return {"p50": round(statistics.median(times), 3), "p95": round(p95, 3)}
+
+
+def __getattr__(name: str) -> object:
+    """Hand on what version 0.2 had here."""
+    if name not in STATISTICS_OF_THE_LAB:
+        raise AttributeError(f"module 'toolscout.metrics' has no attribute {name!r}")
+    warnings.warn(f"import {name} from toolscout_lab.statistics", DeprecationWarning, stacklevel=2)
+    return getattr(require("toolscout_lab.statistics", "lab"), name)

@@ -5,39 +5,45 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import operator
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from toolscout.errors import NotFound, OverBudget, StoreError
-from toolscout.home.catalogue.store import Catalogue, Changes, Origin, Source, Store, Waiting
+from toolscout.errors import NotFound, OverBudget, StoreError, UserError
+from toolscout.home.catalogue.store import Catalogue, Changes
 from toolscout.home.catalogue.sync import CatalogueManager
-from toolscout.home.catalogue.vector_cache import VectorStore
-from toolscout.home.database.documents import close_documents
-from toolscout.home.journal.events import describe_answer
-from toolscout.home.journal.journal import MAX_SEARCH_EVENTS, Journal, new_id
+from toolscout.home.database import open_home
+from toolscout.home.journal.journal import MAX_SEARCH_EVENTS, Journal, describe_answer, new_id
 from toolscout.location import find_root, find_shared, local_folder, place_tenant, require_folder
 from toolscout.recipes.engine import SearchEngine
-from toolscout.recipes.select import Selection, Selector
-from toolscout.search.home_resources import HomeResources
-from toolscout.search.pipeline import Pipeline, Stage
-from toolscout.search.resources import LiveEvidence
+from toolscout.recipes.select import Selection
+from toolscout.search.pipeline import Pipeline
 from toolscout.search.why import Why
 from toolscout.settings import Settings, load_settings
-from toolscout.sources import Reading
-from toolscout.types import Count, Search, Tool
+from toolscout.types import Answer, Count, Tool
 
 __all__ = ["MAX_AUTO_TOOLS", "Scout"]
 
 MAX_AUTO_TOOLS: Final = 10  # in an answer with `k="auto"`
 
+#: Member of version 0.2 → where it is; empty: a scout is a catalogue.
+MOVED_MEMBERS: Final = {
+    "build": "engine.builder.build_ranking",
+    "catalogue": "",
+    "selector": "engine.selector",
+    "serving": "engine.serving",
+    "vectors": "engine.builder.vectors",
+    "workspace": "engine.builder.lend",
+}
 Visible = Callable[[Tool], bool]
 _log = logging.getLogger("toolscout.scout")
 
 
-class Scout:
+class Scout(CatalogueManager):
     """A catalogue of tools in one folder, and the search over it.
 
     ::
@@ -51,7 +57,7 @@ class Scout:
 
     Attributes:
         settings: of the home.
-        catalogue: reads sources, and keeps the tools in step with them.
+        store: the catalogue in its database.
         engine: builds the pipelines and runs the searches.
     """
 
@@ -68,9 +74,8 @@ class Scout:
         self._open(load_settings(home=home, **settings))
 
     def _open(self, settings: Settings) -> None:
-        self.settings = settings
-        self.catalogue = CatalogueManager(self.settings)
-        self.engine = SearchEngine(self.settings, self.catalogue.store, lambda: self.journal)
+        super().__init__(settings)
+        self.engine = SearchEngine(self.settings, self.store, lambda: self.journal)
         self._logged = ""
         self._unwritten = ""  # why the journal could not be written last time
 
@@ -84,24 +89,17 @@ class Scout:
         require_folder(root, name)
         place = place_tenant(root, name)
         database = find_shared(place)
-        other = Scout.__new__(type(self))
-        other._open(dataclasses.replace(self.settings, home=local_folder(place), tenant=name, database=database))
-        return other
+        scout = Scout.__new__(type(self))
+        scout._open(dataclasses.replace(self.settings, home=local_folder(place), tenant=name, database=database))
+        return scout
 
-    @property
-    def store(self) -> Store:
-        """The store of the catalogue."""
-        return self.catalogue.store
-
-    @property
-    def selector(self) -> Selector:
-        """Decides which recipe and model serve a search."""
-        return self.engine.selector
-
-    @property
-    def vectors(self) -> VectorStore:
-        """The cached vectors of this home."""
-        return self.engine.builder.vectors
+    def __getattr__(self, name: str) -> Any:
+        """Return a member under the name that it had in version 0.2, with a warning."""
+        if name not in MOVED_MEMBERS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        new = MOVED_MEMBERS[name]
+        warnings.warn(f"Scout.{name} is now Scout{new and '.'}{new}", DeprecationWarning, stacklevel=2)
+        return operator.attrgetter(new)(self) if new else self
 
     @functools.cached_property
     def journal(self) -> Journal:
@@ -115,9 +113,9 @@ class Scout:
 
     def close(self) -> None:
         """Close the files and connections."""
-        close_documents(self.settings.place)
+        self.engine.close()  # first, since it may be making vectors of what the store has
+        open_home(self.settings.place).close()
         self.store.close()
-        self.engine.close()
         if "journal" in self.__dict__:
             self.journal.close()
 
@@ -130,98 +128,38 @@ class Scout:
     # --- the catalogue
 
     def add(
-        self, source: str | Path | Iterable[object], *, name: str | None = None, kind: str | None = None
+        self,
+        source: str | Path | Iterable[object],
+        *,
+        name: str | None = None,
+        kind: str | None = None,
+        server: str = "",
+        embed: bool = True,
     ) -> list[Changes]:
-        """Read a source and put its tools into the catalogue. A second call reads the source again.
+        """Read a source and put its tools into the catalogue, with their vectors; see `CatalogueManager.add`.
 
         Args:
-            source: a locator (`toolscout.sources.SOURCE_KINDS`, or one of a plug-in), or objects: functions, LangChain
-                tools, or schemas as mappings.
-            name: the source's name, with which the ids of its tools begin; by default the reader derives one.
-            kind: which reader to use; by default it is detected from the locator.
-
-        Returns:
-            The changes, one entry for each source; see `CatalogueManager.add`.
+            source: a locator, or objects.
+            name: the source's name.
+            kind: which reader to use.
+            server: address to which the operations of an OpenAPI document are sent.
+            embed: whether vectors that take long are made now. A search makes those that are missing.
 
         Raises:
             SourceError: if nothing could be read.
         """
-        return self.catalogue.add(source, name=name, kind=kind)
+        changes = super().add(source, name=name, kind=kind, server=server)
+        if embed and any(change.any for change in changes):
+            self._make_vectors()
+        return changes
 
-    def put_reading(self, origin: Origin, reading: Reading) -> Changes:
-        """Write one reading of a source into the catalogue; see `CatalogueManager.put_reading`."""
-        return self.catalogue.put_reading(origin, reading)
-
-    def brought_by(self, origin: Origin) -> list[Source]:
-        """Return the sources of the catalogue that came from an origin."""
-        return self.catalogue.brought_by(origin)
-
-    def sync(self, names: Sequence[str] = ()) -> Iterator[Changes]:
-        """Read the origins of these sources, or of all, again, and yield the changes of each source.
-
-        New tools are added, changed tools replaced, missing tools removed. A source that cannot be read keeps its
-        tools.
-
-        Raises:
-            NotFound: for a name that no source has.
-        """
-        return self.catalogue.sync(names)
-
-    def sources(self) -> list[Source]:
-        """Return the sources of the catalogue."""
-        return self.catalogue.sources()
-
-    def tool(self, tool_id: str) -> Tool:
-        """Return one tool by its id.
-
-        Raises:
-            NotFound: if there is no such tool.
-        """
-        return self.catalogue.tool(tool_id)
-
-    def remove(self, names: Sequence[str]) -> int:
-        """Remove sources (by name) and single tools (by id). Returns the number of removed tools.
-
-        Raises:
-            NotFound: if a name is neither a source nor a tool; then nothing is removed.
-        """
-        return self.catalogue.remove(names)
-
-    def hide(self, ids: Sequence[str]) -> None:
-        """Hide tools for good: they are not searched, and no sync brings them back. `show` does.
-
-        Raises:
-            NotFound: for an id that no tool has; then nothing is hidden.
-        """
-        self.catalogue.hide(ids)
-
-    def show(self, ids: Sequence[str]) -> list[Changes]:
-        """Show hidden tools again, and read their sources, which brings them back. Returns the changes.
-
-        Raises:
-            NotFound: for an id that is not hidden; then nothing is changed.
-        """
-        return self.catalogue.show(ids)
-
-    def enable(self, source: str, enabled: bool = True) -> None:
-        """Include a source in the search, or exclude it. Its tools stay in the store."""
-        self.catalogue.enable(source, enabled)
-
-    def waiting(self, names: Sequence[str] = ()) -> list[Waiting]:
-        """Return the definitions that wait for approval, by id; `names`: only of these tools or sources.
-
-        Raises:
-            NotFound: for a name that has no waiting definition.
-        """
-        return self.catalogue.waiting(names)
-
-    def approve(self, chosen: Sequence[Waiting]) -> int:
-        """Approve waiting definitions and put them into the catalogue. Returns how many; see `Store.approve`."""
-        return self.catalogue.approve(chosen)
-
-    def advice(self) -> list[str]:
-        """Return sentences of advice about the present catalogue, for the user."""
-        return self.catalogue.advice()
+    def _make_vectors(self) -> None:
+        """Make the vectors of new tools now, if that takes long. Where it fails, the next search tries again."""
+        try:
+            if self.engine.encodes_slowly():
+                self.engine.embed()
+        except UserError as error:
+            _log.warning("The new tools have no vectors yet: %s", error)
 
     # --- the search
 
@@ -255,7 +193,7 @@ class Scout:
         caller: str | None = None,
         deadline: float | None = None,
         split: bool = True,
-    ) -> Search:
+    ) -> Answer:
         """Return the tools for one request, best first and filled in; or the reason why there are none.
 
         Args:
@@ -294,12 +232,24 @@ class Scout:
         caller: str | None = None,
         deadline: float | None = None,
         split: bool = True,
-    ) -> list[Search]:
-        """Run a batch of searches, all on the same state of the catalogue; see `search`."""
-        asked = Search(query="", visible=visible, deadline=deadline, split=split)
-        selection, answers, generation = self._run_searches(queries, k, asked, recipe, model)
-        unwritten = self._write(answers, selection, generation, caller) if self.settings.journal else None
-        return [_describe_degraded(answer, unwritten) for answer in answers]
+    ) -> list[Answer]:
+        """Run a batch of searches, all on the same state of the catalogue.
+
+        Args:
+            queries: the requests. The answers come in their order.
+            k: see `search`, as for all other arguments. They apply to each of the requests.
+            recipe: the recipe.
+            model: the folder of a fitted model.
+            visible: which tools this caller may discover.
+            caller: the caller's name for the journal.
+            deadline: for all of them together, on the clock of `time.monotonic`.
+            split: whether a request may be split into steps.
+        """
+        caller = caller or self.settings.caller
+        request = Answer(query="", visible=visible, deadline=deadline, split=split, caller=caller)
+        selection, answers, generation = self._run_searches(queries, k, request, recipe, model)
+        unwritten = self._write(answers, selection, generation) if self.settings.journal else None
+        return [_describe_degraded(answer, unwritten) if unwritten or answer.degraded else answer for answer in answers]
 
     def preview_many(
         self,
@@ -308,28 +258,28 @@ class Scout:
         *,
         recipe: str | None = None,
         visible: Visible | None = None,
-    ) -> list[Search]:
+    ) -> list[Answer]:
         """Run searches that are not written to the journal, such as those of a person who is still typing.
 
         Their answers have no `search_id`, so that no call or feedback can refer to them.
         """
-        _, answers, _ = self._run_searches(queries, k, Search(query="", visible=visible), recipe, None)
+        _, answers, _ = self._run_searches(queries, k, Answer(query="", visible=visible), recipe, None)
         return [_describe_degraded(msgspec.structs.replace(answer, search_id=None), None) for answer in answers]
 
     def _run_searches(
         self,
         queries: Sequence[str],
         k: Count | None,
-        asked: Search,
+        request: Answer,
         recipe: str | None,
         model: str | Path | None,
-    ) -> tuple[Selection, list[Search], int]:
+    ) -> tuple[Selection, list[Answer], int]:
         """Run one search for each query. Returns what served, the answers, and the generation of the catalogue.
 
         Args:
             queries: the texts.
             k: as in `search`.
-            asked: what all of them have in common.
+            request: what all of them have in common.
             recipe: as in `search`.
             model: as in `search`.
         """
@@ -338,10 +288,10 @@ class Scout:
         if max_hits < 1:
             raise ValueError(f"k: expected at least 1, found {k}")
         selection, notice = self.engine.select(recipe, model)
-        if notice and asked.visible is not None:
+        if notice and request.visible is not None:
             notice = self._hide_notice(notice, selection)
-        asked = msgspec.structs.replace(asked, k=max_hits, aim=aim, reason=notice or None)
-        batch = [msgspec.structs.replace(asked, query=query, search_id=new_id()) for query in queries]
+        request = msgspec.structs.replace(request, k=max_hits, aim=aim, reason=notice or None)
+        batch = [msgspec.structs.replace(request, query=query, search_id=new_id()) for query in queries]
         answers, generation = self.engine.run(selection, batch)
         return selection, answers, generation
 
@@ -363,8 +313,8 @@ class Scout:
         caller: str | None = None,
         deadline: float | None = None,
         split: bool = True,
-    ) -> Search:
-        """Run `search` in a thread, for asynchronous callers."""
+    ) -> Answer:
+        """Run `search` in a thread, for asynchronous callers. The arguments are those of `search`."""
         import asyncio  # not needed by the first search of a new process
 
         search = functools.partial(self.search, recipe=recipe, model=model, visible=visible, caller=caller)
@@ -373,18 +323,6 @@ class Scout:
     def pipeline(self, recipe: str | None = None, *, model: str | Path | None = None) -> tuple[Catalogue, Pipeline]:
         """Return the present snapshot and the pipeline over it; `recipe` and `model` as in `search`."""
         return self.engine.pipeline(recipe, model=model)
-
-    def serving(self) -> tuple[Selection, str]:
-        """Return what serves searches that name no model, and a sentence if the promoted model cannot serve them."""
-        return self.engine.select(None, None)
-
-    def workspace(self, selection: Selection) -> HomeResources:
-        """Return what the ranker of a selection is built with."""
-        return self.engine.builder.lend(selection)
-
-    def build(self, selection: Selection, catalogue: Catalogue, *, live: LiveEvidence | None = None) -> Stage:
-        """Build the recipe of a selection over a snapshot, up to the ranked hits; `live`: see `HomeResources`."""
-        return self.engine.builder.build_ranking(selection, catalogue, live=live)
 
     def why(
         self,
@@ -417,7 +355,7 @@ class Scout:
 
     # --- the journal
 
-    def _write(self, found: Sequence[Search], selection: Selection, generation: int, caller: str | None) -> str | None:
+    def _write(self, answers: Sequence[Answer], selection: Selection, generation: int) -> str | None:
         """Write searches to the journal. Returns a sentence if that failed; the searches are answered all the same."""
         model = selection.manifest.job if selection.manifest else None
         common = {"recipe": selection.recipe, "model": model, "generation": generation}
@@ -425,10 +363,10 @@ class Scout:
             self.journal.append_all(
                 (
                     "search",
-                    caller or self.settings.caller,
+                    search.caller or self.settings.caller,
                     {**describe_answer(search), **common},
                 )
-                for search in found
+                for search in answers
             )
         except StoreError as error:
             if str(error) != self._unwritten:
@@ -448,6 +386,13 @@ class Scout:
         caller: str | None = None,
     ) -> None:
         """Write to the journal that a tool was called, whether it succeeded, and at which rank it was shown.
+
+        Args:
+            tool: its id.
+            ok: whether the call succeeded.
+            search_id: of the search that led to the call; without one, the call teaches nothing.
+            ms: how long the call took; None: unknown.
+            caller: who called; None: the setting `caller`.
 
         Raises:
             OverBudget: if the search already has the maximum number of events.
@@ -513,7 +458,7 @@ class Scout:
             raise OverBudget(f"The search {search_id!r:.80} has {MAX_SEARCH_EVENTS} events, the limit. Search again.")
 
 
-def _describe_degraded(answer: Search, unwritten: str | None) -> Search:
+def _describe_degraded(answer: Answer, unwritten: str | None) -> Answer:
     """Add to an answer why it is not in the journal; a caller with limited sight does not learn where services are."""
     if answer.visible is not None:
         unwritten = unwritten and "this search is not in the journal"

@@ -1,15 +1,15 @@
-"""Settings come from arguments, the environment, `toolscout.toml` and defaults, in this order.
+"""Every setting, defined once, and how its value is found.
 
-Each value remembers its origin.
-
-A `toolscout.toml` in the working directory may have come with a cloned repository. Until the user trusts that folder
-(`toolscout trust DIR`), it may set only what can do no harm: see `FILE_MAY_SET`.
+A value comes from the arguments, the environment, `toolscout.toml` or the default, in this order, and remembers its
+origin. A `toolscout.toml` in the working directory may have come with a cloned repository. Until the user trusts that
+folder (`toolscout trust DIR`), it may set only what can do no harm: see `Setting.file`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import importlib.util
 import logging
 import math
@@ -17,7 +17,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,10 +44,13 @@ else:
 
 __all__ = [
     "BUDGET_UNITS",
-    "FILE_MAY_SET",
+    "RULES",
     "SETTINGS_FILE_NAME",
     "Between",
+    "Setting",
     "Settings",
+    "format_value",
+    "list_settings",
     "load_settings",
     "needing_trust",
     "parse_llm_budget",
@@ -60,83 +63,105 @@ SETTINGS_FILE_NAME: Final = "toolscout.toml"
 COMPACT_PACKAGE: Final = "toolscout_compact"  # brings the encoder `compact`
 MIN_BUDGET: Final = 200
 MIN_RESULT_BUDGET: Final = 1_000
-MAX_FALSE_REJECTS: Final = 0.2
 KEY_PLACES: Final = {
     "llm": "TOOLSCOUT_LLM_KEY, or a file that TOOLSCOUT_LLM_KEY_FILE names",
     "encoder": "TOOLSCOUT_EMBEDDINGS_KEY",
     "telemetry": "OTEL_EXPORTER_OTLP_HEADERS",
 }
-RECORD_FIELDS: Final = ("origins", "ignored", "database")  # fields that describe the settings and are none themselves
+#: Settings of earlier versions → what is true now. They are ignored, with a warning.
+RETIRED: Final = {
+    "gateway_query_chars": "A query to the gateway may have 4,000 characters",
+    "gateway_argument_bytes": "The arguments of a call may have 1,000,000 bytes",
+}
+#: Rules of ranking → what they do. `rules_off` leaves them out, `why` names them, benchmarks/rules.py measures each.
+RULES: Final = {
+    "opposites": "Of two opposite tools the asked one stands first",
+    "everyday": "Everyday phrases search for words of tools",
+    "quotations": "Quoted titles and messages beside a command are not searched for",
+    "sources": "Tools of a source that the request names gain points",
+    "glosses": "Words of other languages search for English ones",
+    "steps": "Compound requests are split, and each step is served",
+    "refusals": "Requests and steps that no tool fits are named, sure chat gets no place",
+    "places": "Places 9 and 10 are for words that no tool before has",
+    "names": "Tools that the request names stand first",
+    "prerequisites": "Tools that the first matches need follow them",
+    "demotion": "Suspicious and copied tools stand last",
+    "folding": "The same tool of several sources is one hit",
+}
 _log: Final = logging.getLogger("toolscout.config")
 _reported: set[tuple[str, str]] = set()  # (path, digest) of files with ignored settings that were reported
 
 
 @dataclasses.dataclass(frozen=True)
 class Between:
-    """The range, both ends included, of values that an untrusted file may choose."""
+    """A range of numbers with both ends, or without the lower end if `above`."""
 
     low: float
-    high: float
+    high: float = math.inf
+    above: bool = False
+
+    def __contains__(self, value: object) -> bool:
+        if not isinstance(value, int | float) or not self.low <= value <= self.high:
+            return False
+        return value != self.low or not self.above
+
+    def __str__(self) -> str:
+        if self.above:
+            return f"above {self.low:,}" + ("" if self.high == math.inf else f" and at most {self.high:,}")
+        return f"of at least {self.low:,}" if self.high == math.inf else f"from {self.low:,} to {self.high:,}"
 
 
-#: Setting → whether an untrusted file in the working directory may set it: never (False), always (True), or to a value
-#: within a range. A setting that is missing here counts as False; a test holds that none is missing.
-FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
-    "home": False,  # moves the catalogue, its approvals and the list of trusted folders
-    "tenant": False,  # the same
-    "recipe": True,  # the name of a built-in recipe, which sends queries only to `llm` and `encoder`
-    "recipe_options": False,  # how often a search asks `llm`
-    "model": False,  # its files decide every answer
-    "encoder": False,  # an address gets every query, every tool text and the key
-    "index": False,  # the code of a plug-in gets every vector
-    "k": Between(1, 100),
-    "prerequisites": Between(0, 10),
-    "dependencies": False,  # brings tools into answers
-    "coverage_aim": Between(0.01, 1),
-    "mcp_timeout": Between(1, 600),
-    "http_timeout": Between(1, 600),
-    "max_tools": Between(1, 20_000),  # above the default it takes more memory than the user allowed
-    "journal": False,  # without it nobody can see later what was searched and called
-    "journal_queries": False,  # decides how queries are stored
-    "journal_keep_days": False,  # removes events
-    "redact_personal": False,  # decides how queries are stored
-    "caller": False,  # decides which callers learning trusts
-    "private_hosts": False,  # lets documents at URLs reach into the network of the user
-    "trust": False,  # if it is off, changed definitions are served unseen
-    "trust_scan": False,  # if it is off, orders to the model are served unseen
-    "fold_similar": True,  # without it the same tool of several sources takes several lines
-    "preferred_sources": False,  # decides which source serves a call that several could serve
-    "call_timeout": Between(1, 600),
-    "gateway_budget": Between(MIN_BUDGET, 20_000),
-    "gateway_result_budget": Between(MIN_RESULT_BUDGET, 100_000),
-    "gateway_idle": False,  # with 0 no server is ever stopped
-    "gateway_servers": False,  # how many processes run
-    "run_code": False,  # lets agents run programs
-    "run_code_writes": False,  # lets them call tools that change something
-    "run_code_seconds": Between(1, 600),
-    "gateway_rate": False,  # limits the searches of one caller
-    "gateway_query_chars": Between(1, 4_000),
-    "gateway_argument_bytes": Between(1, 1_000_000),
-    "registry": False,  # decides what registry:NAME stands for
-    "public_url": False,  # where browsers bring the codes of sign-ins
-    "shared_sessions": False,  # lets all callers act as one person
-    "pins": False,  # shows tools to the agent at every start
-    "llm": False,  # an address gets queries, tool texts and the key
-    "llm_timeout": Between(1, 600),
-    "llm_concurrency": False,  # how fast money is spent
-    "llm_rpm": False,  # how fast money is spent
-    "llm_budget": False,  # how much money is spent
-    "llm_reply_tokens": False,  # what a call may cost
-    "llm_price_in": False,  # with a price of zero, a budget in dollars limits nothing
-    "llm_price_out": False,
-    "learn_trust": False,  # decides which callers learning trusts
-    "false_rejects": False,  # decides how many requests are turned away
-    "telemetry": False,  # an address gets the names of tools, servers and the times of calls
-    "telemetry_share": False,  # how much is sent there
-    "log_format": True,
-    "ray": False,  # its workers run code, and get every tool text
-    "drain_seconds": False,  # delays the end of a service
-}
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What a setting means and which values it may have.
+
+    Attributes:
+        group: heading under which it is listed.
+        help: its meaning, in a phrase.
+        kind: the type of its values; `tuple` for a list of names.
+        bounds: the numbers that are accepted.
+        choices: the words that are accepted.
+        check: raises a `ConfigError` for a value that is wrong in another way; gets the value and its origin.
+        file: whether a file that nobody trusts may set it, or to which numbers.
+        harm: what such a file could do with it, if it may not.
+        page: the page of docs/ that says more.
+        default_text: the default in words, if it differs from one machine to another.
+    """
+
+    group: str
+    help: str
+    kind: type
+    bounds: Between | None = None
+    choices: tuple[str, ...] = ()
+    check: Callable[[Any, str], None] | None = None
+    file: bool | Between = False
+    harm: str = ""
+    page: str = ""
+    default_text: str = ""
+
+    def refuse_wrong(self, name: str, value: object, origin: str) -> None:
+        """Refuse a value that this setting cannot have.
+
+        Raises:
+            ConfigError: saying what is expected, what was found, and where.
+        """
+        if self.bounds is not None and value not in self.bounds:
+            raise ConfigError(f"{name}: expected a number {self.bounds}, found {value} ({origin})")
+        if self.choices and value not in self.choices:
+            words = f"{', '.join(self.choices[:-1])} or {self.choices[-1]}"
+            raise ConfigError(f"{name}: expected {words}, found {value!r} ({origin})")
+        if self.check is not None:
+            self.check(value, origin)
+
+    def describe_file(self) -> str:
+        """Say what an untrusted file may set: `yes`, `1 to 100` or `no: decides every answer`."""
+        if isinstance(self.file, Between):
+            return str(self.file).removeprefix("from ")
+        return "yes" if self.file else f"no: {self.harm}"
+
+    def may_come_from_file(self, value: object) -> bool:
+        """Return whether a file that nobody trusts may set this value."""
+        return self.file if isinstance(self.file, bool) else value in self.file
 
 
 def choose_encoder() -> str:
@@ -144,181 +169,48 @@ def choose_encoder() -> str:
     return "compact" if importlib.util.find_spec(COMPACT_PACKAGE) else "static"
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """Every setting, with its default.
+def refuse_user(address_and_model: str, origin: str = "argument", *, name: str = "llm") -> None:
+    """Refuse an address that may contain a password, because addresses are shown and stored.
 
-    The environment variable of a setting is `TOOLSCOUT_` and its name in capitals. In `toolscout.toml` it has its own
-    name. `origins` says for each setting which of the four places its value came from. `ignored` names the settings of
-    a file in the working directory that were not applied, because the user does not trust its folder. If `home` was the
-    address that a package opens, `database` is that home, and `home` the folder of this machine beside it. Both
-    are those of the tenant.
-    """
-
-    home: Path = dataclasses.field(
-        default_factory=lambda: Path(platformdirs.user_data_dir("toolscout", appauthor=False))
-    )
-    tenant: str = DEFAULT_TENANT
-    recipe: str = "scout"
-    recipe_options: tuple[str, ...] = ()
-    model: Path | None = None
-    encoder: str = dataclasses.field(default_factory=choose_encoder)
-    index: str = "auto"
-    k: int = 5
-    prerequisites: int = 4
-    dependencies: tuple[str, ...] = ()
-    coverage_aim: float = 0.9
-    mcp_timeout: float = 60.0
-    http_timeout: float = 30.0
-    private_hosts: tuple[str, ...] = ()
-    max_tools: int = 20_000
-    journal: bool = True
-    journal_queries: str = "full"
-    journal_keep_days: float = 0.0
-    redact_personal: bool = False
-    caller: str = "local"
-    trust: str = "pin"
-    trust_scan: bool = True
-    fold_similar: bool = True
-    preferred_sources: tuple[str, ...] = ()
-    call_timeout: float = 60.0
-    gateway_budget: int = 3_000
-    gateway_result_budget: int = 10_000
-    gateway_idle: float = 600.0
-    gateway_servers: int = 32
-    run_code: bool = False
-    run_code_writes: bool = False
-    run_code_seconds: float = 60.0
-    gateway_rate: float = 100.0
-    gateway_query_chars: int = 4_000
-    gateway_argument_bytes: int = 1_000_000
-    registry: str = "https://registry.modelcontextprotocol.io"
-    public_url: str = ""
-    shared_sessions: tuple[str, ...] = ()
-    pins: tuple[str, ...] = ()
-    llm: str = ""
-    llm_timeout: float = 60.0
-    llm_concurrency: int = 4
-    llm_rpm: float = 0.0
-    llm_budget: str = ""
-    llm_reply_tokens: int = 1024
-    llm_price_in: float = 0.0
-    llm_price_out: float = 0.0
-    learn_trust: tuple[str, ...] = ()
-    false_rejects: float = 0.02
-    telemetry: str = ""
-    telemetry_share: float = 0.05
-    log_format: str = "text"
-    drain_seconds: float = 0.0
-    ray: str = ""
-    origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
-    ignored: tuple[str, ...] = dataclasses.field(default=(), compare=False)
-    database: SharedHome | None = None
-
-    @property
-    def place(self) -> Home:
-        """Where catalogue, journal and models live: the address of a database, or else the folder `home`."""
-        return self.database or self.home
-
-    def __post_init__(self) -> None:
-        if self.journal_queries not in ("full", "hash", "none"):
-            raise ConfigError(
-                f"journal_queries: expected full, hash or none, found {self.journal_queries!r} "
-                f"({self.origins.get('journal_queries', 'argument')})"
-            )
-        _check_watching(self)
-        if self.trust not in ("pin", "off"):
-            raise ConfigError(
-                f"trust: expected pin or off, found {self.trust!r} ({self.origins.get('trust', 'argument')})"
-            )
-        if not 0 < self.coverage_aim <= 1:
-            raise ConfigError(
-                f"coverage_aim: expected a number above 0 and at most 1, found {self.coverage_aim} "
-                f"({self.origins.get('coverage_aim', 'argument')})"
-            )
-        for name in (
-            "k",
-            "max_tools",
-            "mcp_timeout",
-            "http_timeout",
-            "call_timeout",
-            "llm_timeout",
-            "llm_concurrency",
-            "llm_reply_tokens",
-            "gateway_query_chars",
-            "gateway_argument_bytes",
-            "gateway_servers",
-            "run_code_seconds",
-        ):
-            if not getattr(self, name) > 0:
-                origin = self.origins.get(name, "argument")
-                raise ConfigError(f"{name}: expected a number above 0, found {getattr(self, name)} ({origin})")
-        amounts = "llm_rpm", "llm_price_in", "llm_price_out", "journal_keep_days", "gateway_rate", "gateway_idle"
-        for name in (*amounts, "prerequisites", "drain_seconds"):
-            if not getattr(self, name) >= 0:
-                origin = self.origins.get(name, "argument")
-                raise ConfigError(f"{name}: expected a number of at least 0, found {getattr(self, name)} ({origin})")
-        _check_index(self.index, self.origins.get("index", "argument"))
-        _check_dependencies(self.dependencies, self.origins.get("dependencies", "argument"))
-        refuse_user(self.llm, self.origins.get("llm", "argument"))
-        if self.encoder.startswith(("http://", "https://")):
-            refuse_user(self.encoder, self.origins.get("encoder", "argument"), name="encoder")
-        if not 0 <= self.false_rejects <= MAX_FALSE_REJECTS:
-            origin = self.origins.get("false_rejects", "argument")
-            raise ConfigError(
-                f"false_rejects: expected a share from 0 (nothing is turned away) to {MAX_FALSE_REJECTS}, "
-                f"found {self.false_rejects} ({origin})"
-            )
-        for name, least in (("gateway_budget", MIN_BUDGET), ("gateway_result_budget", MIN_RESULT_BUDGET)):
-            if getattr(self, name) < least:
-                origin = self.origins.get(name, "argument")
-                raise ConfigError(f"{name}: expected at least {least} tokens, found {getattr(self, name)} ({origin})")
-
-    def items(self) -> list[tuple[str, Any, str]]:
-        """Return (name, value, origin) of every setting."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)} | {"home": self.place}
-        return [
-            (name, value, self.origins.get(name, "default"))
-            for name, value in values.items()
-            if name not in RECORD_FIELDS
-        ]
-
-
-def _check_watching(settings: Settings) -> None:
-    """Refuse an unknown form of log lines, and an address of a collector that is none.
+    An address looks like `https://host/v1#model`.
 
     Raises:
-        ConfigError: naming it.
+        ConfigError: for an `@` before the model's name. The message does not show the address.
     """
-    if settings.log_format not in ("text", "json"):
+    address, mark, model = address_and_model.rpartition("#")
+    if "@" in (address if mark else model):
         raise ConfigError(
-            f"log_format: expected text or json, found {settings.log_format!r} "
-            f"({settings.origins.get('log_format', 'argument')})"
+            f"{name}: expected an address without user and password, found one with an '@' ({origin}). Put the key "
+            f"into {KEY_PLACES[name]}"
         )
-    origin = settings.origins.get("telemetry", "argument")
-    refuse_user(settings.telemetry, origin, name="telemetry")
-    if settings.telemetry and not settings.telemetry.startswith(("http://", "https://")):
+
+
+def _check_encoder(encoder: str, origin: str) -> None:
+    if encoder.startswith(("http://", "https://")):
+        refuse_user(encoder, origin, name="encoder")
+
+
+def _check_telemetry(address: str, origin: str) -> None:
+    """Refuse an address with a user in it, since addresses are shown, and one that is no HTTP address."""
+    refuse_user(address, origin, name="telemetry")
+    if address and not address.startswith(("http://", "https://")):
         raise ConfigError(
-            f"telemetry: expected the address of an OTLP collector, like http://127.0.0.1:4318, found "
-            f"{settings.telemetry!r} ({origin})"
-        )
-    if not 0 <= settings.telemetry_share <= 1:
-        raise ConfigError(
-            f"telemetry_share: expected a share from 0 to 1, found {settings.telemetry_share} "
-            f"({settings.origins.get('telemetry_share', 'argument')})"
+            f"telemetry: expected the address of an OTLP collector, like http://127.0.0.1:4318, found {address!r} "
+            f"({origin})"
         )
 
 
 def _check_dependencies(pairs: Sequence[str], origin: str) -> None:
-    """Refuse a dependency that is not `tool=prerequisite`.
-
-    Raises:
-        ConfigError: naming it.
-    """
     for pair in pairs:
         tool, _, prerequisite = pair.partition("=")
         if not (tool and prerequisite):
             raise ConfigError(f"dependencies: expected TOOL=PREREQUISITE, two ids, found {pair!r} ({origin})")
+
+
+def _check_rules(rules: Sequence[str], origin: str) -> None:
+    for rule in rules:
+        if rule not in RULES:
+            raise ConfigError(f"rules_off: expected some of {', '.join(RULES)}, found {rule!r} ({origin})")
 
 
 def _check_index(index: str, origin: str) -> None:
@@ -333,6 +225,373 @@ def _check_index(index: str, origin: str) -> None:
             f"index: expected an address without a password ({origin}). Use PGPASSWORD or ~/.pgpass for PostgreSQL, "
             "and MILVUS_TOKEN for Milvus"
         )
+
+
+def define(default: object, group: str, help: str, *, kind: type | None = None, **field_options: Any) -> Any:
+    """Make the field of a setting.
+
+    Args:
+        default: its value if nobody sets it, or a function that returns it.
+        group: as in `Setting`, like the others.
+        help: the same.
+        kind: the type of its values, if the default does not have it.
+        **field_options: the other attributes of `Setting`.
+    """
+    metadata = {"setting": Setting(group, help, kind or type(default), **field_options)}
+    if callable(default):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+ABOVE_ZERO: Final = Between(0, above=True)
+NOT_NEGATIVE: Final = Between(0)
+SECONDS: Final = Between(1, 600)  # what an untrusted file may choose
+HOME, SEARCH, SOURCES, JOURNAL, TRUST = "Home", "Search", "Sources", "Journal and learning", "Trust"
+GATEWAY, PROGRAMS, MODEL, SERVICE = "Gateway", "Programs of agents", "Language model", "Services"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Every setting, with its default.
+
+    The environment variable of a setting is `TOOLSCOUT_` and its name in capitals. In `toolscout.toml` it has its own
+    name. `origins` says for each setting which of the four places its value came from. `ignored` names the settings of
+    a file in the working directory that were not applied, because the user does not trust its folder. If `home` was the
+    address that a package opens, `database` is that home, and `home` the folder of this machine beside it. Both
+    are those of the tenant.
+    """
+
+    home: Path = define(
+        lambda: Path(platformdirs.user_data_dir("toolscout", appauthor=False)),
+        HOME,
+        "folder of catalogue, journal and models, or postgresql://…",
+        kind=Path,
+        harm="moves the catalogue, its approvals and the list of trusted folders",
+        page="use/postgres.md",
+        default_text="the platform's data folder",
+    )
+    tenant: str = define(
+        DEFAULT_TENANT, HOME, "tenant of the home", harm="moves the catalogue and its approvals", page="use/tenants.md"
+    )
+    recipe: str = define("scout", SEARCH, "recipe that searches use", file=True, page="understand/search.md#recipes")
+    recipe_options: tuple[str, ...] = define(
+        (),
+        SEARCH,
+        "options of that recipe, like rounds=1",
+        harm="decides how often a search asks a language model",
+        page="use/language-models.md#rounds-and-base",
+    )
+    model: Path | None = define(None, SEARCH, "fitted model that searches use", kind=Path, harm="decides every answer")
+    encoder: str = define(
+        choose_encoder,
+        SEARCH,
+        "encoder: static, compact, minilm, a folder, a name or an address",
+        kind=str,
+        check=_check_encoder,
+        harm="an address gets every query, every tool text and the key",
+        page="use/embedding-models.md",
+        default_text="compact if its package is installed, else static",
+    )
+    index: str = define(
+        "auto",
+        SEARCH,
+        "index over vectors: auto (by size), exact, ann, an engine or a plug-in",
+        check=_check_index,
+        harm="the code of a plug-in gets every vector",
+        page="use/engines.md",
+    )
+    k: int = define(5, SEARCH, "tools in an answer", bounds=ABOVE_ZERO, file=Between(1, 100))
+    prerequisites: int = define(
+        4,
+        SEARCH,
+        "most prerequisites between two matches; 0: none",
+        bounds=NOT_NEGATIVE,
+        file=Between(0, 10),
+        page="use/prerequisites.md",
+    )
+    dependencies: tuple[str, ...] = define(
+        (),
+        SEARCH,
+        "prerequisites of tools, as tool=prerequisite, two ids",
+        check=_check_dependencies,
+        harm="brings tools into answers",
+        page="use/prerequisites.md#declare-them",
+    )
+    coverage_aim: float = define(
+        0.9,
+        SEARCH,
+        "probability of a complete answer that ends it, with -k auto",
+        bounds=Between(0, 1, above=True),
+        file=Between(0.01, 1),
+        page="reference/glossary.md",
+    )
+    rules_off: tuple[str, ...] = define(
+        (),
+        SEARCH,
+        "rules of ranking that searches leave out",
+        check=_check_rules,
+        harm="lets suspicious tools stand first",
+        page="results/rules.md#turn-a-rule-off",
+    )
+    fold_similar: bool = define(True, SEARCH, "whether the same tool of several sources is one hit", file=True)
+    preferred_sources: tuple[str, ...] = define(
+        (),
+        SEARCH,
+        "sources whose tools stand for the same tools of others, the most preferred first",
+        harm="decides which source serves a call that several could serve",
+    )
+    false_rejects: float = define(
+        0.02,
+        SEARCH,
+        "share of answerable requests that may be called doubtful; 0: none is",
+        bounds=Between(0, 0.2),
+        harm="decides how many requests are turned away",
+        page="use/need.md#set-the-budget",
+    )
+    refuse: bool = define(
+        False,
+        SEARCH,
+        "whether these requests get no tools; otherwise the nearest ones, marked as of low confidence",
+        harm="decides whether requests are turned away",
+        page="use/need.md#set-the-budget",
+    )
+    mcp_timeout: float = define(
+        60.0, SOURCES, "seconds to read the list of an MCP server", bounds=ABOVE_ZERO, file=SECONDS
+    )
+    http_timeout: float = define(30.0, SOURCES, "seconds to fetch a document", bounds=ABOVE_ZERO, file=SECONDS)
+    private_hosts: tuple[str, ...] = define(
+        (),
+        SOURCES,
+        "private addresses that documents may lead to",
+        harm="lets documents at URLs reach into the network of the user",
+        page="use/sources.md#openapi-documents",
+    )
+    max_tools: int = define(
+        20_000, SOURCES, "tools of a server, operations of a document", bounds=ABOVE_ZERO, file=Between(1, 20_000)
+    )
+    registry: str = define(
+        "https://registry.modelcontextprotocol.io",
+        SOURCES,
+        "address of the MCP registry for registry:NAME",
+        harm="decides what registry:NAME stands for",
+    )
+    journal: bool = define(
+        True, JOURNAL, "whether searches and calls are recorded", harm="hides what was searched and called"
+    )
+    journal_queries: str = define(
+        "full",
+        JOURNAL,
+        "how queries are recorded: full, hash or none",
+        choices=("full", "hash", "none"),
+        harm="decides how queries are stored",
+    )
+    journal_keep_days: float = define(
+        0.0, JOURNAL, "days after which events are removed; 0: never", bounds=NOT_NEGATIVE, harm="removes events"
+    )
+    redact_personal: bool = define(
+        False,
+        JOURNAL,
+        "whether e-mail addresses and telephone numbers are masked too",
+        harm="decides how queries are stored",
+    )
+    caller: str = define(
+        "local", JOURNAL, "name of the home's owner in the journal", harm="decides which callers learning trusts"
+    )
+    learn_trust: tuple[str, ...] = define(
+        (),
+        JOURNAL,
+        "callers whose usage may promote a model alone",
+        harm="decides which callers learning trusts",
+        page="use/learning.md#decide-whom-to-trust",
+    )
+    trust: str = define(
+        "pin",
+        TRUST,
+        "pin: changed definitions wait for approval; off: they are served",
+        choices=("pin", "off"),
+        harm="serves changed definitions unseen",
+        page="use/security.md",
+    )
+    trust_scan: bool = define(
+        True, TRUST, "whether suspicious and copied tools are demoted", harm="serves orders to the model unseen"
+    )
+    call_timeout: float = define(
+        60.0, GATEWAY, "seconds of a call through the gateway", bounds=ABOVE_ZERO, file=SECONDS
+    )
+    gateway_budget: int = define(
+        3_000,
+        GATEWAY,
+        "tokens of an answer of the gateway",
+        bounds=Between(MIN_BUDGET),
+        file=Between(MIN_BUDGET, 20_000),
+    )
+    gateway_result_budget: int = define(
+        10_000,
+        GATEWAY,
+        "tokens of a call's result through the gateway",
+        bounds=Between(MIN_RESULT_BUDGET),
+        file=Between(MIN_RESULT_BUDGET, 100_000),
+        page="use/gateway-traffic.md#long-results",
+    )
+    gateway_idle: float = define(
+        600.0,
+        GATEWAY,
+        "seconds after which an unused server is stopped; 0: never",
+        bounds=NOT_NEGATIVE,
+        harm="keeps every server running",
+    )
+    gateway_servers: int = define(
+        32,
+        GATEWAY,
+        "servers that run as processes at the same time",
+        bounds=ABOVE_ZERO,
+        harm="decides how many processes run",
+    )
+    gateway_rate: float = define(
+        100.0,
+        GATEWAY,
+        "requests a second of one caller of the gateway; 0: no limit",
+        bounds=NOT_NEGATIVE,
+        harm="lets one caller take the whole gateway",
+    )
+    public_url: str = define(
+        "",
+        GATEWAY,
+        "https address at which browsers reach the gateway, for sign-ins",
+        harm="gets the codes of sign-ins",
+        page="use/identities.md",
+    )
+    shared_sessions: tuple[str, ...] = define(
+        (),
+        GATEWAY,
+        "servers with OAuth that all callers use as whoever added them",
+        harm="lets all callers act as one person",
+    )
+    pins: tuple[str, ...] = define(
+        (), GATEWAY, "ids of tools that the gateway shows beside its own", harm="shows its tools to the agent"
+    )
+    run_code: bool = define(
+        False,
+        PROGRAMS,
+        "whether agents may run programs that call tools",
+        harm="lets agents run programs",
+        page="use/run-code.md",
+    )
+    run_code_writes: bool = define(
+        False,
+        PROGRAMS,
+        "whether such programs may call tools that change something",
+        harm="lets programs change something",
+    )
+    run_code_seconds: float = define(
+        60.0, PROGRAMS, "seconds of a program, with its calls", bounds=ABOVE_ZERO, file=SECONDS
+    )
+    llm: str = define(
+        "",
+        MODEL,
+        "address and model of a chat-completions endpoint, https://host/v1#model",
+        check=refuse_user,
+        harm="an address gets queries, tool texts and the key",
+        page="use/language-models.md",
+    )
+    llm_timeout: float = define(
+        60.0, MODEL, "seconds of a request to the language model", bounds=ABOVE_ZERO, file=SECONDS
+    )
+    llm_concurrency: int = define(
+        4, MODEL, "requests to it at the same time", bounds=ABOVE_ZERO, harm="decides how fast money is spent"
+    )
+    llm_rpm: float = define(
+        0.0,
+        MODEL,
+        "requests to it in a minute; 0: no limit",
+        bounds=NOT_NEGATIVE,
+        harm="decides how fast money is spent",
+    )
+    llm_budget: str = define(
+        "",
+        MODEL,
+        "limits of a command or process, like calls=500,tokens=9000,dollars=2",
+        harm="decides how much money is spent",
+    )
+    llm_reply_tokens: int = define(
+        1024,
+        MODEL,
+        "tokens of a reply, with the thoughts of a reasoning model",
+        bounds=ABOVE_ZERO,
+        harm="decides what a call may cost",
+    )
+    llm_price_in: float = define(
+        0.0, MODEL, "dollars for a million tokens sent", bounds=NOT_NEGATIVE, harm="with 0, a budget limits nothing"
+    )
+    llm_price_out: float = define(
+        0.0, MODEL, "dollars for a million tokens received", bounds=NOT_NEGATIVE, harm="with 0, a budget limits nothing"
+    )
+    telemetry: str = define(
+        "",
+        SERVICE,
+        "address of an OTLP collector for traces and metrics",
+        check=_check_telemetry,
+        harm="an address gets the names of tools, servers and the times of calls",
+        page="use/watching.md",
+    )
+    telemetry_share: float = define(
+        0.05,
+        SERVICE,
+        "share of the traces that begin here and are sent; OTEL_TRACES_SAMPLER wins",
+        bounds=Between(0, 1),
+        harm="decides how much is sent",
+    )
+    log_format: str = define(
+        "text", SERVICE, "log lines of serve and gateway: text or json", choices=("text", "json"), file=True
+    )
+    drain_seconds: float = define(
+        0.0,
+        SERVICE,
+        "seconds of /ready saying 503 before a stopping service takes no more requests",
+        bounds=NOT_NEGATIVE,
+        harm="delays the end of a service",
+    )
+    ray: str = define(
+        "",
+        SERVICE,
+        "address of a Ray cluster for big jobs, or local",
+        harm="its workers run code, and get every tool text",
+        page="use/how-big.md",
+    )
+    origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
+    ignored: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+    database: SharedHome | None = None
+
+    @property
+    def place(self) -> Home:
+        """Where catalogue, journal and models live: the address of a database, or else the folder `home`."""
+        return self.database or self.home
+
+    def uses(self, rule: str) -> bool:
+        """Tell whether searches follow a rule of `RULES`."""
+        has_own_setting = {
+            "refusals": self.false_rejects > 0,
+            "prerequisites": self.prerequisites > 0,
+            "demotion": self.trust_scan,
+            "folding": self.fold_similar,
+        }
+        return rule not in self.rules_off and has_own_setting.get(rule, True)
+
+    def __post_init__(self) -> None:
+        for name, setting in list_settings().items():
+            setting.refuse_wrong(name, getattr(self, name), self.origins.get(name, "argument"))
+
+    def items(self) -> list[tuple[str, Any, str]]:
+        """Return (name, value, origin) of every setting."""
+        values = {name: getattr(self, name) for name in list_settings()} | {"home": self.place}
+        return [(name, value, self.origins.get(name, "default")) for name, value in values.items()]
+
+
+@functools.cache
+def list_settings() -> Mapping[str, Setting]:
+    """Return the name of every setting and what it means, group by group."""
+    fields = {field.name: field.metadata for field in dataclasses.fields(Settings)}
+    return {name: metadata["setting"] for name, metadata in fields.items() if metadata}
 
 
 def load_settings(
@@ -355,16 +614,13 @@ def load_settings(
         ConfigError: for an unknown setting or a value of the wrong type, naming the place it came from.
     """
     environ = os.environ if environ is None else environ
-    kinds = {field.name: type(getattr(Settings(), field.name)) for field in dataclasses.fields(Settings)}
-    kinds["home"] = kinds["model"] = Path
-    for name in RECORD_FIELDS:
-        del kinds[name]
+    names = [*list_settings(), *RETIRED]
     path = file or Path(SETTINGS_FILE_NAME)
     content = _read(path, required=file is not None)
-    from_environment = {name: environ[_variable(name)] for name in kinds if environ.get(_variable(name))}
+    from_environment = {name: environ[_variable(name)] for name in names if environ.get(_variable(name))}
     passed = {name: value for name, value in arguments.items() if value is not None}
-    from_file = convert_values(_parse(path, content), kinds, str(path))
-    near = convert_values(from_environment, kinds, "environment") | convert_values(passed, kinds, "argument")
+    from_file = convert_values(_parse(path, content), str(path))
+    near = convert_values(from_environment, "environment") | convert_values(passed, "argument")
     ignored: tuple[str, ...] = ()
     if file is None and (harmful := needing_trust(from_file)):
         home = local_folder(_choose_home(near)["home"])
@@ -373,9 +629,9 @@ def load_settings(
             ignored = tuple(harmful)
             if report:
                 _report_ignored(path.absolute(), content, ignored)
-    origins = dict.fromkeys(from_file, str(path)) | dict.fromkeys(from_environment, "environment")
-    origins |= dict.fromkeys(passed, "argument")
     values = {**from_file, **near}
+    places = [(passed, "argument"), (from_environment, "environment"), (from_file, str(path))]
+    origins = {name: next(place for place_values, place in places if name in place_values) for name in values}
     return Settings(**values | _choose_home(values), origins=origins, ignored=ignored)
 
 
@@ -405,13 +661,12 @@ def read_settings_file(path: Path) -> tuple[bytes, dict[str, Any]]:
 
 def needing_trust(values: Mapping[str, Any]) -> list[str]:
     """Return the names of the settings that a file may make only if its folder is trusted."""
-    return [name for name, value in values.items() if not _is_harmless(FILE_MAY_SET.get(name, False), value)]
-
-
-def _is_harmless(rule: bool | Between, value: Any) -> bool:
-    if isinstance(rule, bool):
-        return rule
-    return isinstance(value, (int, float)) and rule.low <= value <= rule.high
+    all_settings = list_settings()
+    return [
+        name
+        for name, value in values.items()
+        if name not in all_settings or not all_settings[name].may_come_from_file(value)
+    ]
 
 
 def _report_ignored(path: Path, content: bytes, names: tuple[str, ...]) -> None:
@@ -425,22 +680,6 @@ def _report_ignored(path: Path, content: bytes, names: tuple[str, ...]) -> None:
             path,
             ", ".join(names),
             shlex.quote(str(path.parent)),
-        )
-
-
-def refuse_user(address_and_model: str, origin: str = "argument", *, name: str = "llm") -> None:
-    """Refuse an address that may contain a password, because addresses are shown and stored.
-
-    An address looks like `https://host/v1#model`.
-
-    Raises:
-        ConfigError: for an `@` before the model's name. The message does not show the address.
-    """
-    address, mark, rest = address_and_model.rpartition("#")
-    if "@" in (address if mark else rest):
-        raise ConfigError(
-            f"{name}: expected an address without user and password, found one with an '@' ({origin}). Put the key "
-            f"into {KEY_PLACES[name]}"
         )
 
 
@@ -462,11 +701,21 @@ def parse_pairs(pairs: Sequence[str], name: str) -> dict[str, Any]:
     return values
 
 
+def format_value(value: object) -> str:
+    """Format a value as it is written in the environment; `none` if it is empty."""
+    if value in (None, "", ()):
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
 def _variable(name: str) -> str:
     return f"TOOLSCOUT_{name.upper()}"
 
 
 def _read(path: Path, *, required: bool) -> bytes:
+    """Read a settings file; one that is not there is empty, unless the user named it."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -500,15 +749,27 @@ EXPECTED_BY_TYPE: Final[Mapping[type, str]] = {
 }
 
 
-def convert_values(raw: Mapping[str, Any], kinds: Mapping[str, type], origin: str) -> dict[str, Any]:
-    """Convert values to the types of their settings."""
+def convert_values(raw: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """Convert values to the types of their settings.
+
+    Args:
+        raw: name → value as TOML, JSON or the environment has it.
+        origin: where the values come from, for messages.
+
+    Raises:
+        ConfigError: for an unknown name, or a value of the wrong type or out of bounds.
+    """
+    all_settings = list_settings()
     values = {}
     for name, value in raw.items():
-        if name not in kinds:
-            near = difflib.get_close_matches(name, kinds, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"The settings are {', '.join(kinds)}."
+        if name in RETIRED:
+            _log.warning("toolscout: %s (%s) is no longer a setting. %s. Remove it.", name, origin, RETIRED[name])
+        elif name not in all_settings:
+            near = difflib.get_close_matches(name, all_settings, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"The settings are {', '.join(all_settings)}."
             raise ConfigError(f"{origin}: expected a known setting, found {name!r}. {hint}")
-        values[name] = convert_value(name, value, kinds[name], origin)
+        else:
+            values[name] = convert_value(name, value, all_settings[name].kind, origin)
     return values
 
 
@@ -524,15 +785,19 @@ def convert_value(name: str, value: Any, kind: type, origin: str) -> Any:
         if name == "home" and str(value).strip():
             return parse_home(str(value)) if isinstance(value, str | Path) else value
         if kind is Path:
-            if not str(value).strip():
-                raise ValueError
-            return Path(value).expanduser()
+            return _read_folder(value)
         if kind is str and not isinstance(value, str):
             raise ValueError
         return kind(value)
     except (KeyError, TypeError, ValueError):
         expected = EXPECTED_BY_TYPE.get(kind, "text")
         raise ConfigError(f"{name} ({origin}): expected {expected}, found {value!r}") from None
+
+
+def _read_folder(value: Any) -> Path:
+    if not str(value).strip():
+        raise ValueError
+    return Path(value).expanduser()
 
 
 def _split_names(value: Any) -> tuple[str, ...]:

@@ -1,15 +1,19 @@
-"""Defines the values Tool, Hit and Search, canonical JSON, fingerprints, and the text of a tool."""
+"""Defines the values Tool, Hit, Request and Answer, canonical JSON, fingerprints, and the text of a tool."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
 import hashlib
+import itertools
 import math
 import re
 import sys
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Literal
+from urllib.parse import unquote
 
 import msgspec
 
@@ -19,12 +23,14 @@ __all__ = [
     "KINDS",
     "STYLES",
     "Answer",
+    "AnswerKind",
     "Count",
     "Explanation",
     "Hints",
     "Hit",
     "Kind",
     "OfKind",
+    "Request",
     "Role",
     "Search",
     "Tool",
@@ -33,6 +39,8 @@ __all__ = [
     "canonical_json",
     "clean",
     "digest",
+    "follow_reference",
+    "gather_properties",
     "keep_kind",
     "parameter_names",
     "render",
@@ -42,14 +50,21 @@ Kind = Literal["tool", "skill", "agent"]
 KINDS: Final[tuple[Kind, ...]] = ("tool", "skill", "agent")
 Count = int | Literal["auto"]
 """How many tools are wanted; `auto`: as many as the coverage needs."""
-Answer = Literal["tools", "no_tool_needed", "no_tool_fits"]
+AnswerKind = Literal["tools", "no_tool_needed", "no_tool_fits"]
 Role = Literal["match", "prerequisite"]
 MAX_JSON_DEPTH: Final = 64
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 
 class Hints(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tool's claims about its behaviour (MCP annotations). None means no claim. Never trust them for security."""
+    """A tool's claims about its behaviour (MCP annotations). None means no claim. Never trust them for security.
+
+    Attributes:
+        read_only: a call changes nothing.
+        destructive: a call may delete or overwrite, not only add.
+        idempotent: a second call with the same arguments changes nothing more.
+        open_world: a call reaches systems outside the server.
+    """
 
     read_only: bool | None = None
     destructive: bool | None = None
@@ -117,6 +132,13 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
         if fingerprint is None:
             fingerprint = self.__dict__["_fingerprint"] = digest("tool/1", self)
         return str(fingerprint)
+
+    @property
+    def is_for_model(self) -> bool:
+        """Whether a model may use the tool. One with a page (MCP Apps) can say that only the page does."""
+        page = self.meta.get("ui")
+        visibility = page.get("visibility") if isinstance(page, dict) else None
+        return not isinstance(visibility, list) or "model" in visibility
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -198,51 +220,68 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
     parts: tuple[Explanation, ...] = ()
 
 
-class Search(msgspec.Struct, frozen=True, kw_only=True):
-    """The record that travels through a pipeline; each stage returns a changed copy.
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller asks for.
 
     Attributes:
         query: the request as given.
         k: maximum number of tools.
         aim: the coverage from which the answer ends before it has k tools; None: it does not (`k="auto"` sets it).
         visible: which tools the caller may discover; None for all. Hashable, so that its mask is compiled once.
-        rewrites: further wordings of the query, newest last.
-        need: probability that the query needs a tool, or None if no stage estimated it.
-        hits: best first; ties broken by tool id.
-        answer: tools, no_tool_needed or no_tool_fits; None until a stage decides.
-        reason: one sentence for an empty answer.
-        coverage: estimated probability that the answer holds every tool that the request needs; None: not estimated.
-        trace: the work of each stage.
-        search_id: id of this search in the journal.
         deadline: on the clock of `time.monotonic`; a slow stage then returns its result so far, and its trace says so.
-        degraded: what could not be done for the answer or beside it: a language model that did not help, a journal that
-            cannot be written.
         split: whether the query may be split into steps.
-        steps: the steps of a compound request, with references completed; empty: it is one need.
-        uncovered: steps that no tool seems to fit; their nearest tools may still be among the hits.
-        weak: the hits of a search that abstained, for callers who know that they need a tool.
-        doubt: the sentence at the end of `reason` on why the search abstained; None: no hits were dropped for it.
+        caller: the caller's name for the journal; None: the setting `caller`.
     """
 
     query: str
     k: int = 5
     aim: float | None = None
     visible: Callable[[Tool], bool] | None = None
-    rewrites: tuple[str, ...] = ()
-    need: float | None = None
-    hits: tuple[Hit, ...] = ()
-    answer: Answer | None = None
-    reason: str | None = None
-    coverage: float | None = None
-    trace: tuple[Trace, ...] = ()
-    search_id: str | None = None
     deadline: float | None = None
-    degraded: str | None = None
     split: bool = True
+    caller: str | None = None
+
+
+class Answer(Request, frozen=True, kw_only=True):
+    """A request with what the stages of a pipeline have found out; each stage returns a changed copy.
+
+    Attributes:
+        hits: best first; ties broken by tool id.
+        kind: tools, no_tool_needed or no_tool_fits; None until a stage decides.
+        reason: one sentence for an empty answer.
+        steps: the steps of a compound request; empty: it is one need.
+        uncovered: steps that no tool seems to fit; their nearest tools may still be among the hits.
+        trace: the work of each stage.
+        need: probability that the query needs a tool, or None if no stage estimated it.
+        coverage: estimated probability that the answer has every tool that the request needs; None: not estimated.
+        rewrites: further wordings of the query, newest last.
+        weak: the hits of a search that abstained, for callers who know that they need a tool.
+        doubt: the sentence at the end of `reason` on why the search abstained, or why its hits are of low confidence;
+            None: there is no such reason.
+        search_id: id of this search in the journal.
+        degraded: what could not be done for the answer or beside it: a language model that did not help, a journal that
+            cannot be written.
+    """
+
+    hits: tuple[Hit, ...] = ()
+    kind: AnswerKind | None = None
+    reason: str | None = None
     steps: tuple[str, ...] = ()
     uncovered: tuple[str, ...] = ()
+    trace: tuple[Trace, ...] = ()
+    need: float | None = None
+    coverage: float | None = None
+    rewrites: tuple[str, ...] = ()
     weak: tuple[Hit, ...] = ()
     doubt: str | None = None
+    search_id: str | None = None
+    degraded: str | None = None
+
+    @property
+    def answer(self) -> AnswerKind | None:
+        """The kind, under its name in version 0.2; the JSON keeps that name."""
+        warnings.warn("Search.answer is now Answer.kind", DeprecationWarning, stacklevel=2)
+        return self.kind
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -255,13 +294,22 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.hits) and any(step not in self.uncovered for step in self.steps)
 
     @property
+    def is_doubtful(self) -> bool:
+        """Whether the hits are of low confidence."""
+        return bool(self.hits) and self.doubt is not None
+
+    @property
     def seconds(self) -> float:
         """Wall seconds of all stages together."""
         return sum(step.seconds for step in self.trace)
 
 
-def as_json(search: Search) -> dict[str, Any]:
-    """Convert a search to the JSON of the command line and the service (docs/reference/formats.md, `search --json`)."""
+Search = Answer
+"""The name of `Answer` in version 0.2, when one record was both the request and its answer."""
+
+
+def as_json(search: Answer) -> dict[str, Any]:
+    """Convert an answer to the JSON of command line and service (docs/reference/formats.md, `search --json`)."""
     hits = []
     for hit in search.hits:
         tool = hit.tool or Tool(id=hit.id, name=hit.id.partition("/")[2])
@@ -288,8 +336,9 @@ def as_json(search: Search) -> dict[str, Any]:
         "query": search.query,
         "search_id": search.search_id,
         "need": search.need,
-        "answer": search.answer,
+        "answer": search.kind,
         "reason": search.reason,
+        "low_confidence": search.is_doubtful,
         "coverage": search.coverage,
         "degraded": search.degraded,
         "steps": search.steps,
@@ -310,7 +359,7 @@ def clean(value: Any, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return str(value) if value.isascii() else _SURROGATES.sub("\ufffd", str(value))
+        return _clean_text(value)
     if isinstance(value, (int, float)):
         return _clean_number(value)
     if depth >= MAX_JSON_DEPTH:
@@ -326,7 +375,12 @@ def clean(value: Any, depth: int = 0) -> Any:
     raise BadEntry(f"expected JSON values, found a {type(value).__name__}: leave it out or write it as text")
 
 
+def _clean_text(value: str) -> str:
+    return str(value) if value.isascii() else _SURROGATES.sub("\ufffd", str(value))
+
+
 def _clean_number(value: int | float) -> int | float | None:
+    """Return a number that JSON and msgpack can hold; None: infinite, or not a number."""
     if isinstance(value, int) and -(2**63) <= value < 2**63:
         return int(value)
     try:
@@ -336,7 +390,7 @@ def _clean_number(value: int | float) -> int | float | None:
     return number if math.isfinite(number) else None
 
 
-def canonical_json(value: Any) -> bytes:
+def canonical_json(value: object) -> bytes:
     """Encode as UTF-8 JSON with sorted keys and no spaces, so that equal values give equal bytes.
 
     Raises:
@@ -362,25 +416,113 @@ STYLES: Final = (
     *("short", "full", "raw"),
 )
 MAX_RENDERED_CHARS: Final = 20_000
+MAX_BODY_WORDS: Final = 30  # of the instructions of a skill that are searched; chosen on dev (LAB.md, 2026-11-27)
+_BODY_WORD: Final = re.compile(r"[^\W\d_]{4,}|[\u3040-\u9fff]{2,}")
+MAX_REFERENCES: Final = 20  # that lead to each other
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s")
 
 
-def parameter_names(schema: Any, depth: int = 3) -> Iterator[str]:
-    """Yield the property names of a JSON Schema, outer before inner, at most `depth` levels deep."""
+def follow_reference(schema: object, root: object) -> Mapping[str, object]:
+    """Return a schema, or what its reference into `root` (`#/…`) means, with the keywords beside the reference.
+
+    Empty for what is no object, or a reference that leads nowhere.
+    """
+    for _ in range(MAX_REFERENCES):
+        if not isinstance(schema, Mapping):
+            return {}
+        reference = schema.get("$ref")
+        if not isinstance(reference, str):
+            return schema
+        target: object = root if reference.startswith("#") else None
+        for token in unquote(reference).split("/")[1:]:
+            target = _step_into(target, token.replace("~1", "/").replace("~0", "~"))
+        beside = {key: value for key, value in schema.items() if key != "$ref"}
+        schema = {**target, **beside} if isinstance(target, Mapping) and target is not schema else beside
+    return {}
+
+
+def _step_into(node: object, name: str) -> object:
+    """Return the part of an object or a list that one name of a JSON pointer means. None: there is none."""
+    if isinstance(node, list) and name.isdecimal() and len(name) < 5:
+        return node[int(name)] if int(name) < len(node) else None
+    return node.get(name) if isinstance(node, Mapping) else None
+
+
+def _follow_once(schema: object, root: object, followed: set[str]) -> Mapping[str, object]:
+    """Follow the reference of a schema, and note it. Empty if it was followed before."""
+    reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+    if isinstance(reference, str):
+        if reference in followed:
+            return {}
+        followed.add(reference)
+    return follow_reference(schema, root)
+
+
+def gather_properties(schema: object, root: object = None) -> tuple[dict[str, object], list[str]]:
+    """Gather the properties of a schema of arguments, those of its alternatives included, and the required names.
+
+    A name is required if the schema, a part of its `allOf`, or each of its alternatives requires it. References are
+    followed into `root`, by default the schema itself; each once.
+    """
+    return _gather(schema, schema if root is None else root, set())
+
+
+def _gather(schema: object, root: object, followed: set[str]) -> tuple[dict[str, object], list[str]]:
+    """Return properties and required names of a schema, with those of its branches (`allOf`, `anyOf`, `oneOf`).
+
+    A name is required if all parts of an `allOf` together require it, or each branch of an `anyOf` or `oneOf` does.
+    """
+    own = _follow_once(schema, root, followed)
+    properties, names = own.get("properties"), own.get("required")
+    properties = dict(properties) if isinstance(properties, Mapping) else {}
+    required = list(filter(_is_text, names)) if isinstance(names, (list, tuple)) else []
+    for key in ("allOf", "anyOf", "oneOf"):
+        branches = own.get(key)
+        gathered = [_gather(branch, root, followed) for branch in branches] if isinstance(branches, list) else []
+        for inner, _ in gathered:
+            properties.update((name, schema) for name, schema in inner.items() if name not in properties)
+        names_of_branches = [names for _, names in gathered]
+        required += itertools.chain(*names_of_branches) if key == "allOf" else _intersect(names_of_branches)
+    return properties, list(dict.fromkeys(required))
+
+
+def _intersect(lists: list[list[str]]) -> list[str]:
+    """Return the names that are in each list, in the order of the first."""
+    common = set(lists[0]).intersection(*lists) if lists else set()
+    return [name for name in lists[0] if name in common] if lists else []
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def parameter_names(schema: object, depth: int = 3) -> Iterator[str]:
+    """Yield the property names of a JSON Schema, outer before inner, at most `depth` levels deep.
+
+    References within the schema are followed, each once.
+    """
+    if isinstance(schema, Mapping) and schema.keys() & {"$ref", "allOf", "anyOf", "oneOf"}:
+        yield from _walk_names({"properties": gather_properties(schema)[0]}, schema, depth, set())
+    yield from _walk_names(schema, schema, depth, set())
+
+
+def _walk_names(schema: object, root: object, depth: int, followed: set[str]) -> Iterator[str]:
+    """Yield the names of properties, the outer ones first, `depth` levels deep."""
     if depth == 0 or not isinstance(schema, Mapping):
         return
+    schema = _follow_once(schema, root, followed)
     properties = schema.get("properties")
     if isinstance(properties, Mapping):
         yield from (str(name) for name in properties)
         for inner in properties.values():
-            yield from parameter_names(inner, depth - 1)
+            yield from _walk_names(inner, root, depth - 1, followed)
     for key in ("items", "additionalProperties"):
-        yield from parameter_names(schema.get(key), depth - 1)
+        yield from _walk_names(schema.get(key), root, depth - 1, followed)
     for key in ("anyOf", "oneOf", "allOf"):
         branches = schema.get(key)
         if isinstance(branches, list):
             for branch in branches:
-                yield from parameter_names(branch, depth - 1)
+                yield from _walk_names(branch, root, depth - 1, followed)
 
 
 def render(tool: Tool, style: str = "full") -> str:
@@ -397,7 +539,7 @@ def render(tool: Tool, style: str = "full") -> str:
     if style == "name":
         text = tool.name
     elif style == "description":
-        text = tool.description
+        text = _describe(tool)
     elif style == "sentence":
         text = _SENTENCE_END.split(" ".join(tool.description.split()), maxsplit=1)[0] or tool.name
     elif style == "parameters":
@@ -416,8 +558,20 @@ def render(tool: Tool, style: str = "full") -> str:
     return text[:MAX_RENDERED_CHARS]
 
 
+def _describe(tool: Tool) -> str:
+    """Return the description of a tool, and of a skill also the words that its instructions say most often.
+
+    A long text has words of every request. What it says again and again is what it is about.
+    """
+    if tool.kind != "skill":
+        return tool.description
+    words = _BODY_WORD.findall(str(tool.meta.get("instructions", ""))[:MAX_RENDERED_CHARS].casefold())
+    return " ".join([tool.description, *(word for word, _ in Counter(words).most_common(MAX_BODY_WORDS))]).strip()
+
+
 def _render_sentence(tool: Tool, *, with_descriptions: bool) -> str:
-    parts = [" > ".join((*tool.path, tool.name)) + ":", tool.description]
+    """Return a tool as "path > name: description (parameters)", for encoders and rankers."""
+    parts = [" > ".join((*tool.path, tool.name)) + ":", _describe(tool)]
     names = list(dict.fromkeys(parameter_names(tool.parameters)))
     if names:
         parts.append(f"({', '.join(names)})")
@@ -428,10 +582,10 @@ def _render_sentence(tool: Tool, *, with_descriptions: bool) -> str:
 
 def _join_parameter_descriptions(tool: Tool) -> dict[str, str]:
     """Collect the descriptions of the outermost parameters, by name."""
-    properties = (tool.parameters or {}).get("properties")
+    properties, _ = gather_properties(tool.parameters)
     descriptions = {}
-    for name, schema in properties.items() if isinstance(properties, Mapping) else ():
-        text = schema.get("description") if isinstance(schema, Mapping) else None
+    for name, schema in properties.items():
+        text = follow_reference(schema, tool.parameters).get("description")
         if isinstance(text, str) and text:
             descriptions[name] = text
     return descriptions

@@ -17,7 +17,7 @@ CPU_SECONDS = 20  # for all; "@" took 15 by itself, and all together take some t
 CHILD = """
 import json, resource, sys
 from toolscout.search import why
-from toolscout.search.everyday_words import list_stems, load_thesaurus
+from toolscout.search.everyday import list_stems, load_thesaurus
 from toolscout.search.steps.splitter import MAX_SPLIT_CHARS, load_splitter
 splitter, thesaurus = load_splitter(), load_thesaurus()
 splitter.split("warm up, then go"), thesaurus.find(list_stems("warm up"))

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests_cli import run
-from toolscout.home.catalogue.schema import CATALOGUE_MIGRATIONS
+from toolscout.home.catalogue.store import CATALOGUE_MIGRATIONS
 from toolscout.home.catalogue.vector_cache import VECTOR_MIGRATIONS, VectorStore
-from toolscout.home.journal.schema import JOURNAL_MIGRATIONS
+from toolscout.home.journal.journal import JOURNAL_MIGRATIONS
 from toolscout.home.models import champion, model_store
 from toolscout.scout import Scout
 

@@ -6,13 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from toolscout.errors import ConfigError, NotFound, StoreError
+from toolscout.home.catalogue.store import Catalogue
 from toolscout.indexes import top_k
 from toolscout.indexes.bm25 import BM25, CODE_SETTINGS, PLAIN_SETTINGS, BM25Settings
+from toolscout.indexes.bm25_build import drop_parameters, find_shared_parameters
 from toolscout.indexes.words import tokenize
+from toolscout.search.home_resources import index_words
 from toolscout.testing import check_index
 from toolscout.types import Tool
 
@@ -423,3 +427,30 @@ def test_glosses_do_not_lengthen_a_tool() -> None:
 def test_a_negative_weight_of_glosses_is_refused() -> None:
     with pytest.raises(ConfigError, match="glosses of 0 or more, found -1"):
         BM25.build(TOOLS, glosses=-1)
+
+
+# --- instructions and shared parameters -------------------------------------------------------------------------------
+
+
+def test_a_skill_is_found_by_what_its_instructions_say_most_often() -> None:
+    details = " ".join(f"detail{chr(97 + n)}{chr(97 + n)}" for n in range(26))
+    filler = " ".join(f"filler{one}{other} filler{one}{other}" for one in "abcdef" for other in "abcdef")
+    text = f"Open the invoice. Check the invoice. {details} {filler}"
+    skill = Tool(id="s/close", name="close", description="Monthly work", kind="skill", meta={"instructions": text})
+    index = BM25.build([*TOOLS, skill])
+    assert index.search(["invoice"], 1)[0] == [["s/close"]]
+    assert index.search(["detailaa"], 1)[0] == [[]], "a long text has words of every request"
+    other = msgspec.structs.replace(skill, kind="tool")
+    assert BM25.build([*TOOLS, other]).search(["invoice"], 1)[0] == [[]], "a tool has no instructions"
+
+
+def test_parameters_that_most_tools_of_a_source_take_carry_no_words() -> None:
+    shared = [tool(f"t{n}", "", project="the cloud project", **{f"own{n}": "x"}) for n in range(8)]
+    catalogue = Catalogue.of([*shared[:6], *(tool(f"t{n}", "", place="somewhere") for n in (6, 7))])
+    assert index_words(catalogue).search(["cloud project", "own3", "place"], 9)[0] == [[], ["s/t3"], ["s/t6", "s/t7"]]
+    few = Catalogue.of([*shared[:5], *(tool(f"t{n}", "", place="somewhere") for n in (6, 7, 8))])
+    assert len(index_words(few).search(["cloud project"], 9)[0][0]) == 5, "fewer than three quarters of the tools"
+    assert len(index_words(Catalogue.of(shared[:7])).search(["project"], 9)[0][0]) == 7, "a source of seven tools"
+    assert find_shared_parameters(shared) == {"s": ["project"]}
+    assert drop_parameters(shared[0], ["project"]).parameters == {"properties": {"own0": {"description": "x"}}}
+    assert drop_parameters(TOOLS[2], ["project"]) is TOOLS[2], "a tool without parameters"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from toolscout.home.journal.journal import Journal
-from toolscout.search import call_order
-from toolscout.search.call_order import MIN_ORDERED_TASKS, CallOrder
+from toolscout.search import prerequisites
+from toolscout.search.prerequisites import MIN_ORDERED_TASKS, CallOrder
 
 
 @pytest.fixture
@@ -31,14 +31,14 @@ def write_task(
 def test_a_tool_that_is_usually_called_before_another_is_found(journal: Journal) -> None:
     for hour in range(MIN_ORDERED_TASKS):
         write_task(journal, hour, "s/login", "s/pay", "s/login")
-    orders = CallOrder(journal, trusted={"local"})()
+    orders = CallOrder(lambda: journal, trusted={"local"})()
     assert orders == {"s/pay": {"s/login": 1.0}}
 
 
 def test_too_few_tasks_teach_nothing(journal: Journal) -> None:
     for hour in range(MIN_ORDERED_TASKS - 1):
         write_task(journal, hour, "s/login", "s/pay")
-    assert CallOrder(journal, trusted={"local"})() == {}
+    assert CallOrder(lambda: journal, trusted={"local"})() == {}
 
 
 def test_a_rare_order_and_one_that_is_as_often_reversed_teach_nothing(journal: Journal) -> None:
@@ -49,7 +49,7 @@ def test_a_rare_order_and_one_that_is_as_often_reversed_teach_nothing(journal: J
         write_task(journal, hour, "s/rare", "s/c")
     for hour in range(26, 40):
         write_task(journal, hour, "s/c")
-    assert CallOrder(journal, trusted={"local"})() == {}
+    assert CallOrder(lambda: journal, trusted={"local"})() == {}
 
 
 def test_a_long_pause_ends_a_task_and_failed_calls_do_not_count(journal: Journal) -> None:
@@ -57,34 +57,35 @@ def test_a_long_pause_ends_a_task_and_failed_calls_do_not_count(journal: Journal
         write_task(journal, hour, "s/a", "s/b", pause=20)
         write_task(journal, hour + 8, "s/c", ok=False)
         write_task(journal, hour + 8, "s/d")
-    assert CallOrder(journal, trusted={"local"})() == {}
+    assert CallOrder(lambda: journal, trusted={"local"})() == {}
 
 
 def test_calls_of_different_callers_are_different_tasks(journal: Journal) -> None:
     for hour in range(8):
         write_task(journal, hour, "s/a", caller="one")
         write_task(journal, hour, "s/b", caller="two")
-    assert CallOrder(journal, trusted={"one", "two"})() == {}
+    assert CallOrder(lambda: journal, trusted={"one", "two"})() == {}
 
 
 def test_one_caller_alone_teaches_nothing_unless_it_is_trusted(journal: Journal) -> None:
     for hour in range(8):
         write_task(journal, hour, "evil/spy", "s/pay", caller="stranger")
-    assert CallOrder(journal)() == {}
-    assert CallOrder(journal, trusted={"stranger"})() == {"s/pay": {"evil/spy": 1.0}}
+    assert CallOrder(lambda: journal)() == {}
+    assert CallOrder(lambda: journal, trusted={"stranger"})() == {"s/pay": {"evil/spy": 1.0}}
     write_task(journal, 9, "evil/spy", "s/pay", caller="another")
-    assert CallOrder(journal)() == {"s/pay": {"evil/spy": 1.0}}
+    assert CallOrder(lambda: journal)() == {"s/pay": {"evil/spy": 1.0}}
 
 
 def test_new_calls_count_after_a_while(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    orders = CallOrder(journal, trusted={"local"})
+    orders = CallOrder(lambda: journal, trusted={"local"})
+    assert orders() == {}
     for hour in range(MIN_ORDERED_TASKS):
         write_task(journal, hour, "s/login", "s/pay")
     assert orders() == {}
-    monkeypatch.setattr(call_order, "REFRESH_AFTER_S", 0.0)
+    monkeypatch.setattr(prerequisites, "REFRESH_AFTER_S", 0.0)
     assert orders() == {"s/pay": {"s/login": 1.0}}
 
 
 def test_an_event_without_a_readable_time_is_skipped(journal: Journal) -> None:
     journal.append("call", caller="local", at="some day", tool="s/a", ok=True, search_id=None)
-    assert CallOrder(journal, trusted={"local"})() == {}
+    assert CallOrder(lambda: journal, trusted={"local"})() == {}

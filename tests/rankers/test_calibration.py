@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from toolscout.search.abstain.calibration import BUDGETS, floors, platt
-from toolscout.search.abstain.logistic import logistic, sigmoid
+from toolscout.search.abstain.calibration import BUDGETS, floors, platt, sigmoid
 
 
 def drawn(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -108,12 +107,3 @@ def test_mass_counts_as_repetition_does() -> None:
     weighed, plain = floors(need, fit, heavy), floors(need[repeated], fit[repeated])
     for budget in (0.05, 0.1, 0.2):
         assert weighed.need_at(budget) == pytest.approx(plain.need_at(budget), abs=0.03)
-
-
-def test_logistic_counts_mass_as_repetition() -> None:
-    rng = np.random.default_rng(1)
-    rows = rng.normal(size=(60, 3))
-    labels = rows[:, 0] + rng.normal(size=60) > 0
-    times = rng.integers(1, 4, size=60)
-    again = np.repeat(np.arange(60), times)
-    assert logistic(rows, labels, 1e-2, times) == pytest.approx(logistic(rows[again], labels[again], 1e-2), abs=1e-6)

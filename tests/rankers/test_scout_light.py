@@ -20,7 +20,7 @@ from toolscout.rankers import scout_light
 from toolscout.rankers.scout_light import _can_classify
 from toolscout.rankers.shared.mixture import Part, _QueryMemory, load_mixture, mix_usages
 from toolscout.rankers.shared.sparse_features import Ngrams
-from toolscout.rankers.shared.usage import HybridScorer, Learned, LiveEstimate
+from toolscout.rankers.shared.usage import FittedUsage, HybridScorer, LiveEstimate
 from toolscout.rankers.shared.usage_fit import FitData
 from toolscout.recipes import registry
 from toolscout.search.home_resources import HomeResources
@@ -41,27 +41,27 @@ def test_the_shares_count_only_among_the_parts_that_know_a_query() -> None:
 class Fixed:
     """A method whose usage side is given."""
 
-    def __init__(self, learned: Learned) -> None:
+    def __init__(self, learned: FittedUsage) -> None:
         self.learned = learned
 
-    def load_usage(self, *_: object) -> Learned:
+    def load_usage(self, *_: object) -> FittedUsage:
         return self.learned
 
 
-def mix(votes: Learned, classifier: Learned, voting_share: float) -> Learned:
+def mix(votes: FittedUsage, classifier: FittedUsage, voting_share: float) -> FittedUsage:
     given = {"votes": votes, "classifier": classifier}
     parts = {name: Part(Fixed(one), HashEncoder()) for name, one in given.items()}  # type: ignore[arg-type]
     shares = {"votes": voting_share, "classifier": 1 - voting_share}
     return load_mixture(parts, shares, {"uses": np.ones(2, np.float32)}, {})
 
 
-CLASSIFIER = Learned(lambda text, row: np.array([0.9, 0.1]))
+CLASSIFIER = FittedUsage(lambda text, row: np.array([0.9, 0.1]))
 ROW = np.ones(2, np.float32)
 
 
 def test_a_newer_tool_is_estimated_by_the_parts_that_can_know_it() -> None:
     """Two tools were there at the fit; calls of a third came after it."""
-    votes = Learned(
+    votes = FittedUsage(
         lambda text, row: np.array([1.0, 0.0]), lambda texts, gold, n: lambda text, row: LiveEstimate(np.eye(n)[2])
     )
     mixture = mix(votes, CLASSIFIER, 0.25)
@@ -84,7 +84,7 @@ def test_new_requests_count_although_the_classifier_does_not_know_them(
     voting_share: float, fresh: list[float], expected: list[float]
 ) -> None:
     old = np.array([0.5, 0.5]) * (1 - sum(fresh))
-    votes = Learned(
+    votes = FittedUsage(
         lambda text, row: np.zeros(2), lambda *_: lambda text, row: LiveEstimate(old + fresh, np.array(fresh))
     )
     mixture = mix(votes, CLASSIFIER, voting_share)

@@ -168,8 +168,27 @@ async def list_templates(*_: Any) -> types.ListResourceTemplatesResult:
     return types.ListResourceTemplatesResult(resource_templates=[template])
 
 
-async def read_resource(_: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+async def ask_once(context: Context, params: Any) -> Any:
+    """Ask for a name in the way of this age. Returns it, or the question that ends the round."""
+    if not MODERN:
+        return (await context.session.elicit_form("Name?", FORM, context.request_id)).content["name"]
+    if params.input_responses:
+        return params.input_responses["name"].content["name"]
+    question = types.ElicitRequestFormParams(message="Name?", requested_schema=FORM)
+    return types.InputRequiredResult(input_requests={"name": types.ElicitRequest(params=question)}, request_state="s")
+
+
+async def read_resource(context: Context, params: types.ReadResourceRequestParams) -> Any:
     uri = str(params.uri)
+    if uri == "page://url/1" and uri not in state["opened"]:
+        state["opened"].append(uri)
+        url = types.ElicitRequestURLParams(message="Sign in first.", url="https://example.com/in", elicitation_id="two")
+        raise UrlElicitationRequiredError([url])
+    if uri == "page://ask/1":
+        name = await ask_once(context, params)
+        if not isinstance(name, str):
+            return name
+        uri = f"page://{name}/1"
     if uri == "memo://notes/2":
         content: Any = types.BlobResourceContents(uri=uri, blob="aGVsbG8=", mime_type="image/png")
     elif uri == MEMO or uri.startswith(("page://", "hidden://")):
@@ -190,11 +209,14 @@ async def list_prompts(*_: Any) -> types.ListPromptsResult:
     )
 
 
-async def get_prompt(_: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+async def get_prompt(context: Context, params: types.GetPromptRequestParams) -> Any:
+    city: Any = (params.arguments or {}).get("city")
+    if city == "ask" and not isinstance(city := await ask_once(context, params), str):
+        return city
     if params.name not in ("greet", "team/report"):
         raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {params.name}")
     link = types.ResourceLink(uri=MEMO, name="memo")
-    said = types.TextContent(text=f"Hello {(params.arguments or {}).get('city')}")
+    said = types.TextContent(text=f"Hello {city}")
     messages = [types.PromptMessage(role="user", content=said), types.PromptMessage(role="assistant", content=link)]
     return types.GetPromptResult(description="A greeting.", messages=messages)
 

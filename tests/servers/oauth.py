@@ -352,6 +352,7 @@ class Browser:
             page = client.get(link)
             if page.status_code != 200 or "<form" not in page.text:
                 return page
-            action = page.text.partition('action="')[2].partition('"')[0]
             parts = urlsplit(link)
-            return client.post(f"{parts.scheme}://{parts.netloc}{action}")
+            own = f"{parts.scheme}://{parts.netloc}"
+            action, token = (page.text.partition(f'{name}="')[2].partition('"')[0] for name in ("action", "value"))
+            return client.post(own + action, data={"token": token}, headers={"origin": own})

@@ -28,7 +28,7 @@ def send(message: Any) -> None:
 def pages(fault: str, arguments: list[str], cursor: str | None) -> dict[str, Any]:
     """The result of tools/list."""
     if fault == "bad-schema":
-        odd: list[Any] = [{"type": "object", "properties": 7}, ["object"], "object", None, {"type": "array"}]
+        odd: list[Any] = [{"type": "object", "properties": 7}, ["object"], "object", 3, {"type": "array"}]
         return {"tools": [tool("one"), *(tool(f"odd{i}", inputSchema=odd[i]) for i in range(len(odd))), tool("two")]}
     if fault == "endless":
         number = int(cursor or 0)

@@ -63,6 +63,40 @@ def test_json_lines_under_the_ending_of_json_are_read_as_a_list(tmp_path: Path) 
     assert [tool.id for tool in reading.tools] == ["bfcl/a", "bfcl/b"]
 
 
+def test_yaml_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "\n".join(f"k{n}: {n}" for n in range(20_000))
+    assert parse_document(text, "x.yaml") == {f"k{n}": n for n in range(20_000)}
+    monkeypatch.setattr("toolscout.sources.parsing.MAX_YAML_S", 0.001)
+    with pytest.raises(SourceError, match=r"x\.yaml: this YAML takes longer than 0\.001 s to read"):
+        parse_document(text, "x.yaml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "12",
+        "-7",
+        "012",
+        "0",
+        "1_000",
+        "1:30",
+        "1.5",
+        "~",
+        "no",
+        "n",
+        "nothing",
+        "2020-01-01",
+        "'12'",
+        "0x1F",
+        "1" * 19,
+    ],
+)
+def test_plain_scalars_are_what_the_safe_loader_makes_of_them(text: str) -> None:
+    import yaml
+
+    assert parse_document(f"a: [{text}, {text}]", "x.yaml") == yaml.safe_load(f"a: [{text}, {text}]")
+
+
 def test_a_yaml_bomb_is_refused(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]

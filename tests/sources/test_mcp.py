@@ -63,7 +63,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reading]:
     entries: dict[str, Any] = {
         fault: raw(fault)
         for fault in ["good", "junk", "bad-schema", "surrogate", "twice", "big", "no-tools", "die-start", "die-list",
-                      "flood", "bad-handshake", "no-list", "same-cursor"]
+                      "flood", "bad-handshake", "no-list"]
     }  # fmt: skip
     entries |= {fault: raw(fault, timeout=4) for fault in ["hang-start", "hang-list"]}
     entries |= {
@@ -89,7 +89,6 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reading]:
         ("flood", "found something else on its standard output"),
         ("bad-handshake", "found one that MCP does not know"),
         ("no-list", "expected a list of tools, found something else"),
-        ("same-cursor", "expected a new nextCursor"),
         ("refuse", "found the error 'no licence yet'"),
         ("absent", "expected a command that starts, found 'no-such-command-anywhere'"),
         ("nowhere", "/no/such/folder"),
@@ -180,7 +179,7 @@ def test_many_hanging_servers_are_waited_for_together_and_leave_no_process(
 ) -> None:
     """All eight are being listed before the first of them is given up, so that they take one timeout, not eight."""
     steps: list[str] = []
-    list_tools = mcp_session.Connection.list_tools
+    list_tools = mcp_session.McpConnection.list_tools
 
     async def noted(self: Any, most: int) -> Any:
         steps.append("asked")
@@ -189,7 +188,7 @@ def test_many_hanging_servers_are_waited_for_together_and_leave_no_process(
         finally:
             steps.append("given up")
 
-    monkeypatch.setattr(mcp_session.Connection, "list_tools", noted)
+    monkeypatch.setattr(mcp_session.McpConnection, "list_tools", noted)
     tag = f"witness-{os.getpid()}-{uuid.uuid4().hex}"
     entries = {f"hang{i}": raw("hang-list", timeout=3) for i in range(6)}
     entries |= {f"deaf{i}": raw("stubborn", tag, timeout=3) for i in range(2)}

@@ -42,7 +42,8 @@ def server(entry: dict[str, Any], folder: Path = Path("/project")) -> Server:
     ids=["claude", "vscode", "vscode-settings", "comments"],
 )
 def test_the_servers_of_every_editor_are_found(tmp_path: Path, document: Any) -> None:
-    assert load_entries(write(tmp_path / "mcp.json", document)) == {"a": {"command": "x"}}
+    entries = load_entries(write(tmp_path / "mcp.json", document))
+    assert {name: entry.fields for name, entry in entries.items()} == {"a": {"command": "x"}}
 
 
 @pytest.mark.parametrize("document", [[], {}, {"mcpServers": []}, {"mcp": 3}, "{nonsense"])
@@ -171,6 +172,17 @@ def test_a_shown_address_has_no_credentials() -> None:
         ("/usr/bin/python3.11 -u tools/weather.py", "weather"),
         ("node build/weather.js", "weather"),
         ("docker run -i --rm -e TOKEN ghcr.io/owner/github-mcp:latest", "github"),
+        ("docker run -i --env-file .env -w /srv mcp/notion", "notion"),
+        ("podman container run weather-mcp", "weather"),
+        ("npx -y --registry https://npm.corp @corp/mcp-wiki", "wiki"),
+        ("npm exec -y weather-mcp", "weather"),
+        ("node x", "x"),
+        ("npx tool", "tool"),
+        ("bash run", "run"),
+        ("sh -c 'exec npx -y weather-mcp'", "weather"),
+        ("env KEY=1 uvx mcp-server-git", "git"),
+        ("uv run -m mcp_server_time", "time"),
+        ("npx -y supergateway --sse https://mcp.linear.app/sse", "linear"),
         ("/opt/bin/my-server --stdio", "my"),
         ("https://mcp.example.com/mcp", "example"),
         ("https://me:pw@mcp.example.com/v1/github/mcp?key=1", "example/github"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,10 @@ from hypothesis import strategies as st
 from mcp_types import JSONRPCRequest
 
 from toolscout.errors import SourceError
-from toolscout.settings import Settings
 from toolscout.sources import mcp_oauth
-from toolscout.sources.mcp_config import Server, parse_server
+from toolscout.sources.mcp_config import Server
 from toolscout.sources.mcp_limits import LineSplitter, LongLine, find_request_id
 from toolscout.sources.mcp_oauth import TokenFile, approve_origin
-from toolscout.sources.mcp_session import connect
 from toolscout.sources.mcp_transport import (
     MAX_OPEN_QUESTIONS,
     MAX_UNASKED_AT_ONCE,
@@ -96,12 +93,6 @@ def test_messages_that_nobody_asked_for_are_taken_at_a_bounded_rate() -> None:
     for _ in range(100):
         delay = messages.delay_unasked()
     assert 0.5 < delay <= 1.0
-
-
-def test_only_lists_that_were_asked_for_are_put_aside() -> None:
-    messages = MessageFilter()
-    messages.expect_list(3)
-    assert messages.take_list("3") and not messages.take_list(3) and not messages.take_list(4)
 
 
 # --- origins ----------------------------------------------------------------------------------------------------------
@@ -191,24 +182,6 @@ def test_the_guard_refuses_a_request_to_another_origin() -> None:
 
 
 # --- lists ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_list_that_was_asked_for_ahead_is_the_one_that_is_read(tmp_path: Path) -> None:
-    async def body() -> None:
-        busy = parse_server("busy", {"command": sys.executable, "args": [str(BUSY)]}, tmp_path / "mcp.json")
-        async with connect(busy, settings=Settings(home=tmp_path)) as connection:
-            first = await connection.list_tools(100)
-            assert len(first) == len((await connection.client.list_tools()).tools) > 10, "the SDK's own list is whole"
-            begun = await connection.begin_list({"traceparent": "00-3-4-00"})
-            assert begun is not None
-            await begun.answer
-            await connection.client.call_tool("change", {})
-            assert await connection.list_tools(100, begun=begun) == first, "it was asked for before the change"
-            changed = await connection.list_tools(100)
-            assert changed != first
-        assert connection.is_closed and await connection.begin_list() is None
-
-    anyio.run(body)
 
 
 def test_a_page_reaches_the_sdk_without_its_invalid_tools_and_us_as_it_was_sent() -> None:

@@ -13,6 +13,7 @@ import yaml
 from toolscout.errors import SourceError
 from toolscout.settings import Settings
 from toolscout.sources import Reading, openapi
+from toolscout.sources.openapi.arguments import FILE_HINT
 from toolscout.types import Hints, Tool
 
 DATA = Path(os.environ.get("TOOLSCOUT_DATA", "")) / "openapi" / "specs"
@@ -309,7 +310,6 @@ def test_a_body_that_cannot_stand_beside_the_parameters_is_one_property(
         (["text/plain", "multipart/form-data", "application/json; charset=utf-8"], "application/json; charset=utf-8"),
         (["text/plain", "application/merge-patch+json"], "application/merge-patch+json"),
         (["text/plain", "application/x-www-form-urlencoded"], "application/x-www-form-urlencoded"),
-        (["text/plain", "text/csv"], "text/plain"),
     ],
 )
 def test_json_is_the_preferred_content_type(read: Callable[..., Reading], kinds: list[str], chosen: str) -> None:
@@ -485,12 +485,13 @@ def test_swagger_2_forms_become_one_body(read: Callable[..., Reading]) -> None:
     assert tool.parameters == {
         "type": "object",
         "properties": {
-            "file": {"type": "string", "format": "binary", "description": "The picture."},
+            "file": {"type": "string", "format": "binary", "description": f"The picture. {FILE_HINT}"},
             "note": {"type": "string"},
         },
         "required": ["file"],
     }
     assert tool.meta["in"] == {"file": "body", "note": "body"}
+    assert tool.meta["parts"] == {"file": {"file": True}}
     assert (tool.meta["content_type"], tool.returns) == ("multipart/form-data", {"type": "string"})
     assert (tool.meta["server"], tool.callable) == ("/v2", False)
 
@@ -536,17 +537,18 @@ http://[ \x00.json
 
 
 @pytest.mark.parametrize("ref", NOWHERE.split())
-def test_a_reference_that_leads_nowhere_names_its_operation_and_the_others_go_on(
+def test_a_reference_that_leads_nowhere_is_named_and_leaves_its_place_open(
     read: Callable[..., Reading], ref: str
 ) -> None:
-    schema = {"type": "object", "properties": {"pet": {"$ref": ref}}}
+    schema = {"type": "object", "properties": {"pet": {"$ref": ref, "description": "It."}, "n": {"type": "integer"}}}
     loop = {"Loop": {"$ref": "#/components/schemas/Loop"}}
     paths = {**operation(schema), "/other": {"get": {"operationId": "other"}}}
     files = {"bad.yaml": "a: [", "notes.txt": "Pet: {}", ".hidden/secret.json": {"type": "string"}}
     reading = read(document(paths, components={"schemas": loop}), files)
-    assert [tool.name for tool in reading.tools] == ["other"]
+    assert [tool.name for tool in reading.tools] == ["addPet", "other"]
+    assert reading.tools[0].parameters["properties"] == {"pet": {"description": "It."}, "n": {"type": "integer"}}
     [problem] = reading.problems
-    assert problem.entry == "POST /pets"
+    assert problem.entry == "POST /pets" and "left open" in problem.message
     assert "expected" in problem.message
 
 
@@ -561,10 +563,6 @@ def test_a_missing_reference_in_an_answer_is_named_and_the_tool_stays(read: Call
     ("paths", "entry"),
     [
         ({"/bad": {"get": "junk"}}, "GET /bad"),
-        ({"/bad": {"get": {"parameters": {"q": {}}}}}, "GET /bad"),
-        ({"/bad": {"get": {"parameters": [{"name": "q"}]}}}, "GET /bad"),
-        ({"/bad": {"get": {"parameters": [{"name": "q", "in": "query", "schema": "text"}]}}}, "GET /bad"),
-        ({"/bad": {"post": {"requestBody": []}}}, "POST /bad"),
         ({"/bad": {"$ref": "#/nowhere"}}, "/bad"),
         ({"x-team": "pets", "/bad": None}, "/bad"),
     ],
@@ -575,6 +573,163 @@ def test_a_bad_operation_is_named_and_the_others_go_on(
     reading = read(document({**paths, **document()["paths"]}))
     assert [tool.name for tool in reading.tools] == ["listPets"]
     assert [problem.entry for problem in reading.problems] == [entry]
+
+
+GONE = {"$ref": "#/components/gone"}
+
+
+@pytest.mark.parametrize(
+    ("operation", "properties"),
+    [
+        ({"parameters": {"q": {}}}, {}),
+        ({"parameters": GONE}, {}),
+        ({"parameters": [{"name": "q"}, {"name": "r", "in": "query", "schema": {}}]}, {"r": {}}),
+        ({"parameters": [GONE]}, {}),
+        ({"parameters": [{"name": "q", "in": "query", "schema": "text"}]}, {"q": {}}),
+        ({"parameters": [{"name": "q", "in": "query", "content": GONE}]}, {}),
+        ({"requestBody": []}, {"body": {}}),
+        ({"requestBody": GONE}, {"body": {}}),
+        ({"requestBody": {"content": GONE}}, {"body": {}}),
+    ],
+)
+def test_a_part_that_cannot_be_read_is_named_and_its_tool_stays(
+    read: Callable[..., Reading], operation: dict[str, Any], properties: dict[str, Any]
+) -> None:
+    reading = read(document({"/bad": {"post": operation}}))
+    assert reading.tools[0].parameters["properties"] == properties
+    assert [problem.entry for problem in reading.problems] == ["POST /bad"]
+
+
+def test_a_reference_in_the_place_of_names_or_values_is_followed(read: Callable[..., Reading]) -> None:
+    shared = {
+        "fields": {"width": {"type": "integer"}, "height": {"type": "integer"}},
+        "needed": ["width"],
+        "colours": ["red"],
+        "media": {"application/json": {"schema": {"$ref": "#/Shelf"}}},
+        "keys": {"key": {"type": "apiKey", "in": "header", "name": "X-Key"}},
+        "Shelf": {
+            "type": "object",
+            "properties": {"$ref": "#/fields", "colour": {"type": "string", "enum": {"$ref": "#/colours"}}},
+            "patternProperties": {"$ref": "#/fields"},
+            "required": {"$ref": "#/needed"},
+        },
+    }
+    body = {"required": True, "content": {"$ref": "parts.json#/media"}}
+    components = {"securitySchemes": {"$ref": "parts.json#/keys"}}
+    paths = {"/shelves": {"post": {"requestBody": body, "security": [{"key": []}]}}}
+    tool = only(read(document(paths, components=components), {"parts.json": shared}))
+    assert tool.parameters["properties"] == {**shared["fields"], "colour": {"type": "string", "enum": ["red"]}}
+    assert tool.parameters["required"] == ["width"]
+    assert tool.meta["security_schemes"] == shared["keys"]
+
+
+def test_methods_of_openapi_3_2_are_read(read: Callable[..., Reading]) -> None:
+    simple = {"responses": OK}
+    item = {"query": simple, "additionalOperations": {"COPY": simple, "not a method": simple}}
+    where = {"name": "q", "in": "querystring", "content": {"application/x-www-form-urlencoded": {"schema": {}}}}
+    item["query"] = {**simple, "parameters": [where]}
+    reading = read(document({"/s": item}, openapi="3.2.0"))
+    assert [tool.meta["method"] for tool in reading.tools] == ["QUERY", "COPY"]
+    assert reading.tools[0].meta["in"] == {"q": "querystring"} and reading.tools[0].hints.read_only
+
+
+@pytest.mark.parametrize(
+    ("kinds", "schema", "chosen"),
+    [
+        (["application/json-patch+json", "application/merge-patch+json"], {"type": "object"}, "merge-patch+json"),
+        (["application/json-patch+json", "application/strategic-merge-patch+json"], {}, "strategic-merge-patch+json"),
+        (["application/merge-patch+json", "application/json-patch+json"], {"type": "array"}, "json-patch+json"),
+        (["application/json-patch+json", "application/json"], {"type": "object"}, "json"),
+        (["application/apply-patch+yaml", "application/json-patch+json"], {"type": "object"}, "json-patch+json"),
+    ],
+)
+def test_the_content_type_of_a_patch_fits_its_body(
+    read: Callable[..., Reading], kinds: list[str], schema: dict[str, Any], chosen: str
+) -> None:
+    body = {"name": "body", "in": "body", "required": True, "schema": schema}
+    tool = only(read(swagger({"/pets": {"patch": {"consumes": kinds, "parameters": [body]}}})))
+    assert tool.meta["content_type"] == f"application/{chosen}"
+    is_list = tool.parameters["properties"]["body"].get("type") == "array"
+    assert is_list == (chosen == "json-patch+json")
+
+
+@pytest.mark.parametrize(
+    ("schema", "part"),
+    [
+        ({"type": "string", "format": "binary"}, {"file": True}),
+        ({"type": "string", "format": "byte"}, {"file": True}),
+        ({"type": "string", "contentMediaType": "image/png"}, {"file": True, "content_type": "image/png"}),
+        ({"type": "string", "contentEncoding": "base64"}, {"file": True}),
+        ({"type": "array", "items": {"type": "string", "format": "binary"}}, {"file": True}),
+        ({"anyOf": [{"type": "string", "format": "binary"}, {"type": "null"}]}, {"file": True}),
+        ({"type": "string"}, None),
+        ({"type": "object"}, None),
+    ],
+)
+def test_a_file_in_a_form_is_known_as_one(
+    read: Callable[..., Reading], schema: dict[str, Any], part: dict[str, Any] | None
+) -> None:
+    content = {"multipart/form-data": {"schema": {"type": "object", "properties": {"it": schema}}}}
+    tool = only(read(document(operation(requestBody={"content": content}))))
+    assert tool.meta.get("parts", {}).get("it") == part
+    assert (FILE_HINT in tool.parameters["properties"]["it"].get("description", "")) == (part is not None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema", "shown", "is_file"),
+    [
+        ("application/octet-stream", {"type": "string", "format": "binary"}, "binary", True),
+        ("image/*", {}, None, True),
+        ("text/plain", {"type": "string"}, None, False),
+        ("application/xml", {"type": "object", "properties": {"a": {}}}, None, False),
+    ],
+)
+def test_a_body_of_another_type_is_a_text_or_a_file(
+    read: Callable[..., Reading], kind: str, schema: dict[str, Any], shown: str | None, is_file: bool
+) -> None:
+    tool = only(read(document(operation(requestBody={"required": True, "content": {kind: {"schema": schema}}}))))
+    body = tool.parameters["properties"]["body"]
+    assert (body["type"], body.get("format")) == ("string", shown)
+    assert tool.meta.get("parts", {}) == ({"": {"file": True}} if is_file else {})
+    assert body.get("contentSchema") == (schema if schema.get("properties") else None)
+
+
+@pytest.mark.parametrize(
+    ("given", "servers", "expected"),
+    [
+        ("https://api.example/v2/", None, "https://api.example/v2"),
+        ("https://api.example", [{"url": "/v3"}], "https://api.example/v3"),
+        ("https://api.example/v2", [{"url": "/v3"}], "https://api.example/v2"),
+        ("https://test.example", [{"url": "https://api.example/v1"}], "https://test.example"),
+    ],
+)
+def test_the_address_that_the_user_gives_replaces_the_servers(
+    tmp_path: Path, given: str, servers: Any, expected: str
+) -> None:
+    (tmp_path / "api.json").write_text(json.dumps(document(servers=servers)))
+    [reading] = openapi.read(f"{tmp_path / 'api.json'}#server={given}", name=None, settings=SETTINGS)
+    assert only(reading).meta["server"] == expected and reading.tools[0].callable and not reading.message
+    with pytest.raises(SourceError, match="expected --server http"):
+        openapi.read(f"{tmp_path / 'api.json'}#server=ftp://x", name=None, settings=SETTINGS)
+
+
+def test_a_document_without_a_server_says_so(read: Callable[..., Reading]) -> None:
+    assert "1 of 1 tools can be found but not called" in read(document()).message
+
+
+def test_a_file_outside_the_folder_of_the_document_is_not_read(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "api", tmp_path / "secret.json"
+    inside.mkdir()
+    outside.write_text(json.dumps({"type": "string", "const": "secret"}))
+    (inside / "link.json").symlink_to(outside)
+    (inside / "part.json").write_text(json.dumps({"$ref": "../secret.json"}))
+    (tmp_path / "through").symlink_to(inside)
+    for ref in ("../secret.json", "link.json", "part.json", "x/../../secret.json"):
+        (inside / "api.json").write_text(json.dumps(document(operation({"$ref": ref}))))
+        for path in (inside / "api.json", tmp_path / "through" / "api.json"):
+            [reading] = openapi.read(str(path), name=None, settings=SETTINGS)
+            assert b"secret" not in msgspec.json.encode(reading.tools), ref
+            assert [problem.entry for problem in reading.problems] == ["POST /pets"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from toolscout.errors import SourceError
 from toolscout.settings import Settings
-from toolscout.sources import Reading, openapi
+from toolscout.sources import Reading, detect, openapi
 from toolscout.types import Tool
 
 pytestmark = pytest.mark.net
@@ -115,7 +115,7 @@ def test_a_remote_document_cannot_reach_files_or_other_origins(site: Site, tmp_p
         "/pet.json": {"p": {"name": "q", "in": "query", "type": "string"}},
     }
     reading = read_url(f"{site.url}/openapi.json")
-    assert [tool.meta["path"] for tool in reading.tools] == ["/good"]
+    assert [tool.meta["path"] for tool in reading.tools if tool.parameters["properties"]] == ["/good"]
     assert {problem.entry for problem in reading.problems} == {"GET /file", "GET /port", "GET /host", "GET /redirect"}
     assert sorted(path for path, _ in site.asked) == ["/away.json", "/openapi.json", "/pet.json"]
 
@@ -156,3 +156,11 @@ def test_an_address_that_gives_no_document_is_said(
 def test_an_address_that_cannot_be_reached_is_said(url: str) -> None:
     with pytest.raises(SourceError, match=r"cannot be reached .*Check the address|expected a readable document"):
         read_url(url)
+
+
+def test_a_document_is_known_by_a_look_where_its_address_does_not_tell(site: Site) -> None:
+    site.pages = {"/v1/contract": document(), "/v1/other": {"hello": "paths"}}
+    assert detect(f"{site.url}/v1/contract") == "openapi"
+    assert detect(f"{site.url}/v1/other") == detect(f"{site.url}/v1/gone") == "mcp"
+    asked = len(site.asked)
+    assert detect(f"{site.url}/mcp") == detect(site.url) == "mcp" and len(site.asked) == asked

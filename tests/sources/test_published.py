@@ -20,7 +20,7 @@ from tests_cli import run
 from toolscout.errors import SourceError
 from toolscout.scout import Scout
 from toolscout.settings import Settings
-from toolscout.sources.published import Published, describe_bundle, prepare, unpack
+from toolscout.sources.published import PublishedServer, describe_bundle, prepare, unpack
 
 SERVER = Path(__file__).parents[1] / "servers" / "busy.py"
 MANIFEST: dict[str, Any] = {
@@ -295,7 +295,7 @@ def test_a_bundle_of_the_registry_must_be_the_published_one(registry: Registry, 
     ],
 )
 def test_packages_without_an_exact_version_are_refused(package: dict[str, Any]) -> None:
-    published = Published({"name": "a/b", "version": "1.0.0", "packages": [package]})
+    published = PublishedServer({"name": "a/b", "version": "1.0.0", "packages": [package]})
     with pytest.raises(SourceError, match="exact version|can start"):
         published.build_entry("P_")
 
@@ -307,7 +307,7 @@ def test_images_are_run_with_their_variables() -> None:
         "runtimeArguments": [{"type": "named", "name": "--network", "value": "none"}],
         "environmentVariables": [{"name": "DSN", "isRequired": True}],
     }
-    entry = Published({"name": "a/db", "version": "3.1.0", "packages": [package]}).build_entry("P_")
+    entry = PublishedServer({"name": "a/db", "version": "3.1.0", "packages": [package]}).build_entry("P_")
     assert entry == {
         "command": "docker",
         "args": ["run", "-i", "--rm", "-e", "DSN", "--network", "none", "ghcr.io/example/db:3.1.0"],

@@ -60,6 +60,17 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 # --- one callable -----------------------------------------------------------------------------------------------------
 
 
+def test_a_default_with_a_memory_address_is_the_same_in_every_run() -> None:
+    def connect(mark: str = str(object())) -> None:
+        """Connect."""
+
+    tool = describe_callable("s", connect)
+    assert (tool.parameters, tool.meta["signature"]) == (
+        {"type": "object", "properties": {"mark": {"type": "string"}}},
+        "connect(mark: str = ...) -> None",
+    )
+
+
 class Colour(enum.Enum):
     RED = "red"
     BLUE = "blue"
@@ -218,6 +229,27 @@ def test_builtins_without_a_signature_are_read_from_their_docstring() -> None:
     assert set(tool.parameters["properties"]) == {"iterable", "default", "key"}
     assert tool.parameters["required"] == ["iterable"]
     assert describe_callable("s", dict.fromkeys).description
+
+
+@pytest.mark.parametrize(
+    ("docstring", "description"),
+    [
+        ("AnnAssign(expr target, expr? value, int simple)", ""),
+        ("gmtime([seconds]) -> (tm_year, tm_mon,\n   tm_wday)\n\nConvert seconds.", "Convert seconds."),
+        ("allocate() -> lock\n(an obsolete synonym)\n\nCreate a lock.", "Create a lock."),
+        ("aclose() -> raise GeneratorExit inside generator.", "raise GeneratorExit inside generator."),
+        ("date(year, month) --> date object", "date object"),
+        ("D.insert(index, object) -- insert object before index", "insert object before index"),
+        ("enable(file=sys.stderr): enable the\nfault handler", "enable the fault handler"),
+        ("dict() -> new dictionary\ndict(mapping) -> from a mapping", "new dictionary"),
+        ("open(path) is what you need.", "open(path) is what you need."),
+    ],
+)
+def test_a_leading_call_is_no_description(docstring: str, description: str) -> None:
+    def function() -> None: ...
+
+    function.__doc__ = docstring
+    assert describe_callable("s", function).description == description
 
 
 @pytest.mark.parametrize("function", [lambda x: x, 5])
@@ -466,7 +498,8 @@ def test_the_standard_library_gives_thousands_of_documented_tools(stdlib: Readin
     assert tools["math.gcd"].path == ("python", "math")
     assert not {"typing.Text", "antigravity", "posix.getcwd"} & set(tools)
     assert not any(part.startswith("_") for name in tools for part in name.split("."))
-    assert sum(1 for tool in tools.values() if tool.description) > 0.99 * len(tools)
+    assert sum(1 for tool in tools.values() if tool.description) > 0.97 * len(tools)  # nodes of ast have none
+    assert not [name for name, tool in tools.items() if re.match(r"[\w.]+\([^()]*\)\s*(->|$)", tool.description)]
     assert sum(1 for tool in tools.values() if tool.parameters is not None) > 0.9 * len(tools)
     assert not {"antigravity", "this", "idlelib", "turtle", "tkinter"} & set(sys.modules)
 

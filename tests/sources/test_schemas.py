@@ -328,3 +328,20 @@ def test_mutated_lines_cost_only_themselves(tmp_path: Path) -> None:
         reading = read_one(str(path))
         assert {f"good_{n}" for n in range(5)} <= {tool.name for tool in reading.tools}
         assert all(problem.entry.startswith("line 4") for problem in reading.problems)
+
+
+def test_a_tool_config_of_bedrock_is_read(tmp_path: Path) -> None:
+    parameters = {"type": "object", "properties": {"sign": {"type": "string"}}, "required": ["sign"]}
+    spec = {"toolSpec": {"name": "top_song", "description": "Find a song.", "inputSchema": {"json": parameters}}}
+    for number, content in enumerate(({"tools": [spec]}, {"toolConfig": {"tools": [spec]}}, [spec])):
+        path = tmp_path / f"bedrock{number}.json"
+        path.write_text(json.dumps(content))
+        [reading] = read_any(str(path), settings=Settings())
+        [tool] = reading.tools
+        assert (tool.name, tool.parameters, reading.problems) == ("top_song", parameters, [])
+
+
+def test_a_schema_names_no_function_to_run() -> None:
+    function = {"module": "os", "qualname": "getcwd"}
+    reading = read_objects("city", [{**WEATHER, **function, "owner": "ann"}])
+    assert reading.tools[0].meta == {"owner": "ann"}

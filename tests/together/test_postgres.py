@@ -26,8 +26,8 @@ from toolscout.learn.loop import learn
 from toolscout.scout import Scout
 from toolscout.types import Tool
 from toolscout_postgres.address import Address
-from toolscout_postgres.listener import LISTEN_AFTER_QUESTIONS
-from toolscout_postgres.spool import Spool
+from toolscout_postgres.database import LISTEN_AFTER_QUESTIONS
+from toolscout_postgres.journal import Spool
 
 CALLERS = [f"c{number}" for number in range(10)]
 
@@ -259,7 +259,7 @@ def test_ready_says_that_the_database_does_not_answer(own_server: PostgresServer
 
 
 def test_a_full_spool_says_so_and_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolscout_postgres.spool.MAX_SPOOLED_EVENTS", 2)
+    monkeypatch.setattr("toolscout_postgres.journal.MAX_SPOOLED_EVENTS", 2)
     with contextlib.closing(Spool(tmp_path)) as spool:
         rows = [(f"u{number}", "2026-01-01", "call", "c", None, "{}") for number in range(3)]
         spool.add(rows[:2])
@@ -366,7 +366,7 @@ def test_a_stale_announcement_gives_no_wrong_answer(postgres: Address, monkeypat
         listener = scout.store._listener
         assert listener is not None
         wait_for(lambda: listener.generation is not None)
-        monkeypatch.setattr("toolscout_postgres.listener.LISTEN_POLL_S", 1000.0)
+        monkeypatch.setattr("toolscout_postgres.database.LISTEN_POLL_S", 1000.0)
         listener.close()
         listener._is_connected = True  # it believes what it heard last
         other.enable("weather", False)

@@ -20,14 +20,15 @@ from gateway.tests.test_results import BUDGET, handle_of, large, read
 from postgres_server import describe
 from tests_cli import run
 from toolscout.errors import StoreError, Unavailable
-from toolscout.home.database.documents import close_documents, write_document
-from toolscout.home.journal import journal, schema
+from toolscout.home.database import open_home
+from toolscout.home.journal import journal
 from toolscout.scout import Scout
 from toolscout.trust.policy import Caller
-from toolscout_gateway import handles, handover
-from toolscout_gateway.handles import SharedQuestions
-from toolscout_gateway.handover import Handover
+from toolscout_gateway.sessions import handover
+from toolscout_gateway.sessions.handover import Handover
+from toolscout_postgres import handles
 from toolscout_postgres.address import Address
+from toolscout_postgres.handles import PostgresHandles
 from toolscout_postgres.schema import Migration
 
 pytestmark = pytest.mark.net
@@ -71,16 +72,18 @@ def test_a_result_that_is_too_large_for_the_home_stays_and_old_ones_go(
 ) -> None:
     file = tmp_path / "data"
     file.write_bytes(b"x" * 10_000_000)
-    assert handles.put_result(postgres, "a", b"about", file, 60.0)
+    assert PostgresHandles(postgres).put_result("a", b"about", file, 60.0)
     fetched = tmp_path / "fetched"
-    assert handles.fetch_result(postgres, "a", fetched) == b"about" and fetched.read_bytes() == file.read_bytes()
+    assert (
+        PostgresHandles(postgres).fetch_result("a", fetched) == b"about" and fetched.read_bytes() == file.read_bytes()
+    )
     file.write_bytes(b"")
-    assert handles.put_result(postgres, "b", b"", file, -1.0), "every earlier one is too old now"
-    assert handles.fetch_result(postgres, "a", fetched) is None
+    assert PostgresHandles(postgres).put_result("b", b"", file, -1.0), "every earlier one is too old now"
+    assert PostgresHandles(postgres).fetch_result("a", fetched) is None
     monkeypatch.setattr(handles, "MAX_SHARED_RESULT_BYTES", 1)
     file.write_bytes(b"xx")
-    assert not handles.put_result(postgres, "c", b"", file, 60.0)
-    close_documents(postgres)
+    assert not PostgresHandles(postgres).put_result("c", b"", file, 60.0)
+    open_home(postgres).close()
 
 
 @pytest.mark.slow
@@ -88,13 +91,13 @@ def test_an_answer_of_a_user_reaches_the_replica_that_asked(
     postgres: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server asks twice; the answers and the final result pass through the other replica, however fast they are."""
-    offer = SharedQuestions.offer
+    offer = PostgresHandles.offer
 
-    def offer_late(self: SharedQuestions, *arguments: Any) -> None:
+    def offer_late(self: PostgresHandles, *arguments: Any) -> None:
         time.sleep(0.3)
         offer(self, *arguments)
 
-    monkeypatch.setattr(SharedQuestions, "offer", offer_late)
+    monkeypatch.setattr(PostgresHandles, "offer", offer_late)
     from mcp import Client
     from mcp_types import CallToolResult, ElicitResult, InputRequiredResult
 
@@ -141,7 +144,7 @@ def test_only_the_caller_who_was_asked_may_answer_and_a_replica_that_ended_is_no
 
     monkeypatch.setattr(handles, "RENEWAL_S", 0.5)
     monkeypatch.setattr(handover, "HANDOVER_POLL_S", 0.01)
-    questions = handles.SharedQuestions(postgres)
+    questions = PostgresHandles(postgres)
     ann, yes = Caller("ann"), ElicitResult(action="accept", content={})
 
     async def body() -> None:
@@ -158,7 +161,7 @@ def test_only_the_caller_who_was_asked_may_answer_and_a_replica_that_ended_is_no
         return await anyio.to_thread.run_sync(function, *arguments)
 
     anyio.run(body)
-    close_documents(postgres)
+    open_home(postgres).close()
 
 
 def test_a_caller_who_gives_up_at_another_replica_stops_the_work_of_the_one_that_asked(
@@ -168,7 +171,7 @@ def test_a_caller_who_gives_up_at_another_replica_stops_the_work_of_the_one_that
 
     for name in ("HANDOVER_POLL_S", "RENEWAL_PAUSE_S"):
         monkeypatch.setattr(handover, name, 0.01)
-    questions, ann = handles.SharedQuestions(postgres), Caller("ann")
+    questions, ann = PostgresHandles(postgres), Caller("ann")
     events: list[str] = []
 
     async def body() -> None:
@@ -198,7 +201,7 @@ def test_a_caller_who_gives_up_at_another_replica_stops_the_work_of_the_one_that
 
     anyio.run(body)
     assert events == ["works", "stopped"]
-    close_documents(postgres)
+    open_home(postgres).close()
 
 
 # --- a version beside its successor
@@ -216,7 +219,7 @@ def test_status_says_that_gateways_of_other_machines_are_not_shown(postgres: Add
 def open_newer(monkeypatch: pytest.MonkeyPatch, home: Address, *steps: Migration) -> None:
     """Let a version with further migrations open the journal."""
     with monkeypatch.context() as patch:
-        patch.setattr(journal, "JOURNAL_MIGRATIONS", (*schema.JOURNAL_MIGRATIONS, *steps))
+        patch.setattr(journal, "JOURNAL_MIGRATIONS", (*journal.JOURNAL_MIGRATIONS, *steps))
         journal.Journal(home).close()
 
 
@@ -240,7 +243,7 @@ def test_a_version_is_refused_in_one_sentence_where_its_successor_took_something
     open_newer(monkeypatch, postgres, EXPAND, CONTRACT, EXPAND_AGAIN)
     with pytest.raises(StoreError) as refusal:
         journal.Journal(postgres)
-    count = len(schema.JOURNAL_MIGRATIONS)
+    count = len(journal.JOURNAL_MIGRATIONS)
     assert str(refusal.value) == (
         f"{postgres.label}: expected a journal of version {count} or older, found version {count + 3}: it was written "
         "by a newer toolscout; upgrade this one"
@@ -250,10 +253,10 @@ def test_a_version_is_refused_in_one_sentence_where_its_successor_took_something
 def test_the_handles_of_results_came_without_refusing_the_version_before(postgres: Address) -> None:
     from toolscout_postgres.database import PostgresDatabase
 
-    write_document(postgres, "x", b"1")
+    open_home(postgres).write_document("x", b"1")
     with contextlib.closing(PostgresDatabase(postgres, "files", handles_before())) as before:
         assert before.check() == []
-    close_documents(postgres)
+    open_home(postgres).close()
 
 
 def handles_before() -> list[Any]:

@@ -29,13 +29,13 @@ from together.test_tenants import as_caller, name_home, write_policy
 from toolscout.home.access.live_policy import put_policy
 from toolscout.home.access.tenants import TenantKeys
 from toolscout.home.catalogue.store import Origin
-from toolscout.home.database.tenants import add_tenant
+from toolscout.home.database import open_home
 from toolscout.location import Home, place_tenant
 from toolscout.scout import Scout
 from toolscout.types import Tool
 from toolscout_gateway import Options
+from toolscout_gateway.access.http import serve_tenants as serve_gateways
 from toolscout_gateway.results import HANDLE
-from toolscout_gateway.tenants import serve_tenants as serve_gateways
 from toolscout_server.app import serve_tenants
 from toolscout_server.routes import JSON, ROUTES, Route
 from toolscout_server.service import Service
@@ -101,7 +101,7 @@ def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
         patch.setenv("XDG_DATA_HOME", str(folder / "data"))
         for name in ("a", "b"):
-            add_tenant(home, name)
+            open_home(home).add_tenant(name)
             put_policy(place_tenant(home, name), write_policy(folder, name))
         with Scout(name_home(home), tenant="a", recipe="bm25") as scout:
             put_tools(scout, "crm", "Finds the customers")

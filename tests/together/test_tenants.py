@@ -24,11 +24,8 @@ from toolscout.errors import ConfigError, Denied, NotFound, StoreError
 from toolscout.home.access import tenants
 from toolscout.home.access.live_policy import find_policy, put_policy
 from toolscout.home.access.tenants import TenantApp, TenantKeys
-from toolscout.home.catalogue import schema
-from toolscout.home.catalogue.store import Origin, Store
-from toolscout.home.database import hold_lock
-from toolscout.home.database.documents import read_document, write_document
-from toolscout.home.database.tenants import add_tenant, list_tenants, remove_tenant
+from toolscout.home.catalogue.store import CATALOGUE_MIGRATIONS, Origin, Store
+from toolscout.home.database import hold_lock, open_home
 from toolscout.home.models import champion
 from toolscout.location import Home, local_folder, place_tenant
 from toolscout.scout import Scout
@@ -37,8 +34,8 @@ from toolscout.trust.policy import hashed_key
 from toolscout.types import Tool
 from toolscout_postgres import database as postgres
 from toolscout_postgres.address import Address
-from toolscout_postgres.engines.connect import close_engine, open_engine
 from toolscout_postgres.engines.contract import CollectionState, identify_home
+from toolscout_postgres.engines.search import close_engine, open_engine
 from toolscout_postgres.schema import Migration, adapt_steps, translate_schema
 
 KEYS = {"default": "tsk_of_default", "a": "tsk_of_a", "b": "tsk_of_b"}
@@ -60,12 +57,12 @@ def name_home(home: Home) -> str:
 def two(place: Home, tmp_path: Path) -> Home:
     """A home with the tenants `a` and `b`, each with one tool, one event and a policy, and the toy tools in none."""
     for name in ("a", "b"):
-        add_tenant(place, name)
+        open_home(place).add_tenant(name)
         with Scout(name_home(place), tenant=name, recipe="bm25") as scout:
             tool = Tool(id="crm/find", name="find", description=f"Finds the customers of {name}.")
             scout.store.put_source(Origin("x", "objects"), "crm", kind="objects", tools=[tool])
             scout.called("crm/find", ok=True, ms=1.0 if name == "a" else 2.0)
-            write_document(scout.settings.place, champion.CHAMPION_FILE, b'{"history": []}')
+            open_home(scout.settings.place).write_document(champion.CHAMPION_FILE, b'{"history": []}')
         put_policy(place_tenant(place, name), write_policy(tmp_path, name))
     return place
 
@@ -89,12 +86,12 @@ def test_each_tenant_has_its_own_catalogue_journal_models_policy_and_locks(two: 
 
 
 def test_a_removed_tenant_leaves_nothing_and_the_others_stay(two: Home) -> None:
-    remove_tenant(two, "a")
-    assert [tenant.name for tenant in list_tenants(two)] == ["default", "b"]
+    open_home(two).remove_tenant("a")
+    assert [tenant.name for tenant in open_home(two).list_tenants()] == ["default", "b"]
     with pytest.raises(NotFound, match="has no tenant 'a'"):
         Scout(name_home(two), tenant="a")
     with pytest.raises(NotFound, match="has no tenant 'a'"):
-        remove_tenant(two, "a")
+        open_home(two).remove_tenant("a")
     assert not local_folder(place_tenant(two, "a")).exists()
     with Scout(name_home(two), tenant="b", recipe="bm25") as scout:
         assert scout.search("customers").ids == ("crm/find",)
@@ -104,21 +101,21 @@ def test_a_removed_tenant_leaves_nothing_and_the_others_stay(two: Home) -> None:
                 query = sql.SQL("SELECT count(*) FROM {} WHERE tenant = 'a'").format(sql.Identifier(two.schema, table))
                 assert connection.execute(query).fetchone() == (0,), table
         with pytest.raises(ConfigError, match="so choose another name"):
-            add_tenant(two, "a")
+            open_home(two).add_tenant("a")
 
 
 @pytest.mark.parametrize("name", ["", "A", "../x", "*", "a/b", "-a", "x" * 49, "a'b"])
 def test_a_name_that_could_mean_something_else_is_refused(place: Home, name: str) -> None:
     with pytest.raises(ConfigError, match="tenant: expected small letters"):
-        add_tenant(place, name)
+        open_home(place).add_tenant(name)
 
 
 def test_a_tenant_is_added_once_and_the_first_cannot_be_removed(two: Home) -> None:
     for name in ("a", "default"):
         with pytest.raises(ConfigError, match=f"already has a tenant '{name}'"):
-            add_tenant(two, name)
+            open_home(two).add_tenant(name)
     with pytest.raises(ConfigError, match="is the home itself"):
-        remove_tenant(two, "default")
+        open_home(two).remove_tenant("default")
 
 
 def test_the_command_line_takes_the_tenant_as_option_and_from_the_environment(
@@ -164,7 +161,7 @@ def test_a_key_belongs_to_one_tenant_or_to_nobody(two: Home, tmp_path: Path) -> 
     assert [line for line in said if "several tenants" in line] == [
         "One key is in the policies of several tenants, and opens none: a, b"
     ]
-    remove_tenant(two, "b")
+    open_home(two).remove_tenant("b")
     keys.refresh()
     assert keys.find(KEYS["a"]) == "a" and "b" not in keys.policies
 
@@ -210,8 +207,8 @@ def test_the_service_takes_the_tenant_from_the_key_and_from_nothing_else(two: Ho
 
 def test_a_tenant_that_is_removed_is_served_no_longer_and_a_new_one_is(two: Home, service: Any, tmp_path: Path) -> None:
     KEYS["c"] = "tsk_of_c"
-    remove_tenant(two, "a")
-    add_tenant(two, "c")
+    open_home(two).remove_tenant("a")
+    open_home(two).add_tenant("c")
     put_policy(place_tenant(two, "c"), write_policy(tmp_path, "c"))
     deadline = time.monotonic() + 30
     while service.get("/v1/me", headers=as_caller("c")).status_code != 200:
@@ -268,7 +265,7 @@ def test_the_gateway_takes_the_tenant_from_the_key_and_a_session_from_no_other(t
     from starlette.testclient import TestClient
 
     from toolscout_gateway import Options
-    from toolscout_gateway.tenants import serve_tenants
+    from toolscout_gateway.access.http import serve_tenants
 
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     search = {"name": "search_tools", "arguments": {"queries": ["customers"]}}
@@ -315,7 +312,7 @@ def test_each_tenant_has_its_own_vectors_and_a_removed_one_leaves_none(
     root, index = engine
     identities, settings = {}, {}
     for name in ("a", "b"):
-        add_tenant(root, name)
+        open_home(root).add_tenant(name)
         with Scout(name_home(root), tenant=name, index=index, recipe="hybrid") as scout:
             scout.add([{"name": name, "description": f"Finds the customers of {name}."}], name="crm")
             scout.embed()
@@ -352,11 +349,11 @@ def list_vectors(settings: Settings, identity: str) -> list[CollectionState]:
 
 def test_a_tenant_whose_vectors_cannot_be_deleted_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = find_place(tmp_path)
-    add_tenant(home, "a")
+    open_home(home).add_tenant("a")
     monkeypatch.setenv("TOOLSCOUT_INDEX", "pgvector:postgresql://nobody@/tools?host=/nowhere")
     refused = run("--home", name_home(home), "tenant", "remove", "a", "--yes")
     assert refused.exit_code == 1 and "does not answer" in refused.output
-    assert [tenant.name for tenant in list_tenants(home)] == ["default", "a"]
+    assert [tenant.name for tenant in open_home(home).list_tenants()] == ["default", "a"]
 
 
 # --- PostgreSQL itself
@@ -379,10 +376,10 @@ def list_tables(connection: psycopg.Connection[Any], schema_name: str) -> list[s
 
 def test_every_table_hides_the_rows_of_other_tenants_from_the_role_of_the_program(postgres: Address) -> None:
     for name in ("a", "b"):
-        add_tenant(postgres, name)
+        open_home(postgres).add_tenant(name)
         with Scout(describe(postgres), tenant=name, index="pgvector") as scout:
             scout.journal.append("call", tool="x/y", ok=True)
-            write_document(scout.settings.place, "policy.toml", name.encode())
+            open_home(scout.settings.place).write_document("policy.toml", name.encode())
             fill(scout)
             scout.embed()
     with contextlib.closing(connect_as_owner(postgres)) as owner:
@@ -419,7 +416,7 @@ def test_every_table_hides_the_rows_of_other_tenants_from_the_role_of_the_progra
     for name, count in (("a", 10), ("b", 10)):
         with Scout(describe(postgres), tenant=name) as scout:
             assert sum(source.tools for source in scout.sources()) == count
-            assert read_document(scout.settings.place, "policy.toml") == name.encode()
+            assert open_home(scout.settings.place).read_document("policy.toml") == name.encode()
 
 
 def postgres_connection(home: Address) -> psycopg.Connection[Any]:
@@ -431,12 +428,12 @@ def test_a_role_that_sees_everything_is_refused_when_there_are_several_tenants(p
     with Scout(as_superuser, recipe="bm25") as scout:
         fill(scout)
         with pytest.raises(ConfigError, match="This role sees the rows of every tenant"):
-            add_tenant(scout.settings.place, "a")
+            open_home(scout.settings.place).add_tenant("a")
         assert scout.search("rain tomorrow").ids
         with contextlib.closing(connect_as_owner(postgres)) as owner:
             owner.execute(f"GRANT USAGE ON SCHEMA {postgres.schema} TO {ROLE}")
             owner.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {postgres.schema} TO {ROLE}")
-        add_tenant(postgres, "a")
+        open_home(postgres).add_tenant("a")
         with pytest.raises(StoreError, match="Use a role without SUPERUSER and BYPASSRLS"):
             scout.search("rain tomorrow")
         with pytest.raises(StoreError, match="Use a role without SUPERUSER and BYPASSRLS"):
@@ -446,9 +443,9 @@ def test_a_role_that_sees_everything_is_refused_when_there_are_several_tenants(p
 
 
 def test_a_home_from_before_tenants_becomes_the_tenant_default(postgres: Address) -> None:
-    steps = adapt_steps("catalogue", schema.CATALOGUE_MIGRATIONS)
+    steps = adapt_steps("catalogue", CATALOGUE_MIGRATIONS)
     former = [step for step in steps if not (isinstance(step, Migration) and step.first_rows)]
-    assert len(former) == len(schema.CATALOGUE_MIGRATIONS) - 1
+    assert len(former) == len(CATALOGUE_MIGRATIONS) - 1
     tool = Tool(id="mail/send", name="send")
     with contextlib.closing(postgres_connection(postgres)) as connection:  # as the version before wrote it
         connection.execute(f"CREATE SCHEMA {postgres.schema}")
@@ -461,7 +458,7 @@ def test_a_home_from_before_tenants_becomes_the_tenant_default(postgres: Address
         row = (tool.id, "mail", tool.name, tool.fingerprint, msgspec.json.encode(tool))
         connection.execute("INSERT INTO tools VALUES (%s, %s, %s, %s, %s)", row)
         connection.execute("UPDATE meta SET value = 3")
-    add_tenant(postgres, "a")
+    open_home(postgres).add_tenant("a")
     with contextlib.closing(Store(place_tenant(postgres, "a"))) as store:  # the first to open it is another tenant
         assert store.sources() == [] and store.generation() == 0
     with contextlib.closing(Store(postgres)) as store:

@@ -13,7 +13,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from toolscout.errors import NotFound
+import msgspec
+
+from toolscout.adapters.providers import Provider, Translation, translate
+from toolscout.errors import NotFound, UserError
 from toolscout.home.catalogue.store import allows
 from toolscout.scout import Scout
 from toolscout.sources import source_name
@@ -33,7 +36,6 @@ SEARCH_PARAMETERS: Final[dict[str, Any]] = {
 }
 MAX_WIRE_NAME_CHARS: Final = 64
 MAX_SYNC_ATTEMPTS: Final = 3
-EMPTY_SCHEMA: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
 class Toolbox:
@@ -56,9 +58,10 @@ class Toolbox:
             visible: which tools the caller may discover; None: all.
         """
         self.scout, self.k, self.caller, self.visible = scout, k, caller, visible
-        self._shown: dict[str, str] = {}
-        self._names: dict[str, str] = {}
-        self._ids: dict[str, str] = {}
+        self._shown: dict[str, str] = {}  # name → id of the search that last returned the tool
+        self._names: dict[str, str] = {}  # id of a tool → name for the model, and
+        self._ids: dict[str, str] = {}  # the reverse
+        self._translations: dict[tuple[str, str], Translation] = {}  # (provider, fingerprint) → translation
 
     def tools(self) -> list[tuple[str, Tool]]:
         """List (name, tool) of all visible tools, by id."""
@@ -68,9 +71,9 @@ class Toolbox:
     def search(self, query: str) -> list[tuple[str, Tool]]:
         """Search and return (name, tool) of the answer, best first."""
         result: Search = self.scout.search(query, self.k, visible=self.visible, caller=self.caller)
-        shown = [(self._wire_name(hit.tool), hit.tool) for hit in result.hits if hit.tool is not None]
-        self._shown.update((name, result.search_id or "") for name, _ in shown)
-        return shown
+        named_tools = [(self._wire_name(hit.tool), hit.tool) for hit in result.hits if hit.tool is not None]
+        self._shown.update((name, result.search_id or "") for name, _ in named_tools)
+        return named_tools
 
     def tool(self, name: str) -> Tool:
         """Return the tool that a model calls by this name.
@@ -86,8 +89,43 @@ class Toolbox:
                 return tool
         raise NotFound(f"There is no tool named {name!r} here. Search first, then call a tool of the answer.")
 
+    def translate(self, tool: Tool, provider: Provider) -> Translation:
+        """Translate the schema of a tool for a provider, once for each definition."""
+        key = tool.fingerprint, provider.name
+        if key not in self._translations:
+            self._translations[key] = translate(tool, provider)
+        return self._translations[key]
+
+    def read_call(self, name: str, arguments: object, provider: Provider) -> tuple[Tool, dict[str, Any]]:
+        """Return the tool that a model calls by a name, and its arguments as the tool itself names them.
+
+        Args:
+            name: as the model sees it.
+            arguments: an object, or the JSON text of one.
+            provider: of the model.
+
+        Raises:
+            NotFound: if no visible tool has this name.
+            UserError: if the arguments are no object.
+        """
+        if isinstance(arguments, str):
+            try:
+                arguments = msgspec.json.decode(arguments or "{}")
+            except (msgspec.DecodeError, RecursionError):
+                arguments = None
+        if not isinstance(arguments, Mapping):
+            raise UserError(f"expected the arguments of {name!r} as an object, found something else")
+        tool = self.tool(name)
+        return tool, self.translate(tool, provider).restore(arguments)
+
     def record_call(self, name: str, *, ok: bool, ms: float | None = None) -> None:
-        """Record the outcome of a call in the journal, so that `toolscout learn` can use it."""
+        """Record the outcome of a call in the journal, so that `toolscout learn` can use it.
+
+        Args:
+            name: of the tool, as the model called it.
+            ok: whether the call succeeded.
+            ms: how long the call took; None: unknown.
+        """
         search_id = self._shown.get(name) or None
         if search_id and self.scout.journal.is_full(search_id):  # record the call without its search
             search_id = None
@@ -110,10 +148,11 @@ class Toolbox:
 def wire_name(raw: str, tool_id: str, taken: Iterable[str]) -> str:
     """Make a name for the model from the tool's name or id, with a hash if it is taken.
 
-    It has at most 64 letters, digits, `_` and `-`.
+    It has at most 64 letters, digits, `_` and `-`, and begins with a letter or `_`.
     """
     for text in (raw, tool_id):
-        name = re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_")[:MAX_WIRE_NAME_CHARS]
+        name = re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_")
+        name = f"{'_' * (not name[0].isalpha())}{name}"[:MAX_WIRE_NAME_CHARS] if name else ""
         if name and name != SEARCH and name not in taken:
             return name
     return f"{name[: MAX_WIRE_NAME_CHARS - 9]}_{digest('wire/1', tool_id)[:8]}"

@@ -6,6 +6,7 @@ Every tool is sent with `defer_loading`, so the model sees none of them at first
     box = Toolbox(scout)
     message = client.messages.create(model=…, tools=tools(box), messages=messages, …)
     messages.append({"role": "user", "content": [results(box, block) for block in message.content if searches(block)]})
+    tool, arguments = read_call(box, block)  # of a block that calls a tool
 """
 
 from __future__ import annotations
@@ -13,26 +14,23 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
-from toolscout.adapters import EMPTY_SCHEMA, SEARCH, SEARCH_DESCRIPTION, SEARCH_PARAMETERS, Toolbox
+from toolscout.adapters import SEARCH, SEARCH_DESCRIPTION, SEARCH_PARAMETERS, Toolbox
+from toolscout.adapters.providers import ANTHROPIC
+from toolscout.types import Tool
 
-__all__ = ["results", "searches", "tools"]
+__all__ = ["read_call", "results", "searches", "tools"]
 
 
 def tools(box: Toolbox, *, loaded: Container[str] = ()) -> list[dict[str, Any]]:
     """Build the `tools` of a request: our search and all visible tools, deferred unless named in `loaded`."""
-    search = {"name": SEARCH, "description": SEARCH_DESCRIPTION, "input_schema": SEARCH_PARAMETERS}
-    return [
-        search,
-        *(
-            {
-                "name": name,
-                "description": tool.description,
-                "input_schema": {**EMPTY_SCHEMA, **(tool.parameters or {})},
-                **({} if name in loaded else {"defer_loading": True}),
-            }
-            for name, tool in box.tools()
-        ),
+    listed: list[dict[str, Any]] = [
+        {"name": SEARCH, "description": SEARCH_DESCRIPTION, "input_schema": SEARCH_PARAMETERS}
     ]
+    for name, tool in box.tools():
+        offered = box.translate(tool, ANTHROPIC)
+        entry = {"name": name, "description": offered.description, "input_schema": offered.schema}
+        listed.append(entry if name in loaded else {**entry, "defer_loading": True})
+    return listed
 
 
 def searches(block: Any) -> bool:
@@ -41,7 +39,10 @@ def searches(block: Any) -> bool:
 
 
 def results(box: Toolbox, block: Any) -> dict[str, Any]:
-    """Search and build the `tool_result`: references that load the tools, or a sentence if none fits."""
+    """Search for what the model asked in `block`, and build the `tool_result`.
+
+    It has references that load the tools, or a sentence if none fits.
+    """
     query = block.input.get("query") if isinstance(block.input, dict) else None
     result: dict[str, Any] = {"type": "tool_result", "tool_use_id": block.id}
     if not isinstance(query, str):
@@ -52,3 +53,8 @@ def results(box: Toolbox, block: Any) -> dict[str, Any]:
         }
     references = [{"type": "tool_reference", "tool_name": name} for name, _ in box.search(query)]
     return {**result, "content": references or "No tool fits. Search again in other words, or continue without a tool."}
+
+
+def read_call(box: Toolbox, block: Any) -> tuple[Tool, dict[str, Any]]:
+    """Return the tool that a `tool_use` block calls, and its arguments as the tool names them."""
+    return box.read_call(block.name, block.input, ANTHROPIC)

@@ -39,6 +39,15 @@ def _make_tool_choice() -> type:
             caller: str | None = None,
             always: Container[str] = (),
         ) -> None:
+            """Choose among the tools of an agent.
+
+            Args:
+                scout: provides the catalogue and the journal.
+                source: name of the source under which the agent's tools are in the catalogue.
+                k: tools per request; None: the scout's default.
+                caller: name of the caller for the journal.
+                always: names of tools that the model sees with every request, besides the chosen ones.
+            """
             super().__init__()
             self._chooser, self._always = Chooser(scout, source, k=k, caller=caller), always
 
@@ -51,6 +60,11 @@ def _make_tool_choice() -> type:
             return await handler(await asyncio.to_thread(self._narrow_tools, request))
 
         def _narrow_tools(self, request: Any) -> Any:
+            """Return the request with the tools that fit its last human message, and those that are always shown.
+
+            Only that message is searched for: earlier ones have been served. Tools of the provider are dictionaries,
+            and stay.
+            """
             queries = [message.text for message in request.messages if message.type == "human"]
             choices = [tool for tool in request.tools if not isinstance(tool, dict) and tool.name not in self._always]
             if not queries or not choices:

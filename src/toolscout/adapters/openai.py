@@ -7,6 +7,7 @@
     items += [output(box, item) for item in response.output if searches(item)]
 
     client.chat.completions.create(model=…, messages=…, tools=select_tools(box, question, nested=True))
+    tool, arguments = read_call(box, call)  # of an answer that calls a tool
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Any
 
 import msgspec
 
-from toolscout.adapters import EMPTY_SCHEMA, SEARCH_DESCRIPTION, SEARCH_PARAMETERS, Toolbox
+from toolscout.adapters import SEARCH_DESCRIPTION, SEARCH_PARAMETERS, Toolbox
+from toolscout.adapters.providers import OPENAI
 from toolscout.types import Tool
 
-__all__ = ["filtered", "output", "search_tool", "searches", "select_tools"]
+__all__ = ["filtered", "output", "read_call", "search_tool", "searches", "select_tools"]
 
 
 def search_tool() -> dict[str, Any]:
@@ -37,7 +39,7 @@ def searches(item: Any) -> bool:
 
 
 def output(box: Toolbox, item: Any) -> dict[str, Any]:
-    """Search and build the `tool_search_output` with the definitions to load."""
+    """Search for what the model asked in `item`, and build the `tool_search_output` with the definitions to load."""
     arguments = item.arguments
     if isinstance(arguments, str):
         try:
@@ -51,13 +53,13 @@ def output(box: Toolbox, item: Any) -> dict[str, Any]:
         "call_id": item.call_id,
         "execution": "client",
         "status": "completed",
-        "tools": [{**_format_function(name, tool), "defer_loading": True} for name, tool in matches],
+        "tools": [{**_format_function(box, name, tool), "defer_loading": True} for name, tool in matches],
     }
 
 
 def select_tools(box: Toolbox, query: str, *, nested: bool = False) -> list[dict[str, Any]]:
     """Build the `tools` for one request from its search results. Chat completions need `nested`."""
-    functions = [_format_function(name, tool) for name, tool in box.search(query)]
+    functions = [_format_function(box, name, tool) for name, tool in box.search(query)]
     if not nested:
         return functions
     return [{"type": "function", "function": {k: v for k, v in item.items() if k != "type"}} for item in functions]
@@ -66,11 +68,13 @@ def select_tools(box: Toolbox, query: str, *, nested: bool = False) -> list[dict
 filtered = select_tools  # the name in version 0.1
 
 
-def _format_function(name: str, tool: Tool) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "name": name,
-        "description": tool.description,
-        "parameters": {**EMPTY_SCHEMA, **(tool.parameters or {})},
-        "strict": False,
-    }
+def read_call(box: Toolbox, item: Any) -> tuple[Tool, dict[str, Any]]:
+    """Return the tool that an item or a `function` of a tool call names, and its arguments as the tool names them."""
+    function = getattr(item, "function", item)
+    return box.read_call(function.name, function.arguments, OPENAI)
+
+
+def _format_function(box: Toolbox, name: str, tool: Tool) -> dict[str, Any]:
+    offered = box.translate(tool, OPENAI)
+    head = {"type": "function", "name": name, "description": offered.description}
+    return {**head, "parameters": offered.schema, "strict": False}

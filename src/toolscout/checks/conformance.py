@@ -24,6 +24,7 @@ __all__ = [
     "toy_tools",
 ]
 
+STEM_LETTERS: Final = 4
 LANGUAGE_CODE: Final = re.compile(r"[a-z]{2,3}(-[A-Za-z]+)*")
 TOY_TOOLS: dict[str, tuple[str, ...]] = {
     "weather/get_forecast": (
@@ -54,14 +55,17 @@ class HashEncoder:
         """Create an encoder of dimension `dim`; `cheap` says that caching is not worthwhile."""
         self.dim, self.cheap = dim, cheap
         self.fingerprint = digest("hash/1", dim)
-        self.encoded = 0
+        self.encoded = 0  # texts so far, for tests of what is cached
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
-        """Encode texts as `(n, dim)` float32 unit rows."""
+        """Encode texts as `(n, dim)` float32 unit rows, queries and tools alike.
+
+        The first letters of a word count beside it, so that its inflections are near: "invoice" and "invoices".
+        """
         rows = np.zeros((len(texts), self.dim), dtype=np.float32)
         for row, text in zip(rows, texts, strict=True):
             for word in split_identifiers(text).casefold().split():
-                for piece in (word, word[:4]):
+                for piece in (word, word[:STEM_LETTERS]):
                     row[int(digest("piece", piece)[:8], 16) % self.dim] += 1.0
         self.encoded += len(texts)
         return unit_rows(rows)
@@ -148,21 +152,26 @@ def check_encoder(encoder: Encoder) -> None:
     texts = ["will it rain tomorrow?", "send a message", "rain", ""]
     kinds: tuple[Kind, ...] = ("query", "tool")
     for kind in kinds:
-        rows = encoder.encode(texts, kind)
-        assert rows.shape == (len(texts), encoder.dim), f"expected {len(texts)} rows of {encoder.dim}"
-        assert rows.dtype == np.float32, "expected float32"
-        lengths = np.linalg.norm(rows, axis=1)
-        is_unit = (np.abs(lengths - 1) < 1e-4) | (lengths == 0)
-        assert is_unit.all(), "expected unit rows, or rows of zeros"
-        assert np.array_equal(rows, encoder.encode(texts, kind)), "a second call gave other rows"
-        alone = np.concatenate([encoder.encode([text], kind) for text in texts])
-        assert np.allclose(rows, alone, atol=1e-5), "alone and in a batch, the rows differ"
+        _check_rows(encoder, texts, kind)
     assert encoder.encode([]).shape == (0, encoder.dim), "no texts must give no rows"
     assert encoder.fingerprint and encoder.name, "expected a name and a fingerprint"
     languages = get_languages(encoder)
     assert languages is None or (isinstance(languages, frozenset) and all(map(LANGUAGE_CODE.fullmatch, languages))), (
         "expected languages as a frozenset of codes such as en, or None"
     )
+
+
+def _check_rows(encoder: Encoder, texts: Sequence[str], kind: Kind) -> None:
+    """Check the rows of texts of one kind: their shape and length, again and one by one."""
+    rows = encoder.encode(texts, kind)
+    assert rows.shape == (len(texts), encoder.dim), f"expected {len(texts)} rows of {encoder.dim}"
+    assert rows.dtype == np.float32, "expected float32"
+    lengths = np.linalg.norm(rows, axis=1)
+    is_unit = (np.abs(lengths - 1) < 1e-4) | (lengths == 0)
+    assert is_unit.all(), "expected unit rows, or rows of zeros"
+    assert np.array_equal(rows, encoder.encode(texts, kind)), "a second call gave other rows"
+    alone = np.concatenate([encoder.encode([text], kind) for text in texts])
+    assert np.allclose(rows, alone, atol=1e-5), "alone and in a batch, the rows differ"
 
 
 def check_source(read: Callable[[], list[Reading]]) -> list[Reading]:

@@ -25,7 +25,7 @@ from toolscout.learn.synthetic_queries import FUNCTION_WORDS, load_synonyms, sam
 from toolscout.search.pipeline import Decide, Pipeline, Stage
 from toolscout.types import Hit, Search, Tool, digest, parameter_names, render
 
-__all__ = ["PHRASES_PER_TOOL", "TEMPLATES", "Confused", "Finding", "Lint", "lint", "write_phrases"]
+__all__ = ["PHRASES_PER_TOOL", "TEMPLATES", "ConfusedPair", "Lint", "LintFinding", "lint", "write_phrases"]
 
 PHRASES_PER_TOOL: Final = 3
 MAX_PHRASE_WORDS: Final = 14
@@ -56,7 +56,7 @@ MIN_DESCRIPTION_WORDS: Final = 4
 MAX_NAMED_RIVALS: Final = 3
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class LintFinding(msgspec.Struct, frozen=True, kw_only=True):
     """A tool that is hard to find.
 
     Attributes:
@@ -76,7 +76,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     fixes: tuple[str, ...]
 
 
-class Confused(msgspec.Struct, frozen=True, kw_only=True):
+class ConfusedPair(msgspec.Struct, frozen=True, kw_only=True):
     """Two tools that a search confuses: one stood first for queries of the other.
 
     Attributes:
@@ -106,8 +106,8 @@ class Lint(msgspec.Struct, frozen=True, kw_only=True):
 
     asked: int
     silent: tuple[str, ...]
-    hidden: tuple[Finding, ...]
-    confused: tuple[Confused, ...]
+    hidden: tuple[LintFinding, ...]
+    confused: tuple[ConfusedPair, ...]
 
 
 def lint(
@@ -150,9 +150,9 @@ def _ask_for_tools(
 ) -> _Tally:
     """Search with the phrases of each tool of a sample, and count what they find."""
     tally = _Tally()
-    asked = [(tool.id, phrase) for tool in sample for phrase in write_phrases(tool, seed)]
-    for start in range(0, len(asked), SEARCH_BATCH):
-        batch = asked[start : start + SEARCH_BATCH]
+    phrases = [(tool.id, phrase) for tool in sample for phrase in write_phrases(tool, seed)]
+    for start in range(0, len(phrases), SEARCH_BATCH):
+        batch = phrases[start : start + SEARCH_BATCH]
         answers = stage([Search(query=text, k=LINT_DEPTH, visible=visible, split=False) for _, text in batch])
         for (tool_id, text), answer in zip(batch, answers, strict=True):
             first = by_id.get(answer.ids[0]) if answer.hits else None
@@ -187,13 +187,13 @@ class _Tally:
             hits: the answer.
             fits: whether the phrase could mean the first hit.
         """
-        found = [gold == hit.id or gold in hit.similar for hit in hits]
+        is_right = [gold == hit.id or gold in hit.similar for hit in hits]
         self.tries[gold] += 1
-        self.hits[gold] += any(found)
-        if not any(found):
+        self.hits[gold] += any(is_right)
+        if not any(is_right):
             self.instead[gold].update(hit.id for hit in hits)
             self.missed.setdefault(gold, text)
-        if hits and not found[0] and fits:
+        if hits and not is_right[0] and fits:
             self.swaps[min(gold, hits[0].id), max(gold, hits[0].id)] += 1
 
     def found_share(self, tool_id: str) -> float:
@@ -205,7 +205,7 @@ class _Tally:
         return self.found_share(tool_id) < MIN_FOUND_SHARE
 
 
-def _explain_hidden(tools: Mapping[str, Tool], tool_id: str, tally: _Tally) -> Finding:
+def _explain_hidden(tools: Mapping[str, Tool], tool_id: str, tally: _Tally) -> LintFinding:
     """Explain why a tool is hidden, with a fix for each cause."""
     tool = tools[tool_id]
     instead = [rival for rival, _ in tally.instead[tool_id].most_common(MAX_NAMED_RIVALS)]
@@ -226,7 +226,7 @@ def _explain_hidden(tools: Mapping[str, Tool], tool_id: str, tally: _Tally) -> F
     if not causes:
         causes.append("many other tools use the same words")
         fixes.append("describe what only this tool does, in the words that people ask with")
-    return Finding(
+    return LintFinding(
         tool=tool_id,
         found=round(tally.found_share(tool_id), 3),
         missed=tally.missed[tool_id],
@@ -242,12 +242,12 @@ def _fits(tool: Tool, text: str) -> bool:
     return bool(words) and len(words & set(tokenize(render(tool)))) >= FIT_SHARE * len(words)
 
 
-def _describe_confusion(one: Tool, other: Tool, times: int) -> Confused:
+def _describe_confusion(one: Tool, other: Tool, times: int) -> ConfusedPair:
     duplicates = _word_overlap(one, other) >= DUPLICATE_OVERLAP
     fix = "remove one of them, or describe in each what the other does not do"
     if not duplicates:
         fix = "describe in each when not to use it"
-    return Confused(one=one.id, other=other.id, times=times, twins=duplicates, fix=fix)
+    return ConfusedPair(one=one.id, other=other.id, times=times, twins=duplicates, fix=fix)
 
 
 def _word_overlap(one: Tool, other: Tool) -> float:

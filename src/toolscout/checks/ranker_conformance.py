@@ -160,7 +160,7 @@ def _interrupt(job: FitJob) -> None:
     try:
         fit(dataclasses.replace(job, workspace=dataclasses.replace(job.workspace, say=say)))
     except _Interrupted:
-        return
+        return  # what it left is what the next fit finds
     model_store.verify(job.out)  # the fit ended before its second line; move the model, so that it is fitted again
     job.out.rename(job.out.with_name("finished"))
 
@@ -179,13 +179,14 @@ def _check_tools(stage: Stage) -> None:
 
 
 def _check_changed_tools(build: Any) -> None:
+    """Check that a fitted ranker finds a tool that came after the fit, and does not return one that is gone."""
     new = Tool(id="music/translate_song", name="translate_song", description="Translate the lyrics of a song.")
     removed = "mail/send_email"
     stage = build([*(tool for tool in toy_tools() if tool.id != removed), new])
-    [found] = stage([Search(query="translate the lyrics of a song", k=20)])
-    assert new.id in found.ids[:3], "a tool that training never saw was not found"
-    [found] = stage([Search(query="please ping the boss", k=20)])
-    assert removed not in found.ids, "a removed tool was returned"
+    [answer] = stage([Search(query="translate the lyrics of a song", k=20)])
+    assert new.id in answer.ids[:3], "a tool that training never saw was not found"
+    [answer] = stage([Search(query="please ping the boss", k=20)])
+    assert removed not in answer.ids, "a removed tool was returned"
 
 
 def _is_refused(values: Mapping[str, Any], options_type: type[msgspec.Struct]) -> bool:

@@ -113,6 +113,12 @@ class _Names:
     """The names of sources and tools in a catalogue."""
 
     def __init__(self, scout: Scout, awaited: Collection[str]) -> None:
+        """Read the catalogue, with what waits for approval and what is hidden: these names are no mistakes.
+
+        Args:
+            scout: whose catalogue.
+            awaited: sources that are not read yet, such as servers that start.
+        """
         self._store = scout.store
         self._sources = [source.name for source in scout.sources()]
         self._ids = {id for id, _ in scout.store.page(limit=None)} | {waiting.id for waiting in scout.waiting()}

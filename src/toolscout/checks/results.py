@@ -18,7 +18,7 @@ __all__ = [
     "SWEEPS_FOLDER",
     "TRAINED",
     "UNTRAINED",
-    "Published",
+    "PublishedResult",
     "Result",
     "SweepResult",
     "Trial",
@@ -56,7 +56,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 JSON_NULL: Final = msgspec.Raw(b"null")
 
 
-class Published(NamedTuple):
+class PublishedResult(NamedTuple):
     """Figures that a paper gives for a dataset.
 
     Attributes:
@@ -75,12 +75,12 @@ _COLT, _TOOL2VEC, _MASSTOOL = "arXiv:2405.16089", "arXiv:2409.02141", "arXiv:250
 _COLT_AT_GOLD_COUNT: Final = {"recall@|N|": 92.76, "comp@|N|": 82.95}
 
 
-def _quote(label: str, source: str, *percents: float, **further_percents: float) -> Published:
+def _quote(label: str, source: str, *percents: float, **further_percents: float) -> PublishedResult:
     """Quote a row of a paper: percents in the order of `_COLUMNS`, then others by measure."""
-    return Published(label, source, {**dict(zip(_COLUMNS, percents, strict=False)), **further_percents})
+    return PublishedResult(label, source, {**dict(zip(_COLUMNS, percents, strict=False)), **further_percents})
 
 
-PUBLISHED: Final[Mapping[str, tuple[Published, ...]]] = {
+PUBLISHED: Final[Mapping[str, tuple[PublishedResult, ...]]] = {
     "toollens": (
         _quote("BM25", _COLT, 21.58, 26.88, 23.19, 26.09, 3.89, 6.13),
         _quote("Contriever, fine-tuned", _COLT, 83.58, 95.17, 84.98, 91.69, 59.46, 88.65),
@@ -99,7 +99,10 @@ PUBLISHED: Final[Mapping[str, tuple[Published, ...]]] = {
 
 
 class Result(msgspec.Struct, frozen=True):
-    """A result file; docs/reference/formats.md describes it. Only the fields that charts need are required."""
+    """A result file. Only the fields that charts need are required; docs/reference/result-files.md describes them all.
+
+    `metrics`, `ci95` and `slices` are shares from 0 to 1. `commit` is the full hash of the code that made the result.
+    """
 
     dataset: str
     recipe: str
@@ -139,7 +142,17 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class SweepResult(msgspec.Struct, frozen=True):
-    """The file of a sweep: the values of each setting, and the trials."""
+    """The file of a sweep.
+
+    Attributes:
+        over: setting → values that were tried.
+        trials: in the order in which they ran.
+        encoder: its name; None: the recipe has none.
+        n_dev: number of dev queries that the trials were scored on.
+        combinations: how many `over` has; more than `trials` if only some were tried.
+        objective: what the best trial maximises.
+        best: None: no trial finished.
+    """
 
     dataset: str
     recipe: str
@@ -215,7 +228,7 @@ def _check_place(result: Result | SweepResult, relative_path: Path, label: str) 
         raise ValueError(f"it holds the result of {result.label!r} on {result.dataset!r}, which belongs elsewhere")
 
 
-def write_json(path: Path, result: Mapping[str, Any]) -> None:
+def write_json(path: Path, result: Mapping[str, object]) -> None:
     """Write a result as indented JSON, atomically. Its folder is created if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")

@@ -2,7 +2,8 @@
 
 Synthetic queries (`toolscout.learn.synthetic_queries`) show which recipe serves a catalogue better. But they repeat
 words of the tools. Recipes that compare words alone were best on them in 4 of 12 public catalogues, and on real
-requests in none. So these are recommended only if real requests count too.
+requests in none. So these are recommended only if real requests count too. The promoted model is recommended only if
+requests for tools that nobody used lose as little as the gate before promotion allows (`toolscout.learn.gate`).
 
 Only the journal shows how people really ask. If it holds enough queries with successful calls, these weigh at least as
 much as the synthetic ones. Queries that the promoted model was fitted on are left out.
@@ -21,13 +22,14 @@ import numpy as np
 from toolscout import metrics
 from toolscout.errors import ConfigError, SourceError, UserError
 from toolscout.home.journal.evidence import collect_evidence
+from toolscout.learn.gate import explain_outside_loss, find_outside_loss, make_outside_queries
 from toolscout.learn.synthetic_queries import SyntheticQuery, generate_queries, make_chat_queries
 from toolscout.recipes import registry
 from toolscout.recipes.builder import build_decision
 from toolscout.recipes.select import Selection
 from toolscout.scout import Scout
 from toolscout.search.pipeline import Cut, Stage
-from toolscout.types import Search, digest
+from toolscout.types import Search, Tool, digest
 
 __all__ = [
     "BASELINE_FORMAT",
@@ -44,6 +46,7 @@ SELFTEST_RECIPES: Final = ("bm25", "dense", "scout")
 SELFTEST_MEASURES: Final = ("recall@5", "ndcg@5", "comp@5")
 WORD_RECIPES: Final = ("bm25", "bm25-plain")
 CHAMPION: Final = "champion"
+UNFITTED: Final = "scout"  # which the champion is compared with on requests outside the traffic
 MIN_LOGGED_QUERIES: Final = 30
 MIN_QUERIES_TO_RECOMMEND: Final = 10
 MAX_LOGGED_QUERIES: Final = 1_000
@@ -132,17 +135,19 @@ def run_selftest(
     queries = generate_queries(catalogue.tools(), max_queries=max_queries, seed=seed)
     if not queries:
         raise ConfigError("No tool of the catalogue has a description to make queries from. Add a source first.")
-    serving, notice = scout.serving()
+    serving, notice = scout.engine.serving()
     queries += _collect_logged_queries(scout, set(catalogue.ids), serving)
     scores: dict[str, metrics.PerQuery] = {}
+    stages: dict[str, Stage] = {}
     rows: list[RecipeScore] = []
     problems = {CHAMPION: notice} if notice else {}
     for name, selection in _select_recipes(scout, recipe, serving).items():
         say(f"{name}: {len(queries):,} queries")
         try:
-            retrieve = scout.build(selection, catalogue)
-            scores[name] = _score_queries(retrieve >> Cut(SELFTEST_DEPTH), queries)
-            decide = build_decision(selection, catalogue, scout.workspace(selection), retrieve)
+            retrieve = scout.engine.builder.build_ranking(selection, catalogue)
+            stages[name] = retrieve >> Cut(SELFTEST_DEPTH)
+            scores[name] = _score_queries(stages[name], queries)
+            decide = build_decision(selection, catalogue, scout.engine.builder.lend(selection), retrieve)
             without_tool = _measure_abstention(retrieve >> decide)
         except UserError as error:
             problems[name] = str(error)
@@ -150,13 +155,14 @@ def run_selftest(
         rows.append(_summarise(name, scores[name], queries, without_tool))
     if not rows:
         raise ConfigError(f"No recipe can search this catalogue: {'; '.join(problems.values())}")
+    losses = _explain_champion_losses(scout, catalogue.tools(), stages, seed)
     rows.sort(key=lambda row: -row.measures["ndcg@5"])
     kinds = Counter(query.kind for query in queries)
     return Selftest(
         n_tools=len(catalogue),
         requests={**kinds, "no-tool": len(make_chat_queries())},
         rows=tuple(rows),
-        **_recommend([row.recipe for row in rows], scores, queries, seed),
+        **_recommend([row.recipe for row in rows], scores, queries, losses, seed),
         problems=problems,
         seed=seed,
         test=digest("selftest/1", [[query.text, query.tools] for query in queries]),
@@ -164,11 +170,15 @@ def run_selftest(
 
 
 def _recommend(
-    recipes: Sequence[str], scores: Mapping[str, metrics.PerQuery], queries: Sequence[SyntheticQuery], seed: int
+    recipes: Sequence[str],
+    scores: Mapping[str, metrics.PerQuery],
+    queries: Sequence[SyntheticQuery],
+    losses: str,
+    seed: int,
 ) -> dict[str, Any]:
     """Return `recommended`, `sure` and `note` of a `Selftest`; `recipes`: the best first."""
     is_logged = any(query.kind == "logged" for query in queries)
-    eligible = [recipe for recipe in recipes if is_logged or recipe not in WORD_RECIPES] or [*recipes]
+    eligible = _order_eligible(recipes, is_logged=is_logged, champion_loses=bool(losses))
     sure = len(eligible) < 2 or _is_better(scores[eligible[0]], scores[eligible[1]], queries, seed)
     if len(queries) < MIN_QUERIES_TO_RECOMMEND:
         return {"recommended": None, "sure": sure, "note": ""}
@@ -176,7 +186,31 @@ def _recommend(
         f"{recipes[0]} finds more here, but these requests are made of the tools' own words, which favours it. "
         f"With {MIN_LOGGED_QUERIES} logged requests it can be recommended too."
     )
+    if losses and recipes[0] == CHAMPION:
+        note = f"The champion finds more, but {losses}. Take it back with  toolscout rollback"
     return {"recommended": eligible[0], "sure": sure, "note": note if recipes[0] != eligible[0] else ""}
+
+
+def _order_eligible(recipes: Sequence[str], *, is_logged: bool, champion_loses: bool) -> list[str]:
+    """Return the recipes that may be recommended, the first choice first."""
+    eligible = [recipe for recipe in recipes if is_logged or recipe not in WORD_RECIPES] or [*recipes]
+    others = [recipe for recipe in eligible if recipe != CHAMPION]
+    if champion_loses:
+        return others or eligible
+    if CHAMPION in eligible and not is_logged:  # the gate chose it on real requests, which weigh more than made ones
+        return [CHAMPION, *others]
+    return eligible
+
+
+def _explain_champion_losses(scout: Scout, tools: Sequence[Tool], stages: Mapping[str, Stage], seed: int) -> str:
+    """Explain that the champion loses too much for tools that nobody used, as the gate does; empty: it does not."""
+    if CHAMPION not in stages or UNFITTED not in stages:
+        return ""
+    evidence = collect_evidence(scout.journal, until=scout.journal.last(), trusted=scout.settings.learn_trust)
+    used = {tool for example in evidence.examples for tool in example.tools}
+    queries = make_outside_queries(tools, used, seed)
+    champion, unfitted = (_rank_queries(stages[name], queries) for name in (CHAMPION, UNFITTED))
+    return "; ".join(explain_outside_loss(find_outside_loss(champion, unfitted, queries, seed)))
 
 
 def _select_recipes(scout: Scout, names: Sequence[str], serving: Selection) -> dict[str, Selection]:
@@ -184,17 +218,20 @@ def _select_recipes(scout: Scout, names: Sequence[str], serving: Selection) -> d
     selections = {name: Selection(name) for name in dict.fromkeys((*SELFTEST_RECIPES, *names))}
     for name in selections:
         if registry.recipe(name).is_fitted:
-            selections[name] = scout.selector.find(name, None)
+            selections[name] = scout.engine.selector.find(name, None)
     if serving.model is not None:
         selections[CHAMPION] = serving
     return selections
 
 
 def _score_queries(stage: Stage, queries: Sequence[SyntheticQuery]) -> metrics.PerQuery:
-    answers = stage([Search(query=query.text, k=SELFTEST_DEPTH) for query in queries])
-    rankings = {query.id: list(answer.ids) for query, answer in zip(queries, answers, strict=True)}
     gold = {query.id: dict.fromkeys(query.tools, 1.0) for query in queries}
-    return metrics.score(rankings, gold, SELFTEST_MEASURES)
+    return metrics.score(_rank_queries(stage, queries), gold, SELFTEST_MEASURES)
+
+
+def _rank_queries(stage: Stage, queries: Sequence[SyntheticQuery]) -> dict[str, list[str]]:
+    answers = stage([Search(query=query.text, k=SELFTEST_DEPTH) for query in queries])
+    return {query.id: list(answer.ids) for query, answer in zip(queries, answers, strict=True)}
 
 
 def _measure_abstention(stage: Stage) -> float:

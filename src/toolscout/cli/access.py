@@ -14,10 +14,9 @@ from toolscout.cli.output import choose_home, count_things, echo, escape_line, j
 from toolscout.errors import ConfigError, NotFound
 from toolscout.home.access.live_policy import find_policy, put_policy
 from toolscout.home.access.profiles import PROFILE_FILE, Profiles, put_profiles
-from toolscout.home.catalogue.definition_diff import describe_change
-from toolscout.home.catalogue.store import Waiting
-from toolscout.home.database import now
-from toolscout.home.database.documents import read_document
+from toolscout.home.catalogue.approvals import describe_change
+from toolscout.home.catalogue.store import WaitingDefinition
+from toolscout.home.database import now, open_home
 from toolscout.location import describe_home
 from toolscout.scout import Scout
 from toolscout.settings import SETTINGS_FILE_NAME, load_settings, needing_trust, read_settings_file
@@ -83,7 +82,7 @@ def profiles_command(ctx: click.Context, file: Path | None, home: str | None) ->
         _warn_of_names(choose_home(ctx, home), list_profile_names(Profiles(place).all))
         return
     try:
-        content = read_document(place, PROFILE_FILE)
+        content = open_home(place).read_document(PROFILE_FILE)
     except OSError:
         raise NotFound(f"{describe_home(place)} has no profiles. Set them with  toolscout profiles FILE") from None
     echo(content.decode("utf-8", "replace").rstrip("\n"))
@@ -170,7 +169,7 @@ def _stop_trusting(home: Path, folder: Path, as_json: bool) -> None:
 
 def _trust_folder(home: Path, folder: Path, as_json: bool) -> None:
     """Trust the folder with its present files, and print what they may do from now on."""
-    configurations = [name for name in trusted_folders.MCP_CONFIGURATIONS if (folder / name).is_file()]
+    configurations = trusted_folders.list_configurations(folder)
     content: bytes = b""
     values: dict[str, Any] = {}
     if (folder / SETTINGS_FILE_NAME).exists() or not configurations:
@@ -190,6 +189,7 @@ def _trust_folder(home: Path, folder: Path, as_json: bool) -> None:
 
 
 def _print_trusted_folders(home: Path, as_json: bool) -> None:
+    """Print the folders whose configuration may start servers, and whether they changed since."""
     rows = []
     for name, entry in sorted(trusted_folders.read_trusted(home).items()):
         try:
@@ -220,7 +220,8 @@ def _is_unchanged(home: Path, folder: Path, entry: trusted_folders.TrustedFolder
     )
 
 
-def _describe_waiting(waiting: Waiting) -> dict[str, Any]:
+def _describe_waiting(waiting: WaitingDefinition) -> dict[str, Any]:
+    """Describe a definition that waits: what was approved, what it is now, and what the screening found."""
     return {
         "id": waiting.id,
         "why": waiting.why,
@@ -232,7 +233,7 @@ def _describe_waiting(waiting: Waiting) -> dict[str, Any]:
     }
 
 
-def show_waiting(waiting: Waiting) -> None:
+def show_waiting(waiting: WaitingDefinition) -> None:
     """Print a definition that waits for approval, as a diff from the approved one if there is one."""
     since = waiting.since[:16].replace("T", " ")
     echo(f"{spelled_out(escape_line(waiting.id))} waits for approval since {since}: {waiting.why}")

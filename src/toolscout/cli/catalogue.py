@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from toolscout.cli.access import show_findings, show_waiting
 from toolscout.cli.output import (
+    Say,
     clip,
     count_things,
     echo,
@@ -28,7 +29,7 @@ from toolscout.cli.output import (
     with_scout,
 )
 from toolscout.errors import NotFound, SourceError, name_nearest
-from toolscout.home.catalogue.store import Changes, Source
+from toolscout.home.catalogue.store import CatalogueSource, Changes
 from toolscout.indexes.engine import EngineInUse
 from toolscout.scout import Scout
 from toolscout.trust import trusted_folders
@@ -45,6 +46,7 @@ MAX_NAMES_SHOWN = 12
 @click.option(
     "--kind", help="Reader: mcp, openapi, schemas, python, folder, skills, agents or a plug-in. Default: detected."
 )
+@click.option("--server", metavar="URL", default="", help="Where the operations of an OpenAPI document are called.")
 @click.option("--discover", is_flag=True, help="Look for MCP configurations in the usual places.")
 @model_option
 @encoder_option
@@ -52,7 +54,13 @@ MAX_NAMES_SHOWN = 12
 @json_option
 @with_scout
 def add_command(
-    scout: Scout, locators: tuple[str, ...], name: str | None, kind: str | None, discover: bool, as_json: bool
+    scout: Scout,
+    locators: tuple[str, ...],
+    name: str | None,
+    kind: str | None,
+    server: str,
+    discover: bool,
+    as_json: bool,
 ) -> int:
     """Read SOURCEs of tools into the catalogue.
 
@@ -64,23 +72,26 @@ def add_command(
     all_locators = [*locators, *(_discover_configurations(scout) if discover else ())]
     if not all_locators and not discover:
         raise click.UsageError("expected a SOURCE or --discover, found neither")
-    if name and len(all_locators) != 1:
-        raise click.UsageError(f"--name goes with one SOURCE, found {len(all_locators)}")
+    for option, value in (("--name", name), ("--server", server)):
+        if value and len(all_locators) != 1:
+            raise click.UsageError(f"{option} goes with one SOURCE, found {len(all_locators)}")
     changes: list[Changes] = []
     with progress("reading") as say:
-        for locator in all_locators:
-            say(f"reading {redact(locator)}")
+        for number, locator in enumerate(all_locators):
+            say(f"reading {redact(locator)}", number, len(all_locators) if len(all_locators) > 1 else 0)
             try:
-                changes += scout.add(locator, name=name, kind=kind)
+                changes += scout.add(locator, name=name, kind=kind, server=server, embed=False)
             except SourceError as error:
                 message = str(error)
                 for start in (locator, os.path.abspath(os.path.expanduser(locator))):
                     message = message.removeprefix(f"{start}: ")
                 changes.append(Changes(source=name or redact(locator), state="error", message=message))
-        return _index_and_report(scout, changes, as_json, say)
+        notes = _index_changes(scout, changes, say)
+    return _report_changes(scout, changes, notes, as_json)
 
 
 def _discover_configurations(scout: Scout) -> list[str]:
+    """Return the MCP configurations of this machine. Those in folders that nobody trusted are left out."""
     from toolscout.sources.mcp import discover
 
     trusted = functools.partial(trusted_folders.is_configuration_trusted, scout.settings.home)
@@ -99,35 +110,51 @@ def _discover_configurations(scout: Scout) -> list[str]:
 def sync_command(scout: Scout, names: tuple[str, ...], as_json: bool) -> int:
     """Read the SOURCEs, or all sources, again, and update only what changed."""
     changes: list[Changes] = []
+    total = len(names or scout.sources())
     with progress("reading") as say:
-        with suggest_names(scout, *names):
+        with suggest_names(scout, *names, kind="source"):
             for change in scout.sync(names):
-                say(f"read {change.source}")
                 changes.append(change)
-        return _index_and_report(scout, changes, as_json, say)
+                say(f"read {change.source}", len(changes), max(total, len(changes)))
+        notes = _index_changes(scout, changes, say)
+    return _report_changes(scout, changes, notes, as_json)
 
 
-def _index_and_report(scout: Scout, changes: list[Changes], as_json: bool, say: Callable[[str], None]) -> int:
-    """Index the tools that changed, and print the changes. Returns the exit code."""
+def _index_changes(scout: Scout, changes: Sequence[Changes], say: Say) -> list[str]:
+    """Index the tools that changed. Returns a sentence if another process does it."""
     if any(change.any for change in changes):
         say("indexing")
-    notes: list[str] = []
     try:
-        scout.embed(progress=lambda done, total: say(f"embedding {done:,} of {total:,} texts"))
+        scout.embed(progress=lambda done, total: say("embedding texts", done, total))
     except EngineInUse as error:
-        notes.append(f"{error} It takes over these changes with its next search.")
+        return [f"{error} It takes over these changes with its next search."]
+    return []
+
+
+def _report_changes(scout: Scout, changes: Sequence[Changes], notes: Sequence[str], as_json: bool) -> int:
+    """Print the changes of sources. Returns the exit code."""
     if as_json:
         print_json({"sources": changes, "generation": scout.store.generation()})
-    else:
-        for change in changes:
+        return report_failures(changes)
+    for change in changes:
+        if change.state != "error":  # `report_failures` says why
             echo(format_changes(change))
-        echo(f"the catalogue holds {count_things(sum(source.tools for source in scout.sources()), 'tool')}")
-        for sentence in [*notes, *scout.advice()]:
-            echo(f"note: {sentence}")
-        for change in changes:
-            if change.any:
-                show_findings(scout.store.tools([id for id, _ in scout.store.page(change.source, limit=None)]))
+    echo(f"{count_things(sum(source.tools for source in scout.sources()), 'tool')} in the catalogue")
+    for sentence in [*notes, *_name_kept_sources(scout, changes), *scout.advice()]:
+        echo(escape_line(f"note: {sentence}"))
+    for change in changes:
+        if change.any:
+            show_findings(scout.store.tools([id for id, _ in scout.store.page(change.source, limit=None)]))
     return report_failures(changes)
+
+
+def _name_kept_sources(scout: Scout, changes: Sequence[Changes]) -> list[str]:
+    """Return a sentence about sources that could not be read and stay in the catalogue, if there are any."""
+    failed = [change.source for change in changes if change.state == "error"]
+    kept_sources = [source.name for source in scout.sources() if source.name in failed]
+    stay = "stays" if len(kept_sources) == 1 else "stay"
+    advice = "toolscout sync reads again, toolscout remove takes out"
+    return [f"{_join_names(kept_sources)} {stay} in the catalogue: {advice}"] if kept_sources else []
 
 
 @click.command("list")
@@ -176,11 +203,11 @@ def _load_tools(scout: Scout, source: str | None, kind: Kind | None) -> list[Too
 
 def _join_names(names: list[str]) -> str:
     """Join the first names with commas, and say how many more there are."""
-    rest = f" and {len(names) - MAX_NAMES_SHOWN:,} more" if len(names) > MAX_NAMES_SHOWN else ""
-    return ", ".join(names[:MAX_NAMES_SHOWN]) + rest if names else "none yet"
+    unnamed = f" and {len(names) - MAX_NAMES_SHOWN:,} more" if len(names) > MAX_NAMES_SHOWN else ""
+    return ", ".join(names[:MAX_NAMES_SHOWN]) + unnamed if names else "none yet"
 
 
-def _print_sources(scout: Scout, sources: list[Source], as_json: bool) -> None:
+def _print_sources(scout: Scout, sources: list[CatalogueSource], as_json: bool) -> None:
     origins = {origin.id: redact(origin.locator) for origin in scout.store.origins()}
     if as_json:
         print_json([{**_asdict(source), "origin": origins[source.origin]} for source in sources])
@@ -213,11 +240,11 @@ def _print_sources(scout: Scout, sources: list[Source], as_json: bool) -> None:
     echo(f"{tools} in {count_things(len(sources), 'source')}")
 
 
-def _asdict(source: Source) -> dict[str, Any]:
+def _asdict(source: CatalogueSource) -> dict[str, Any]:
     return {name: getattr(source, name) for name in source.__struct_fields__}
 
 
-def _describe_state(source: Source) -> str:
+def _describe_state(source: CatalogueSource) -> str:
     state = source.state if source.enabled else "disabled"
     waits = "waits" if source.waiting == 1 else "wait"
     waiting = f", {source.waiting:,} {waits} for approval" if source.waiting else ""
@@ -253,7 +280,7 @@ def show_command(scout: Scout, tool_id: str, as_json: bool) -> None:
     _print_tool(tool)
 
 
-def _print_source(scout: Scout, source: Source, as_json: bool) -> None:
+def _print_source(scout: Scout, source: CatalogueSource, as_json: bool) -> None:
     problems = scout.store.problems(source.name)
     if as_json:
         entries = [{"entry": entry, "message": text} for entry, text in problems]
@@ -311,8 +338,11 @@ def remove_command(scout: Scout, names: tuple[str, ...]) -> None:
 
     A tool comes back at the next sync if its source still has it.
     """
+    sources = [source.name for source in scout.sources() if source.name in names]
     with suggest_names(scout, *names):
-        echo(f"removed {count_things(scout.remove(names), 'tool')}")
+        tools = count_things(scout.remove(names), "tool")
+    sources_text = f"the source{'s' if len(sources) > 1 else ''} {_join_names(sources)} with " if sources else ""
+    echo(escape_line(f"removed {sources_text}{tools}"))
 
 
 @click.command("hide")
@@ -333,7 +363,7 @@ def hide_command(scout: Scout, tool_ids: tuple[str, ...], undo: bool, list_only:
         names = {tool_id.partition("/")[0] for tool_id in tool_ids}
         code = report_failures([change for change in scout.show(tool_ids) if change.source in names])
     elif tool_ids:
-        with suggest_names(scout, *tool_ids):
+        with suggest_names(scout, *tool_ids, kind="tool"):
             scout.hide(tool_ids)
     hidden = scout.store.hidden()
     if as_json:
@@ -341,8 +371,8 @@ def hide_command(scout: Scout, tool_ids: tuple[str, ...], undo: bool, list_only:
     elif list_only:
         echo("\n".join(map(escape_line, hidden)) or "no tool is hidden")
     else:
-        done = "shown again" if undo else "hidden; show again with  toolscout hide --undo ID…"
-        echo(f"{count_things(len(tool_ids), 'tool')} {done}")
+        outcome = "shown again" if undo else "hidden; show again with  toolscout hide --undo ID…"
+        echo(f"{count_things(len(tool_ids), 'tool')} {outcome}")
     return code
 
 
@@ -351,7 +381,7 @@ def hide_command(scout: Scout, tool_ids: tuple[str, ...], undo: bool, list_only:
 @with_scout
 def enable_command(scout: Scout, source: str) -> None:
     """Search SOURCE again."""
-    with suggest_names(scout, source):
+    with suggest_names(scout, source, kind="source"):
         scout.enable(source)
     echo(f"{source} is searched again")
 
@@ -361,6 +391,6 @@ def enable_command(scout: Scout, source: str) -> None:
 @with_scout
 def disable_command(scout: Scout, source: str) -> None:
     """Keep SOURCE in the catalogue, but do not search it."""
-    with suggest_names(scout, source):
+    with suggest_names(scout, source, kind="source"):
         scout.enable(source, False)
     echo(f"{source} is no longer searched")

@@ -22,11 +22,13 @@ DEMO_LIBRARIES = ("numpy", "pandas", "httpx")
 DEMO_QUESTIONS = (
     "What time is it in Tokyo when it is noon in New York?",
     "Will it rain in Oslo tomorrow, and do I have meetings outside?",
+    "¿Lloverá mañana en Oslo?",
     "compress a folder into a zip archive",
     "read a JSON file and turn it into Python objects",
     "solve a system of linear equations",
     "what does `urllib.parse.urlsplit` do?",
     "xyzzy plugh",
+    "good morning, how are you?",
 )
 
 
@@ -48,7 +50,10 @@ def demo_command(ctx: click.Context, home: str | None, questions: tuple[str, ...
         click.echo(f"This demo fills a catalogue of its own in {folder}. Every tool is real.\n")
         started = time.perf_counter()
         with as_file(files("toolscout") / "data" / "everyday.jsonl") as bundled:
-            changes = _index_sources(scout, bundled)
+            changes, seconds = _index_sources(scout, bundled)
+        for change in changes:
+            if change.state != "error":
+                click.echo(f"  {format_changes(change)}  ({seconds[change.source]:.1f} s)")
         count = sum(source.tools for source in scout.sources())
         took = time.perf_counter() - started
         click.echo(f"\n{count_things(count, 'tool')} indexed in {took:.1f} s. Nothing left this machine.\n")
@@ -61,7 +66,8 @@ def demo_command(ctx: click.Context, home: str | None, questions: tuple[str, ...
         return 3 if code else 0
 
 
-def _index_sources(scout: Scout, bundled: Path) -> list[Changes]:
+def _index_sources(scout: Scout, bundled: Path) -> tuple[list[Changes], dict[str, float]]:
+    """Add what the demo searches. Returns the changes, and the seconds of each source."""
     sources = [("everyday", str(bundled), "schemas"), ("stdlib", "py:stdlib", "python")]
     sources += [(name, f"py:{name}", "python") for name in DEMO_LIBRARIES if importlib.util.find_spec(name)]
     if importlib.util.find_spec("mcp") and importlib.util.find_spec("mcp_server_time"):
@@ -69,15 +75,16 @@ def _index_sources(scout: Scout, bundled: Path) -> list[Changes]:
     else:
         click.echo("No MCP server is installed. Add one with  pip install 'toolscout[demo]'", err=True)
     changes: list[Changes] = []
-    with progress("reading"):
-        for name, locator, kind in sources:
+    seconds: dict[str, float] = {}
+    with progress("reading") as say:
+        for number, (name, locator, kind) in enumerate(sources):
+            say(f"reading {name}", number, len(sources))
             started = time.perf_counter()
             try:
-                source_changes = scout.add(locator, name=name, kind=kind)
+                source_changes = scout.add(locator, name=name, kind=kind, embed=False)
             except SourceError as error:
                 source_changes = [Changes(source=name, state="error", message=str(error))]
-            for change in source_changes:
-                click.echo(f"  {format_changes(change)}  ({time.perf_counter() - started:.1f} s)")
+            seconds |= {change.source: time.perf_counter() - started for change in source_changes}
             changes += source_changes
-        scout.embed()
-    return changes
+        scout.embed(progress=lambda done, total: say("embedding texts", done, total))
+    return changes, seconds

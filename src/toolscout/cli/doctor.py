@@ -17,17 +17,27 @@ import click
 import toolscout
 from toolscout.checks.references import check_home
 from toolscout.cli.access import list_findings
-from toolscout.cli.encoder_report import describe_configured_encoder, print_encoder
-from toolscout.cli.index_report import check_snapshots, describe_index, drop_damaged_snapshots, print_index
+from toolscout.cli.doctor_sections import (
+    check_snapshots,
+    describe_configured_encoder,
+    describe_index,
+    describe_plugins,
+    drop_damaged_snapshots,
+    print_encoder,
+    print_index,
+    print_plugins,
+)
 from toolscout.cli.output import choose_home, count_things, echo, escape_line, json_option, print_json
-from toolscout.cli.plugin_report import describe_plugins, print_plugins
 from toolscout.errors import ConfigError, StoreError, Unavailable, UserError
-from toolscout.home.catalogue.store import Source
+from toolscout.home.catalogue.store import CatalogueSource
 from toolscout.home.catalogue.vector_cache import VECTORS_FILE_NAME as VECTORS_FILE
 from toolscout.home.catalogue.vector_cache import VectorStore
-from toolscout.home.database import CacheDatabase
+from toolscout.home.database import CacheDatabase, is_damage
+from toolscout.home.models import champion
+from toolscout.home.repair import repair_home
 from toolscout.location import is_address
 from toolscout.plugins import REPORT_PLUGINS, list_plugins, load_plugin
+from toolscout.recipes.registry import check_model
 from toolscout.scout import Scout
 from toolscout.settings import Settings, load_settings
 from toolscout.sources.sandbox.bubblewrap import find_bubblewrap
@@ -40,7 +50,7 @@ REPORTED_PACKAGES = {"numpy": "", "PyStemmer": "", "mcp": "mcp"}
 
 @click.command("doctor")
 @click.option("--home", metavar="DIR", help="Folder of the catalogue and the journal.")
-@click.option("--repair", is_flag=True, help="Reset damaged caches; restrict file permissions to the owner.")
+@click.option("--repair", is_flag=True, help="Repair damaged files; restrict file permissions to the owner.")
 @json_option
 @click.pass_context
 def doctor_command(ctx: click.Context, home: str | None, repair: bool, as_json: bool) -> int:
@@ -48,22 +58,25 @@ def doctor_command(ctx: click.Context, home: str | None, repair: bool, as_json: 
 
     If a language model is set, it gets one short request.
 
-    --repair sets damaged caches aside and creates new ones, and brings the index in step with the catalogue. The
-    catalogue and the journal are never deleted.
+    --repair sets damaged files aside, saves what can be read of them, reads lost tools from their sources again, and
+    brings the index in step with the catalogue. It says what was lost. Where approvals may be lost, tools wait for new
+    ones. Nothing is deleted.
     """
     chosen = choose_home(ctx, home)
     settings = load_settings(**chosen)
-    done: list[str] = []
+    repairs: list[str] = []
+    if repair and settings.database is None:
+        repairs += _repair_home(settings)
     try:
         scout = Scout(**chosen)
     except StoreError as error:
-        findings = [f"catalogue: {error}", *_advise_restore(settings, "catalogue")]
-        report = _build_report(settings, None, findings, _repair_files(settings.home) if repair else [])
+        findings = [f"catalogue: {error}", *(_advise_restore(settings, "catalogue") if is_damage(error) else [])]
+        report = _build_report(settings, None, findings, [*repairs, *(_repair_files(settings.home) if repair else [])])
     else:
         with scout:
             if repair:
-                done = [*_repair_files(settings.home), *drop_damaged_snapshots(settings), *_repair_catalogue(scout)]
-            report = _build_report(settings, scout, _check_store(scout), done)
+                repairs += [*_repair_files(settings.home), *drop_damaged_snapshots(settings), *_repair_catalogue(scout)]
+            report = _build_report(settings, scout, _check_store(scout), repairs)
     if as_json:
         print_json(report)
     else:
@@ -100,6 +113,7 @@ def _load_reports() -> dict[str, DoctorReport]:
 
 
 def _check_reports(scout: Scout) -> list[str]:
+    """Return the problems that the reports of installed packages find. A package that cannot be loaded is one."""
     problems: list[str] = []
     for plugin in list_plugins(REPORT_PLUGINS):
         try:
@@ -112,11 +126,12 @@ def _check_reports(scout: Scout) -> list[str]:
 
 
 def _advise_restore(settings: Settings, part: str) -> list[str]:
+    """Say how a damaged file is restored; nothing for a database, which is its operator's."""
     if settings.database is not None:
         return []
     return [
-        f"{_locate(settings, part)} is never deleted: restore it from a backup, or move it away to start with an empty "
-        "one"
+        f"{_locate(settings, part)} is never deleted: restore it from a backup, or run  toolscout doctor --repair , "
+        "which saves what can be read and sets the file aside"
     ]
 
 
@@ -129,6 +144,12 @@ def _check_store(scout: Scout) -> list[str]:
     """Check the catalogue, the journal and the caches. Returns one line for each problem."""
     problems = [f"catalogue: {line}" for line in scout.store.check()]
     try:
+        history = champion.history(scout.settings.place)
+    except StoreError as error:
+        problems.append(str(error))
+    else:
+        problems += _check_champion(scout.settings, history)
+    try:
         journal = scout.journal.check()
     except StoreError as error:
         journal = [str(error)]
@@ -137,6 +158,17 @@ def _check_store(scout: Scout) -> list[str]:
     for path in _list_caches(scout.settings.home):
         problems += [f"{path.relative_to(scout.settings.home)}: {line}" for line in _check_cache(path)]
     return [*problems, *check_snapshots(scout.settings), *_check_reports(scout), *_check_sandboxes(scout.settings.home)]
+
+
+def _check_champion(settings: Settings, history: Sequence[champion.Promotion]) -> list[str]:
+    """Check the model that serves. Returns one line for each problem."""
+    if not history:
+        return []
+    try:
+        check_model(champion.find_model(settings.place, history[-1].model))
+    except UserError as error:
+        return [f"the promoted model does not serve: {error} Or run  toolscout rollback"]
+    return []
 
 
 def _check_sandboxes(home: Path) -> list[str]:
@@ -164,6 +196,7 @@ def _list_caches(home: Path) -> list[Path]:
 
 
 def _check_cache(path: Path) -> list[str]:
+    """Return the problems of a file of cached vectors or logits, which is not repaired here."""
     try:
         cache = _list_cache_classes()[path.name](path.parent, repair=False)
     except StoreError as error:
@@ -176,7 +209,7 @@ def _check_cache(path: Path) -> list[str]:
 
 def _repair_files(home: Path) -> list[str]:
     """Set damaged caches aside, and restrict the permissions of all files to the owner."""
-    done = []
+    repairs = []
     for path in _list_caches(home):
         name = path.relative_to(home)
         if not (wrong := _check_cache(path)):
@@ -185,33 +218,43 @@ def _repair_files(home: Path) -> list[str]:
         cache = _list_cache_classes()[path.name](path.parent)
         if isinstance(cache, VectorStore) and not CacheDatabase.check(cache):
             if count := cache.drop_damaged():
-                done.append(f"{name}: dropped {count:,} damaged vectors")
+                repairs.append(f"{name}: dropped {count:,} damaged vectors")
         elif left := CacheDatabase.check(cache):
             cache.set_aside(StoreError(left[0]))
         cache.close()
         asides = sorted({*path.parent.glob(f"{path.name}.damaged-*")} - before)
         if cache.was_set_aside:
             aside = f"set aside as {asides[0].name}, " if asides else ""
-            done.append(f"{name}: {wrong[0]}: {aside}begun anew")
+            repairs.append(f"{name}: {wrong[0]}: {aside}begun anew")
     for path in list_exposed(home):
         if path == home:
             path.chmod(stat.S_IRWXU)
         else:
             protect_tree(path)
-        done.append(f"{path}: only its owner can access it now")
-    return done
+        repairs.append(f"{path}: only its owner can access it now")
+    return repairs
 
 
 def _repair_catalogue(scout: Scout) -> list[str]:
     """Repair the catalogue, and compute missing vectors."""
     differences = _check_reports(scout)
     try:
-        done = scout.store.repair()
+        repairs = scout.store.repair()
         if differences or len(scout.store.catalogue()):
             scout.embed()
     except UserError as error:
         return [f"the repair could not finish: {error}"]
-    return [*done, *(f"{line}: brought in step" for line in differences)]
+    return [*repairs, *(f"{line}: brought in step" for line in differences)]
+
+
+def _repair_home(settings: Settings) -> list[str]:
+    """Repair the catalogue, the journal and the list of champions."""
+    repairs: list[str] = []
+    try:
+        repairs.extend(repair_home(settings))  # keeps what was done before an error
+    except UserError as error:
+        repairs.append(f"the repair could not finish: {error}")
+    return repairs
 
 
 def _describe_exposed(home: Path) -> list[str]:
@@ -222,7 +265,9 @@ def _describe_exposed(home: Path) -> list[str]:
     ]
 
 
-def _build_report(settings: Settings, scout: Scout | None, findings: list[str], done: Sequence[str]) -> dict[str, Any]:
+def _build_report(
+    settings: Settings, scout: Scout | None, findings: list[str], repairs: Sequence[str]
+) -> dict[str, Any]:
     """Build the report. Without a catalogue that can be read, its parts about tools are empty."""
     catalogue_damaged = any(line.startswith("catalogue:") for line in findings)
     readable = None if catalogue_damaged else scout
@@ -231,7 +276,7 @@ def _build_report(settings: Settings, scout: Scout | None, findings: list[str], 
     return {
         "healthy": not findings,
         "findings": findings,
-        "repaired": list(done),
+        "repaired": list(repairs),
         "exposed": _describe_exposed(settings.home),
         "read_only": scout.store.read_only if scout else None,
         "ignored_settings": list(settings.ignored),
@@ -266,7 +311,7 @@ def _describe_untrusted(scout: Scout | None) -> dict[str, Any]:
     }
 
 
-def _list_unserved_sources(sources: Sequence[Source]) -> list[dict[str, str]]:
+def _list_unserved_sources(sources: Sequence[CatalogueSource]) -> list[dict[str, str]]:
     """List the sources that could not be read, or are disabled."""
     return [
         {"name": source.name, "state": source.state if source.enabled else "disabled", "message": source.message}
@@ -341,6 +386,7 @@ def _advise_next_step(report: dict[str, Any]) -> str:
     """Return the last line: that all is well, or what to do. `read_only` is None where no store could be opened."""
     if report["healthy"]:
         return "the store is healthy"
-    if report["read_only"] is None and is_address(report["store"]["catalogue"]):
-        return "the database could not be opened: mend what is named above, then run  toolscout doctor  again"
+    if report["read_only"] is None and not any("--repair" in line for line in report["findings"]):
+        what = "database" if is_address(report["store"]["catalogue"]) else "home"
+        return f"the {what} could not be opened: mend what is named above, then run  toolscout doctor  again"
     return "the store is not healthy: run  toolscout doctor --repair"

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from toolscout.cli.output import count_things, echo, escape_line, json_option, print_json, with_scout
+from toolscout.cli.output import count_things, json_option, print_json, print_warning, with_scout
 from toolscout.errors import SourceError
 from toolscout.scout import Scout
 
@@ -41,8 +41,8 @@ def stats_command(scout: Scout, as_json: bool) -> None:
         print_json(stats)
         return
     for name, value in stats.items():
-        shown = ", ".join(f"{count:,} {event}" for event, count in value.items()) if isinstance(value, dict) else value
-        click.echo(f"{name.replace('_', ' ')}: {'—' if shown is None else shown}")
+        text = ", ".join(f"{count:,} {event}" for event, count in value.items()) if isinstance(value, dict) else value
+        click.echo(f"{name.replace('_', ' ')}: {'—' if text is None else text}")
 
 
 @journal_command.command("export")
@@ -90,9 +90,9 @@ def import_command(scout: Scout, file: str, as_json: bool) -> int:
         click.echo(count_things(result.new, "new event"))
     shown = result.problems if result.new else result.problems[:1]  # a wrong file: one line says enough
     for entry, text in shown:
-        echo(escape_line(f"  {file}: {entry}: {text}"), err=True)
+        print_warning(f"{file}: {entry}: {text}")
     if (unnamed := result.bad - len(shown)) > 0:
-        click.echo(f"  {file}: and {count_things(unnamed, 'more bad line')}", err=True)
+        print_warning(f"{file}: and {count_things(unnamed, 'more bad line')}")
     return 3 if result.bad else 0
 
 

@@ -8,8 +8,9 @@ import click
 
 from toolscout.cli.output import json_option, print_json, print_table, progress, with_scout
 from toolscout.home.models import champion
-from toolscout.learn.gate import Verdict
+from toolscout.learn.gate import PromotionVerdict
 from toolscout.learn.loop import BUDGET_MS, FULL_RECIPE, Report, learn
+from toolscout.recipes.registry import check_model
 from toolscout.scout import Scout
 
 
@@ -93,7 +94,7 @@ def _print_candidates(report: Report) -> None:
     print_table([*columns, ("seconds", "right"), ("", "wrap")], rows)
 
 
-def _print_verdict(verdict: Verdict, champion: str) -> None:
+def _print_verdict(verdict: PromotionVerdict, champion: str) -> None:
     columns = [("on the newest requests", "left"), *((name, "right") for name in ("now", "then", "95 %", "p"))]
     rows = [
         (
@@ -115,7 +116,7 @@ def _print_verdict(verdict: Verdict, champion: str) -> None:
 @with_scout
 def promote_command(scout: Scout, name: str, as_json: bool) -> None:
     """Make the model ID the champion, whatever its tests say. `toolscout models` lists the models."""
-    promotion = champion.promote(scout.settings.place, name, "by hand")
+    promotion = champion.promote(scout.settings.place, name, "by hand", check=check_model)
     if as_json:
         print_json(promotion)
     else:

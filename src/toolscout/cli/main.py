@@ -16,7 +16,7 @@ import toolscout
 from toolscout.errors import ConfigError, MissingExtra, UserError, find_nearest
 from toolscout.plugins import COMMAND_PLUGINS, Plugin, find_plugin, is_own, list_plugins, load_plugin
 
-__all__ = ["COMMANDS", "COMMAND_GROUPS", "LAB_COMMANDS", "main", "program"]
+__all__ = ["COMMANDS", "COMMAND_GROUPS", "EXAMPLES", "LAB_COMMANDS", "main", "program"]
 
 Command = tuple[str, str]
 """(file below toolscout.cli, or `PACKAGE:ENTRY POINT` of a package beside the core; one sentence for the help)"""
@@ -54,27 +54,32 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
         "models": ("models", "List fitted models and check them."),
         "promote": ("learn", "Make a fitted model the champion, which serves searches by default."),
         "rollback": ("learn", "Undo the last promotion."),
-    },
-    "Check": {
-        "selftest": ("selftest", "Measure how well your own tools are found, and recommend a recipe."),
-        "lint": ("lint", "List tools that are hard to find or easily confused, with advice."),
-        "migrate": ("postgres:migrate", "Copy a home to a database, or back to a folder."),
-        "tenant": ("tenant", "List, add and remove the tenants of a home."),
-        "doctor": ("doctor", "Check the installation and the home folder."),
-        "settings": ("settings", "List all settings, with meaning and origin."),
-        "trust": ("access", "Trust the settings and MCP configurations in a folder."),
         "export-encoder": (
             "lab:export-encoder",
             "Write a sentence encoder as an ONNX folder, which runs without torch.",
         ),
+    },
+    "Check": {
+        "selftest": ("selftest", "Measure how well your own tools are found, and recommend a recipe."),
+        "lint": ("lint", "List tools that are hard to find or easily confused, with advice."),
+        "doctor": ("doctor", "Check the installation and the home folder."),
+    },
+    "Home": {
+        "settings": ("settings", "List all settings, with meaning and origin."),
+        "trust": ("access", "Trust the settings and MCP configurations in a folder."),
+        "tenant": ("tenant", "List, add and remove the tenants of a home."),
+        "migrate": ("postgres:migrate", "Copy a home to a database, or back to a folder."),
     },
 }
 LAB_COMMANDS: Final[Mapping[str, Command]] = {
     "bench": ("lab:lab.bench", "Score recipes on datasets."),
     "transfer": ("lab:lab.transfer", "Fit a recipe on one dataset and score it on others."),
     "compare": ("lab:lab.compare", "Compare two results query by query, with paired tests."),
+    "reproduce": ("lab:lab.reproduce", "Make the measurements of a paper, and a page with its figures and yours."),
     "sweep": ("lab:lab.sweep", "Fit a recipe with many settings, and score them on dev."),
     "report": ("lab:lab.report", "Write a page and charts from results."),
+    "leaderboard": ("lab:lab.leaderboard", "Print results as a Markdown table of labels by datasets."),
+    "convert": ("lab:lab.convert", "Convert a dataset of MTEB, ToolRet, ToolBench or SkillRet."),
     "anatomy": ("lab:lab.anatomy", "Plot where an encoder places queries and tools, and the cost of each stage."),
     "synth": ("lab:lab.synth", "Generate datasets for your tools with a language model."),
     "judge": ("lab:lab.judge", "Compare queries or answers in pairs, with a language model as judge."),
@@ -86,6 +91,83 @@ _LAB_HELP: Final = "Research: measure, compare and tune recipes on datasets."
 COMMANDS: Final[Mapping[str, Command]] = {
     name: command for commands in COMMAND_GROUPS.values() for name, command in commands.items()
 }
+
+
+#: Name of a command → examples in its help, without `toolscout`.
+EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "add": ("add mcp.json", "add https://api.example.com/openapi.json --name shop", "add --discover"),
+    "sync": ("sync", "sync github"),
+    "list": ("list", "list github"),
+    "show": ("show github/create_issue", "show github"),
+    "remove": ("remove github",),
+    "hide": ("hide github/delete_repository", "hide --undo github/delete_repository"),
+    "enable": ("enable github",),
+    "disable": ("disable github",),
+    "approve": ("approve", "approve github"),
+    "demo": ("demo", "demo 'read a zip file'"),
+    "search": ("search 'open an issue about the login page'", "search 'mail the report to Ann' -k 3 --explain"),
+    "why": ("why 'open an issue' github/create_issue",),
+    "serve": ("serve", "serve --host 0.0.0.0 --policy policy.toml"),
+    "gateway": ("gateway", "gateway --print-config claude", "gateway --http --policy policy.toml"),
+    "status": ("status",),
+    "key": ("key ann",),
+    "policy": ("policy", "policy policy.toml"),
+    "profiles": ("profiles", "profiles profiles.toml"),
+    "identity list": ("identity list",),
+    "identity forget": ("identity forget ann https://mcp.example.com",),
+    "identity key": ("identity key",),
+    "journal import": ("journal import usage.jsonl",),
+    "journal export": ("journal export usage.jsonl", "journal export -"),
+    "journal prune": ("journal prune --older-than 30d",),
+    "journal stats": ("journal stats",),
+    "learn": ("learn --dry-run", "learn"),
+    "train": ("train scout-light --data datasets/toollens --out models/mine",),
+    "models list": ("models list", "models list models"),
+    "models pull": ("models pull hf://owner/name",),
+    "models push": ("models push scout-light-1 hf://owner/name",),
+    "promote": ("promote scout-light-1",),
+    "rollback": ("rollback",),
+    "export-encoder": ("export-encoder sentence-transformers/all-MiniLM-L6-v2 --out encoders/minilm",),
+    "selftest": ("selftest", "selftest --write baseline.json", "selftest --check baseline.json"),
+    "lint": ("lint", "lint --limit 50"),
+    "doctor": ("doctor", "doctor --repair"),
+    "settings": ("settings", "settings k encoder"),
+    "trust": ("trust .", "trust --list"),
+    "tenant add": ("tenant add acme",),
+    "tenant list": ("tenant list",),
+    "tenant remove": ("tenant remove acme",),
+    "migrate": ("migrate ~/.local/share/toolscout postgresql://toolscout@db/tools",),
+    "lab bench": ("lab bench toollens --recipe scout --recipe bm25", "lab bench toollens -r scout --out results"),
+    "lab transfer": ("lab transfer toollens toolbank --recipe scout-light",),
+    "lab compare": ("lab compare scout bm25 --dataset toollens",),
+    "lab reproduce": (
+        "lab reproduce colt --budget 2m",
+        "lab reproduce tool2vec my-dataset",
+        "lab reproduce colt --plan",
+    ),
+    "lab sweep": ("lab sweep toollens --recipe mlc-light --over depth=50,100",),
+    "lab report": ("lab report results",),
+    "lab leaderboard": ("lab leaderboard results --measure comp@5",),
+    "lab convert": ("lab convert ToolBench/data/retrieval/G2 --out datasets/g2",),
+    "lab anatomy": ("lab anatomy toollens",),
+    "lab synth toollens": ("lab synth toollens github --out made --dry-run",),
+    "lab synth toolbank": ("lab synth toolbank github --out made -n 200 --dry-run",),
+    "lab synth tooldet": ("lab synth tooldet --prompts prompts.jsonl --queries queries.jsonl --out made",),
+    "lab synth review": ("lab synth review made",),
+    "lab judge": ("lab judge queries made other --dry-run",),
+    "lab downstream": ("lab downstream toollens --dry-run",),
+    "lab elo": ("lab elo toollens --recipe scout --recipe bm25 --out elo --dry-run",),
+}
+
+
+def add_examples(name: str, command: click.Command) -> None:
+    """Put the examples of a command, and of the commands below it, at the end of their help."""
+    if isinstance(command, click.Group):
+        for inner_name, inner in command.commands.items():
+            add_examples(f"{name} {inner_name}", inner)
+    elif name in EXAMPLES:
+        lines = "\n".join(f"  toolscout {line}" for line in EXAMPLES[name])
+        command.epilog = f"\b\nExamples:\n{lines}"
 
 
 def load_package_command(extra: str, entry: str) -> click.Command:
@@ -149,9 +231,11 @@ class LazyGroup(click.Group):
             return super().get_command(ctx, cmd_name) or self._find_plugin_command(cmd_name)
         place, _, entry = self.lazy[cmd_name][0].partition(":")
         if entry:
-            return load_package_command(place, entry)
-        module = importlib.import_module(f"toolscout.cli.{place}")
-        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
+            command = load_package_command(place, entry)
+        else:
+            module = importlib.import_module(f"toolscout.cli.{place}")
+            command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
+        add_examples(f"{_LAB} {cmd_name}" if cmd_name in LAB_COMMANDS else cmd_name, command)
         return command
 
     def _find_plugin_command(self, name: str) -> click.Command | None:
@@ -178,13 +262,13 @@ class LazyGroup(click.Group):
         for heading, commands in self.sections.items():
             with formatter.section(heading):
                 formatter.write_dl([(name, text) for name, (_, text) in commands.items()])
-        more = [(name, command.get_short_help_str()) for name, command in self.commands.items()]
+        others = [(name, command.get_short_help_str()) for name, command in self.commands.items()]
         if self.sections is COMMAND_GROUPS:
             plugins = [plugin for plugin in list_plugins(COMMAND_PLUGINS) if not is_own(plugin)]
-            more += [(plugin.name, f"See the package {plugin.package}.") for plugin in plugins]
-        if more:
-            with formatter.section("More"):
-                formatter.write_dl(more)
+            others += [(plugin.name, f"See the package {plugin.package}.") for plugin in plugins]
+        if others:
+            with formatter.section("Others"):
+                formatter.write_dl(others)
 
 
 @click.group(
@@ -217,9 +301,9 @@ def main(arguments: list[str] | None = None) -> Any:
     try:
         code = program.main(args=arguments, prog_name="toolscout", standalone_mode=False)
     except UserError as error:
-        from toolscout.cli.output import echo, escape_line
+        from toolscout.cli.output import print_failure
 
-        echo(escape_line(f"toolscout: {error}"), err=True)
+        print_failure(str(error))
         code = 1
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
@@ -237,16 +321,16 @@ def main(arguments: list[str] | None = None) -> Any:
 
 
 def _report_misuse(error: click.ClickException) -> None:
-    """Print what is wrong with a command line, and how the command is used, in two lines."""
-    from toolscout.cli.output import echo, escape_line
+    """Print what is wrong with a command line, and what was meant or how the command is used."""
+    from toolscout.cli.output import echo_labelled, print_failure
 
-    message = error.format_message()
+    message = error.format_message().replace("is not a valid integer range", "is not a whole number")
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is not None and "unexpected extra argument" in message:
-        query = next((each for each in context.command.params if each.name == "query"), None)
-        message += ". Put a query of several words into quotes." if query else "."
-    message = message.replace("is not a valid integer range", "is not a whole number")
-    echo(escape_line(f"toolscout: {message}"), err=True)
-    if context is not None and "--help" not in message:
+        takes_query = any(parameter.name == "query" for parameter in context.command.params)
+        message += ". Put a query of several words into quotes." if takes_query else "."
+    print_failure(message)
+    has_advice = any(words in message for words in ("Did you mean", "See  ", "Put a query"))
+    if context is not None and not has_advice:
         usage = " ".join(context.get_usage().split()).removeprefix("Usage: ")
-        echo(escape_line(f"usage: {usage}  (more with  {context.command_path} --help)"), err=True)
+        echo_labelled("hint", "cyan", f"usage: {usage}  (more with  {context.command_path} --help)")

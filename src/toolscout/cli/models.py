@@ -9,23 +9,34 @@ from typing import Any
 
 import click
 
-from toolscout.cli.output import choose_home, count_things, json_option, print_json, print_table, progress
+from toolscout.cli.output import (
+    choose_home,
+    count_things,
+    json_option,
+    print_failure,
+    print_json,
+    print_table,
+    progress,
+)
 from toolscout.errors import ConfigError, NotFound, find_nearest, require
 from toolscout.home.models import model_store
-from toolscout.home.models.champion import find_model, history
+from toolscout.home.models.champion import find_model, history, publish_model
 from toolscout.home.models.champion import list_models as list_home_models
 from toolscout.home.models.champion import shelf as champion_shelf
 from toolscout.home.models.exchange import (
+    HUB_PREFIX,
+    HubAddress,
     check_package,
     install_package,
     pack_zip,
+    pull_from_hub,
+    push_to_hub,
     suggest_name,
     unpack_zip,
 )
-from toolscout.home.models.hub import HUB_PREFIX, HubAddress, pull_from_hub, push_to_hub
 from toolscout.home.models.model_store import Manifest
-from toolscout.home.models.sharing import publish_model
 from toolscout.location import Home
+from toolscout.recipes.registry import check_model
 from toolscout.settings import load_settings
 
 Entries = Sequence[tuple[Path, Manifest | str]]
@@ -107,10 +118,10 @@ def pull_command(ctx: click.Context, source: str, name: str | None) -> None:
     with progress(f"pulling {source}"):
         if address:
             require("huggingface_hub", "hub")
-            package = install_package(folder, lambda aside: _note_commit(address, aside))
+            package = install_package(folder, lambda aside: _note_commit(address, aside), check=check_model)
         else:
             assert file is not None
-            package = install_package(folder, functools.partial(unpack_zip, file))
+            package = install_package(folder, functools.partial(unpack_zip, file), check=check_model)
     if package.kind == "encoder":
         click.echo(f"{folder}: the encoder {package.label}. Use it with  --encoder onnx:{folder}")
         return
@@ -167,9 +178,14 @@ def list_command(ctx: click.Context, folder: Path | None, as_json: bool) -> int:
         _print_models(readable, champion)
     elif not problems:
         click.echo(f"{shelf}: no models. Fit one with  toolscout train RECIPE --data DIR --out {shelf / 'NAME'}")
+    return _report_problems(problems, is_partial=bool(readable))
+
+
+def _report_problems(problems: Sequence[str], *, is_partial: bool) -> int:
+    """Print why models cannot be read and return the exit status: 3 if others can be, else 1; 0 without a problem."""
     for problem in problems:
-        click.echo(f"toolscout: {problem}", err=True)
-    return (3 if readable else 1) if problems else 0
+        print_failure(problem)
+    return (3 if is_partial else 1) if problems else 0
 
 
 def _split_entries(entries: Entries) -> tuple[list[tuple[Path, Manifest]], list[str]]:

@@ -6,45 +6,56 @@ import contextlib
 import functools
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 import click
 import msgspec
 
 from toolscout.errors import NotFound, find_nearest
 from toolscout.scout import Scout
-from toolscout.settings import parse_llm_budget
+from toolscout.settings import list_settings, parse_llm_budget
 
 __all__ = [
+    "Say",
     "choose_home",
     "clip",
     "count_things",
     "echo",
+    "echo_labelled",
     "encoder_option",
     "escape_line",
     "escape_text",
     "format_changes",
+    "home_option",
     "json_option",
     "model_option",
+    "print_failure",
     "print_json",
     "print_table",
+    "print_warning",
     "progress",
     "ray_option",
     "recipe_option",
     "report_failures",
+    "setting_option",
     "suggest_names",
+    "tenant_option",
     "with_scout",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
 MIN_WRAPPED_CHARS: Final = 24
 COLUMN_GAP_CHARS: Final = 3
+BAR_CHARS: Final = 20
+SECONDS_BETWEEN_COUNTS: Final = 5.0
 
 
 _UNSAFE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 )  # C0 but tab and newline, DEL, C1, what ends a line or turns its direction
+_ADVICE_START: Final = re.compile(r"(?<=[.?!])\s+(?=[A-Z`'])")
 _ENDS: Final = re.compile(f"{_UNSAFE.pattern}|[\t\n]")
 
 
@@ -69,7 +80,14 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True, fg: str | None = None) -> None:
-    """Print a text from any source. `fg` colours it on a terminal."""
+    """Print a text from any source: control characters are escaped.
+
+    Args:
+        text: what to print.
+        err: whether to print on standard error.
+        nl: whether a new line follows.
+        fg: colour on a terminal, by name.
+    """
     click.secho(escape_text(text), err=err, nl=nl, fg=fg)
 
 
@@ -85,14 +103,35 @@ def choose_home(ctx: click.Context, home: str | None = None, tenant: str | None 
     return {"home": home or program.get("home"), "tenant": tenant or program.get("tenant")}
 
 
+def setting_option(name: str, *flags: str, **attributes: Any) -> Callable[[F], F]:
+    """Make the option of a command that sets a setting. Its help is that of the setting.
+
+    Args:
+        name: of the setting.
+        *flags: by default `--` and the name.
+        **attributes: the others of `click.option`.
+    """
+    setting = list_settings()[name]
+    help_text = f"{setting.help[0].upper()}{setting.help[1:]}. Also TOOLSCOUT_{name.upper()}."
+    return click.option(*flags or (f"--{name}",), help=help_text, **attributes)
+
+
+home_option = setting_option("home", metavar="DIR")
+tenant_option = setting_option("tenant", metavar="NAME")
+encoder_option = setting_option("encoder")
+recipe_option = setting_option("recipe", "--recipe", "-r")
+model_option = setting_option("model", metavar="DIR")
+ray_option = setting_option("ray", metavar="ADDRESS")
+
+
 def with_scout(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--home` and `--tenant` to a command, and pass it the open Scout as first argument.
 
     The Scout has the values of the shared options. In a dry run it writes no journal.
     """
 
-    @click.option("--home", metavar="DIR", help="Folder of the catalogue and the journal.")
-    @click.option("--tenant", metavar="NAME", help="Tenant of the home.")
+    @home_option
+    @tenant_option
     @click.pass_context
     @functools.wraps(command)
     def run(ctx: click.Context, /, home: str | None, tenant: str | None, **options: Any) -> Any:
@@ -108,42 +147,14 @@ def with_scout(command: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def encoder_option(command: F) -> F:
-    """Add the option `--encoder`."""
-    return click.option("--encoder", help="static, minilm, a model's folder or name, or an endpoint's address.")(
-        command
-    )
-
-
-def ray_option(command: F) -> F:
-    """Add the option `--ray`."""
-    return click.option(
-        "--ray", metavar="ADDRESS", help="Spread big jobs over this Ray cluster, or over `local` workers."
-    )(command)
-
-
-def recipe_option(command: F) -> F:
-    """Add the option `--recipe`."""
-    return click.option(
-        "--recipe", "-r", help="The recipe; by default that of the model, or else the setting `recipe`."
-    )(command)
-
-
-def model_option(command: F) -> F:
-    """Add the option `--model`."""
-    return click.option("--model", metavar="DIR", help="A model that `train` wrote; by default the setting `model`.")(
-        command
-    )
-
-
 def json_option(command: F) -> F:
     """Add the option `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
 @contextlib.contextmanager
-def suggest_names(scout: Scout, *names: str) -> Iterator[None]:
-    """Add the mend to the error about a name that the catalogue does not have."""
+def suggest_names(scout: Scout, *names: str, kind: Literal["source", "tool", "any"] = "any") -> Iterator[None]:
+    """Add what was meant to the error about a name that the catalogue does not have, of the kind that is asked for."""
     try:
         yield
     except NotFound as error:
@@ -154,19 +165,23 @@ def suggest_names(scout: Scout, *names: str) -> Iterator[None]:
         if hidden is not None:
             raise NotFound(f"{hidden} is hidden. Show it again with  toolscout hide --undo {hidden}") from None
         wrong = next((name for name in names if repr(name) in text), None)
-        mend = "" if wrong is None else _suggest_name(scout, wrong)
-        raise NotFound(f"{text.rstrip('.')}. {mend}" if mend else text) from None
+        advice = "" if wrong is None else _suggest_name(scout, wrong, kind)
+        raise NotFound(f"{text.rstrip('.')}. {advice}" if advice else text) from None
 
 
-def _suggest_name(scout: Scout, wrong: str) -> str:
-    """Return the nearest source or tool as a question, or what to do with a tool where a source is asked for."""
+def _suggest_name(scout: Scout, wrong: str, kind: str) -> str:
+    """Return the nearest name of a kind as a question, or what to do with a name of the other kind."""
     catalogue = scout.store.catalogue()
-    if wrong in catalogue.ids:
+    sources = [source.name for source in scout.sources()]
+    if kind == "source" and wrong in catalogue.ids:
         source = wrong.partition("/")[0]
         return f"That is a tool of {source}. Single tools are taken out with  toolscout hide {wrong}"
-    spelling_of = {source.name: source.name for source in scout.sources()}
-    for tool_id, name in zip(catalogue.ids, catalogue.names, strict=True):
-        spelling_of |= {tool_id: tool_id, name: spelling_of.get(name, tool_id)}
+    if kind == "tool" and wrong in sources:
+        return f"That is a source. See its tools with  toolscout list {wrong}"
+    spelling_of = {} if kind == "tool" else {source: source for source in sources}
+    if kind != "source":
+        for tool_id, name in zip(catalogue.ids, catalogue.names, strict=True):
+            spelling_of |= {tool_id: tool_id, name: spelling_of.get(name, tool_id)}
     nearest = find_nearest(wrong, spelling_of)
     return "" if nearest is None else f"Did you mean {spelling_of[nearest]!r}?"
 
@@ -229,18 +244,63 @@ def clip(text: str, width: int = 200) -> str:
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
+class Say(Protocol):
+    """Shows what a command is doing."""
+
+    def __call__(self, text: str, done: int = 0, total: int = 0) -> None:
+        """Show a text, and with a total, that so many things of it are done."""
+
+
 @contextlib.contextmanager
-def progress(message: str) -> Iterator[Callable[[str], None]]:
-    """Show progress on standard error: a spinner on a terminal, plain lines elsewhere."""
+def progress(message: str) -> Iterator[Say]:
+    """Show progress on standard error: a spinner on a terminal, plain lines elsewhere, every few seconds if counted.
+
+    Print results after the block: within it a terminal shows the spinner in their place.
+    """
+    last_count = time.monotonic()
+
+    def describe(text: str, done: int, total: int) -> str:
+        return f"{escape_line(text)}, {done:,} of {total:,}" if total else escape_line(text)
+
+    def say_plainly(text: str, done: int = 0, total: int = 0) -> None:
+        nonlocal last_count
+        if not total or time.monotonic() - last_count > SECONDS_BETWEEN_COUNTS:
+            last_count = time.monotonic()
+            echo(f"{describe(text, done, total)} …", err=True)
+
     if not sys.stderr.isatty():
-        echo(f"{escape_line(message)} …", err=True)
-        yield lambda text: echo(f"{escape_line(text)} …", err=True)
+        say_plainly(message)
+        yield say_plainly
         return
     from rich.console import Console
-    from rich.markup import escape
+    from rich.text import Text
 
-    with Console(stderr=True).status(escape(escape_line(message))) as status:
-        yield lambda text: status.update(escape(escape_line(text)))
+    with Console(stderr=True).status(Text(escape_line(message))) as status:
+
+        def say_in_place(text: str, done: int = 0, total: int = 0) -> None:
+            filled = round(BAR_CHARS * done / total) if total else 0
+            bar = f"{'█' * filled}{'░' * (BAR_CHARS - filled)} " if total else ""
+            status.update(Text(bar + describe(text, done, total)))
+
+        yield say_in_place
+
+
+def print_failure(message: str) -> None:
+    """Print a failure on standard error: the first sentence of its message as what happened, the others as a hint."""
+    what, *advice = _ADVICE_START.split(message, maxsplit=1)
+    echo_labelled("error", "red", what)
+    if advice:
+        echo_labelled("hint", "cyan", advice[0])
+
+
+def print_warning(message: str) -> None:
+    """Print on standard error what was left out or may surprise."""
+    echo_labelled("warning", "yellow", message)
+
+
+def echo_labelled(label: str, color: str, text: str) -> None:
+    """Print a line on standard error that begins with a label, in colour on a terminal."""
+    click.echo(f"{click.style(f'{label}:', fg=color, bold=True)} {escape_line(text)}", err=True)
 
 
 def format_changes(change: Any) -> str:
@@ -256,22 +316,21 @@ def format_changes(change: Any) -> str:
         parts.append(f"{change.quarantined:,} {waits} for approval: see  toolscout approve")
     if change.problems:
         parts.append(count_things(len(change.problems), "bad entry", "bad entries"))
-    shows_message = change.message and change.state != "error"  # `report_failures` prints why a source was not read
-    return escape_line(f"{change.source}: {'; '.join(parts)}" + (f" — {change.message}" if shows_message else ""))
+    return escape_line(f"{change.source}: {'; '.join(parts)}" + (f" — {change.message}" if change.message else ""))
 
 
 def report_failures(changes: Sequence[Any], limit: int = 20) -> int:
     """Print every failure on standard error. Returns the exit code: 0, 1 (nothing was read) or 3 (partly done)."""
     for change in changes:
         for entry, message in change.problems[:limit]:
-            echo(escape_line(f"  {change.source}: {entry}: {message}"), err=True)
+            print_warning(f"{change.source}: {entry}: {message}")
         if len(change.problems) > limit:
-            rest = len(change.problems) - limit
-            echo(f"  {change.source}: and {rest:,} more: see  toolscout show {change.source}", err=True)
+            unnamed_count = len(change.problems) - limit
+            print_warning(f"{change.source}: and {unnamed_count:,} more: see  toolscout show {change.source}")
     failed = [change for change in changes if change.state == "error"]
     for change in failed:
         message = change.message.removeprefix(f"{change.source}: ")
-        echo(escape_line(f"toolscout: {change.source}: {message}"), err=True)
+        print_failure(f"{change.source}: {message}")
     if changes and len(failed) == len(changes):
         return 1
     return 3 if failed or any(change.problems for change in changes) else 0

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from toolscout.cli.data import set_option
+from toolscout.cli.options import Spender, Spent, budget_options, describe_cost, print_cost, set_option
 from toolscout.cli.output import (
     clip,
     count_things,
@@ -25,7 +25,6 @@ from toolscout.cli.output import (
     suggest_names,
     with_scout,
 )
-from toolscout.cli.spending import Spender, Spent, budget_options, describe_cost, print_cost
 from toolscout.errors import Unavailable
 from toolscout.scout import Scout
 from toolscout.search.why import Why
@@ -102,10 +101,10 @@ def search_command(
 @with_scout
 def why_command(scout: Scout, query: str, tool: str, k: int | None, as_json: bool) -> None:
     """Explain why TOOL (an id or a name) is missing from the answer to QUERY, and what would lift it."""
-    known = scout.store.catalogue().ids
-    if query in known and tool not in known:
+    catalogue_ids = scout.store.catalogue().ids
+    if query in catalogue_ids and tool not in catalogue_ids:
         raise click.UsageError(f"The query comes first:  toolscout why {shlex.quote(tool)} {query}")
-    with suggest_names(scout, tool):
+    with suggest_names(scout, tool, kind="tool"):
         explanation = scout.why(query, tool, k)
     if as_json:
         print_json(explanation)
@@ -115,8 +114,8 @@ def why_command(scout: Scout, query: str, tool: str, k: int | None, as_json: boo
 
 def _print_explanation(explanation: Why) -> None:
     where = "no stage reaches it" if explanation.rank is None else f"rank {explanation.rank}"
-    shown = "returned" if explanation.shown else "not returned"
-    echo(f"{escape_line(explanation.tool)}: {shown}, {where} (of {explanation.k} asked for)\n")
+    verdict = "returned" if explanation.shown else "not returned"
+    echo(f"{escape_line(explanation.tool)}: {verdict}, {where} (of {explanation.k} asked for)\n")
     _print_ranks(explanation)
     _print_list("why", [f"- {sentence}" for sentence in explanation.causes])
     _print_list("what would lift it", [f"- {sentence}" for sentence in explanation.fixes])
@@ -150,8 +149,7 @@ def print_search(answer: Search, *, explain: bool = False) -> None:
     for step in answer.uncovered:
         echo(f"no tool seems to fit the step: {escape_line(step)}")
     if answer.reason or not answer.hits:
-        reason = escape_line(str(answer.reason))
-        echo(f"{'note' if answer.hits else (answer.answer or 'nothing').replace('_', ' ')}: {reason}")
+        echo(f"{_name_reason(answer)}: {escape_line(str(answer.reason))}")
     if answer.degraded:
         echo(escape_line(f"note: {answer.degraded}"), err=True)
     if explain:
@@ -161,6 +159,13 @@ def print_search(answer: Search, *, explain: bool = False) -> None:
         )
     covers = "" if answer.coverage is None or not explain else f", complete with probability {answer.coverage:.2f}"
     echo(f"{count_things(len(answer.hits), 'tool')} in {answer.seconds * 1000:.1f} ms{covers}")
+
+
+def _name_reason(answer: Search) -> str:
+    """Name what the reason of an answer is about."""
+    if not answer.hits:
+        return (answer.kind or "nothing").replace("_", " ")
+    return "low confidence" if answer.is_doubtful else "note"
 
 
 def _print_hits(hits: Sequence[Hit], *, explain: bool, with_steps: bool) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from toolscout.checks.selftest import Selftest, encode_baseline, read_baseline, run_selftest
-from toolscout.cli.output import count_things, json_option, print_json, print_table, progress, with_scout
+from toolscout.cli.output import count_things, json_option, print_failure, print_json, print_table, progress, with_scout
 from toolscout.errors import SourceError
 from toolscout.scout import Scout
 
@@ -45,7 +45,7 @@ def selftest_command(
     Queries are generated from names, descriptions and parameters. If the journal holds enough queries, those are used
     too. The figures compare recipes and reveal regressions. They do not say how well people are served.
     """
-    selection, _ = scout.serving()
+    selection, _ = scout.engine.serving()
     serving = "champion" if selection.model is not None else selection.recipe
     checked, baseline = read_baseline(check) if check else (serving, min_recall)
     extra = [name for name in (*names, serving, checked) if name != "champion"]
@@ -60,10 +60,9 @@ def selftest_command(
     for recipe, minimum in ((checked, baseline), (serving, min_recall)):
         if minimum is not None and result.row(recipe).measures["recall@5"] < minimum:
             reached = result.row(recipe).measures["recall@5"]
-            click.echo(
-                f"toolscout: recall@5 of {recipe} is {reached:.4f}, below the required {minimum:.4f}. "
-                "Run  toolscout lint  to see which tools are not found.",
-                err=True,
+            print_failure(
+                f"recall@5 of {recipe} is {reached:.4f}, below the required {minimum:.4f}. "
+                "Run  toolscout lint  to see which tools are not found."
             )
             return 1
     return 0
@@ -89,14 +88,18 @@ def _print_result(result: Selftest, serving: str) -> None:
     )
     for recipe, problem in result.problems.items():
         click.echo(f"{recipe}: {problem}")
+    click.echo(_recommend(result, serving, sum(result.requests[kind] for kind in kinds)))
+
+
+def _recommend(result: Selftest, serving: str, n_queries: int) -> str:
+    """Say which recipe is best, or why none is recommended."""
     if result.recommended is None:
-        queries = sum(result.requests[kind] for kind in kinds)
-        click.echo(
-            f"{count_things(queries, 'query', 'queries')} cannot tell which recipe is better, so none is recommended "
-            f"({serving} serves now). Add more tools with descriptions."
+        queries = count_things(n_queries, "query", "queries")
+        return (
+            f"{queries} cannot tell which recipe is better, so none is recommended ({serving} serves now). "
+            "Add more tools with descriptions."
         )
-        return
     note = f"\n{result.note}" if result.note else ""
     certainty = "" if result.sure else ", though not significantly better than the next"
     advice = "" if result.recommended == serving else f" ({serving} serves now)"
-    click.echo(f"recommended: {result.recommended}{certainty}{advice}{note}")
+    return f"recommended: {result.recommended}{certainty}{advice}{note}"

@@ -11,7 +11,7 @@ __all__ = ["run_server"]
 
 
 def run_server(serve: Callable[..., Awaitable[None]], *arguments: Any, use_uvloop: bool = False) -> None:
-    """Serve until the end. A user's error is raised as it is, not inside a group of errors."""
+    """Call `serve` with the arguments, until it ends. A `UserError` inside a group of errors is raised alone."""
     import anyio
 
     try:

@@ -11,7 +11,7 @@ import click
 from toolscout.cli.output import choose_home, echo, json_option, print_json, print_table
 from toolscout.errors import NotFound, name_nearest
 from toolscout.home.access.tenants import TenantKeys
-from toolscout.home.database.tenants import add_tenant, list_tenants, remove_tenant
+from toolscout.home.database import open_home
 from toolscout.indexes.engine import find_engine
 from toolscout.location import DEFAULT_TENANT, Home, describe_home
 from toolscout.scout import Scout
@@ -27,7 +27,9 @@ def find_tenant_keys(scout: Scout, policy: Path | None, say: Callable[[str], Non
         UsageError: if a policy is named, which can be that of one tenant only.
     """
     settings = scout.settings
-    if settings.tenant != DEFAULT_TENANT or "tenant" in settings.origins or len(list_tenants(settings.place)) == 1:
+    if settings.tenant != DEFAULT_TENANT or "tenant" in settings.origins:
+        return None
+    if len(open_home(settings.place).list_tenants()) == 1:
         return None
     if policy is not None:
         raise click.UsageError(
@@ -52,7 +54,7 @@ def tenant_command() -> None:
 @click.pass_context
 def list_command(ctx: click.Context, home: str | None, as_json: bool) -> None:
     """List the tenants of the home."""
-    tenants = list_tenants(_find_home(ctx, home))
+    tenants = open_home(_find_home(ctx, home)).list_tenants()
     if as_json:
         print_json(tenants)
         return
@@ -67,7 +69,7 @@ def list_command(ctx: click.Context, home: str | None, as_json: bool) -> None:
 def add_command(ctx: click.Context, name: str, home: str | None) -> None:
     """Add the tenant NAME with an empty catalogue."""
     root = _find_home(ctx, home)
-    add_tenant(root, name)
+    open_home(root).add_tenant(name)
     echo(f"{describe_home(root)} has the tenant {name} now. Give it tools with  toolscout --tenant {name} add …")
 
 
@@ -79,18 +81,18 @@ def add_command(ctx: click.Context, name: str, home: str | None) -> None:
 def remove_command(ctx: click.Context, name: str, home: str | None, yes: bool) -> None:
     """Remove the tenant NAME with everything that it has. This cannot be undone."""
     root = _find_home(ctx, home)
-    names = [tenant.name for tenant in list_tenants(root)]
+    names = [tenant.name for tenant in open_home(root).list_tenants()]
     if name not in names:
         advice = name_nearest(name, names, "See  toolscout tenant list")
         raise NotFound(f"{describe_home(root)} has no tenant {name!r}. {advice}")
     if not yes and name != DEFAULT_TENANT:
         click.confirm(f"Remove the catalogue, the journal, the models and the policy of tenant {name}?", abort=True)
     if name == DEFAULT_TENANT:
-        remove_tenant(root, name)  # it refuses, before any vector is deleted
+        open_home(root).remove_tenant(name)  # it refuses, before any vector is deleted
     settings = load_settings(**choose_home(ctx, home, name))
     engine = find_engine(settings.index)
     with engine.drop_collections(settings) if engine else contextlib.nullcontext():
-        remove_tenant(root, name)
+        open_home(root).remove_tenant(name)
     echo(f"{describe_home(root)} has no tenant {name} any more")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from toolscout import plugins
 from toolscout.encoders.encoder import (
@@ -83,6 +83,11 @@ def load(name: str, settings: Settings) -> Encoder:
 
 
 def _load_from_plugin(plugin: plugins.Plugin, name: str, argument: str, settings: Settings) -> Encoder:
+    """Load an encoder of a plug-in.
+
+    Raises:
+        ConfigError: if the plug-in fails, or its encoder has another name than the one asked for.
+    """
     load_encoder = plugins.load_function(plugin)
     try:
         encoder: Encoder = load_encoder(argument, settings)
@@ -98,7 +103,7 @@ def _load_from_plugin(plugin: plugins.Plugin, name: str, argument: str, settings
     return encoder
 
 
-def describe_encoder(encoder: Encoder) -> dict[str, Any]:
+def describe_encoder(encoder: Encoder) -> dict[str, object]:
     """Describe an encoder in JSON values: name, dimension, languages, prompts, and where it cuts texts.
 
     `languages` is None for all or unknown; `max_tokens` and `max_chars` are None where the encoder does not state them.

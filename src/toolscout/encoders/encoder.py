@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from toolscout.arrays import Array
 from toolscout.types import Tool, render
 
 __all__ = [
@@ -101,7 +102,7 @@ def _split(word: str) -> str:
 _split_once = functools.lru_cache(MAX_CACHED_TEXTS)(_split)  # tools share most of their words
 
 
-def unit_rows(vectors: npt.NDArray[Any]) -> Vectors:
+def unit_rows(vectors: Array) -> Vectors:
     """Divide rows by their lengths, `(n, d)` float32; rows of zeros stay."""
     rows = np.asarray(vectors, dtype=np.float32)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)

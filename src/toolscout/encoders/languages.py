@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from toolscout.encoders.encoder import ENGLISH, split_identifiers
+from toolscout.vocabulary import list_words
 
 __all__ = ["is_english", "is_foreign", "is_plainly_foreign", "understands"]
 
@@ -29,47 +30,10 @@ _LATIN_WORD: Final = re.compile(f"[{_LATIN_LETTERS}]+")
 ADDRESS_MARKS: Final = ("://", "@", "www.")
 _ADDRESS: Final = re.compile(r"(?<!\S)(?:[^\s:@]*(?:://|@)|www\.)\S*")  # its words are of no language
 
-_ENGLISH_TEXT: Final = """
-    the and with from what which how when where why who my you your it this that these those please are have
-    does would could should can about into there their they our its by at want need give show tell let if than
-    between every each been were using because through after before make
-"""
-_OTHER_TEXTS: Final = {
-    "German": """
-        der die das und ist nicht ein eine einen einem einer eines mir mich mein meine meinen meiner meinem dein
-        deine ich wir ihr sie wie wo wann warum wer welche welcher welches für mit von zu zum zur auf aus bei
-        nach über unter vor dem den des auch oder aber noch nur bitte kann kannst soll sollen wird werden
-        haben sind heute morgen nächste keine
-    """,
-    "Spanish and Portuguese": """
-        el la los las un una unos unas de del en es por para mi mis su sus que qué cómo cuándo dónde cuál cuánto
-        está están quiero puedes lo más hoy mañana y um uma uns umas da dos na nas em sem meu minha meus
-        minhas seu sua não são você quando onde qual quanto hoje amanhã pra
-    """,
-    "French and Italian": """
-        le les une du et ou sont dans avec sans mes votre vos notre nos je il elle nous vous qui quoi où
-        pourquoi quel quelle ce cette ces aux moi demain gli di della dei delle mio mia miei tuo che chi
-        perché quale sono nel nella alla più oggi domani
-    """,
-    "Dutch, Swedish, Danish, Norwegian, Finnish": """
-        het een voor met op aan naar uit bij dat dit wat wie waar wanneer mijn ik jij wij zijn niet geen
-        ook maar vandaag och att är inte jag det ett på av till för som hur vad när mitt mig og ikke jeg er et
-        af fra hvordan hvad hva når ja ei minun mitä missä milloin miten
-    """,
-    "Polish, Czech, Romanian, Hungarian, Turkish": """
-        dla od przez jest są nie się jak kiedy gdzie kto mój moja moje proszę oraz lub jutro je že kde kdy
-        můj prosím și în cu pe din este sunt ce cum unde când meu mea az és egy nem hogy hol mikor bir bu şu
-        ile için nasıl nerede benim bana değil yok kadar daha
-    """,
-    "Indonesian, Vietnamese, Swahili, Tagalog": """
-        yang ke dari untuk dengan itu saya aku kamu anda tidak apa bagaimana kapan tolong besok adalah pada
-        và của là cho tôi trong với một các những không kwa wa ang ng mga ko
-    """,
-}
 #: Function words of English that the other languages below seldom use.
-ENGLISH_WORDS: Final = frozenset(_ENGLISH_TEXT.split())
+ENGLISH_WORDS: Final = frozenset(list_words("function_words", "en"))
 #: Function words of other languages in Latin script, without those that are frequent in English requests too.
-OTHER_WORDS: Final = frozenset(word for text in _OTHER_TEXTS.values() for word in text.split())
+OTHER_WORDS: Final = frozenset(list_words("function_words")) - ENGLISH_WORDS
 
 
 def understands(languages: frozenset[str] | None, text: str, is_known: Callable[[str], bool]) -> bool:

@@ -88,7 +88,14 @@ Manifest = OnnxManifest  # renamed
 
 
 def fingerprint(files: dict[str, str], prompts: Prompts, max_length: int, pad: int) -> str:
-    """Hash everything that determines a text's vector."""
+    """Hash everything that determines a text's vector.
+
+    Args:
+        files: name → digest of each file of the encoder.
+        prompts: put before a text.
+        max_length: tokens of a text; the rest is cut off.
+        pad: id of the padding token.
+    """
     return digest(ONNX_FORMAT, [files, prompts, max_length, pad])
 
 
@@ -208,6 +215,7 @@ class OnnxEncoder:
         return manifest
 
     def _read(self, name: str) -> bytes:
+        """Return a file of the folder, whose digest must be that of the manifest."""
         stated = self.manifest.files.get(name)
         try:
             content = (self._folder / name).read_bytes()

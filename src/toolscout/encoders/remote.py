@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
@@ -85,10 +85,10 @@ class RemoteEncoder:
         self.prompts = choose_prompts(written, default)
         key = os.environ.get(EMBEDDINGS_KEY_VARIABLE)
         self._timeout = timeout
-        self._queries: dict[str, Vectors] = {}
+        self._queries: dict[str, Vectors] = {}  # cache: text → vector
         self._client = httpx.Client(timeout=timeout, headers={"Authorization": f"Bearer {key}"} if key else {})
         self.dim = int(self._request(["dimension"], "query").shape[1])
-        parts: list[Any] = [self._url, self._model, self.dim]
+        parts: list[object] = [self._url, self._model, self.dim]
         if self.prompts != NO_PROMPTS or self._input_types:
             parts += [self.prompts.query, self.prompts.tool, self._input_types]
         self.fingerprint = digest(REMOTE_FORMAT, parts)
@@ -123,7 +123,10 @@ class RemoteEncoder:
         """Request the unit rows of one batch of texts; see `encode` for the errors."""
         import httpx
 
-        body: dict[str, Any] = {"model": self._model, "input": [text[:MAX_REMOTE_TEXT_CHARS] or " " for text in texts]}
+        body: dict[str, object] = {
+            "model": self._model,
+            "input": [text[:MAX_REMOTE_TEXT_CHARS] or " " for text in texts],
+        }
         if kind in self._input_types:
             body["input_type"] = self._input_types[kind]
         try:
@@ -138,7 +141,7 @@ class RemoteEncoder:
             raise self._error(f"{len(vectors)} vectors for {len(texts)} texts")
         return unit_rows(vectors)
 
-    def _post(self, body: dict[str, Any]) -> httpx.Response:
+    def _post(self, body: dict[str, object]) -> httpx.Response:
         """Send one request; retry with growing pauses while the endpoint is busy or fails."""
         import httpx
         import tenacity

@@ -59,6 +59,11 @@ def map_shards(work: Callable[[T], R], shards: Sequence[T], ray: str = "") -> It
 
 
 def _take_one(driver: Any, pending: dict[Any, int]) -> tuple[int, Any]:
+    """Wait for one piece of work. Returns its number, which is removed from `pending`, and its result.
+
+    Raises:
+        Unavailable: if the cluster could not do it. An error of the work itself is raised as it is.
+    """
     [done], _ = driver.wait(list(pending), num_returns=1)
     number = pending.pop(done)
     try:
@@ -109,6 +114,7 @@ def encode_batches(
 
 
 def _encode_batch(name: str, fingerprint: str, http_timeout: float, kind: Kind, texts: Sequence[str]) -> Vectors:
+    """Encode texts in a worker, if it has the asking machine's encoder: vectors of two cannot be compared."""
     encoder = _load_encoder(name, http_timeout)
     if encoder.fingerprint != fingerprint:
         raise ConfigError(

@@ -10,14 +10,15 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from toolscout.arrays import Arrays
 from toolscout.encoders.encoder import ENGLISH, Kind, Vectors, split_identifiers, unit_rows
 from toolscout.encoders.languages import is_foreign, is_plainly_foreign
 from toolscout.errors import StoreError
@@ -216,9 +217,7 @@ class TableManifest(msgspec.Struct, frozen=True):
     encoder: str = ""
 
 
-def _read_table(
-    folder: Path, name: str, expected_format: str
-) -> tuple[TableManifest, list[str], Mapping[str, npt.NDArray[Any]]]:
+def _read_table(folder: Path, name: str, expected_format: str) -> tuple[TableManifest, list[str], Arrays]:
     """Read the manifest, the pieces and the arrays of a table of vectors.
 
     Raises:
@@ -239,7 +238,7 @@ def _read_table(
     return manifest, pieces, tensors
 
 
-def _fits(dim: int, n_pieces: int, tensors: Mapping[str, npt.NDArray[Any]]) -> bool:
+def _fits(dim: int, n_pieces: int, tensors: Arrays) -> bool:
     """Tell whether the arrays of a table have the types and shapes of so many vectors."""
     if "rows" in tensors:
         rows, scales = tensors["rows"], tensors["scales"]
@@ -327,7 +326,7 @@ class StaticEncoder:
         self._has_multilingual = self.multilingual_folder.is_dir()
         if self._has_multilingual:
             self.languages = ENGLISH | LANGUAGES
-        self._query_cache: dict[str, Vectors] = {}
+        self._query_cache: dict[str, Vectors] = {}  # text → vector; see `encode`
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
         """Encode texts as `(n, dim)` float32 unit rows.
@@ -348,6 +347,10 @@ class StaticEncoder:
         return np.array([cache[text] for text in texts], dtype=np.float32).reshape(len(texts), self.dim)
 
     def _encode_rows(self, texts: Sequence[str], kind: Kind) -> Vectors:
+        """Encode texts without the cache.
+
+        Those in another language than English get their vectors from the other table.
+        """
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
         for row, text in zip(vectors, texts, strict=True):
             bag = self.pieces(text)

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from toolscout.arrays import Array, Arrays
 from toolscout.errors import ConfigError, StoreError
 from toolscout.indexes.bm25_build import EarlierTerms, TermCounts, build_arrays, render_fields
 from toolscout.indexes.bm25_settings import (
@@ -56,7 +57,7 @@ class BM25:
         self,
         ids: Sequence[str],
         vocabulary: Vocabulary,
-        arrays: Mapping[str, npt.NDArray[Any]],
+        arrays: Arrays,
         settings: BM25Settings,
     ) -> None:
         """Take what `from_arrays` has checked."""
@@ -64,8 +65,10 @@ class BM25:
         self._vocabulary, self._arrays = vocabulary, arrays
         self._data, self._indices, self._indptr = arrays["data"], arrays["indices"], arrays["indptr"]
         self._token_kinds = list_kinds(settings)
+        # Both by query: a search asks for the same scores several times. Emptied when they are full.
         self._scores_cache: dict[str, Scores] = {}
         self._terms_cache: dict[str, tuple[Mapping[str, float], dict[str, Postings]]] = {}
+        # `toolscout-scale` in a large catalogue: finds the best without scoring all tools
         self._large: LargeWords | None = None
         open_large = find_large("large-words", len(ids))
         if open_large is not None:
@@ -129,7 +132,9 @@ class BM25:
 
     def _find_best(self, query: str, k: int, mask: Mask | None) -> tuple[Positions, Scores]:
         """Return positions and scores of the best tools with a score above 0."""
-        if self._large is not None and (best := self._large.find_best(self._list_postings(query), k, mask)):
+        if self._large is not None and (
+            best := self._large.find_best([*self._look_up_terms(query)[1].values()], k, mask)
+        ):
             return best
         scores = self.scores(query)
         positions = top_k(scores, k, mask, floor=0.0)
@@ -143,7 +148,7 @@ class BM25:
         """
         if (cached := self._scores_cache.get(query)) is not None:
             return cached
-        postings = self._list_postings(query)
+        postings = [*self._look_up_terms(query)[1].values()]
         scores = np.zeros(len(self.ids), dtype=np.float32)
         if postings:
             tools = np.concatenate([self._indices[start:end] for _, start, end, _ in postings])
@@ -157,10 +162,6 @@ class BM25:
             self._scores_cache = {}
         self._scores_cache[query] = scores
         return scores
-
-    def _list_postings(self, query: str) -> list[Postings]:
-        """Return the known terms of a query, in its order."""
-        return list(self._look_up_terms(query)[1].values())
 
     def _look_up_terms(self, query: str) -> tuple[Mapping[str, float], dict[str, Postings]]:
         """Return the counts of a query's terms, and the known terms. One search asks for them five times.
@@ -200,25 +201,23 @@ class BM25:
             depth: number of best scores.
             visible: a mask for each query with at least one tool, or None.
         """
-        limits = masks(visible, len(queries))
-        return [self._summarise(query, depth, mask) for query, mask in zip(queries, limits, strict=True)]
-
-    def _summarise(self, query: str, depth: int, mask: Mask | None) -> Spread:
-        """Compute `spread`; a large catalogue may estimate mean and deviation."""
-        best, scores = self._find_best(query, depth, mask)
-        n_tools = len(self.ids) if mask is None else int(np.count_nonzero(mask))
-        first = int(best[0]) if len(best) else 0 if mask is None else int(np.argmax(mask))
-        row = scores if len(best) == min(depth, n_tools) else np.append(scores, np.float32(0.0))
-        moments = None
-        if self._large is not None and len(best):
-            moments = self._large.describe_scores(self._list_postings(query), mask)
-        return Spread(pad_best(row, depth), first, *(moments or describe_scores(self.scores(query), mask)))
+        spreads = []
+        for query, mask in zip(queries, masks(visible, len(queries)), strict=True):
+            best, scores = self._find_best(query, depth, mask)
+            n_tools = len(self.ids) if mask is None else int(np.count_nonzero(mask))
+            first = int(best[0]) if len(best) else 0 if mask is None else int(np.argmax(mask))
+            row = scores if len(best) == min(depth, n_tools) else np.append(scores, np.float32(0.0))
+            moments = None  # a large catalogue may estimate them
+            if self._large is not None and len(best):
+                moments = self._large.describe_scores([*self._look_up_terms(query)[1].values()], mask)
+            spreads.append(Spread(pad_best(row, depth), first, *(moments or describe_scores(self.scores(query), mask))))
+        return spreads
 
     def at(self, query: str, positions: Sequence[int]) -> Scores:
         """Return the scores of the tools at some positions, equal to those of `scores`."""
         if (scores := self._scores_cache.get(query)) is not None:
             return scores[np.array(positions, dtype=np.intp)]
-        parts = self._score_parts(self._list_postings(query), np.array(positions, dtype=np.int32))
+        parts = self._score_parts([*self._look_up_terms(query)[1].values()], np.array(positions, dtype=np.int32))
         totals: Scores = parts.sum(axis=0, dtype=np.float64).astype(np.float32)
         return totals
 
@@ -230,7 +229,7 @@ class BM25:
             ids: of tools of the index.
         """
         positions = np.array([bisect.bisect_left(self.ids, tool_id) for tool_id in ids], dtype=np.int32)
-        return self._score_parts(self._list_postings(query), positions)
+        return self._score_parts([*self._look_up_terms(query)[1].values()], positions)
 
     def _score_parts(self, postings: Sequence[Postings], positions: npt.NDArray[np.int32]) -> Scores:
         """Return what each term adds to the scores of the tools at some positions, `(terms, tools)`."""
@@ -341,14 +340,14 @@ class BM25:
             "n_tools": len(self.ids),
         }
 
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+    def arrays(self) -> dict[str, Array]:
         """Return the index as flat arrays, without its ids."""
         return {**self._arrays, **self._vocabulary.arrays("vocabulary")}
 
     @classmethod
     def from_arrays(
         cls,
-        arrays: Mapping[str, npt.NDArray[Any]],
+        arrays: Arrays,
         meta: Mapping[str, Any],
         ids: Sequence[str],
         *,

@@ -8,23 +8,37 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from toolscout.arrays import Array, Arrays
 from toolscout.encoders.gloss import load_glossary
 from toolscout.indexes.bm25_settings import BM25Settings, TokenKind, list_kinds
-from toolscout.types import MAX_RENDERED_CHARS, Tool, parameter_names, render
+from toolscout.types import MAX_RENDERED_CHARS, Tool, gather_properties, parameter_names, render
 
 if TYPE_CHECKING:
     from typing import Self  # new in Python 3.11
 
-__all__ = ["TERM_COUNTS_FORMAT", "BM25Arrays", "EarlierTerms", "TermCounts", "build_arrays", "render_fields"]
+__all__ = [
+    "TERM_COUNTS_FORMAT",
+    "BM25Arrays",
+    "EarlierTerms",
+    "TermCounts",
+    "build_arrays",
+    "drop_parameters",
+    "find_shared_parameters",
+    "render_fields",
+]
 
 TERM_COUNTS_FORMAT: Final = "terms/2"
 SCORED_PAIRS: Final = 1 << 20  # pairs whose scores are computed at once
+MIN_SHARING_TOOLS: Final = 8  # of a source whose parameters are compared
+MIN_SHARED_PART: Final = 0.75  # of its tools that take a parameter; chosen on dev (LAB.md, 2026-11-27)
 WORD_BOUNDARY: Final = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])")
 
 Numbers = npt.NDArray[np.int32]
@@ -44,18 +58,27 @@ class TermCounts(NamedTuple):
     lengths: Numbers
     n_terms: Numbers
 
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+    def arrays(self) -> dict[str, Array]:
         """Return the counts as arrays."""
         return self._asdict()
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
+    def from_arrays(cls, arrays: Arrays) -> Self:
         """Take the arrays of `arrays`."""
         return cls(*(arrays[name] for name in cls._fields))
 
 
 class BM25Arrays(NamedTuple):
-    """What a BM25 index is made of; see `indexes.bm25.BM25`. Terms are ascending within their kind."""
+    """What a BM25 index is made of: a sparse matrix of terms and tools. Terms are ascending within their kind.
+
+    Attributes:
+        ids: of the tools; a position in it is a column.
+        vocabulary: the terms; a position in it is a row.
+        data: BM25 weights of the (term, tool) pairs, row after row.
+        indices: column of each weight.
+        indptr: where each row begins in `data`, and its end.
+        counts: of the terms, from which a later index is built faster.
+    """
 
     ids: list[str]
     vocabulary: list[str]
@@ -85,7 +108,7 @@ class EarlierTerms:
         self,
         places: npt.NDArray[np.int64],
         vocabulary: Sequence[str],
-        postings: Mapping[str, npt.NDArray[Any]],
+        postings: Arrays,
         counts: TermCounts,
     ) -> None:
         """Take over from an index.
@@ -105,6 +128,7 @@ class EarlierTerms:
 
     def list_pairs(self, kind: int) -> tuple[list[str], _Pairs]:
         """Return the terms of a kind that unchanged tools have, and the pairs. Terms are numbered by that list."""
+        # The terms of a kind are neighbours in the vocabulary, and so are their postings.
         first, last = np.cumsum([0, *self._counts.n_terms])[[kind, kind + 1]].tolist()
         part = slice(int(self._indptr[first]), int(self._indptr[last]))
         tools = self._new_position_of[self._indices[part]]
@@ -121,7 +145,7 @@ class _KindOfTerms:
     def __init__(self, kind: TokenKind, settings: BM25Settings) -> None:
         self.kind = kind
         self._text_weights = np.array([*settings.fields.values(), *filter(None, [settings.glosses])])
-        self.vocabulary: dict[str, int] = {}
+        self.vocabulary: dict[str, int] = {}  # term → number, in the order in which they came
         self._numbers: dict[str, tuple[int, ...]] = {}  # of the terms of each word
         self._pairs: list[_Pairs] = []
 
@@ -131,7 +155,9 @@ class _KindOfTerms:
         self._pairs.append(pairs)
 
     def read(self, words: Sequence[Sequence[str]], positions: Numbers) -> npt.NDArray[np.int64]:
-        """Count the terms of some tools. Returns the number of terms in each text, `(tools, texts)`.
+        """Count the terms of some tools, weighted by their texts, and add them to the pairs of terms and tools.
+
+        Returns the number of terms in each text, `(tools, texts)`.
 
         Args:
             words: of each text of each tool (`render_fields`), tool by tool.
@@ -146,10 +172,11 @@ class _KindOfTerms:
             lengths.append(len(terms) - before)
         n_tools = len(positions)
         n_terms = np.array(lengths, dtype=np.int64).reshape(n_tools, len(self._text_weights))
-        tools = np.repeat(np.arange(n_tools), n_terms.sum(axis=1))
-        keys, pair_of_word = np.unique(np.array(terms, dtype=np.int64) * n_tools + tools, return_inverse=True)
+        tools = np.repeat(np.arange(n_tools), n_terms.sum(axis=1))  # of each term
+        # One key for each pair of a term and a tool: sorting them once brings equal pairs together.
+        keys, pair_of_term = np.unique(np.array(terms, dtype=np.int64) * n_tools + tools, return_inverse=True)
         weights = np.repeat(np.tile(self._text_weights, n_tools), n_terms.ravel())
-        counts = np.bincount(pair_of_word, weights, len(keys)).astype(np.float32)
+        counts = np.bincount(pair_of_term, weights, len(keys)).astype(np.float32)
         self._pairs.append(_Pairs((keys // n_tools).astype(np.int32), positions[keys % n_tools], counts))
         return n_terms
 
@@ -217,7 +244,7 @@ def _read_tools(
     """Count the terms of all tools. Returns the ids of those read, and the words of all, `(tools, fields)`."""
     n_fields, split = len(settings.fields), kinds[0].kind.tokens.split
     ids: list[str] = []
-    lengths: list[npt.NDArray[Any]] = [np.empty((0, n_fields), dtype=np.int32)]
+    lengths: list[Array] = [np.empty((0, n_fields), dtype=np.int32)]
     if earlier is not None:
         lengths.append(earlier.lengths)
         for number, kind in enumerate(kinds):
@@ -276,3 +303,30 @@ def _render_plain(tool: Tool, field: str) -> str:
     if field == "parameters":
         return WORD_BOUNDARY.sub(" ", " ".join(parameter_names(tool.parameters, depth=1)))[:MAX_RENDERED_CHARS]
     return render(tool, field)
+
+
+# --- parameters that most tools of a source share ---------------------------------------------------------------------
+
+
+def find_shared_parameters(tools: Iterable[Tool]) -> dict[str, list[str]]:
+    """Return for each source the parameters that most of its tools take: they tell none of them from the others."""
+    sizes: Counter[str] = Counter()
+    counts = defaultdict[str, Counter[str]](Counter)
+    for tool in tools:
+        sizes[tool.source] += 1
+        counts[tool.source].update(set(parameter_names(tool.parameters, depth=1)))
+    return {
+        source: names
+        for source, count in counts.items()
+        if sizes[source] >= MIN_SHARING_TOOLS
+        and (names := sorted(name for name, some in count.items() if some >= MIN_SHARED_PART * sizes[source]))
+    }
+
+
+def drop_parameters(tool: Tool, names: Sequence[str]) -> Tool:
+    """Return a tool without some of its outermost parameters."""
+    if not names or not isinstance(tool.parameters, Mapping):
+        return tool
+    properties = {name: schema for name, schema in gather_properties(tool.parameters)[0].items() if name not in names}
+    rest = {key: tool.parameters[key] for key in tool.parameters.keys() & {"$defs", "definitions", "components"}}
+    return msgspec.structs.replace(tool, parameters={**rest, "properties": properties})

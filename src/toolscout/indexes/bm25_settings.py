@@ -13,7 +13,7 @@ from toolscout.types import STYLES, digest
 
 __all__ = ["BM25_FORMAT", "CODE_SETTINGS", "PLAIN_SETTINGS", "WRITTEN_MARK", "BM25Settings", "TokenKind", "list_kinds"]
 
-BM25_FORMAT: Final = "bm25/3"  # raise it whenever the same settings would give other terms or scores
+BM25_FORMAT: Final = "bm25/4"  # raise it whenever the same settings would give other terms or scores
 WRITTEN_MARK: Final = "="  # begins a term that is the written form of a word, not its stem; no tokenizer yields it
 
 

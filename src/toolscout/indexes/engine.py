@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -133,5 +133,5 @@ def find_engine(index: str) -> VectorEngine | None:
     """Return the engine that the setting `index` names; None: it names another index, or its package is missing."""
     name = index.partition(":")[0]
     plugin = None if name in BUILT_IN_INDEXES else plugins.find_plugin(plugins.INDEX_PLUGINS, name)
-    loaded: Any = plugin and plugins.load_plugin(plugin)
+    loaded: object = plugin and plugins.load_plugin(plugin)
     return loaded if isinstance(loaded, VectorEngine) else None

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from toolscout.arrays import Array, Arrays
 from toolscout.errors import StoreError
 from toolscout.indexes.ranking import Mask, Spread, check_rows, masks, pad_best, place, rank, spread, top_k
 from toolscout.types import Explanation
@@ -23,7 +24,6 @@ __all__ = ["MIN_COSINE_DEVIATION", "Exact", "StandardScores", "VectorIndex"]
 
 Vectors = npt.NDArray[np.float32]
 Positions = npt.NDArray[np.intp]
-Arrays = Mapping[str, npt.NDArray[Any]]
 ReadRows = Callable[[Positions], Vectors]
 EXACT_FORMAT: Final = "exact/2"
 MIN_PRODUCT_QUERIES: Final = 4  # below this, one matrix product is as slow as comparing each query with every tool
@@ -40,17 +40,17 @@ class VectorIndex(Protocol):
         """Tool ids, ascending."""
         ...
 
-    def upsert(self, ids: Sequence[str], vectors: npt.NDArray[Any]) -> None:
+    def upsert(self, ids: Sequence[str], vectors: Array) -> None:
         """Add tools, or replace their vectors: `(len(ids), dim)` float32, unit rows."""
         ...
 
     def search(
-        self, queries: npt.NDArray[Any], k: int, visible: Mask | Sequence[Mask | None] | None = None
+        self, queries: Array, k: int, visible: Mask | Sequence[Mask | None] | None = None
     ) -> tuple[list[list[str]], list[Vectors]]:
         """Find the nearest tools of each query; a row of zeros finds nothing."""
         ...
 
-    def explain(self, query: npt.NDArray[Any], tool_id: str, visible: Mask | None = None) -> Explanation:
+    def explain(self, query: Array, tool_id: str, visible: Mask | None = None) -> Explanation:
         """Explain rank and score of one tool."""
         ...
 
@@ -67,6 +67,7 @@ class Exact:
     Attributes:
         ids: tool ids, ascending.
         vectors: `(len(ids), dim)` float32, unit rows, in the order of `ids`.
+        dim: length of a vector.
         slack: twice the amount by which a cosine can differ between two orders of its sum; see `_select_near`.
     """
 
@@ -85,7 +86,7 @@ class Exact:
 
     def _replace(self, ids: Sequence[str], vectors: Vectors, slack: float | None = None) -> None:
         """Take ids and vectors, and forget what was computed from those before."""
-        self.ids, self.vectors = ids, vectors
+        self.ids, self.vectors, self.dim = ids, vectors, int(vectors.shape[1])
         if slack is None:
             longest = float(np.sqrt(np.einsum("nd,nd->n", vectors, vectors)).max(initial=0.0))
             slack = 4 * self.dim * float(np.finfo(np.float32).eps) * longest
@@ -95,12 +96,7 @@ class Exact:
         self._last_description: tuple[bytes, tuple[float, float]] | None = None
         self._moments: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
 
-    @property
-    def dim(self) -> int:
-        """Length of a vector."""
-        return int(self.vectors.shape[1])
-
-    def upsert(self, ids: Sequence[str], vectors: npt.NDArray[Any]) -> None:
+    def upsert(self, ids: Sequence[str], vectors: Array) -> None:
         """Add tools, or replace the vectors of tools that the index already has.
 
         Args:
@@ -127,7 +123,7 @@ class Exact:
         self._replace(tuple(self.ids[position] for position in remaining), self.vectors[remaining])
 
     def search(
-        self, queries: npt.NDArray[Any], k: int, visible: Mask | Sequence[Mask | None] | None = None
+        self, queries: Array, k: int, visible: Mask | Sequence[Mask | None] | None = None
     ) -> tuple[list[list[str]], list[Vectors]]:
         """Find the nearest tools of each query: `(ids, scores)`, best first.
 
@@ -206,9 +202,7 @@ class Exact:
             self._nearest = {}
         self._nearest[row.tobytes()] = best, scores
 
-    def spreads(
-        self, queries: npt.NDArray[Any], depth: int, visible: Sequence[Mask | None] | None = None
-    ) -> list[Spread]:
+    def spreads(self, queries: Array, depth: int, visible: Sequence[Mask | None] | None = None) -> list[Spread]:
         """Summarise the distribution of cosines over all visible tools for each query.
 
         Where all tools are visible, the best come from the last search, and mean and deviation from two moments of the
@@ -223,6 +217,7 @@ class Exact:
         return [self._summarise(row, depth, mask) for row, mask in zip(rows, masks(visible, len(rows)), strict=True)]
 
     def _summarise(self, row: Vectors, depth: int, mask: Mask | None) -> Spread:
+        """Describe the cosines of a query with the visible tools. Without a mask, moments spare computing them all."""
         if mask is not None or len(self.ids) <= self.dim:  # two moments cost more than the cosines of few tools
             return spread(self.cosines(row), depth, mask)
         best, scores = self._nearest.get(row.tobytes(), (np.empty(0, dtype=np.intp), row[:0]))
@@ -283,7 +278,7 @@ class Exact:
             self._last_cosines = key, scores
         return self._last_cosines[1]
 
-    def explain(self, query: npt.NDArray[Any], tool_id: str, visible: Mask | None = None) -> Explanation:
+    def explain(self, query: Array, tool_id: str, visible: Mask | None = None) -> Explanation:
         """Explain rank and score of one tool, exact at any rank.
 
         Args:
@@ -311,7 +306,7 @@ class Exact:
         self,
         meanwhile: Callable[[], object] | None = None,
         earlier: tuple[Arrays, npt.NDArray[np.int64]] | None = None,
-    ) -> dict[str, npt.NDArray[Any]]:
+    ) -> dict[str, Array]:
         """Return the index as arrays, without its ids: the vectors, and the moments that describe their cosines.
 
         Args:
@@ -319,7 +314,7 @@ class Exact:
             earlier: arrays of an index before, and for each tool its position there (-1: it is new), for an index that
                 takes over what it built.
         """
-        arrays: dict[str, npt.NDArray[Any]] = {"vectors": self.vectors}
+        arrays: dict[str, Array] = {"vectors": self.vectors}
         if len(self.vectors):
             arrays["mean"], arrays["products"] = self.compute_moments()
         return arrays
@@ -387,13 +382,13 @@ class StandardScores:
         return self.index.ids
 
     def search(
-        self, queries: npt.NDArray[Any], k: int, visible: Mask | Sequence[Mask | None] | None = None
+        self, queries: Array, k: int, visible: Mask | Sequence[Mask | None] | None = None
     ) -> tuple[list[list[str]], list[Vectors]]:
         """Find the nearest tools of each query: `(ids, standard scores)`, best first; see `Exact.search`."""
         ids, cosines = self.index.search(queries, k, visible)
         return ids, [self._standardise(row, part) for row, part in zip(queries, cosines, strict=True)]
 
-    def explain(self, query: npt.NDArray[Any], tool_id: str, visible: Mask | None = None) -> Explanation:
+    def explain(self, query: Array, tool_id: str, visible: Mask | None = None) -> Explanation:
         """Explain rank and standard score of one tool.
 
         Raises:

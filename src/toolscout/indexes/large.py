@@ -11,13 +11,14 @@ where it is installed. It declares entry points in the group `toolscout.indexes`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from toolscout import plugins
+from toolscout.arrays import Arrays
 from toolscout.errors import MissingExtra
 from toolscout.indexes.ranking import Mask
 
@@ -49,7 +50,7 @@ class Postings(NamedTuple):
 class LargeWords(Protocol):
     """Searches the postings of a BM25 index without reading all of them."""
 
-    def arrays(self) -> Mapping[str, npt.NDArray[Any]]:
+    def arrays(self) -> Arrays:
         """Return what the index stores besides its own arrays."""
         ...
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from toolscout.arrays import Array
 from toolscout.errors import NotFound
 
 __all__ = ["Mask", "Spread", "check_rows", "describe_scores", "masks", "pad_best", "place", "rank", "spread", "top_k"]
@@ -125,7 +126,7 @@ def rank(scores: npt.NDArray[np.floating], position: int, visible: Mask | None =
     return 1 + int((visible_scores > scores[position]).sum() + (earlier == scores[position]).sum())
 
 
-def check_rows(vectors: npt.NDArray[Any], shape: tuple[int, int]) -> npt.NDArray[np.float32]:
+def check_rows(vectors: Array, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
     """Return vectors as contiguous float32 rows, `(tools, dim)`.
 
     Raises:

@@ -10,15 +10,16 @@ import bisect
 import functools
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, overload
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from toolscout.arrays import Array, Arrays
+
 __all__ = ["StringIndex", "Strings", "Vocabulary"]
 
-Arrays = Mapping[str, npt.NDArray[Any]]
 MAX_CACHED_TERMS: Final = 50_000
 SURROGATES: Final = "surrogatepass"  # a lone surrogate in an id must not end a search
 
@@ -55,7 +56,7 @@ class Strings(Sequence[str]):
             raise ValueError(f"the table {name} is not complete")
         return cls(text, ends)
 
-    def arrays(self, name: str) -> dict[str, npt.NDArray[Any]]:
+    def arrays(self, name: str) -> dict[str, Array]:
         """Return the arrays of this table, under its name."""
         return {f"{name}.text": self._text, f"{name}.ends": self._ends}
 
@@ -129,7 +130,7 @@ class StringIndex:
             raise ValueError(f"expected an index of strings, found something else as {name}")
         return cls(hashes, places)
 
-    def arrays(self, name: str) -> dict[str, npt.NDArray[Any]]:
+    def arrays(self, name: str) -> dict[str, Array]:
         """Return the arrays of this index, under its name."""
         return {f"{name}.hashes": self._hashes, f"{name}.places": self._places}
 
@@ -177,7 +178,7 @@ class Vocabulary:
             raise ValueError(f"the vocabulary {name} is not complete")
         return vocabulary
 
-    def arrays(self, name: str) -> dict[str, npt.NDArray[Any]]:
+    def arrays(self, name: str) -> dict[str, Array]:
         """Return the arrays of this vocabulary, under its name."""
         return self.terms.arrays(name) | self._lookup.arrays(name)
 

@@ -10,34 +10,14 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, TypeVar
 
+from toolscout.vocabulary import list_words
+
 __all__ = ["Tokenizer", "WordSplitter", "list_source_words", "list_stems_in_order", "tokenize", "tokenizer_for"]
 
 Tokenizer = Literal["code", "plain"]
 
-_PLAIN_STOPWORDS: Final = frozenset(
-    (
-        *("a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not"),
-        *("of", "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was"),
-        *("will", "with"),
-    )
-)
-_STOPWORDS: Final = _PLAIN_STOPWORDS | frozenset(
-    (
-        # pronouns
-        *("i", "me", "my", "mine", "myself", "we", "us", "our", "ours", "you", "your", "yours", "yourself"),
-        *("he", "him", "his", "she", "her", "hers", "its", "itself", "them", "theirs"),
-        # auxiliary verbs, and their parts around an apostrophe
-        *("am", "been", "being", "were", "has", "have", "had", "having", "do", "does", "did", "doing", "done"),
-        *("can", "could", "would", "should", "shall", "may", "might", "must", "please"),
-        *("s", "t", "d", "m", "re", "ve", "ll", "aren", "couldn", "didn", "doesn", "don", "isn", "shouldn", "wasn"),
-        *("won", "wouldn"),
-        # question words, conjunctions and other function words
-        *("what", "which", "who", "whom", "whose", "where", "when", "why", "how"),
-        *("about", "again", "all", "also", "any", "because", "both", "during", "each", "few", "from", "here", "just"),
-        *("more", "most", "nor", "once", "only", "other", "out", "own", "same", "so", "some", "than", "through"),
-        *("too", "until", "very", "while", "between"),
-    )
-)
+_PLAIN_STOPWORDS: Final = frozenset(list_words("index.plain"))
+_STOPWORDS: Final = _PLAIN_STOPWORDS.union(list_words("index.more"))
 # Scripts written without spaces, or with endings attached to the word: their runs become pairs of characters.
 _RUNS: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
@@ -92,7 +72,14 @@ class WordSplitter:
     """Splits texts into words, and words into terms, with fixed settings. Calling it gives the terms of a text."""
 
     def __init__(self, tokenizer: Tokenizer, stem: bool, stopwords: bool, fold: bool) -> None:
-        """Take settings as `tokenize` has them. The terms of a word are cached."""
+        """Fix the settings; the terms of a word are cached.
+
+        Args:
+            tokenizer: `code` splits identifiers, `plain` does not.
+            stem: whether English endings are removed.
+            stopwords: whether function words are dropped.
+            fold: whether accents are removed.
+        """
         self._code, self._fold = tokenizer == "code", fold
         self._find, split = (_CODE_WORD.findall, _index_forms) if self._code else (_PLAIN_WORD.findall, _keep_word)
         dropped = (_STOPWORDS if self._code else _PLAIN_STOPWORDS) if stopwords else frozenset[str]()
@@ -123,7 +110,7 @@ class WordSplitter:
 
 @functools.lru_cache(maxsize=32)
 def tokenizer_for(tokenizer: Tokenizer, stem: bool, stopwords: bool, fold: bool) -> WordSplitter:
-    """Return `tokenize` with fixed settings, faster for many texts. Each combination has one cache of words."""
+    """Return the splitter with these settings, as `WordSplitter`; equal settings share one splitter and its cache."""
     return WordSplitter(tokenizer, stem, stopwords, fold)
 
 

@@ -116,7 +116,7 @@ class ConformalTest(_Bettors):
 
         Args:
             reference: the numbers to compare with.
-            both: whether low values count as strange too; otherwise only high ones do.
+            both: whether low values count as strange too. Otherwise only high values count.
             block: number of observations after which the next bettor starts.
         """
         super().__init__(block)

@@ -32,8 +32,7 @@ import numpy as np
 from toolscout.arrays import Vectors
 from toolscout.encoders.static import load_static
 from toolscout.errors import UserError
-from toolscout.home.database import now
-from toolscout.home.database.documents import read_document, write_document
+from toolscout.home.database import now, open_home
 from toolscout.home.journal.evidence import HASHED_QUERY_PREFIX
 from toolscout.home.journal.journal import read_rows
 from toolscout.learn.betting import ConformalTest, ShareTest, bound_share, draw_uniform
@@ -71,7 +70,7 @@ OUTCOMES: Final = (*FAILING, "success")
 Rows = Sequence[tuple[int, dict[str, Any]]]
 
 
-class _State(msgspec.Struct, kw_only=True):
+class _DriftState(msgspec.Struct, kw_only=True):
     """The file: the champion's time, where the present segment starts, and what was raised.
 
     Attributes:
@@ -97,7 +96,15 @@ class _State(msgspec.Struct, kw_only=True):
 
 
 class _Watched:
-    """One test, with what the message about it needs."""
+    """One test, with what the message about it needs.
+
+    Attributes:
+        test: has seen all values.
+        before: mean of the values in the champion's time.
+        limit: logarithm of the evidence from which the traffic has changed.
+        values: since all tests began anew.
+        instants: of these values.
+    """
 
     def __init__(self, test: ConformalTest | ShareTest, before: float, level: float) -> None:
         self.test, self.before, self.limit = test, before, math.log(1 / level)
@@ -115,6 +122,7 @@ class _Watched:
         return self.test.high >= self.limit
 
     def make_alarm(self, what: str, name: str) -> Alarm:
+        """Describe the change that a test has found: when it began, and the mean before and after."""
         since = self.test.since
         return Alarm(
             what=what,
@@ -147,13 +155,13 @@ class DriftWatch:
         """Watch the journal of a Scout."""
         self._scout, self._home = scout, scout.settings.place
         self._lock = threading.Lock()
-        self._state: _State | None = None
+        self._state: _DriftState | None = None  # of the present segment; None: nothing was read
 
     def check(self) -> DriftReport:
         """Read what is new, and return what changed since the champion's time."""
         with self._lock:
             newest = self._scout.journal.last()
-            selection = self._scout.serving()[0]
+            selection = self._scout.engine.serving()[0]
             champion = selection.model.name if selection.model else selection.recipe
             manifest = selection.manifest
             until = self._find_end(manifest.values if manifest else {}, champion, newest)
@@ -168,7 +176,7 @@ class DriftWatch:
             self._read_new(state, newest)
             return self._report(state, has_model=selection.promoted, newest=newest)
 
-    def _find_end(self, values: dict[str, Any], champion: str, newest: int) -> int | None:
+    def _find_end(self, values: dict[str, object], champion: str, newest: int) -> int | None:
         """Return the last row of the champion's time. None: there are too few searches yet."""
         rows = values.get("journal")
         until = int(rows.get("until", 0)) if isinstance(rows, dict) else 0
@@ -189,7 +197,7 @@ class DriftWatch:
         """Read the champion's time, and start the tests of the present segment."""
         saved, journal = _read_state(self._home), self._scout.journal
         if saved is None or (saved.champion, saved.until) != (champion, until):
-            saved = _State(champion=champion, until=until, start=until)
+            saved = _DriftState(champion=champion, until=until, start=until)
             backlog = read_rows(journal, "search", after=until, until=newest, limit=MAX_BACKLOG_SEARCHES, newest=True)
             if len(backlog) == MAX_BACKLOG_SEARCHES:
                 saved.start = backlog[0][0]
@@ -259,12 +267,12 @@ class DriftWatch:
         return _Watched(ShareTest(min(bound, 1 - MIN_FAILURE_SHARE)), float(np.mean(compared)), level)
 
     def _open_features(self) -> ScoreFeatures | None:
-        """Open the score features over the present catalogue, or nothing if it is empty or too large."""
+        """Open the score features over the present catalogue. None if it is empty, too large, or has no vectors yet."""
         catalogue = self._scout.store.catalogue()
         if not 0 < len(catalogue) <= MAX_FEATURE_TOOLS:
             return None
         try:
-            resources = self._scout.workspace(self._scout.selector.default())
+            resources = self._scout.engine.builder.lend(self._scout.engine.selector.default())
             return ScoreFeatures(index_words(catalogue), {"static": resources.index_tools(catalogue, self._encoder)})
         except UserError:
             return None
@@ -289,7 +297,7 @@ class DriftWatch:
 
     # --- what is new
 
-    def _read_new(self, state: _State, newest: int) -> None:
+    def _read_new(self, state: _DriftState, newest: int) -> None:
         """Read the events after the last check."""
         journal = self._scout.journal
         searches = read_rows(journal, "search", after=self._row, until=newest, limit=MAX_BACKLOG_SEARCHES)
@@ -308,6 +316,7 @@ class DriftWatch:
         self._row = max(self._row, newest)
 
     def _read_segment(self, searches: Rows, calls: Rows) -> None:
+        """Pass searches and calls to the tests in the order in which they happened."""
         readable = [(row, search) for row, search in searches if _is_readable(search["query"])]
         vectors = self._encode(readable) if readable else np.zeros((0, 1), dtype=np.float32)
         measured = self._measure(readable)
@@ -347,7 +356,12 @@ class DriftWatch:
 
     # --- the report
 
-    def _report(self, state: _State, *, has_model: bool, newest: int) -> DriftReport:
+    def _report(self, state: _DriftState, *, has_model: bool, newest: int) -> DriftReport:
+        """Build the report, and save it if it changed.
+
+        The report that is returned also has example requests of each topic. They are read from the journal up to the
+        event `newest`, and are not saved.
+        """
         state.alarms = [self._update_alarm(alarm) for alarm in state.alarms]
         if any(alarm.what == "requests" for alarm in state.alarms) and self._strange:
             state.topics = _find_topics(self._strange)
@@ -387,9 +401,10 @@ class DriftWatch:
         examples = tuple(query[:MAX_TOPIC_QUERY_CHARS] for query in queries)
         return msgspec.structs.replace(topic, examples=examples)
 
-    def _save(self, state: _State) -> None:
+    def _save(self, state: _DriftState) -> None:
         if not self._scout.journal.read_only:
-            write_document(self._home, DRIFT_FILE, msgspec.json.format(msgspec.json.encode(state), indent=1) + b"\n")
+            content = msgspec.json.format(msgspec.json.encode(state), indent=1) + b"\n"
+            open_home(self._home).write_document(DRIFT_FILE, content)
 
 
 def read_report(scout: Scout) -> DriftReport | None:
@@ -398,10 +413,10 @@ def read_report(scout: Scout) -> DriftReport | None:
     return state.report if state is not None else None
 
 
-def _read_state(home: Any) -> _State | None:
+def _read_state(home: Any) -> _DriftState | None:
     """Read the file; None if there is none, or it cannot be read: the watch then starts again."""
     try:
-        state = msgspec.json.decode(read_document(home, DRIFT_FILE), type=_State)
+        state = msgspec.json.decode(open_home(home).read_document(DRIFT_FILE), type=_DriftState)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return state if state.format == DRIFT_FORMAT else None

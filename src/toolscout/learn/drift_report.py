@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -11,11 +11,11 @@ __all__ = ["DRIFT_KINDS", "FAILING", "Alarm", "DriftReport", "Topic", "advise", 
 
 FAILING: Final = ("server", "group", "tool")
 TRAFFIC_CHANGES: Final = {
-    "requests": "The requests are unlike those of the champion's time",
-    "words": "The requests share more or fewer words with the tools than in the champion's time",
-    "meanings": "The tools fit the meaning of the requests better or worse than in the champion's time",
-    "abstention": "More or fewer requests are answered without a tool than in the champion's time",
-    "success": "Fewer calls succeed than in the champion's time",
+    "requests": "The requests are unlike the earlier ones",
+    "words": "The requests share more or fewer words with the tools than before",
+    "meanings": "The tools fit the meaning of the requests better or worse than before",
+    "abstention": "More or fewer requests are answered without a tool than before",
+    "success": "Fewer calls succeed than before",
 }
 DRIFT_KINDS: Final = (*TRAFFIC_CHANGES, *FAILING)
 MAX_NAMES: Final = 3  # of new tools in the message
@@ -139,7 +139,7 @@ def _name_each_failure_once(alarms: Sequence[Alarm]) -> list[Alarm]:
 def describe_alarm(alarm: Alarm) -> str:
     """Say in a sentence what changed."""
     since = alarm.since[:16].replace("T", " ")
-    numbers: dict[str, Any] = {"since": since, "after": alarm.after, "before": alarm.before}
+    numbers: dict[str, object] = {"since": since, "after": alarm.after, "before": alarm.before}
     if alarm.what in FAILING:
         return (
             f"The {alarm.what} {alarm.name} fails: {alarm.after:.0%} of {alarm.count:,} calls since {since} "

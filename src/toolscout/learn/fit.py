@@ -15,10 +15,10 @@ import msgspec
 import toolscout
 from toolscout import encoders
 from toolscout.dataset import Dataset, Qrels, drop_leaks, in_dev
-from toolscout.errors import CheckpointError, ConfigError, NotFound, StoreError, UserError
+from toolscout.errors import CheckpointError, ConfigError, NotFound, StoreError, UserError, require
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.home.models import model_store
-from toolscout.home.models.model_store import Draft, Manifest, Model, Setting
+from toolscout.home.models.model_store import Draft, Manifest, Model, ModelSetting
 from toolscout.indexes import BUILT_IN_INDEXES
 from toolscout.rankers import Artifacts, AskingMethod, FittedMethod, Recipe
 from toolscout.rankers.lesson import Base, Lesson
@@ -26,6 +26,7 @@ from toolscout.recipes import registry
 from toolscout.search.abstain import decision
 from toolscout.search.home_resources import HomeResources
 from toolscout.search.pipeline import Floors, Stage
+from toolscout.trust.private_files import refuse_links
 from toolscout.types import Search, Tool, digest
 
 __all__ = [
@@ -50,7 +51,7 @@ MAX_ABSTENTION_QUERIES: Final = 4_000
 """Maximum number of queries that set the abstention thresholds; with 500, a budget of 2 % was missed by 0.9 points."""
 
 
-def _no_notes() -> Mapping[str, Any]:
+def _no_notes() -> Mapping[str, object]:
     return {}
 
 
@@ -175,7 +176,7 @@ def plan_fit(
     lesson: Lesson,
     workspace: HomeResources,
     out: Path,
-    changes: Mapping[str, Any] | None = None,
+    changes: Mapping[str, object] | None = None,
     *,
     fit_floors: Callable[[], Floors] | None = None,
 ) -> FitJob:
@@ -196,6 +197,7 @@ def plan_fit(
     chosen = registry.recipe(recipe) if isinstance(recipe, str) else recipe
     own, below = _split_changes(changes or {})
     options, origins = registry.resolve(chosen, own)
+    _require_packages(chosen)
     if lesson.no_tool is not None and not chosen.abstains:
         raise ConfigError(f"--no-tool: expected a recipe that judges whether a tool is needed, found {chosen.name}")
     encoder = workspace.encoder or chosen.encoder or workspace.settings.encoder
@@ -223,7 +225,7 @@ def plan_fit(
     )
 
 
-def resolve_with_base(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+def resolve_with_base(name: str, changes: Mapping[str, object]) -> dict[str, object]:
     """Return the options of a fit, and those of its base with the prefix `base.`; a None is chosen on dev.
 
     Raises:
@@ -239,18 +241,28 @@ def resolve_with_base(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     return resolved
 
 
-def _split_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split_changes(changes: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
     """Separate the options of a fit from those of its base, which lose their prefix."""
     own = {name: value for name, value in changes.items() if not name.startswith(BASE_PREFIX)}
     below = {name.removeprefix(BASE_PREFIX): changes[name] for name in changes if name not in own}
     return own, below
 
 
-def _add_base_settings(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+def _add_base_settings(name: str, changes: Mapping[str, object]) -> dict[str, object]:
     """Add the settings that hold for a recipe when it is a base."""
     method = registry.recipe(name).method
     fields = method.options_type.__struct_fields__ if method.needs_usage else ()
     return {**{name: value for name, value in BASE_SETTINGS.items() if name in fields}, **changes}
+
+
+def _require_packages(recipe: Recipe) -> None:
+    """Look for what a fit needs at its end, before its base is fitted, which takes long.
+
+    Raises:
+        MissingExtra: naming the package.
+    """
+    for package, extra in getattr(recipe.method, "fit_packages", ()):
+        require(package, extra)
 
 
 def _check_base(recipe: Recipe, base: str) -> None:
@@ -268,7 +280,7 @@ def _fit_base(
     name: str,
     lesson: Lesson,
     workspace: HomeResources,
-    changes: Mapping[str, Any],
+    changes: Mapping[str, object],
     fit_floors: Callable[[], Floors],
 ) -> Base:
     """Fit the base over the same encoder, as `HomeResources.build_base` later builds it."""
@@ -300,11 +312,18 @@ def on_shelf(job: FitJob) -> FitJob:
 
 
 def rehearse_fit(
-    name: str, lesson: Lesson, workspace: HomeResources, changes: Mapping[str, Any], queries: Sequence[str] = ()
+    name: str, lesson: Lesson, workspace: HomeResources, changes: Mapping[str, object], queries: Sequence[str] = ()
 ) -> None:
     """Ask the language model everything that a fit could ask it, with the fits of its bases and searches for `queries`.
 
     Nothing is trained. With a `llm.Rehearsal` this counts the calls of the fit before any is made.
+
+    Args:
+        name: of the recipe.
+        lesson: what it would be fitted on.
+        workspace: gives the language model.
+        changes: options of the recipe, as for a fit.
+        queries: texts that would be searched afterwards.
 
     Raises:
         UserError: if the recipe cannot be fitted with these arguments.
@@ -352,6 +371,7 @@ def fit(job: FitJob) -> Model:
             else:
                 say(f"{job.out} is already finished, and stays as it is")
                 return model
+    refuse_links(job.work)
     if not job.workspace.resume:
         shutil.rmtree(job.work, ignore_errors=True)
     job.work.mkdir(parents=True, exist_ok=True)
@@ -387,7 +407,7 @@ def _make_draft(job: FitJob, artifacts: Artifacts, seconds: float) -> Draft:
     """Make the draft of the model folder."""
     chosen = artifacts.chosen
     settings = {
-        name: Setting(chosen.get(name, value), "dev" if name in chosen else job.origins.get(name, "default"))
+        name: ModelSetting(chosen.get(name, value), "dev" if name in chosen else job.origins.get(name, "default"))
         for name, value in msgspec.structs.asdict(job.options).items()
     }
     data = msgspec.structs.replace(job.lesson.data, refit=artifacts.refit)
@@ -409,8 +429,9 @@ def _make_draft(job: FitJob, artifacts: Artifacts, seconds: float) -> Draft:
 
 
 def _write_card(
-    data: model_store.Data, licence: str | None, settings: Mapping[str, Setting], figures: Mapping[str, float]
+    data: model_store.Data, licence: str | None, settings: Mapping[str, ModelSetting], figures: Mapping[str, float]
 ) -> str:
+    """Write the card of a fitted model: its data, settings with where they came from, and figures on dev."""
     lines = [
         f"Fitted on the dataset **{data.name}** (licence: {licence or 'none known'}): {data.n_train:,} queries to "
         f"train on, {data.n_dev:,} to choose on; {data.dropped_leaks:,} left out because a test query has their text.",

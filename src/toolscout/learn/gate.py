@@ -1,7 +1,8 @@
 """The gate before promotion compares a candidate with the champion on the same later requests.
 
 A candidate passes if it ranks better (ndcg@5) by a paired test, is right at the first place at least as often (ndcg@1),
-loses little in every other measure and slice, and is fast enough.
+loses little in every other measure and slice, and is fast enough. Requests outside the traffic, made by rule for the
+tools without usage, may lose little too (`find_outside_loss`): nobody who asked for these was in the log.
 
 No caller decides alone. `limit_per_caller` bounds the summed weight of one caller's requests, and the gain must remain
 significant without the caller who favours the candidate most. The first place is guarded because wrong labels are
@@ -33,13 +34,28 @@ import numpy.typing as npt
 
 from toolscout import metrics
 from toolscout.errors import StoreError
-from toolscout.home.database.documents import read_document, write_document
+from toolscout.home.database import open_home
 from toolscout.home.journal.evidence import limit_per_caller
+from toolscout.learn.synthetic_queries import SyntheticQuery, generate_queries
 from toolscout.location import Home, describe_home
-from toolscout.metrics import Paired, PerQuery
-from toolscout.types import digest
+from toolscout.metrics import PairedComparison, PerQuery
+from toolscout.types import Tool, digest
 
-__all__ = ["LEVEL", "MAX_LOSS", "Sample", "Verdict", "bound_p", "judge", "level_of_look", "number_look"]
+__all__ = [
+    "LEVEL",
+    "MAX_LOSS",
+    "OUTSIDE_MEASURE",
+    "PromotionVerdict",
+    "Sample",
+    "bound_p",
+    "compare_outside",
+    "explain_outside_loss",
+    "find_outside_loss",
+    "judge",
+    "level_of_look",
+    "make_outside_queries",
+    "number_look",
+]
 
 DECIDING_MEASURE: Final = "ndcg@5"
 FIRST_PLACE_MEASURE: Final = "ndcg@1"
@@ -49,6 +65,11 @@ SIGN_FLIPS: Final = 10_000  # random sign flips of a paired test
 MIN_FLIPS_BELOW: Final = 2  # below so many expected flips, a bound replaces the test
 MAX_LOSS: Final = 0.02  # a significant loss of a measure or slice may be at most this
 MIN_SLICE_QUERIES: Final = 30  # smaller slices are not guarded
+MAX_OUTSIDE_LOSS: Final = 0.01
+"""Share of requests outside the traffic that may lose their tool from the first five: the end of a 95 % interval."""
+OUTSIDE_MEASURE: Final = "recall@5"
+MAX_OUTSIDE_QUERIES: Final = 1_000
+MIN_OUTSIDE_QUERIES: Final = 20  # with fewer, nothing is said
 LOOKS_FORMAT: Final = "toolscout-looks/1"
 LOOKS_FILE: Final = "learn/looks.json"
 
@@ -86,7 +107,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
         return np.asarray(weights / weights.mean())
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class PromotionVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The decision of the gate.
 
     Attributes:
@@ -99,6 +120,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         reasons: why the candidate is refused; empty if it is better.
         look: the number of this comparison with the champion, from 1.
         level: p of the deciding measure had to be below this.
+        outside: the requests outside the traffic; see `find_outside_loss`. None: there are too few.
     """
 
     n: int
@@ -110,6 +132,67 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...]
     look: int = 1
     level: float = LEVEL
+    outside: dict[str, Any] | None = None
+
+
+def make_outside_queries(tools: Sequence[Tool], used: Collection[str], seed: int = 0) -> list[SyntheticQuery]:
+    """Make requests for the tools of a catalogue whose ids are not in `used`: no logged request needed them."""
+    return generate_queries([tool for tool in tools if tool.id not in used], max_queries=MAX_OUTSIDE_QUERIES, seed=seed)
+
+
+def find_outside_loss(
+    candidate: Mapping[str, Sequence[str]],
+    champion: Mapping[str, Sequence[str]],
+    queries: Sequence[SyntheticQuery],
+    seed: int = 0,
+) -> dict[str, object] | None:
+    """Compare two rankings of requests outside the traffic: n, both means, difference and its 95 % interval.
+
+    Args:
+        candidate: id of a request → ids of tools, best first.
+        champion: the same.
+        queries: the requests.
+        seed: of the resampling.
+
+    Returns:
+        None if there are too few requests to tell.
+    """
+    if len(queries) < MIN_OUTSIDE_QUERIES:
+        return None
+    gold = {query.id: dict.fromkeys(query.tools, 1.0) for query in queries}
+    a, b = (metrics.score(run, gold, [OUTSIDE_MEASURE]).values[OUTSIDE_MEASURE] for run in (candidate, champion))
+    return compare_outside(a, b, seed)
+
+
+def compare_outside(
+    candidate: npt.NDArray[np.float64], champion: npt.NDArray[np.float64], seed: int = 0
+) -> dict[str, object] | None:
+    """Compare candidate and champion on requests for tools that nobody used, by `OUTSIDE_MEASURE`.
+
+    Args:
+        candidate: the measure of each request, `(n,)`.
+        champion: the measure of the same requests, `(n,)`.
+        seed: of the paired test.
+
+    Returns:
+        Means and test, for the report; None: there are fewer than `MIN_OUTSIDE_QUERIES` requests.
+    """
+    if len(candidate) < MIN_OUTSIDE_QUERIES:
+        return None
+    test = metrics.paired_test(candidate, champion, seed, n=2_000)
+    means = {"candidate": float(candidate.mean()), "champion": float(champion.mean())}
+    return {"n": len(candidate), **means, **_describe_test(test)}
+
+
+def explain_outside_loss(test: Mapping[str, Any] | None) -> list[str]:
+    """Explain that requests outside the traffic lose too much, or may lose it. Empty: they lose little."""
+    if test is None or test["ci95"][0] >= -MAX_OUTSIDE_LOSS:
+        return []
+    return [
+        f"requests for tools that nobody has used yet would lose: {OUTSIDE_MEASURE} {100 * test['champion']:.1f} to "
+        f"{100 * test['candidate']:.1f} on {test['n']:,} of them made by rule (95 % interval "
+        f"{100 * test['ci95'][0]:+.1f} to {100 * test['ci95'][1]:+.1f}; at most {100 * MAX_OUTSIDE_LOSS:g} may be lost)"
+    ]
 
 
 def judge(
@@ -121,7 +204,8 @@ def judge(
     budget_ms: float,
     seed: int = 0,
     look: int = 1,
-) -> Verdict:
+    outside: Mapping[str, object] | None = None,
+) -> PromotionVerdict:
     """Compare two rankings of the same requests.
 
     Args:
@@ -132,6 +216,7 @@ def judge(
         budget_ms: the highest p95 that passes.
         seed: seed of the tests.
         look: the number of this comparison with the champion, from 1; see `number_look`.
+        outside: as `find_outside_loss` returns it.
     """
     level = level_of_look(LEVEL, look)
     measures = [DECIDING_MEASURE, FIRST_PLACE_MEASURE, *GUARDED_MEASURES]
@@ -145,13 +230,14 @@ def judge(
         *_explain_no_gain(tests[DECIDING_MEASURE], without, sample, look, level),
         *_explain_worse_first_place(tests[FIRST_PLACE_MEASURE]),
         *_explain_losses(tests, slices),
+        *explain_outside_loss(outside),
     ]
     if latency_ms["p95"] > budget_ms:
         reasons.append(
             f"it is too slow: 95 % of its searches take up to {latency_ms['p95']:.1f} ms of processor time, and "
             f"{budget_ms:g} ms are allowed"
         )
-    return Verdict(
+    return PromotionVerdict(
         n=len(sample.qrels),
         callers=len(set(sample.callers.values())),
         tests=tests,
@@ -161,6 +247,7 @@ def judge(
         reasons=tuple(reasons),
         look=look,
         level=level,
+        outside=None if outside is None else dict(outside),
     )
 
 
@@ -187,6 +274,7 @@ def _explain_no_gain(
 
 
 def _explain_worse_first_place(test: Mapping[str, Any]) -> list[str]:
+    """Say that a candidate's first tool is right less often; nothing if it is not."""
     if test["difference"] >= 0:
         return []
     return [
@@ -215,14 +303,14 @@ def _explain_losses(
 
 def _compare_measure(
     a: PerQuery, b: PerQuery, name: str, weights: npt.NDArray[np.float64], seed: int, level: float = LEVEL
-) -> dict[str, Any]:
+) -> dict[str, object]:
     left, right = a.values[name] * weights, b.values[name] * weights
     return {"candidate": float(left.mean()), "champion": float(right.mean())} | _compare(left, right, seed, level)
 
 
 def _compare(
     left: npt.NDArray[np.float64], right: npt.NDArray[np.float64], seed: int, level: float = LEVEL
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Test two rows of weighted values; if `level` is too low for random flips, p is an upper bound.
 
     The level alone selects the test or the bound. So either way, chance puts p below the level no more often than the
@@ -232,7 +320,8 @@ def _compare(
     return test | {"p": bound_p(left - right)} if level * (SIGN_FLIPS + 1) < MIN_FLIPS_BELOW else test
 
 
-def _describe_test(test: Paired) -> dict[str, Any]:
+def _describe_test(test: PairedComparison) -> dict[str, object]:
+    """Return the figures of a paired test as the report of a promotion keeps them."""
     return {
         "difference": test.difference,
         "ci95": [test.low, test.high],
@@ -245,7 +334,7 @@ def _describe_test(test: Paired) -> dict[str, Any]:
 
 def _test_without_favourite(
     a: PerQuery, b: PerQuery, sample: Sample, weights: npt.NDArray[np.float64], seed: int, level: float
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """Repeat the deciding test without the untrusted caller who favours the candidate most."""
     gains: defaultdict[str, float] = defaultdict(float)
     callers = [sample.callers[query] for query in a.ids]
@@ -275,7 +364,7 @@ def _compare_slices(
     groups: Mapping[str, Mapping[str, str]],
     weights: npt.NDArray[np.float64],
     seed: int,
-) -> dict[str, dict[str, dict[str, Any]]]:
+) -> dict[str, dict[str, dict[str, object]]]:
     """Test the deciding measure in every slice: slice → label → n, difference and p."""
     table: dict[str, dict[str, dict[str, Any]]] = {}
     for name, labels in groups.items():
@@ -312,7 +401,7 @@ def bound_p(differences: npt.ArrayLike) -> float:
     return min(1.0, 2 * math.exp(-(float(values.sum()) ** 2) / (2 * squares))) if squares > 0 else 1.0
 
 
-def number_look(home: Home, champion: str, tested: Any) -> int:
+def number_look(home: Home, champion: str, tested: object) -> int:
     """Count a comparison with a champion, and return its number, from 1.
 
     A repeated look (after a kill, or after a dry run) keeps its number. The count is on disk before this returns. A
@@ -327,7 +416,7 @@ def number_look(home: Home, champion: str, tested: Any) -> int:
         StoreError: if the file is damaged.
     """
     try:
-        counts = msgspec.json.decode(read_document(home, LOOKS_FILE), type=_Looks)
+        counts = msgspec.json.decode(open_home(home).read_document(LOOKS_FILE), type=_Looks)
     except FileNotFoundError:
         counts = _Looks()
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -339,5 +428,5 @@ def number_look(home: Home, champion: str, tested: Any) -> int:
     fingerprint = digest("look/1", tested)
     if fingerprint not in looks:
         looks[fingerprint] = max(looks.values(), default=0) + 1
-        write_document(home, LOOKS_FILE, msgspec.json.format(msgspec.json.encode(counts), indent=1) + b"\n")
+        open_home(home).write_document(LOOKS_FILE, msgspec.json.format(msgspec.json.encode(counts), indent=1) + b"\n")
     return looks[fingerprint]

@@ -28,20 +28,29 @@ import numpy as np
 
 from toolscout.errors import Changed, ConfigError, NotFound, StoreError, UserError
 from toolscout.home.catalogue.store import Catalogue
-from toolscout.home.database import hold_lock, now
-from toolscout.home.database.documents import delete_document, read_document, write_document
+from toolscout.home.database import hold_lock, now, open_home
 from toolscout.home.journal.evidence import Evidence, Example, collect_evidence
 from toolscout.home.models import champion, model_store
+from toolscout.home.models.champion import forget_model, publish_model
 from toolscout.home.models.model_store import Manifest
-from toolscout.home.models.sharing import forget_model, publish_model
 from toolscout.learn.fit import SHELF_FOLDER, fit, plan_fit
-from toolscout.learn.gate import Sample, Verdict, judge, number_look
+from toolscout.learn.gate import (
+    PromotionVerdict,
+    Sample,
+    explain_outside_loss,
+    find_outside_loss,
+    judge,
+    make_outside_queries,
+    number_look,
+)
 from toolscout.learn.report import LAST_FILE, Candidate, Report, last
 from toolscout.learn.split import Traffic, split_by_time
 from toolscout.learn.synthetic_queries import CHAT_QUERIES
 from toolscout.location import Home, describe_home
 from toolscout.metrics import percentiles
+from toolscout.rankers.scout_light import ONLY_NEAR
 from toolscout.recipes import registry as recipes
+from toolscout.recipes.registry import check_model
 from toolscout.recipes.select import Selection
 from toolscout.scout import Scout
 from toolscout.search.home_resources import HomeResources
@@ -83,7 +92,7 @@ class _Run:
     catalogue: Catalogue
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
     chosen: Candidate | None = None
-    verdict: Verdict | None = None
+    verdict: PromotionVerdict | None = None
     sure: float | None = None
 
     @property
@@ -125,7 +134,7 @@ def learn(
         state = _load_or_start_state(home, scout, say)
         run = _begin(scout, state["until"], say)
         try:
-            _check_evidence(run)
+            _prepare_dataset(run)
             _fit_candidates(run, names, seed)
             _test_candidate(run, budget_ms, seed)
             reason, better = _explain_promotion(run), True
@@ -137,7 +146,7 @@ def learn(
             model_store.note(folder, sure=run.sure)
             publish_model(home, folder)
             try:
-                champion.promote(home, run.chosen.model, reason, over=run.over)
+                champion.promote(home, run.chosen.model, reason, over=run.over, check=check_model)
             except Changed:
                 reason = f"{run.chosen.model} was not promoted, because somebody changed the champion. Run it again"
                 better = False
@@ -156,7 +165,7 @@ def learn(
         )
         _write(home, LAST_FILE, report)
         _remove_old_models(run)
-        delete_document(home, RUN_FILE)
+        open_home(home).delete_document(RUN_FILE)
     return report
 
 
@@ -164,6 +173,7 @@ def learn(
 
 
 def _begin(scout: Scout, until: int, say: Callable[[str], None]) -> _Run:
+    """Read the evidence since the champion was fitted, and split it by time."""
     over, before = champion.stamp(scout.settings.place), _find_champion(scout, say)
     catalogue = scout.store.catalogue()
     say("reading the journal")
@@ -175,18 +185,20 @@ def _begin(scout: Scout, until: int, say: Callable[[str], None]) -> _Run:
 
 def _find_champion(scout: Scout, say: Callable[[str], None]) -> Selection:
     """Return what serves searches that name nothing: the champion, or the default if it cannot serve."""
-    selection, error = scout.selector.try_champion(lambda chosen: scout.build(chosen, scout.store.catalogue()))
+    selection, error = scout.engine.selector.try_champion(
+        lambda chosen: scout.engine.builder.build_ranking(chosen, scout.store.catalogue())
+    )
     if error is None and selection is not None:
         return selection
     assert error is not None
-    if not scout.selector.is_unnamed(None, None):
+    if not scout.engine.selector.is_unnamed(None, None):
         raise error
     say(f"the champion cannot serve: {error}")
-    return scout.selector.default()
+    return scout.engine.selector.default()
 
 
-def _check_evidence(run: _Run) -> None:
-    """Write the dataset folder.
+def _prepare_dataset(run: _Run) -> None:
+    """Check that the traffic is enough, of several callers and new, and write it as a dataset folder.
 
     Raises:
         _Refused: if there are too few requests, nothing new, or all of them come from one unknown caller.
@@ -203,6 +215,7 @@ def _check_evidence(run: _Run) -> None:
 
 
 def _check_amount(run: _Run, splits: Mapping[str, int]) -> None:
+    """Refuse to learn from too few requests, and say why so few count."""
     evidence = run.evidence
     if splits["train"] < MIN_TRAIN_REQUESTS or splits["test"] < MIN_TEST_REQUESTS:
         used = sum(splits.values())
@@ -243,6 +256,7 @@ def _check_callers(run: _Run) -> None:
 
 
 def _check_news(run: _Run) -> None:
+    """Refuse to learn if too few requests are newer than the champion: the fit would be the same."""
     if run.before.manifest is not None and run.before.manifest.data.fingerprint == run.traffic.lesson.fingerprint:
         raise _Refused("there is nothing new since the champion was fitted")
     fresh = sum(_row(query) > run.through for query in run.traffic.test)
@@ -284,7 +298,7 @@ def _fit(run: _Run, name: str, seed: int) -> Candidate:
     shelf = champion.shelf(run.settings.place)
     resources = HomeResources(
         settings=run.settings,
-        vectors=run.scout.vectors,
+        vectors=run.scout.engine.builder.vectors,
         say=lambda text: run.say(f"{name}: {text}"),
         seed=seed,
         resume=True,
@@ -301,10 +315,18 @@ def _fit(run: _Run, name: str, seed: int) -> Candidate:
 def _test_candidate(run: _Run, budget_ms: float, seed: int) -> None:
     """Compare the chosen candidate with the champion, on newest requests that neither was fitted on."""
     assert run.chosen is not None and run.chosen.model is not None
+    folder = champion.shelf(run.settings.place) / run.chosen.model
     test = {query: gold for query, gold in run.traffic.test.items() if _row(query) > run.through}
-    candidate = run.scout.selector.find(None, champion.shelf(run.settings.place) / run.chosen.model)
+    candidate = run.scout.engine.selector.find(None, folder)
     texts = {query: run.traffic.lesson.texts[query] for query in test}
-    stage = _build_stage(run, candidate)
+    stage, before = _build_stage(run, candidate), _build_stage(run, run.before)
+    outside = _compare_outside(run, stage, before, seed)
+    if explain_outside_loss(outside) and run.chosen.recipe == DEFAULT_RECIPE:
+        run.say("requests outside the traffic would lose; the model is used only for requests near the logged ones")
+        model_store.note(folder, **{ONLY_NEAR: True})
+        candidate = run.scout.engine.selector.find(None, folder)
+        stage = _build_stage(run, candidate)
+        outside = _compare_outside(run, stage, before, seed)
     sample = Sample(
         qrels=test,
         callers={query: run.traffic.callers[query] for query in test},
@@ -326,15 +348,24 @@ def _test_candidate(run: _Run, budget_ms: float, seed: int) -> None:
     )
     run.verdict = judge(
         _ids(hits),
-        _ids(_search(_build_stage(run, run.before), texts)),
+        _ids(_search(before, texts)),
         sample,
         latency_ms=_measure_latency(stage, list(texts.values())),
         budget_ms=budget_ms,
         seed=seed,
         look=look,
+        outside=outside,
     )
     if run.verdict.reasons:
         raise _Refused(f"{run.chosen.model}: {'; '.join(run.verdict.reasons)}")
+
+
+def _compare_outside(run: _Run, candidate: Stage, champion: Stage, seed: int) -> dict[str, Any] | None:
+    """Compare both on requests for the tools that no request of the journal used."""
+    used = {tool for example in run.evidence.examples for tool in example.tools}
+    queries = make_outside_queries(run.catalogue.tools(), used, seed)
+    texts = {query.id: query.text for query in queries}
+    return find_outside_loss(_ids(_search(candidate, texts)), _ids(_search(champion, texts)), queries, seed)
 
 
 def _find_trusted_callers(run: _Run) -> frozenset[str]:
@@ -347,7 +378,9 @@ def _build_stage(run: _Run, selection: Selection) -> Stage:
     """Build a pipeline with the live examples that it would have had just before the newest requests."""
     through = _through(selection.manifest) if selection.manifest and "journal" in selection.manifest.values else None
     seen: tuple[Example, ...] = () if through is None else tuple(e for e in run.traffic.earlier if e.row > through)
-    return run.scout.build(selection, run.catalogue, live=lambda: (len(seen), seen)) >> Cut(RANKING_DEPTH)
+    return run.scout.engine.builder.build_ranking(selection, run.catalogue, live=lambda: (len(seen), seen)) >> Cut(
+        RANKING_DEPTH
+    )
 
 
 def _search(stage: Stage, texts: Mapping[str, str]) -> dict[str, tuple[Hit, ...]]:
@@ -424,6 +457,7 @@ def _name_of(selection: Selection) -> str:
 
 
 def _explain_promotion(run: _Run) -> str:
+    """Say in one sentence how much better the new champion is, and on which evidence."""
     assert run.verdict is not None and run.chosen is not None
     test = run.verdict.tests["ndcg@5"]
     low, high = (100 * bound for bound in test["ci95"])
@@ -436,6 +470,7 @@ def _explain_promotion(run: _Run) -> str:
 
 
 def _describe_evidence(run: _Run) -> dict[str, Any]:
+    """Return the counts of the evidence; the requests themselves stay in the journal."""
     counts = msgspec.structs.asdict(run.evidence)
     del counts["examples"]
     return {
@@ -475,7 +510,7 @@ def _remove_bases(run: _Run) -> None:
     for folder in (run.settings.home / SHELF_FOLDER).glob("*"):
         try:
             data = model_store.read_manifest(folder).data
-        except (NotFound, StoreError):
+        except (NotFound, StoreError):  # no model, or a damaged one, which `doctor` reports
             continue
         if data.fingerprint == run.traffic.lesson.fingerprint:
             shutil.rmtree(folder)
@@ -484,16 +519,16 @@ def _remove_bases(run: _Run) -> None:
 def _load_or_start_state(home: Home, scout: Scout, say: Callable[[str], None]) -> dict[str, Any]:
     """Return the last event to read: that of an unfinished run, or else the newest of the journal."""
     try:
-        unfinished: dict[str, Any] = msgspec.json.decode(read_document(home, RUN_FILE), type=dict)
+        unfinished: dict[str, Any] = msgspec.json.decode(open_home(home).read_document(RUN_FILE), type=dict)
         if isinstance(unfinished.get("until"), int) and isinstance(unfinished.get("at"), str):
             say(f"continuing the interrupted run of {unfinished['at']}")
             return unfinished
     except (OSError, msgspec.MsgspecError):
-        pass
+        pass  # no run was interrupted, or its file is damaged: begin anew
     state = {"until": scout.journal.last(), "at": now()}
     _write(home, RUN_FILE, state)
     return state
 
 
 def _write(home: Home, name: str, value: Any) -> None:
-    write_document(home, name, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+    open_home(home).write_document(name, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from toolscout.home.database.documents import read_document
-from toolscout.learn.gate import Verdict
+from toolscout.home.database import open_home
+from toolscout.learn.gate import PromotionVerdict
 from toolscout.location import Home
 
 __all__ = ["LAST_FILE", "Candidate", "Report", "last"]
@@ -48,7 +48,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     evidence: dict[str, Any]
     splits: dict[str, int]
     candidates: tuple[Candidate, ...]
-    verdict: Verdict | None
+    verdict: PromotionVerdict | None
     seconds: float
     at: str
 
@@ -56,6 +56,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 def last(home: Home) -> Report | None:
     """Return the report of the last finished run; None if there is none, or it cannot be read."""
     try:
-        return msgspec.json.decode(read_document(home, LAST_FILE), type=Report)
+        return msgspec.json.decode(open_home(home).read_document(LAST_FILE), type=Report)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None

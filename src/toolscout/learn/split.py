@@ -160,7 +160,7 @@ def _group_requests(dataset: Dataset, newest: Sequence[Example]) -> dict[str, di
     return {name: labels for name, labels in groups.items() if len(set(labels.values())) > 1}
 
 
-def _describe_tool(tool: Tool) -> dict[str, Any]:
+def _describe_tool(tool: Tool) -> dict[str, object]:
     metadata = {"path": tool.path, "parameters": tool.parameters}
     return {"_id": tool.id.partition("/")[2], "title": tool.name, "text": tool.description, "metadata": metadata}
 

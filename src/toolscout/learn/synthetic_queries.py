@@ -17,7 +17,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -185,6 +185,7 @@ class QueryGenerator:
         """
         self.targets, self.unions = targets, unions
         self.tool_counts = Counter(term for tool in tools for term in {_fold_word(word) for word in _tool_words(tool)})
+        # path → targets; those of one path are siblings
         self.tools_by_path: dict[tuple[str, ...], list[Tool]] = defaultdict(list)
         for tool in targets:
             self.tools_by_path[tool.path].append(tool)
@@ -283,7 +284,7 @@ def _seed_rng(tool: str, seed: int, purpose: str) -> random.Random:
     return random.Random(digest("probe/1", [purpose, seed, tool]))
 
 
-def _write_value(name: str, schema: Any, rng: random.Random) -> str:
+def _write_value(name: str, schema: object, rng: random.Random) -> str:
     """Write a parameter and a value: one that the schema lists, else any of its type."""
     schema = schema if isinstance(schema, Mapping) else {}
     words = " ".join(_NAME_PART.findall(name)).lower() or name
@@ -296,7 +297,7 @@ def _write_value(name: str, schema: Any, rng: random.Random) -> str:
     return f"{words} {value}"
 
 
-def _read_properties(tool: Tool) -> Mapping[str, Any]:
+def _read_properties(tool: Tool) -> Mapping[str, object]:
     properties = (tool.parameters or {}).get("properties")
     return properties if isinstance(properties, Mapping) else {}
 

@@ -4,6 +4,9 @@ A method that learns (`FittedMethod`) turns a `Lesson` into `Artifacts`; `learn.
 its `Stage` is built from the loaded model. A method that learns nothing (`PlainMethod`) builds it from options alone.
 Both get `Resources`: vectors of an encoder, a line for progress, and the run of the fit.
 
+A method may list `fit_packages`, pairs of a package and its extra that a fit needs at its end. They are looked for
+before its base is fitted.
+
 Every pipeline starts from the tools of the catalogue, never from those of the model: tools that training never saw are
 found, and tools that are gone are never returned. `testing.check_method` proves this, and that a fit is seeded, can be
 resumed, and survives saving and loading unchanged.
@@ -39,11 +42,11 @@ __all__ = [
     "parse_options",
 ]
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-Amount = Annotated[float, msgspec.Meta(ge=0)]
+Positive = Annotated[float, msgspec.Meta(ge=1e-9, le=1e6)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
-NonNegative = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
+NonNegative = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 Batch = Annotated[int, msgspec.Meta(ge=2)]
 OptionsT = TypeVar("OptionsT", bound=msgspec.Struct)
 

@@ -17,15 +17,18 @@ import numpy as np
 
 from toolscout.arrays import Arrays, Places, Scores, Vectors
 from toolscout.rankers import Amount, Count, NonNegative, Positive
+from toolscout.rankers.declared import ArrayRule, ModelDeclaration
 from toolscout.rankers.shared.dev_choice import choose_best
 from toolscout.rankers.shared.sparse_features import (
+    FEATURE_RULES,
+    SET_RULES,
     SET_WEIGHT_GRID,
     Bags,
     Ngrams,
     ToolSets,
     hash_features,
 )
-from toolscout.rankers.shared.usage import Blend, Encode, Learned, Usage, softmax
+from toolscout.rankers.shared.usage import Blend, Encode, FittedUsage, Usage, softmax
 from toolscout.rankers.shared.usage_fit import Estimate, FitData, UsageMethod
 
 __all__ = ["MlcLight", "MlcLightOptions", "choose_hidden"]
@@ -89,13 +92,13 @@ class Head:
         self.weights, self.sets, self.n_tools = weights, sets, n_tools
 
     def logits(self, bags: Bags, rows: Vectors) -> Vectors:
-        """Return the logits, `(n, tools + sets)`."""
+        """Return the logits of n queries, `(n, tools + sets)`, from their n-grams and their vectors, `(n, dim)`."""
         sparse, dense, out = self.weights
         sums: Vectors = bags.multiply(sparse) + rows @ dense[:-1] + dense[-1]
         return sums if out is None else np.maximum(sums, 0) @ out[:-1] + out[-1]
 
     def usage(self, logits: Vectors, weight: float) -> Scores:
-        """Return the probability of each tool, `(n, tools)`."""
+        """Return the probability of each tool, `(n, tools)`; `weight` is the exponent w of `ToolSets.join`."""
         tools, sets = np.split(logits.astype(np.float64), [self.n_tools], axis=1)
         return self.sets.join(softmax(tools), softmax(sets) if len(self.sets) else sets, weight)
 
@@ -237,6 +240,10 @@ class MlcLight(UsageMethod):
                 break
 
         def finish() -> Arrays:
+            """Fit on train and dev if the options ask for it, for as many epochs as were best on dev.
+
+            Returns the arrays.
+            """
             final, final_head = training, head
             if options.refit:
                 resources.say(f"training on train and dev, {epochs} epochs")
@@ -258,11 +265,24 @@ class MlcLight(UsageMethod):
             finish=finish,
         )
 
-    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> Learned:
+    def declare_usage(self, arrays: Arrays) -> ModelDeclaration:
+        """Declare the layers, with or without a hidden one, and the sets."""
+        units = "hidden" if "out" in arrays else "tools+sets"
+        rules = {
+            **FEATURE_RULES,
+            **SET_RULES,
+            "sparse": ArrayRule(f"features {units}"),
+            "dense": ArrayRule(f"dim+1 {units}"),
+        }
+        if "out" in arrays:
+            rules["out"] = ArrayRule("hidden+1 tools+sets")
+        return ModelDeclaration(rules, ("sets",))
+
+    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> FittedUsage:
         """Load the classifier of a model; it learns new queries only in the next fit."""
         weights = Weights(arrays["sparse"], arrays["dense"], arrays.get("out"))
         head = Head(weights, ToolSets.from_arrays(arrays), len(arrays["uses"]))
-        return Learned(_make_usage(head, Ngrams(arrays["keys"], arrays["rarity"]), settings["sets"]))
+        return FittedUsage(_make_usage(head, Ngrams(arrays["keys"], arrays["rarity"]), settings["sets"]))
 
 
 def _make_usage(head: Head, ngrams: Ngrams, weight: float) -> Usage:

@@ -15,9 +15,10 @@ import numpy as np
 from toolscout.arrays import Arrays, Places, Scores, Vectors
 from toolscout.indexes import top_k
 from toolscout.rankers import Amount, Count
+from toolscout.rankers.declared import ArrayRule, ModelDeclaration
 from toolscout.rankers.shared.dev_choice import choose_best
-from toolscout.rankers.shared.sparse_features import Bags, Ngrams, hash_features
-from toolscout.rankers.shared.usage import Blend, Encode, Learned, LiveEstimate, LiveUsage
+from toolscout.rankers.shared.sparse_features import FEATURE_RULES, Bags, Ngrams, declare_bags, hash_features
+from toolscout.rankers.shared.usage import Blend, Encode, FittedUsage, LiveEstimate, LiveUsage
 from toolscout.rankers.shared.usage_fit import Estimate, FitData, UsageMethod
 
 __all__ = ["Log", "Neighbours", "NeighboursOptions"]
@@ -44,7 +45,15 @@ class Log:
     """Logged queries with the tools that each used."""
 
     def __init__(self, rows: Vectors, bags: Bags, ngrams: Ngrams, gold: Bags, n_tools: int) -> None:
-        """Store the queries' vectors `(n, dim)`, their features, and their tools as sparse rows of equal shares."""
+        """Store n logged queries.
+
+        Args:
+            rows: their vectors, `(n, dim)`.
+            bags: their weighted n-grams, sparse, one row a query.
+            ngrams: numbers the columns of `bags`.
+            gold: the tools of each query, sparse; the shares of a row sum to 1.
+            n_tools: number of columns of `gold`.
+        """
         self.rows, self.bags, self.ngrams, self.gold, self.n_tools = rows, bags, ngrams, gold, n_tools
         # an inverted index: the queries with a feature, their weights, and where the postings of a feature begin
         order = np.argsort(bags.indices, kind="stable")
@@ -71,7 +80,14 @@ class Log:
         return rows, similarities[rows]
 
     def votes(self, nearest: Places, similarities: Scores, k: int, focus: float) -> Scores:
-        """Return the probability of each tool, `(tools,)`, by the votes of the `k` nearest; zeros if there is none."""
+        """Return the probability of each tool, `(tools,)`, by the votes of the `k` nearest queries.
+
+        Args:
+            nearest: positions of logged queries, the most similar first; none: all probabilities are 0.
+            similarities: of these queries.
+            k: how many of them vote.
+            focus: the larger, the more the most similar ones count.
+        """
         votes = np.zeros(self.n_tools)
         if nearest.size:
             gold = self.gold.take(nearest[:k])
@@ -80,7 +96,14 @@ class Log:
         return votes
 
     def make_companion(self, rows: Vectors, texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> Log:
-        """Make a log of other queries over the same features."""
+        """Make a log of queries since the fit over the same features.
+
+        Args:
+            rows: vectors of the queries, `(n, dim)`.
+            texts: the queries.
+            gold: the tools that each used.
+            n_tools: how many tools there are now.
+        """
         bags = self.ngrams.make_bags([hash_features(text) for text in texts])
         return Log(rows, bags, self.ngrams, _share_evenly(gold), n_tools)
 
@@ -136,6 +159,7 @@ class Neighbours(UsageMethod):
         k, focus = choose_best(itertools.product(ks, focuses), lambda pair: data.quality(count_votes(pair)))
 
         def finish() -> Arrays:
+            """Build the log from all queries that may be learned from. Returns its arrays."""
             final_log = Log.of(data, data.n_final)
             return {
                 "rows": final_log.rows,
@@ -152,7 +176,17 @@ class Neighbours(UsageMethod):
             finish=finish,
         )
 
-    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> Learned:
+    def declare_usage(self, arrays: Arrays) -> ModelDeclaration:
+        """Declare the log: the vectors of its queries, their features, and their tools."""
+        rules = {
+            "rows": ArrayRule("queries dim"),
+            **FEATURE_RULES,
+            **declare_bags("bags", "queries", "postings", "features"),
+            **declare_bags("gold", "queries", "golds", "tools"),
+        }
+        return ModelDeclaration(rules, ("k", "focus"))
+
+    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> FittedUsage:
         """Load the log of a model; it grows with the queries used since the fit."""
         bags, gold = (Bags(*(arrays[f"{name}.{field}"] for field in Bags._fields)) for name in ("bags", "gold"))
         log = Log(arrays["rows"], bags, Ngrams(arrays["keys"], arrays["rarity"]), gold, len(arrays["uses"]))
@@ -165,4 +199,4 @@ class Neighbours(UsageMethod):
             fresh = log.make_companion(encode(texts), texts, new, n_tools)
             return lambda text, row: _vote_together(log, fresh, text, row, k, focus)
 
-        return Learned(usage, grow)
+        return FittedUsage(usage, grow)

@@ -14,6 +14,7 @@ before dev is measured, as they are in a search. New queries count at once, thro
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -21,18 +22,27 @@ import msgspec
 import numpy as np
 
 from toolscout import metrics
-from toolscout.arrays import Scores
+from toolscout.arrays import Arrays, Scores
 from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.home.models.model_store import Model
 from toolscout.rankers import Amount, Artifacts, BaseRule, Count, NonNegative, Positive
+from toolscout.rankers.declared import ArrayRule, ModelDeclaration
 from toolscout.rankers.lesson import DEV_METRICS, Lesson
 from toolscout.rankers.mlc_light import MlcLight, choose_hidden
 from toolscout.rankers.neighbours import Neighbours
 from toolscout.rankers.shared.dev_choice import DevQueries, rank_by_score, rank_with_prerequisites
 from toolscout.rankers.shared.hidden_tools import make_trial
-from toolscout.rankers.shared.mixture import Part, load_mixture, mix_on_dev, mix_usages
+from toolscout.rankers.shared.mixture import (
+    Part,
+    find_usual_likeness,
+    know_only_near,
+    load_mixture,
+    mix_on_dev,
+    mix_usages,
+    take_part,
+)
 from toolscout.rankers.shared.sparse_features import Ngrams, ToolSets
 from toolscout.rankers.shared.usage import (
     Blend,
@@ -44,6 +54,7 @@ from toolscout.rankers.shared.usage import (
     build_usage_stage,
 )
 from toolscout.rankers.shared.usage_fit import (
+    MIX_SETTINGS,
     Estimate,
     FitData,
     UsageMethod,
@@ -52,17 +63,21 @@ from toolscout.rankers.shared.usage_fit import (
 )
 from toolscout.rankers.tool2vec import Tool2Vec
 from toolscout.search.abstain.decision import build_abstainer
-from toolscout.search.actions.order import OrderActions
-from toolscout.search.fusion import DEPTH
-from toolscout.search.pipeline import Retrieve, Stage
+from toolscout.search.opposites import OrderActions
+from toolscout.search.pipeline import DEPTH, Retrieve, Stage
 from toolscout.search.prerequisites import Prerequisites, bring_prerequisites
 from toolscout.search.resources import Resources
 from toolscout.search.steps.splitter import load_splitter
 from toolscout.search.steps.stage import StepSearch
-from toolscout.types import Search
+from toolscout.types import Answer
 
-__all__ = ["LIGHT_PARTS", "STANDARD_ERRORS", "ScoutLight", "ScoutLightOptions", "Sides", "refuse_shares"]
+__all__ = ["LIGHT_PARTS", "ONLY_NEAR", "STANDARD_ERRORS", "ScoutLight", "ScoutLightOptions", "Sides", "refuse_shares"]
 
+ONLY_NEAR: Final = "only_near"
+"""Name of a value of the manifest: usage counts only for requests as near to a logged one as these are to each other.
+
+The gate sets it (`toolscout.learn.loop`) where usage would cost other requests too much.
+"""
 LIGHT_PARTS: Final[Mapping[str, UsageMethod]] = {
     "neighbours": Neighbours(),
     "mlc-light": MlcLight(),
@@ -220,7 +235,7 @@ class ScoutLight:
         )
 
     def prepare(self, data: FitData, sides: Sides) -> dict[str, Any]:
-        """Prepare the data before the parts are learned; return the settings that were chosen on dev."""
+        """Prepare the data before the parts are learned. Returns the settings that were chosen on dev: here none."""
         return {}
 
     def choose_shares(
@@ -249,6 +264,22 @@ class ScoutLight:
         _, shares, mix, scores = max(tried, key=lambda trial: trial[0])
         return shares, mix, scores
 
+    def declare_parts(self) -> dict[str, Callable[[Arrays], ModelDeclaration]]:
+        """Return for each part, by name, what declares its arrays."""
+        return {name: part.declare_usage for name, part in LIGHT_PARTS.items()}
+
+    def declare(self, options: Any, arrays: Arrays) -> ModelDeclaration:
+        """Return what a model has: the arrays of each part that has a share begin with its name."""
+        if options.shares is not None and not any(options.shares):
+            raise ValueError("no part of it has a share")
+        rules, settings = {"uses": ArrayRule("tools")}, [*MIX_SETTINGS, "shares", "steps"]
+        for (name, declare_part), share in zip(self.declare_parts().items(), options.shares or (), strict=False):
+            if share:
+                declared = declare_part(take_part(arrays, name))
+                rules |= {f"{name}.{key}": _name_axes(name, rule) for key, rule in declared.arrays.items()}
+                settings += declared.settings
+        return ModelDeclaration(rules, tuple(settings))
+
     def build(self, resources: Resources, catalogue: Catalogue, model: Model) -> Stage:
         """Build the pipeline over a catalogue.
 
@@ -262,6 +293,9 @@ class ScoutLight:
         sides = self.open_sides(resources, encoder, self.load_base(model))
         shares = dict(zip(sides.parts, settings["shares"], strict=True))
         learned = load_mixture(sides.parts, shares, model.arrays, settings)
+        if model.manifest.values.get(ONLY_NEAR):
+            rows = model.arrays["neighbours.rows"]
+            learned = know_only_near(learned, rows, find_usual_likeness(rows))
         usage = build_usage_stage(
             resources,
             catalogue,
@@ -277,8 +311,19 @@ class ScoutLight:
         return StepSearch(base, splitter, abstainer, is_chat=abstainer.is_clear_chat if abstainer else None)
 
     def load_base(self, model: Model) -> Model | None:
-        """Load the model that a model builds on."""
+        """Load the model that a model builds on. None: it builds on no other, as scout-light does."""
         return None
+
+
+def _name_axes(part: str, rule: ArrayRule) -> ArrayRule:
+    """Name the axes of a part after it, but those that are the same in all parts."""
+
+    def name_axis(match: re.Match[str]) -> str:
+        return match[0] if match[0] in ("tools", "dim") else f"{part}.{match[0]}"
+
+    content, _, axis = rule.content.partition(" ")
+    axis = re.sub(r"[a-z]+", name_axis, axis)
+    return ArrayRule(re.sub(r"[a-z]+", name_axis, rule.axes), f"{content} {axis}".rstrip())
 
 
 def _build_base(
@@ -300,7 +345,7 @@ def _choose_steps(data: FitData, catalogue: Catalogue, base: Stage, prerequisite
     """Tell whether requests are split into steps: unless whole ones are clearly better on dev."""
     stride = math.ceil(len(data.dev) / MAX_STEP_QUERIES)
     queries = [data.ids[place] for place in data.dev][::stride]
-    searches = [Search(query=data.lesson.texts[query], k=RANKING_DEPTH) for query in queries]
+    searches = [Answer(query=data.lesson.texts[query], k=RANKING_DEPTH) for query in queries]
     gold = {query: data.lesson.dev[query] for query in queries}
 
     def measure(stage: Stage) -> Scores:

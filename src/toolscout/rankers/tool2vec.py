@@ -15,11 +15,12 @@ import numpy as np
 from toolscout.arrays import Arrays, Mask, Places, Scores, Vectors
 from toolscout.encoders import unit_rows
 from toolscout.rankers import Amount, Positive
+from toolscout.rankers.declared import ArrayRule, ModelDeclaration
 from toolscout.rankers.shared.dev_choice import choose_best
 from toolscout.rankers.shared.usage import (
     Blend,
     Encode,
-    Learned,
+    FittedUsage,
     LiveEstimate,
     LiveUsage,
     Usage,
@@ -80,11 +81,17 @@ class Tool2Vec(UsageMethod):
         """Average over train, choose on dev, then average over both (without `refit`, over train)."""
         return estimate_means(data, data.rows)
 
-    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> Learned:
+    def declare_usage(self, arrays: Arrays) -> ModelDeclaration:
+        """Declare the means, and their lengths, which models of version 0.1 lack."""
+        rules = {"means": ArrayRule("tools dim")}
+        return ModelDeclaration(rules | ({"lengths": ArrayRule("tools")} if "lengths" in arrays else {}), ("beta",))
+
+    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> FittedUsage:
         """Load the means of a model; they grow with the queries used since the fit, if their lengths are known."""
         means, used, beta = arrays["means"], arrays["uses"] > 0, settings["beta"]
 
         def grow(texts: Sequence[str], new: Sequence[Places], n_tools: int) -> LiveUsage:
+            """Add the vectors of new requests to the mean vector of each tool that they needed."""
             sums = np.zeros((n_tools, means.shape[1]), dtype=np.float32)
             sums[: len(means)] = means * arrays["lengths"][:, None]
             for row, gold in zip(encode(texts), new, strict=True):
@@ -94,7 +101,7 @@ class Tool2Vec(UsageMethod):
             usage = _make_usage(unit_rows(sums), any_use, beta)
             return lambda text, row: LiveEstimate(usage(text, row))
 
-        return Learned(_make_usage(means, used, beta), grow if "lengths" in arrays else None)
+        return FittedUsage(_make_usage(means, used, beta), grow if "lengths" in arrays else None)
 
 
 def estimate_means(data: FitData, rows: Vectors) -> Estimate:

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import functools
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from typing import Annotated, TypeAlias
+import re
+from collections.abc import Callable
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from toolscout.arrays import Vectors
-from toolscout.encoders import ENGLISH, Encoder, get_languages
-from toolscout.encoders.static import load_static
+from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.indexes.bm25 import BM25, CODE_SETTINGS, PLAIN_SETTINGS, BM25Settings
-from toolscout.indexes.exact import Exact, StandardScores
+from toolscout.indexes.exact import StandardScores
 from toolscout.indexes.words import Tokenizer
 from toolscout.rankers import BaseRule
 from toolscout.search.abstain.decision import build_abstainer
-from toolscout.search.actions.order import OrderActions
-from toolscout.search.expanded_words import EVERYDAY_WEIGHT, encode_expanded
-from toolscout.search.fusion import DEPTH, add_by_language, add_standard_scores
+from toolscout.search.everyday import EVERYDAY_WEIGHT, encode_expanded
+from toolscout.search.exact_names import PreferSources
 from toolscout.search.home_resources import expand_words, index_words
-from toolscout.search.pipeline import Fuse, Fusion, Retrieve, Stage, reciprocal_rank
+from toolscout.search.opposites import QUOTATION, OrderActions
+from toolscout.search.pipeline import DEPTH, Fuse, Retrieve, Stage, add_standard_scores, newest, reciprocal_rank
 from toolscout.search.resources import Resources
 from toolscout.search.steps.splitter import load_splitter
 from toolscout.search.steps.stage import StepSearch
-from toolscout.search.word_cover import Compare
-from toolscout.types import STYLES
+from toolscout.search.steps.words import VERBS
+from toolscout.types import STYLES, Answer
+from toolscout.vocabulary import list_words
 
 __all__ = [
     "Bm25",
@@ -45,12 +45,17 @@ __all__ = [
     "search_words",
 ]
 
+FINDING_VERBS: Final = frozenset(list_words("operations.finding"))
 EncodeQueries: TypeAlias = Callable[[list[str]], Vectors]
 AboveZero: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Bm25Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of `bm25`; None: as the tokenizer has it. See `indexes.bm25_settings.BM25Settings`."""
+    """Options of `bm25`. The tokenizer decides where an option is None; `BM25Settings` describes each.
+
+    Attributes:
+        tokenizer: `code` splits identifiers such as `getUserById`; `plain` is what libraries ship.
+    """
 
     tokenizer: Tokenizer = "code"
     stem: bool | None = None
@@ -101,11 +106,7 @@ class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check_style(style: str) -> None:
-    """Refuse a text style that does not exist.
-
-    Raises:
-        ConfigError: naming those that do.
-    """
+    """Raise ConfigError for a text style that does not exist."""
     if style not in ("named", *STYLES):
         raise ConfigError(f"style: expected named or one of {', '.join(STYLES)}, found {style!r}")
 
@@ -147,22 +148,36 @@ class Hybrid(_Plain):
     def build(self, resources: Resources, catalogue: Catalogue, options: HybridOptions) -> Stage:
         """Build both searches, their fusion, and the order among tools that differ in the action alone."""
         encoder = resources.load_encoder()
-        by: Fusion = add_standard_scores
-        if get_languages(encoder) != ENGLISH:
-            by = functools.partial(add_by_language, is_word=load_static().pieces.is_word)
-        words = resources.index_nearest_words(catalogue, encoder, options.style, options.index_settings())
+        settings = options.index_settings()
+        if not resources.settings.uses("glosses"):
+            settings = settings.replace(glosses=0.0)
+        words = resources.index_nearest_words(catalogue, encoder, options.style, settings)
         encode: EncodeQueries = functools.partial(encoder.encode, kind="query")
-        if options.everyday:
-            expanded = expand_words(catalogue, options.index_settings(), options.everyday)
+        if options.everyday and resources.settings.uses("everyday"):
+            expanded = expand_words(catalogue, settings, options.everyday)
             words = expanded if isinstance(words, BM25) else words.with_words(expanded)
             if encoder.cheap:  # another one would take nearly twice as long
                 encode = functools.partial(encode_expanded, encoder=encoder, words=expanded)
-        fused = Fuse(
-            Retrieve(words, label="bm25", mask=catalogue.mask, depth=DEPTH),
-            search_standard_scores(resources, catalogue, encoder, options.style, encode),
-            by=by,
+        wording = drop_quotations if resources.settings.uses("quotations") else newest
+        fused: Stage = Fuse(
+            Retrieve(words, label="bm25", mask=catalogue.mask, depth=DEPTH, wording=wording),
+            search_standard_scores(resources, catalogue, encoder, options.style, encode, wording),
+            by=add_standard_scores,
         )
-        return fused >> OrderActions(catalogue)
+        if resources.settings.uses("sources"):
+            fused = fused >> PreferSources(catalogue)
+        return fused >> OrderActions(catalogue) if resources.settings.uses("opposites") else fused
+
+
+def drop_quotations(search: Answer) -> str:
+    """Return the text to search for: a quoted title or message in a command names nothing to be done.
+
+    It stays in a command to find it, and in any other request, whose quotations are mostly values that tools know.
+    """
+    text = newest(search)
+    outside = QUOTATION.sub(" ", text)
+    first = next(iter(re.findall(r"[^\W_]+", outside.lower())), "") if outside != text else ""
+    return outside if first in VERBS and first not in FINDING_VERBS else text
 
 
 class StepwiseHybrid(_Plain):
@@ -173,13 +188,19 @@ class StepwiseHybrid(_Plain):
     def build(self, resources: Resources, catalogue: Catalogue, options: HybridOptions) -> Stage:
         """Build the search for one step, the splitter, and the judge of whether a tool fits a step."""
         hybrid = Hybrid().build(resources, catalogue, options)
+        if not resources.settings.uses("steps"):
+            return hybrid
         judge = build_abstainer(resources, catalogue, hybrid)
         words = index_words(catalogue, options.index_settings())
         is_chat = judge.is_clear_chat if judge else None
-        encoder, compare = resources.load_encoder(), None
-        if encoder.cheap:  # another one would take as long as a search
-            compare = _compare_with(resources.index_tools(catalogue, encoder, options.style), encoder)
-        return StepSearch(hybrid, load_splitter(), judge, is_chat=is_chat, words=words, compare=compare)
+        return StepSearch(
+            hybrid,
+            load_splitter(),
+            judge if resources.settings.uses("refusals") else None,
+            is_chat=is_chat,
+            words=words,
+            covers=resources.settings.uses("places"),
+        )
 
 
 class RankFusion(_Plain):
@@ -191,7 +212,8 @@ class RankFusion(_Plain):
         """Build both searches and their fusion (Cormack et al., 2009; k = 60)."""
         return Fuse(
             search_words(catalogue, PLAIN_SETTINGS),
-            search_vectors(resources, catalogue, resources.load_encoder(), "raw"),
+            # the plain text, as libraries embed it: without the ways to name a tool that "named" adds
+            search_vectors(resources, catalogue, resources.load_encoder(), style="raw"),
             by=reciprocal_rank,
         )
 
@@ -202,7 +224,7 @@ def search_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) -
 
 
 def search_vectors(resources: Resources, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> Stage:
-    """Return the stage that finds the nearest vectors of a catalogue's tools."""
+    """Return the stage that finds the tools with the nearest vectors; `style`: which text of a tool is encoded."""
     encode = functools.partial(encoder.encode, kind="query")
     index = resources.index_nearest(catalogue, encoder, style)
     return Retrieve(index, label="dense", encode=encode, mask=catalogue.mask, depth=DEPTH)
@@ -214,6 +236,7 @@ def search_standard_scores(
     encoder: Encoder,
     style: str = "named",
     encode: EncodeQueries | None = None,
+    wording: Callable[[Answer], str] = newest,
 ) -> Stage:
     """Return the stage that finds the nearest vectors, with standard scores instead of cosines.
 
@@ -223,18 +246,9 @@ def search_standard_scores(
         encoder: reads the tools.
         style: text of a tool that is embedded.
         encode: queries → unit rows; None: the encoder's.
+        wording: search → the text to search for.
     """
     encode = encode or functools.partial(encoder.encode, kind="query")
     exact = resources.index_tools(catalogue, encoder, style)
     index = StandardScores(resources.index_nearest(catalogue, encoder, style), exact)
-    return Retrieve(index, label="dense", encode=encode, mask=catalogue.mask, depth=DEPTH)
-
-
-def _compare_with(index: Exact, encoder: Encoder) -> Compare:
-    """Return a function that compares a text with tools by their vectors."""
-
-    def compare(text: str, ids: Sequence[str]) -> Vectors:
-        positions = [bisect_left(index.ids, tool_id) for tool_id in ids]
-        return index.at(encoder.encode([text], kind="query")[0], positions)
-
-    return compare
+    return Retrieve(index, label="dense", encode=encode, mask=catalogue.mask, depth=DEPTH, wording=wording)

@@ -7,43 +7,42 @@ A `Selection` says which recipe and model, the snapshot which tools, the setting
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Final, Protocol
 
 from toolscout import encoders
-from toolscout.arrays import Vectors
-from toolscout.encoders import Encoder, unit_rows
-from toolscout.encoders.static import load_static
-from toolscout.errors import ConfigError, StoreError
-from toolscout.home.catalogue.store import Catalogue
+from toolscout.encoders import Encoder
+from toolscout.errors import ConfigError
+from toolscout.home.catalogue.store import Catalogue, Store
 from toolscout.home.catalogue.vector_cache import VectorStore
 from toolscout.home.journal.evidence import LiveEvidence
 from toolscout.home.journal.journal import Journal
 from toolscout.home.models import champion
+from toolscout.indexes.large import find_large
 from toolscout.recipes import registry
 from toolscout.recipes.select import Selection, Selector
 from toolscout.search.abstain.decision import build_abstainer
-from toolscout.search.call_order import CallOrder
 from toolscout.search.demote import Demote
 from toolscout.search.exact_names import Names
-from toolscout.search.fold import Fold
+from toolscout.search.fold import FoldSimilar
 from toolscout.search.home_resources import HomeResources
 from toolscout.search.pipeline import Cut, Decide, Pipeline, Stage
-from toolscout.search.prerequisites import Orders, bring_prerequisites
-from toolscout.search.relations.duplicates import Duplicates, find_duplicates
+from toolscout.search.prerequisites import CallOrder, Orders, bring_prerequisites
+from toolscout.search.relations.duplicates import find_duplicates
 from toolscout.search.relations.similar import find_rivals
 from toolscout.search.resources import Extras, Resources
 from toolscout.search.resources import LiveEvidence as LoadEvidence
-from toolscout.search.suspects import screen_change, suspects
+from toolscout.search.suspects import claimants, screen_change, suspects
 from toolscout.settings import Settings
-from toolscout.types import Search, Tool
+from toolscout.types import Answer, Tool
 
-__all__ = ["PipelineBuilder", "encode_for_rivals", "guard"]
+__all__ = ["PipelineBuilder", "guard"]
 
 _log: Final = logging.getLogger("toolscout.recipes")
 
@@ -67,10 +66,10 @@ class PipelineBuilder:
         """
         self.settings, self.selector, self.extras = settings, selector, Extras(lasting=True)
         self._open_journal = open_journal
-        self._encoders: dict[str, Encoder] = {}
-        self._live: dict[Path, tuple[str, LiveEvidence]] = {}
-        self._orders: CallOrder | None = None
-        self._orders_lock = threading.Lock()
+        self._encoders: dict[str, Encoder] = {}  # name → encoder that was loaded
+        self._live: dict[Path, tuple[str, LiveEvidence]] = {}  # folder of the model → its fit, and the examples since
+        trusted = {settings.caller, *settings.learn_trust}
+        self._orders = CallOrder(open_journal, trusted=trusted) if settings.journal else None
 
     @functools.cached_property
     def vectors(self) -> VectorStore:
@@ -102,11 +101,21 @@ class PipelineBuilder:
             before_guard: called when the ranking is built, and before the tools are screened.
         """
         resources = self.lend(selection, embed=embed, progress=progress, live=self._find_evidence(selection))
+        return self._assemble(selection, catalogue, resources, before_guard)
+
+    def _assemble(
+        self,
+        selection: Selection,
+        catalogue: Catalogue,
+        resources: HomeResources,
+        before_guard: Callable[[], None] | None = None,
+    ) -> Pipeline:
+        """Build ranking, guard and decision with these resources; `before_guard` as in `build`."""
         rank = self._build_ranking(selection, catalogue, resources)
         decide = build_decision(selection, catalogue, resources, rank)
         if before_guard:
             before_guard()
-        return self.guard(rank, catalogue) >> decide
+        return guard(rank, catalogue, resources, orders=self._orders) >> decide
 
     def build_changed(self, selection: Selection, catalogue: Catalogue, tool: Tool) -> Pipeline:
         """Build the pipeline of a selection over a snapshot in which one tool has another definition."""
@@ -114,6 +123,12 @@ class PipelineBuilder:
         if self.settings.trust_scan:
             screen_change(catalogue, changed, tool)
         return self.build(selection, changed, embed=True)
+
+    def build_without(self, selection: Selection, catalogue: Catalogue, rule: str) -> Pipeline:
+        """Build the pipeline of a selection without a rule of ranking."""
+        settings = dataclasses.replace(self.settings, rules_off=(*self.settings.rules_off, rule))
+        resources = dataclasses.replace(self.lend(selection), settings=settings)
+        return self._assemble(selection, catalogue, resources)
 
     def build_ranking(self, selection: Selection, catalogue: Catalogue, *, live: LoadEvidence | None = None) -> Stage:
         """Build the recipe of a selection over a snapshot, up to the ranked hits; `live`: see `HomeResources`."""
@@ -123,15 +138,6 @@ class PipelineBuilder:
         options = self.selector.recipe_options(selection)
         return registry.build(selection.recipe, catalogue, resources, model=selection.model, settings=options)
 
-    def guard(self, rank: Stage, catalogue: Catalogue) -> Pipeline:
-        """Add the stages that every search runs to the ranking of a snapshot, under the settings of the home."""
-        settings = self.settings
-        duplicates = find_duplicates(catalogue, settings.preferred_sources) if settings.fold_similar else None
-        resources = HomeResources(settings=settings, vectors=self.vectors, embed=False)
-        return guard(
-            rank, catalogue, resources, scan=settings.trust_scan, duplicates=duplicates, orders=self._read_orders
-        )
-
     def lend(
         self,
         selection: Selection,
@@ -140,7 +146,14 @@ class PipelineBuilder:
         progress: Callable[[int, int], None] | None = None,
         live: LoadEvidence | None = None,
     ) -> HomeResources:
-        """Return what the ranker of a selection is built with; see `HomeResources`."""
+        """Return what the ranker of a selection is built with.
+
+        Args:
+            selection: the recipe, or the model.
+            embed: whether all missing vectors are made; otherwise only a few, and more are an error.
+            progress: gets how many vectors are made, of how many.
+            live: reads the examples that came after the fit; None: the model uses none.
+        """
         return HomeResources(
             self.load_encoder(selection),
             self.settings,
@@ -182,28 +195,15 @@ class PipelineBuilder:
             self._live = {selection.model: (job, live)}
         return live
 
-    def _read_orders(self) -> Mapping[str, Mapping[str, float]]:
-        """Return which tools are usually called before others. Nothing without a journal, or if it cannot be read."""
-        if not self.settings.journal:
-            return {}
-        try:
-            if self._orders is None:
-                with self._orders_lock:
-                    trusted = {self.settings.caller, *self.settings.learn_trust}
-                    self._orders = self._orders or CallOrder(self._open_journal(), trusted=trusted)
-            return self._orders()
-        except StoreError as error:
-            _log.warning("The order of calls is not read from the journal: %s", error)
-            return {}
-
 
 def build_decision(selection: Selection, catalogue: Catalogue, resources: Resources, rank: Stage) -> Decide:
     """Build the stage that follows the ranking of a selection, and decides whether to answer."""
-    abstainer = build_abstainer(resources, catalogue, rank, selection.manifest)
-    return Decide(functools.partial(explain_empty, catalogue), abstainer)
+    settings = resources.settings
+    judge = build_abstainer(resources, catalogue, rank, selection.manifest) if settings.uses("refusals") else None
+    return Decide(functools.partial(explain_empty, catalogue), judge, refuse=settings.refuse)
 
 
-def explain_empty(catalogue: Catalogue, search: Search) -> str:
+def explain_empty(catalogue: Catalogue, search: Answer) -> str:
     """Explain an answer without hits in one sentence, from what the caller may see."""
     everything = catalogue.disabled.items() if search.visible is None else ()  # others need not know what there is
     disabled = ", ".join(f"{source!r} is {why}" for source, (why, _) in everything)
@@ -225,8 +225,6 @@ def guard(
     catalogue: Catalogue,
     resources: HomeResources | None = None,
     *,
-    scan: bool = True,
-    duplicates: Duplicates | None = None,
     k: int | None = None,
     orders: Orders | None = None,
 ) -> Pipeline:
@@ -235,32 +233,82 @@ def guard(
     Args:
         rank: ranks the tools.
         catalogue: the snapshot that it was built over.
-        resources: settings, and caches for the vectors that reveal near-duplicates; None: the defaults, no caches.
-        scan: whether suspicious and rival tools are demoted.
-        duplicates: the same tools of several sources, which one hit shows; None: every tool has its own hit.
+        resources: the settings, which may leave some of these out; None: the defaults.
         k: number of hits to keep; None: the k of each search.
         orders: what the journal says of the order of calls; None: nothing.
     """
-    resources = resources or HomeResources()
+    settings = (resources or HomeResources()).settings
     demotion: Demote | None = None
     excluded: AbstractSet[str] = frozenset()
-    if scan:
-        rivals = find_rivals(catalogue, functools.partial(encode_for_rivals, resources))
-        demotion = Demote(suspects(catalogue), rivals, catalogue)
+    if settings.uses("demotion"):
+        demotion = Demote(suspects(catalogue), find_rivals(catalogue), catalogue, claimants(catalogue))
         excluded = demotion.behind
-    stages: list[Stage] = [rank, Names(catalogue, demotion.find_doubted if demotion else None)]
-    stages.append(bring_prerequisites(catalogue, resources.settings, excluded=excluded, orders=orders))
+    stages: list[Stage] = [rank]
+    if settings.uses("names"):
+        stages.append(Names(catalogue, demotion.find_doubted if demotion else None))
+    if settings.uses("prerequisites"):
+        stages.append(bring_prerequisites(catalogue, settings, excluded=excluded, orders=orders))
     stages += [demotion] if demotion else []
-    if duplicates is not None:
-        stages.append(Fold(catalogue, duplicates))
+    if settings.uses("folding"):
+        stages.append(FoldSimilar(catalogue, find_duplicates(catalogue, settings.preferred_sources)))
     return Pipeline([*stages, Cut(k)])
 
 
-def encode_for_rivals(resources: Resources, tools: Sequence[Tool]) -> Vectors:
-    """Encode tools as 0.7 of their text and 0.3 of their name, `(tools, d)`, for which the bounds were chosen.
+# --- screening beside the indexes -------------------------------------------------------------------------------------
 
-    A first sentence that all tools of a source share must not make them look related.
+
+class Screening(Protocol):
+    """Work on a snapshot in another process: what the entry point `large-screening` returns."""
+
+    def finish(self) -> None:
+        """Wait, and give the snapshot what was found."""
+        ...
+
+    def stop(self) -> None:
+        """End the process if it still runs."""
+        ...
+
+
+class SecondProcess:
+    """Screens the tools of a large new snapshot beside the making of its indexes, if a package brings a process for it.
+
+    Suspicious tools, duplicates, rivals and dependencies need no index. Without the package `toolscout-scale`, the
+    first process finds them when the indexes are done. Use it as a context; leaving it ends the process.
     """
-    encoder = load_static()
-    texts, names = (resources.encode_tools(encoder, tools, style) for style in ("short", "name"))
-    return unit_rows(0.7 * texts + 0.3 * names)
+
+    def __init__(self, store: Store, catalogue: Catalogue, preferred: Sequence[str], parts: Sequence[str]) -> None:
+        """Start, if the catalogue is large and the package is installed.
+
+        Args:
+            store: the snapshot's.
+            catalogue: the snapshot.
+            preferred: sources, as `duplicates.find_duplicates` takes them.
+            parts: what is needed, as `list_parts` returns it.
+        """
+        start = find_large("large-screening", len(catalogue))
+        self._screening: Screening | None = start(store, catalogue, preferred, parts) if start else None
+
+    def finish(self) -> None:
+        """Wait, and give the snapshot what was found."""
+        if self._screening is not None:
+            self._screening.finish()
+
+    def __enter__(self) -> SecondProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._screening is not None:
+            self._screening.stop()
+
+
+def list_parts(settings: Settings) -> list[str]:
+    """Return what searches need of the values that depend on the tools alone."""
+    needed = {
+        "suspects": settings.uses("demotion"),
+        "duplicates": settings.uses("folding"),
+        "rivals": settings.uses("demotion"),
+        "dependencies": settings.uses("prerequisites"),
+    }
+    return [part for part, is_needed in needed.items() if is_needed]

@@ -19,20 +19,20 @@ import msgspec
 from toolscout.encoders import Vectors
 from toolscout.errors import ConfigError, Unavailable, UserError
 from toolscout.home.catalogue.store import MAX_IDS_IN_QUERY, Catalogue, Store
+from toolscout.home.catalogue.vector_cache import Progress, VectorMaker, show_progress
 from toolscout.home.database import Connection
 from toolscout.home.journal.journal import Journal
 from toolscout.home.models.model_store import Manifest
 from toolscout.indexes import BUILT_IN_INDEXES
 from toolscout.indexes.engine import find_engine
 from toolscout.recipes import registry
-from toolscout.recipes.builder import PipelineBuilder
-from toolscout.recipes.second_process import SecondProcess, list_parts
+from toolscout.recipes.builder import PipelineBuilder, SecondProcess, list_parts
 from toolscout.recipes.select import ChampionSwitch, Selection, SelectionKey, Selector
-from toolscout.search.home_resources import HomeResources, name_space
+from toolscout.search.home_resources import HomeResources, VectorsMissing, name_space
 from toolscout.search.pipeline import Pipeline
 from toolscout.search.why import Why, explain, find, try_words
-from toolscout.settings import Settings
-from toolscout.types import Search, Tool
+from toolscout.settings import RULES, Settings
+from toolscout.types import Answer, Tool
 
 __all__ = ["SearchEngine"]
 
@@ -44,7 +44,8 @@ RETRY_ENCODER_AFTER_S: Final = 30.0  # an encoder that did not answer is not ask
 class SearchEngine:
     """Builds pipelines over the catalogue of one home and runs searches on them. It writes nothing to the journal.
 
-    Safe to use from several threads.
+    Safe to use from several threads. A search makes the vectors that are missing, and waits for them. In a program that
+    serves for long it answers by words meanwhile, and says so.
 
     Attributes:
         settings: of the home.
@@ -64,15 +65,20 @@ class SearchEngine:
         self.settings, self.store, self.selector = settings, store, Selector(settings)
         self.builder = PipelineBuilder(settings, self.selector, open_journal)
         self._lock = threading.RLock()
+        # Selection → (snapshot, its pipeline), manifest of the model
         self._ready: dict[SelectionKey, tuple[tuple[Catalogue, Pipeline], Manifest | None]] = {}
+        # Selection that could not serve → since when (monotonic seconds), error; it is not tried again at once
         self._down: dict[SelectionKey, tuple[float, Unavailable | None]] = {}
-        self._champion: SelectionKey | None = None
-        self._switch: ChampionSwitch | None = None
+        self._champion: SelectionKey | None = None  # the promoted selection that searched last
+        self._makers: dict[SelectionKey, VectorMaker] = {}  # make missing vectors in the background
+        self._switch: ChampionSwitch | None = None  # in a program that serves for long
         if settings.database is not None and settings.index not in BUILT_IN_INDEXES:
             store.follower = self._follow_catalogue
 
     def close(self) -> None:
         """Close what was opened for searches."""
+        for maker in self._makers.values():
+            maker.stop()
         self.stop_switching()
         self.builder.close()
         with contextlib.suppress(ConfigError):  # a plug-in that cannot be loaded has opened nothing
@@ -84,14 +90,14 @@ class SearchEngine:
         recipe: str | None = None,
         *,
         model: str | Path | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """Build what the search needs for the present catalogue, as `Scout.embed` says.
 
         If the environment or the settings file names a model that cannot serve the catalogue yet, only the setting
         `recipe` is prepared.
         """
-        prepare = functools.partial(self.prepare, embed=True, progress=progress)
+        prepare = functools.partial(self._embed, progress=progress)
         try:
             selection, notice = self._select_prepared(recipe, model, prepare)
             if not selection.promoted and not notice:
@@ -103,7 +109,16 @@ class SearchEngine:
                 raise
             prepare(Selection(name))
 
-    def run(self, selection: Selection, batch: Sequence[Search]) -> tuple[list[Search], int]:
+    def encodes_slowly(self) -> bool:
+        """Return whether a search that names nothing needs vectors that take long to make.
+
+        Raises:
+            UserError: if its encoder or model cannot be loaded.
+        """
+        encoder = self.builder.load_encoder(self.selector.find(None, None))
+        return not isinstance(encoder, str) and not encoder.cheap
+
+    def run(self, selection: Selection, batch: Sequence[Answer]) -> tuple[list[Answer], int]:
         """Run the batch on one state of the catalogue, and return the filled answers with its generation.
 
         If the recipe's encoder or model does not answer, the recipe's fallback serves, and the answers say so.
@@ -116,41 +131,66 @@ class SearchEngine:
             return self._run_unless_down(selection, batch)
         except Unavailable as error:
             fallback = registry.recipe(selection.recipe).fallback
-            if find_engine(self.settings.index):
+            if isinstance(error, VectorsMissing) or find_engine(self.settings.index) or selection.promoted:
                 fallback = fallback or WITHOUT_ENGINE
             if fallback is None:
                 raise
-            notice = f"searched with {fallback} alone: {error}"
-            retried = [msgspec.structs.replace(search, reason=notice) for search in batch]
+            retried = [msgspec.structs.replace(search, reason=_explain(fallback, error, search)) for search in batch]
             return self._run(Selection(fallback), retried)
 
-    def _run_unless_down(self, selection: Selection, batch: Sequence[Search]) -> tuple[list[Search], int]:
+    def _run_unless_down(self, selection: Selection, batch: Sequence[Answer]) -> tuple[list[Answer], int]:
         """Run the batch. A service that did not answer is not asked for a while, so not every search waits for it."""
+        if (maker := self._makers.get(selection.key)) and maker.is_running:
+            raise VectorsMissing(maker.progress)
         since, error = self._down.get(selection.key, (0.0, None))
         if error is not None and time.monotonic() - since < RETRY_ENCODER_AFTER_S:
             raise error
         try:
             return self._run(selection, batch)
+        except VectorsMissing:
+            self._makers[selection.key] = VectorMaker(functools.partial(self._embed_aside, selection))
+            raise
         except Unavailable as error:
             self._down[selection.key] = (time.monotonic(), error)
             raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            if not selection.promoted:  # nobody named the model, and whoever wrote it may have wanted it to fail
+                raise
+            failure = Unavailable(f"the promoted model {selection.model} failed: {error!r:.200}")
+            self._down[selection.key] = (time.monotonic(), failure)
+            raise failure from error
 
-    def _run(self, selection: Selection, batch: Sequence[Search]) -> tuple[list[Search], int]:
+    def _embed(self, selection: Selection, *, progress: Progress | None = None) -> None:
+        """Make the vectors that are missing, and the pipeline of a selection; searches go on where there is a switch.
+
+        Args:
+            selection: what will serve.
+            progress: called with (done, total) while texts are embedded; None: shows it on a terminal.
+        """
+        if self._switch is None:
+            self.prepare(selection, progress=progress)
+        elif self._find_ready(selection) is None:
+            self._build_ready(selection, embed=True, progress=progress)
+        self._down.pop(selection.key, None)
+
+    def _embed_aside(self, selection: Selection, progress: Progress) -> None:
+        """Make the vectors that are missing while searches are answered by words. A failure is not repeated at once."""
+        try:
+            self._embed(selection, progress=progress)
+        except UserError as error:
+            self._down[selection.key] = (time.monotonic(), Unavailable(str(error)))
+
+    def _run(self, selection: Selection, batch: Sequence[Answer]) -> tuple[list[Answer], int]:
         """Run the batch on one state of the catalogue, and return the answers with its generation."""
-        if self.settings.database is not None:
+        for _ in range(MAX_SNAPSHOT_ATTEMPTS):
             catalogue, pipeline = self.prepare(selection)
             if (answers := self._run_unheld(catalogue, pipeline, batch)) is not None:
                 return answers, catalogue.generation
-        for _ in range(MAX_SNAPSHOT_ATTEMPTS):
-            catalogue, pipeline = self.prepare(selection)
-            with self.store.reading():
-                if self.store.generation() == catalogue.generation:
-                    return [self._fill(search) for search in pipeline(batch)], catalogue.generation
         with self._lock, self.store.reading():  # others write all the time: hold one state while it is indexed
             catalogue, pipeline = self.prepare(selection)
             return [self._fill(search) for search in pipeline(batch)], catalogue.generation
 
-    def _run_unheld(self, catalogue: Catalogue, pipeline: Pipeline, batch: Sequence[Search]) -> list[Search] | None:
+    def _run_unheld(self, catalogue: Catalogue, pipeline: Pipeline, batch: Sequence[Answer]) -> list[Answer] | None:
         """Run the batch without a transaction. None: the catalogue changed before the answers were filled.
 
         The generation only rises. So if it is still that of the snapshot when the answers are filled, all that the
@@ -226,35 +266,40 @@ class SearchEngine:
             self._champion = selection.key
         return selection, notice
 
-    def prepare(
-        self, selection: Selection, *, embed: bool = False, progress: Callable[[int, int], None] | None = None
-    ) -> tuple[Catalogue, Pipeline]:
+    def prepare(self, selection: Selection, *, progress: Progress | None = None) -> tuple[Catalogue, Pipeline]:
         """Return the present snapshot and the pipeline of a selection over it, built if it is not ready.
 
         Args:
             selection: what serves.
-            embed: whether to embed everything that is missing; see `HomeResources`.
-            progress: called with (done, total) while texts are embedded.
+            progress: called with (done, total) while texts are embedded; None: shows it on a terminal.
+
+        Raises:
+            VectorsMissing: in a program that serves for long, if many vectors are missing.
         """
         ready = self._find_ready(selection)
         if ready is not None:
             return ready
         with self._lock:
+            embed = self._switch is None
             return self._find_ready(selection) or self._build_ready(selection, embed=embed, progress=progress)
 
     def _prepare_aside(self, selection: Selection) -> tuple[Catalogue, Pipeline]:
         """Prepare a selection while searches run on another. The lock is free meanwhile."""
-        return self._find_ready(selection) or self._build_ready(selection)
+        return self._find_ready(selection) or self._build_ready(selection, embed=True)
 
     def _build_ready(
-        self, selection: Selection, *, embed: bool = False, progress: Callable[[int, int], None] | None = None
+        self, selection: Selection, *, embed: bool, progress: Progress | None = None
     ) -> tuple[Catalogue, Pipeline]:
         """Build the pipeline of a selection over the present snapshot, and keep it."""
         with self.store.reading():
             catalogue = self._find_catalogue() or self.store.catalogue()
             with self._screen_aside(catalogue) as screening:
                 pipeline = self.builder.build(
-                    selection, catalogue, embed=embed, progress=progress, before_guard=screening.finish
+                    selection,
+                    catalogue,
+                    embed=embed,
+                    progress=progress or show_progress,
+                    before_guard=screening.finish,
                 )
             ready = catalogue, pipeline
         if not self.store.in_transaction:
@@ -300,7 +345,7 @@ class SearchEngine:
             encoders[name_space(encoder)] = encode
         return encoders
 
-    def _fill(self, search: Search) -> Search:
+    def _fill(self, search: Answer) -> Answer:
         tools = self.store.tools([hit.id for hit in search.hits or search.weak])
         return _fill(search, {tool.id: tool for tool in tools})
 
@@ -319,21 +364,33 @@ class SearchEngine:
         """Explain why a tool is not among the answers to a query; see `Scout.why`."""
         selection, _ = self.select(recipe, model)
         self.prepare(selection)  # built before the read transaction, so that it can be stored
-        search = Search(query=query, k=self.settings.k if k is None else k, visible=visible)
+        search = Answer(query=query, k=self.settings.k if k is None else k, visible=visible)
         with self.store.reading():
             catalogue, pipeline = self.prepare(selection)
             rebuild = functools.partial(self.builder.build_changed, selection, catalogue)
             [result] = pipeline([search])
             tool_id = find(catalogue, tool)
             trial = rebuild if cures and not words else None
-            why = explain(catalogue, pipeline, trial, search, tool_id, self._fill(result))
+            rules = [] if words or pipeline.asks else [rule for rule in RULES if self.settings.uses(rule)]
+            without = {
+                rule: functools.partial(self.builder.build_without, selection, catalogue, rule)
+                for rule in rules
+                if cures or rule != "glosses"  # which needs another index of words
+            }
+            why = explain(catalogue, pipeline, trial, search, tool_id, self._fill(result), without)
             if not words:
                 return why
             [described] = catalogue.tools([tool_id])
             return msgspec.structs.replace(why, trial=try_words(rebuild, search, described, words))
 
 
-def _fill(search: Search, tools: Mapping[str, Tool]) -> Search:
+def _explain(fallback: str, error: Unavailable, search: Answer) -> str:
+    """Say why a fallback serves. A caller with limited sight does not learn how many tools there are."""
+    is_hidden = isinstance(error, VectorsMissing) and search.visible is not None
+    return f"searched with {fallback} alone: {'vectors of tools are still being made' if is_hidden else error}"
+
+
+def _fill(search: Answer, tools: Mapping[str, Tool]) -> Answer:
     """Return the answer with its tools, by id. A hit without one is left out."""
     hits, weak = (
         tuple(msgspec.structs.replace(hit, tool=tools[hit.id]) for hit in some if hit.id in tools)

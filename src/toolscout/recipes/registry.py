@@ -6,6 +6,7 @@ Recipes that need torch or a language model are in the package toolscout-lab, wh
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Mapping
@@ -15,10 +16,11 @@ from typing import Any, Final, cast
 import msgspec
 
 from toolscout import plugins
-from toolscout.errors import ConfigError, MissingExtra, NotFound, find_nearest
+from toolscout.errors import ConfigError, MissingExtra, NotFound, StoreError, UserError, find_nearest
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.home.models import model_store
-from toolscout.rankers import FittedMethod, PlainMethod, Recipe, parse_options
+from toolscout.home.models.model_store import Manifest, Model
+from toolscout.rankers import AskingMethod, FittedMethod, PlainMethod, Recipe, declared, parse_options
 from toolscout.rankers.mlc_light import MlcLight
 from toolscout.rankers.neighbours import Neighbours
 from toolscout.rankers.scout_light import ScoutLight
@@ -26,12 +28,15 @@ from toolscout.rankers.tool2vec import Tool2Vec
 from toolscout.rankers.zero_shot import Bm25, Dense, Hybrid, RankFusion, StepwiseHybrid
 from toolscout.search.home_resources import HomeResources
 from toolscout.search.pipeline import Stage
+from toolscout.search.resources import BASE_FOLDER
+from toolscout.types import Answer
 
 __all__ = [
     "RECIPES",
     "Recipe",
     "all_recipes",
     "build",
+    "check_model",
     "is_known",
     "list_user_recipes",
     "load_lab_recipes",
@@ -47,7 +52,7 @@ RECIPES: Final[dict[str, Recipe]] = {
             "scout",
             "Splits a request into its steps, and serves every step with hybrid.",
             StepwiseHybrid(),
-            when="The default. Requests may hold several steps. Needs no usage, no torch and no network.",
+            when="The default. Requests may have several steps. Needs no usage, no torch and no network.",
             fallback="bm25",
         ),
         Recipe(
@@ -115,8 +120,9 @@ _LAB_NAMES: Final = """
 colt colt-no-collaborative colt-no-contrastive colt-no-semantic colt-strong crossencoder crossencoder-10 crossencoder-30
 crossencoder-50 dpr dpr-inbatch feedback feedback-dpr feedback-dpr-no-hard feedback-dpr-no-joint feedback-dpr-no-rounds
 feedback-dpr-no-warmup feedback-prf hybrid-dpr masstool masstool-no-adakt masstool-no-cl masstool-no-df masstool-no-suim
-masstool-published mlc mlc-dpr mlc-published mmrr qta scout-full tool2vec-tuned toolrefiner toolrefiner-tool2vec
-toolrerank toolrerank-multi toolrerank-none toolrerank-oracle toolrerank-published toolrerank-single
+masstool-published mlc mlc-dpr mlc-published mmrr qta scout-full tool2vec-mined tool2vec-published tool2vec-tuned
+toolrefiner toolrefiner-tool2vec toolrerank toolrerank-multi toolrerank-none toolrerank-oracle toolrerank-published
+toolrerank-single
 """
 LAB_RECIPE_NAMES: Final = frozenset(_LAB_NAMES.split())
 """Names in toolscout-lab, so that a message can say which package to install."""
@@ -216,7 +222,7 @@ def build(
         StoreError: for a damaged model.
     """
     chosen = recipe(name) if isinstance(name, str) else name
-    resources = dataclasses.replace(resources or HomeResources(), build=build, model=model)
+    resources = dataclasses.replace(resources or HomeResources(), build=build)
     if chosen.encoder and (resources.encoder is None or isinstance(resources.encoder, str)):
         resources = dataclasses.replace(resources, encoder=chosen.encoder)
     if chosen.is_fitted and settings:
@@ -231,14 +237,58 @@ def build(
                 raise ConfigError(
                     f"this recipe needs a fitted model. Run  toolscout train {chosen.name} --data DIR --out MODEL_DIR"
                 )
-            return method.build(resources, catalogue, model_store.load(model, recipe=chosen.name))
+            return _build_fitted(chosen, method, resources, catalogue, model)
         options = parse_options({**chosen.settings, **(settings or {})}, method.options_type)
         return cast(PlainMethod, method).build(resources, catalogue, options)
     except ConfigError as error:
         raise ConfigError(f"recipe {chosen.name}: {error}") from None
 
 
-def resolve(name: str | Recipe, changes: Mapping[str, Any]) -> tuple[msgspec.Struct, dict[str, str]]:
+def _build_fitted(
+    chosen: Recipe, method: FittedMethod, resources: HomeResources, catalogue: Catalogue, folder: Path
+) -> Stage:
+    """Build the pipeline of a model, after a check; one of a method that declares nothing searches once."""
+    model = model_store.load(folder, recipe=chosen.name)
+    declared.check_model(model, method, method.options_type)
+    try:
+        stage = method.build(resources, catalogue, model)
+        if len(catalogue) and not isinstance(method, declared.DeclaringMethod) and not _asks(chosen, model):
+            stage([Answer(query=catalogue.names[0])])
+        return stage
+    except UserError:
+        raise
+    except Exception as error:  # further files of a model, such as its encoder, are only read here
+        raise StoreError(
+            f"{folder}: the model cannot be used: {type(error).__name__}: {' '.join(str(error).split())[:200]}. Fit it "
+            "again."
+        ) from error
+
+
+def _asks(chosen: Recipe, model: Model) -> bool:
+    """Return whether a search may ask a language model, for the recipe or for its base."""
+    base = model.manifest.settings.get("base")
+    names = [base.value] if base and isinstance(base.value, str) and is_known(base.value) else []
+    return any(isinstance(entry.method, AskingMethod) for entry in (chosen, *map(recipe, names)))
+
+
+def check_model(folder: Path) -> Manifest:
+    """Check that a model is sound, and that its method can use it, as far as the method is installed.
+
+    Raises:
+        NotFound: if there is no model.
+        StoreError: if it is damaged, or has not what its method declares; the message names what is wrong.
+    """
+    model = model_store.load(folder)
+    declared.check_manifest(folder, model.manifest)
+    with contextlib.suppress(NotFound, MissingExtra):  # of a version or package that is not here
+        method = recipe(model.manifest.recipe).method
+        declared.check_model(model, method, method.options_type)
+    if (folder / BASE_FOLDER).exists():
+        check_model(folder / BASE_FOLDER)
+    return model.manifest
+
+
+def resolve(name: str | Recipe, changes: Mapping[str, object]) -> tuple[msgspec.Struct, dict[str, str]]:
     """Return the options of a fit, and where each came from: default, recipe or argument.
 
     Raises:

@@ -19,12 +19,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from toolscout.errors import ConfigError, StoreError, Unavailable, UserError
 from toolscout.home.catalogue.store import Catalogue
+from toolscout.home.database import open_home
 from toolscout.home.models import champion, model_store
 from toolscout.home.models.model_store import Manifest
+from toolscout.rankers.declared import check_manifest
 from toolscout.recipes import registry
 from toolscout.search.pipeline import Pipeline
 from toolscout.settings import Settings, parse_pairs
@@ -71,8 +73,8 @@ class Selector:
 
     def __init__(self, settings: Settings) -> None:
         """Decide under these settings and their origins."""
-        self.settings = settings
-        self._manifests: dict[Path, tuple[object, Manifest]] = {}
+        self.settings, self._place, self._home = settings, settings.place, open_home(settings.place)
+        self._manifests: dict[Path, tuple[object, Manifest]] = {}  # folder of a model → stamp of its manifest, manifest
         self._champion: tuple[object, Path | None] = (None, None)  # its stamp and its folder
         self._unfit: tuple[object, str] = (None, "")  # a state in which the champion cannot serve, and why
 
@@ -106,7 +108,7 @@ class Selector:
             return self._pass_over(None, error, prepare)
         if promoted is None:
             return self.default(), ""
-        state = champion.stamp(self.settings.place), model_store.stamp(promoted), generation()
+        state = champion.stamp(self._place), model_store.stamp(promoted), generation()
         if self._unfit[0] == state:
             return self.default(), self._unfit[1]
         selection, problem = self.try_champion(prepare)
@@ -115,7 +117,7 @@ class Selector:
         assert problem is not None
         return self._pass_over(state, problem, prepare)
 
-    def recipe_options(self, selection: Selection) -> dict[str, Any]:
+    def recipe_options(self, selection: Selection) -> dict[str, object]:
         """Return the options of the setting `recipe_options`, if they are meant for this recipe.
 
         They are meant for the setting `recipe`, unless that was set nearer to the search than they were.
@@ -132,7 +134,7 @@ class Selector:
         return parse_pairs(self.settings.recipe_options, "recipe_options")
 
     def try_champion(self, prepare: Callable[[Selection], object]) -> tuple[Selection | None, UserError | None]:
-        """Decide whether the champion can serve. Nothing else decides that.
+        """Decide whether the champion can serve. This is the only place where that is decided.
 
         Args:
             prepare: builds the pipeline of a selection.
@@ -210,9 +212,9 @@ class Selector:
 
     def champion(self) -> Path | None:
         """Return the folder of the champion. None: there is none."""
-        stamp = champion.stamp(self.settings.place)
+        stamp = self._home.stamp_document(champion.CHAMPION_FILE)
         if stamp != self._champion[0]:
-            self._champion = stamp, champion.current(self.settings.place)
+            self._champion = stamp, champion.current(self._place)
         return self._champion[1]
 
     def encoder(self, selection: Selection) -> tuple[str, bool]:
@@ -239,7 +241,9 @@ class Selector:
         """Return the manifest that is in the folder now. The model may have been fitted again since the last search."""
         stamp, cached = model_store.stamp(folder), self._manifests.get(folder)
         if cached is None or stamp is None or cached[0] != stamp:
-            cached = self._manifests[folder] = stamp, model_store.read_manifest(folder)
+            manifest = model_store.read_manifest(folder)
+            check_manifest(folder, manifest)
+            cached = self._manifests[folder] = stamp, manifest
         return cached[1]
 
 
@@ -283,10 +287,10 @@ class ChampionSwitch:
             forget: frees the pipeline of a selection.
         """
         self._settings, self._selector, self._generation, self._forget = settings, selector, generation, forget
-        self._serving: _Serving | None = None
+        self._serving: _Serving | None = None  # None: nothing was decided yet
         self._retired: dict[SelectionKey, float] = {}  # former champions with a pipeline, and since when
         self._decide_lock = threading.Lock()
-        self._failed_at = float("-inf")
+        self._failed_at = float("-inf")  # monotonic seconds when a new champion could not be made ready
         self._has_changed, self._shall_end = threading.Event(), False
         self._thread: threading.Thread | None = None
 

@@ -29,15 +29,27 @@ from typing import Final
 import msgspec
 
 from toolscout.home.catalogue.store import Catalogue, allows
-from toolscout.search.pipeline import Stage
-from toolscout.types import Explanation, Hit, Search, Tool
+from toolscout.search.pipeline import Stage, order
+from toolscout.search.relations.services import GENERIC_WORDS
+from toolscout.types import Answer, Explanation, Hit, Tool
+from toolscout.vocabulary import join_phrases, list_words
 
-__all__ = ["EXACT", "Names", "explain_disabled", "explain_waiting", "find_named_tools", "holds_path", "parse_selection"]
+__all__ = [
+    "EXACT",
+    "Names",
+    "PreferSources",
+    "explain_disabled",
+    "explain_waiting",
+    "find_named_tools",
+    "parse_selection",
+]
 
 EXACT: Final = "exact name"
 _QUOTED_NAME: Final = re.compile(
     r"`([^`\n]{1,200})`|\"([^\"\n]{1,200})\"|“([^”\n]{1,200})”|(?<!\w)'([^'\n]{1,200})'(?!\w)"
 )
+_SOURCE_WORD: Final = re.compile(r"[^\W_]+")
+_QUOTES: Final = re.compile("[`\"“']")
 _MARKED: Final = re.compile(r"[_.\d/]|(?<=.)[A-Z].*[a-z]|[a-z].*[A-Z]")
 _CLEAR: Final = re.compile(  # identifiers that nobody writes by chance
     r"[A-Za-z][A-Za-z0-9]+(?:_[A-Za-z0-9]+)*_[A-Za-z0-9]{2,}"
@@ -46,7 +58,6 @@ _CLEAR: Final = re.compile(  # identifiers that nobody writes by chance
     r"|[A-Za-z]{3,}\d{3,}",
     re.ASCII,
 )
-_PATH: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+", re.ASCII)
 _VALUE: Final = re.compile(  # names of values, web addresses and files, which requests hold although they mean no tool
     r"\w+_(?:ids?|keys?|names?|dates?|types?|tokens?|urls?|numbers?|codes?|address|emails?"
     r"|passwords?|user|at|on|of|\d+)"
@@ -54,21 +65,64 @@ _VALUE: Final = re.compile(  # names of values, web addresses and files, which r
     r"|html?|md|docx?|xlsx?|pptx?|jpe?g|png|gif|svg|mp[34]|wav|zip|gz|exe|log|sql|db|ini|toml|sh)|www\..*",
     re.IGNORECASE | re.ASCII,
 )
-_CALLS: Final = frozenset(("use", "using", "call", "calling", "run", "running", "invoke", "execute", "select", "via"))
-_NOUNS: Final = frozenset(("tool", "function", "method", "command", "endpoint", "operation"))
-_LINKS: Final = frozenset(
-    ("and", "or", "then", "also", "please", "the", "a", "an", "tool", "function", "both", "first")
+_CALLS, _NOUNS, _LINKS, _NAMINGS = (
+    frozenset(list_words(f"names.{name}")) for name in ("calls", "nouns", "links", "namings")
 )
-_NAMINGS: Final = frozenset(("called", "named"))  # words between `tool` and a name in quotes
 _QUOTE_MARK: Final = " \N{OBJECT REPLACEMENT CHARACTER} "  # stands for other quoted text
 _ADDRESS_MARK: Final = re.compile(r"@|://")
 _IDENTIFIER: Final = re.compile(r"\w(?:[\w./-]*\w)?", re.ASCII)
 _EDGES: Final = ".,;:!?()[]{}<>\"'`“”‘’*，。？！、：；（）「」『』"
 MAX_NAME_WORDS: Final = 8
+MAX_NAME_CHARS: Final = 200  # of a word that is judged by its letters, which takes quadratic time
 MAX_NAME_QUERY_CHARS: Final = 4_000  # names after that are not looked for
+NAMED_SOURCE_POINTS: Final = 2.0  # of BM25, that a tool gains if the request names its source
 
 
-class _Lookup:
+class PreferSources(Stage):
+    """Raises the tools of a source that the request names: "on zoom", "in my jira", "gitlab: …"."""
+
+    reads = frozenset({"query", "hits"})
+    writes = frozenset({"hits"})
+    name = "sources"
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        """Read the names of the sources of a snapshot, without words such as "mcp"."""
+        self._sources: dict[str, str] = {}  # source → its name in small letters, without what joins words
+        patterns: set[str] = set()
+        for source in dict.fromkeys(tool_id.partition("/")[0] for tool_id in catalogue.ids):
+            words = [word for word in _SOURCE_WORD.findall(source.lower()) if word not in GENERIC_WORDS]
+            self._sources[source] = "".join(words)
+            patterns |= {"[ _.-]?".join(words)} if words else set()
+        names = "|".join(sorted(patterns, key=len, reverse=True))
+        place = rf"\b(?:{join_phrases(list_words('names.places'))})\s+(?:(?:my|our|the)\s+)?({names})(?!\w)"
+        self._find = re.compile(rf"{place}|^\W*({names})\s*:", re.IGNORECASE) if len(patterns) > 1 else None
+
+    def run(self, searches: Sequence[Answer]) -> list[Answer]:
+        """Return the searches with the hits of named sources moved up."""
+        return [self._raise(search) for search in searches]
+
+    def _raise(self, search: Answer) -> Answer:
+        found = self._find.findall(search.query[:MAX_NAME_QUERY_CHARS]) if self._find else []
+        named = {"".join(_SOURCE_WORD.findall(name.lower())) for names in found for name in names if name}
+        if not named:
+            return search
+        hits = [
+            msgspec.structs.replace(hit, score=hit.score + NAMED_SOURCE_POINTS)
+            if self._sources[hit.id.partition("/")[0]] in named
+            else hit
+            for hit in search.hits
+        ]
+        return msgspec.structs.replace(search, hits=order(hits))
+
+    def explain(self, search: Answer, tool_id: str) -> Explanation | None:
+        """Return the rank of a tool that changes its place; None if it keeps it."""
+        [result] = self.run([search])
+        if tool_id not in search.ids or search.ids.index(tool_id) == (place := result.ids.index(tool_id)):
+            return None
+        return Explanation(self.name, place + 1, result.hits[place].score, f"{search.ids.index(tool_id) + 1} before")
+
+
+class _NameLookup:
     """Finds casefolded names and ids of one catalogue."""
 
     def __init__(self, catalogue: Catalogue) -> None:
@@ -86,7 +140,7 @@ class Names(Stage):
     writes = frozenset({"hits", "reason"})
 
     def __init__(
-        self, catalogue: Catalogue, find_doubted: Callable[[Search, Sequence[str]], AbstractSet[str]] | None = None
+        self, catalogue: Catalogue, find_doubted: Callable[[Answer, Sequence[str]], AbstractSet[str]] | None = None
     ) -> None:
         """Look for the names of a snapshot.
 
@@ -95,21 +149,23 @@ class Names(Stage):
             find_doubted: (search, ids) → those that are demoted, and yield to others of their name; None: none is.
         """
         self.catalogue, self.find_doubted = catalogue, find_doubted
-        self.lookup = _Lookup(catalogue)
+        self.lookup = _NameLookup(catalogue)
 
-    def run(self, searches: Sequence[Search]) -> list[Search]:
+    def run(self, searches: Sequence[Answer]) -> list[Answer]:
         return [self._prepend(search) for search in searches]
 
-    def _prepend(self, search: Search) -> Search:
+    def _prepend(self, search: Answer) -> Answer:
         """Put the tools that the query names first. `select:` leaves them as the only hits."""
         selection = parse_selection(search.query)
-        reason = explain_waiting(self.catalogue, search) or explain_disabled(self.catalogue, search)
+        has_hidden = self.catalogue.waiting or self.catalogue.disabled
+        reason = explain_hidden(self.catalogue, search) if has_hidden else None
         if reason:
             search = msgspec.structs.replace(search, reason=reason)
         if selection is not None:
             return self._select(search, selection)
         scores = {hit.id: hit.score for hit in search.hits}
-        ids = self._visible_ids(search, find_named_tools(self.lookup, search.query))
+        positions = find_named_tools(self.lookup, search.query)
+        ids = self._visible_ids(search, positions) if positions else []
         if not ids:
             return search
         doubted = self.find_doubted(search, ids) if self.find_doubted else frozenset[str]()
@@ -124,7 +180,7 @@ class Names(Stage):
         rest = tuple(hit for hit in search.hits if hit.id not in set(ids))
         return msgspec.structs.replace(search, hits=_as_hits(ids, search) + rest, reason=search.reason or None)
 
-    def _limit_namesakes(self, search: Search, ids: Sequence[str]) -> list[str]:
+    def _limit_namesakes(self, search: Answer, ids: Sequence[str]) -> list[str]:
         """Return the named tools without those that follow when tools of their name have half of the places."""
         kept, counts, query = [], Counter[str](), search.query.casefold()
         for tool in self.catalogue.tools(ids):
@@ -136,7 +192,7 @@ class Names(Stage):
                 kept.append(tool.id)
         return kept
 
-    def _select(self, search: Search, names: Sequence[str]) -> Search:
+    def _select(self, search: Answer, names: Sequence[str]) -> Answer:
         """Return the search with the selected tools as its only hits, in the order of `names`."""
         positions = dict.fromkeys(position for name in names for position in self.lookup.find(name))
         missing = [name for name in names if not self._visible_ids(search, self.lookup.find(name))]
@@ -144,15 +200,15 @@ class Names(Stage):
         hits = _as_hits(self._visible_ids(search, positions), search)
         return msgspec.structs.replace(search, hits=hits, reason=reason)
 
-    def _visible_ids(self, search: Search, positions: Iterable[int]) -> list[str]:
+    def _visible_ids(self, search: Answer, positions: Iterable[int]) -> list[str]:
         mask = self.catalogue.mask(search.visible)
         return [self.catalogue.ids[position] for position in positions if mask is None or mask[position]]
 
-    def note(self, search: Search) -> str:
+    def note(self, search: Answer) -> str:
         count = sum(1 for _ in itertools.takewhile(lambda hit: hit.why == EXACT, search.hits))
         return f"{count} named exactly" if count else ""
 
-    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+    def explain(self, search: Answer, tool_id: str) -> Explanation | None:
         """Return the rank behind or among the named tools, or None if the query names no tool."""
         [named] = self.run([search])
         count = sum(hit.why == EXACT for hit in named.hits)
@@ -171,13 +227,13 @@ def parse_selection(query: str) -> list[str] | None:
     return [name for part in tail.split(",") if (name := part.strip().strip("`\"'"))]
 
 
-def _as_hits(ids: Iterable[str], search: Search) -> tuple[Hit, ...]:
+def _as_hits(ids: Iterable[str], search: Answer) -> tuple[Hit, ...]:
     """Return hits of exact names, with a score that no other hit of the search exceeds."""
     top = max([1.0, *(hit.score for hit in search.hits)])
     return tuple(Hit(tool_id, top, EXACT) for tool_id in ids)
 
 
-def find_named_tools(lookup: _Lookup, query: str) -> list[int]:
+def find_named_tools(lookup: _NameLookup, query: str) -> list[int]:
     """Return the positions of the tools that the query names, in the order of their first mention."""
     positions: dict[int, None] = {}
     words = query[:MAX_NAME_QUERY_CHARS].split()
@@ -187,12 +243,17 @@ def find_named_tools(lookup: _Lookup, query: str) -> list[int]:
     return list(positions)
 
 
-def _find_word(lookup: _Lookup, text: str, words: Sequence[str], place: int) -> list[int]:
+def _find_word(lookup: _NameLookup, text: str, words: Sequence[str], place: int) -> list[int]:
     """Return the positions for a word inside a query: an id, or a name that is an identifier there."""
     key = text.casefold()
     ids = lookup.table.find_id(key) if "/" in key else ()  # an id begins with its source
-    is_name = _MARKED.search(text) and _is_identifier(text, _is_called(words, place))
+    is_name = _is_marked(text) and _is_identifier(text, _is_called(words, place))
     return [*ids, *lookup.table.find_name(key)] if ids or is_name else []  # most words need not be looked up
+
+
+def _is_marked(word: str) -> bool:
+    """Return whether a word is spelt like a name: with a mark or a digit, or in mixed case."""
+    return len(word) <= MAX_NAME_CHARS and bool(_MARKED.search(word))
 
 
 def _is_identifier(text: str, called: bool) -> bool:
@@ -203,7 +264,7 @@ def _is_identifier(text: str, called: bool) -> bool:
         called: whether the query says that the word is a tool.
     """
     core = text.strip("_.-/")
-    if not core[:1].isalpha() or not _MARKED.search(core):
+    if not core[:1].isalpha() or not _is_marked(core):
         return False
     clear = core if "_" in core or not core.isupper() else core.lower()
     return called or bool(_CLEAR.fullmatch(clear) and not _VALUE.fullmatch(core))
@@ -217,7 +278,8 @@ def _find_mentions(query: str, words: Sequence[str], spaced: bool) -> Iterator[t
     """
     yield query.strip(), None
     yield query.strip().strip(_EDGES), None
-    yield from ((text, None) for text in _read_quotes(query))
+    if _QUOTES.search(query):
+        yield from ((text, None) for text in _read_quotes(query))
     for place, word in enumerate(words):
         yield word, place
         if not word.isalnum():
@@ -241,7 +303,7 @@ def _unquote(match: re.Match[str]) -> str:
     return next(group for group in match.groups() if group).strip()
 
 
-def _is_nothing_else(lookup: _Lookup, query: str) -> bool:
+def _is_nothing_else(lookup: _NameLookup, query: str) -> bool:
     """Tell whether a query is nothing but a name, or nothing but quoted names."""
     text = query.strip()
     return bool(lookup.find(text) or lookup.find(text.strip(_EDGES))) or _is_alone(query)
@@ -282,11 +344,6 @@ def _read_phrases(words: Sequence[str], place: int) -> Iterator[tuple[str, int]]
             yield phrase.strip(_EDGES), place
 
 
-def holds_path(name: str) -> bool:
-    """Tell whether a name has the path to its tool (`urllib.parse.urlsplit`), and is no address and no file."""
-    return bool(_PATH.fullmatch(name)) and not _is_value(name)
-
-
 def _is_value(text: str) -> bool:
     """Return whether a text in quotation marks is a number, an address or a file, which is no tool's name."""
     return not any(letter.isalpha() for letter in text) or bool(_VALUE.fullmatch(text) or _ADDRESS_MARK.search(text))
@@ -294,7 +351,7 @@ def _is_value(text: str) -> bool:
 
 def _is_called(words: Sequence[str], place: int) -> bool:
     """Return whether the words around one say that it is a tool: `run v2`, `run v1 and v2`, `v2(…)`, `the v2 tool`."""
-    if not _MARKED.search(words[place]):
+    if not _is_marked(words[place]):
         return False
     if re.match(r"[\w.]+\(", words[place]) or (place + 1 < len(words) and _plain(words[place + 1]) in _NOUNS):
         return True
@@ -311,7 +368,12 @@ def _plain(word: str) -> str:
     return word.strip(_EDGES).casefold()
 
 
-def explain_disabled(catalogue: Catalogue, search: Search) -> str | None:
+def explain_hidden(catalogue: Catalogue, search: Answer) -> str | None:
+    """Return one sentence if the query names a tool that no search returns now; or None."""
+    return explain_waiting(catalogue, search) or explain_disabled(catalogue, search)
+
+
+def explain_disabled(catalogue: Catalogue, search: Answer) -> str | None:
     """Return one sentence if the query names a tool of a disabled source, visible to the caller; or None."""
     keys = list(_list_keys(search.query)) if catalogue.disabled else []
     for source, (message, names) in catalogue.disabled.items():
@@ -322,7 +384,7 @@ def explain_disabled(catalogue: Catalogue, search: Search) -> str | None:
     return None
 
 
-def explain_waiting(catalogue: Catalogue, search: Search) -> str | None:
+def explain_waiting(catalogue: Catalogue, search: Answer) -> str | None:
     """Return one sentence if the query names a tool that waits for approval, visible to the caller; or None."""
     for key in _list_keys(search.query) if catalogue.waiting else ():
         for definition in catalogue.waiting.get(key, ()):
@@ -331,7 +393,7 @@ def explain_waiting(catalogue: Catalogue, search: Search) -> str | None:
     return None
 
 
-def _sees(search: Search, tool: Tool) -> bool:
+def _sees(search: Answer, tool: Tool) -> bool:
     """Return whether the search's caller may see the tool; a predicate that raises hides it."""
     return search.visible is None or allows(search.visible, tool)
 

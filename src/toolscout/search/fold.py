@@ -20,14 +20,14 @@ from toolscout.indexes.words import list_source_words, tokenize
 from toolscout.search.exact_names import EXACT, parse_selection
 from toolscout.search.pipeline import Stage
 from toolscout.search.relations.duplicates import Duplicates
-from toolscout.types import Explanation, Hit, Search
+from toolscout.types import Answer, Explanation, Hit
 
-__all__ = ["Fold"]
+__all__ = ["FoldSimilar"]
 
 _SAID_WORD: Final = re.compile(r"[^\W_]+")
 
 
-class Fold(Stage):
+class FoldSimilar(Stage):
     """Shows each group of duplicates once.
 
     A tool keeps its own hit if the query names it, its source and no other of the group, or something with a digit that
@@ -42,13 +42,17 @@ class Fold(Stage):
         self.catalogue, self.duplicates = catalogue, duplicates
         self._own_numbers: dict[str, frozenset[str]] = {}  # by id: words with a digit that the first of its group lacks
 
-    def run(self, searches: Sequence[Search]) -> list[Search]:
+    def run(self, searches: Sequence[Answer]) -> list[Answer]:
         """Return the searches with one hit for each group."""
         if not self.duplicates.first:
             return list(searches)
         return [self._fold(search) for search in searches]
 
-    def _fold(self, search: Search) -> Search:
+    def _fold(self, search: Answer) -> Answer:
+        """Show one tool for each group of the same tools, at the best place of any; the others are in its `similar`.
+
+        Tools that the request names are shown each by itself.
+        """
         first = self.duplicates.first
         if parse_selection(search.query) is not None or first.keys().isdisjoint(search.ids):
             return search
@@ -67,7 +71,7 @@ class Fold(Stage):
                 hits.append(msgspec.structs.replace(hit, id=shown_id, similar=similar))
         return msgspec.structs.replace(search, hits=tuple(hits))
 
-    def _find_named(self, search: Search) -> tuple[set[str], dict[str, str]]:
+    def _find_named(self, search: Answer) -> tuple[set[str], dict[str, str]]:
         """Find the tools that keep their own hit, and by group those that stand for others, as the query names them."""
         words, first = set(tokenize(search.query)), self.duplicates.first
         kept = {hit.id for hit in search.hits if hit.why == EXACT}
@@ -97,14 +101,14 @@ class Fold(Stage):
             self._own_numbers[tool_id] = frozenset(filter(_has_digit, own))
         return self._own_numbers[tool_id]
 
-    def _list_visible(self, search: Search, group: str) -> list[str]:
+    def _list_visible(self, search: Answer, group: str) -> list[str]:
         """Return the tools of a group that the caller may see, the preferred first."""
         members, mask = self.duplicates.groups[group], self.catalogue.mask(search.visible)
         if mask is None:
             return list(members)
         return [tool_id for tool_id in members if mask[bisect_left(self.catalogue.ids, tool_id)]]
 
-    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+    def explain(self, search: Answer, tool_id: str) -> Explanation | None:
         """Return which tool stands for the tool, or for how many it takes the place; None if it stands for itself."""
         group = self.duplicates.first.get(tool_id)
         if group is None or tool_id not in search.ids:
@@ -120,7 +124,7 @@ class Fold(Stage):
         rank = folded.ids.index(standing.id) + 1
         return Explanation(self.name, rank, standing.score, f"{standing.id} stands for it: it does the same")
 
-    def note(self, search: Search) -> str:
+    def note(self, search: Answer) -> str:
         """Return how many tools are folded into others."""
         count = sum([len(hit.similar) for hit in search.hits if hit.similar])
         return f"{count} duplicates folded" if count else ""

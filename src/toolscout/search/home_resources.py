@@ -4,42 +4,53 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import msgspec
 import numpy as np
 
 from toolscout import encoders
 from toolscout.arrays import Vectors
 from toolscout.encoders import Encoder
 from toolscout.encoders.shards import encode_batches
-from toolscout.errors import ConfigError, StoreError
+from toolscout.errors import ConfigError, Unavailable
 from toolscout.home.catalogue.array_file import Arrays
-from toolscout.home.catalogue.earlier import EarlierSnapshot
 from toolscout.home.catalogue.snapshot import TOOLS_BATCH
-from toolscout.home.catalogue.snapshot_files import Part
+from toolscout.home.catalogue.snapshot_files import EarlierSnapshot, SnapshotPart
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.home.catalogue.vector_cache import VectorStore
 from toolscout.home.models import model_store
 from toolscout.home.models.model_store import Model
 from toolscout.indexes import BUILT_IN_INDEXES, VectorIndex, choose_index, find_index_class, new_index
 from toolscout.indexes.bm25 import BM25, CODE_SETTINGS, BM25Settings
-from toolscout.indexes.bm25_build import TERM_COUNTS_FORMAT, EarlierTerms, TermCounts
+from toolscout.indexes.bm25_build import (
+    TERM_COUNTS_FORMAT,
+    EarlierTerms,
+    TermCounts,
+    drop_parameters,
+    find_shared_parameters,
+)
 from toolscout.indexes.engine import Snapshot, WordsInEngine, find_engine
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.strings import Strings
-from toolscout.search.everyday_words import load_thesaurus
-from toolscout.search.expanded_words import EVERYDAY_WEIGHT, ExpandedWords
+from toolscout.search.everyday import EVERYDAY_WEIGHT, ExpandedWords, load_thesaurus
 from toolscout.search.pipeline import Stage
 from toolscout.search.resources import BASE_FOLDER, Extras, FitRun, LiveEvidence
 from toolscout.settings import Settings
 from toolscout.types import Tool, digest
 
-__all__ = ["BASE_FOLDER", "HomeResources", "expand_words", "index_words", "name_space"]
+__all__ = ["BASE_FOLDER", "HomeResources", "VectorsMissing", "expand_words", "index_words", "name_space"]
 
-MAX_TEXTS_EMBEDDED_BY_SEARCH: Final = 256  # more must be embedded by add or sync, where people expect to wait
+SHARED_PARAMETERS_FORMAT: Final = "shared parameters/1"  # raise it whenever an unchanged source would share others
+MAX_TEXTS_EMBEDDED_BY_SEARCH: Final = 256  # for which every caller waits; see `HomeResources.embed`
+
+
+class VectorsMissing(Unavailable):
+    """Too many vectors are missing for a search to wait for them."""
 
 
 def _say_nothing(line: str) -> None:
@@ -55,15 +66,14 @@ class HomeResources:
             else the one in the settings.
         settings: timeouts, home folder, endpoints.
         vectors: cache of text vectors. None: texts are always embedded.
-        embed: whether to embed everything that is missing. False: a build embeds at most a few texts, and is refused
-            with a hint if more are missing.
+        embed: whether to embed everything that is missing. False: a build embeds at most a few texts, and raises
+            `VectorsMissing` if more are missing.
         progress: called with (done, all) while texts are embedded.
         say: called with one line of progress at a time.
         seed: see `FitRun`; likewise `resume`, `work` and `identity`.
         live: examples since the model was fitted. None: there are none.
         extras: what packages lend to their own rankers.
         build: builds another recipe. `recipes.registry.build` sets it.
-        model: folder of the model that is being built; only for messages. `recipes.registry.build` sets it.
     """
 
     encoder: str | Encoder | None = None
@@ -80,7 +90,6 @@ class HomeResources:
     live: LiveEvidence | None = None
     extras: Extras = dataclasses.field(default_factory=Extras)
     build: BuildRecipe | None = None
-    model: Path | None = None
 
     @property
     def run(self) -> FitRun:
@@ -100,12 +109,14 @@ class HomeResources:
         """Encode tools as `(n, dim)` unit rows; see `encoders.encode_tools`.
 
         Raises:
-            StoreError: if more vectors are missing than may be computed now.
+            VectorsMissing: if more vectors are missing than may be computed now.
         """
 
         def encode(texts: list[str]) -> Vectors:
             if self.vectors is not None and not encoder.cheap and not self.embed:
-                self._refuse_many(self.vectors, encoder, texts)
+                missing = self.vectors.missing(encoder.fingerprint, texts)
+                if len(missing) > MAX_TEXTS_EMBEDDED_BY_SEARCH:
+                    raise VectorsMissing(f"{len(missing):,} texts of tools have no vector of {encoder.name} yet")
             return self._encode(encoder, texts, "tool")
 
         return encoders.encode_tools(encode, tools, style)
@@ -114,7 +125,7 @@ class HomeResources:
         """Return the index over the vectors of the catalogue's tools. It is stored with the snapshot."""
         kind = find_index_class(choose_index(len(catalogue), self.settings.index), len(catalogue))
 
-        def make() -> tuple[Arrays, Mapping[str, Any]]:
+        def make() -> tuple[Arrays, Mapping[str, object]]:
             taken = catalogue.open_earlier(key) if self._has_vectors(encoder) else None
             index = kind.of(catalogue.ids, self._encode_all(catalogue, encoder, style, taken))
             earlier = (taken[1].arrays, taken[0].places) if taken else None
@@ -129,7 +140,7 @@ class HomeResources:
         return catalogue.share(key, load)
 
     def _encode_all(
-        self, catalogue: Catalogue, encoder: Encoder, style: str, taken: tuple[EarlierSnapshot, Part] | None
+        self, catalogue: Catalogue, encoder: Encoder, style: str, taken: tuple[EarlierSnapshot, SnapshotPart] | None
     ) -> Vectors:
         """Encode all tools of a snapshot that have no vector in this part of the snapshot before.
 
@@ -208,6 +219,7 @@ class HomeResources:
         return resources.build_recipe(name, catalogue, folder)
 
     def _encode(self, encoder: Encoder, texts: list[str], kind: encoders.Kind) -> Vectors:
+        """Encode texts, or take their vectors from the cache if the encoder is so slow that this pays."""
         if encoder.cheap or self.vectors is None:
             return encoder.encode(texts, kind)
         key = encoder.fingerprint if kind == "tool" else f"{encoder.fingerprint}/{kind}"
@@ -224,21 +236,11 @@ class HomeResources:
         """Return whether the cache has vectors of an encoder, if it needs any. One begun anew is filled again."""
         return encoder.cheap or self.vectors is None or self.vectors.has_any(encoder.fingerprint)
 
-    def _refuse_many(self, vectors: VectorStore, encoder: Encoder, texts: list[str]) -> None:
-        missing = vectors.missing(encoder.fingerprint, texts)
-        if len(missing) > MAX_TEXTS_EMBEDDED_BY_SEARCH and not vectors.was_set_aside:  # a damaged cache is filled again
-            cached = ", ".join(f"{name} ({count:,})" for name, count in vectors.encoders()) or "none"
-            option = f"--model {self.model}" if self.model else f"--encoder {encoder.name}"
-            raise StoreError(
-                f"{len(missing):,} of {len(texts):,} tools have no vector of {encoder.name} yet "
-                f"(there are vectors of: {cached}). Run  toolscout sync {option}"
-            )
-
 
 def _weigh_terms(catalogue: Catalogue, ids: Sequence[str]) -> list[Mapping[str, float]]:
     """Return the weights of the terms of some tools."""
-    words = index_words(catalogue)
-    return [words.weigh_tool(tool) for tool in catalogue.tools(ids)]
+    words, shared = index_words(catalogue), _load_shared_parameters(catalogue)
+    return [words.weigh_tool(drop_parameters(tool, shared.get(tool.source, ()))) for tool in catalogue.tools(ids)]
 
 
 def name_space(encoder: Encoder, style: str = "named", index: str = "") -> str:
@@ -263,17 +265,22 @@ def index_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) ->
     """Return the BM25 index over the catalogue's tools. It is stored with the snapshot."""
     key, counts_key = f"bm25/{settings.fingerprint}", f"{TERM_COUNTS_FORMAT}/{settings.fingerprint}"
 
-    def make() -> tuple[Arrays, Mapping[str, Any]]:
-        earlier = _open_earlier_terms(catalogue, key, counts_key)
-        batches = catalogue.batches(earlier.new_positions if earlier else None)
+    def build_index() -> tuple[Arrays, Mapping[str, object]]:
+        """Build the BM25 index, from the counts of the earlier one where tools have not changed."""
+        shared = _load_shared_parameters(catalogue)
+        earlier = _open_earlier_terms(catalogue, key, counts_key, shared)
+        batches = (
+            [drop_parameters(tool, shared.get(tool.source, ())) for tool in batch]
+            for batch in catalogue.batches(earlier.new_positions if earlier else None)
+        )
         index = BM25.build_batches(batches, settings, ids=catalogue.ids, earlier=earlier)
         assert index.counts is not None
         counts = index.counts.arrays()
-        catalogue.load_part(counts_key, lambda: (counts, {}))
+        catalogue.load_part(counts_key, lambda: (counts, {}))  # stores the counts, from which the next index grows
         return index.arrays(), index.meta
 
     def load() -> BM25:
-        part = catalogue.load_part(key, make)
+        part = catalogue.load_part(key, build_index)
         return BM25.from_arrays(part.arrays, part.meta, catalogue.ids, is_checked=part.is_file)
 
     return catalogue.share(key, load)
@@ -287,14 +294,47 @@ def expand_words(
     return catalogue.share(key, lambda: ExpandedWords(index_words(catalogue, settings), load_thesaurus, weight))
 
 
-def _open_earlier_terms(catalogue: Catalogue, key: str, counts_key: str) -> EarlierTerms | None:
-    """Return the terms of the tools that have not changed; None if nothing can be taken over."""
+def _load_shared_parameters(catalogue: Catalogue) -> dict[str, list[str]]:
+    """Return the parameters that most tools of a source take, whose words the index leaves out."""
+
+    def find() -> bytes:
+        """Find the parameters that the tools of a source share.
+
+        Unchanged sources keep those of the earlier snapshot.
+        """
+        encoded, positions = catalogue.list_changed_sources(SHARED_PARAMETERS_FORMAT)
+        shared = find_shared_parameters(itertools.chain.from_iterable(catalogue.batches(positions)))
+        if encoded is not None and catalogue.earlier is not None:
+            taken = msgspec.json.decode(encoded, type=dict[str, list[str]])
+            shared |= {source: names for source, names in taken.items() if source in catalogue.earlier.sources}
+        return msgspec.json.encode(shared, order="sorted")
+
+    encoded = catalogue.load_or_build(SHARED_PARAMETERS_FORMAT, find)
+    return msgspec.json.decode(encoded, type=dict[str, list[str]])
+
+
+def _open_earlier_terms(
+    catalogue: Catalogue, key: str, counts_key: str, shared: Mapping[str, list[str]]
+) -> EarlierTerms | None:
+    """Return the terms of the tools that have not changed; None if nothing can be taken over.
+
+    Args:
+        catalogue: the snapshot.
+        key: of the index.
+        counts_key: of its counts.
+        shared: by source the parameters that are left out; where they have changed, all tools are read again.
+    """
     index, counts = catalogue.open_earlier(key), catalogue.open_earlier(counts_key)
     if index is None or counts is None:
         return None
     earlier, part = index
+    encoded = earlier.load_value(SHARED_PARAMETERS_FORMAT)
+    before = msgspec.json.decode(encoded, type=dict[str, list[str]]) if encoded else {}
+    changed = {source for source in {*shared, *before} if shared.get(source) != before.get(source)}
+    is_changed = np.fromiter((id.partition("/")[0] in changed for id in catalogue.ids), np.bool_, len(catalogue.ids))
+    places = np.where(is_changed, -1, earlier.places)
     vocabulary = Strings.from_arrays(part.arrays, "vocabulary")
-    return EarlierTerms(earlier.places, vocabulary, part.arrays, TermCounts.from_arrays(counts[1].arrays))
+    return EarlierTerms(places, vocabulary, part.arrays, TermCounts.from_arrays(counts[1].arrays))
 
 
 def __getattr__(name: str) -> Any:

@@ -4,21 +4,31 @@ A tool may need another one before it can be called: for an id that the other su
 switches on. The query says nothing of such tools, so no ranking finds them. They follow the match that needs them, the
 direct ones first, and have the role `prerequisite`. The order of the matches stays as it is.
 
+The order of calls in the journal shows more of them. A task is a run of calls of one caller without a long pause. Only
+successful calls count, and of each tool the first. Nobody can change the answers of others alone: an order counts if a
+trusted caller follows it, or two callers do.
+
 The numbers below were chosen on train and dev requests of toollinkos, and on requests written for five OpenAPI
 documents that no dataset uses (benchmarks/LAB.md).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+import threading
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from datetime import datetime
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from toolscout.errors import StoreError
 from toolscout.home.catalogue.store import Catalogue
+from toolscout.home.journal.journal import Journal
 from toolscout.search.exact_names import parse_selection
 from toolscout.search.pipeline import Stage
 from toolscout.search.relations.dependencies import (
@@ -28,14 +38,16 @@ from toolscout.search.relations.dependencies import (
     find_dependencies,
 )
 from toolscout.settings import Settings
-from toolscout.types import Explanation, Hit, Search
+from toolscout.types import Answer, Explanation, Hit
 
-__all__ = ["Orders", "Prerequisites", "bring_prerequisites"]
+__all__ = ["CallOrder", "Orders", "Prerequisites", "bring_prerequisites"]
 
 Orders = Callable[[], Mapping[str, Mapping[str, float]]]
-"""() → tool → tool that is usually called before it → share of the tasks; see `search.call_order`."""
+"""() → tool → tool that is usually called before it → share of the tasks; see `CallOrder`."""
 
+_log: Final = logging.getLogger("toolscout.search")
 MAX_BEARERS: Final = 5  # matches that bring prerequisites
+MAX_NAMED_BEARERS: Final = 3  # matches of a step that bring what names alone say
 MIN_BEARER_SCORE: Final = 0.5  # part of the first match's score that such a match must have
 MIN_STRANGER_SCORE: Final = 0.7  # the same for a match of another source than the first one
 MAX_LEVEL_MATCHES: Final = 3  # matches that may come before the first prerequisite
@@ -43,6 +55,14 @@ MIN_LEVEL_SCORE: Final = 0.95  # part of the first match's score from which any 
 MAX_NEED_DEPTH: Final = 6  # of needs of needs
 MAX_OTHER_SUPPLIERS: Final = 3  # further suppliers of one id
 MIN_ALTERNATIVE_PLACE: Final = 5  # hits before the first of them
+MAX_ORDER_EVENTS: Final = 30_000  # newest events that are read at the start
+TASK_PAUSE_S: Final = 600.0  # a longer pause of a caller ends the task
+MAX_TASK_TOOLS: Final = 20  # tools of one task that count
+MIN_ORDERED_TASKS: Final = 5  # tasks that must show an order
+MIN_ORDERED_SHARE: Final = 0.6  # share of the tasks with the later tool that must show it
+MIN_ORDER_CALLERS: Final = 2  # callers that must show it, unless one of them is trusted
+MAX_TASKS_PER_CALLER: Final = 50  # a caller with more counts like one with so many
+REFRESH_AFTER_S: Final = 30.0
 FIT_WEIGHT: Final = 2.0  # of how well a tool supplies an id (0 to 1), against its score for the query (0 to 1)
 
 
@@ -63,7 +83,7 @@ class _Ranking(NamedTuple):
         learned: dependencies that the calls so far show.
     """
 
-    search: Search
+    search: Answer
     places: Mapping[str, int]
     learned: Dependencies
 
@@ -90,7 +110,7 @@ class Prerequisites(Stage):
         *,
         budget: int,
         excluded: AbstractSet[str] = frozenset(),
-        learned: Callable[[], Dependencies] | None = None,
+        orders: Orders | None = None,
     ) -> None:
         """Bring what these dependencies say.
 
@@ -99,19 +119,23 @@ class Prerequisites(Stage):
             dependencies: of the snapshot.
             budget: most prerequisites between one match and the next; what is left follows behind the next match.
             excluded: ids of tools that neither bring prerequisites nor are brought.
-            learned: returns the dependencies that the calls so far show.
+            orders: returns which tools the calls so far show before others; None: nothing is learned.
         """
         self.catalogue, self.dependencies, self.budget = catalogue, dependencies, budget
-        self.excluded, self.learned = excluded, learned
+        self.excluded, self.orders = excluded, orders
 
-    def run(self, searches: Sequence[Search]) -> list[Search]:
+    def run(self, searches: Sequence[Answer]) -> list[Answer]:
         """Return the searches with prerequisites among their hits."""
-        learned = self.learned() if self.learned else {}
+        learned = {
+            tool_id: [Need("learned", {earlier: share}) for earlier, share in sorted(shares.items())]
+            for tool_id, shares in (self.orders() if self.orders else {}).items()
+        }
         if self.budget < 1 or not (self.dependencies or learned):
             return list(searches)
         return [self._add(search, learned) for search in searches]
 
-    def _add(self, search: Search, learned: Dependencies) -> Search:
+    def _add(self, search: Answer, learned: Dependencies) -> Answer:
+        """Insert before each hit the tools whose output it needs. A query that selects tools by name gets no others."""
         ranking = _Ranking(search, {hit.id: place for place, hit in enumerate(search.hits)}, learned)
         bearers = self._find_bearers(ranking)
         if not bearers or parse_selection(search.query) is not None:
@@ -121,13 +145,15 @@ class Prerequisites(Stage):
         listed: list[Hit] = []
         present: set[str] = set()
         steps = {hit.id: hit.step for hit in search.hits}
+        leading = _find_leading(search.hits)
         for place, hit in enumerate(search.hits):
             if hit.id in present:
                 continue
             listed.append(hit)
             present.add(hit.id)
             if hit.id in bearers:
-                waiting += self._collect(ranking, hit.id)
+                leads = hit.id in leading
+                waiting += self._collect(ranking, hit.id, leads)
             if _is_level(search.hits, place + 1):
                 continue
             if place >= MAX_BEARERS - 1 or len(listed) >= MIN_ALTERNATIVE_PLACE:
@@ -166,7 +192,7 @@ class Prerequisites(Stage):
                 taken.append(prerequisite)
         return taken
 
-    def _collect(self, ranking: _Ranking, match: str) -> Iterator[_Prerequisite]:
+    def _collect(self, ranking: _Ranking, match: str, leads: bool) -> Iterator[_Prerequisite]:
         """Yield what a match needs, then what these tools need, and so on.
 
         A need that is best fulfilled by a hit before the match brings nothing.
@@ -176,6 +202,8 @@ class Prerequisites(Stage):
             next_level: list[str] = []
             for tool_id in level:
                 for need in self._needs(ranking, tool_id):
+                    if need.origin == "named" and not leads:
+                        continue
                     best = next(iter(self._rank_providers(ranking, need)), None)
                     if best is None or best in reached or ranking.is_before(best, match):
                         continue
@@ -210,19 +238,19 @@ class Prerequisites(Stage):
         candidates = [tool_id for tool_id in need.tools if self._may_add(ranking.search, tool_id)]
         return sorted(candidates, key=lambda tool_id: (-ranking.rate(need, tool_id), tool_id))
 
-    def _may_add(self, search: Search, tool_id: str) -> bool:
+    def _may_add(self, search: Answer, tool_id: str) -> bool:
         position = None if tool_id in self.excluded else self.catalogue.position(tool_id)
         if position is None:
             return False
         mask = self.catalogue.mask(search.visible)
         return mask is None or bool(mask[position])
 
-    def note(self, search: Search) -> str:
+    def note(self, search: Answer) -> str:
         """Return how many prerequisites are among the hits."""
         count = sum(hit.role == "prerequisite" for hit in search.hits)
         return f"{count} added" if count else ""
 
-    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+    def explain(self, search: Answer, tool_id: str) -> Explanation | None:
         """Return the rank of a tool among matches and prerequisites; None if the stage brought nothing."""
         [result] = self.run([search])
         if result.hits == search.hits or tool_id not in result.ids:
@@ -237,6 +265,14 @@ class Prerequisites(Stage):
 
 def _source_of(hit: Hit) -> str:
     return hit.id.partition("/")[0]
+
+
+def _find_leading(hits: Sequence[Hit]) -> set[str]:
+    """Return the ids of the first matches of each step: only these bring what names alone say."""
+    by_step = defaultdict[str | None, list[str]](list)
+    for hit in hits:
+        by_step[hit.step].append(hit.id)
+    return {tool_id for ids in by_step.values() for tool_id in ids[:MAX_NAMED_BEARERS]}
 
 
 def _is_level(hits: Sequence[Hit], place: int) -> bool:
@@ -275,7 +311,7 @@ def _as_hits(prerequisites: Sequence[_Prerequisite], around: Sequence[Hit], step
 def _describe(prerequisite: _Prerequisite) -> str:
     """Say in a few words which tool needs it, and how that is known."""
     needed_by, need = prerequisite.needed_by, prerequisite.need
-    if need.origin == "inferred":
+    if need.origin in ("inferred", "named"):
         return f"supplies the {need.what} that {needed_by} needs"
     return f"required by {needed_by}" if need.origin == "declared" else f"usually called before {needed_by}"
 
@@ -300,12 +336,94 @@ def bring_prerequisites(
         pairs = [pair.partition("=")[::2] for pair in settings.dependencies]
         dependencies = add_declared(find_dependencies(catalogue), pairs)
 
-    def learn() -> Dependencies:
-        return {
-            tool_id: [Need("learned", {earlier: share}) for earlier, share in sorted(shares.items())]
-            for tool_id, shares in (orders() if orders else {}).items()
-        }
+    return Prerequisites(catalogue, dependencies, budget=settings.prerequisites, excluded=excluded, orders=orders)
 
-    return Prerequisites(
-        catalogue, dependencies, budget=settings.prerequisites, excluded=excluded, learned=learn if orders else None
-    )
+
+# --- the order of calls ----------------------------------------------------------------------------------------------
+
+
+class CallOrder:
+    """Which tools are usually called before a tool. It follows the journal; thread-safe."""
+
+    def __init__(self, open_journal: Callable[[], Journal], *, trusted: Container[str] = ()) -> None:
+        """Follow a journal, whose newest events are read at the first call.
+
+        Args:
+            open_journal: returns the journal.
+            trusted: callers that may show an order alone.
+        """
+        self._open_journal, self._trusted = open_journal, trusted
+        self._lock = threading.Lock()
+        self._row: int | None = None  # of the last event that was read
+        self._running: dict[str, tuple[float, list[str]]] = {}  # caller → instant of the last call, tools of the task
+        self._tasks: dict[str, Counter[str]] = defaultdict(Counter)  # tool → caller → tasks
+        self._before: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)  # (earlier, later) → caller → tasks
+        self._shares: dict[str, dict[str, float]] = {}  # tool → earlier tool → share of tasks
+        self._read_at = float("-inf")  # monotonic seconds of the last look into the journal
+
+    def __call__(self) -> Mapping[str, Mapping[str, float]]:
+        """Return tool → tool that is usually called before it → share of the tasks. New calls count within 30 s.
+
+        If the journal cannot be read, the calls so far count.
+        """
+        with self._lock:
+            if time.monotonic() - self._read_at >= REFRESH_AFTER_S:
+                self._read_at = time.monotonic()
+                try:
+                    self._read_new()
+                except StoreError as error:
+                    _log.warning("The order of calls is not read from the journal: %s", error)
+            return self._shares
+
+    def _read_new(self) -> None:
+        """Read the events since the last time, at first the newest."""
+        journal = self._open_journal()
+        last = journal.last()
+        row = max(0, last - MAX_ORDER_EVENTS) if self._row is None else self._row
+        if last <= row:
+            return
+        for event in journal.read(event="call", after=row):
+            self._add(event)
+        self._row = last
+        self._shares = self._find_orders()
+
+    def _add(self, event: Mapping[str, Any]) -> None:
+        """Count one call."""
+        tool, caller, instant = event.get("tool"), event["caller"], _read_instant(event["at"])
+        if not event.get("ok") or not isinstance(tool, str) or instant is None:
+            return
+        at, earlier = self._running.get(caller, (instant, []))
+        if abs(instant - at) > TASK_PAUSE_S:
+            earlier = []
+        if tool not in earlier and len(earlier) < MAX_TASK_TOOLS:
+            self._tasks[tool][caller] += 1
+            for other in earlier:
+                self._before[other, tool][caller] += 1
+            earlier = [*earlier, tool]
+        self._running[caller] = (instant, earlier)
+
+    def _find_orders(self) -> dict[str, dict[str, float]]:
+        """Return tool → earlier tool → share of its tasks, for pairs that are usually called in this order.
+
+        A caller with many tasks counts as one with `MAX_TASKS_PER_CALLER`, so that nobody decides alone.
+        """
+        orders: dict[str, dict[str, float]] = {}
+        for (earlier, later), callers in self._before.items():
+            if len(callers) < MIN_ORDER_CALLERS and not any(caller in self._trusted for caller in callers):
+                continue
+            tasks = self._tasks[later]
+            weights = {caller: min(1.0, MAX_TASKS_PER_CALLER / count) for caller, count in tasks.items()}
+            total = sum(count * weights[caller] for caller, count in tasks.items())
+            ordered = sum(count * weights[caller] for caller, count in callers.items())
+            reverse = sum(self._before.get((later, earlier), Counter()).values())
+            if ordered >= MIN_ORDERED_TASKS and ordered / total >= MIN_ORDERED_SHARE and ordered > reverse:
+                orders.setdefault(later, {})[earlier] = ordered / total
+        return orders
+
+
+def _read_instant(text: object) -> float | None:
+    """Return the seconds of an ISO instant; None if it is none, which imported events may hold."""
+    try:
+        return datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return None

@@ -55,7 +55,7 @@ class Extras:
     def __init__(self, lasting: bool = False) -> None:
         """Begin empty. `lasting`: whether the owner keeps the objects from one build to the next, and closes them."""
         self.lasting, self.rehearse = lasting, False
-        self._items: dict[type, object] = {}
+        self._items: dict[type, object] = {}  # class → its object
 
     def find(self, kind: type[Item]) -> Item | None:
         """Return the object of this class, or None."""
@@ -63,7 +63,7 @@ class Extras:
         return item if isinstance(item, kind) else None
 
     def share(self, kind: type[Item], make: Callable[[], Item]) -> Item:
-        """Return the object of this class, made now if there is none yet."""
+        """Return the object of class `kind`. If there is none yet, `make` makes it, and later calls return it."""
         item = self.find(kind)
         if item is None:
             item = self._items[kind] = make()
@@ -117,7 +117,13 @@ class Resources(Protocol):
         """Encode queries as `(n, dim)` unit rows."""
 
     def encode_tools(self, encoder: Encoder, tools: Sequence[Tool], style: str = "named") -> Vectors:
-        """Encode tools as `(n, dim)` unit rows."""
+        """Encode tools as `(n, dim)` unit rows.
+
+        Args:
+            encoder: makes the vectors.
+            tools: what to encode.
+            style: which text of a tool is encoded: a key of `toolscout.types.STYLES`, or `named`.
+        """
 
     def index_tools(self, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> Exact:
         """Return the index that scores all tools of the catalogue by their vectors."""

@@ -1,47 +1,68 @@
-"""Finds the tools of a snapshot that every search demotes: they give orders to the model, or are stuffed."""
+"""Finds the tools of a snapshot that every search holds back, from their texts alone.
+
+`suspects` give orders to the model or are stuffed. `claimants` mostly address the reader or claim a rank
+(`toolscout.search.claims`). Tools that have not changed since the snapshot before are not screened again.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 
 from toolscout.home.catalogue.snapshot import Catalogue
+from toolscout.search.claims import find_claimants
 from toolscout.trust.screening import scan
 from toolscout.types import Tool
 
-__all__ = ["screen_change", "suspects"]
+__all__ = ["claimants", "screen_change", "suspects"]
 
 _DEMOTED_KINDS: Final = ("instructions", "stuffing")
-SUSPECTS_FORMAT: Final = "suspects/2"  # raise it whenever the screening of an unchanged tool changes
+SUSPECTS_FORMAT: Final = "suspects/3"  # raise it whenever the screening of an unchanged tool changes
+CLAIMANTS_FORMAT: Final = "claimants/1"
 
 
 def suspects(catalogue: Catalogue) -> frozenset[str]:
-    """Return the ids of tools that every search demotes: they give orders to the model or are stuffed.
+    """Return the ids of tools that give orders to the model or are stuffed."""
+    return _list_screened(catalogue, SUSPECTS_FORMAT)
 
-    Tools that have not changed since the snapshot before are not screened again.
-    """
-    encoded = catalogue.load_or_build(SUSPECTS_FORMAT, lambda: msgspec.json.encode(_list_suspects(catalogue)))
-    return frozenset(msgspec.json.decode(encoded, type=list[str]))
+
+def claimants(catalogue: Catalogue) -> frozenset[str]:
+    """Return the ids of tools that mostly address the reader or claim a rank."""
+    return _list_screened(catalogue, CLAIMANTS_FORMAT)
 
 
 def screen_change(before: Catalogue, after: Catalogue, tool: Tool) -> None:
-    """Find the suspects of a snapshot that differs from another in one tool, without screening the others again."""
-    suspicious_ids = suspects(before) - {tool.id} | ({tool.id} if _is_suspicious(tool) else set())
-    after.pending[SUSPECTS_FORMAT] = msgspec.json.encode(sorted(suspicious_ids))
+    """Screen the snapshot `after`, which differs from `before` in one tool, without screening the other tools again."""
+    for key, screen in _SCREENS.items():
+        ids = _list_screened(before, key) - {tool.id} | screen([tool])
+        after.pending[key] = msgspec.json.encode(sorted(ids))
 
 
-def _is_suspicious(tool: Tool) -> bool:
-    return any(finding.kind in _DEMOTED_KINDS for finding in scan(tool))
+def _find_suspects(tools: Sequence[Tool]) -> set[str]:
+    return {tool.id for tool in tools if any(finding.kind in _DEMOTED_KINDS for finding in scan(tool))}
 
 
-def _list_suspects(catalogue: Catalogue) -> list[str]:
-    suspicious_ids: set[str] = set()
+_SCREENS: Final[dict[str, Callable[[Sequence[Tool]], set[str]]]] = {
+    SUSPECTS_FORMAT: _find_suspects,
+    CLAIMANTS_FORMAT: find_claimants,
+}
+
+
+def _list_screened(catalogue: Catalogue, key: str) -> frozenset[str]:
+    encoded = catalogue.load_or_build(key, lambda: msgspec.json.encode(_screen_new(catalogue, key)))
+    return frozenset(msgspec.json.decode(encoded, type=list[str]))
+
+
+def _screen_new(catalogue: Catalogue, key: str) -> list[str]:
+    """Return the ids of the suspicious tools. Tools that have not changed keep the result of the snapshot before."""
+    ids: set[str] = set()
     positions = None
-    if (earlier := catalogue.earlier) and (encoded := earlier.load_value(SUSPECTS_FORMAT)):
+    if (earlier := catalogue.earlier) and (encoded := earlier.load_value(key)):
         positions = earlier.new_positions
         kept_ids = {catalogue.ids[position] for position in earlier.kept_positions.tolist()}
-        suspicious_ids = kept_ids & set(msgspec.json.decode(encoded, type=list[str]))
+        ids = kept_ids & set(msgspec.json.decode(encoded, type=list[str]))
     for batch in catalogue.batches(positions):
-        suspicious_ids |= {tool.id for tool in batch if _is_suspicious(tool)}
-    return sorted(suspicious_ids)
+        ids |= _SCREENS[key](batch)
+    return sorted(ids)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,12 +18,14 @@ import msgspec
 from toolscout.errors import NotFound
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.indexes.words import tokenize
-from toolscout.search.advised_words import keep_advisable, sort_by_rarity
+from toolscout.search.everyday import list_everyday_words
 from toolscout.search.exact_names import EXACT
 from toolscout.search.pipeline import Stage
-from toolscout.types import Explanation, Search, Tool, render
+from toolscout.settings import RULES
+from toolscout.types import Answer, Explanation, Tool, render
+from toolscout.vocabulary import join_phrases, list_words
 
-__all__ = ["Trial", "Why", "explain", "find", "try_words"]
+__all__ = ["RuleEffect", "RuleTrial", "Why", "explain", "find", "try_words"]
 
 MIN_TWIN_OVERLAP = 0.8  # overlap of words from which two tools are called near-duplicates
 MAX_LIFTING_WORDS = 3  # missing words that are added to a description together
@@ -30,26 +33,57 @@ MAX_PARTS = 6  # parts of a request that are tried by themselves
 MIN_PART_WORDS = 2
 MAX_QUOTED_CHARS = 120  # of a part of a request
 MAX_ADVISED_TOOLS = 20  # more tools than this are no advice
+REQUEST_WORDS = frozenset(list_words("advice.words"))  # of any request, which say nothing about a tool
+_NAME = re.compile(r"(?<=[^\s.?!:])\s+([A-Z][^\W_]*)")  # a capital in mid-sentence
+_MAYBE_NAME = re.compile(  # a capital at the start of a sentence, or a place where people are named
+    rf"\b([A-Z][^\W_]*)|\b([^\W_]+)['’]s\b|\b(?:{join_phrases(list_words('advice.before_people'))})\s+([^\W_]+)"
+)
 _PART_END = re.compile(
-    r"(?<![,;:.?!])[,;:.?!]+(?:\s+|$)|\s+(?:and|then|also|but|und|dann|y|luego|et|puis|e|depois)\s+", re.IGNORECASE
+    rf"(?<![,;:.?!])[,;:.?!]+(?:\s+|$)|\s+(?:{join_phrases(list_words('why.joints'))})\s+", re.IGNORECASE
 )
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """What words would do, if the description of the tool had them.
+class RuleTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """How a tool would rank if its description had some further words.
 
     Attributes:
         words: the words that were added.
-        rank: the tool's place in the answer then, from 1. If it is not there, its rank before the hits are cut; None:
-            no stage ranks it.
-        shown: whether the answer has the tool then.
-        refusal: why the request is turned away even then; None: it is answered.
+        rank: the tool's place in the answer with these words, from 1. If the answer lacks the tool, its rank before the
+            hits are cut; None: no stage ranks it.
+        shown: whether the answer with these words has the tool.
+        refusal: why the request is turned away even with these words; None: it is answered.
     """
 
     words: tuple[str, ...]
     rank: int | None
     shown: bool
     refusal: str | None = None
+
+
+class RuleEffect(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rule of ranking did to the place of the tool, tried out by a whole search without the rule.
+
+    Attributes:
+        rule: its name, one of `toolscout.settings.RULES`.
+        about: what the rule does.
+        place: of the tool in the answer with the rule, from 1; None: it is not returned.
+        place_without: the same without the rule.
+        switch: the setting that leaves the rule out.
+    """
+
+    rule: str
+    about: str
+    place: int | None
+    place_without: int | None
+    switch: str
+
+    def describe(self) -> str:
+        """Say in a sentence what the rule decided."""
+        places = [f"has rank {place}" if place else "is not returned" for place in (self.place, self.place_without)]
+        return (
+            f"the rule “{self.rule}” decides: with it the tool {places[0]}, without it it {places[1]} (tried out). "
+            f"{self.about}. To turn it off: {self.switch}"
+        )
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,12 +98,13 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
         matched: word of the query → its contribution to the BM25 score.
         missing: words of the query that the tool lacks.
         ahead: (id, score) of the tools that are returned instead.
-        step: the part of the request that ranks the tool best, if it has several; None: the whole request does.
-        step_rank: the tool's place when this part is asked by itself, or its rank if it is not returned then.
+        step: the part of a compound request for which the tool ranks best; None: the whole request ranks it best.
+        step_rank: the tool's place if this part is searched by itself, from 1, also if it is too low to be returned.
         stands_for_it: id of the tool that is returned in its place because it does the same.
         causes: sentences, the most important first.
         fixes: sentences; those that add words were tested.
-        trial: what words would do that the caller chose; None: none were chosen.
+        trial: effect of the words that the caller asked to try; None: the caller named no words.
+        rules: those that change the place of the tool, in the order of `toolscout.settings.RULES`.
     """
 
     query: str
@@ -83,10 +118,11 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
     ahead: tuple[tuple[str, float], ...]
     causes: tuple[str, ...]
     fixes: tuple[str, ...]
-    trial: Trial | None = None
+    trial: RuleTrial | None = None
     step: str | None = None
     step_rank: int | None = None
     stands_for_it: str | None = None
+    rules: tuple[RuleEffect, ...] = ()
 
 
 def find(catalogue: Catalogue, name: str) -> str:
@@ -117,9 +153,10 @@ def explain(
     catalogue: Catalogue,
     pipeline: Stage,
     rebuild: Callable[[Tool], Stage] | None,
-    search: Search,
+    search: Answer,
     tool_id: str,
-    answer: Search,
+    answer: Answer,
+    without: Mapping[str, Callable[[], Stage]] | None = None,
 ) -> Why:
     """Explain why `tool_id` is, or is not, in `answer`.
 
@@ -130,6 +167,7 @@ def explain(
         search: the query.
         tool_id: an id of the catalogue.
         answer: the result of the pipeline for `search`, with filled hits.
+        without: rule → builds the same pipeline without it; None: no rule is tried.
     """
     [tool] = catalogue.tools([tool_id])
     explanation = pipeline.explain(search, tool_id)
@@ -139,13 +177,14 @@ def explain(
     hidden = search.visible is not None and not search.visible(tool)
     causes, fixes = _find_role(answer, tool_id), []
     absence: _Absence | None = None
+    rules = () if hidden else tuple(_find_effects(without or {}, search, tool_id, answer))
     if hidden:
         causes.append("the caller may not see it: the policy hides it")
         fixes.append("allow the caller to see it")
     elif not shown:
-        rank = explanation.rank if explanation else None
-        absence = _note_absence(pipeline, search, tool, answer, rank, stages, matched, missing)
+        absence = _note_absence(pipeline, search, tool, answer, explanation)
         causes, fixes = _explain_absence(absence, catalogue, rebuild)
+    causes += [effect.describe() for effect in rules]
     return Why(
         query=search.query,
         tool=tool_id,
@@ -158,8 +197,21 @@ def explain(
         ahead=tuple((hit.id, hit.score) for hit in answer.hits if hit.id != tool_id),
         causes=tuple(causes),
         fixes=tuple(fixes),
+        rules=rules,
         **_describe_part(absence),
     )
+
+
+def _find_effects(
+    without: Mapping[str, Callable[[], Stage]], search: Answer, tool_id: str, answer: Answer
+) -> Iterator[RuleEffect]:
+    """Yield the rules without which a search gives the tool another place, or takes it in or out."""
+    place = answer.ids.index(tool_id) + 1 if tool_id in answer.ids else None
+    for rule, build in without.items():
+        other = _find_place(build(), search, tool_id)
+        if other != place:
+            switch = f'rules_off = ["{rule}"]'
+            yield RuleEffect(rule=rule, about=RULES[rule], place=place, place_without=other, switch=switch)
 
 
 def _describe_part(absence: _Absence | None) -> dict[str, Any]:
@@ -168,30 +220,38 @@ def _describe_part(absence: _Absence | None) -> dict[str, Any]:
         return {}
     part = absence.part
     fields = {"step": part.text, "step_rank": part.place or part.rank} if part else {}
-    return {**fields, "stands_for_it": absence.standing}
+    return {**fields, "stands_for_it": absence.stand_in}
 
 
 def _note_absence(
     pipeline: Stage,
-    search: Search,
+    search: Answer,
     tool: Tool,
-    answer: Search,
-    rank: int | None,
-    stages: Sequence[Explanation],
-    matched: Mapping[str, float],
-    missing: Sequence[str],
+    answer: Answer,
+    explanation: Explanation | None,
 ) -> _Absence:
-    """Return the facts about a tool that a search did not return."""
-    standing = next((hit.id for hit in answer.hits if tool.id in hit.similar), None)
-    part = None if standing else _find_part(pipeline, search, answer, tool.id, rank)
+    """Return the facts about a tool that a search did not return.
+
+    Args:
+        pipeline: the pipeline that searched.
+        search: what went into it.
+        tool: the tool in question.
+        answer: what came out.
+        explanation: what the stages did with the tool; None: none of them ranks.
+    """
+    rank = explanation.rank if explanation else None
+    stages = _leaves(explanation) if explanation else ()
+    matched, missing = _match_words(search.query, stages)
+    stand_in = next((hit.id for hit in answer.hits if tool.id in hit.similar), None)
+    part = None if stand_in else _find_part(pipeline, search, answer, tool.id, rank)
     demotions = [stage.note for stage in stages if stage.stage == "demote"]
     advisable = keep_advisable(missing, search.query, part.text if part else None)
-    enough = rank if rank is not None and _reaches(pipeline, search, tool.id, rank) else None
-    return _Absence(search, tool, answer, rank, demotions, matched, advisable, part, standing, enough)
+    needed_k = rank if rank is not None and _reaches(pipeline, search, tool.id, rank) else None
+    return _Absence(search, tool, answer, rank, demotions, matched, advisable, part, stand_in, needed_k)
 
 
-def _reaches(pipeline: Stage, search: Search, tool_id: str, rank: int) -> bool:
-    """Tell whether a search for as many tools as the rank of a tool returns it, and that many are worth asking for."""
+def _reaches(pipeline: Stage, search: Answer, tool_id: str, rank: int) -> bool:
+    """Return whether a search with `rank` as its k returns the tool, and advice to ask for that many is sensible."""
     if not search.k < rank <= MAX_ADVISED_TOOLS:
         return False
     return _find_place(pipeline, msgspec.structs.replace(search, k=rank), tool_id) is not None
@@ -203,7 +263,7 @@ def _explain_absence(
     """Return the causes of the absence, and what would lift it."""
     twins = _find_twins(absence.tool, absence.returned_tools)
     causes, fixes = _find_causes(absence, twins), _find_fixes(absence, twins)
-    if rebuild and not absence.standing and not absence.is_found_by_part:
+    if rebuild and not absence.stand_in and not absence.is_found_by_part:
         lift = _lift(catalogue, rebuild, absence.search, absence.tool, absence.missing)
         fixes = [lift, *fixes] if lift else fixes
     return causes, fixes
@@ -218,7 +278,7 @@ class _Part(NamedTuple):
     place: int | None = None
 
 
-def _find_part(pipeline: Stage, search: Search, answer: Search, tool_id: str, rank: int | None) -> _Part | None:
+def _find_part(pipeline: Stage, search: Answer, answer: Answer, tool_id: str, rank: int | None) -> _Part | None:
     """Return the part of a request that ranks the tool best; None: the whole request ranks it as well.
 
     The parts are the steps of the answer, or else the clauses of the request.
@@ -246,7 +306,7 @@ def _cut_clauses(query: str) -> tuple[str, ...]:
     return clauses if len(clauses) > 1 else ()
 
 
-def _find_role(answer: Search, tool_id: str) -> list[str]:
+def _find_role(answer: Answer, tool_id: str) -> list[str]:
     """Return the cause for which a tool is in the answer although it is no match; empty for any other tool."""
     return [
         f"it is a prerequisite: {hit.why}" for hit in answer.hits if hit.id == tool_id and hit.role == "prerequisite"
@@ -291,20 +351,20 @@ class _Absence:
         matched: word of the query → its contribution to the BM25 score.
         missing: words of the query that the tool lacks and that its description could take up.
         part: the part of the request that ranks it best; None: the whole request does.
-        standing: id of a returned tool that does the same.
-        enough: for how many tools to ask, so that it is returned; None: no reasonable number was found.
+        stand_in: id of a returned tool that does the same.
+        needed_k: for how many tools to ask, so that it is returned; None: no reasonable number was found.
     """
 
-    search: Search
+    search: Answer
     tool: Tool
-    answer: Search
+    answer: Answer
     rank: int | None
     demotions: Sequence[str]
     matched: Mapping[str, float]
     missing: Sequence[str]
     part: _Part | None
-    standing: str | None
-    enough: int | None
+    stand_in: str | None
+    needed_k: int | None
 
     @property
     def returned_tools(self) -> list[Tool]:
@@ -331,8 +391,8 @@ def _find_causes(absence: _Absence, twins: Sequence[str]) -> list[str]:
     causes = []
     if absence.is_turned_away:
         causes.append(f"the whole request is turned away: {absence.answer.reason}")
-    if absence.standing:
-        return [*causes, f"{absence.standing} stands for it: it does the same"]
+    if absence.stand_in:
+        return [*causes, f"{absence.stand_in} stands for it: it does the same"]
     causes += _find_name_causes(absence.answer)
     causes += [f"all other tools stand before it: {note}" for note in absence.demotions]
     causes += _find_part_causes(absence)
@@ -342,7 +402,7 @@ def _find_causes(absence: _Absence, twins: Sequence[str]) -> list[str]:
     return causes + _find_rank_causes(absence)
 
 
-def _find_name_causes(answer: Search) -> list[str]:
+def _find_name_causes(answer: Answer) -> list[str]:
     """Return the cause that other tools are named in the request."""
     named = [hit.tool.name for hit in answer.hits if hit.why == EXACT and hit.tool]
     names = list(dict.fromkeys(named))
@@ -352,9 +412,9 @@ def _find_name_causes(answer: Search) -> list[str]:
     return [f"{_list(names)} in the request {read}: tools of that name take {len(named)} of the {answer.k} places"]
 
 
-def _find_refusal(answer: Search) -> str | None:
+def _find_refusal(answer: Answer) -> str | None:
     """Return why a request is turned away; None: it is answered."""
-    return None if answer.hits or answer.answer in (None, "tools") else answer.reason or answer.answer
+    return None if answer.hits or answer.kind in (None, "tools") else answer.reason or answer.kind
 
 
 def _find_rank_causes(absence: _Absence) -> list[str]:
@@ -362,7 +422,7 @@ def _find_rank_causes(absence: _Absence) -> list[str]:
     if absence.is_cut:
         count = sum(hit.role == "prerequisite" for hit in absence.answer.hits)
         causes = [f"{count} of the {absence.search.k} returned tools are prerequisites of others"] if count else []
-        return [*causes, f"it stands at rank {absence.rank}, and {_count_tools(absence.search.k)} asked for"]
+        return [*causes, f"it has rank {absence.rank}, and {_count_tools(absence.search.k)} asked for"]
     is_unranked = absence.rank is None and absence.part is None and not absence.demotions
     return ["no stage ranks it among its candidates"] if is_unranked else []
 
@@ -372,18 +432,19 @@ def _count_tools(count: int) -> str:
 
 
 def _find_fixes(absence: _Absence, twins: Sequence[str]) -> list[str]:
-    if absence.standing:
+    """Return sentences on what would lift the tool, of those that need no new words in its description."""
+    if absence.stand_in:
         return [f"call it by its id, {absence.tool.id}, or prefer its source: preferred_sources"]
     fixes = []
     if absence.is_found_by_part and absence.part:
         step = absence.part
-        fixes.append(f"ask this step by itself: {_quote(step.text)}, where it stands at rank {step.place} (tried out)")
+        fixes.append(f"ask this step by itself: {_quote(step.text)}, where it has rank {step.place} (tried out)")
     if twins:
         fixes.append(f"say in its description what it does that {twins[0]} does not")
     if absence.is_turned_away and absence.rank is not None and absence.rank <= absence.search.k:
-        fixes.append(f"ask for it by its id, {absence.tool.id}, or set false_rejects to 0")
-    if absence.enough:
-        fixes.append(f"ask for {absence.enough} tools: -k {absence.enough}")
+        fixes.append(f"ask for it by its id, {absence.tool.id}, or leave the setting refuse off")
+    if absence.needed_k:
+        fixes.append(f"ask for {absence.needed_k} tools: -k {absence.needed_k}")
     return fixes
 
 
@@ -395,10 +456,8 @@ def _find_part_causes(absence: _Absence) -> list[str]:
     if part.text in absence.answer.uncovered:
         return [f"no tool is taken to fit its step, {_quote(part.text)}"]
     if absence.is_found_by_part:
-        return [
-            f"it belongs to {_quote(part.text)}, where it stands at rank {part.place}; the other parts take its place"
-        ]
-    return [f"it belongs to {_quote(part.text)}, and stands only at rank {part.rank} there"] if part.is_step else []
+        return [f"it belongs to {_quote(part.text)}, where it has rank {part.place}; the other parts take its place"]
+    return [f"it belongs to {_quote(part.text)}, and has only rank {part.rank} there"] if part.is_step else []
 
 
 def _find_text_causes(absence: _Absence) -> list[str]:
@@ -435,9 +494,9 @@ def _has(tool: Tool, word: str) -> bool:
 
 
 def _lift(
-    catalogue: Catalogue, rebuild: Callable[[Tool], Stage], search: Search, tool: Tool, missing: Sequence[str]
+    catalogue: Catalogue, rebuild: Callable[[Tool], Stage], search: Answer, tool: Tool, missing: Sequence[str]
 ) -> str | None:
-    """Say which missing words, added to the description, bring the tool into the answer; None: none do.
+    """Say which missing words, added to the description, bring the tool into the answer. None: no words do that.
 
     The words are tried out, as few as possible.
     """
@@ -447,22 +506,22 @@ def _lift(
     for count in range(1, min(MAX_LIFTING_WORDS, len(tried)) + 1):
         place = _find_place(rebuild(_add_words(tool, tried[:count])), search, tool.id)
         if place is not None:
-            return f"with {_list(tried[:count])} in its description it would stand at rank {place} (tried out)"
+            return f"with {_list(tried[:count])} in its description it would have rank {place} (tried out)"
     return None
 
 
-def try_words(rebuild: Callable[[Tool], Stage], search: Search, tool: Tool, words: Sequence[str]) -> Trial:
+def try_words(rebuild: Callable[[Tool], Stage], search: Answer, tool: Tool, words: Sequence[str]) -> RuleTrial:
     """Say where a tool would stand if its description had these words too."""
     pipeline = rebuild(_add_words(tool, words))
     [answer] = pipeline([search])
     if tool.id in answer.ids:
-        return Trial(words=tuple(words), rank=answer.ids.index(tool.id) + 1, shown=True)
+        return RuleTrial(words=tuple(words), rank=answer.ids.index(tool.id) + 1, shown=True)
     explanation = pipeline.explain(search, tool.id)
     rank = explanation.rank if explanation else None
-    return Trial(words=tuple(words), rank=rank, shown=False, refusal=_find_refusal(answer))
+    return RuleTrial(words=tuple(words), rank=rank, shown=False, refusal=_find_refusal(answer))
 
 
-def _find_place(pipeline: Stage, search: Search, tool_id: str) -> int | None:
+def _find_place(pipeline: Stage, search: Answer, tool_id: str) -> int | None:
     """Return the place of a tool in the answer to a search, from 1; None: it is not returned."""
     [answer] = pipeline([search])
     return answer.ids.index(tool_id) + 1 if tool_id in answer.ids else None
@@ -485,3 +544,33 @@ def _list(words: Sequence[str]) -> str:
     quoted = [f"“{word}”" for word in words[:6]]
     remainder = f" and {len(words) - 6} more" if len(words) > 6 else ""
     return ", ".join(quoted) + remainder
+
+
+def keep_advisable(words: Sequence[str], query: str, part: str | None) -> tuple[str, ...]:
+    """Return the words that a description could take up.
+
+    Left out are words of any request, values (numbers, and names), and words of another part of the request. A name has
+    a capital in mid-sentence. One at the start of a sentence, or where people are named ("tell anna", "anna's"), is a
+    name unless it is among the everyday words.
+    """
+    names = {word.casefold() for word in _NAME.findall(query)}
+    likely = {word.casefold() for found in _MAYBE_NAME.findall(query) for word in found if word}
+    names |= {word for word in likely if word not in list_everyday_words()}
+    words_of_part = set(re.findall(r"\w+", part.casefold())) if part else None
+    return tuple(
+        word
+        for word in words
+        if word.casefold() not in REQUEST_WORDS | names
+        and not any(letter.isdigit() for letter in word)
+        and (words_of_part is None or word.casefold() in words_of_part)
+    )
+
+
+def sort_by_rarity(words: Sequence[str], tools: Sequence[Tool]) -> list[str]:
+    """Sort words, the rarest in the catalogue first. Words of no tool come last, words of any request are dropped."""
+    terms = {word: set(tokenize(word)) for word in words if word.casefold() not in REQUEST_WORDS}
+    frequency = Counter[str]()
+    for tool in tools:
+        tool_terms = set(tokenize(f"{tool.name} {tool.description}"))
+        frequency.update(word for word, parts in terms.items() if parts & tool_terms)
+    return sorted(terms, key=lambda word: (frequency[word] == 0, frequency[word]))

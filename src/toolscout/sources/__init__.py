@@ -59,14 +59,21 @@ class Source(Protocol):
         """Yield the tools of the source, and a problem for each entry that cannot be read."""
 
 
-def _claims_nothing(subject: Any) -> bool:
+def _claims_nothing(subject: object) -> bool:
+    """Claim nothing, for a kind that is read only if it is named."""
     return False
 
 
 class SourceKind(NamedTuple):
-    """One kind of source: its name, what its locators are, its reader as `module:function`, and how it is recognised.
+    """One kind of source. The first kind in the table that claims a locator reads it.
 
-    The first kind in the table that claims the text of a locator, a folder or the document in a file reads it.
+    Attributes:
+        name: what `--kind` takes.
+        forms: its locators, for people.
+        reader: `module:function`.
+        claims_text: tells whether a locator is of this kind, by its text.
+        claims_folder: the same of a folder, by what is in it.
+        claims_document: the same of a file, by its parsed JSON or YAML.
     """
 
     name: str
@@ -85,11 +92,10 @@ def _ends_url(locator: str, pattern: str) -> bool:
     return _is_url(locator) and re.search(pattern, locator.partition("?")[0], re.I) is not None
 
 
-def _names_servers(document: Any) -> bool:
-    if not isinstance(document, Mapping):
-        return False
-    inner = (document.get(key) for key in ("servers", "mcp"))
-    return "mcpServers" in document or any(isinstance(value, Mapping) for value in inner)
+def _names_servers(document: object) -> bool:
+    from toolscout.sources.clients import names_servers
+
+    return names_servers(document)
 
 
 def _has_skills(folder: Path) -> bool:
@@ -98,7 +104,7 @@ def _has_skills(folder: Path) -> bool:
     return next(find_skills(folder), None) is not None
 
 
-def _is_agent_card(document: Any) -> bool:
+def _is_agent_card(document: object) -> bool:
     from toolscout.sources.skills import is_card
 
     return is_card(document)
@@ -124,14 +130,17 @@ KIND_TABLE: Final = (
         "openapi",
         "an OpenAPI 3.x or Swagger 2.0 document, JSON or YAML, file or URL",
         "toolscout.sources.openapi:read",
-        lambda text: _ends_url(text, r"\.(json|ya?ml)$|openapi|swagger") and not _ends_url(text, _CARD_ADDRESS),
+        lambda text: (
+            _ends_url(text, r"\.(json|ya?ml)$|openapi|swagger|api-?docs|apispec|api-json")
+            and not _ends_url(text, _CARD_ADDRESS)
+        ),
         claims_document=lambda document: isinstance(document, Mapping) and bool({"openapi", "swagger"} & set(document)),
     ),
     SourceKind(
         "mcp",
         "an mcpServers JSON file, or the URL or the command of an MCP server",
         "toolscout.sources.mcp:read",
-        lambda text: _is_url(text) and not _ends_url(text, _CARD_ADDRESS),
+        lambda text: (_is_url(text) and not _ends_url(text, _CARD_ADDRESS)) or ".json#" in text,
         claims_document=_names_servers,
     ),
     SourceKind(
@@ -152,7 +161,8 @@ SOURCE_KINDS: Final = {kind.name: kind.forms for kind in KIND_TABLE}
 
 _CARD_ADDRESS: Final = r"/agent(-card)?\.json$"
 _FILES_IN_FOLDERS: Final = (
-    ".mcp.json", "mcp.json", ".cursor/mcp.json", ".vscode/mcp.json", "claude_desktop_config.json",
+    ".mcp.json", "mcp.json", ".claude-plugin/plugin.json", "gemini-extension.json",
+    ".cursor/mcp.json", ".vscode/mcp.json", "claude_desktop_config.json",
     "openapi.yaml", "openapi.json", "tools.json",
 )  # fmt: skip
 _REPOSITORY: Final = re.compile(r"(https?://)?(www\.)?git(hub|lab)\.com/[^/]+/[^/]+/?$|git@[^/]+:", re.I)
@@ -169,7 +179,7 @@ def detect(locator: str) -> str:
         mend = "Add the command that starts its server, such as 'npx -y PACKAGE'."
         raise SourceError(f"{locator}: this is the address of a repository. {mend}")
     if kind := next((kind.name for kind in KIND_TABLE if kind.claims_text(locator)), None):
-        return kind
+        return _detect_remote(locator) if kind == "mcp" else kind
     if re.match(r"\w+://", locator) and plugin_prefix(locator) is None:
         raise SourceError(f"{locator}: toolscout reads from http:// and https:// addresses only. Download it first.")
     path = Path(os.path.expanduser(locator))
@@ -178,6 +188,14 @@ def detect(locator: str) -> str:
     if os.path.isfile(path):
         return _detect_file(path)
     return plugin_prefix(locator) or _detect_command(locator)
+
+
+def _detect_remote(url: str) -> str:
+    """Return the reader of a URL that does not tell: a look decides whether a document or a server is there."""
+    from toolscout.sources.documents import is_openapi_address
+
+    is_server = re.search(r"^https?://[^/]+/?$|/(mcp|sse|messages?)(/|$)", url.partition("?")[0], re.I)
+    return "openapi" if not is_server and is_openapi_address(url) else "mcp"
 
 
 def _detect_folder(locator: str, path: Path) -> str:
@@ -246,6 +264,7 @@ def plugin_prefix(locator: str) -> str | None:
 
 
 def _split_command(locator: str) -> list[str]:
+    """Split a command line into words. Empty if a quotation mark is not closed: it is no command then."""
     try:
         return shlex.split(locator)
     except ValueError:
@@ -253,6 +272,11 @@ def _split_command(locator: str) -> list[str]:
 
 
 def _detect_file(path: Path) -> str:
+    """Return the kind of a file, from its suffix or its content.
+
+    Raises:
+        SourceError: if it describes no tools.
+    """
     if path.suffix == ".jsonl":
         return "schemas"
     if path.suffix == ".py":
@@ -267,12 +291,19 @@ def _detect_file(path: Path) -> str:
     return kind
 
 
-def _is_package_manifest(document: Mapping[str, Any]) -> bool:
+def _is_package_manifest(document: Mapping[str, object]) -> bool:
     """Return whether a document is the package.json of an npm package."""
     return "name" in document and "version" in document and bool(_MANIFEST_KEYS & document.keys())
 
 
-def read(locator: str, *, name: str | None = None, kind: str | None = None, settings: Settings) -> list[Reading]:
+def read(
+    locator: str,
+    *,
+    name: str | None = None,
+    kind: str | None = None,
+    settings: Settings,
+    only: frozenset[str] = frozenset(),
+) -> list[Reading]:
     """Read every source that `locator` names.
 
     Args:
@@ -281,6 +312,7 @@ def read(locator: str, *, name: str | None = None, kind: str | None = None, sett
         name: the source's name. By default the reader chooses one.
         kind: which reader. By default `detect` decides.
         settings: timeouts and limits.
+        only: sources to read. Only a file with MCP servers is read in part. Empty: all.
 
     Raises:
         SourceError: if nothing can be read.
@@ -291,7 +323,8 @@ def read(locator: str, *, name: str | None = None, kind: str | None = None, sett
         return _read_with_plugin(locator, name, kind, settings)
     module, _, function = reader.partition(":")
     read_locator = getattr(importlib.import_module(module), function)
-    readings: list[Reading] = read_locator(locator, name=name and source_name(name), settings=settings)
+    part = {"only": only} if kind == "mcp" else {}
+    readings: list[Reading] = read_locator(locator, name=name and source_name(name), settings=settings, **part)
     return readings
 
 

@@ -135,7 +135,7 @@ class Reach(NamedTuple):
 
     @classmethod
     def of(cls, locator: str, private_hosts: Iterable[str]) -> Reach:
-        """Build the reach of the document at an address."""
+        """Build the reach of the document at `locator`: public addresses, its own host, and `private_hosts`."""
         local_origin = None
         try:
             parsed = httpx.URL(locator)
@@ -157,7 +157,7 @@ class Reach(NamedTuple):
             try:
                 if ip in ipaddress.ip_network(entry, strict=False):
                     return True
-            except ValueError:
+            except ValueError:  # the entry is a name, not a network
                 continue
         return False
 
@@ -226,7 +226,7 @@ class LimitedBody:
         self._may_be_bare = names == ["deflate"]  # many servers send deflate without the header of zlib
 
     def feed(self, chunk: bytes) -> bool:
-        """Decode a raw chunk. Returns whether to read the next one.
+        """Decode a raw chunk. Returns whether more bytes are wanted.
 
         Raises:
             UnsupportedEncoding: if the chunk is not in the encoding that the header names.
@@ -283,6 +283,11 @@ class _CheckedTransport(httpx.AsyncBaseTransport):
         self._transports: dict[str, httpx.AsyncHTTPTransport] = {}  # by proxy or origin
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request to an address that the program may reach, and to no other.
+
+        The name is looked up once, here, and the request goes to the addresses that passed the check: a second look-up
+        could give another one (DNS rebinding).
+        """
         if request.url.scheme not in DEFAULT_PORTS:  # a redirect may name any
             raise httpx.UnsupportedProtocol(f"the address begins with {request.url.scheme}://, not http:// or https://")
         proxy = await anyio.to_thread.run_sync(_find_proxy, request.url, self._reach) if getproxies() else None
@@ -320,7 +325,13 @@ class _CheckedTransport(httpx.AsyncBaseTransport):
 
 
 def open_async_client(reach: Reach | None, *, timeout: float, follow_redirects: bool = False) -> httpx.AsyncClient:
-    """Open a client for requests of untrusted origin. Without `reach` it may connect to every address."""
+    """Open an HTTP client for requests of untrusted origin. It keeps no cookies.
+
+    Args:
+        reach: the addresses that it may connect to; None: every address.
+        timeout: seconds for each of connecting, reading and writing.
+        follow_redirects: whether it follows them; each address on the way must be in `reach`.
+    """
     return httpx.AsyncClient(
         transport=None if reach is None else _CheckedTransport(reach),
         timeout=timeout,
@@ -376,10 +387,15 @@ class Downloader:
         return self._portal.call(self._get, url, max_bytes)
 
     async def _get(self, url: str, max_bytes: int) -> Download:
+        """Download at most `max_bytes`.
+
+        Another status than 200, and a stream of events, which has no end, give no content.
+        """
         try:
             with anyio.fail_after(max(0.0, self._ends - time.monotonic())):
                 async with self._client.stream("GET", url) as response:
-                    if response.status_code != 200:
+                    is_endless = response.headers.get("content-type", "").startswith("text/event-stream")
+                    if response.status_code != 200 or is_endless:
                         return Download(response.status_code, str(response.url))
                     body = LimitedBody(response.headers.get("content-encoding"), max_bytes)
                     async for chunk in response.aiter_raw():

@@ -27,7 +27,7 @@ import docstring_parser
 from docstring_parser import DocstringStyle
 
 from toolscout.errors import BadEntry
-from toolscout.sources.reading import RawTool, build_tool
+from toolscout.sources.reading import RawTool, Schema, build_tool
 from toolscout.types import Tool
 
 __all__ = ["build_type_schema", "convert_errors", "describe_callable"]
@@ -37,7 +37,7 @@ MAX_EXAMPLE_CHARS: Final = 2_000
 MAX_DEFAULT_CHARS: Final = 200
 MAX_DEFAULT_ITEMS: Final = 20
 MAX_TYPE_NESTING: Final = 4
-PLAIN_TYPES: Final[dict[Any, str]] = {
+PLAIN_TYPES: Final[dict[object, str]] = {
     str: "string",
     int: "integer",
     float: "number",
@@ -71,6 +71,7 @@ DOCUMENTED_TYPES: Final = {kind.__name__: PLAIN_TYPES[kind] for kind in (str, in
     "number": "number",
 }
 _ABSENT: Final = inspect.Parameter.empty
+Scope = Mapping[str, object]  # global names of a module
 _STAR_KINDS: Final = {"*": inspect.Parameter.VAR_POSITIONAL, "**": inspect.Parameter.VAR_KEYWORD}
 #: One parameter in the signature of a C function's docstring: brackets, stars, name and default.
 _DOCUMENTED_PARAMETER: Final = re.compile(r"([\s\[\]]*)(\*{0,2})((?:[^\W\d]\w*)?)\s*(=.*?)?[\s\[\]]*")
@@ -83,6 +84,14 @@ SECTIONS: Final = (
 )
 #: `name(arguments)` with an optional result. One pattern for all names: compiling one each takes longer than to match.
 _SIGNATURE_LINE: Final = re.compile(r"(?P<name>[\w.]+)\((?P<arguments>[^()\n]*)\)[ :]*(?:(?:->|=|--)[^\n]*)?(?:\n|$)")
+#: A call at the beginning of a docstring, of whatever name, and what is behind its arrow. It is no description:
+#: `AnnAssign(expr target, expr? value)`, `aclose() -> raise GeneratorExit`. A line may end within parentheses.
+_CALL: Final = r"(?:\w+\.)*\w+\((?:[^()]|\([^()]*\))*\)[ \t]*"
+_LEADING_CALL: Final = re.compile(
+    _CALL + r"(?:-+>[ \t]*(?P<result>\([^()]*\)(?=[ \t]*(?:\n|\Z))|[^\n]*))?:?[ \t]*(?:\n|\Z)"
+)
+#: The same with its description behind it: `enable(file): enable the fault handler`.
+_DESCRIBED_CALL: Final = re.compile(_CALL + r"(?::|--(?!>))[ \t]*(?=\S)")
 _MEMORY_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 _VERSION_NOTE: Final = re.compile(r"\.\. version(?:added|changed):: \S+ ?")
 _ROLE: Final = re.compile(r":[a-z]+(?::[a-z]+)?:`~?\.?([^`<]+?)(?: *<[^`]*>)?`")
@@ -100,7 +109,7 @@ class _Verbatim:
 
 def describe_callable(
     source: str,
-    function: Callable[..., Any],
+    function: Callable[..., object],
     *,
     identity: str | None = None,
     path: Sequence[str] = (),
@@ -149,14 +158,6 @@ def describe_callable(
         return build_tool(source, fields)
 
 
-def _read_documentation(function: Callable[..., Any], text: str, names: set[str]) -> _Docstring:
-    """Read a docstring. A class that documents no parameters gets those that its `__init__` documents."""
-    doc = _read_docstring(text, names)
-    if inspect.isclass(function) and not doc.parameters:
-        return doc._replace(parameters=_read_docstring(_get_docstring(function.__init__), set()).parameters)
-    return doc
-
-
 @contextlib.contextmanager
 def convert_errors(expected: str) -> Iterator[None]:
     """Turn every error of inspected foreign code into a `BadEntry` that says what was expected."""
@@ -171,7 +172,7 @@ def convert_errors(expected: str) -> Iterator[None]:
 # --- signatures -------------------------------------------------------------------------------------------------------
 
 
-def _read_signature(function: Callable[..., Any], receiver: bool) -> inspect.Signature | None:
+def _read_signature(function: Callable[..., object], receiver: bool = False) -> inspect.Signature | None:
     """Return the signature that Python knows, without the receiver. None if it knows none."""
     options: dict[str, Any] = {}
     if sys.version_info >= (3, 14):
@@ -180,11 +181,9 @@ def _read_signature(function: Callable[..., Any], receiver: bool) -> inspect.Sig
         options["annotation_format"] = annotationlib.Format.FORWARDREF
     try:
         signature = inspect.signature(function, **options)
-        if receiver:
-            signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+        return signature.replace(parameters=list(signature.parameters.values())[int(receiver) :])
     except Exception:
         return None
-    return signature
 
 
 def _parse_documented_signature(text: str, name: str) -> inspect.Signature | None:
@@ -193,19 +192,19 @@ def _parse_documented_signature(text: str, name: str) -> inspect.Signature | Non
     Of several signatures the longest counts. None if there is none, or it is not a list of names.
     """
     lines = _find_signature_lines(text, {name})
-    if not lines:
-        return None
-    parameters = _parse_parameters(max((line["arguments"] for line in lines), key=len))
     try:
-        return None if parameters is None else inspect.Signature(parameters)
+        return inspect.Signature(_parse_parameters(max((line["arguments"] for line in lines), key=len)))
     except ValueError:
         return None
 
 
-def _parse_parameters(arguments: str) -> list[inspect.Parameter] | None:
-    """Parse a list such as `a[, b=0], *rest`. None if it is not a list of names.
+def _parse_parameters(arguments: str) -> list[inspect.Parameter]:
+    """Parse a list such as `a[, b=0], *rest`.
 
-    A parameter is optional if it has a default, or an opening bracket stands anywhere before it.
+    A parameter is optional if it has a default, or an opening bracket is anywhere before it.
+
+    Raises:
+        ValueError: if it is not a list of names.
     """
     parameters: list[inspect.Parameter] = []
     kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -213,7 +212,7 @@ def _parse_parameters(arguments: str) -> list[inspect.Parameter] | None:
     for part in (part for part in arguments.split(",") if part.strip(" []") not in ("...", "/")):
         match = _DOCUMENTED_PARAMETER.fullmatch(part)
         if match is None or keyword.iskeyword(match[3]):
-            return None
+            raise ValueError(part)
         before, stars, name, default = match.groups()
         optional = optional or "[" in before or bool(default)
         kind = _STAR_KINDS.get(stars, kind)
@@ -228,16 +227,15 @@ def _parse_parameters(arguments: str) -> list[inspect.Parameter] | None:
 
 def _format_signature(signature: inspect.Signature) -> str:
     """Format a signature as a text that is the same in every run."""
+
+    def write(value: object, form: Callable[[object], str]) -> object:
+        return value if value is _ABSENT else _Verbatim(form(value))
+
     parameters = [
-        parameter.replace(
-            annotation=_ABSENT if parameter.annotation is _ABSENT else _Verbatim(_format_type(parameter.annotation)),
-            default=_ABSENT if parameter.default is _ABSENT else _Verbatim(_format_default(parameter.default)),
-        )
-        for parameter in signature.parameters.values()
+        part.replace(annotation=write(part.annotation, _format_type), default=write(part.default, _format_default))
+        for part in signature.parameters.values()
     ]
-    result = signature.return_annotation
-    if result is not inspect.Signature.empty:
-        result = _Verbatim(_format_type(result))
+    result = write(signature.return_annotation, _format_type)
     return str(inspect.Signature(parameters, return_annotation=result))
 
 
@@ -250,43 +248,36 @@ def _format_default(value: object) -> str:
 def _is_json(value: object, depth: int = 0) -> bool:
     """Return whether a default can stand in a schema: small, JSON, and the same on every machine.
 
-    An absolute path belongs to one machine. Instances of subclasses of JSON's types are no JSON.
+    An absolute path belongs to one machine, a memory address to one run. Instances of subclasses are no JSON.
     """
-    if value is None or type(value) in (bool, int):
-        return True
-    if type(value) is float:
-        return math.isfinite(value)
-    if type(value) is str:
-        return len(value) <= MAX_DEFAULT_CHARS and (len(value) == 1 or not os.path.isabs(value))
-    if type(value) is list or type(value) is tuple:
-        return _are_json(value, depth)
-    if type(value) is dict:
-        return _are_json([*value, *value.values()], depth)
-    return False
+    kind = type(value)
+    if isinstance(value, (list, tuple, dict)) and kind in (list, tuple, dict):
+        items = [*value, *value.values()] if isinstance(value, dict) else value
+        is_small = depth < MAX_TYPE_NESTING and len(items) <= MAX_DEFAULT_ITEMS
+        return is_small and all(_is_json(item, depth + 1) for item in items)
+    if isinstance(value, str) and kind is str:
+        return _is_portable(value)
+    return kind in (bool, int, type(None)) or (isinstance(value, float) and kind is float and math.isfinite(value))
 
 
-def _are_json(items: Sequence[object], depth: int) -> bool:
-    """Return whether the items of a collection, which stands `depth` levels deep, can stand in a schema."""
-    return (
-        depth < MAX_TYPE_NESTING
-        and len(items) <= MAX_DEFAULT_ITEMS
-        and all(_is_json(item, depth + 1) for item in items)
-    )
+def _is_portable(text: str) -> bool:
+    """Return whether a text is short and the same on every machine: no absolute path, no memory address."""
+    is_local = len(text) > 1 and os.path.isabs(text)
+    return len(text) <= MAX_DEFAULT_CHARS and not (is_local or _MEMORY_ADDRESS.search(text))
 
 
 def _build_parameters(
-    signature: inspect.Signature, documented: Mapping[str, tuple[str, str]], scope: Mapping[str, Any], depth: int = 0
-) -> dict[str, Any]:
+    signature: inspect.Signature, documented: Mapping[str, tuple[str, str]], scope: Scope, depth: int = 0
+) -> Schema:
     """Build the schema of all parameters of a signature. `documented` maps names to (type, description)."""
-    properties: dict[str, Any] = {}
+    properties: Schema = {}
     required: list[str] = []
-    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    schema: Schema = {"type": "object", "properties": properties}
     for name, parameter in signature.parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             schema["additionalProperties"] = True
             continue
-        kind, description = documented.get(name, ("", ""))
-        entry = _build_property(parameter.annotation, kind, description, scope, depth)
+        entry = _build_property(parameter.annotation, *documented.get(name, ("", "")), scope, depth)
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             text = entry.pop("description", None)
             entry = {"type": "array"} | ({"items": entry} if entry else {}) | ({"description": text} if text else {})
@@ -295,14 +286,10 @@ def _build_parameters(
         elif _is_json(parameter.default):
             entry["default"] = parameter.default
         properties[name] = entry
-    if required:
-        schema["required"] = required
-    return schema
+    return schema | ({"required": required} if required else {})
 
 
-def _build_property(
-    annotation: Any, kind: str, description: str, scope: Mapping[str, Any], depth: int
-) -> dict[str, Any]:
+def _build_property(annotation: object, kind: str, description: str, scope: Scope, depth: int) -> Schema:
     """Build the schema of one parameter. The description names a type that JSON Schema cannot express.
 
     Args:
@@ -319,12 +306,11 @@ def _build_property(
         entry = build_type_schema(annotation, scope, depth)
         text = "" if entry or annotation is Any else _format_type(annotation)
     description = " ".join((description or entry.get("description", "")).split())
-    if text:
-        description = f"({text}) {description}".strip()
+    description = f"({text}) {description}".strip() if text else description
     return entry | {"description": description} if description else entry
 
 
-def _describe_result(signature: inspect.Signature | None, documented: str, scope: Mapping[str, Any]) -> Any:
+def _describe_result(signature: inspect.Signature | None, documented: str, scope: Scope) -> object:
     """Return the schema or the description of the result. None if neither is known."""
     annotation = _ABSENT if signature is None else signature.return_annotation
     if annotation is _ABSENT:
@@ -335,7 +321,7 @@ def _describe_result(signature: inspect.Signature | None, documented: str, scope
 # --- types ------------------------------------------------------------------------------------------------------------
 
 
-def build_type_schema(annotation: Any, scope: Mapping[str, Any] | None = None, depth: int = 0) -> dict[str, Any]:
+def build_type_schema(annotation: object, scope: Scope | None = None, depth: int = 0) -> Schema:
     """Build the JSON Schema of a type annotation. Empty if JSON Schema cannot express the type.
 
     Args:
@@ -348,53 +334,26 @@ def build_type_schema(annotation: Any, scope: Mapping[str, Any] | None = None, d
     if depth > MAX_TYPE_NESTING:
         return {}
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if annotation is None or (isinstance(annotation, type) and annotation in PLAIN_TYPES and not arguments):
+    if not arguments and isinstance(annotation, (type, types.NoneType)) and annotation in PLAIN_TYPES:
         return {"type": PLAIN_TYPES[annotation]}
     if origin in WRAPPERS:
-        return _add_description(build_type_schema(arguments[0], scope, depth), arguments[1:])
+        return build_type_schema(arguments[0], scope, depth) | _read_note(arguments[1:])
     if origin is typing.Literal:
-        return _build_literal_schema(arguments)
+        return {"enum": list(arguments)} if all(map(_is_json, arguments)) else {}
+    inner = [build_type_schema(item, scope, depth + 1) for item in arguments if item is not ...]
     if origin in (typing.Union, types.UnionType):
-        return _build_union_schema([build_type_schema(item, scope, depth + 1) for item in arguments])
-    return _build_generic_schema(origin or annotation, origin, arguments, scope, depth)
+        return _join_branches(inner)
+    return _build_class_schema(origin or annotation, inner, bool(origin), depth)
 
 
-def _build_literal_schema(values: Sequence[Any]) -> dict[str, Any]:
-    return {"enum": list(values)} if all(_is_json(value) for value in values) else {}
+def _read_note(notes: Sequence[object]) -> Schema:
+    """Return the first text beside a type, or the text of an object such as a pydantic field, as its description."""
+    texts = (note if isinstance(note, str) else getattr(note, "description", None) for note in notes)
+    text = next((text for text in texts if isinstance(text, str)), None)
+    return {} if text is None else {"description": text}
 
 
-def _build_generic_schema(
-    kind: Any, origin: Any, arguments: Sequence[Any], scope: Mapping[str, Any], depth: int
-) -> dict[str, Any]:
-    """Build the schema of a mapping, a collection or another class, with the types of its items."""
-    if not isinstance(kind, type):
-        return {}
-    inner = [item for item in arguments if item is not ...]
-    if issubclass(kind, collections.abc.Mapping) and not typing.is_typeddict(kind):
-        values = build_type_schema(inner[1], scope, depth + 1) if len(inner) == 2 else {}
-        return {"type": "object"} | ({"additionalProperties": values} if values else {})
-    if _is_array(kind, origin):
-        items = build_type_schema(inner[0], scope, depth + 1) if len(inner) == 1 else {}
-        return {"type": "array"} | ({"items": items} if items else {})
-    return _build_class_schema(kind, depth)
-
-
-def _is_array(kind: type, origin: Any) -> bool:
-    """Return whether values of a class become arrays. Other collections do only with item types (`deque[int]`)."""
-    is_typed_collection = bool(origin) and issubclass(kind, collections.abc.Collection)
-    return kind in PLAIN_TYPES or kind in ARRAY_TYPES or is_typed_collection
-
-
-def _add_description(schema: dict[str, Any], notes: Sequence[Any]) -> dict[str, Any]:
-    """Add the first text among the notes of an `Annotated` type."""
-    for note in notes:
-        text = note if isinstance(note, str) else getattr(note, "description", None)
-        if isinstance(text, str):
-            return schema | {"description": text}
-    return schema
-
-
-def _build_union_schema(branches: list[dict[str, Any]]) -> dict[str, Any]:
+def _join_branches(branches: list[Schema]) -> Schema:
     """Join the schemas of a union: a list of type names if that says it, else `anyOf`."""
     if not all(branches):
         return {}
@@ -404,40 +363,56 @@ def _build_union_schema(branches: list[dict[str, Any]]) -> dict[str, Any]:
     return {"anyOf": branches}
 
 
-def _build_class_schema(kind: type, depth: int) -> dict[str, Any]:
-    """Build the schema of a class of records or choices. Empty for every other class."""
+def _build_class_schema(kind: object, inner: list[Schema], is_typed: bool, depth: int) -> Schema:
+    """Build the schema of a class. Empty if `kind` is none.
+
+    Args:
+        kind: the class, without the types in brackets behind it.
+        inner: the schemas of those types.
+        is_typed: whether it is a generic class, so that every collection is an array.
+        depth: as in `build_type_schema`.
+    """
+    if not isinstance(kind, type):
+        return {}
+    if issubclass(kind, collections.abc.Mapping) and not typing.is_typeddict(kind):
+        return {"type": "object"} | ({"additionalProperties": inner[1]} if len(inner) == 2 and inner[1] else {})
+    is_typed_collection = is_typed and issubclass(kind, collections.abc.Collection)
+    if kind in PLAIN_TYPES or kind in ARRAY_TYPES or is_typed_collection:  # of others, only those with item types
+        return {"type": "array"} | ({"items": inner[0]} if len(inner) == 1 and inner[0] else {})
+    return _build_record_schema(kind, depth)
+
+
+def _build_enum_schema(kind: type[enum.Enum]) -> Schema:
+    """Build the schema of a class of choices: of their values, or of their names if the values are no JSON."""
+    values = [member.value for member in kind]
+    return {"enum": values if all(map(_is_json, values)) else [member.name for member in kind]}
+
+
+def _build_record_schema(kind: type, depth: int) -> Schema:
+    """Build the schema of a class of choices, of a typed dictionary, or of records, from their constructor."""
     if issubclass(kind, enum.Enum):
-        values = [member.value for member in kind]
-        return {"enum": values if all(_is_json(value) for value in values) else [member.name for member in kind]}
+        return _build_enum_schema(kind)
     scope = vars(sys.modules.get(kind.__module__, typing))
     if typing.is_typeddict(kind):
-        return _build_typed_dict_schema(kind, scope, depth)
-    if dataclasses.is_dataclass(kind) or any(hasattr(kind, mark) for mark in RECORD_MARKS):
-        return _build_record_schema(kind, scope, depth)
-    return {}
-
-
-def _build_typed_dict_schema(kind: Any, scope: Mapping[str, Any], depth: int) -> dict[str, Any]:
-    annotations = inspect.get_annotations(kind)
-    properties = {name: build_type_schema(annotation, scope, depth + 1) for name, annotation in annotations.items()}
-    required = sorted(kind.__required_keys__, key=list(properties).index)
-    return {"type": "object", "properties": properties, "required": required}
-
-
-def _build_record_schema(kind: type, scope: Mapping[str, Any], depth: int) -> dict[str, Any]:
-    """Build the schema of a class from its constructor, with the descriptions of pydantic's fields."""
-    signature = _read_signature(kind, receiver=False)
-    if signature is None:
+        annotations = inspect.get_annotations(kind)
+        properties = {name: build_type_schema(annotation, scope, depth + 1) for name, annotation in annotations.items()}
+        needed = getattr(kind, "__required_keys__", ())
+        return {"type": "object", "properties": properties, "required": [name for name in properties if name in needed]}
+    if not dataclasses.is_dataclass(kind) and not any(hasattr(kind, mark) for mark in RECORD_MARKS):
         return {}
-    fields = getattr(kind, "model_fields", {})
+    signature, fields = _read_signature(kind), getattr(kind, "model_fields", {})  # of pydantic, with descriptions
     documented = {name: ("", getattr(field, "description", None) or "") for name, field in fields.items()}
-    return _build_parameters(signature, documented, scope, depth + 1)
+    return {} if signature is None else _build_parameters(signature, documented, scope, depth + 1)
 
 
-def _find_scope(function: Any) -> Mapping[str, Any]:
-    """Return the global names of the module that defines a function."""
+def _find_scope(function: object) -> Scope:
+    """Return the global names of the module that defines a function, in which its annotations are resolved.
+
+    Decorators and binding are taken off first. A callable without `__globals__`, such as one in C, has those of the
+    module that it names, or else those of `typing`.
+    """
     with contextlib.suppress(ValueError):
-        function = inspect.unwrap(function)
+        function = inspect.unwrap(function)  # type: ignore[arg-type]  # ValueError: it wraps itself
     function = getattr(function, "__func__", function)
     scope = getattr(function, "__globals__", None)
     if scope is None:
@@ -445,7 +420,7 @@ def _find_scope(function: Any) -> Mapping[str, Any]:
     return scope if isinstance(scope, dict) else {}
 
 
-def _resolve_annotation(annotation: Any, scope: Mapping[str, Any]) -> Any:
+def _resolve_annotation(annotation: object, scope: Scope) -> object:
     """Return the type that a text annotation or a forward reference means, or else the text.
 
     Names are looked up in `scope` and in `typing`. Another annotation is returned unchanged.
@@ -461,11 +436,11 @@ def _resolve_annotation(annotation: Any, scope: Mapping[str, Any]) -> Any:
         return annotation
 
 
-def _format_type(annotation: Any) -> str:
+def _format_type(annotation: object) -> str:
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    return _remove_addresses(text.replace("typing.", ""))[:MAX_DEFAULT_CHARS]
+    return _MEMORY_ADDRESS.sub("", text.replace("typing.", ""))[:MAX_DEFAULT_CHARS]
 
 
 # --- docstrings -------------------------------------------------------------------------------------------------------
@@ -483,14 +458,22 @@ def _get_docstring(function: object) -> str:
     """Return the docstring of a function or class without indentation, inherited if it has none. It may be empty."""
     try:
         text = inspect.getdoc(function)
-    except Exception:
+    except Exception:  # a `__doc__` may be a property that does anything
         return ""
     return text if isinstance(text, str) else ""
 
 
+def _read_documentation(function: Callable[..., object], text: str, names: set[str]) -> _Docstring:
+    """Parse the docstring of a function or a class, whose constructor may describe the parameters instead."""
+    doc = _read_docstring(text, names)
+    if inspect.isclass(function) and not doc.parameters:
+        doc = doc._replace(parameters=_read_docstring(_get_docstring(function.__init__), set()).parameters)
+    return doc
+
+
 def _read_docstring(text: str, names: set[str]) -> _Docstring:
     """Parse a docstring. `names` are the function names that signatures in its first lines may have."""
-    text = _remove_signatures(text, names)
+    text = _skip_leading_calls(_skip_signature_lines(text, names))
     style = next((style for pattern, style in SECTIONS if pattern.search(text)), None)
     if style is None:
         return _Docstring(_shorten(text), {}, "")
@@ -529,8 +512,8 @@ def _find_examples(text: str) -> str:
         if inside:
             lines.append(line.rstrip())
     sizes = itertools.accumulate(len(line) + 1 for line in lines)
-    kept = [line for line, size in zip(lines, sizes, strict=True) if size <= MAX_EXAMPLE_CHARS]
-    return _remove_addresses(_escape_unprintable(textwrap.dedent("\n".join(kept)).strip("\n")))
+    short_lines = [line for line, size in zip(lines, sizes, strict=True) if size <= MAX_EXAMPLE_CHARS]
+    return _MEMORY_ADDRESS.sub("", _escape_unprintable(textwrap.dedent("\n".join(short_lines)).strip("\n")))
 
 
 def _escape_unprintable(text: str) -> str:
@@ -538,13 +521,6 @@ def _escape_unprintable(text: str) -> str:
         character if character.isprintable() or character in "\n\t" else character.encode("unicode_escape").decode()
         for character in text
     )
-
-
-def _remove_signatures(text: str, names: set[str]) -> str:
-    """Remove the signatures at the beginning of a docstring, unless one continues as a sentence."""
-    lines = _find_signature_lines(text, names) if names else []
-    rest = text[lines[-1].end() :] if lines else text
-    return text if rest[:1] in ("", " ", "(") else rest.lstrip()
 
 
 def _shorten(text: str) -> str:
@@ -561,25 +537,35 @@ def _shorten(text: str) -> str:
 
 
 def _to_plain_text(text: str) -> str:
-    return _remove_addresses(_ROLE.sub(r"\1", _VERSION_NOTE.sub("", " ".join(text.split()))).strip())
+    return _MEMORY_ADDRESS.sub("", _ROLE.sub(r"\1", _VERSION_NOTE.sub("", " ".join(text.split()))).strip())
 
 
-def _remove_addresses(text: str) -> str:
-    """Remove memory addresses from a text, because they differ between two runs."""
-    return _MEMORY_ADDRESS.sub("", text)
+def _skip_signature_lines(text: str, names: set[str]) -> str:
+    """Return a docstring without the signatures at its beginning, unless it continues them as a sentence."""
+    lines = _find_signature_lines(text, names)
+    tail = text[lines[-1].end() :] if lines else text
+    return text if tail[:1] in ("", " ", "(") else tail.lstrip()
+
+
+def _skip_leading_calls(text: str) -> str:
+    """Return a docstring without the calls at its beginning, or the words behind the first arrow if that is all."""
+    if described := _DESCRIBED_CALL.match(text):
+        return text[described.end() :]
+    words, tail = "", text
+    while match := _LEADING_CALL.match(tail):
+        result = (match["result"] or "").strip()
+        words = words or (result if " " in result and not result.startswith("(") else "")
+        tail = tail[match.end() :].lstrip()
+        if tail.startswith("("):  # a remark on the call, such as "(an obsolete synonym)"
+            tail = tail.partition("\n")[2].lstrip()
+    return tail or words
 
 
 def _find_signature_lines(text: str, names: set[str]) -> list[re.Match[str]]:
     """Find the lines `name(arguments)` at the beginning of a docstring. The matches have a group `arguments`."""
     matches: list[re.Match[str]] = []
     while match := _SIGNATURE_LINE.match(text, matches[-1].end() if matches else 0):
-        if not any(_ends_with_word(match["name"], name) for name in names):
+        if not any(f".{match['name']}".endswith(f".{name}") for name in names):
             break
         matches.append(match)
     return matches
-
-
-def _ends_with_word(dotted_name: str, name: str) -> bool:
-    """Return whether a dotted name ends with a name, at the start of a word."""
-    before = dotted_name[: -len(name)]
-    return dotted_name.endswith(name) and (not before or before.endswith("."))

@@ -1,7 +1,7 @@
 """Loads documents that refer to each other from files or URLs, and follows their `$ref`.
 
 Documents are untrusted. A reference in a document from a URL stays on its origin. A reference in a file names another
-.json or .yaml file relative to it.
+.json or .yaml file relative to it, in the folder of the first document or below; symbolic links do not lead out of it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urljoin, urlsplit
 
 from toolscout.errors import BadEntry, SourceError
@@ -20,12 +20,15 @@ from toolscout.sources.reading import describe_value
 if TYPE_CHECKING:
     from toolscout.sources.addresses import Downloader
 
-__all__ = ["MAX_CHAIN", "Library", "hide_credentials", "is_remote"]
+__all__ = ["MAX_CHAIN", "Library", "hide_credentials", "is_openapi_address", "is_remote", "join_server", "split_server"]
 
 MAX_DOCUMENTS: Final = 5_000
 MAX_TOTAL_BYTES: Final = 2 * MAX_DOCUMENT_BYTES  # of a document and all to which it refers
 MAX_CHAIN: Final = 64
 MAX_REFERENCE_STEPS: Final = 1_000_000  # of the pointers of all references together
+SERVER_MARK: Final = "#server="  # in a locator, before the address that replaces the document's servers
+MAX_LOOK_S: Final = 3.0  # to see whether a document is at an address
+MAX_LOOK_BYTES: Final = 5_000_000
 TOTAL_TIMEOUTS: Final = 10  # time for all documents of a source, in timeouts of one answer
 
 
@@ -34,8 +37,8 @@ class Library:
 
     def __init__(self, locator: str, timeout: float, private_hosts: Iterable[str] = ()) -> None:
         self._timeout, self._private_hosts = timeout, tuple(private_hosts)
-        self._downloader: Downloader | None = None
-        self._opened: dict[str, Any] = {}
+        self._downloader: Downloader | None = None  # inside `with`, if the root is remote
+        self._opened: dict[str, object] = {}  # location → document
         self._bytes_left, self._steps_left = MAX_TOTAL_BYTES, MAX_REFERENCE_STEPS
         self._values_left = MAX_DOCUMENT_VALUES
         self.remote = is_remote(locator)
@@ -59,7 +62,7 @@ class Library:
         """The size of all documents read so far."""
         return MAX_TOTAL_BYTES - self._bytes_left
 
-    def open_root(self) -> Any:
+    def open_root(self) -> object:
         """Load the root document. If it is redirected, later documents must have the origin of the redirect's target.
 
         Raises:
@@ -71,7 +74,7 @@ class Library:
             self._downloader.check_url = self._require_same_origin
         return document
 
-    def _open(self, location: str) -> Any:
+    def _open(self, location: str) -> object:
         """Return a document, read at most once. A second attempt at an unreadable one raises the same error."""
         if location not in self._opened:
             if len(self._opened) >= MAX_DOCUMENTS:
@@ -85,63 +88,55 @@ class Library:
             raise SourceError(str(opened))  # a new one, because each raise adds a traceback
         return opened
 
-    def _read(self, location: str) -> Any:
+    def _read(self, location: str) -> object:
+        """Read and parse a document. The root may be redirected; its final address then replaces `root`."""
+        where = hide_credentials(location)
         if self._downloader is not None:
-            return self._fetch(location, self._downloader)
-        path = Path(location)
-        if not path.is_file():
-            raise SourceError(f"{path}: expected a file, found none: check the name")
-        self._spend_bytes(path.stat().st_size, str(path))
-        return self._parse(read_text(path), str(path))
+            text = self._fetch(location, where, self._downloader)
+        else:
+            if not os.path.isfile(location):
+                raise SourceError(f"{where}: expected a file, found none: check the name")
+            self._spend_bytes(os.path.getsize(location), where)
+            text = read_text(Path(location))
+        value, count = parse_counted(text, where, self._values_left)
+        self._values_left -= count
+        return value
 
     def _spend_bytes(self, count: int, where: str) -> None:
         self._bytes_left -= count
         if self._bytes_left < 0:
             raise SourceError(f"{where}: the documents of this source hold more than {MAX_TOTAL_BYTES / 1e6:g} MB")
 
-    def _parse(self, text: str, where: str) -> Any:
-        value, count = parse_counted(text, where, self._values_left)
-        self._values_left -= count
-        return value
-
-    def _fetch(self, url: str, downloader: Downloader) -> Any:
-        """Fetch and parse a document. The root may be redirected; its final address then replaces `root`."""
+    def _fetch(self, url: str, where: str, downloader: Downloader) -> str:
+        """Download a document, and note the address to which the root was redirected."""
         import httpx
 
         from toolscout.sources.addresses import PrivateAddress
 
-        where = hide_credentials(url)
         try:
             download = downloader.get(url, MAX_DOCUMENT_BYTES)
             if download.status != 200:
-                status = download.status
-                raise SourceError(f"{where}: expected a document, found HTTP status {status}: check the address")
+                raise ValueError(f"HTTP status {download.status}: check the address")
             if download.is_cut:
-                raise SourceError(
-                    f"{where}: expected at most {MAX_DOCUMENT_BYTES / 1e6:g} MB, found more: "
-                    "download it and add the file"
-                )
+                limit = f"{MAX_DOCUMENT_BYTES / 1e6:g} MB"
+                raise SourceError(f"{where}: expected at most {limit}, found more: download it and add the file")
             self._spend_bytes(len(download.content), where)
             if url == self.root:
                 self.root = download.url
-            return self._parse(download.content.decode("utf-8-sig"), where)
+            return download.content.decode("utf-8-sig")
         except PrivateAddress as error:
             raise SourceError(f"{where}: {error}") from None
         except httpx.TimeoutException:
-            raise SourceError(
-                f"{where}: expected an answer within {self._timeout:g} s, and all documents within "
-                f"{TOTAL_TIMEOUTS * self._timeout:g} s, found none"
-            ) from None
+            limits = f"within {self._timeout:g} s, and all documents within {TOTAL_TIMEOUTS * self._timeout:g} s"
+            raise SourceError(f"{where}: expected an answer {limits}, found none") from None
         except httpx.ConnectError as error:
-            reason = str(error)[:120] or "no answer"
-            raise SourceError(
-                f"{where}: it cannot be reached ({reason}). Check the address, and that the server runs."
-            ) from None
+            advice = "Check the address, and that the server runs."
+            raise SourceError(f"{where}: it cannot be reached ({str(error)[:120] or 'no answer'}). {advice}") from None
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            reason = str(error) or type(error).__name__
-            raise SourceError(f"{where}: expected a readable document, found: {reason[:200]}") from None
+            reason = (str(error) or type(error).__name__)[:200]
+            raise SourceError(f"{where}: expected a readable document, found: {reason}") from None
 
-    def follow(self, node: Any, base: str, hops: int = MAX_CHAIN) -> tuple[Any, str]:
+    def follow(self, node: object, base: str, hops: int = MAX_CHAIN) -> tuple[object, str]:
         """Follow the `$ref` of a node of the document `base` to its target.
 
         Returns:
@@ -159,7 +154,7 @@ class Library:
             node, base = self._find_target(node["$ref"], base, hops)
         return node, base
 
-    def _find_target(self, ref: str, base: str, hops: int) -> tuple[Any, str]:
+    def _find_target(self, ref: str, base: str, hops: int) -> tuple[object, str]:
         """Follow one `$ref`: find its document, then step through its JSON pointer. Returns target and location."""
         target, _, fragment = ref.partition("#")
         pointer = unquote(fragment)
@@ -200,9 +195,14 @@ class Library:
             raise SourceError("expected a file named relative to the document, found a URL or an absolute path")
         if not path.lower().endswith((".json", ".yaml", ".yml")) or re.search(r"(^|/)\.[^./]", path):
             raise SourceError("expected a .json or .yaml file that is not hidden, found another")
-        return os.path.abspath(os.path.join(os.path.dirname(base), path))
+        location = os.path.abspath(os.path.join(os.path.dirname(base), path))
+        folder = os.path.realpath(os.path.dirname(self.root))
+        if os.path.commonpath([os.path.realpath(location), folder]) != folder:
+            raise SourceError("expected a file in the folder of the document or below, found one outside")
+        return location
 
     def _require_same_origin(self, url: str) -> str:
+        """Return a URL if it has the origin of the root: a document must not make us read from another host."""
         if _parse_origin(url) != _parse_origin(self.root):
             raise SourceError(
                 f"expected a document of the same origin as {hide_credentials(self.root)}, "
@@ -214,7 +214,7 @@ class Library:
 _NO_VALUE: Final = object()
 
 
-def _step_into(node: Any, token: str) -> Any:
+def _step_into(node: object, token: str) -> object:
     """Return the part of an object or list that a token of a JSON pointer names. `_NO_VALUE` if there is none."""
     number = int(token) if re.fullmatch(r"[0-9]{1,9}", token) else None
     if isinstance(node, Mapping) and (token in node or number in node):
@@ -232,6 +232,32 @@ def is_remote(locator: str) -> bool:
 def _parse_origin(url: str) -> tuple[str, str | None, int | None]:
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def is_openapi_address(url: str) -> bool:
+    """Look whether an OpenAPI document is at a URL. Nothing, a server or a slow answer is none."""
+    import httpx
+
+    from toolscout.errors import UserError
+    from toolscout.sources.addresses import Downloader, Reach, UnsupportedEncoding
+
+    try:
+        with Downloader(Reach.of(url, ()), timeout=MAX_LOOK_S, total=MAX_LOOK_S) as downloader:
+            content = downloader.get(url, MAX_LOOK_BYTES).content
+    except (UserError, httpx.HTTPError, httpx.InvalidURL, UnsupportedEncoding):
+        return False
+    return re.search(rb"""["']?(openapi|swagger)["']?\s*:\s*["']?[23]\.""", content) is not None and b"paths" in content
+
+
+def join_server(locator: str, server: str) -> str:
+    """Add the address of an API to the locator of its document, for which the user gave it."""
+    return f"{split_server(locator)[0]}{SERVER_MARK}{server}"
+
+
+def split_server(locator: str) -> tuple[str, str]:
+    """Split a locator into the document's own and the address that the user gave; see `join_server`."""
+    document, _, server = locator.partition(SERVER_MARK)
+    return document, server
 
 
 def hide_credentials(locator: str) -> str:

@@ -12,11 +12,11 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from toolscout.errors import BadEntry, SourceError
 from toolscout.settings import Settings
-from toolscout.sources.reading import JSON_TYPES, RawTool, Reading, build_tool, collect, source_name
+from toolscout.sources.reading import JSON_TYPES, RawTool, Reading, Schema, as_list, build_tool, collect, source_name
 from toolscout.sources.schemas import read_json_lines
 from toolscout.types import Tool
 
@@ -55,47 +55,49 @@ def read_tools(folder: Path, source: str) -> Reading:
     return reading
 
 
-def _read_fields(entry: Any) -> tuple[str, str, Mapping[str, Any]]:
-    """Return title, text and metadata of an entry.
+def _build_tool(source: str, entry: object) -> Tool:
+    """Build the tool of one line.
 
     Raises:
-        BadEntry: if one of them has the wrong type, or the entry has no id.
+        BadEntry: if one of its fields has the wrong type, or it has no id.
     """
     if isinstance(entry, BadEntry):
         raise entry
     if not isinstance(entry, Mapping) or "_id" not in entry:
         raise BadEntry('expected an object with "_id", "title" and "text", found something else')
-    title, text, metadata = (entry.get(key) for key in ("title", "text", "metadata"))
-    title, text, metadata = title or "", text or "", metadata or {}
-    if not isinstance(title, str) or not isinstance(text, str) or not isinstance(metadata, Mapping):
-        raise BadEntry("expected text as title and text and an object as metadata, found something else")
-    return title, text, metadata
-
-
-def _build_tool(source: str, entry: Any) -> Tool:
-    title, text, metadata = _read_fields(entry)
+    title, text, metadata = _read_columns(entry)
     path = metadata.get("path") or []
     if not isinstance(path, list):
         raise BadEntry("expected a list as metadata.path, found something else")
-    rest = {key: value for key, value in metadata.items() if key not in ("path", "parameters", "depends_on")}
+    other_fields = {key: value for key, value in metadata.items() if key not in ("path", "parameters", "depends_on")}
     fields = RawTool(
         id=entry["_id"],
         name=title.strip() or entry["_id"],
         description=text,
         parameters=metadata.get("parameters"),
         path=path,
-        meta={**rest, "title": title, "text": text},
+        meta={**other_fields, "title": title, "text": text},
         requires=metadata.get("depends_on"),
     )
-    if not title.strip():
-        fields = dataclasses.replace(fields, **_parse_toollens(text))
-    return build_tool(source, fields)
+    return build_tool(source, fields if title.strip() else dataclasses.replace(fields, **_parse_toollens(text)))
+
+
+def _read_columns(entry: Mapping[str, object]) -> tuple[str, str, Mapping[str, object]]:
+    """Return the title, the text and the metadata of a line; each may be missing.
+
+    Raises:
+        BadEntry: if one has the wrong type.
+    """
+    title, text, metadata = entry.get("title") or "", entry.get("text") or "", entry.get("metadata") or {}
+    if not isinstance(title, str) or not isinstance(text, str) or not isinstance(metadata, Mapping):
+        raise BadEntry("expected text as title and text and an object as metadata, found something else")
+    return title, text, metadata
 
 
 # --- ToolLens ---------------------------------------------------------------------------------------------------------
 
 
-def _parse_toollens(text: str) -> dict[str, Any]:
+def _parse_toollens(text: str) -> Schema:
     """Recover the fields of a ToolLens text. Empty if the text is in another form.
 
     Commas and colons may stand in every field, so the JSON lists at the end are found first.
@@ -107,9 +109,9 @@ def _parse_toollens(text: str) -> dict[str, Any]:
             returns = text[_skip_mark(text, end, ", return_schema: ") :]
         except (ValueError, RecursionError):
             continue
-        category, first, rest = text[: mark.start()].partition(", tool_name:")
-        tool, second, rest = rest.partition(", api_name:")
-        name, third, description = rest.partition(", api_description:")
+        category, first, tail = text[: mark.start()].partition(", tool_name:")
+        tool, second, tail = tail.partition(", api_name:")
+        name, third, description = tail.partition(", api_description:")
         if not (first and second and third and category.startswith("category_name:")):
             return {}
         return {
@@ -129,21 +131,22 @@ def _skip_mark(text: str, start: int, mark: str) -> int:
     return start + len(mark)
 
 
-def _decode_returns(text: str) -> Any:
+def _decode_returns(text: str) -> object:
     try:
         return DECODER.decode(text)
     except (ValueError, RecursionError):
         return text.strip()
 
 
-def _build_parameters(required: object, optional: object) -> dict[str, Any]:
-    properties: dict[str, Any] = {}
-    for parameter in (item for group in (required, optional) if isinstance(group, list) for item in group):
+def _build_parameters(required: object, optional: object) -> Schema:
+    """Build the JSON Schema of parameters that are listed. A type that JSON does not have becomes a format."""
+    properties: Schema = {}
+    for parameter in (*as_list(required), *as_list(optional)):
         if not isinstance(parameter, dict) or not isinstance(parameter.get("name"), str):
             raise BadEntry("expected parameters with a name, found something else")
         kind = str(parameter.get("type", "")).lower()
         schema = {"type": kind} if kind in JSON_TYPES else {"type": "string", "format": kind} if kind else {}
-        rest = {key: value for key, value in parameter.items() if key not in ("name", "type") and value != ""}
-        properties[parameter["name"]] = schema | rest
-    names = [parameter["name"] for parameter in required] if isinstance(required, list) else []
+        other_fields = {key: value for key, value in parameter.items() if key not in ("name", "type") and value != ""}
+        properties[parameter["name"]] = schema | other_fields
+    names = [part["name"] for part in as_list(required) if isinstance(part, dict)]
     return {"type": "object", "properties": properties, "required": names}

@@ -17,6 +17,7 @@ KEEP: Final = "keep"  # copy the value into the rest
 ENTER: Final = "enter"  # copy an object or a list, and choose again for each of its values
 TAKE: Final = "take"  # hand the value to the sink; an empty value of its kind stays in the rest
 
+NOT_JSON: Final = -1  # returned by a state instead of a position
 MAX_PENDING_BYTES: Final = 2**20  # of a key, or of anything else that must be read at once
 _SPACE: Final = re.compile(rb"[ \t\r\n]*")
 _OBJECT_KEY: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"[ \t\r\n]*:', re.DOTALL)
@@ -70,9 +71,10 @@ class JsonSplitter:
         self._choose, self._sink, self._keep = choose, sink, keep
         self._containers = bytearray()  # brackets that are open around the value
         self._state: Callable[[bytes, int], int] = self._read_value
-        self._pending = b""
-        self._write: Callable[[bytes], object] = keep
-        self._depth, self._in_string, self._may_close = 0, False, False
+        self._pending = b""  # the end of the last piece, which needs the next one to be read
+        self._write: Callable[[bytes], object] = keep  # receives the value that is copied: the sink or the rest
+        self._depth, self._in_string = 0, False  # brackets that are open inside the value that is copied; in a string
+        self._may_close = False  # right after a bracket: an empty object or list may end here
 
     def feed(self, piece: bytes) -> None:
         """Read the next piece.
@@ -85,7 +87,7 @@ class JsonSplitter:
         while position < len(data):
             state, before = self._state, position
             position = self._state(data, position)
-            if position < 0:
+            if position == NOT_JSON:
                 raise ValueError("expected JSON, found something else")
             if position == before and self._state == state:
                 break  # it needs more bytes
@@ -99,13 +101,13 @@ class JsonSplitter:
         Raises:
             ValueError: if it is not complete.
         """
-        is_number = self._state == self._skip and not (self._depth or self._in_string)  # it has no end of its own
+        is_number = self._state == self._copy and not (self._depth or self._in_string)  # it has no end of its own
         is_complete = is_number or self._state in (self._read_next, self._read_end)
         if self._containers or not is_complete or self._pending.strip():
             raise ValueError("expected JSON to the end, found a part of it")
 
     # Each of these reads from `data[position:]`, returns the position after what it read, and sets the next state. The
-    # same position with the same state asks for more bytes; -1 says that this is not JSON.
+    # same position with the same state asks for more bytes.
 
     def _skip_space(self, data: bytes, position: int) -> int:
         end = _end_of(_SPACE, data, position)
@@ -113,6 +115,7 @@ class JsonSplitter:
         return end
 
     def _read_value(self, data: bytes, position: int) -> int:
+        """Begin a value, or close an empty list. What happens to the value is chosen here."""
         start = self._skip_space(data, position)
         if start == len(data):
             return start
@@ -120,7 +123,7 @@ class JsonSplitter:
         if first in b"]" and self._may_close:
             return self._close(data, start)
         if first in b",]}:":
-            return -1
+            return NOT_JSON
         self._may_close = False
         chosen = self._choose(tuple(self.path))
         if chosen == ENTER and first in b"{[":
@@ -134,9 +137,9 @@ class JsonSplitter:
             self._sink.begin(tuple(self.path), True)
             self._state = self._read_text
             return start + 1
-        return self._begin_skip(data, start, chosen == TAKE)
+        return self._begin_copy(data, start, chosen == TAKE)
 
-    def _begin_skip(self, data: bytes, start: int, takes: bool) -> int:
+    def _begin_copy(self, data: bytes, start: int, takes: bool) -> int:
         """Begin to copy a value, to the sink if it takes it."""
         first, self._write = data[start], self._keep
         if takes:
@@ -144,17 +147,17 @@ class JsonSplitter:
             self._sink.begin(tuple(self.path), False)
             self._write = self._sink.write
         self._depth, self._in_string = int(first in b"{["), first == _QUOTE
-        self._state = self._skip
+        self._state = self._copy
         if first in b'{["':
             self._write(data[start : start + 1])
             return start + 1
         return start
 
-    def _skip(self, data: bytes, position: int) -> int:
+    def _copy(self, data: bytes, position: int) -> int:
         """Copy a value as it is."""
         start = position
         if not (self._depth or self._in_string):
-            return self._skip_scalar(data, position)
+            return self._copy_scalar(data, position)
         while position < len(data):
             position = _end_of(_STRING_BODY if self._in_string else _FLAT, data, position)
             if position == len(data):
@@ -165,7 +168,7 @@ class JsonSplitter:
             elif self._in_string:
                 break  # the backslash of an escape that is not complete
             else:
-                self._depth += 1 if mark in b"{[" else -1
+                self._depth += 1 if mark in b"{[" else NOT_JSON
             position += 1
             if not (self._depth or self._in_string):
                 self._state = self._read_next
@@ -173,12 +176,12 @@ class JsonSplitter:
         self._write(data[start:position])
         return position
 
-    def _skip_scalar(self, data: bytes, position: int) -> int:
-        """Copy a number, true, false or null."""
+    def _copy_scalar(self, data: bytes, position: int) -> int:
+        """Copy a number, true, false or null. `NOT_JSON` if another character follows than one that may end it."""
         end = _end_of(_SCALAR, data, position)
         if end < len(data):
             if data[end] not in b",]} \t\r\n":
-                return -1
+                return NOT_JSON
             self._state = self._read_next
         self._write(data[position:end])
         return end
@@ -193,21 +196,22 @@ class JsonSplitter:
         if end < len(data) and data[end] == _QUOTE:
             self._state = self._read_next
             return end + 1
-        return -1 if len(data) - end > 12 else end  # no escape has more bytes
+        return NOT_JSON if len(data) - end > 12 else end  # no escape has more bytes
 
     def _read_key(self, data: bytes, position: int) -> int:
+        """Read the key of the next value with its colon, or close an empty object."""
         start = self._skip_space(data, position)
         if start == len(data):
             return start
         if data[start] == ord("}") and self._may_close:
             return self._close(data, start)
-        found = _OBJECT_KEY.match(data, start)
-        if found is None:
-            return start if data[start] == _QUOTE else -1
-        self.path[-1] = json.loads(b'"' + found[1] + b'"')
-        self._keep(found[0])
+        key = _OBJECT_KEY.match(data, start)
+        if key is None:
+            return start if data[start] == _QUOTE else NOT_JSON
+        self.path[-1] = json.loads(b'"' + key[1] + b'"')
+        self._keep(key[0])
         self._state, self._may_close = self._read_value, False
-        return found.end()
+        return key.end()
 
     def _read_next(self, data: bytes, position: int) -> int:
         """Read the comma or the bracket after a value."""
@@ -229,22 +233,23 @@ class JsonSplitter:
         return start + 1
 
     def _close(self, data: bytes, position: int) -> int:
+        """Close the object or list that is open around the position. `NOT_JSON` if the other bracket is there."""
         opened = self._containers.pop()
         if data[position] != (ord("}") if opened == ord("{") else ord("]")):
-            return -1
+            return NOT_JSON
         self._keep(data[position : position + 1])
         self.path.pop()
         self._state, self._may_close = self._read_next, False
         return position + 1
 
     def _read_end(self, data: bytes, position: int) -> int:
-        return end if (end := self._skip_space(data, position)) == len(data) else -1
+        return end if (end := self._skip_space(data, position)) == len(data) else NOT_JSON
 
 
 def _end_of(pattern: re.Pattern[bytes], data: bytes, position: int) -> int:
     """Return where a pattern that may match nothing ends."""
-    found = pattern.match(data, position)
-    return position if found is None else found.end()
+    match = pattern.match(data, position)
+    return position if match is None else match.end()
 
 
 def _unescape(text: bytes) -> bytes:

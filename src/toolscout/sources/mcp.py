@@ -5,19 +5,28 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from toolscout.errors import BadEntry, SourceError, require
 from toolscout.settings import Settings
-from toolscout.sources.mcp_config import Server, discover, load_entries, parse_server, server_from_locator
+from toolscout.sources.mcp_config import (
+    Server,
+    discover,
+    load_entries,
+    parse_server,
+    server_from_locator,
+    split_project,
+)
 from toolscout.sources.mcp_oauth import PersonRequired, has_terminal
-from toolscout.sources.mcp_session import Connection, SignInRequired, connect
-from toolscout.sources.reading import RawTool, Reading, build_tool, collect, source_name
+from toolscout.sources.mcp_session import McpConnection, SignInRequired, connect
+from toolscout.sources.mcp_skills import ListedSkill, build_listed_skill, name_by_path, name_skill
+from toolscout.sources.reading import Problem, RawTool, Reading, build_tool, collect, source_name
 from toolscout.sources.sandbox.servers import Sandbox, find_sandbox, read_sandboxes
 from toolscout.types import Hints, Tool
 
@@ -25,8 +34,10 @@ if TYPE_CHECKING:
     import anyio
 
 __all__ = [
+    "PAGE",
     "TASK_ONLY",
-    "Connection",
+    "ListedTools",
+    "McpConnection",
     "Server",
     "SignInRequired",
     "connect",
@@ -41,13 +52,22 @@ MAX_SERVERS_AT_ONCE: Final = 16
 NO_SANDBOXES: Final[Mapping[str, Sandbox]] = {}
 REQUIRES_KEYS: Final = ("toolscout/depends_on", "depends_on")  # of `_meta`
 TASK_ONLY: Final = "task_only"  # key in `Tool.meta`
-Outcome = tuple[list[Any], Mapping[str, Any]]  # raw tools; name and version of the server
+PAGE: Final = "ui"  # key in `Tool.meta`, and in `_meta` of a tool
 
 
-def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
+class ListedTools(NamedTuple):
+    """The tools of a server as it sent them, `about`: its name and version, `fault`: why the list may lack some."""
+
+    tools: list[Any]
+    about: Mapping[str, Any]
+    fault: str = ""
+
+
+def read(locator: str, *, name: str | None, settings: Settings, only: frozenset[str] = frozenset()) -> list[Reading]:
     """Read the tools of every server behind a configuration file, a URL or a command line. Returns one Reading each.
 
-    At most 16 servers are read at once, each within its own timeout, in a thread with its own event loop.
+    At most 16 servers are read at once, each within its own timeout, in a thread with its own event loop. With `only`
+    just these sources are read.
 
     Raises:
         SourceError: if the locator names no server.
@@ -58,13 +78,17 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
     from anyio.from_thread import start_blocking_portal
 
     plans = plan_servers(locator, name, read_sandboxes(settings.home))
-    outcomes: dict[str, Outcome | SourceError] = {}
+    if only:
+        plans = {source: server for source, server in plans.items() if source in only}
+    outcomes: dict[str, ListedTools | SourceError] = {}
     person = has_terminal()
 
     async def read_one(source: str, server: Server, turns: anyio.CapacityLimiter) -> None:
+        """List the tools of one server, and keep them or the error under its source."""
         try:
             async with turns, connect(server, settings=settings, person=person) as connection:
-                outcomes[source] = await connection.list_tools(settings.max_tools), connection.about
+                tools = await connection.list_tools(settings.max_tools)
+                outcomes[source] = ListedTools(tools, connection.about, connection.list_fault)
         except SourceError as error:
             outcomes.setdefault(source, error)  # an error at the end of the session does not discard the tools
 
@@ -97,7 +121,7 @@ def plan_servers(
         SourceError: if the locator names no server.
     """
     path = Path(os.path.expanduser(locator))
-    if not _is_file(path):
+    if not _is_file(split_project(locator)[0]):
         server = server_from_locator(locator)
         source = name or source_name(server.name)
         return {source: _put_in_sandbox(server, source, sandboxes)}
@@ -144,26 +168,34 @@ def _number_names(name: str) -> Iterator[str]:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # a locator that is no path: too long, or with a zero byte
         return False
 
 
-def build_reading(source: str, server: Server, outcome: Outcome | SourceError) -> Reading:
+def build_reading(source: str, server: Server, outcome: ListedTools | SourceError) -> Reading:
     """Build the Reading of one server from its raw tools, or from the error that it gave instead."""
     if isinstance(outcome, SourceError):
         awaits_person = isinstance(outcome, PersonRequired)
         message = f"{source}: {str(outcome).removeprefix(f'{server.name}: ')}"
         return Reading(source=source, kind="mcp", state="error", message=message, awaits_person=awaits_person)
-    raw, about = outcome
-    build = partial(_build_tool, source, server)
-    reading = collect(source, "mcp", ((_name_entry(tool, i), partial(build, tool)) for i, tool in enumerate(raw, 1)))
+    listed, about, fault = outcome
+    raw = [tool for tool in listed if server.permits(tool.get("name") if isinstance(tool, Mapping) else tool)]
+    names = Counter(str(tool.get("name")) for tool in raw if isinstance(tool, Mapping))
+    skills = Counter(name_skill(tool.uri) for tool in raw if isinstance(tool, ListedSkill))
+    build = partial(_build_entry, source, server, names.keys(), names + skills)
+    entries = ((_name_entry(tool, i), partial(build, tool)) for i, tool in enumerate(raw, 1))
+    reading = collect(source, "mcp", entries, problems=[Problem("list of tools", fault)] if fault else [])
     who = " ".join(
         str(about[key]) for key in ("name", "version") if about.get(key)
     )  # shown to people; not part of a tool's identity
-    return msgspec.structs.replace(reading, message=who[:200])
+    left_out = len(listed) - len(raw)
+    note = f"; its configuration leaves out {left_out} of {len(listed)} tools" if left_out else ""
+    return msgspec.structs.replace(reading, message=who[:200] + note)
 
 
 def _name_entry(tool: object, number: int) -> str:
+    if isinstance(tool, ListedSkill):
+        return tool.uri[:200]
     name = tool.get("name") if isinstance(tool, Mapping) else None
     return name[:200] if isinstance(name, str) and name.strip() else f"tool {number}"
 
@@ -175,16 +207,44 @@ def _read_requires(meta: object) -> list[str]:
     return [name for name in names if isinstance(name, str)]
 
 
-def _read_execution(execution: object) -> dict[str, Any]:
+def _read_execution(execution: object) -> dict[str, object]:
     """Return in the form of `Tool.meta` that a tool runs only as a task, as the protocol 2025-11-25 can say."""
     is_task = isinstance(execution, Mapping) and execution.get("taskSupport") == "required"
     return {TASK_ONLY: True} if is_task else {}
 
 
+def _read_page(meta: object) -> dict[str, Any]:
+    """Return in the form of `Tool.meta` the page that an app shows for a tool (MCP Apps), a part of its identity."""
+    if not isinstance(meta, Mapping):
+        return {}
+    page = meta.get(PAGE)
+    older = meta.get("ui/resourceUri")
+    page = {"resourceUri": older} if page is None and isinstance(older, str) else page
+    return {PAGE: dict(page)} if isinstance(page, Mapping) else {}
+
+
+def _build_entry(source: str, server: Server, tools: Collection[str], names: Mapping[str, int], raw: object) -> Tool:
+    """Build the record of a tool, or of a skill. One whose name is taken has the path on its server in its id.
+
+    Args:
+        source: its source.
+        server: where it is.
+        tools: names of the tools of the source.
+        names: how many tools and skills of the source have each name.
+        raw: as it was listed.
+    """
+    if not isinstance(raw, ListedSkill):
+        return _build_tool(source, server, raw)
+    name = name_skill(raw.uri)
+    return build_listed_skill(source, raw, tools, name_by_path(raw.uri) if names[name] > 1 else "")
+
+
 def _build_tool(source: str, server: Server, raw: object) -> Tool:
+    """Build a tool from the object that a server lists. What is optional and has the wrong type is left out."""
     if not isinstance(raw, Mapping):
         raise BadEntry("expected an object with a name and an inputSchema, found something else")
-    if not isinstance(raw.get("inputSchema"), Mapping):
+    schema = {"type": "object"} if raw.get("inputSchema") is None else raw["inputSchema"]  # it takes no arguments
+    if not isinstance(schema, Mapping):
         raise BadEntry("expected a JSON Schema object as inputSchema, found something else")
     notes = raw.get("annotations")
     notes = notes if isinstance(notes, Mapping) else {}
@@ -193,12 +253,16 @@ def _build_tool(source: str, server: Server, raw: object) -> Tool:
     fields = RawTool(
         id=raw.get("name"),
         description=raw.get("description"),
-        parameters=raw["inputSchema"],
+        parameters=schema,
         path=(server.name,),
         returns=raw["outputSchema"] if isinstance(raw.get("outputSchema"), Mapping) else None,
         hints=Hints(*(hint if isinstance(hint, bool) else None for hint in hints)),
         callable=True,
-        meta={**({"title": title} if isinstance(title, str) else {}), **_read_execution(raw.get("execution"))},
+        meta={
+            **({"title": title} if isinstance(title, str) else {}),
+            **_read_execution(raw.get("execution")),
+            **_read_page(raw.get("_meta")),
+        },
         requires=_read_requires(raw.get("_meta")),
     )
     return build_tool(source, fields)

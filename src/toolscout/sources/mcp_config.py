@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import logging
+import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from toolscout.errors import SourceError
-from toolscout.sources.parsing import load_document
+from toolscout.sources.clients import (
+    Entry,
+    choose_client,
+    find_files,
+    find_projects,
+    read_configuration,
+    spell_entry,
+)
 from toolscout.sources.sandbox.servers import Sandbox
 from toolscout.trust.redaction import looks_secret
-from toolscout.trust.trusted_folders import MCP_CONFIGURATIONS
+from toolscout.trust.trusted_folders import list_configurations
 
 __all__ = [
     "Server",
     "discover",
     "load_entries",
+    "name_projects",
     "parse_server",
     "redact",
     "resolve",
     "server_from_locator",
     "show_url",
+    "split_project",
 ]
 
 _log = logging.getLogger("toolscout.sources.mcp_config")
@@ -47,6 +58,11 @@ class Server:
         folder: the folder for `${workspaceFolder}` and a relative `cwd`.
         transport: stdio has `command`, `args`, `env`, `cwd`. http and sse have `url` and `headers`.
         timeout: seconds to start and to list the tools, or None for the setting `mcp_timeout`.
+        env_file: a file of variables, which `env` overrides.
+        inputs: `input:ID` → the value for `${input:ID}`.
+        allowed: patterns of the names of its tools that may be used. None: all.
+        forbidden: patterns of the names of its tools that may not be used, even if they are allowed.
+        protocol: the revision of the protocol that the entry names. Empty: negotiated.
         secrets: the values that `redact` removes from messages. `resolve` fills it.
         credentials: the secrets that are also covered in everything the server sends. `resolve` fills it.
         sandbox: the rules under which the command of a stdio server runs. None: it runs with the rights of the user.
@@ -64,48 +80,75 @@ class Server:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout: float | None = None
     disabled: bool = False
+    env_file: str = field(default="", repr=False)
+    inputs: Mapping[str, str] = field(default_factory=dict, repr=False)
+    allowed: tuple[str, ...] | None = None
+    forbidden: tuple[str, ...] = ()
+    protocol: str = ""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     credentials: frozenset[str] = field(default=frozenset(), repr=False)
     sandbox: Sandbox | None = None
+
+    def permits(self, tool: object) -> bool:
+        """Return whether the user's configuration lets a tool of this name be used. Patterns may contain `*`."""
+        name = str(tool)
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.forbidden):
+            return False
+        return self.allowed is None or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.allowed)
 
 
 # --- files ---
 
 
-def load_entries(path: Path) -> dict[str, Any]:
+def split_project(locator: str) -> tuple[Path, str | None]:
+    """Split `FILE#PROJECT` into the configuration file and the project whose servers are meant.
+
+    Claude Code keeps the servers of each project in one file. Without a project, the second part is None.
+    """
+    file, mark, project = os.path.expanduser(locator).partition(".json#")
+    return (Path(f"{file}.json"), project) if mark else (Path(file), None)
+
+
+def name_projects(locator: str, folder: Path) -> list[str]:
+    """Return the locators of what a file of Claude Code has for a folder. Any other locator is returned as it is.
+
+    That is the file, with its servers for all projects, and `FILE#PROJECT` for the project around the folder.
+    """
+    if os.path.basename(locator) != ".claude.json" or not os.path.isfile(locator):
+        return [locator]
+    path, around = Path(locator), [str(place) for place in (folder, *folder.parents)]
+    projects = find_projects(path)
+    project = next((place for place in around if place in projects), None)
+    if project is None:
+        return [locator]
+    return [*([locator] if read_configuration(path) else []), f"{locator}#{project}"]
+
+
+def load_entries(path: Path) -> dict[str, Entry]:
     """Read the entries of a configuration file by name, in the order of the file. They are not checked.
+
+    Args:
+        path: a file, or `FILE#PROJECT`.
 
     Raises:
         SourceError: if the file cannot be read, or has no key for servers.
     """
-    entries = _find_entries(load_document(path))
-    if entries is None:
+    file, project = split_project(str(path))
+    entries = read_configuration(file, project)
+    if entries is None and not (project is None and find_projects(file)):
         raise SourceError(f'{path}: expected servers under "mcpServers" or "servers", found no such key')
-    return entries
+    if not entries and project is None and (projects := find_projects(file)):
+        raise SourceError(f"{file}: its servers belong to projects. Run toolscout in one of {', '.join(projects[:5])}")
+    return entries or {}
 
 
-def _find_entries(document: object) -> dict[str, Any] | None:
-    """Return the entries of servers in a document. None if it has no key for them."""
-    if not isinstance(document, Mapping):
-        return None
-    inner = document.get("mcp")
-    for holder, key in ((document, "mcpServers"), (document, "servers"), (inner, "servers")):
-        entries = holder.get(key) if isinstance(holder, Mapping) else None
-        if isinstance(entries, Mapping):
-            return {str(name): entry for name, entry in entries.items()}
-    return None
-
-
-def _read_transport(entry: Mapping[str, Any]) -> tuple[Any, str, str]:
+def _read_transport(entry: Mapping[str, object]) -> tuple[Transport, str, str]:
     """Return transport, command and URL of an entry.
 
     Raises:
         SourceError: if it lacks the command or URL that its type needs.
     """
-    url = next((entry[key] for key in ("url", "httpUrl", "serverUrl") if entry.get(key)), "")
-    command = entry.get("command") or ""
-    if isinstance(command, list):
-        raise SourceError('expected text as "command", found a list: give the first word there, the rest as "args"')
+    url, command = entry.get("url") or "", entry.get("command") or ""
     if not (isinstance(url, str) and isinstance(command, str) and (url or command)):
         raise SourceError('expected text as "command" or as "url", found neither: give one of them')
     kind = entry.get("type") or ("stdio" if command else "http")
@@ -116,38 +159,61 @@ def _read_transport(entry: Mapping[str, Any]) -> tuple[Any, str, str]:
     return transport, command, url
 
 
-def parse_server(name: str, entry: object, path: Path) -> Server:
+def parse_server(name: str, fields: object, path: Path) -> Server:
     """Check one entry of a configuration file, and build its server.
+
+    Args:
+        name: the key of the entry.
+        fields: an `Entry`, or the value of the entry in the spelling of the client that `path` belongs to.
+        path: the file.
 
     Raises:
         SourceError: saying what was expected and found. The caller adds the name.
     """
-    if not isinstance(entry, Mapping):
-        raise SourceError('expected an object with a "command" or a "url", found something else')
+    path = split_project(str(path))[0]
+    listed = fields if isinstance(fields, Entry) else Entry(fields, choose_client(path))
+    entry, unused = spell_entry(listed)
+    if unused:
+        _log.warning("toolscout: %s: %s is not used of the server %s", path, ", ".join(sorted(unused)), name)
     transport, command, url = _read_transport(entry)
-    cwd = entry.get("cwd") or ""
-    if not isinstance(cwd, str):
-        raise SourceError('expected a folder as "cwd", found something else')
-    args = entry.get("args") or []
-    if not isinstance(args, list):
-        raise SourceError('expected a list of texts as "args", found something else')
-    words = [_read_text("args", value) for value in args]
+    cwd, env_file, protocol = (entry.get(key) or "" for key in ("cwd", "envFile", "protocol"))
+    if not (isinstance(cwd, str) and isinstance(env_file, str) and isinstance(protocol, str)):
+        raise SourceError('expected text as "cwd", "envFile" and "protocol", found something else')
+    words = _read_words("args", entry.get("args"))
     if transport == "stdio":
         _require_subject(command, words, 'add it to "args"')
+    timeout = entry.get("timeout")
     return Server(
         name=name,
         origin=str(path),
-        folder=path.parent.parent if path.parent.name.startswith(".") else path.parent,
+        folder=_find_folder(path),
         transport=transport,
         command=command,
         args=tuple(words),
         env=_read_texts("env", entry.get("env")),
+        env_file=env_file,
         cwd=cwd,
         url=url,
         headers=_read_texts("headers", entry.get("headers")),
-        timeout=_read_seconds(entry.get("timeout")),
+        timeout=timeout if isinstance(timeout, float) else None,
+        protocol=protocol,
         disabled=entry.get("disabled") is True or entry.get("enabled") is False,
+        inputs=listed.inputs,
+        allowed=_read_patterns(entry["allowed"]),
+        forbidden=_read_patterns(entry["forbidden"]) or (),
     )
+
+
+def _read_patterns(patterns: object) -> tuple[str, ...] | None:
+    return tuple(str(pattern) for pattern in patterns) if isinstance(patterns, list) else None
+
+
+def _find_folder(path: Path) -> Path:
+    """Return the project of a configuration file: the folder around `.vscode` and the like."""
+    folder = path.parent
+    while folder.name.startswith(".") or (folder.name == "settings" and folder.parent.name.startswith(".")):
+        folder = folder.parent
+    return folder
 
 
 def _read_text(field: str, value: object) -> str:
@@ -158,18 +224,17 @@ def _read_text(field: str, value: object) -> str:
     raise SourceError(f'expected text in "{field}", found something else')
 
 
+def _read_words(field: str, value: object) -> list[str]:
+    items = value or []
+    if not isinstance(items, list):
+        raise SourceError(f'expected a list of texts as "{field}", found something else')
+    return [_read_text(field, item) for item in items]
+
+
 def _read_texts(field: str, value: object) -> dict[str, str]:
     if value is not None and not isinstance(value, Mapping):
         raise SourceError(f'expected an object as "{field}", found something else')
     return {str(key): _read_text(field, item) for key, item in (value or {}).items()}
-
-
-def _read_seconds(value: object) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
-        raise SourceError(f'expected a number of seconds above 0 as "timeout", found {str(value)[:40]!r}')
-    return value / 1000 if value >= 1000 else float(value)  # several editors write milliseconds
 
 
 def discover(
@@ -186,21 +251,15 @@ def discover(
         trusted: maps a folder and the name of a file in it to whether the user trusts the file. None: trust all.
     """
     home, cwd = home or Path.home(), cwd or Path.cwd()
-    places: list[Path] = []
-    for application in (home / "Library/Application Support", home / ".config"):
-        user = application / "Code/User"
-        places += [
-            application / "Claude/claude_desktop_config.json",
-            user / "mcp.json",
-            user / "settings.json",
-            user / "globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
-        ]
-    places += [home / ".claude.json", home / ".codeium/windsurf/mcp_config.json"]
-    places += [home / ".cursor/mcp.json", home / ".gemini/settings.json"]
-    usable = [path for path in dict.fromkeys(places) if path.is_file() and _names_servers(path)]
-    for name in MCP_CONFIGURATIONS:
+    usable = [
+        Path(locator)
+        for path in dict.fromkeys(find_files(home))
+        if _names_servers(path)
+        for locator in name_projects(str(path), cwd)
+    ]
+    for name in list_configurations(cwd):
         path = cwd / name
-        if path in usable or not path.is_file() or not _names_servers(path):
+        if path in usable or not _names_servers(path):
             continue
         if trusted is None or trusted(cwd, name):
             usable.append(path)
@@ -214,8 +273,9 @@ def discover(
 
 
 def _names_servers(path: Path) -> bool:
+    """Return whether a file has servers, also for some project. One that cannot be read says so later."""
     try:
-        return bool(_find_entries(load_document(path)))
+        return bool(read_configuration(path)) or bool(find_projects(path))
     except SourceError:
         return True
 
@@ -251,15 +311,22 @@ def server_from_locator(locator: str) -> Server:
 
 _PYTHON: Final = re.compile(r"(python|pypy)[\d.]*")
 _SHELLS: Final = {"sh", "bash", "zsh", "fish", "dash"}
-_LAUNCHERS: Final = {
-    "npx", "bunx", "pnpx", "uvx", "npm", "pnpm", "bun", "yarn", "uv", "pipx", "node", "deno", "docker",
-    "podman", "env",
+#: Programs that run what is named after them, with the subcommands that may come before it.
+_LAUNCHERS: Final[Mapping[str, frozenset[str]]] = {
+    name: frozenset(subcommands.split())
+    for name, subcommands in {
+        "npx": "", "bunx": "", "pnpx": "", "uvx": "", "node": "", "tsx": "", "env": "", "npm": "exec x run",
+        "pnpm": "dlx exec run", "bun": "x run", "yarn": "dlx exec run", "uv": "run tool", "pipx": "run",
+        "deno": "run", "docker": "run container", "podman": "run container",
+    }.items()
 }  # fmt: skip
-_SUBCOMMANDS: Final = {"run", "exec", "dlx", "tool", "x"}
 _OPTIONS_WITH_VALUE: Final = {
-    "-p", "--package", "--from", "--with", "--python", "--directory", "--project",
-    "-e", "--env", "-v", "--volume", "--mount", "--name", "--network",
+    "-p", "--package", "--from", "--with", "--python", "--directory", "--project", "--registry", "--index",
+    "--index-url", "--extra-index-url", "--prefix", "--dir", "-C", "-r", "--require", "--import", "-e", "--env",
+    "--env-file", "-v", "--volume", "--mount", "--name", "--network", "-w", "--workdir", "-u", "--user",
+    "--entrypoint", "--platform", "--pull", "--add-host", "-l", "--label", "--publish",
 }  # fmt: skip
+_BRIDGES: Final = {"mcp-remote", "mcp-proxy", "supergateway"}  # programs that connect to the URL after them
 
 
 _GENERIC_WORDS: Final = {"mcp", "server", "servers"}
@@ -268,45 +335,65 @@ _GENERIC_FILES: Final = {"index", "main", "server", "app", "cli", "run", "__main
 _GENERIC_LABELS: Final = {"mcp", "api", "www", "server"}
 
 
-def _require_subject(command: str, arguments: Iterable[str], mend: str) -> None:
+def _skip_options(program: str, words: Sequence[str]) -> list[str]:
+    """Return the words after a launcher from what it runs on. Empty: nothing is named."""
+    words_left = list(words)
+    while words_left:
+        word = words_left[0]
+        if word in _OPTIONS_WITH_VALUE and program in _LAUNCHERS:
+            del words_left[:2]
+        elif word.startswith("-") or word in _LAUNCHERS.get(program, ()) or re.fullmatch(r"\w+=.*", word):
+            del words_left[0]
+        else:
+            break
+    return words_left
+
+
+def _require_subject(command: str, arguments: Sequence[str], mend: str) -> None:
     """Refuse a launcher or an interpreter without what it shall run: it would wait for input and never answer.
 
     Raises:
         SourceError: naming the mend.
     """
     program = Path(command).name
-    is_bare = not any(not word.startswith("-") and word not in _SUBCOMMANDS for word in arguments)
-    if is_bare and (program in _LAUNCHERS | _SHELLS or _PYTHON.fullmatch(program)):
+    runs_others = program in _LAUNCHERS or program in _SHELLS or _PYTHON.fullmatch(program)
+    if runs_others and not _skip_options(program, arguments):
         raise SourceError(f"no package or script is named after {program}: {mend}")
 
 
-def _name_command(words: list[str]) -> str:
+def _name_command(words: Sequence[str]) -> str:
     """Name a command as people would: by what it serves, such as `git` for `uvx mcp-server-git`."""
     program = Path(words[0]).name
-    rest = iter(words[1:])
-    if _PYTHON.fullmatch(program):
-        for word in rest:
-            if word == "-m":
-                return _drop_generic_words(next(rest, program))
-            if not word.startswith("-"):
-                return _name_file(word)
+    words_left = _skip_options(program, words[1:])
+    if _PYTHON.fullmatch(program) and "-m" in words[:-1]:
+        return _drop_generic_words(words[list(words).index("-m") + 1])
+    if not words_left:
+        return _drop_generic_words(program)
+    if program in _SHELLS and any(re.fullmatch(r"-[a-z]*c", word) for word in words[1:]):
+        return _name_shell_line(program, words_left[0])
+    if program == "env":
+        return _name_command(words_left)
+    if program in _SHELLS or _PYTHON.fullmatch(program):
+        return _name_file(words_left[0])
     if program in _LAUNCHERS:
-        for word in rest:
-            if word in _OPTIONS_WITH_VALUE:
-                next(rest, None)
-            elif not (word.startswith("-") or word in _SUBCOMMANDS or re.fullmatch(r"\w+=.*", word)):
-                return _name_package(word, list(rest)) or program
+        return _name_package(words_left[0], words_left[1:]) or program
     return _drop_generic_words(program)
 
 
-def _name_package(word: str, rest: list[str]) -> str:
-    """Name a package, an image or a script. `mcp-remote URL` is named like the URL."""
+def _name_shell_line(shell: str, line: str) -> str:
+    """Name a line of a shell by the program in it, or by the shell if there is none."""
+    words = [word for word in shlex.split(line) if word not in ("exec", "cd", "&&")]
+    return _name_command(words) if words else shell
+
+
+def _name_package(word: str, words_after: Sequence[str]) -> str:
+    """Name a package, an image or a script. A bridge to a URL is named like the URL."""
     if re.search(r"\.(py|[cm]?[jt]s)$", word):
         return _name_file(word)
     scope, _, last = word.rpartition("/")
     package = re.split(r"(?<=.)@|==|:", last)[0]
-    if package == "mcp-remote":
-        address = next((each for each in rest if each.startswith(("http://", "https://"))), None)
+    if package in _BRIDGES:
+        address = next((item for item in words_after if item.startswith(("http://", "https://"))), None)
         return _name_url(address) if address else package
     owner = scope.rpartition("/")[2].lstrip("@")
     return owner if package in _GENERIC_WORDS and owner else _drop_generic_words(package)
@@ -339,8 +426,8 @@ def _name_url(url: str) -> str:
     host = parts.netloc.rpartition("@")[2]
     labels = host.split(".")
     if len(labels) > 1 and not re.fullmatch(r"[\d.:]+", host):
-        kept = [label for label in labels[:-1] if label not in _GENERIC_LABELS]
-        host = "-".join(kept) or host
+        specific_labels = [label for label in labels[:-1] if label not in _GENERIC_LABELS]
+        host = "-".join(specific_labels) or host
     return "/".join([host, *(segment for segment in segments if not re.fullmatch(r"v\d+", segment))])
 
 
@@ -358,44 +445,61 @@ def show_url(url: str) -> str:
 # --- expansion ---
 
 
+def _find_value(server: Server, reference: str, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return name and value of what `${reference}` stands for.
+
+    Raises:
+        SourceError: if there is none. The message contains no value.
+    """
+    reference, has_default, default = reference.partition(":-")
+    kind, colon, argument = reference.partition(":")
+    variable = argument if colon else kind
+    if kind == "file" and colon:
+        value: str | None = _read_small_file(server.folder / Path(argument).expanduser()).strip()
+    elif colon and kind != "env":
+        value = server.inputs.get(reference)
+    else:
+        value = environ.get(variable)
+    if not value and has_default:
+        value = default
+    if value is None and colon and kind != "env":
+        raise SourceError(
+            f"expected a value, found ${{{reference}}}, which only an editor can ask for: "
+            f"write ${{env:NAME}} instead and set NAME in the environment"
+        )
+    if value is None:
+        raise SourceError(f"expected the environment variable {variable}, found it unset: set it")
+    return variable, value
+
+
 def resolve(server: Server, environ: Mapping[str, str]) -> Server:
     """Fill in every `${…}` of a server, so that it can be started. Do not keep the result after the connection.
 
-    `${NAME}`, `${env:NAME}` and `${NAME:-default}` come from `environ`. `${workspaceFolder}` and `${userHome}` are
+    `${NAME}`, `${env:NAME}` and `${NAME:-default}` come from `environ`, `${file:PATH}` from a file. `_PLACES` are
     folders.
 
     Raises:
-        SourceError: if a variable is not set, or the URL is invalid. The message contains no value.
+        SourceError: if a variable is not set, a file cannot be read, or the URL is invalid. The message contains no
+            value.
     """
     secrets: set[str] = set()
     credentials: set[str] = set()
 
-    def find_value(match: re.Match[str]) -> str:
-        reference, has_default, default = match[1].partition(":-")
-        if reference == "workspaceFolder":
-            return str(server.folder)
-        if reference == "userHome":
-            return str(Path.home())
-        if reference.startswith("input:"):
-            raise SourceError(
-                f"expected a value, found {match[0]}, which only an editor can ask for: "
-                f"write ${{env:NAME}} instead and set NAME in the environment"
-            )
-        variable = reference.removeprefix("env:")
-        content = environ.get(variable)
-        if not content and has_default:
-            content = default
-        if content is None:
-            raise SourceError(f"expected the environment variable {variable}, found it unset: set it")
-        secrets.add(content)
-        if looks_secret(variable, content):
-            credentials.add(content)
-        return content
+    def fill_one(match: re.Match[str]) -> str:
+        """Return the value of one variable, and remember it as a secret so that no message shows it."""
+        if match[1] in _PLACES:
+            return _PLACES[match[1]](server.folder)
+        variable, value = _find_value(server, match[1], environ)
+        secrets.add(value)
+        if looks_secret(variable, value):
+            credentials.add(value)
+        return value
 
     def fill(text: str) -> str:
-        return re.sub(r"\$\{([^{}]+)\}", find_value, text)
+        return re.sub(r"\$\{([^{}]+)\}", fill_one, text)
 
-    env = {key: fill(item) for key, item in server.env.items()}
+    from_file = _read_env_file(server.folder / Path(fill(server.env_file)).expanduser()) if server.env_file else {}
+    env = {**from_file, **{key: fill(item) for key, item in server.env.items()}}
     headers = {key: fill(item) for key, item in server.headers.items()}
     url = fill(server.url)
     secrets.update(env.values(), headers.values(), (item.rpartition(" ")[2] for item in headers.values()))
@@ -417,6 +521,52 @@ def resolve(server: Server, environ: Mapping[str, str]) -> Server:
         secrets=frozenset(secrets | {quote(secret, safe="") for secret in secrets}),
         credentials=frozenset(credentials),
     )
+
+
+_PLACES: Final[Mapping[str, Callable[[Path], str]]] = {
+    "workspaceFolder": str,
+    "workspaceFolderBasename": lambda folder: folder.name,
+    "workspacePath": str,
+    "cwd": str,
+    "CLAUDE_PROJECT_DIR": str,
+    "CLAUDE_PLUGIN_ROOT": str,
+    "extensionPath": str,
+    "userHome": lambda folder: str(Path.home()),
+    "pathSeparator": lambda folder: os.sep,
+    "/": lambda folder: os.sep,
+}
+"""Variables that clients define, by the folder of the server's project."""
+MAX_VALUE_CHARS: Final = 100_000  # of a file whose content is a value, or of variables
+
+
+def _read_small_file(path: Path) -> str:
+    """Return the text of a file.
+
+    Raises:
+        SourceError: if it cannot be read, or has more than `MAX_VALUE_CHARS`.
+    """
+    try:
+        with path.open(encoding="utf-8") as stream:
+            text = stream.read(MAX_VALUE_CHARS + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise SourceError(f"expected a readable file {path}, found: {reason}") from None
+    if len(text) > MAX_VALUE_CHARS:
+        raise SourceError(f"expected at most {MAX_VALUE_CHARS:,} characters in {path}, found more")
+    return text
+
+
+def _read_env_file(path: Path) -> dict[str, str]:
+    """Read a file of lines `NAME=value`, with quotes and comments as in a shell."""
+    variables: dict[str, str] = {}
+    for line in _read_small_file(path).splitlines():
+        match = re.match(r"\s*(?:export\s+)?([\w.]+)\s*=\s*(.*)$", line)
+        if match is None:
+            continue
+        value = match[2].strip()
+        quoted = re.match(r"""(["'])(.*)\1\s*(#.*)?$""", value)
+        variables[match[1]] = quoted[2] if quoted else re.split(r"\s#", value)[0].strip()
+    return variables
 
 
 def _check_url(url: str) -> set[str]:

@@ -54,7 +54,10 @@ MAX_WAITING_SPILLS: Final = 64  # the oldest belong to calls that were given up
 
 
 class SpilledPart(NamedTuple):
-    """One value of a result: where it stands in the result, and where its bytes are in the file."""
+    """One value of a result: its path in the result, and its `size` bytes from `start` on in the file.
+
+    `is_text`: whether the bytes are a text in UTF-8; otherwise they are JSON.
+    """
 
     path: JsonPath
     is_text: bool
@@ -94,9 +97,9 @@ class SpillWriter:
         self.size = 0
         self._spills = spills
         self._path = spills.folder / f"{secrets.token_urlsafe(12)}{PARTIAL}"
-        self._file: IO[bytes] | None = None
+        self._file: IO[bytes] | None = None  # made for the first value
         self._parts: list[SpilledPart] = []
-        self._written = 0
+        self._written = 0  # bytes in the file
         self._rest = bytearray()
         self._splitter = JsonSplitter(choose_part, self, self._rest.extend)
 
@@ -166,7 +169,7 @@ class Spills:
     def __init__(self, folder: Path) -> None:
         """Keep results in a folder, which is made for the first of them."""
         self.folder = folder
-        self._waiting: OrderedDict[str, Spill] = OrderedDict()
+        self._waiting: OrderedDict[str, Spill] = OrderedDict()  # token → result, the oldest first
 
     def open(self) -> SpillWriter:
         """Begin to split a message."""
@@ -223,22 +226,26 @@ class LineSplitter:
         self.limit = limit
         self.discarded = 0
         self._spills, self._prefix = spills, prefix
-        self._writer: SpillWriter | None = None
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._head = self._tail = b""
+        self._writer: SpillWriter | None = None  # of a line that is so long that its values go to a file
+        self._parts: list[bytes] = []  # of the current line
+        self._size = 0  # bytes of the current line
+        self._head = self._tail = b""  # first and last bytes of a line that is too long; its id may be among them
 
     def feed(self, chunk: bytes) -> Iterator[bytes | LongLine]:
         """Yield every line that ends in `chunk`, without its line break."""
         start = 0
         while (end := chunk.find(b"\n", start)) >= 0:
-            self._add_piece(chunk[start:end])
-            yield self._finish_line()
+            if self._size or end - start > min(self.limit, SPLIT_BYTES):
+                self._add_piece(chunk[start:end])
+                yield self._finish_line()
+            else:
+                yield chunk[start:end]
             start = end + 1
         if start < len(chunk):
             self._add_piece(chunk[start:] if start else chunk)
 
     def _add_piece(self, piece: bytes) -> None:
+        """Add bytes to the current line. One that gets too long is split into values and rest, or else thrown away."""
         if self.discarded:
             self.discarded += len(piece)
             self._tail = (self._tail + piece)[-EDGE_BYTES:]
@@ -272,7 +279,7 @@ class LineSplitter:
             if self._size <= MAX_DISCARDED_BYTES:
                 return
         except ValueError:
-            pass
+            pass  # it is no JSON
         self._drop_writer()
         self._discard(piece)
 
@@ -297,6 +304,7 @@ class LineSplitter:
             return LongLine(self._head, b"")
 
     def _finish_line(self) -> bytes | LongLine:
+        """Return the current line, and begin the next."""
         line: bytes | LongLine
         if self._writer is not None:
             line = self._end_message()
@@ -318,7 +326,10 @@ def find_request_id(line: LongLine) -> int | None:
 
 
 def find_refusal(message: str) -> str | None:
-    """Return the sentence of this module that belongs to an error message. None if there is none."""
+    """Return which limit of this module was passed, if an error says so. None if it was another error.
+
+    The MCP SDK wraps our errors into its own and keeps only their text. So the text must tell that it was our limit.
+    """
     if _LONG_EVENT in message:
         return TOO_LARGE
     return next((sentence for sentence in (TOO_LARGE, ENCODED) if sentence in message), None)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
+import secrets
 import sys
 import tempfile
 import threading
@@ -12,6 +14,8 @@ import time
 import webbrowser
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from http import HTTPStatus
+from http.client import HTTPException, parse_headers
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qs, urlsplit
@@ -19,6 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 from toolscout.errors import SourceError, StoreError
 from toolscout.sources.mcp_config import Server
 from toolscout.sources.mcp_transport import is_private, origin_of
+from toolscout.trust.private_files import refuse_links
 from toolscout.trust.sealing import SEALING_VARIABLE, find_sealer, is_sealed
 
 if TYPE_CHECKING:
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthToken
 
 __all__ = [
+    "BrowserVisit",
     "Nobody",
     "PersonRequired",
     "SessionIdentity",
@@ -41,9 +47,16 @@ __all__ = [
 ]
 
 SIGN_IN_TIMEOUT_S: Final = 300.0
-_PAGE: Final = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n\r\n"
-    b"<p>toolscout has what it needs: you can close this window."
+_START_PATH: Final = "/sign-in"
+_CALLBACK_PATH: Final = "/callback"
+_COOKIE: Final = "toolscout_sign_in"
+_MAX_HEAD_BYTES: Final = 65_536  # of a request of the browser
+_HEADERS: Final = (
+    "connection: close",
+    "cache-control: no-store",
+    "referrer-policy: no-referrer",
+    "x-frame-options: DENY",
+    "content-security-policy: default-src 'none'; frame-ancestors 'none'",
 )
 
 
@@ -107,7 +120,7 @@ class TokenFile:
 
     def __init__(self, home: Path, url: str) -> None:
         self.path = home / "oauth" / f"{hashlib.blake2b(url.encode(), digest_size=16).hexdigest()}.json"
-        self.provider: OAuthClientProvider | None = None
+        self.provider: OAuthClientProvider | None = None  # knows metadata of the issuer that is saved with the tokens
         try:
             saved = json.loads(self._open(self.path.read_bytes()))
         except (OSError, ValueError, StoreError):
@@ -165,7 +178,7 @@ class TokenFile:
         return allowed | ({origin_of(endpoint)} if isinstance(endpoint, str) else set())
 
     def add_origin(self, origin: str) -> None:
-        """Approve an origin, and store that."""
+        """Note in the file that the user approved an origin."""
         self._save(origins=sorted(self.origins() | {origin}))
 
     def port(self) -> int:
@@ -180,6 +193,10 @@ class TokenFile:
         self.values.pop("client", None)
 
     def _parse(self, model: type[Any], key: str) -> Any:
+        """Read a stored value as a model of the SDK.
+
+        None if it is missing or does not fit: the sign-in then begins anew.
+        """
         try:
             return model.model_validate(self.values[key])
         except (KeyError, ValueError):
@@ -199,7 +216,12 @@ class TokenFile:
         return sealer.open(self.path.name, content)
 
     def _save(self, **changes: object) -> None:
+        """Change values, and write them all in one step.
+
+        The file is never readable for others, not even for a moment.
+        """
         self.values |= changes
+        refuse_links(self.path.parent)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.parent.chmod(0o700)
         handle, temporary = tempfile.mkstemp(dir=self.path.parent, suffix=".tmp")  # mode 0600
@@ -268,24 +290,26 @@ async def signing_in(
         return
     listener = await _listen(storage) if person else None
     port = listener.extra(anyio.abc.SocketAttribute.local_port) if listener else storage.port()
-    state: list[str] = []
+    visits: list[BrowserVisit] = []
 
     async def show_address(address: str) -> None:
         if not person:
             raise SourceError(f"expected a valid sign-in, found an expired one: {sign_in_hint(server)}")
-        state.extend(parse_qs(urlsplit(address).query).get("state", []))
-        sys.stderr.write(f"{server.name}: sign in at {address}\n")
-        threading.Thread(target=open_browser, args=(address,), daemon=True).start()
+        visits.append(BrowserVisit(address, port))
+        sys.stderr.write(f"{server.name}: sign in at {visits[-1].link} (it leads to {origin_of(address)})\n")
+        threading.Thread(target=open_browser, args=(visits[-1].link,), daemon=True).start()
 
     async def receive_code() -> AuthorizationCodeResult:
         assert listener is not None
         with pause_clock(), anyio.move_on_after(SIGN_IN_TIMEOUT_S):
-            return await _receive_answer(listener, state[-1:])
+            return await _receive_answer(listener, visits[-1])
         raise SourceError(f"expected you to sign in within {SIGN_IN_TIMEOUT_S:g} s, found no answer: try again")
 
     provider = OAuthClientProvider(
         server.url,
-        OAuthClientMetadata(client_name="toolscout", redirect_uris=[AnyUrl(f"http://127.0.0.1:{port}/callback")]),
+        OAuthClientMetadata(
+            client_name="toolscout", redirect_uris=[AnyUrl(f"http://127.0.0.1:{port}{_CALLBACK_PATH}")]
+        ),
         storage,
         show_address,
         receive_code,
@@ -310,25 +334,92 @@ async def _listen(storage: TokenFile) -> Listener[SocketStream]:
     return multi.listeners[0]
 
 
-async def _receive_answer(listener: Listener[SocketStream], state: list[str]) -> AuthorizationCodeResult:
-    """Return the answer of the first request that carries our `state`. Other requests are ignored."""
+class BrowserVisit:
+    """Answers the browser of the person who signs in, on a port of this machine.
+
+    The person opens `link`, which gives their browser a cookie and leads it to the issuer. Only this browser may come
+    back with the issuer's answer. Requests for another host, or from pages, are refused.
+
+    Attributes:
+        link: what the person opens.
+        reply: the issuer's answer, once there is one.
+    """
+
+    def __init__(self, issuer_url: str, port: int) -> None:
+        self._issuer_url, self._host = issuer_url, f"127.0.0.1:{port}"
+        self._token, self._mark = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+        self._state = parse_qs(urlsplit(issuer_url).query).get("state", [""])[0]
+        self.link = f"http://{self._host}{_START_PATH}?token={self._token}"
+        self.reply: dict[str, str] = {}
+
+    def answer(self, head: bytes) -> bytes:
+        """Return the HTTP response to a request.
+
+        Args:
+            head: the request up to its first empty line.
+
+        Raises:
+            ValueError: if this is no HTTP request.
+        """
+        if not head.isascii():
+            return _make_page(400, "Your browser sent a cookie that is none of ours.")
+        first, _, header_lines = head.partition(b"\r\n")
+        method, target, _ = first.decode("ascii").split(" ")
+        headers = parse_headers(io.BytesIO(header_lines + b"\r\n"))
+        address = urlsplit(target)
+        if headers.get_all("host") != [self._host] or address.netloc:
+            return _make_page(421, "This address is for another host.")
+        if "origin" in headers or method != "GET":
+            return _make_page(403, "Pages of other sites may not send requests here.")
+        query = {key: values[0] for key, values in parse_qs(address.query).items()}
+        if address.path == _START_PATH and _is_same(query.get("token", ""), self._token):
+            cookie = f"{_COOKIE}={self._mark}; Path={_CALLBACK_PATH}; HttpOnly; SameSite=Lax; Max-Age=600"
+            return _make_page(303, "", f"location: {self._issuer_url}", f"set-cookie: {cookie}")
+        if address.path == _CALLBACK_PATH and _is_same(query.get("state", ""), self._state):
+            return self._take_reply(query, ";".join(headers.get_all("cookie", [])))
+        return _make_page(404, "There is nothing to do here.")
+
+    def _take_reply(self, query: dict[str, str], cookies: str) -> bytes:
+        if not self._knows_browser(cookies):
+            return _make_page(403, "Another browser began this sign-in. Open the address that your terminal shows.")
+        if not self.reply and query.keys() & {"code", "error"}:
+            self.reply = query
+        return _make_page(200, "toolscout has what it needs: you can close this window.")
+
+    def _knows_browser(self, cookies: str) -> bool:
+        pairs = (pair.strip().partition("=") for pair in cookies.split(";"))
+        return any(name == _COOKIE and _is_same(value, self._mark) for name, _, value in pairs)
+
+
+def _is_same(text: str, secret: str) -> bool:
+    """Compare a text with a secret. Nothing is the same as an empty one."""
+    return secrets.compare_digest(text.encode(), secret.encode()) and secret != ""
+
+
+def _make_page(status: int, text: str, *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "content-type: text/html; charset=utf-8", *_HEADERS]
+    return "\r\n".join([*lines, *headers, "", f"<p>{text}"]).encode()
+
+
+async def _receive_answer(listener: Listener[SocketStream], visit: BrowserVisit) -> AuthorizationCodeResult:
+    """Answer requests until the browser has brought the issuer's answer."""
     import anyio
+    from anyio.streams.buffered import BufferedByteReceiveStream
     from mcp.shared.auth import AuthorizationCodeResult
 
-    reply: dict[str, str] = {}
-
     async def serve(stream: SocketStream) -> None:
+        """Answer one visit of the browser. Anything that is no request in five seconds is dropped without an answer."""
+        errors = anyio.EndOfStream, anyio.IncompleteRead, anyio.DelimiterNotFound, anyio.BrokenResourceError
         async with stream:
-            with suppress(anyio.EndOfStream, anyio.BrokenResourceError, ValueError), anyio.move_on_after(5):
-                line = (await stream.receive()).split(b"\r\n", 1)[0].decode("latin-1").split(" ")
-                query = parse_qs(urlsplit(line[1]).query) if len(line) > 1 else {}
-                await stream.send(_PAGE)
-                if query.get("state") == state and ("code" in query or "error" in query):
-                    reply.update({key: values[0] for key, values in query.items()})
-                    scope.cancel()
+            with suppress(*errors, ValueError, HTTPException), anyio.move_on_after(5):
+                head = await BufferedByteReceiveStream(stream).receive_until(b"\r\n\r\n", _MAX_HEAD_BYTES)
+                await stream.send(visit.answer(head))
+        if visit.reply:
+            scope.cancel()
 
     with anyio.CancelScope() as scope:
         await listener.serve(serve)
+    reply = visit.reply
     if "code" not in reply:
         reason = reply.get("error_description") or reply["error"]
         raise SourceError(f"expected you to be signed in, found that the server refused: {reason[:200]}")

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
+import hashlib
 import logging
 import math
 import os
 import re
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
+import msgspec
+
 from toolscout.errors import SourceError, UserError, require
 from toolscout.settings import Settings
-from toolscout.sources.mcp_config import Server, redact, resolve, show_url
+from toolscout.sources.mcp_config import Server, Transport, redact, resolve, show_url
 from toolscout.sources.mcp_limits import MAX_LIST_BYTES, MAX_MESSAGE_BYTES, Spills, find_refusal
 from toolscout.sources.mcp_oauth import (
     PersonRequired,
@@ -29,6 +37,7 @@ from toolscout.sources.mcp_oauth import (
     sign_in_hint,
     signing_in,
 )
+from toolscout.sources.mcp_skills import MAX_SKILLS, SKILLS_EXTENSION, ListedSkill, SkillReader
 from toolscout.sources.mcp_transport import (
     MAX_OPEN_QUESTIONS,
     RAW_PAGE,
@@ -41,10 +50,10 @@ from toolscout.sources.mcp_transport import (
     open_stdio,
 )
 from toolscout.sources.sandbox.servers import wrap_command
+from toolscout.trust.private_files import make_private_folder, replace_file
 from toolscout.trust.redaction import Cover, find_environment_credentials
 
 if TYPE_CHECKING:
-    import anyio
     import httpx2
     from mcp import Client
     from mcp.client.session import IncomingMessage, MessageHandlerFnT
@@ -52,11 +61,18 @@ if TYPE_CHECKING:
         ElicitRequestParams,
         ElicitResult,
         ErrorData,
-        ListToolsResult,
         LoggingMessageNotificationParams,
     )
 
-__all__ = ["Connection", "ListRequest", "SignInRequired", "connect", "sends_credentials"]
+__all__ = [
+    "UI_EXTENSION",
+    "McpConnection",
+    "SignInRequired",
+    "connect",
+    "digest_entry",
+    "remember_handshake",
+    "sends_credentials",
+]
 
 #: Characters of an error without its fixed words; the last line of stderr gets what is left, within two bounds.
 MAX_ERROR_CHARS, MIN_STDERR_CHARS, MAX_STDERR_CHARS = 195, 40, 200
@@ -64,6 +80,14 @@ _FAULT: Final = re.compile(
     r"\b(\w*error|cannot|can't|could not|failed|not found|no such|no module|denied|refused)\b", re.I
 )
 MAX_LIST_PAGES: Final = 1000
+MAX_DISCOVERIES: Final = 6  # of a server that is slow to start; the SDK waits 10 s for each
+#: MCP Apps. Some servers list tools with a page for it only to clients that show such pages, so every session says so.
+UI_EXTENSION: Final = "io.modelcontextprotocol/ui"
+UI_TYPE: Final = "text/html;profile=mcp-app"
+WAYS_FILE: Final = "mcp-protocols.json"  # in the home: how sessions with servers are opened that need another way
+SESSION_HEADER: Final = "mcp-session-id"
+LOST_SESSION_STATUSES: Final = (400, 404)  # of a request in a session: the server does not know the session
+OLDER_TRANSPORT_STATUSES: Final = (400, 404, 405, 406, 415)  # of a server that knows no streamable HTTP
 STDERR_END_S: Final = 0.5  # to wait for a server's last words on stderr
 #: Variables that a server inherits beside those of the SDK.
 INHERITED_VARIABLES: Final = (
@@ -73,24 +97,23 @@ INHERITED_VARIABLES: Final = (
 )  # fmt: skip
 
 
-class ListRequest(NamedTuple):
-    """A request for the first page of a list of tools: by which connection and when, and its answer."""
-
-    reader: Connection
-    began: float
-    answer: asyncio.Future[ListToolsResult]
-
-
-class Connection:
+class McpConnection:
     """An open session with one MCP server. It belongs to the task that opened it.
 
     Attributes:
         client: the SDK's client, for calls.
         about: name and version as the server gives them.
+        list_fault: why the last list of tools may not be complete. Empty: it is.
+        skills: the skills that are listed behind the tools. None: the next list reads them.
+        is_modern: whether the server speaks a protocol without handshake, in which every request tells what the client
+            can.
     """
 
     def __init__(self, client: Client, watch: _Watch) -> None:
         self.client = client
+        self.is_modern = watch.messages.is_modern
+        self.list_fault = ""
+        self.skills: list[ListedSkill] | None = None
         self._watch = watch
         info = client.server_info
         about = {"name": info.name, "version": info.version} if info else {}
@@ -116,30 +139,15 @@ class Connection:
         answer_question: Callable[[ElicitRequestParams], Awaitable[ElicitResult | ErrorData]],
         write_log: Callable[[LoggingMessageNotificationParams], Awaitable[None]],
     ) -> None:
-        """Answer the server's questions to a user, and receive its log messages. By default nobody does."""
+        """Set who answers the server's questions to a user and receives its log messages. At first there is nobody."""
         self._watch.answer_question, self._watch.write_log = answer_question, write_log
 
     def handle_messages(self, handler: MessageHandlerFnT) -> None:
         """Pass every notification of the server to `handler`."""
         self._watch.handle_message = handler
 
-    async def begin_list(self, trace: Mapping[str, str] | None = None) -> ListRequest | None:
-        """Ask for the list of tools at once, for `list_tools`. None: the session has ended.
-
-        Args:
-            trace: the trace context that the request carries in its `_meta`.
-        """
-        from mcp_types import PaginatedRequestParams
-
-        if self.is_closed:
-            return None
-        params = PaginatedRequestParams.model_validate({"_meta": dict(trace)}) if trace else None
-        answer = asyncio.get_running_loop().create_task(self.client.session.list_tools(params=params))
-        answer.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may wait for it any more
-        return ListRequest(self, time.monotonic(), answer)
-
-    async def list_tools(self, limit: int, *, timed: bool = True, begun: ListRequest | None = None) -> list[Any]:
-        """Return every tool of the server as it was sent. The tools are not checked; `build_tool` does that.
+    async def list_tools(self, limit: int, *, timed: bool = True) -> list[Any]:
+        """Return every tool of the server as it was sent, and its skills. `build_tool` checks them.
 
         The first listing may take what opening the session has left of the server's timeout, later ones all of it.
         Credentials that the server was given are covered in the result.
@@ -147,7 +155,6 @@ class Connection:
         Args:
             limit: the largest number of tools.
             timed: whether the timeout applies. Otherwise the caller decides how long to wait.
-            begun: a request that `begin_list` sent.
 
         Raises:
             SourceError: if there are more than `limit` tools or 32 MiB of them, or an answer is missing or is not MCP.
@@ -156,19 +163,38 @@ class Connection:
         from mcp_types import METHOD_NOT_FOUND
 
         with self._watch.run_clock("its list of tools") if timed else nullcontext():
+            if self.skills is None:
+                self.skills = await SkillReader(self.client, self.cover).read_all()
             try:
-                return await self._join_pages(limit, begun)
+                return [*await self._join_pages(limit), *self.skills]
             except MCPError as error:
                 if error.code == METHOD_NOT_FOUND and self.client.server_capabilities.tools is None:
                     return []
                 raise
 
-    async def _join_pages(self, limit: int, begun: ListRequest | None) -> list[Any]:
+    @property
+    def lists_skills(self) -> bool:
+        """Whether the server has skills, or may come to have some."""
+        extensions = self.client.server_capabilities.extensions or {}
+        return bool(self.skills) or SKILLS_EXTENSION in extensions
+
+    async def find_skill(self, uri: str) -> bool:
+        """Read a skill that the server did not list, if it has one at this URI. The next list of tools holds it."""
+        skills = self.skills or []
+        if len(skills) >= MAX_SKILLS or any(skill.uri == uri for skill in skills):
+            return False
+        skill = await SkillReader(self.client, self.cover).read_one(uri)
+        if skill is not None:
+            self.skills = [*skills, skill]
+        return skill is not None
+
+    async def _join_pages(self, limit: int) -> list[Any]:
         """Read all pages of the list, and join their tools."""
         tools: list[Any] = []
         cursors: set[str] = set()
+        self.list_fault = ""
         size = 0
-        page = await self._read_page(None, begun)
+        page = await self._read_page(None)
         for _ in range(MAX_LIST_PAGES):
             if not isinstance(page.tools, list):
                 raise SourceError("expected a list of tools, found something else")
@@ -183,20 +209,20 @@ class Connection:
             if not page.cursor:
                 return tools
             if not isinstance(page.cursor, str) or page.cursor in cursors:
-                raise SourceError("expected a new nextCursor on each page, found an old one or no text")
+                self.list_fault = (
+                    "expected a new nextCursor on each page, found an old one or no text: the list ends there"
+                )
+                return tools
             cursors.add(page.cursor)
             page = await self._read_page(page.cursor)
         raise SourceError(f"expected a list of tools that ends, found more than {MAX_LIST_PAGES:,} pages")
 
-    async def _read_page(self, cursor: str | None, begun: ListRequest | None = None) -> RawPage:
+    async def _read_page(self, cursor: str | None) -> RawPage:
         """Read one page of the list as the server sent it."""
         from mcp_types import PaginatedRequestParams
 
-        if begun is not None and begun.reader is self:
-            result = await begun.answer
-        else:
-            params = None if cursor is None else PaginatedRequestParams(cursor=cursor)
-            result = await self.client.session.list_tools(params=params)
+        params = None if cursor is None else PaginatedRequestParams(cursor=cursor)
+        result = await self.client.session.list_tools(params=params)
         page = (result.meta or {}).get(RAW_PAGE)
         return page if isinstance(page, RawPage) else RawPage(None, None, "")
 
@@ -209,7 +235,7 @@ async def connect(
     person: bool = False,
     spills: Spills | None = None,
     identity: SessionIdentity | None = None,
-) -> AsyncIterator[Connection]:
+) -> AsyncIterator[McpConnection]:
     """Open a session with a server, and start the server if it is a command.
 
     When the block is left, the session ends with every process that it started. Every error, also one inside the
@@ -228,10 +254,6 @@ async def connect(
         SourceError: with the name of the server, what was expected and what happened.
     """
     require("mcp", "mcp")
-    import anyio
-    from mcp import Client
-    from mcp_types import Implementation
-
     _silence_sdk_loggers()
     try:
         ready = resolve(server, os.environ)
@@ -240,28 +262,156 @@ async def connect(
             ready = replace(ready, command=command, args=tuple(args))
     except SourceError as error:
         raise SourceError(f"{server.name}: {error}") from None
-    with anyio.CancelScope() as scope:
-        watch = _Watch(ready, scope, server.timeout or settings.mcp_timeout, spills)
-        watch.identity = identity
+    ways = _list_ways(server, settings)
+    explained: SourceError | None = None
+    async with AsyncExitStack() as stack:
+        for way in ways:
+            watch = _Watch(replace(ready, transport=way.transport), server.timeout or settings.mcp_timeout, spills)
+            watch.identity = identity
+            try:
+                connection = await stack.enter_async_context(_open_session(watch, way.mode, settings, person))
+            except SourceError as error:
+                explained = error if way.mode == "auto" or explained is None else explained
+                if way is ways[-1] or not watch.suggests_another_way:
+                    raise explained from None
+                continue
+            _remember_way(server, settings, Way(way.transport, "legacy") if watch.messages.ignored_discovery else way)
+            break
+        yield connection
+
+
+@asynccontextmanager
+async def _open_session(watch: _Watch, mode: str, settings: Settings, person: bool) -> AsyncIterator[McpConnection]:
+    """Open a session in one way; see `connect`. `mode`: as the SDK's client takes it."""
+    from mcp import Client
+    from mcp.client.extension import advertise
+    from mcp_types import Implementation
+    from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+    with watch.scope as scope:
         try:
             with watch.run_clock("an answer to its start"):
-                transport = _open_transport(ready, watch, settings, person)
-                client = Client(
-                    filter_transport(transport, watch.messages),
-                    cache=None,
-                    message_handler=watch.receive_message,
-                    elicitation_callback=watch.receive_question,
-                    logging_callback=watch.receive_log,
-                    client_info=Implementation(name="toolscout", version=version("toolscout")),
-                )
-                async with client:
-                    watch.messages.version = client.protocol_version
-                    with watch.pause_clock():
-                        yield Connection(client, watch)
+                for is_second in (False, True):
+                    transport = _open_transport(watch.server, watch, settings, person)
+                    client = Client(
+                        filter_transport(transport, watch.messages),
+                        mode=mode,
+                        cache=None,
+                        message_handler=watch.receive_message,
+                        elicitation_callback=watch.receive_question,
+                        logging_callback=watch.receive_log,
+                        client_info=Implementation(name="toolscout", version=version("toolscout")),
+                        extensions=[advertise(UI_EXTENSION, {"mimeTypes": [UI_TYPE]}), advertise(SKILLS_EXTENSION, {})],
+                    )
+                    async with client:
+                        if watch.messages.was_late and not is_second:
+                            watch.messages = MessageFilter()
+                            continue  # it knows a newer protocol than the one agreed on, and now starts faster
+                        if mode in MODERN_PROTOCOL_VERSIONS:
+                            await _discover(client, mode)
+                        watch.messages.version = client.protocol_version
+                        watch.messages.is_modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
+                        with watch.pause_clock():
+                            yield McpConnection(client, watch)
+                    break
         except Exception as error:
             raise watch.explain(error) from None
     if scope.cancelled_caught:
         raise watch.explain_timeout()
+
+
+async def _discover(client: Client, revision: str) -> None:
+    """Learn what a server can do whose entry names its revision. The SDK asks only servers of unknown revisions.
+
+    One that takes longer to start than the SDK waits for an answer is asked again.
+    """
+    from mcp.shared.exceptions import MCPError
+    from mcp_types import REQUEST_TIMEOUT, DiscoverResult
+
+    for _ in range(MAX_DISCOVERIES):
+        try:
+            answer = await client.session.send_discover(revision)
+        except MCPError as error:
+            if error.code != REQUEST_TIMEOUT:
+                return
+            continue
+        found = DiscoverResult.model_validate(answer)
+        client.session.adopt(found.model_copy(update={"supported_versions": [revision]}))
+        return
+
+
+# --- ways to open a session -------------------------------------------------------------------------------------------
+
+
+class Way(NamedTuple):
+    """How a session is opened: the transport, and the mode of the SDK's client.
+
+    The mode is `auto` (which asks with `server/discover` first), `legacy` (a handshake), or a revision without one.
+    """
+
+    transport: Transport
+    mode: str
+
+
+def digest_entry(server: Server) -> str:
+    """Return a digest of what an entry starts or connects to, without values of variables and headers."""
+    names: Mapping[str, object] = {"env": sorted(server.env), "headers": sorted(server.headers)}
+    entry = [server.transport, server.command, server.args, server.cwd, server.url, names]
+    return hashlib.blake2b(msgspec.json.encode(entry), digest_size=16).hexdigest()
+
+
+def _list_ways(server: Server, settings: Settings) -> list[Way]:
+    """List the ways in which a session with a server is tried, one after the other.
+
+    A server that ends at the first message that it does not know gets a handshake. One that knows no streamable HTTP
+    is asked for the older transport. What worked is tried first the next time.
+
+    Raises:
+        SourceError: if its entry names a revision that there is not.
+    """
+    from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
+
+    revision = server.protocol
+    if revision:
+        revisions = (*HANDSHAKE_PROTOCOL_VERSIONS, *MODERN_PROTOCOL_VERSIONS)
+        if revision not in revisions:
+            names = ", ".join(revisions)
+            raise SourceError(f'{server.name}: expected one of {names} as "protocol", found {revision!r}')
+        return [Way(server.transport, revision if revision in MODERN_PROTOCOL_VERSIONS else "legacy")]
+    if server.transport == "sse":
+        return [Way("sse", "legacy")]
+    ways = [Way(server.transport, "auto"), Way(server.transport, "legacy")]
+    ways += [Way("sse", "legacy")] if server.transport == "http" else []
+    remembered = _read_ways(settings).get(digest_entry(server))
+    return sorted(ways, key=lambda way: way != remembered)
+
+
+def _read_ways(settings: Settings) -> dict[str, Way]:
+    """Read by which way each server was reached last. It only spares attempts, so a damaged file counts as none."""
+    try:
+        return msgspec.json.decode((settings.home / WAYS_FILE).read_bytes(), type=dict[str, Way])
+    except (OSError, msgspec.MsgspecError):
+        return {}
+
+
+def remember_handshake(server: Server, settings: Settings) -> bool:
+    """Open later sessions with a server with a handshake. Returns False if its entry names another revision."""
+    if not server.protocol:
+        _remember_way(server, settings, Way(server.transport, "legacy"))
+    return not server.protocol
+
+
+def _remember_way(server: Server, settings: Settings, way: Way) -> None:
+    """Remember in which way a session was opened, unless it is the one that is tried first anyway."""
+    ways, digest = _read_ways(settings), digest_entry(server)
+    usual = bool(server.protocol) or way == Way(server.transport, "auto") or server.transport == "sse"
+    if ways.get(digest) == (None if usual else way):
+        return
+    ways.pop(digest, None)
+    ways |= {} if usual else {digest: way}
+    with suppress(OSError):  # what is remembered only spares time
+        make_private_folder(settings.home)
+        replace_file(settings.home / WAYS_FILE, msgspec.json.encode(ways))
 
 
 class _Watch:
@@ -273,32 +423,45 @@ class _Watch:
         status: HTTP status of the last answer to a message; 0 before there is one.
     """
 
-    def __init__(self, server: Server, scope: anyio.CancelScope, seconds: float, spills: Spills | None) -> None:
+    def __init__(self, server: Server, seconds: float, spills: Spills | None) -> None:
+        import anyio
+
         self.server = server
         self.spills = spills
-        self.scope = scope
+        self.scope = anyio.CancelScope()
         self.seconds = seconds
         self.left = seconds
         self.awaited = ""
         self.status = 0
         self.stderr = b""
-        self.messages = MessageFilter()
-        self.tokens: TokenFile | None = None
-        self.identity: SessionIdentity | None = None
+        self.messages = MessageFilter(server.protocol)
+        self.tokens: TokenFile | None = None  # of the home's sign-in
+        self.identity: SessionIdentity | None = None  # a caller's own; then the home's is not used
+        # As the next two, set by the owner of the connection. None: questions are declined, the rest is dropped.
         self.answer_question: Callable[[ElicitRequestParams], Awaitable[ElicitResult | ErrorData]] | None = None
         self.write_log: Callable[[LoggingMessageNotificationParams], Awaitable[None]] | None = None
         self.handle_message: MessageHandlerFnT | None = None
-        self._cover: tuple[frozenset[str], Cover] = frozenset(), Cover()
+        self._credentials = server.credentials | find_environment_credentials()  # those in place when the session began
+        self._cover: tuple[frozenset[str], Cover] = frozenset(), Cover()  # credentials, and what covers them
 
     @property
     def cover(self) -> Cover:
         """The cover for the credentials that the server was given, with tokens that were renewed since."""
-        values = self.server.credentials | find_environment_credentials()
-        values |= self.tokens.secrets() if self.tokens else frozenset()
-        values |= self.identity.secrets() if self.identity else frozenset()
+        values = self._credentials
+        if self.tokens is not None:
+            values |= self.tokens.secrets()
+        if self.identity is not None:
+            values |= self.identity.secrets()
         if values != self._cover[0]:
             self._cover = values, Cover(values)
         return self._cover[1]
+
+    @property
+    def suggests_another_way(self) -> bool:
+        """Whether the session did not begin for a reason that another way of beginning may avoid."""
+        if self.server.transport == "http":
+            return self.status in OLDER_TRANSPORT_STATUSES
+        return self.server.transport == "sse" or not self.messages.is_initializing
 
     def keep_stderr(self, chunk: bytes) -> None:
         """Keep the end of what a server writes to stderr."""
@@ -415,6 +578,7 @@ class _Watch:
         return "that it ended" if closed else f"the error {words!r}"
 
     def _explain_status(self, words: str) -> tuple[str, str]:
+        """Return what happened by the HTTP status of the answer, and what to do."""
         where = show_url(self.server.url)
         if self.status != 401:
             answer = f"HTTP status {self.status}{' and ' if words else ''}{words}"
@@ -464,7 +628,14 @@ def _is_not_junk(record: logging.LogRecord) -> bool:
 
 @asynccontextmanager
 async def _open_transport(server: Server, watch: _Watch, settings: Settings, person: bool) -> AsyncIterator[Any]:
-    """Open the streams of messages from and to a resolved server."""
+    """Open the streams of messages from and to a server.
+
+    Args:
+        server: resolved: without variables.
+        watch: notes the HTTP status of each answer. A caller's own identity in it signs in, instead of the home's.
+        settings: the tokens of a server that wants a sign-in are in their home.
+        person: whether somebody can sign in now, in a browser.
+    """
     if server.transport == "stdio":
         async with _open_stdio(server, watch) as streams:
             yield streams
@@ -478,6 +649,8 @@ async def _open_transport(server: Server, watch: _Watch, settings: Settings, per
     def note_status(response: httpx2.Response) -> None:
         if response.request.method == "POST" and response.request.url.path == address.path:
             watch.status = response.status_code
+            if watch.status in LOST_SESSION_STATUSES and SESSION_HEADER in response.request.headers:
+                watch.messages.note_refusal(response.request.content)
 
     signing: AbstractAsyncContextManager[httpx2.Auth | None]
     if watch.identity is not None:
@@ -509,6 +682,7 @@ def sends_credentials(server: Server) -> bool:
 
 @asynccontextmanager
 async def _open_stdio(server: Server, watch: _Watch) -> AsyncIterator[Any]:
+    """Start the program of a server with the variables that it may have, and yield its streams."""
     from mcp.client.stdio import get_default_environment
 
     inherited = {key: os.environ[key] for key in INHERITED_VARIABLES if key in os.environ}

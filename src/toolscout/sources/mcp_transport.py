@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_OPEN_QUESTIONS",
     "RAW_PAGE",
+    "SESSION_LOST",
     "HttpGuard",
     "MessageFilter",
     "RawPage",
@@ -62,7 +63,18 @@ MAX_JUNK: Final = 1000  # messages that cannot be read
 MAX_UNASKED_PER_S: Final = 100.0  # messages that nobody asked for; above that the server has to wait
 MAX_UNASKED_AT_ONCE: Final = 1000.0
 MAX_OPEN_QUESTIONS: Final = 64  # requests of the server that we answered without the server reading the answer
-MAX_AWAITED_LISTS: Final = 32  # requests for a list of tools that are remembered
+MAX_AWAITED_REQUESTS: Final = 4096  # that are remembered
+SESSION_LOST: Final = "Session terminated"  # the SDK's words for it
+LIST_FIELDS: Final = {  # method of a list besides that of tools → the field of its result
+    "prompts/list": "prompts",
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+}
+OTHER_RESULT_KEYS: Final = {"resultType", "task", "toolResult"}  # of results of a call that may lack content
+NULLABLE_KEYS: Final = ("structuredContent", "_meta")  # values in which a null means something
+#: Key in `_meta` of a request: the capabilities that its caller's client declares, of those that pass on.
+CALLER_META: Final = "toolscout/caller"
+PASSED_CAPABILITIES: Final = ("elicitation", "extensions")
 RAW_PAGE: Final = "toolscout/page"  # key in `_meta` of a page of a list of tools
 
 LONG_LINE_S: Final = 60.0  # until a line that is too long must end; after that the session ends
@@ -109,24 +121,31 @@ class MessageFilter:
     """Filters and counts the messages of one session.
 
     The SDK validates a list of tools as a whole, so one invalid tool would make all of them unusable. It gets only the
-    valid ones; the page as it was sent is a `RawPage` under `RAW_PAGE` in the `_meta` of the page that it sees. A page
-    that is sent again, as before each call of the gateway, isn't checked again.
+    valid ones; the page as it was sent is a `RawPage` under `RAW_PAGE` in the `_meta` of the page that it sees.
 
     Attributes:
+        is_initializing: whether the handshake was asked for.
+        ignored_discovery: whether that was because `server/discover` got no answer, and none came since.
+        was_late: whether `server/discover` was answered after that, by a server that took long to start.
         version: the agreed protocol version. Empty until the handshake is done.
+        is_modern: whether that is a version without a handshake.
         is_closed: whether the other end has closed the connection.
         junk: how many messages could not be read. After 1,000 the stream is treated as ended.
         unread_answers: how many of our answers to requests of the server it has not read. After 64 the stream is
             treated as ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, revision: str = "") -> None:
+        """Filter a session. `revision`: the one that a handshake asks for. Empty: the SDK's newest."""
+        self._revision = revision
+        self.is_initializing = self.ignored_discovery = self.was_late = False
         self.version = ""
+        self.is_modern = False
         self.is_closed = False
         self.junk = 0
         self.unread_answers = 0
-        self._awaited_lists: dict[str, None] = {}  # ids of requests for a list, oldest first
-        self._last_page: tuple[str, list[Any]] = "", []  # the page that was checked last, as JSON, and its valid tools
+        self._awaited: dict[str, str] = {}  # the method of each open request by its id, oldest first
+        self._refused: set[str] = set()  # ids of requests whose session the server does not know
         self._allowance, self._since = MAX_UNASKED_AT_ONCE, time.monotonic()
 
     @property
@@ -134,36 +153,63 @@ class MessageFilter:
         """Whether there were too many unreadable messages or unread answers."""
         return self.junk > MAX_JUNK or self.unread_answers > MAX_OPEN_QUESTIONS
 
-    def expect_list(self, request_id: object) -> None:
-        """Remember that the request with this id asks for a list of tools."""
-        self._awaited_lists[str(request_id)] = None
-        while len(self._awaited_lists) > MAX_AWAITED_LISTS:
-            del self._awaited_lists[next(iter(self._awaited_lists))]
+    def note_request(self, request_id: object, method: str, params: dict[str, Any] | None) -> None:
+        """Note a request that is about to be sent. For `initialize`, its `params` get the revision of the entry."""
+        self._awaited[str(request_id)] = method
+        while len(self._awaited) > MAX_AWAITED_REQUESTS:
+            del self._awaited[next(iter(self._awaited))]
+        if method == "initialize":
+            self.is_initializing, self.ignored_discovery = True, "server/discover" in self._awaited.values()
+            if self._revision and params is not None:
+                params["protocolVersion"] = self._revision
 
-    def take_list(self, request_id: object) -> bool:
-        """Return whether the answer with this id is an awaited list of tools. It is awaited no longer."""
-        return self._awaited_lists.pop(str(request_id), self) is None
+    def note_refusal(self, content: bytes) -> None:
+        """Note that the HTTP server does not know the session of a request. Its error then says so."""
+        with suppress(msgspec.MsgspecError, KeyError, TypeError):
+            self._refused.add(str(msgspec.json.decode(content)["id"]))
+
+    def _take_error(self, message: Any) -> None:
+        """Change an error to what the SDK can use: with an id, and the same words for every session that is lost."""
+        from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, ErrorData
+
+        if message.id is None and len(self._awaited) == 1:  # some servers do not repeat the id in an error
+            [number] = self._awaited
+            message.id = int(number) if number.isdigit() else number
+        if self._awaited.pop(str(message.id), None) == "server/discover":
+            self.ignored_discovery = False  # it refused, and was only late
+        if str(message.id) in self._refused:
+            self._refused.discard(str(message.id))
+            if message.error.code not in (METHOD_NOT_FOUND, INVALID_PARAMS):
+                message.error = ErrorData(code=message.error.code, message=SESSION_LOST)
 
     def filter_page(self, result: Any) -> Any:
-        """Return the page of a list of tools that the SDK gets."""
+        """Return the page of a list of tools that the SDK gets: only fields and tools that it accepts.
+
+        The page as the server sent it is in `_meta`. Nothing else of the server's own `_meta` is passed on, so that it
+        cannot imitate that. Before the handshake there is no version to check against, and the page stays as it is.
+        """
         if not (self.version and isinstance(result, dict)):
             return result
         raw = RawPage(result.get("tools"), result.get("nextCursor"), _encode_tools(result.get("tools")))
         page = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", "_meta": {RAW_PAGE: raw}}
         if isinstance(raw.cursor, str) and raw.cursor:
             page["nextCursor"] = raw.cursor
-        if raw.encoded != self._last_page[0]:
-            tools = raw.tools if isinstance(raw.tools, list) else []
-            if not self._is_valid({**page, "tools": tools}):
-                tools = [tool for tool in tools if self._is_valid({**page, "tools": [tool]})]
-            self._last_page = raw.encoded, tools
-        return {**page, "tools": self._last_page[1]}
+        page["tools"] = raw.tools if isinstance(raw.tools, list) else []
+        return {**page, "tools": self._choose_valid("tools/list", page, "tools")}
 
-    def _is_valid(self, page: dict[str, Any]) -> bool:
+    def _choose_valid(self, method: str, page: dict[str, Any], field: str) -> list[Any]:
+        """Return the items of a page that the SDK accepts, which accepts or refuses a page as a whole."""
+        items: list[Any] = page[field]
+        if self._is_valid(method, page):
+            return items
+        return [item for item in items if self._is_valid(method, {**page, field: [item]})]
+
+    def _is_valid(self, method: str, page: dict[str, Any]) -> bool:
+        """Tell whether the SDK accepts a page, so that one odd item does not lose the others."""
         from mcp_types.methods import validate_server_result
 
         with suppress(ValueError, RecursionError):
-            validate_server_result("tools/list", self.version, page)
+            validate_server_result(method, self.version, page)
             return True
         return False
 
@@ -174,7 +220,7 @@ class MessageFilter:
         self._allowance, self._since = min(MAX_UNASKED_AT_ONCE, filled) - 1.0, now
         return max(0.0, -self._allowance / MAX_UNASKED_PER_S)
 
-    async def receive(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
+    async def repair(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
         """Return what the SDK gets for a message of the server, or for the error of one that cannot be parsed.
 
         Messages that nobody asked for have to wait.
@@ -197,9 +243,28 @@ class MessageFilter:
                     raise anyio.EndOfStream
             if seconds := self.delay_unasked():
                 await anyio.sleep(seconds)
-        elif hasattr(message, "result") and self.take_list(message.id):
-            message.result = self.filter_page(message.result)
+        elif hasattr(message, "result"):
+            message.result = self._filter_result(message.id, message.result)
+        else:
+            self._take_error(message)
         return item
+
+    def _filter_result(self, request_id: object, result: Any) -> Any:
+        """Return the result that the SDK gets for a request."""
+        method = self._awaited.pop(str(request_id), "")
+        if method == "server/discover" and self.ignored_discovery:
+            self.ignored_discovery, self.was_late = False, True
+        if method == "tools/list":
+            return self.filter_page(result)
+        if not isinstance(result, dict):
+            return result
+        result = _leave_nulls_out(result)
+        field = LIST_FIELDS.get(method, "")
+        if self.version and isinstance(result.get(field), list):
+            result[field] = self._choose_valid(method, result, field)
+        if method == "tools/call" and not result.keys() & OTHER_RESULT_KEYS:
+            result.setdefault("content", [])
+        return result
 
     def _repair_reply(self, error: Exception) -> SessionMessage | Exception:
         """Return what the SDK gets for a message that it cannot parse: the intended reply, or an error."""
@@ -211,10 +276,28 @@ class MessageFilter:
             return error
         request_id, result = recovered
         with suppress(ValueError, RecursionError, BadEntry):
-            result = self.filter_page(result) if self.take_list(request_id) else clean(result)
+            is_list = self._awaited.get(str(request_id)) == "tools/list"  # each of whose tools is cleaned by itself
+            result = self._filter_result(request_id, result if is_list else clean(result))
             return SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=request_id, result=result))
         reply = ErrorData(code=PARSE_ERROR, message="a reply that is no JSON-RPC")
         return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=reply))
+
+
+def _leave_nulls_out(value: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the fields of a result that are null, which other clients read as absent."""
+    return {
+        key: inner if key in NULLABLE_KEYS else _leave_inner_nulls_out(inner)
+        for key, inner in value.items()
+        if inner is not None
+    }
+
+
+def _leave_inner_nulls_out(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _leave_nulls_out(value)
+    if isinstance(value, list):
+        return [_leave_inner_nulls_out(item) for item in value]
+    return value
 
 
 def _recover_reply(error: Exception) -> tuple[int | str, Any] | None:
@@ -268,12 +351,29 @@ class _NotingWriter(_Stream):
     """The stream of messages to the server. Notes requests for lists, and answers that the server has read."""
 
     async def send(self, item: Any) -> None:
+        """Send a message, and note what is needed to read the answer.
+
+        In a version without a handshake, each request declares what its own caller can be asked.
+        """
         message = item.message
-        if getattr(message, "method", None) == "tools/list":
-            self._messages.expect_list(getattr(message, "id", None))
+        if hasattr(message, "method") and hasattr(message, "id"):
+            self._messages.note_request(message.id, message.method, message.params)
+        if self._messages.is_modern:
+            _declare_caller(getattr(message, "params", None))
         await self._stream.send(item)
         if not hasattr(message, "method"):
             self._messages.unread_answers -= 1
+
+
+def _declare_caller(params: Any) -> None:
+    """Declare in a request what its own caller's client can do, and not what this client can do for others."""
+    from mcp_types import CLIENT_CAPABILITIES_META_KEY
+
+    meta = (params or {}).get("_meta") or {}
+    if CALLER_META in meta:
+        of_caller, declared = meta.pop(CALLER_META), meta[CLIENT_CAPABILITIES_META_KEY]
+        rest = {key: value for key, value in declared.items() if key not in PASSED_CAPABILITIES}
+        meta[CLIENT_CAPABILITIES_META_KEY] = {**rest, **of_caller}
 
 
 class _FilteredReader(_Stream):
@@ -290,16 +390,11 @@ class _FilteredReader(_Stream):
         import anyio
 
         try:
-            return await self.receive()
+            return await self._messages.repair(await self._stream.receive())
         except anyio.EndOfStream:
+            self._messages.is_closed = True
             raise StopAsyncIteration from None
-
-    async def receive(self) -> SessionMessage | Exception:
-        import anyio
-
-        try:
-            return await self._messages.receive(await self._stream.receive())
-        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._messages.is_closed = True
             raise
 
@@ -330,70 +425,128 @@ async def open_stdio(
 
     process, output = await _start_group(command, env=env, cwd=cwd, errors=errors)
     # do not await before the task group is entered: a cancellation would lose the process
-    coming_in, received = anyio.create_memory_object_stream[Any](0)
-    to_send, going_out = anyio.create_memory_object_stream[Any](0)
-    read_all, written_all = anyio.Event(), anyio.Event()
-
-    async def receive_messages() -> None:
-        splitter = LineSplitter(spills=spills)
-        try:
-            async with coming_in:
-                with anyio.CancelScope() as scope:
-                    while splitter.discarded <= MAX_DISCARDED_BYTES and (chunk := await _read_chunk(output)):
-                        for line in splitter.feed(chunk):
-                            await coming_in.send(_parse_message(line))
-                        latest = anyio.current_time() + LONG_LINE_S
-                        scope.deadline = min(scope.deadline, latest) if splitter.discarded else math.inf
-        except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
-            pass  # we closed the stream, or the server did
-        finally:
-            splitter.close()
-            read_all.set()
+    reading = _ProcessReader(output, spills)
+    writing = _ProcessWriter(process, reading)
 
     async def discard_output() -> None:
         """Read on after the session ended, because a server that is blocked in a write cannot end."""
-        await read_all.wait()
+        await reading.ended.wait()
         with suppress(OSError):
             while await _read_chunk(output):
                 pass
-
-    async def send_messages() -> None:
-        assert process.stdin is not None
-        try:
-            async with going_out:
-                async for item in going_out:
-                    text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-                    await process.stdin.send(text.encode("utf-8", "replace") + b"\n")
-        except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
-            await coming_in.aclose()  # this ends the session
-        finally:
-            written_all.set()
 
     async def clean_up_after_exit() -> None:
         """Wait until the server ends, then end its children and the session."""
         await _wait_for_exit(process)
         await _end_group(process)
         with anyio.move_on_after(LAST_WORDS_S):
-            await read_all.wait()
-        await coming_in.aclose()
+            await reading.ended.wait()
+        await reading.aclose()
 
     try:
         async with anyio.create_task_group() as group:
-            for task in (receive_messages, discard_output, send_messages, clean_up_after_exit):
-                group.start_soon(task)
+            group.start_soon(discard_output)
+            group.start_soon(clean_up_after_exit)
             try:
-                yield received, to_send
+                yield reading, writing
             finally:
                 with anyio.CancelScope(shield=True):
-                    received.close()
-                    to_send.close()
+                    await reading.aclose()
                     with anyio.move_on_after(FLUSH_S):
-                        await written_all.wait()
+                        await writing.flush()
                     await _stop(process)
                     await anyio.lowlevel.checkpoint()
                 group.cancel_scope.cancel()
     finally:
         os.close(output)
+
+
+class _ProcessReader:
+    """The stream of messages from a process. Who receives reads the pipe, so that no message changes tasks.
+
+    Attributes:
+        ended: set when nobody receives any more.
+        last_context: the SDK looks for the context of the sender here.
+    """
+
+    last_context = None
+
+    def __init__(self, descriptor: int, spills: Spills | None) -> None:
+        import anyio
+
+        self.ended = anyio.Event()
+        self._descriptor = descriptor
+        self._splitter = LineSplitter(spills=spills)
+        self._lines: Iterator[bytes | LongLine] = iter(())
+        self._wait: anyio.CancelScope | None = None  # in which a reader waits for bytes
+        self._deadline = math.inf  # of a line that is too long
+        self._is_closed = False
+
+    async def receive(self) -> Any:
+        """Receive the next message, or the exception that says why there is none in a line.
+
+        Raises:
+            EndOfStream: the server ended or sent too much, or this stream was closed.
+        """
+        import anyio
+
+        while not self._is_closed:
+            if (line := next(self._lines, None)) is not None:
+                return _parse_message(line)
+            if not self._splitter.discarded:
+                self._deadline = math.inf
+            elif self._deadline == math.inf:
+                self._deadline = anyio.current_time() + LONG_LINE_S
+            chunk = b""
+            with suppress(OSError), anyio.CancelScope(deadline=self._deadline) as self._wait:
+                chunk = await _read_chunk(self._descriptor)
+            self._wait = None
+            if not chunk or self._splitter.discarded > MAX_DISCARDED_BYTES:
+                break
+            self._lines = self._splitter.feed(chunk)
+        self._is_closed = True
+        self._splitter.close()
+        self.ended.set()
+        raise anyio.EndOfStream
+
+    async def aclose(self) -> None:
+        """Receive nothing more. Who waits for a message is told that the stream ended."""
+        self._is_closed = True
+        if self._wait is not None:
+            self._wait.cancel()
+        else:
+            self._splitter.close()
+            self.ended.set()
+
+
+class _ProcessWriter:
+    """The stream of messages to a process. A process that cannot be written to ends the session."""
+
+    def __init__(self, process: Process, reading: _ProcessReader) -> None:
+        import anyio
+
+        assert process.stdin is not None
+        self._stdin, self._reading = process.stdin, reading
+        self._turn = anyio.Lock(fast_acquire=True)
+
+    async def send(self, item: Any) -> None:
+        """Send a message. While the process reads nothing, one message waits in memory, and the others here."""
+        text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+        await self.flush(text.encode("utf-8", "replace") + b"\n")
+
+    async def flush(self, data: bytes = b"") -> None:
+        """Wait until the process has read what was sent, and send data."""
+        import anyio
+
+        try:
+            async with self._turn:
+                for piece in (b"", data) if data else (b"",):
+                    await self._stdin.send(piece)
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
+            await self._reading.aclose()
+
+    async def aclose(self) -> None:
+        """Do nothing: the input of the process is closed with the process."""
 
 
 async def _start_group(
@@ -478,6 +631,7 @@ async def _stop(process: Process) -> None:
 
 
 async def _end_group(process: Process) -> None:
+    """End a server and all processes that it started."""
     from mcp.os.posix.utilities import terminate_posix_process_tree
 
     if process.pid not in _groups:
@@ -549,7 +703,10 @@ def _release_group(group: int) -> None:
 
 
 def _send_line(line: str) -> None:
-    """Write a line to the watchdog. If it has ended, it is started again with all groups."""
+    """Write a line to the watchdog: `+` or `-` and a group. `_lock` must be held.
+
+    A watchdog that has ended, or was never started, is started with all present groups instead of this line.
+    """
     global _watchdog
     with suppress(OSError):  # without a watchdog, servers survive only a SIGKILL of this program
         if _watchdog is None or _watchdog.poll() is not None:
@@ -619,6 +776,7 @@ class HttpGuard:
             self._count_resumption()
 
     def _count_resumption(self) -> None:
+        """Count a stream that broke off and was resumed, and give up a server whose streams break off all the time."""
         now = time.monotonic()
         while self._resumed and self._resumed[0] < now - RESUMPTION_WINDOW_S:
             self._resumed.popleft()
@@ -636,16 +794,12 @@ class HttpGuard:
         self._note(response)
         kind = response.headers.get("content-type", "").lower()
         events = kind.startswith("text/event-stream")
-        encodings = response.headers.get("content-encoding", "").lower().replace(" ", "").split(",")
-        refused = "" if set(encodings) <= {"", "identity"} else ENCODED
-        if refused:
-            del response.headers["content-encoding"]  # the refused body is never read, so it must not be decoded
-        length = response.headers.get("content-length", "")
         is_message = kind.startswith("application/json") and response.status_code < 400
         spills = self._spills if is_message or events else None
         limit = MAX_DISCARDED_BYTES if spills is not None else MAX_MESSAGE_BYTES
-        if not events and length.isdigit() and int(length) > limit:
-            refused = refused or TOO_LARGE
+        refused = _find_refusal(response.headers, None if events else limit)
+        if refused == ENCODED:
+            del response.headers["content-encoding"]  # the refused body is never read, so it must not be decoded
         assert isinstance(response.stream, AsyncIterable)  # of an asynchronous client
         failure = httpx2.SSEError if events else httpx2.StreamError  # what the SDK answers a request with
         if refused:
@@ -659,7 +813,17 @@ class HttpGuard:
         response.stream = _replace_body(response.stream, chunks)
 
 
+def _find_refusal(headers: Mapping[str, str], limit: int | None) -> str:
+    """Return why headers alone forbid a body: it is encoded, or longer than the limit in bytes. Empty: they do not."""
+    encodings = headers.get("content-encoding", "").lower().replace(" ", "").split(",")
+    if not set(encodings) <= {"", "identity"}:
+        return ENCODED
+    length = headers.get("content-length", "")
+    return TOO_LARGE if limit is not None and length.isdigit() and int(length) > limit else ""
+
+
 async def _pass_bounded(stream: AsyncIterable[bytes], failure: type[Exception]) -> AsyncIterator[bytes]:
+    """Pass a body on, and fail once it is longer than `MAX_MESSAGE_BYTES`."""
     count = 0
     async for chunk in stream:
         count += len(chunk)

@@ -9,13 +9,23 @@ from __future__ import annotations
 import codecs
 import contextlib
 import re
-from collections.abc import Hashable, Iterator
+import sys
+import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from toolscout.errors import SourceError
+
+if TYPE_CHECKING:
+    import yaml
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 __all__ = [
     "MAX_DOCUMENT_BYTES",
@@ -32,21 +42,34 @@ MAX_DOCUMENT_BYTES: Final = 50_000_000
 MAX_SNIFFED_BYTES: Final = 1_000
 MAX_DOCUMENT_DEPTH: Final = 200
 MAX_DOCUMENT_VALUES: Final = 2_000_000
+MAX_TOML_CHARS: Final = 1_000_000  # which people write by hand; its parser takes 2 s for as many
 MAX_COMMENTED_CHARS: Final = 2_000_000  # of JSON with comments, which people write by hand
+MAX_YAML_S: Final = 10.0  # of processor time, for one document
+EVENTS_PER_LOOK: Final = 5_000  # at the clock
+MAX_RESOLVED_TEXTS: Final = 10_000  # plain scalars whose value is remembered
 MAX_TAGGED_CHARS: Final = 200  # a longer scalar is never a number or a date
 CHARS_PER_VALUE: Final = 64  # of text behind an alias; each further 64 characters count as one more value
 _MERGE: Final = "tag:yaml.org,2002:merge"
+_WHOLE_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _TEXT_TAGS: Final = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:value")  # the latter is a bare =
 _SCALARS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "timestamp"))
 
 
-def load_document(path: Path) -> Any:
-    """Read a JSON or YAML file. JSON may contain comments, as editors allow them.
+def load_document(path: Path) -> object:
+    """Read a JSON, YAML or TOML file. JSON may contain comments, as editors allow them.
 
     Raises:
         SourceError: naming the file and the place of the error.
     """
-    return parse_document(read_text(path), str(path))
+    text = read_text(path)
+    if path.suffix != ".toml":
+        return parse_document(text, str(path))
+    if len(text) > MAX_TOML_CHARS:
+        raise SourceError(f"{path}: expected at most {MAX_TOML_CHARS:,} characters of TOML, found more: split it")
+    try:
+        return _count_values(tomllib.loads(text), str(path))[0]
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise SourceError(f"{path}: expected TOML, found an error: {error}") from None
 
 
 def read_text(path: Path) -> str:
@@ -76,7 +99,7 @@ def read_text(path: Path) -> str:
         ) from None
 
 
-def parse_document(text: str, where: str) -> Any:
+def parse_document(text: str, where: str) -> object:
     """Parse JSON or YAML. Errors name `where`.
 
     Raises:
@@ -85,7 +108,7 @@ def parse_document(text: str, where: str) -> Any:
     return parse_counted(text, where, MAX_DOCUMENT_VALUES)[0]
 
 
-def parse_counted(text: str, where: str, max_values: int) -> tuple[Any, int]:
+def parse_counted(text: str, where: str, max_values: int) -> tuple[object, int]:
     """Parse a document of at most `max_values` values. Returns it and its number of values.
 
     Raises:
@@ -95,7 +118,7 @@ def parse_counted(text: str, where: str, max_values: int) -> tuple[Any, int]:
     try:
         return _count_values(msgspec.json.decode(text), where)
     except (msgspec.DecodeError, RecursionError):
-        pass
+        pass  # it may still be JSON with comments, or YAML
     if not where.endswith((".yaml", ".yml")) and text.lstrip()[:1] in ("{", "[", "/"):
         plain = _strip_comments(text) if len(text) <= MAX_COMMENTED_CHARS else text
         if plain.lstrip()[:1] in ("{", "["):
@@ -150,9 +173,10 @@ def _reject_many_values(text: str, where: str, max_values: int) -> None:
         raise _report_too_many(where)
 
 
-def _count_values(value: Any, where: str) -> tuple[Any, int]:
+def _count_values(value: object, where: str) -> tuple[object, int]:
     """Return a value and its number of values. Raises SourceError below 200 levels; the decoder stops at 1,000."""
-    level, count = [value], 0
+    level: list[object] = [value]
+    count = 0
     for _ in range(MAX_DOCUMENT_DEPTH + 1):
         count += len(level)
         parts = [node for node in level if isinstance(node, (dict, list)) and node]
@@ -179,20 +203,30 @@ def _strip_comments(text: str) -> str:
 class _Anchored(NamedTuple):
     """A value with an anchor: the value, its levels, and its number of values with all aliases expanded."""
 
-    value: Any
+    value: object
     depth: int
     weight: int
 
 
 class _Open:
-    """A collection that has begun and not yet ended."""
+    """A collection that has begun and not yet ended: an object (with its next key) or a list.
 
-    __slots__ = ("anchor", "depth", "items", "key", "merged", "value", "weight")
+    Attributes:
+        pairs: of an object so far; None: it is a list.
+        items: of a list so far.
+        anchor: the name by which an alias may repeat it.
+        key: of the object, of which the value comes next; `_NO_KEY`: a key comes next.
+        merged: objects that `<<` names.
+        depth, weight: of what is in it so far, itself included; see `_Builder._place_value`.
+    """
 
-    def __init__(self, value: Any, anchor: str | None) -> None:
-        self.value, self.anchor = value, anchor
-        self.key: Any = _NO_KEY
-        self.merged: list[Any] = []
+    __slots__ = ("anchor", "depth", "items", "key", "merged", "pairs", "weight")
+
+    def __init__(self, anchor: str | None, *, is_mapping: bool) -> None:
+        self.pairs: dict[object, object] | None = {} if is_mapping else None
+        self.items: list[object] = []
+        self.anchor, self.key = anchor, _NO_KEY
+        self.merged: list[dict[object, object]] = []
         self.depth = self.weight = 1
 
 
@@ -200,14 +234,15 @@ _NO_KEY: Final = object()
 _MERGE_KEY: Final = object()
 
 
-def _parse_yaml(text: str, where: str, max_values: int) -> tuple[Any, int]:
+def _parse_yaml(text: str, where: str, max_values: int) -> tuple[object, int]:
+    """Parse YAML with the number of its values, refusing what would take long: tags by directive, and deep nesting."""
     import yaml
 
     if re.search(r"^%TAG", text, re.M):  # libyaml needs quadratic time for them
         raise SourceError(f"{where}: expected YAML without %TAG directives, found one: write the tags out")
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return _Builder(where, max_values).build(yaml.parse(text, Loader=loader))
+        return _YamlBuilder(where, max_values).build(yaml.parse(text, Loader=loader))
     except (yaml.YAMLError, ValueError, TypeError, OverflowError, AttributeError, KeyError) as error:
         if "nesting depth" in str(getattr(error, "problem", None)):  # libyaml reads ahead, and has a limit of its own
             raise _report_too_deep(where) from None
@@ -222,7 +257,7 @@ def _describe_yaml_error(error: Exception) -> str:
     return " ".join(str(getattr(error, "reason", None) or error).split())[:200] or type(error).__name__
 
 
-class _Builder:
+class _YamlBuilder:
     """Builds the value of a YAML document from its events, with a stack of its own.
 
     It is stricter than PyYAML's safe loader. A value cannot contain itself. Values behind aliases and merge keys count
@@ -233,81 +268,122 @@ class _Builder:
         import yaml
 
         self._where, self._max_values = where, max_values
-        self._types = yaml.events
-        self._scalars: Any = yaml.SafeLoader("")  # resolves and constructs plain scalars
         self._node = yaml.ScalarNode
-        self._anchors: dict[str, _Anchored] = {}
-        self._stack: list[_Open] = []
-        self._count = 0
-        self._result: Any = None
+        self._scalars: Any = yaml.SafeLoader("")  # resolves and constructs plain scalars
+        self._resolvable = frozenset(yaml.SafeLoader.yaml_implicit_resolvers)  # first characters; others are texts
+        self._resolved: dict[str, object] = {}  # cache: plain text → value
+        self._anchors: dict[str, _Anchored] = {}  # values that an alias may repeat
+        self._stack: list[_Open] = []  # collections that are open, the innermost last
+        self._count = 0  # values so far, with those behind aliases
+        self._result: object = None
+        self._ends = time.thread_time() + MAX_YAML_S  # in seconds of this thread
 
-    def build(self, events: Iterator[Any]) -> tuple[Any, int]:
+    def build(self, events: Iterable[yaml.Event]) -> tuple[object, int]:
         """Build the value of a document. Returns it and its number of values.
 
         Raises:
             ValueError: for a second document, an unknown tag or alias, or a key that is a collection.
-            SourceError: for too many values or levels.
+            SourceError: for too many values or levels, and if it takes too long.
         """
-        types, documents = self._types, 0
-        for event in events:
-            if isinstance(event, types.ScalarEvent):
-                self._add_scalar(*self._read_scalar(event), event.anchor)
-            elif isinstance(event, (types.MappingStartEvent, types.SequenceStartEvent)):
-                self._open_collection(event, isinstance(event, types.MappingStartEvent))
-            elif isinstance(event, (types.MappingEndEvent, types.SequenceEndEvent)):
+        import yaml
+
+        documents = 0
+        for number, event in enumerate(events):
+            if isinstance(event, yaml.ScalarEvent):
+                self._add_scalar(event)
+            elif isinstance(event, yaml.CollectionEndEvent):
                 self._close_collection()
-            elif isinstance(event, types.AliasEvent):
-                self._add_alias(event.anchor)
-            elif isinstance(event, types.DocumentStartEvent):
+            elif isinstance(event, yaml.CollectionStartEvent):
+                self._open_collection(event, is_mapping=isinstance(event, yaml.MappingStartEvent))
+            elif isinstance(event, yaml.AliasEvent):
+                self._add_alias(str(event.anchor))
+            elif isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
                     raise ValueError("a second document in the same file")
+            if number % EVENTS_PER_LOOK == 0 and time.thread_time() > self._ends:
+                message = f"{self._where}: this YAML takes longer than {MAX_YAML_S:g} s to read: save it as JSON"
+                raise SourceError(message)
         return self._result, self._count
 
-    def _read_scalar(self, event: Any) -> tuple[Any, int]:
-        """Return the value of a scalar, and as how many values it counts behind aliases."""
-        text: str = event.value
-        weight = 1 + len(text) // CHARS_PER_VALUE
-        if not event.implicit[0] and event.tag is None:
-            return text, weight  # quoted
-        tag = event.tag
-        if tag is None or tag == "!":
-            if len(text) > MAX_TAGGED_CHARS or tag == "!":
-                return text, weight
+    def _add_scalar(self, event: yaml.ScalarEvent) -> None:
+        """Place a scalar. Plain text may be a number, a boolean or null; quoted text may not."""
+        text = event.value
+        value: object = text
+        if event.tag is not None or (event.implicit[0] and text[:1] in self._resolvable):
+            value = self._resolve_scalar(event, text)
+        weight = 1 + len(text) // CHARS_PER_VALUE  # behind aliases
+        if event.anchor is not None:
+            self._anchors[event.anchor] = _Anchored(value, 0, weight)
+        self._charge(1)
+        self._place_value(value, 0, weight)
+
+    def _resolve_scalar(self, event: yaml.ScalarEvent, text: str) -> object:
+        """Return the value of a scalar that has a tag, or may be another value than a text."""
+        if event.tag is not None:
+            return text if event.tag == "!" else self._construct(event.tag, text)
+        if len(text) > MAX_TAGGED_CHARS:
+            return text
+        if _WHOLE_NUMBER.fullmatch(text):
+            return int(text)
+        if text not in self._resolved:
             tag = self._scalars.resolve(self._node, text, event.implicit)
+            value = self._construct(tag, text)
+            # Whether `<<` merges depends on where it is, so its value cannot be kept for the next time.
+            if tag == _MERGE or len(self._resolved) >= MAX_RESOLVED_TEXTS:
+                return value
+            self._resolved[text] = value
+        return self._resolved[text]
+
+    def _construct(self, tag: str, text: str) -> object:
+        """Return the value of a scalar with a tag.
+
+        Raises:
+            ValueError: for a tag that is not known.
+        """
         if tag in _TEXT_TAGS:
-            return text, weight
+            return text
         if tag == _MERGE:
-            return (_MERGE_KEY if self._awaits_key() else text), weight
+            is_key = bool(self._stack) and self._stack[-1].pairs is not None and self._stack[-1].key is _NO_KEY
+            return _MERGE_KEY if is_key else text
         if tag not in _SCALARS or len(text) > MAX_TAGGED_CHARS:
             raise ValueError(f"the tag {tag[:60]!r}, which is not known: leave it out")
-        return self._scalars.construct_object(self._node(tag, text), deep=True), weight
+        value: object = self._scalars.construct_object(self._node(tag, text), deep=True)
+        return value
 
-    def _awaits_key(self) -> bool:
-        return bool(self._stack) and isinstance(self._stack[-1].value, dict) and self._stack[-1].key is _NO_KEY
-
-    def _open_collection(self, event: Any, is_mapping: bool) -> None:
+    def _open_collection(self, event: yaml.CollectionStartEvent, *, is_mapping: bool) -> None:
+        """Begin a list or an object, if it is neither too deep, nor a key, nor of an unknown tag."""
         if event.tag not in (None, "!", "tag:yaml.org,2002:map" if is_mapping else "tag:yaml.org,2002:seq"):
             raise ValueError(f"the tag {event.tag[:60]!r}, which is not known: leave it out")
-        if self._awaits_key():
+        if self._stack and self._stack[-1].pairs is not None and self._stack[-1].key is _NO_KEY:
             raise ValueError("a list or an object as a key")
         if len(self._stack) >= MAX_DOCUMENT_DEPTH:
             raise _report_too_deep(self._where)
         self._charge(1)
         if event.anchor is not None:
             self._anchors.pop(event.anchor, None)  # no alias may name it before it ends
-        self._stack.append(_Open({} if is_mapping else [], event.anchor))
+        self._stack.append(_Open(event.anchor, is_mapping=is_mapping))
 
     def _close_collection(self) -> None:
+        """End the innermost collection, and place it in the one around it.
+
+        Merged keys count where it has none of its own.
+        """
         closed = self._stack.pop()
-        for merged in closed.merged:
-            for key, value in merged.items():
-                closed.value.setdefault(key, value)
+        if closed.pairs is not None:
+            for merged in closed.merged:
+                for key, value in merged.items():
+                    closed.pairs.setdefault(key, value)
+        value = closed.items if closed.pairs is None else closed.pairs
         if closed.anchor is not None:
-            self._anchors[closed.anchor] = _Anchored(closed.value, closed.depth, closed.weight)
-        self._place_value(closed.value, closed.depth, closed.weight)
+            self._anchors[closed.anchor] = _Anchored(value, closed.depth, closed.weight)
+        self._place_value(value, closed.depth, closed.weight)
 
     def _add_alias(self, anchor: str) -> None:
+        """Place a value again.
+
+        It counts with all that is in it, so that aliases of aliases cannot grow without limit.
+        """
         anchored = self._anchors.get(anchor)
         if anchored is None:
             inside = any(collection.anchor == anchor for collection in self._stack)
@@ -316,41 +392,42 @@ class _Builder:
         self._charge(anchored.weight)
         self._place_value(*anchored)
 
-    def _add_scalar(self, value: Any, weight: int, anchor: str | None) -> None:
-        self._charge(1)
-        if anchor is not None:
-            self._anchors[anchor] = _Anchored(value, 0, weight)
-        self._place_value(value, 0, weight)
-
     def _charge(self, weight: int) -> None:
         self._count += weight
         if self._count > self._max_values:
             raise _report_too_many(self._where)
 
-    def _place_value(self, value: Any, depth: int, weight: int) -> None:
-        """Put a complete value into the innermost open collection, as a key, a value or an item."""
+    def _place_value(self, value: object, depth: int, weight: int) -> None:
+        """Put a complete value into the innermost open collection, as a key, a value or an item.
+
+        Args:
+            value: a scalar, or a collection that has ended.
+            depth: levels of collections in the value: 0 for a scalar, 2 for `[[1]]`.
+            weight: values that it counts as, wherever an alias repeats it.
+        """
         if not self._stack:
             self._result = value
             return
         holder = self._stack[-1]
-        holder.depth = max(holder.depth, depth + 1)
         holder.weight += weight
-        if len(self._stack) + depth > MAX_DOCUMENT_DEPTH:
-            raise _report_too_deep(self._where)
-        if isinstance(holder.value, list):
-            holder.value.append(value)
+        if depth >= holder.depth:
+            holder.depth = depth + 1
+            if len(self._stack) + depth > MAX_DOCUMENT_DEPTH:
+                raise _report_too_deep(self._where)
+        if holder.pairs is None:
+            holder.items.append(value)
         elif holder.key is _NO_KEY:
-            if not isinstance(value, Hashable):
+            if isinstance(value, (dict, list)):
                 raise ValueError("a list or an object as a key")
             holder.key = value
-        elif holder.key is _MERGE_KEY:
-            self._merge(holder, value)
-            holder.key = _NO_KEY
         else:
-            holder.value[holder.key] = value
+            if holder.key is _MERGE_KEY:
+                self._merge(holder, value)
+            else:
+                holder.pairs[holder.key] = value
             holder.key = _NO_KEY
 
-    def _merge(self, holder: _Open, value: Any) -> None:
+    def _merge(self, holder: _Open, value: object) -> None:
         """Remember the objects that `<<` names. Keys of the holder itself win, then those of the first object."""
         for part in value if isinstance(value, list) else [value]:
             if not isinstance(part, dict):

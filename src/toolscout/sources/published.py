@@ -16,9 +16,9 @@ import stat
 import sys
 import unicodedata
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
@@ -27,15 +27,12 @@ from toolscout.errors import SourceError
 from toolscout.settings import Settings
 from toolscout.sources.mcp_transport import is_private, origin_of
 from toolscout.sources.parsing import MAX_DOCUMENT_BYTES, parse_document
-from toolscout.sources.reading import source_name
+from toolscout.sources.reading import Schema, as_list, as_object, source_name
 from toolscout.trust.private_files import make_private_folder, replace_file
 from toolscout.trust.redaction import CREDENTIAL_PREFIX
 from toolscout.trust.trusted_folders import is_configuration_trusted
 
-if TYPE_CHECKING:
-    from toolscout.sources.addresses import Downloader
-
-__all__ = ["Published", "describe_bundle", "is_published", "prepare", "unpack"]
+__all__ = ["PublishedServer", "describe_bundle", "is_published", "prepare", "unpack"]
 
 PUBLISHED_FOLDER: Final = "published"  # in the home
 BUNDLES_FOLDER: Final = "bundles"  # in the home
@@ -60,7 +57,7 @@ MIN_RATIO_BYTES: Final = 10_000_000
 MAX_MANIFEST_BYTES: Final = 5_000_000
 UNPACK_PIECE_BYTES: Final = 1_000_000
 USER_EXECUTES: Final = 0o100
-PLATFORMS: Final = {"linux": "linux", "darwin": "darwin", "win32": "win32"}
+PLATFORMS: Final = ("linux", "darwin", "win32")
 _MANIFEST_VALUE: Final = re.compile(r"\$\{([^{}]*)\}")
 
 
@@ -83,7 +80,7 @@ def prepare(locator: str, name: str | None, settings: Settings) -> Path:
         title, version, wish = split_locator(locator)
         source = name or source_name(title.rpartition("/")[2])
         published = fetch_server(title, version, settings)
-        entry: Any = published.build_entry(_make_prefix(source), wish)
+        entry = published.build_entry(_make_prefix(source), wish)
         _check_remote(str(entry.get("url") or ""), settings)
         if "registryType" in entry:
             folder = unpack(fetch_bundle(entry, bundles, settings), bundles)
@@ -111,7 +108,12 @@ def _make_prefix(source: str) -> str:
     return f"{CREDENTIAL_PREFIX}{re.sub(r'[^A-Za-z0-9]', '_', source).upper()}_"
 
 
-def _write_entry(settings: Settings, source: str, label: str, entry: dict[str, Any]) -> Path:
+def _write_entry(settings: Settings, source: str, label: str, entry: Schema) -> Path:
+    """Write the entry of a published server as a configuration file of the home. Returns its path.
+
+    Raises:
+        SourceError: if it would run a program that the user has not trusted. The message shows the program.
+    """
     folder = (settings.home / PUBLISHED_FOLDER / source).resolve()
     make_private_folder(folder)
     path = folder / ENTRY_FILE
@@ -132,7 +134,7 @@ def _write_entry(settings: Settings, source: str, label: str, entry: dict[str, A
 # --- entries of a registry --------------------------------------------------------------------------------------------
 
 
-class Published:
+class PublishedServer:
     """One version of a server as a registry publishes it.
 
     Attributes:
@@ -141,35 +143,21 @@ class Published:
         document: the `server.json`.
     """
 
-    def __init__(self, document: Any) -> None:
+    def __init__(self, document: object) -> None:
         """Check a `server.json`.
 
         Raises:
             SourceError: if it has no name or no exact version.
         """
-        if not isinstance(document, Mapping) or not isinstance(document.get("name"), str):
+        self.document = as_object(document)
+        if not isinstance(self.document.get("name"), str):
             raise SourceError("expected a server.json with a name, found something else")
-        self.document = document
-        self.name, self.version = str(document["name"]), str(document.get("version") or "")
+        self.name, self.version = str(self.document["name"]), str(self.document.get("version") or "")
         if not _EXACT_VERSION.fullmatch(self.version) or self.version == "latest":
             raise SourceError(f"{self.name}: expected an exact version in its server.json, found {self.version[:60]!r}")
 
-    @property
-    def remotes(self) -> list[Mapping[str, Any]]:
-        """Where the server runs already."""
-        return [*_list_objects(self.document.get("remotes"))]
-
-    @property
-    def packages(self) -> list[Mapping[str, Any]]:
-        """The packages that can be run on this machine, over standard input and output."""
-        return [
-            package
-            for package in _list_objects(self.document.get("packages"))
-            if _read_object(package.get("transport")).get("type", "stdio") == "stdio"
-        ]
-
-    def build_entry(self, prefix: str, wish: str = "") -> dict[str, Any] | Mapping[str, Any]:
-        """Build the entry of an mcpServers file: of a remote server, or else of a package.
+    def build_entry(self, prefix: str, wish: str = "") -> Schema:
+        """Build the entry of an mcpServers file: of a remote server, or else of a package that runs on this machine.
 
         Args:
             prefix: of the environment variables from which values come that the user must give.
@@ -181,15 +169,24 @@ class Published:
         Raises:
             SourceError: if there is nothing of that kind, or it is not pinned.
         """
-        kinds = [str(package.get("registryType")) for package in self.packages]
-        known = [kind for kind in kinds if kind in LAUNCHERS or kind == "mcpb"]
-        if self.remotes and wish in ("", "remote"):
-            return _build_remote(self.remotes[0], prefix)
-        if wish not in ("", *known) or not known:
-            offered = ", ".join([*(["remote"] if self.remotes else []), *dict.fromkeys(kinds)]) or "nothing"
+        remotes = _list_objects(self.document.get("remotes"))
+        packages = self._find_packages()
+        kinds = [kind for kind in packages if kind in LAUNCHERS or kind == "mcpb"]
+        if remotes and wish in ("", "remote"):
+            return _build_remote(remotes[0], prefix)
+        if wish not in ("", *kinds) or not kinds:
+            offered = ", ".join([*(["remote"] if remotes else []), *packages]) or "nothing"
             raise SourceError(f"{self.name}: expected something that toolscout can start, found {offered}")
-        package = self.packages[kinds.index(wish or known[0])]
-        return package if package.get("registryType") == "mcpb" else _build_package(package, prefix)
+        kind = wish or kinds[0]
+        return dict(packages[kind]) if kind == "mcpb" else _build_package(kind, packages[kind], prefix)
+
+    def _find_packages(self) -> dict[str, Mapping[str, object]]:
+        """Return the first package of each kind that speaks through standard input and output."""
+        packages: dict[str, Mapping[str, object]] = {}
+        for package in _list_objects(self.document.get("packages")):
+            if as_object(package.get("transport")).get("type", "stdio") == "stdio":
+                packages.setdefault(str(package.get("registryType")), package)
+        return packages
 
 
 def split_locator(locator: str) -> tuple[str, str, str]:
@@ -208,7 +205,7 @@ def split_locator(locator: str) -> tuple[str, str, str]:
     return name, version, wish
 
 
-def fetch_server(name: str, version: str, settings: Settings) -> Published:
+def fetch_server(name: str, version: str, settings: Settings) -> PublishedServer:
     """Fetch one version of a server from the registry of the settings. Without a version, the latest.
 
     Raises:
@@ -216,23 +213,19 @@ def fetch_server(name: str, version: str, settings: Settings) -> Published:
     """
     base = settings.registry.rstrip("/")
     path = f"servers/{quote(name, safe='')}/versions/{quote(version or 'latest', safe='')}"
-    with _open_downloader(settings) as downloader:
-        for api in API_VERSIONS:
-            content = _download(downloader, f"{base}/{api}/{path}", MAX_DOCUMENT_BYTES)
-            if content is not None:
-                break
-        else:
-            what = f"{name} in version {version}" if version else name
-            raise SourceError(f"{base} has no server {what}. Check its name and version there.")
-    document = parse_document(content.decode("utf-8", "replace"), name)
-    inner = document.get("server") if isinstance(document, Mapping) else None
-    published = Published(inner if isinstance(inner, Mapping) else document)
+    contents = (_download(f"{base}/{api}/{path}", MAX_DOCUMENT_BYTES, settings) for api in API_VERSIONS)
+    content = next((content for content in contents if content is not None), None)
+    if content is None:
+        what = f"{name} in version {version}" if version else name
+        raise SourceError(f"{base} has no server {what}. Check its name and version there.")
+    document = as_object(parse_document(content.decode("utf-8", "replace"), name))
+    published = PublishedServer(document.get("server", document))
     if published.name != name or version not in ("", published.version):
         raise SourceError(f"{base} answered with {published.name} {published.version} instead of {name} {version}")
     return published
 
 
-def fetch_bundle(package: Mapping[str, Any], folder: Path, settings: Settings) -> Path:
+def fetch_bundle(package: Mapping[str, object], folder: Path, settings: Settings) -> Path:
     """Download the bundle that a `server.json` names, and compare it with the digest there.
 
     Raises:
@@ -241,8 +234,7 @@ def fetch_bundle(package: Mapping[str, Any], folder: Path, settings: Settings) -
     address, expected = str(package.get("identifier") or ""), str(package.get("fileSha256") or "").lower()
     if not re.fullmatch(r"[0-9a-f]{64}", expected):
         raise SourceError(f"{address[:200]}: expected fileSha256 beside a bundle, found none: it cannot be checked")
-    with _open_downloader(settings) as downloader:
-        content = _download(downloader, address, MAX_BUNDLE_DOWNLOAD_BYTES)
+    content = _download(address, MAX_BUNDLE_DOWNLOAD_BYTES, settings)
     if content is None:
         raise SourceError(f"{address[:200]}: there is no such bundle")
     if hashlib.sha256(content).hexdigest() != expected:
@@ -253,80 +245,64 @@ def fetch_bundle(package: Mapping[str, Any], folder: Path, settings: Settings) -
     return path
 
 
-def _open_downloader(settings: Settings) -> Downloader:
-    """Open a downloader for addresses that the user configured, or that a registry names."""
-    from toolscout.sources.addresses import Downloader, Reach
-
-    reach = Reach.of(settings.registry, settings.private_hosts)
-    return Downloader(reach, timeout=settings.http_timeout, total=FETCH_TIMEOUTS * settings.http_timeout)
-
-
-def _download(downloader: Downloader, url: str, limit: int) -> bytes | None:
-    """Return what is at an address; None: nothing is.
+def _download(url: str, limit: int, settings: Settings) -> bytes | None:
+    """Return what is at an address that the user configured or a registry names; None: nothing is.
 
     Raises:
         SourceError: if it cannot be read, or is too long.
     """
     import httpx
 
-    from toolscout.sources.addresses import UnsupportedEncoding
+    from toolscout.sources.addresses import Downloader, Reach, UnsupportedEncoding
 
+    reach, seconds = Reach.of(settings.registry, settings.private_hosts), settings.http_timeout
     try:
-        download = downloader.get(url, limit)
+        with Downloader(reach, timeout=seconds, total=FETCH_TIMEOUTS * seconds) as downloader:
+            download = downloader.get(url, limit)
     except (httpx.HTTPError, httpx.InvalidURL, UnsupportedEncoding, OSError) as error:
         raise SourceError(f"{url}: expected an answer, found: {str(error)[:200]}") from None
-    if download.status == 404:
-        return None
-    if download.status != 200:
+    if download.status not in (200, 404):
         raise SourceError(f"{url}: expected an answer, found HTTP status {download.status}")
     if download.is_cut:
         raise SourceError(f"{url}: expected at most {limit:,} bytes, found more")
-    return download.content
+    return download.content if download.status == 200 else None
 
 
-def _build_remote(remote: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    kind = REMOTE_TYPES.get(str(remote.get("type")))
-    if kind is None or not isinstance(remote.get("url"), str):
+def _build_remote(remote: Mapping[str, object], prefix: str) -> Schema:
+    """Build the entry of a server that is reached by HTTP, with variables for what the user must fill in."""
+    kind, url = REMOTE_TYPES.get(str(remote.get("type"))), remote.get("url")
+    if kind is None or not isinstance(url, str):
         raise SourceError("expected a remote of the type streamable-http or sse with a url, found something else")
-    entry: dict[str, Any] = {"type": kind, "url": _fill(remote["url"], remote.get("variables"), prefix)}
-    headers = {
-        str(header["name"]): _fill_input(header, prefix)
-        for header in _list_objects(remote.get("headers"))
-        if header.get("name") and _is_needed(header)
-    }
+    headers = _fill_named(remote.get("headers"), prefix)
+    entry: Schema = {"type": kind, "url": _fill(url, remote.get("variables"), prefix)}
     return {**entry, "headers": headers} if headers else entry
 
 
-def _build_package(package: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+def _build_package(kind: str, package: Mapping[str, object], prefix: str) -> Schema:
     """Build the command that runs exactly the version of a package that was published."""
-    kind, pinned = str(package["registryType"]), _pin_package(package)
-    launcher = [*LAUNCHERS[kind]]
-    env = {
-        str(variable["name"]): _fill_input(variable, prefix)
-        for variable in _list_objects(package.get("environmentVariables"))
-        if variable.get("name") and _is_needed(variable)
-    }
+    pinned, env = _pin_package(kind, package), _fill_named(package.get("environmentVariables"), prefix)
+    program, *words = LAUNCHERS[kind]
     if kind == "oci":
-        launcher += ["-i", "--rm", *(word for name in env for word in ("-e", name))]
-    arguments = [*_list_arguments(package.get("runtimeArguments"), prefix), pinned]
-    arguments += _list_arguments(package.get("packageArguments"), prefix)
-    entry: dict[str, Any] = {"command": launcher[0], "args": [*launcher[1:], *arguments]}
+        words += ["-i", "--rm", *(word for name in env for word in ("-e", name))]
+    words += [*_list_arguments(package.get("runtimeArguments"), prefix), pinned]
+    words += _list_arguments(package.get("packageArguments"), prefix)
+    entry: Schema = {"command": program, "args": words}
     return {**entry, "env": env} if env else entry
 
 
-def _pin_package(package: Mapping[str, Any]) -> str:
+def _pin_package(kind: str, package: Mapping[str, object]) -> str:
     """Return the package with its version, as its launcher writes it: `name@1.2.3`, `name==1.2.3`, `image:1.2.3`.
 
     Raises:
         SourceError: if the version is not an exact one, or the name cannot be a package's.
     """
     identifier, version = str(package.get("identifier") or ""), str(package.get("version") or "")
-    if package["registryType"] == "oci":
+    if kind == "oci":
         image, _, tag = identifier.rpartition("/")[2].partition(":")
         pinned = identifier if tag or "@sha256:" in identifier else f"{identifier}:{version}"
         is_exact = bool(image) and not pinned.endswith((":latest", ":"))
     else:
-        pinned = f"{identifier}{'@' if package['registryType'] == 'npm' else '=='}{version}"
+        pinned = f"{identifier}{'@' if kind == 'npm' else '=='}{version}"
         is_exact = bool(_EXACT_VERSION.fullmatch(version)) and version != "latest"
     if not is_exact or identifier.startswith("-") or re.search(r"\s", identifier):
         raise SourceError(f"{identifier[:100]!r}: expected a package with an exact version, found {version[:60]!r}")
@@ -334,10 +310,9 @@ def _pin_package(package: Mapping[str, Any]) -> str:
 
 
 def _list_arguments(arguments: object, prefix: str) -> list[str]:
+    """Return the words of the command line that a server needs, with variables for the values that it asks for."""
     words: list[str] = []
-    for argument in _list_objects(arguments):
-        if not _is_needed(argument):
-            continue
+    for argument in filter(_is_needed, _list_objects(arguments)):
         name, is_named = str(argument.get("name") or ""), argument.get("type") == "named"
         has_value = any(argument.get(key) is not None for key in ("value", "default", "valueHint"))
         words += [name] if is_named and name else []
@@ -345,17 +320,21 @@ def _list_arguments(arguments: object, prefix: str) -> list[str]:
     return words
 
 
-def _is_needed(given: Mapping[str, Any]) -> bool:
-    return bool(given.get("isRequired")) or any(given.get(key) is not None for key in ("value", "default"))
+def _fill_named(inputs: object, prefix: str) -> dict[str, str]:
+    """Fill in headers or environment variables, by name. What may be left out and has no value is."""
+    needed = (entry for entry in _list_objects(inputs) if entry.get("name") and _is_needed(entry))
+    return {str(entry["name"]): _fill_input(entry, prefix) for entry in needed}
 
 
-def _fill_input(given: Mapping[str, Any], prefix: str) -> str:
+def _is_needed(entry: Mapping[str, object]) -> bool:
+    return bool(entry.get("isRequired")) or any(entry.get(key) is not None for key in ("value", "default"))
+
+
+def _fill_input(entry: Mapping[str, object], prefix: str) -> str:
     """Return the text of a value: as it is written, or a variable that the user sets."""
-    value = given.get("value")
-    if isinstance(value, str):
-        return _fill(value, given.get("variables"), prefix)
-    name = str(given.get("name") or given.get("valueHint") or "VALUE")
-    return _write_variable(name, given, prefix)
+    if isinstance(value := entry.get("value"), str):
+        return _fill(value, entry.get("variables"), prefix)
+    return _write_variable(prefix, str(entry.get("name") or entry.get("valueHint") or "VALUE"), entry.get("default"))
 
 
 def _fill(text: str, variables: object, prefix: str) -> str:
@@ -366,25 +345,22 @@ def _fill(text: str, variables: object, prefix: str) -> str:
     """
     if "${" in text:
         raise SourceError(f"it asks for {text[:80]!r}, but a registry may not name environment variables")
-    known = _read_object(variables)
-    return _VARIABLE_MARK.sub(lambda match: _write_variable(match[1], _read_object(known.get(match[1])), prefix), text)
+
+    def replace(match: re.Match[str]) -> str:
+        return _write_variable(prefix, match[1], as_object(as_object(variables).get(match[1])).get("default"))
+
+    return _VARIABLE_MARK.sub(replace, text)
 
 
-def _write_variable(name: str, given: Mapping[str, Any], prefix: str) -> str:
+def _write_variable(prefix: str, name: str, default: object) -> str:
+    """Write an environment variable, with its default if that is a plain text."""
     variable = prefix + re.sub(r"\W", "_", name).upper().strip("_")
-    default = given.get("default")
-    if isinstance(default, str) and not set(default) & set("${}"):
-        return f"${{{variable}:-{default}}}"
-    return f"${{{variable}}}"
+    is_plain = isinstance(default, str) and not set(default) & set("${}")
+    return f"${{{variable}:-{default}}}" if is_plain else f"${{{variable}}}"
 
 
-def _list_objects(value: object) -> Sequence[Mapping[str, Any]]:
-    items: Iterable[object] = value if isinstance(value, list) else ()
-    return [item for item in items if isinstance(item, Mapping)]
-
-
-def _read_object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+def _list_objects(value: object) -> list[Mapping[str, object]]:
+    return [item for item in as_list(value) if isinstance(item, Mapping)]
 
 
 # --- bundles ----------------------------------------------------------------------------------------------------------
@@ -397,19 +373,25 @@ def unpack(bundle: Path, folder: Path) -> Path:
         SourceError: if it is no bundle, or could do harm when it is unpacked: paths that lead out of it, links, sizes
             that nobody needs. Nothing of it is left then.
     """
-    digest = _digest_file(bundle)
-    target = folder / digest
+    try:
+        with bundle.open("rb") as stream:
+            hashed = hashlib.sha256()
+            while piece := stream.read(UNPACK_PIECE_BYTES):
+                hashed.update(piece)
+    except OSError as error:
+        raise SourceError(f"{bundle}: this bundle cannot be read: {error.strerror}") from None
+    digest = hashed.hexdigest()[:32]
+    target, partial = folder / digest, folder / f".{digest}.{os.getpid()}.partial"
     if target.is_dir():
         return target
-    partial = folder / f".{digest}.{os.getpid()}.partial"
     make_private_folder(folder)
     shutil.rmtree(partial, ignore_errors=True)
     make_private_folder(partial)
     try:
         with zipfile.ZipFile(bundle) as archive:
-            names = _check_names(archive)
+            files = _check_files(archive)
             _check_sizes(archive, bundle.stat().st_size)
-            _extract(archive, names, partial)
+            _extract(archive, files, partial)
         partial.replace(target)
     except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError, RuntimeError, OSError) as error:
         raise SourceError(f"{bundle}: this bundle cannot be unpacked: {str(error)[:200]}") from None
@@ -418,59 +400,36 @@ def unpack(bundle: Path, folder: Path) -> Path:
     return target
 
 
-def _digest_file(path: Path) -> str:
-    hashed = hashlib.sha256()
-    try:
-        with path.open("rb") as stream:
-            while piece := stream.read(UNPACK_PIECE_BYTES):
-                hashed.update(piece)
-    except OSError as error:
-        raise SourceError(f"{path}: this bundle cannot be read: {error.strerror}") from None
-    return hashed.hexdigest()[:32]
-
-
-def _check_names(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+def _check_files(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     """Return the files of an archive by their paths.
 
     Raises:
         SourceError: for a path that leads out of the folder, a link, a device, a repeated path, an encrypted file.
     """
-    entries: dict[str, zipfile.ZipInfo] = {}
+    files: dict[str, zipfile.ZipInfo] = {}
     folded: set[str] = set()
     if len(archive.infolist()) > MAX_BUNDLE_FILES:
         raise SourceError(f"expected a bundle of at most {MAX_BUNDLE_FILES:,} files, found more")
     for info in archive.infolist():
-        path = _check_file(info)
-        if info.is_dir():
-            continue
-        name = info.orig_filename
+        name = info.orig_filename  # zipfile cuts `filename` at a NUL, and turns backslashes around on Windows
+        path = PurePosixPath(name)
         key = unicodedata.normalize("NFC", path.as_posix()).casefold()
-        if key in folded or not path.parts:
-            raise SourceError(f"the bundle holds a path twice, or one without a name: {name[:200]!r}")
-        folded.add(key)
-        entries[path.as_posix()] = info
-    return entries
-
-
-def _check_file(info: zipfile.ZipInfo) -> PurePosixPath:
-    """Return the path of a file in an archive.
-
-    Raises:
-        SourceError: if it leads out of the folder, or the file is a link, a device or encrypted.
-    """
-    name = info.orig_filename  # zipfile cuts `filename` at a NUL, and turns backslashes around on Windows
-    path = PurePosixPath(name)
-    if set("\\\0") & set(name) or path.is_absolute() or ".." in path.parts or ":" in name.split("/")[0]:
-        raise SourceError(f"the bundle holds a path that leads out of its folder: {name[:200]!r}")
-    kind = stat.S_IFMT(info.external_attr >> 16)
-    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise SourceError(f"the bundle holds a link or a device, which bundles do not need: {name[:200]!r}")
-    if info.flag_bits & 0x1:
-        raise SourceError(f"the bundle holds an encrypted file: {name[:200]!r}")
-    return path
+        if set("\\\0") & set(name) or path.is_absolute() or ".." in path.parts or ":" in name.split("/")[0]:
+            raise SourceError(f"the bundle holds a path that leads out of its folder: {name[:200]!r}")
+        if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+            raise SourceError(f"the bundle holds a link or a device, which bundles do not need: {name[:200]!r}")
+        if info.flag_bits & 0x1:
+            raise SourceError(f"the bundle holds an encrypted file: {name[:200]!r}")
+        if not info.is_dir():
+            if key in folded or not path.parts:
+                raise SourceError(f"the bundle holds a path twice, or one without a name: {name[:200]!r}")
+            folded.add(key)
+            files[path.as_posix()] = info
+    return files
 
 
 def _check_sizes(archive: zipfile.ZipFile, packed: int) -> None:
+    """Refuse a bundle that would unpack to too much: more than a limit, or many times its own size."""
     total = sum(info.file_size for info in archive.infolist())
     if total > MAX_BUNDLE_BYTES or (total > MIN_RATIO_BYTES and total > MAX_BUNDLE_RATIO * max(1, packed)):
         raise SourceError(
@@ -479,10 +438,10 @@ def _check_sizes(archive: zipfile.ZipFile, packed: int) -> None:
         )
 
 
-def _extract(archive: zipfile.ZipFile, entries: Mapping[str, zipfile.ZipInfo], folder: Path) -> None:
+def _extract(archive: zipfile.ZipFile, files: Mapping[str, zipfile.ZipInfo], folder: Path) -> None:
     """Write the files. What a file really holds counts, not what its header says."""
     left = MAX_BUNDLE_BYTES
-    for name, info in entries.items():
+    for name, info in files.items():
         path = folder / name
         make_private_folder(path.parent)
         mode = 0o700 if (info.external_attr >> 16) & USER_EXECUTES else 0o600
@@ -495,7 +454,7 @@ def _extract(archive: zipfile.ZipFile, entries: Mapping[str, zipfile.ZipInfo], f
                 target.write(piece)
 
 
-def describe_bundle(folder: Path, prefix: str) -> tuple[str, str, dict[str, Any]]:
+def describe_bundle(folder: Path, prefix: str) -> tuple[str, str, Schema]:
     """Return name, version and the entry of an mcpServers file that starts an unpacked bundle.
 
     Args:
@@ -506,22 +465,20 @@ def describe_bundle(folder: Path, prefix: str) -> tuple[str, str, dict[str, Any]
         SourceError: if its manifest is missing or does not say what to start.
     """
     manifest = _read_manifest(folder)
-    config = _choose_config(_read_object(manifest.get("server")))
-    fill = _ManifestFiller(folder, prefix, _read_object(manifest.get("user_config")))
-    args, env = config.get("args") or [], config.get("env") or {}
-    if not isinstance(args, list) or not isinstance(env, Mapping) or not isinstance(config.get("command"), str):
+    config = _choose_config(as_object(manifest.get("server")))
+    filler = _ManifestFiller(folder, prefix, as_object(manifest.get("user_config")))
+    command, args, env = config.get("command"), config.get("args") or [], config.get("env") or {}
+    if not isinstance(args, list) or not isinstance(env, Mapping) or not isinstance(command, str):
         raise SourceError(f"{MANIFEST_FILE}: expected a command, args and env in server.mcp_config, found others")
-    entry: dict[str, Any] = {
-        "command": fill.text(config["command"]),
-        "args": [part for value in args for part in fill.argument(str(value))],
-        "cwd": str(folder),
-    }
+    words = [word for value in args for word in filler.fill_argument(str(value))]
+    entry: Schema = {"command": filler.fill(command), "args": words, "cwd": str(folder)}
     if env:
-        entry["env"] = {str(key): fill.text(str(value)) for key, value in env.items()}
+        entry["env"] = {str(key): filler.fill(str(value)) for key, value in env.items()}
     return str(manifest.get("name") or "bundle"), str(manifest.get("version") or ""), entry
 
 
-def _read_manifest(folder: Path) -> Mapping[str, Any]:
+def _read_manifest(folder: Path) -> Mapping[str, object]:
+    """Read the manifest of an unpacked bundle."""
     path = folder / MANIFEST_FILE
     try:
         if path.stat().st_size > MAX_MANIFEST_BYTES:
@@ -534,18 +491,15 @@ def _read_manifest(folder: Path) -> Mapping[str, Any]:
     return manifest
 
 
-def _choose_config(server: Mapping[str, Any]) -> dict[str, Any]:
+def _choose_config(server: Mapping[str, object]) -> Schema:
     """Return the command of a manifest for this platform. Without one it follows from the kind of program."""
-    given = server.get("mcp_config")
-    config: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {}
-    overrides = config.pop("platform_overrides", None)
-    own = overrides.get(PLATFORMS.get(sys.platform, "")) if isinstance(overrides, Mapping) else None
-    config |= own if isinstance(own, Mapping) else {}
+    config = dict(as_object(server.get("mcp_config")))
+    overrides = as_object(config.pop("platform_overrides", None))
+    config |= as_object(overrides.get(sys.platform)) if sys.platform in PLATFORMS else {}
     entry_point = server.get("entry_point")
     if "command" not in config and isinstance(entry_point, str):
         place = "${__dirname}/" + entry_point
-        kind = server.get("type")
-        program = {"node": "node", "python": "python3"}.get(str(kind))
+        program = {"node": "node", "python": "python3"}.get(str(server.get("type")))
         config |= {"command": program, "args": [place]} if program else {"command": place}
     return config
 
@@ -553,8 +507,8 @@ def _choose_config(server: Mapping[str, Any]) -> dict[str, Any]:
 class _ManifestFiller:
     """Fills in the placeholders of a manifest. Others are refused, because they could name any variable."""
 
-    def __init__(self, folder: Path, prefix: str, asked: Mapping[str, Any]) -> None:
-        self._asked, self._prefix = asked, prefix
+    def __init__(self, folder: Path, prefix: str, options: Mapping[str, object]) -> None:
+        self._options, self._prefix = options, prefix
         home = Path.home()
         self._values = {
             "__dirname": str(folder), "HOME": str(home), "/": os.sep, "pathSeparator": os.sep,
@@ -562,22 +516,21 @@ class _ManifestFiller:
             "DOWNLOADS": str(home / "Downloads"),
         }  # fmt: skip
 
-    def text(self, text: str) -> str:
-        return _MANIFEST_VALUE.sub(self._fill, text)
+    def fill(self, text: str) -> str:
+        return _MANIFEST_VALUE.sub(self._replace, text)
 
-    def argument(self, text: str) -> list[str]:
+    def fill_argument(self, text: str) -> list[str]:
         """Fill in one argument. A value with several parts becomes several arguments."""
         match = _MANIFEST_VALUE.fullmatch(text)
-        option = self._find_option(match[1]) if match else None
-        if option is not None and isinstance(option.get("default"), list):
-            return [str(value) for value in option["default"]]
-        return [self.text(text)]
+        default = (self._find_option(match[1]) or {}).get("default") if match else None
+        return [str(value) for value in default] if isinstance(default, list) else [self.fill(text)]
 
-    def _find_option(self, name: str) -> Mapping[str, Any] | None:
-        option = self._asked.get(name.removeprefix("user_config.")) if name.startswith("user_config.") else None
+    def _find_option(self, name: str) -> Mapping[str, object] | None:
+        """Return what the user may set under a name of the manifest, `user_config.NAME`. None: nothing."""
+        option = self._options.get(name.removeprefix("user_config.")) if name.startswith("user_config.") else None
         return option if isinstance(option, Mapping) else None
 
-    def _fill(self, match: re.Match[str]) -> str:
+    def _replace(self, match: re.Match[str]) -> str:
         """Return what stands for one `${name}` of the manifest.
 
         A value that the user must choose becomes an environment variable, with the manifest's default if it has one.
@@ -591,8 +544,7 @@ class _ManifestFiller:
         variable = self._prefix + re.sub(r"\W", "_", name.removeprefix("user_config.")).upper()
         default = option.get("default")
         if isinstance(default, (str, int, float)):
-            text = str(default).lower() if isinstance(default, bool) else str(default)
-            text = _MANIFEST_VALUE.sub(self._fill, text)
+            text = self.fill(str(default).lower() if isinstance(default, bool) else str(default))
             if not set(text) & set("{}"):
                 return f"${{{variable}:-{text}}}"
         return f"${{{variable}{'' if option.get('required') else ':-'}}}"

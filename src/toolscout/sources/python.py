@@ -19,8 +19,7 @@ import pkgutil
 import platform
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Iterable, Iterator
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -57,7 +56,7 @@ class _Member(NamedTuple):
 
     module: str
     qualname: str
-    value: Any
+    value: Any  # whatever a module has
     receiver: bool = False
     is_property: bool = False
 
@@ -111,8 +110,8 @@ def _read_stdlib(source: str) -> Reading:
     message = f"imported {len(modules)} modules of Python {platform.python_version()}"
     if absent:
         names = [problem.entry for problem in absent]
-        rest = f" and {len(names) - MAX_NAMED_MODULES} more" if len(names) > MAX_NAMED_MODULES else ""
-        message += f"; not in this installation: {', '.join(names[:MAX_NAMED_MODULES])}{rest}"
+        unnamed = f" and {len(names) - MAX_NAMED_MODULES} more" if len(names) > MAX_NAMED_MODULES else ""
+        message += f"; not in this installation: {', '.join(names[:MAX_NAMED_MODULES])}{unnamed}"
     return _build_reading(source, documented, problems, message)
 
 
@@ -122,13 +121,15 @@ def _is_documented(value: object) -> bool:
 
 def _remove_aliases(members: Iterable[_Member]) -> list[_Member]:
     """Return each object once, sorted by name. Its own name wins over an alias, then the shortest path wins."""
-    best: dict[int, tuple[tuple[bool, int, str], _Member]] = {}
+    best: dict[int, _Member] = {}
+
+    def rank(item: _Member) -> tuple[bool, int, str]:
+        is_alias = item.qualname.rpartition(".")[2] != getattr(item.value, "__name__", None)
+        return is_alias, len(item.name), item.name
+
     for item in members:
-        own_name = getattr(item.value, "__name__", None)
-        rank = (item.qualname.rpartition(".")[2] != own_name, len(item.name), item.name)
-        if id(item.value) not in best or rank < best[id(item.value)][0]:
-            best[id(item.value)] = (rank, item)
-    return sorted((item for _, item in best.values()), key=lambda item: item.name)
+        best[id(item.value)] = min(best.get(id(item.value), item), item, key=rank)
+    return sorted(best.values(), key=lambda item: item.name)
 
 
 def _build_reading(source: str, members: Iterable[_Member], problems: list[Problem], message: str) -> Reading:
@@ -137,6 +138,7 @@ def _build_reading(source: str, members: Iterable[_Member], problems: list[Probl
 
 
 def _build_tool(source: str, item: _Member) -> Tool:
+    """Build the tool of a function or a property. A property has no parameters."""
     top = item.module.partition(".")[0]
     tool = describe_callable(
         source,
@@ -165,19 +167,17 @@ def _silence() -> Iterator[None]:
 
 
 def _import_module(name: str) -> ModuleType:
+    """Import a module, whose code may do anything: even `SystemExit` from it is reported as an error of the source."""
     try:
         with _silence():
             return importlib.import_module(name)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
+        problem = f"{type(error).__name__} while importing it: {' '.join(str(error).split())[:200]}"
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             advice = "install it into this environment, or put its folder on PYTHONPATH"
-            question = name_nearest(name, sys.stdlib_module_names, advice)
-            raise SourceError(
-                f"{name}: expected a Python module, found no module of that name here: {question}"
-            ) from None
-        problem = f"{type(error).__name__} while importing it: {' '.join(str(error).split())[:200]}"
+            problem = f"no module of that name here: {name_nearest(name, sys.stdlib_module_names, advice)}"
         raise SourceError(f"{name}: expected a Python module, found {problem}") from None
 
 
@@ -202,7 +202,7 @@ def _walk_modules(
     yield name, module
     declared = _read_declared_names(module)
     listed = listed or declared is not None
-    for inner in _list_submodules(name, module, declared or []):
+    for inner in _list_submodules(name, module, declared or ()):
         path = f"{name}.{inner}"
         try:
             submodule = _import_module(path)
@@ -213,23 +213,21 @@ def _walk_modules(
             yield from _walk_modules(path, submodule, problems, listed=listed)
 
 
-def _list_submodules(name: str, module: ModuleType, declared: list[str]) -> list[str]:
-    """Return the names of the public submodules, sorted. Names in `__all__` count if they are imported modules."""
+def _list_submodules(name: str, module: ModuleType, declared: Collection[str]) -> list[str]:
+    """Return the names of the submodules that a package has or `__all__` names, sorted, without private and tests."""
     inside = {entry.name for entry in pkgutil.iter_modules(getattr(module, "__path__", ()))}
     inside.update(entry for entry in declared if f"{name}.{entry}" in sys.modules)
     return [
         inner
         for inner in sorted(inside - SKIPPED - HELPER_MODULES)
-        if not inner.startswith(("_", "test_")) and not inner.endswith(("_test", "_tests"))
+        if not (inner.startswith(("_", "test_")) or inner.endswith(("_test", "_tests")))
     ]
 
 
 def _read_declared_names(module: ModuleType) -> list[str] | None:
     """Return the names in `__all__`, sorted. None if the module declares none."""
     names = vars(module).get("__all__")
-    if not isinstance(names, (list, tuple)):
-        return None
-    return sorted({name for name in names if isinstance(name, str)})
+    return sorted({name for name in names if isinstance(name, str)}) if isinstance(names, (list, tuple)) else None
 
 
 def _list_members(path: str, module: ModuleType, problems: list[Problem]) -> Iterator[_Member]:
@@ -265,12 +263,12 @@ def _is_tool(value: object) -> bool:
     return callable(value) and isinstance(getattr(value, "__name__", None), str) and type(value).__module__ != "typing"
 
 
-# --- names within a module --------------------------------------------------------------------------------------------
+# --- members of classes -----------------------------------------------------------------------------------------------
 
 
 def _find_member(locator: str, module: ModuleType, member: str) -> list[_Member]:
     """Return the members that `py:module:member` names: the methods of a class, or one function."""
-    value: Any = module
+    value: object = module
     for part in member.split("."):
         try:
             with _silence():
@@ -279,13 +277,13 @@ def _find_member(locator: str, module: ModuleType, member: str) -> list[_Member]
             near = difflib.get_close_matches(part, dir(value), n=1)
             hint = f": did you mean {near[0]!r}?" if near else ""
             raise SourceError(f"{locator}: expected a name in {module.__name__}, found no {part!r}{hint}") from None
+    owner = _Member(module.__name__, member, value)
     if inspect.isclass(value):
-        owner = _Member(module.__name__, member, value)
-        properties = [item for item in _list_class_members(owner, frozenset()) if item.is_property]
+        properties = [item for item in _list_class_members(owner, ()) if item.is_property]
         return [*_list_methods(owner, inherited=True), *properties]
     if not callable(value):
         raise SourceError(f"{locator}: expected a function or a class, found a {type(value).__name__}")
-    return [_Member(module.__name__, member, value)]
+    return [owner]
 
 
 def _list_methods(owner: _Member, *, inherited: bool) -> Iterator[_Member]:
@@ -293,76 +291,67 @@ def _list_methods(owner: _Member, *, inherited: bool) -> Iterator[_Member]:
     if not isinstance(owner.value, type):
         return
     for name in sorted(dir(owner.value) if inherited else vars(owner.value)):
-        if name.startswith("_"):
-            continue
         raw = inspect.getattr_static(owner.value, name, None)
-        bound = _is_bound(raw)
-        if bound or inspect.isroutine(raw):
-            value = getattr(owner.value, name) if bound else raw
-            yield _Member(owner.module, f"{owner.qualname}.{name}", value, receiver=not bound)
+        if not name.startswith("_") and (_is_bound(raw) or inspect.isroutine(raw)):
+            value = getattr(owner.value, name) if _is_bound(raw) else raw
+            yield _Member(owner.module, f"{owner.qualname}.{name}", value, receiver=not _is_bound(raw))
 
 
-# --- members of public classes ----------------------------------------------------------------------------------------
-
-
-def _add_class_members(members: Sequence[_Member]) -> list[_Member]:
+def _add_class_members(members: Collection[_Member]) -> list[_Member]:
     """Add the documented methods and properties of the classes among the members. Sorted by name.
 
     A member that comes from a base class counts where the base is not public, as in the many methods that DataFrame and
     Series have from one internal class. Members of a public base are listed with that base alone.
     """
-    public = frozenset(id(item.value) for item in members if isinstance(item.value, type))
+    classes = [item for item in members if isinstance(item.value, type)]
+    public = frozenset(id(item.value) for item in classes)
     by_name = {item.name: item for item in members}
-    for owner in members:
-        if isinstance(owner.value, type):
-            for item in _list_class_members(owner, public):
-                by_name.setdefault(item.name, item)
+    for owner in classes:
+        for item in _list_class_members(owner, public):
+            by_name.setdefault(item.name, item)
     return sorted(by_name.values(), key=lambda item: item.name)
 
 
-def _list_class_members(owner: _Member, public: AbstractSet[int], *, nested: bool = True) -> Iterator[_Member]:
+def _list_class_members(owner: _Member, public: Collection[int], *, nested: bool = True) -> Iterator[_Member]:
     """Yield the documented public methods and properties of a class, and those of the classes inside it (`nested`).
 
-    Classes inside are also accessors: objects that give a class when they are read from their owner, as
-    `pandas.Series.str` does. Code of other packages is left out.
+    They come from the class itself, or from a base class of the same package that is not listed itself. Classes inside
+    are also accessors: objects that give a class when they are read from their owner, as `pandas.Series.str` does.
 
     Args:
         owner: the class.
         public: ids of the classes that are listed themselves.
         nested: whether to list the members of classes inside.
     """
-    for name, raw in _list_attributes(owner.value, public):
-        inner = _find_inner_class(owner.value, name, raw)
-        if inner is None:
-            item = _place_attribute(owner, name, raw)
-            if item is not None and _is_documented(item.value):
-                yield item
-        elif nested and id(inner) not in public and _find_top(inner) == _find_top(owner.value):
-            place = _Member(owner.module, f"{owner.qualname}.{name}", inner)
-            yield from _list_class_members(place, public, nested=False)
-
-
-def _list_attributes(value: type, public: AbstractSet[int]) -> Iterator[tuple[str, Any]]:
-    """Yield (name, raw value) of the public attributes of a class, sorted.
-
-    They come from the class itself, or from a base class of the same package that is not listed itself.
-    """
-    top = _find_top(value)
-    for name in sorted(dir(value)):
-        definer = next((base for base in value.__mro__ if name in vars(base)), None)
-        if name.startswith("_") or definer is None:
+    top = _find_top(owner.value)
+    for name in sorted(dir(owner.value)):
+        definer = _find_definer(owner.value, name)
+        is_listed_elsewhere = definer is not owner.value and id(definer) in public
+        if name.startswith("_") or definer is None or is_listed_elsewhere:
             continue
-        if _find_top(definer) == top and (definer is value or id(definer) not in public):
-            yield name, vars(definer)[name]
+        item = _Member(owner.module, f"{owner.qualname}.{name}", vars(definer)[name])
+        inner = _find_inner_class(owner.value, name, item.value)
+        if inner is None:
+            placed = _place_attribute(owner.value, name, item)
+            if placed is not None and _is_documented(placed.value):
+                yield placed
+        elif nested and id(inner) not in public and _find_top(inner) == top:
+            yield from _list_class_members(item._replace(value=inner), public, nested=False)
 
 
-def _place_attribute(owner: _Member, name: str, raw: Any) -> _Member | None:
-    """Return a method or a property of a class with its place. None for another value."""
-    item = _Member(owner.module, f"{owner.qualname}.{name}", raw)
+def _find_definer(owner: type, name: str) -> type | None:
+    """Return the class that defines an attribute of another. None if none does, or one of another package."""
+    definer = next((base for base in owner.__mro__ if name in vars(base)), None)
+    return definer if definer is not None and _find_top(definer) == _find_top(owner) else None
+
+
+def _place_attribute(owner: type, name: str, item: _Member) -> _Member | None:
+    """Return a method or a property of a class as it is read from the class. None for another value."""
+    raw = item.value
     if isinstance(raw, (property, functools.cached_property)) or inspect.isdatadescriptor(raw):
         return item._replace(receiver=True, is_property=True)
     if _is_bound(raw):
-        value = _read_attribute(owner.value, name)
+        value = _read_attribute(owner, name)
         return None if value is None else item._replace(value=value)
     return item._replace(receiver=True) if inspect.isroutine(raw) else None
 
@@ -377,7 +366,7 @@ def _find_top(value: type) -> str:
     return str(getattr(value, "__module__", "")).partition(".")[0].lstrip("_")
 
 
-def _read_attribute(owner: type, name: str) -> Any:
+def _read_attribute(owner: type, name: str) -> object:
     """Return an attribute of a class. None if reading it fails."""
     try:
         with _silence():
@@ -387,7 +376,15 @@ def _read_attribute(owner: type, name: str) -> Any:
 
 
 def _find_inner_class(owner: type, name: str, raw: object) -> type | None:
-    """Return the class that an attribute is or gives. None for a function, and for classes that are no tools."""
+    """Return the class behind an attribute; None if there is none, or one that is not listed as a tool.
+
+    That is a class defined inside the owner, or an accessor: reading `pandas.Series.str` returns a class.
+
+    Args:
+        owner: the class that has the attribute.
+        name: of the attribute.
+        raw: the attribute as `vars` has it. It is read from the owner only if it may be a class, since that runs code.
+    """
     if inspect.isfunction(raw) or inspect.isbuiltin(raw) or not (isinstance(raw, type) or hasattr(raw, "__get__")):
         return None
     value = _read_attribute(owner, name)

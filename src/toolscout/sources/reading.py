@@ -16,6 +16,10 @@ __all__ = [
     "Problem",
     "RawTool",
     "Reading",
+    "Schema",
+    "as_list",
+    "as_object",
+    "as_text",
     "build_tool",
     "check_schema",
     "collect",
@@ -24,6 +28,8 @@ __all__ = [
     "source_name",
 ]
 
+#: A JSON Schema, or another JSON object, that this package has built or checked.
+Schema = dict[str, Any]
 State = Literal["ok", "error", "disabled"]
 MAX_SCHEMA_BYTES: Final = 1_000_000
 MAX_DESCRIPTION_CHARS: Final = 1_000_000
@@ -41,8 +47,13 @@ class Problem(msgspec.Struct, frozen=True):
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """The result of reading one source.
 
-    In state `error` the source cannot be read now, and the catalogue keeps the tools that it has of it.
-    `awaits_person` says that this is so because nobody has signed in at its server yet.
+    Attributes:
+        kind: name of the reader, such as `mcp`.
+        tools: what was read.
+        problems: entries that could not be read.
+        state: `ok`, or `error`: the source cannot be read now, and the catalogue keeps its former tools.
+        message: why the state is `error`.
+        awaits_person: whether the reason is that nobody has signed in at its server yet.
     """
 
     source: str
@@ -132,6 +143,21 @@ def _read_text(field: str, value: object) -> str:
     raise BadEntry(f"expected text as {field}, found {describe_type(value)}")
 
 
+def as_object(value: object) -> Mapping[str, object]:
+    """Return a value if it is an object of JSON; else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def as_list(value: object) -> list[object]:
+    """Return a value if it is a list; else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def as_text(value: object) -> str:
+    """Return a text as `clean` does, without white space around it; empty for another type."""
+    return str(clean(value)).strip() if isinstance(value, str) else ""
+
+
 def describe_type(value: object) -> str:
     """Describe the type of a JSON value in words."""
     names = {dict: "an object", list: "a list", str: "text", bool: "a boolean", int: "a number", float: "a number"}
@@ -143,7 +169,7 @@ def describe_value(value: object) -> str:
     return repr(clean(str(value)[:60])) if isinstance(value, (str, int, float)) else describe_type(value)
 
 
-def check_schema(schema: object) -> dict[str, Any]:
+def check_schema(schema: object) -> Schema:
     """Refuse a schema that cannot describe the arguments of a tool, and return it as `clean` does.
 
     Errors of published tools that do not harm the search are accepted: unknown type names inside properties,
@@ -154,36 +180,27 @@ def check_schema(schema: object) -> dict[str, Any]:
     """
     if not isinstance(schema, Mapping):
         raise BadEntry(f"expected a JSON Schema object as parameters, found {describe_type(schema)}")
-    _check_type(schema.get("type"))
-    _check_properties(schema.get("properties"))
-    _check_required(schema.get("required"))
-    cleaned: dict[str, Any] = clean(schema)
+    kind, properties, names = schema.get("type"), schema.get("properties"), schema.get("required")
+    if isinstance(kind, (list, tuple)):
+        kind = "object" if "object" in kind else str(list(kind))
+    if kind is not None and str(kind).lower() not in ("object", "dict"):
+        raise BadEntry(f'expected parameters of type "object", found type {str(kind)[:60]!r}')
+    _check_properties(properties)
+    is_list = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+    if names is not None and not isinstance(names, bool) and not is_list:
+        raise BadEntry(f"expected a list of names as required, found {describe_type(names)}")
+    cleaned: Schema = clean(schema)
     if len(msgspec.json.encode(cleaned)) > MAX_SCHEMA_BYTES:
         raise BadEntry(f"expected parameters of at most {MAX_SCHEMA_BYTES:,} bytes, found more")
     return cleaned
 
 
-def _check_type(type_name: object) -> None:
-    """Refuse the type of a schema unless it is absent, an object, or a list of types with an object."""
-    if isinstance(type_name, (list, tuple)):
-        type_name = "object" if "object" in type_name else str(list(type_name))
-    if type_name is not None and not (isinstance(type_name, str) and type_name.lower() in ("object", "dict")):
-        raise BadEntry(f'expected parameters of type "object", found type {str(type_name)[:60]!r}')
-
-
 def _check_properties(properties: object) -> None:
     if properties not in (None, []) and not isinstance(properties, Mapping):
         raise BadEntry(f"expected an object as properties, found {describe_type(properties)}")
-    for key, inner in properties.items() if isinstance(properties, Mapping) else ():
+    for key, inner in as_object(properties).items():
         if not isinstance(inner, (Mapping, bool)) and inner is not None:
             raise BadEntry(f"expected a schema as property {str(key)[:60]!r}, found {describe_type(inner)}")
-
-
-def _check_required(names: object) -> None:
-    if names is None or isinstance(names, bool):
-        return
-    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise BadEntry(f"expected a list of names as required, found {describe_type(names)}")
 
 
 def collect(
@@ -215,7 +232,7 @@ def _find_unknown_requirements(source: str, tools: Mapping[str, Tool]) -> Iterat
     for tool in tools.values():
         unknown = [
             name
-            for name in tool.requires
+            for name in (tool.requires if tool.kind == "tool" else ())
             if name not in tools and f"{source}/{name}" not in tools and name.casefold() not in names
         ]
         if unknown:

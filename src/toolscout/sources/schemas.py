@@ -1,6 +1,6 @@
 """Reads function schemas from `.json` and `.jsonl` files and from objects in memory.
 
-The dialects are OpenAI (chat and Responses), Anthropic, Gemini, MCP `tools/list` and plain
+The dialects are OpenAI (chat and Responses), Anthropic, Gemini, Bedrock, MCP `tools/list` and plain
 `{"name", "description", "parameters"}`. A list of functions may stand alone or inside an object. In memory, LangChain
 tools, pydantic models and Python functions are read too.
 """
@@ -11,7 +11,7 @@ import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -19,18 +19,24 @@ from toolscout.errors import BadEntry, SourceError
 from toolscout.settings import Settings
 from toolscout.sources.callables import convert_errors, describe_callable
 from toolscout.sources.parsing import describe_json_error, load_document
-from toolscout.sources.reading import RawTool, Reading, build_tool, collect, source_name
+from toolscout.sources.reading import RawTool, Reading, Schema, as_object, build_tool, collect, source_name
 from toolscout.types import MAX_JSON_DEPTH, Hints, Tool
 
 __all__ = ["read", "read_json_lines", "read_objects"]
 
 #: Keys of an object that is not a function itself but holds a list of functions.
 LIST_KEYS: Final = ("tools", "functions", "function", "functionDeclarations", "function_declarations")
+#: Keys of an object around all functions: of an MCP answer, and of Amazon Bedrock.
+HOLDER_KEYS: Final = ("result", "toolConfig")
+HINT_KEYS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+#: Keys of an object around one function, of OpenAI and of Amazon Bedrock.
+FUNCTION_KEYS: Final = ("function", "toolSpec")
 #: Keys of the arguments' schema, and of the result's, in all dialects.
 PARAMETERS_KEYS: Final = (
     *("parameters", "input_schema", "inputSchema"),
     *("parametersJsonSchema", "parameters_json_schema"),
 )
+CODE_KEYS: Final = {"module", "qualname"}  # name a function that the gateway may run: not for a document to say
 RETURNS_KEYS: Final = (
     "outputSchema",
     "output_schema",
@@ -58,7 +64,7 @@ _NAMED_SCHEMAS: Final = ("properties", "$defs", "definitions", "patternPropertie
 _SINGLE_SCHEMAS: Final = ("items", "additionalProperties", "not")
 _SCHEMA_LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems", "any_of")
 
-_Path = tuple[str, ...]
+ToolPath = tuple[str, ...]
 
 
 def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
@@ -75,7 +81,7 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
     path = Path(locator).expanduser()
     source = name or source_name(path.stem)
     if path.suffix == ".jsonl":
-        values: Iterable[tuple[str, Any]] = read_json_lines(path)
+        values: Iterable[tuple[str, object]] = read_json_lines(path)
     else:
         values = [("", load_document(path))]
     entries = (entry for where, value in values for entry in _find_entries(source, value, where))
@@ -100,7 +106,7 @@ def read_objects(source: str, objects: Iterable[object]) -> Reading:
     return collect(source, "schemas", entries)
 
 
-def read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
+def read_json_lines(path: Path) -> Iterator[tuple[str, object]]:
     """Yield (`line <n>`, value) for every line that is not blank, with n from 1. A bad line's value is a `BadEntry`.
 
     Raises:
@@ -116,32 +122,36 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
         if not line.strip():
             continue
         empty = False
+        value: object
         try:
             value = decode(line)
         except (ValueError, RecursionError) as error:
-            value = _decode_leniently(line, describe_json_error(line, error).replace("line 1, ", ""))
+            try:  # what Python writes and strict readers refuse: NaN, infinities and lone surrogates
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                reason = describe_json_error(line, error).replace("line 1, ", "")
+                value = BadEntry(f"expected JSON, found an error {reason}")
         yield f"line {number}", value
     if empty:
         raise SourceError(f"{path}: expected one JSON object a line, found an empty file")
-
-
-def _decode_leniently(line: bytes, reason: str) -> Any:
-    """Decode JSON that Python writes and strict readers refuse: NaN, infinities and lone surrogates."""
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return BadEntry(f"expected JSON, found an error {reason}")
 
 
 # --- entries ----------------------------------------------------------------------------------------------------------
 
 
 def _find_entries(
-    source: str, value: Any, where: str, path: _Path = (), depth: int = 0
+    source: str, value: object, where: str, path: ToolPath = (), depth: int = 0
 ) -> Iterator[tuple[str, Callable[[], Tool]]]:
-    """Yield the name of every function in `value`, wrapped or not, with a function that builds its tool."""
-    value, functions, path = _unwrap(value, path)
-    if functions is None or depth >= MAX_JSON_DEPTH:
+    """Yield the name of every function in `value`, wrapped or not, with a function that builds its tool.
+
+    The functions of a namespace have its name in their paths.
+    """
+    functions: object = value
+    if isinstance(value, Mapping):
+        value, functions = _unwrap_functions(value)
+        if functions is not None and value.get("type") == "namespace" and isinstance(name := value.get("name"), str):
+            path = (*path, name)
+    if not isinstance(functions, (list, tuple)) or depth >= MAX_JSON_DEPTH:
         yield where or "entry 1", functools.partial(_build_from_value, source, value, path)
         return
     for number, item in enumerate(functions, 1):
@@ -149,132 +159,109 @@ def _find_entries(
         yield from _find_entries(source, item, name, path, depth + 1)
 
 
-def _unwrap(value: Any, path: _Path) -> tuple[Any, Any, _Path]:
-    """Find the list of functions in a value that is not a function itself.
-
-    Returns:
-        The value, without the `result` around it; the list, or None if it has none; and the path of the functions,
-        which a namespace makes longer.
-    """
-    if isinstance(value, (list, tuple)):
-        return value, value, path
-    if not isinstance(value, Mapping) or any(key in value for key in PARAMETERS_KEYS):
-        return value, None, path
-    if "name" not in value and isinstance(value.get("result"), Mapping):
-        value = value["result"]
-    functions = next((value[key] for key in LIST_KEYS if isinstance(value.get(key), (list, tuple))), None)
-    if functions is not None and value.get("type") == "namespace" and isinstance(value.get("name"), str):
-        path = (*path, value["name"])
-    return value, functions, path
+def _unwrap_functions(value: Mapping[str, object]) -> tuple[Mapping[str, object], object]:
+    """Return an object without the answer around it, and the list of functions that it holds, or None."""
+    is_function = any(key in value for key in PARAMETERS_KEYS)
+    if not is_function and "name" not in value:
+        value = next((as_object(value[key]) for key in HOLDER_KEYS if isinstance(value.get(key), Mapping)), value)
+    lists = (value.get(key) for key in LIST_KEYS if not is_function)
+    return value, next((items for items in lists if isinstance(items, (list, tuple))), None)
 
 
-def _build_from_value(source: str, value: Any, path: _Path) -> Tool:
+def _build_from_value(source: str, value: object, path: ToolPath) -> Tool:
+    """Build a tool from a value of unknown form: a schema, a schema inside a wrapper, or a Python object."""
     if isinstance(value, BadEntry):
         raise value
     if not isinstance(value, Mapping):
         return _build_from_object(source, value)
-    if isinstance(value.get("function"), Mapping):
-        value = value["function"]
-    return _build_from_schema(source, value, path)
+    inner = next((value[key] for key in FUNCTION_KEYS if isinstance(value.get(key), Mapping)), value)
+    return _build_from_schema(source, inner, path)
 
 
-def _build_from_schema(source: str, entry: Mapping[str, Any], path: _Path) -> Tool:
-    name, parameters, rest = _split_schema(entry)
-    if isinstance(rest.get("namespace"), str):
-        path = (*path, rest.pop("namespace"))
-    returns = next((rest.pop(key) for key in RETURNS_KEYS if key in rest), None)
-    fields = RawTool(
-        id="/".join((*path, name)) if path and isinstance(name, str) else name,
-        name=name,
-        description=rest.pop("description", ""),
-        parameters=_normalize_types(parameters),
-        path=path or _read_path(rest),
-        returns=_normalize_types(returns),
-        hints=_read_hints(rest.get("annotations")),
-        requires=_read_requires(rest),
-        meta=rest,
-    )
-    return build_tool(source, fields)
-
-
-def _split_schema(entry: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
-    """Split a function schema into its name, its parameters and its other keys.
+def _build_from_schema(source: str, entry: Mapping[str, object], path: ToolPath = ()) -> Tool:
+    """Build the tool of a function schema. Keys that mean nothing here stay in `meta`.
 
     Raises:
         BadEntry: if it has neither parameters nor a name with a type that a function may have.
     """
-    rest = dict(entry)
-    kind, name = rest.pop("type", None), rest.pop("name", None)
+    name, parameters, other_fields = _split_schema(entry)
+    if isinstance(other_fields.get("namespace"), str):
+        path = (*path, other_fields.pop("namespace"))
+    returns = next((other_fields.pop(key) for key in RETURNS_KEYS if key in other_fields), None)
+    metadata, hints = as_object(other_fields.get("metadata")), as_object(other_fields.get("annotations"))
+    own_path = metadata.get("path")
+    if not path and isinstance(own_path, list) and all(isinstance(part, str) for part in own_path):
+        own_path = tuple(own_path)
+    else:
+        own_path = path
+    holders = (other_fields, metadata, as_object(other_fields.get("_meta")))  # where prerequisites may be named
+    fields = RawTool(
+        id="/".join((*path, name)) if path and isinstance(name, str) else name,
+        name=name,
+        description=other_fields.pop("description", ""),
+        parameters=_normalize_types(parameters),
+        path=own_path,
+        returns=_normalize_types(returns),
+        hints=Hints(*(hint if isinstance(hint := hints.get(key), bool) else None for key in HINT_KEYS)),
+        requires=next((holder["depends_on"] for holder in holders if "depends_on" in holder), ()),
+        meta={key: value for key, value in other_fields.items() if key not in CODE_KEYS},
+    )
+    return build_tool(source, fields)
+
+
+def _split_schema(entry: Mapping[str, object]) -> tuple[object, object, Schema]:
+    """Split a function schema into its name, its parameters and its other keys.
+
+    Raises:
+        BadEntry: as `_build_from_schema`.
+    """
+    other_fields = dict(entry)
+    kind, name = other_fields.pop("type", None), other_fields.pop("name", None)
     if name is None and isinstance(entry.get("title"), str) and isinstance(entry.get("properties"), Mapping):
         # The JSON Schema of a pydantic model: the model itself describes the parameters.
         parameters = {key: value for key, value in entry.items() if key not in ("title", "description")}
         return entry["title"], parameters, {"description": entry.get("description")}
     for key in PARAMETERS_KEYS:
-        if key in rest:
-            return name, rest.pop(key), rest
+        if key in other_fields:
+            schema = other_fields.pop(key)
+            is_bedrock = isinstance(schema, Mapping) and list(schema) == ["json"]
+            return name, as_object(schema)["json"] if is_bedrock else schema, other_fields
     if name is None or kind not in (None, "function", "custom"):
         keys = ", ".join(sorted(map(str, entry)))[:100]
         raise BadEntry(
             "expected a function schema with a name and parameters, "
             + (f"found an object of: {keys}" if keys else "found an empty object")
         )
-    return name, None, rest
+    return name, None, other_fields
 
 
-def _read_path(rest: dict[str, Any]) -> _Path:
-    """Return the path that the metadata of a schema gives. Empty if there is none."""
-    metadata = rest.get("metadata")
-    path = metadata.get("path") if isinstance(metadata, Mapping) else None
-    return tuple(path) if isinstance(path, list) and all(isinstance(part, str) for part in path) else ()
-
-
-def _read_requires(rest: dict[str, Any]) -> object:
-    """Return the prerequisites that a schema, its metadata or its MCP `_meta` name as `depends_on`."""
-    holders = (rest, rest.get("metadata"), rest.get("_meta"))
-    return next(
-        (holder["depends_on"] for holder in holders if isinstance(holder, Mapping) and "depends_on" in holder), ()
-    )
-
-
-def _read_hints(annotations: object) -> Hints:
-    if not isinstance(annotations, Mapping):
-        return Hints()
-    names = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
-    return Hints(*(hint if isinstance(hint := annotations.get(name), bool) else None for name in names))
-
-
-def _normalize_types(schema: Any, depth: int = 0) -> Any:
+def _normalize_types(schema: object, depth: int = 0) -> object:
     """Return the schema with every type name as JSON Schema spells it. A property called `type` is not changed."""
     if not isinstance(schema, Mapping) or depth >= MAX_JSON_DEPTH:
         return schema
-    return {
-        key: _normalize_keyword(key, value, depth + 1)
-        for key, value in schema.items()
-        if not (key == "type" and _is_any_type(value))
-    }
+    normalized: Schema = {}
+    for key, value in schema.items():
+        if key == "type" and isinstance(value, str):
+            kind = TYPE_NAMES.get(value.lower(), value.lower())
+            normalized |= {key: kind} if kind else {}
+        else:
+            normalized[key] = _normalize_inner_types(key, value, depth + 1)
+    return normalized
 
 
-def _is_any_type(name: object) -> bool:
-    return isinstance(name, str) and TYPE_NAMES.get(name.lower(), name) is None
-
-
-def _normalize_keyword(key: Any, value: Any, depth: int) -> Any:
-    """Normalize the type names in the value of one keyword."""
-    if key == "type" and isinstance(value, str):
-        return TYPE_NAMES.get(value.lower(), value.lower())
+def _normalize_inner_types(key: str, value: object, depth: int) -> object:
+    """Return the value of a keyword of a schema, with the schemas in it normalized."""
     if key in _NAMED_SCHEMAS and isinstance(value, Mapping):
         return {name: _normalize_types(inner, depth) for name, inner in value.items()}
-    if key in _SINGLE_SCHEMAS:
-        return _normalize_types(value, depth)
     if key in _SCHEMA_LISTS and isinstance(value, list):
         return [_normalize_types(inner, depth) for inner in value]
-    return value
+    return _normalize_types(value, depth) if key in _SINGLE_SCHEMAS else value
 
 
 # --- objects ----------------------------------------------------------------------------------------------------------
 
 
-def _build_from_object(source: str, value: Any) -> Tool:
+def _build_from_object(source: str, value: object) -> Tool:
     """Build the tool of an object in memory that is not a schema: a model, a LangChain tool or a function.
 
     Raises:
@@ -284,13 +271,14 @@ def _build_from_object(source: str, value: Any) -> Tool:
         raise BadEntry(f"expected a function schema, found {'nothing' if value is None else repr(value)[:60]}")
     with convert_errors("an object that can be described"):
         if isinstance(value, type) and hasattr(value, "model_json_schema"):
-            return _build_from_schema(source, _read_model_schema(value), ())
-        if isinstance(getattr(value, "name", None), str) and isinstance(getattr(value, "description", None), str):
+            return _build_from_schema(source, _read_model_schema(value))
+        name, description = getattr(value, "name", None), getattr(value, "description", None)
+        if isinstance(name, str) and isinstance(description, str):
             schema = _read_langchain_schema(value)
             if schema is not None:
                 arguments = {key: item for key, item in schema.items() if key not in ("title", "description")}
                 parameters = _normalize_types(arguments)
-                return build_tool(source, RawTool(id=value.name, description=value.description, parameters=parameters))
+                return build_tool(source, RawTool(id=name, description=description, parameters=parameters))
         if callable(value) and isinstance(getattr(value, "__name__", None), str):
             return describe_callable(source, value)
     raise BadEntry(
@@ -299,17 +287,19 @@ def _build_from_object(source: str, value: Any) -> Tool:
     )
 
 
-def _read_langchain_schema(tool: Any) -> Mapping[str, Any] | None:
+def _read_langchain_schema(tool: object) -> Mapping[str, object] | None:
     """Return the arguments of a LangChain tool as the agent sees them. None if it is not such a tool."""
-    for attribute in ("tool_call_schema", "args_schema"):
-        schema = getattr(tool, attribute, None)
-        if schema is not None:
-            return _read_model_schema(schema)
-    return _read_model_schema(tool.get_input_schema()) if hasattr(tool, "get_input_schema") else None
+    schemas = (getattr(tool, attribute, None) for attribute in ("tool_call_schema", "args_schema"))
+    schema = next((schema for schema in schemas if schema is not None), None)
+    if schema is None and hasattr(tool, "get_input_schema"):
+        schema = tool.get_input_schema()
+    return None if schema is None else _read_model_schema(schema)
 
 
-def _read_model_schema(model: Any) -> Mapping[str, Any]:
-    schema = model if isinstance(model, Mapping) else model.model_json_schema()
+def _read_model_schema(model: object) -> Mapping[str, object]:
+    """Return the JSON Schema of a pydantic model, or the mapping that stands for one."""
+    read_schema = getattr(model, "model_json_schema", None)
+    schema = model if read_schema is None or isinstance(model, Mapping) else read_schema()
     if not isinstance(schema, Mapping):
         raise BadEntry(f"expected a JSON Schema of the model, found a {type(schema).__name__}")
     return schema

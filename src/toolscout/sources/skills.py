@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -18,10 +19,29 @@ from toolscout.errors import BadEntry, SourceError
 from toolscout.settings import Settings
 from toolscout.sources.documents import Library, is_remote
 from toolscout.sources.parsing import parse_document
-from toolscout.sources.reading import RawTool, Reading, build_tool, collect, source_name
+from toolscout.sources.reading import (
+    RawTool,
+    Reading,
+    Schema,
+    as_list,
+    as_object,
+    as_text,
+    build_tool,
+    collect,
+    source_name,
+)
 from toolscout.types import Tool
 
-__all__ = ["find_skills", "is_card", "read_agents", "read_skills"]
+__all__ = [
+    "MAX_SKILL_BYTES",
+    "SKILL_FILE",
+    "build_skill",
+    "find_skills",
+    "is_card",
+    "read_agents",
+    "read_skills",
+    "split_document",
+]
 
 SKILL_FILE: Final = "SKILL.md"
 MAX_SKILL_BYTES: Final = 1_000_000  # of one SKILL.md
@@ -31,6 +51,8 @@ MAX_LISTED_FILES: Final = 100  # files of a skill that are named
 CARD_PATH: Final = "/.well-known/agent-card.json"
 MAX_AGENT_SKILLS: Final = 200  # of one card
 FENCE: Final = "---"
+MAX_MENTIONS: Final = 8  # tools in the text of a skill that a search brings with it
+_TOOL_IN_BACKTICKS: Final = re.compile(r"`([\w.:/-]{1,128})[`(]")
 WHEN_KEYS: Final = ("when_to_use", "when-to-use", "whenToUse", "when")
 
 
@@ -68,34 +90,68 @@ def read_skills(locator: str, *, name: str | None, settings: Settings) -> list[R
 
 
 def _build_skill(source: str, path: Path) -> Tool:
-    """Build the record of one skill.
+    """Build the record of a skill in a folder; see `build_skill`."""
+    place = {"folder": str(path.parent.absolute()), "files": _list_files(path.parent)}
+    return build_skill(source, _read_skill(path), path.parent.name, place)
+
+
+def build_skill(
+    source: str,
+    document: str,
+    name: str,
+    place: Mapping[str, Any],
+    tools: Collection[str] | None = None,
+    apart: str = "",
+) -> Tool:
+    """Build the record of one skill. A search that finds it brings the tools that it names.
+
+    Args:
+        source: its source.
+        document: its SKILL.md.
+        name: of a skill whose document has none.
+        place: where it is, for `meta`.
+        tools: names of the tools of its source. Of these alone it may bring some: those in `allowed-tools`, or else
+            those in backticks in its text. None: it is in a folder of the user, and brings the tools of any server that
+            `allowed-tools` names, such as `mcp__clock__get_time`.
+        apart: what its id has in place of its name, because something else of its source has the name.
 
     Raises:
-        BadEntry: if its file cannot be read, or does not say what the skill is for.
+        BadEntry: if it does not say what it is for.
     """
-    fields, text = _split_document(_read_skill(path))
+    fields, text = split_document(document)
     description = fields.get("description")
     if not isinstance(description, str) or not description.strip():
         raise BadEntry(f'expected "description" at the top of {SKILL_FILE}, found none')
     when = next((fields[key] for key in WHEN_KEYS if isinstance(fields.get(key), str)), "")
-    name = fields.get("name") or path.parent.name
-    tags = fields.get("tags")
     raw = RawTool(
-        id=name,
+        id=apart or fields.get("name") or name,
+        name=fields.get("name") or name,
         description=f"{description.strip()} Use it when: {when.strip()}" if when else description,
         path=("skills",),
-        tags=tags if isinstance(tags, list) else (),
-        meta={
-            "instructions": text,
-            "when_to_use": str(when),
-            "folder": str(path.parent.absolute()),
-            "files": _list_files(path.parent),
-        },
+        tags=as_list(fields.get("tags")),
+        meta={"instructions": text, "when_to_use": str(when), **place},
+        requires=_read_allowed(fields.get("allowed-tools"), tools) or _find_mentions(text, tools or ()),
     )
     return msgspec.structs.replace(build_tool(source, raw), kind="skill")
 
 
+def _read_allowed(value: object, tools: Collection[str] | None) -> list[str]:
+    """Return the names of the tools that a skill uses, of `tools`, or else the ids of those whose server it names."""
+    words = re.split(r"[,\s]+", value) if isinstance(value, str) else as_list(value)
+    named = [word.partition("(")[0] for word in words if isinstance(word, str)]
+    if tools is not None:
+        return [name for name in dict.fromkeys(word.rpartition("__")[2] for word in named) if name in tools]
+    return ["/".join(word.split("__", 2)[1:]) for word in dict.fromkeys(named) if re.fullmatch(r"mcp__.+?__.+", word)]
+
+
+def _find_mentions(text: str, tools: Collection[str]) -> list[str]:
+    """Return the first tools of the source whose names are in backticks in the instructions, alone or as a call."""
+    words = (match[1].rpartition("__")[2] for match in _TOOL_IN_BACKTICKS.finditer(text))
+    return list(dict.fromkeys(word for word in words if word in tools))[:MAX_MENTIONS]
+
+
 def _read_skill(path: Path) -> str:
+    """Read the file of a skill; no link, which could lead out of the folder, and no large file."""
     if path.is_symlink():
         raise BadEntry(f"expected {SKILL_FILE} as a file, found a link: copy the file here")
     try:
@@ -106,23 +162,23 @@ def _read_skill(path: Path) -> str:
         raise BadEntry(f"{SKILL_FILE} cannot be read: {error}") from None
 
 
-def _split_document(text: str) -> tuple[dict[str, Any], str]:
+def split_document(text: str) -> tuple[Schema, str]:
     """Split a SKILL.md into the fields at its top and the instructions below.
 
     Raises:
         BadEntry: if there are no fields, or they are no YAML.
     """
     lines = text.splitlines()
-    if not lines or lines[0].strip() != FENCE or FENCE not in [line.strip() for line in lines[1:]]:
+    fences = [number for number, line in enumerate(lines) if line.strip() == FENCE]
+    if len(fences) < 2 or fences[0] != 0:
         raise BadEntry(f"expected name and description between lines of {FENCE} at the top of {SKILL_FILE}, found none")
-    end = next(number for number, line in enumerate(lines[1:], 1) if line.strip() == FENCE)
     try:
-        fields = parse_document("\n".join(lines[1:end]), SKILL_FILE)
+        fields = parse_document("\n".join(lines[1 : fences[1]]), SKILL_FILE)
     except SourceError as error:
         raise BadEntry(str(error)) from None
     if not isinstance(fields, dict):
         raise BadEntry(f"expected fields at the top of {SKILL_FILE}, found something else")
-    return fields, "\n".join(lines[end + 1 :]).strip()
+    return fields, "\n".join(lines[fences[1] + 1 :]).strip()
 
 
 def _list_files(folder: Path) -> list[str]:
@@ -163,23 +219,18 @@ def read_agents(locator: str, *, name: str | None, settings: Settings) -> list[R
     with Library(locator, settings.http_timeout, settings.private_hosts) as library:
         document = library.open_root()
     cards = document if isinstance(document, list) else [document]
-    if not any(map(is_card, cards)):
+    first = next(filter(is_card, cards), None)
+    if first is None:
         raise SourceError(f"{locator}: expected an A2A agent card, found something else")
-    first = next(card for card in cards if is_card(card))
-    source = name or source_name(str(first.get("name") or "agents"))
+    source = name or source_name(str(as_object(first).get("name") or "agents"))
     entries = (
-        (_name_card(card, number), functools.partial(_build_agent, source, card))
+        (as_text(as_object(card).get("name"))[:200] or f"card {number}", functools.partial(_build_agent, source, card))
         for number, card in enumerate(cards, 1)
     )
     return [collect(source, "agents", entries)]
 
 
-def _name_card(card: object, number: int) -> str:
-    name = card.get("name") if isinstance(card, Mapping) else None
-    return name[:200] if isinstance(name, str) and name.strip() else f"card {number}"
-
-
-def _build_agent(source: str, card: Any) -> Tool:
+def _build_agent(source: str, card: object) -> Tool:
     """Build the record of one agent.
 
     Raises:
@@ -187,38 +238,25 @@ def _build_agent(source: str, card: Any) -> Tool:
     """
     if not is_card(card):
         raise BadEntry("expected an agent card with skills, capabilities and a url, found something else")
-    skills = [skill for skill in card["skills"][:MAX_AGENT_SKILLS] if isinstance(skill, Mapping)]
-    abilities = [f"{_get_text(skill, 'name')}: {_get_text(skill, 'description')}".strip(": ") for skill in skills]
-    description = _get_text(card, "description")
+    fields = as_object(card)
+    skills = [skill for skill in as_list(fields.get("skills"))[:MAX_AGENT_SKILLS] if isinstance(skill, Mapping)]
+    abilities = [f"{as_text(skill.get('name'))}: {as_text(skill.get('description'))}".strip(": ") for skill in skills]
+    description = as_text(fields.get("description"))
     if abilities:
         description = f"{description} Skills: {'; '.join(filter(None, abilities))}".strip()
-    tags = dict.fromkeys(str(tag) for skill in skills for tag in skill.get("tags") or () if isinstance(tag, str))
-    provider = card.get("provider")
+    tags = dict.fromkeys(tag for skill in skills for tag in as_list(skill.get("tags")) if isinstance(tag, str))
+    places = [fields, *map(as_object, as_list(fields.get("supportedInterfaces")))]  # of later versions of the protocol
     raw = RawTool(
-        id=card.get("name"),
+        id=fields.get("name"),
         description=description,
         path=("agents",),
         tags=tuple(tags),
         meta={
-            "url": _find_url(card),
-            "version": _get_text(card, "version"),
-            "protocol": _get_text(card, "protocolVersion"),
-            "provider": _get_text(provider, "organization") if isinstance(provider, Mapping) else "",
-            "skills": [{key: _get_text(skill, key) for key in ("id", "name", "description")} for skill in skills],
+            "url": next(filter(None, (as_text(place.get("url")) for place in places)), ""),
+            "version": as_text(fields.get("version")),
+            "protocol": as_text(fields.get("protocolVersion")),
+            "provider": as_text(as_object(fields.get("provider")).get("organization")),
+            "skills": [{key: as_text(skill.get(key)) for key in ("id", "name", "description")} for skill in skills],
         },
     )
     return msgspec.structs.replace(build_tool(source, raw), kind="agent")
-
-
-def _find_url(card: Mapping[str, Any]) -> str:
-    """Return the address of an agent. Later versions of the protocol list interfaces."""
-    interfaces = card.get("supportedInterfaces")
-    places = [card, *(interfaces if isinstance(interfaces, list) else [])]
-    return next(
-        (_get_text(place, "url") for place in places if isinstance(place, Mapping) and _get_text(place, "url")), ""
-    )
-
-
-def _get_text(holder: Mapping[str, Any], key: str) -> str:
-    value = holder.get(key)
-    return value.strip() if isinstance(value, str) else ""

@@ -10,18 +10,24 @@ from typing import Final
 __all__ = ["find_invisible", "quote", "sanitise", "spelled_out"]
 
 MAX_QUOTE_CHARS: Final = 80
+MAX_IDEOGRAPH_VARIANTS: Final = 8  # of one text; more can spell a hidden text, as each is one of 240
 _CONTROLS: Final = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
 _BIDI: Final = "\u202a-\u202e\u2066-\u2069"
 _MARKS: Final = "\u200e\u200f\u061c"
 _ZERO: Final = (
     "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"  # of shorthand and of music
 )
 _JOINERS: Final = "\u200c\u200d"
 _VARIANTS: Final = "\ufe00-\ufe0f\U000e0100-\U000e01ef"
 _TAGS: Final = "\U000e0000-\U000e00ff\U000e01f0-\U000e0fff"
 _UNSEEN: Final = re.compile(f"[{_CONTROLS}{_BIDI}{_MARKS}{_ZERO}{_JOINERS}{_VARIANTS}{_TAGS}]+")
 _DIRECTION_MARKS: Final = "\u200e\u200f\u061c\u202a\u202b\u202c\u2066\u2067\u2068\u2069"
-_FLAG: Final = re.compile("(?<=\U0001f3f4)[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,6}\U000e007f")
+_SUBDIVISIONS: Final = ("gbeng", "gbsct", "gbwls")  # England, Scotland, Wales: all flags of this sort that fonts have
+_FLAGS: Final = frozenset(
+    "".join(chr(0xE0000 + ord(letter)) for letter in name) + "\U000e007f" for name in _SUBDIVISIONS
+)
+_IDEOGRAPH: Final = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _DIRECTION_OVERRIDES: Final = frozenset("\u202d\u202e")
 
 
@@ -59,6 +65,7 @@ def find_invisible(text: str) -> Iterator[str]:
 
 
 def _classify(letter: str) -> str:
+    """Name the kind of an invisible character, as people read it in a finding."""
     code = ord(letter)
     if code < 0xA0:
         return "control codes"
@@ -73,8 +80,12 @@ def _classify(letter: str) -> str:
 
 def _unseen(text: str) -> Iterator[re.Match[str]]:
     """Yield the runs of invisible characters that no script or emoji needs where they are."""
+    ideograph_variants = 0
     for run in _UNSEEN.finditer(text):
-        if not _is_needed_by_script(run, text):
+        is_variant = "\U000e0100" <= run[0] < "\U000e01f0"
+        ideograph_variants += is_variant
+        too_many = is_variant and ideograph_variants > MAX_IDEOGRAPH_VARIANTS
+        if too_many or not _is_needed_by_script(run, text):
             yield run
 
 
@@ -90,7 +101,9 @@ def _is_needed_by_script(run: re.Match[str], text: str) -> bool:
         return foreign and not (_is_latin(before) or _is_latin(after))
     if all(letter in _DIRECTION_MARKS for letter in letters):
         return len(letters) <= 2 and _is_right_to_left(text)
-    return _is_needed_variant(letters, before, foreign) or bool(_FLAG.fullmatch(text, run.start(), run.end()))
+    if letters in _FLAGS:
+        return before == "\U0001f3f4"
+    return _is_needed_variant(letters, before, foreign)
 
 
 def _is_needed_variant(letters: str, before: str, foreign: bool) -> bool:
@@ -100,7 +113,7 @@ def _is_needed_variant(letters: str, before: str, foreign: bool) -> bool:
     if letters == "\ufe0f\u200d":
         return foreign and not before.isalpha()
     if len(letters) == 1 and "\U000e0100" <= letters <= "\U000e01ef":
-        return "\u3400" <= before <= "\u9fff" or before >= "\U00020000"
+        return bool(_IDEOGRAPH.match(before))
     return len(letters) == 1 and "\u180b" <= letters <= "\u180f" and "\u1800" <= before <= "\u18af"
 
 

@@ -19,7 +19,7 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
@@ -305,7 +305,7 @@ class Policies:
         """Who issues the tokens of callers. Empty if callers come with keys only."""
         return "" if self._tokens is None else self._tokens.issuer.issuer
 
-    def describe_resource(self) -> dict[str, Any] | None:
+    def describe_resource(self) -> dict[str, object] | None:
         """Return the metadata of the service as a protected resource (RFC 9728). None if it takes no tokens."""
         if self._tokens is None:
             return None
@@ -359,6 +359,7 @@ def _add_subjects(where: str, names: Sequence[str], caller: Caller, subjects: di
 
 
 def _read_file(path: Path) -> _PolicyFile:
+    """Read a policy file, and check what its parts say about each other."""
     try:
         file = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _PolicyFile)
     except FileNotFoundError:
@@ -388,6 +389,7 @@ def check_patterns(where: str, patterns: Iterable[str]) -> frozenset[str]:
 
 
 def _check_key(where: str, key: str, taken: Sequence[tuple[str, Caller]]) -> None:
+    """Refuse a key that is not hashed, or that another caller has too."""
     if not _KEY.fullmatch(key):
         raise ConfigError(
             f"{where}: expected a hashed key (sha256: and 64 hex digits), found something else: keys do not belong "
@@ -455,7 +457,8 @@ class _TokenChecker:
         withheld = tuple((scope, patterns) for scope, patterns in self.step_up if scope not in scopes)
         return dataclasses.replace(caller, subject=subject, withheld=withheld)
 
-    def _find_key(self, kid: Any) -> PyJWK:
+    def _find_key(self, kid: object) -> PyJWK:
+        """Find the key that a token names: at the issuer's address, or in the file of keys."""
         from jwt import PyJWKClient, PyJWKClientError
 
         if not isinstance(kid, str):

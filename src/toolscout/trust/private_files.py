@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from toolscout.errors import StoreError
 
 __all__ = [
     "list_exposed",
     "make_private_folder",
     "open_private",
     "protect_tree",
+    "read_plain_file",
+    "refuse_links",
     "replace_file",
     "sync_file",
     "sync_folder",
@@ -21,6 +27,9 @@ __all__ = [
     "tighten",
 ]
 
+MAX_READ_BYTES: Final = 100_000_000  # of one file whose content is read as a whole
+HOME_FILES: Final = ("catalogue.db", "journal.db", "vectors.db")  # each tells that a folder is a home
+MAX_DEPTH_IN_HOME: Final = 4
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO  # permission bits of everybody but the owner
@@ -35,10 +44,30 @@ def make_private_folder(folder: Path) -> None:
     """Make a folder that only its owner can enter. Missing parents are made in the same way.
 
     An existing folder may be shared on purpose. It is not changed here, but `doctor` reports it.
+
+    Raises:
+        OSError: if it cannot be made.
+        StoreError: see `refuse_links`.
     """
+    refuse_links(folder)
     if not folder.parent.exists():
         make_private_folder(folder.parent)
     folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+
+
+def refuse_links(path: Path) -> None:
+    """Refuse a folder inside a home that is a link, or is behind one: what is written there would be elsewhere.
+
+    The home itself may be a link, since its owner chose its path.
+
+    Raises:
+        StoreError: if there is such a link; the message names it.
+    """
+    for folder in (path, *list(path.parents)[:MAX_DEPTH_IN_HOME]):
+        if folder.is_symlink() and any((folder.parent / name).exists() for name in HOME_FILES):
+            raise StoreError(
+                f"{folder} is a link to another place, and toolscout does not write there. Replace it by a folder."
+            )
 
 
 def open_private(path: Path, flags: int) -> int:
@@ -52,8 +81,8 @@ def open_private(path: Path, flags: int) -> int:
 def tighten(path: Path) -> bool:
     """Remove the permissions of group and others from a file or folder. Returns whether it had any."""
     with contextlib.suppress(OSError):
-        mode = path.stat().st_mode
-        if mode & OTHERS:
+        mode = path.lstat().st_mode
+        if mode & OTHERS and not stat.S_ISLNK(mode):
             path.chmod(stat.S_IMODE(mode) & ~OTHERS)
             return True
     return False
@@ -71,10 +100,11 @@ def list_exposed(home: Path) -> list[Path]:
     Folders are listed without their content.
     """
     paths = [home, *sorted({path for pattern in HOME_PATTERNS for path in home.glob(pattern)})]
-    return [path for path in paths if not path.is_symlink() and _is_exposed(path)]
+    return [path for path in paths if home.is_dir() and not path.is_symlink() and _is_exposed(path)]
 
 
 def _is_exposed(path: Path) -> bool:
+    """Return whether others may read or change a file. False if it is gone."""
     try:
         return bool(path.stat().st_mode & OTHERS)
     except OSError:
@@ -102,6 +132,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def _walk_inner_first(folder: Path) -> Iterator[Path]:
+    """Yield the files and folders below a folder, and the folder last. Links are left out."""
     for path in folder.iterdir():
         if path.is_symlink():
             continue
@@ -112,9 +143,23 @@ def _walk_inner_first(folder: Path) -> Iterator[Path]:
     yield folder
 
 
+def read_plain_file(path: Path, most: int = MAX_READ_BYTES) -> bytes:
+    """Read a file of at most `most` bytes. A pipe in its place would keep the reader waiting for ever.
+
+    Raises:
+        OSError: if there is no file, it is no plain file, or it is larger.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with open(os.open(path, flags), "rb") as stream:
+        about = os.fstat(stream.fileno())
+        if not stat.S_ISREG(about.st_mode) or about.st_size > most:
+            raise OSError(errno.EINVAL, f"expected a plain file of at most {most:,} bytes", str(path))
+        return stream.read(most)
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Replace or create a private file atomically. The new content survives a loss of power."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.partial")
     with open(open_private(partial, os.O_WRONLY | os.O_TRUNC), "wb") as stream:
         stream.write(content)
         stream.flush()

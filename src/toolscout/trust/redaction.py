@@ -1,12 +1,14 @@
 """Covers secrets in texts: credentials that are known, and whatever looks like a credential, a card or an account.
 
 `redact` finds secrets by their names and forms: named values, tokens, keys in addresses, cards and bank accounts.
+The forms of tokens, one line an issuer, are in `data/tokens.txt`.
 
 No package is light enough: `detect-secrets` (27 kinds, last release in 2024) needs `requests`, and Presidio needs
 spaCy. The patterns follow what issuers publish about their tokens. They cover everything that the plugins of
 `detect-secrets` 1.5 cover, except its entropy tests. Cheap patterns decide which of the others a text needs.
 
-A secret without a name and without a known form is not covered, such as a bare password in a sentence.
+A long run of letters and digits in random order is covered too, whoever issued it. A secret without a name, without a
+known form and without such a run is not covered, such as a bare password in a sentence.
 
 `Cover` replaces known credentials in texts from outside, because a server may echo what it was sent. They are replaced
 literally and in the encodings that programs print: JSON, percent, base64, hexadecimal. Values that a server computes
@@ -16,12 +18,19 @@ from a credential (a hash, an encryption, one half of it) are not recognised.
 from __future__ import annotations
 
 import base64
+import functools
+import html
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, quote_plus, urlsplit
+from urllib.parse import quote, quote_plus, unquote, urlsplit
+
+from toolscout.trust.confusables import fold
+from toolscout.trust.invisible import sanitise
 
 __all__ = [
     "COVER",
@@ -34,19 +43,32 @@ __all__ = [
 ]
 
 COVER: Final = "***"
+TOKENS_FILE: Final = Path(__file__).with_name("data") / "tokens.txt"
 MAX_REDACTED_CHARS: Final = 100_000  # of a text; the rest is cut off, because it was not checked
 MIN_NAMED_CHARS: Final = 4  # of a value after `password=`; a shorter one is a placeholder or a word
 IBAN_CHARS: Final = range(15, 35)  # ISO 13616
 
 #: How names of secrets end. Any prefix is possible (`DB_`, `openai`), but "pass" must begin a word.
-_PASSWORDS: Final = r"(?:password|passwd|passphrase|passcode|passwort|(?<![a-z])pass|pwd|secret)"
+#: "password" in twenty-five languages, in the forms that sentences need.
+_JOINED_WORDS: Final = "密码|密碼|口令|パスワード|暗証番号|비밀번호|암호|รหัสผ่าน"  # nothing has to stand behind these
+_PASSWORD_WORDS: Final = (
+    r"contrase(?:ñ|n)a|contrasenya|mot[ _-]?de[ _-]?passe|\bmdp|kennwort|losungswort|senha|palavra[ _-]?passe"
+    r"|wachtwoord"
+    r"|parol[aă](?:[ ]d['’]ordine|m)?|has(?:ł|l)(?:o|em)|(?:ş|s)ifre(?:m)?|парол(?:ь|я|ем)|l(?:ö|o)senord(?:et)?"
+    r"|passord(?:et)?|adgangskode(?:n)?|salasana(?:ni)?|heslo|jelsz(?:ó|o|avam)|κωδικ(?:ό|ο)ς|(?:kata[ _-]?)?\bsandi"
+    r"|كلمة[ ](?:ال)?(?:مرور|سر)|סיסמ[האת]+|पासवर्ड|m(?:ậ|a)t[ ]kh(?:ẩ|a)u"
+    rf"|{_JOINED_WORDS}"
+)
+_PASSWORDS: Final = rf"(?:password|passwd|passphrase|passcode|passwort|(?<![a-z])pass|pwd|secret|{_PASSWORD_WORDS})"
 _KEYS: Final = (
     r"(?:token|credentials?|authorization|connection[_-]?string|conn[_-]?str|session[_-]?id|sessionid"
     r"|(?:api|access|auth|private|secret|signing|encryption|account|master|shared|storage|subscription|license|deploy)"
     r"[ _-]?key)"
 )
 _ENDING: Final = r"(?:[_-]?\d{1,2}|[_-]?(?:id|key|value|base64|b64|hash|old|new|prod|dev|test|live))?"
-_SIGN: Final = r"[\"']?\s{0,3}(?:=>|:=|[:=])\s{0,3}"
+_SIGN: Final = r"[\"']?\s{0,3}(?:=>|:=|[:=：＝])\s{0,3}"
+#: What follows is no word: it has a digit, and a letter right behind a digit or a sign that words do not have.
+_NO_WORD: Final = r"(?![:=：＝*])(?=\S{6})(?=[^\s\d]{0,60}\d)(?=\S{0,60}(?:\d[^\W\d_]|[^\s\w.,:;!?)'\"%/-]))"
 _PROSE: Final = r"(?!(?<=:\s)[a-z]+[ ]+[a-z])"  # several words after a colon are a sentence
 _BARE: Final = rf"[^\s\"'`,;&<>{{}}()\[\]]{{{MIN_NAMED_CHARS},}}"
 _QUOTED_VALUE: Final = rf"\"(?:[^\"\\\n]|\\.){{{MIN_NAMED_CHARS},400}}\"|'(?:[^'\\\n]|\\.){{{MIN_NAMED_CHARS},400}}'"
@@ -56,10 +78,14 @@ _NAMED_VALUE: Final = re.compile(
         (?i:{_PASSWORDS}{_ENDING}{_SIGN})
         | (?i:{_KEYS}{_ENDING}{_SIGN}(?:(?:bearer|basic|token|apikey|digest)\s+)?){_PROSE}
         | (?i:[?&](?:key|sig|auth|jwt|pw)=)
-        | (?<![A-Za-z0-9])[A-Z][A-Z0-9_]*_(?:KEY|PAT|AUTH|SALT|DSN|CREDS?)\s?=\s?
+        | (?<![A-Za-z0-9])[A-Z][A-Z0-9_]{{0,64}}_(?:KEY|PAT|AUTH|SALT|DSN|CREDS?)\s?=\s?
         | (?i:(?<!\S)--?(?:[a-z]+-)*(?:password|passwd|passphrase|token|secret|api-?key|access-key)[ ])
-        | (?i:(?:password|passphrase|passcode|pin|secret|token|api[ ]key)\s(?:is|was|to)\s
+        | (?i:(?:password|passphrase|passcode|passwort|pin|secret|token|api[ ]key|{_PASSWORD_WORDS})
+            \s(?:is|was|to|es|est|ist|é|è|jest|är|er|on|je|adalah)\s
             (?=[^\s\d]*\d)(?=\d*[^\s\d.,]))
+        | (?i:(?:passwor[dt]|passphrase|passcode|passwd|(?<![a-z])(?:pass|pw)|\bclave|{_PASSWORD_WORDS})
+            (?:{_SIGN}|\s?[—–]\s?|\s-\s|(?:['’]s)?\s(?:[^\W\d_]{{1,8}}\s){{0,2}}){_NO_WORD})
+        | (?:{_JOINED_WORDS})[是为為はがを은는이가]?\s?{_NO_WORD}
     )
     (?P<value>{_QUOTED_VALUE}|{_BARE})
     """,
@@ -71,54 +97,13 @@ _SCHEMES: Final = re.compile(
     r"(?P<key>\b(?i:bearer)\s+(?!(?i:authenti|authori|tokens?\b|certificates?\b|instruments?\b|scheme))"
     r"|\b(?i:basic|negotiate|digest)\s+(?=[\w.~+/-]*[\d+/_A-Z]))(?P<value>[\w.~+/-]{8,}={0,2})"
 )
-_USER_INFO: Final = re.compile(
-    r"(?P<key>\b[A-Za-z][\w+.-]*://(?:[^\s/:@?#]*:|(?=[^\s/:@]{16,}@)))(?P<value>[^\s/]+)(?=@)"
+_USER_INFO: Final = re.compile(  # of a scheme only the last character: to read whole ones is quadratic
+    r"(?P<key>[\w+.-]://(?:[^\s/:@?#]*:|(?=[^\s/:@]{16,}@)))(?P<value>[^\s/]+)(?=@)"
 )
 _HOOKS: Final = re.compile(
     r"(?P<key>https://(?:hooks\.slack\.com/(?:services|workflows)/|(?:\w+\.)?discord(?:app)?\.com/api/webhooks/"
     r"|[\w.-]+\.webhook\.office\.com/webhookb2/|api\.telegram\.org/bot))(?P<value>[\w/@:-]{8,})"
 )
-#: Issuer → pattern of its tokens.
-_TOKENS: Final = {
-    "toolscout": r"tsk_[\w-]{20,}",
-    "GitHub": r"gh[pousr]_\w{20,}",
-    "GitHub, fine-grained": r"github_pat_\w{20,}",
-    "GitLab": r"gl(?:pat|ptt|rt|dt|cbt|ft|imt|agent|soat|oas|ffct)-[\w.-]{16,}",
-    "npm": r"npm_[A-Za-z0-9]{30,}",
-    "PyPI": r"pypi-(?=[\w-]*[A-Z])[\w-]{16,}",
-    "RubyGems": r"rubygems_[a-f0-9]{32,}",
-    "Hugging Face": r"(?:hf|api_org)_[A-Za-z0-9]{30,}",
-    "SendGrid": r"SG\.[\w-]{16,}\.[\w-]{16,}",
-    "Mailgun": r"key-[a-f0-9]{32}",
-    "Mailchimp": r"[a-f0-9]{32}-us\d{1,2}",
-    "Telegram": r"\d{8,10}:A[\w-]{34}",
-    "Discord": r"[MNO][\w-]{23,27}\.[\w-]{6}\.[\w-]{27,}",
-    "AWS, access key": r"(?:A3T[A-Z0-9]|AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[A-Z0-9]{16}",
-    "Azure, account key": r"[A-Za-z0-9+/]{86}==",
-    "Azure, client secret": r"\w{3}8Q~[\w.~-]{31,34}",
-    "Slack": r"xox[abceoprs](?:\.xox[bp])?-[\w-]{14,}",
-    "Slack, app": r"xapp-\d-[\w-]{14,}",
-    "Stripe and its likes": r"(?:sk|pk|rk|whsec)_(?=\w*\d)(?:(?:live|test|prod)_)?[A-Za-z0-9]{16,}",
-    "Google, API key": r"AIza[\w-]{30,}",
-    "Google, OAuth": r"GOCSPX-[\w-]{20,}",
-    "Google, access token": r"ya29\.[\w-]{20,}",
-    "Google, refresh token": r"1//0[\w-]{30,}",
-    "OpenAI, Anthropic, OpenRouter": r"sk-(?=[\w-]*\d)[A-Za-z0-9][\w-]{18,}",
-    "Groq, xAI, Replicate, Perplexity": r"(?:gsk|r8)_[A-Za-z0-9]{30,}|(?:xai|pplx)-[A-Za-z0-9]{30,}",
-    "DigitalOcean": r"do[opr]_v1_[a-f0-9]{32,}",
-    "Twilio": r"(?:AC|SK)[a-f0-9]{32}",
-    "Square": r"sq0(?:csp|atp|idp)-[\w-]{22,}|EAAA[\w-]{56,}",
-    "Shopify": r"shp(?:at|ca|pa|ss)_[a-fA-F0-9]{32}",
-    "Linear, Notion, Figma, Airtable": r"lin_(?:api|oauth)_\w{32,}|ntn_\w{40,}|figd_[\w-]{36,}|pat\w{14}\.[a-f0-9]{64}",
-    "Databricks": r"dapi[a-f0-9]{32}(?:-\d)?",
-    "HashiCorp": r"hv[sbr]\.[\w-]{24,}|\w{14}\.atlasv1\.[\w-]{60,}",
-    "Docker, Doppler": r"dckr_pat_[\w-]{20,}|dp\.(?:pt|st|ct|sa)\.[\w.]{30,}",
-    "Postman, Grafana": r"PMAK-[a-f0-9]{24}-[a-f0-9]{34}|gl(?:sa|c)_[\w+/=]{32,}",
-    "Sentry, New Relic, PlanetScale": r"sntry[su]_[\w+/=]{40,}|NRAK-[A-Z0-9]{27}|pscale_(?:tkn|pw|oauth)_[\w.=-]{32,}",
-    "age": r"AGE-SECRET-KEY-1[A-Z0-9]{58}",
-    "JWT": r"eyJ[\w-]{8,}\.(?:[\w-]{8,}\.[\w-]*|\.[\w.-]{20,})",
-}  # fmt: skip
-_KNOWN_TOKEN: Final = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_TOKENS.values())})(?![A-Za-z0-9])")
 _PRIVATE_KEY: Final = re.compile(
     r"-----BEGIN (?:[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?|PGP MESSAGE)-----.*?"
     r"(?:-----END (?:[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?|PGP MESSAGE)-----|\Z)",
@@ -145,15 +130,29 @@ _PLACEHOLDER: Final = re.compile(
 )
 #: Finds texts that may hold a name with its value. Most requests do not.
 _MAY_NAME: Final = re.compile(
-    r"[:=]|--?[A-Za-z]|(?i:word|phrase|code|pin|secret|token|key)\s(?i:is|was|to)\s|(?i:bearer|basic|digest)\s"
+    rf"[:=：＝]|--?[A-Za-z]|(?i:word|phrase|code|wort|passwd|pin|secret|token|key|\bpass|\bpw|\bclave|{_PASSWORD_WORDS})"
+    r"|(?i:bearer|basic|digest)\s"
 )
 #: A part of every name that `_NAMED_VALUE` knows, so that the expensive pattern runs on few texts.
 _SECRET_STEM: Final = re.compile(
-    r"pass|pwd|secret|token|key|credential|authorization|conn|session|cookie|pin\s|[?&](?:sig|auth|jwt|pw)="
+    r"pass|pwd|secret|token|key|contrase|kennwort|senha|wachtwoord|parola|hasło|haslo|şifre|sifre"
+    r"|парол|senord|adgangskode|clave|pw|mdp|losungswort|كلمة|סיסמ|पासवर्ड|m(?:ậ|a)t kh"
+    rf"|salasana|heslo|jelsz|κωδικ|sandi|{_JOINED_WORDS}"
+    r"|credential|authorization|conn|session|cookie|pin\s|[?&](?:sig|auth|jwt|pw)="
     r"|_(?:pat|auth|salt|dsn|creds?)\b",
     re.I,
 )
-_MAY_BE_TOKEN: Final = re.compile(r"[\w.+/~:=-]{19,}")
+#: Between the parts of a text that a program or a line break splits: `"abc" + "def"`, a backslash at the end of a line.
+_SPLIT: Final = re.compile(
+    r"[\"']\s{0,3}[+.&,]?\s{0,3}[\"']|\\\r?\n\s{0,20}|(?<=[A-Za-z0-9])-?\r?\n\s{0,20}(?=[A-Za-z0-9])"
+)
+_ESCAPED: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
+#: A run of letters and digits, as long as keys are. `_is_random` decides.
+_LONG_RUN: Final = re.compile(r"[A-Za-z0-9_-]{18,}")
+_RUN_PART: Final = re.compile(r"[A-Za-z0-9]{18,}")
+_CHANGE: Final = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[a-z0-9])|(?<=[0-9])(?=[A-Za-z])")
+MIN_CHANGES: Final = 0.4  # of lower case, capitals and digits for each character: words have a fourth of that
+_MAY_BE_TOKEN: Final = re.compile(r"[\w.+/~:=!$-]{19,}")
 _MAY_NUMBER: Final = re.compile(r"\d{4}|[A-Z]{2}\d{2}")
 
 
@@ -164,8 +163,29 @@ def redact(text: str, *, personal: bool = False) -> str:
         text: at most `MAX_REDACTED_CHARS` of it are kept.
         personal: whether e-mail addresses and telephone numbers are replaced too.
     """
-    if len(text) > MAX_REDACTED_CHARS:
-        text = text[:MAX_REDACTED_CHARS]
+    text = text[:MAX_REDACTED_CHARS]
+    covered = _cover_text(text, personal)
+    plain = _SPLIT.sub("", _spell_out(text))
+    if plain != text and (plain_covered := _cover_text(plain, personal)).count(COVER) > covered.count(COVER):
+        return plain_covered
+    return covered
+
+
+def _spell_out(text: str) -> str:
+    """Return a text without look-alike and invisible letters, accents and escapes."""
+    if "%" in text or "&#" in text or "\\u" in text:
+        text = html.unescape(unquote(_ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)))
+    if text.isascii():
+        return text
+    letters = unicodedata.normalize("NFKD", fold(sanitise(text)))
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))
+
+
+def _cover_text(text: str, personal: bool) -> str:
+    """Cover secrets in a text, and with `personal` also addresses and phone numbers.
+
+    A short look for a part that every match has comes before each slow pattern, because most texts have no secret.
+    """
     if "-----BEGIN" in text or "PuTTY-User-Key-File" in text:
         text = _PUTTY_KEY.sub(COVER, _PRIVATE_KEY.sub(COVER, text))
     if "://" in text:
@@ -201,7 +221,25 @@ def _cover_value(match: re.Match[str]) -> str:
 
 
 def _cover_tokens(match: re.Match[str]) -> str:
-    return _KNOWN_TOKEN.sub(COVER, match[0])
+    return _LONG_RUN.sub(_cover_random, _compile_tokens().sub(COVER, match[0]))
+
+
+def _cover_random(match: re.Match[str]) -> str:
+    return COVER if any(map(_is_random, _RUN_PART.findall(match[0]))) else match[0]
+
+
+def _is_random(text: str) -> bool:
+    """Return whether small letters, capitals and digits change as often as in a random text."""
+    has_all = re.search("[a-z]", text) and re.search("[A-Z]", text) and re.search("[0-9]", text)
+    return bool(has_all) and len(_CHANGE.findall(text)) >= MIN_CHANGES * len(text)
+
+
+@functools.cache
+def _compile_tokens() -> re.Pattern[str]:
+    """Return a pattern of every token in `data/tokens.txt`."""
+    lines = TOKENS_FILE.read_text(encoding="utf-8").splitlines()
+    shapes = [shape for line in lines if (shape := line.partition(" = ")[2]) and not line.startswith("#")]
+    return re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(shapes)})(?![A-Za-z0-9])")
 
 
 def _cover_named(match: re.Match[str]) -> str:
@@ -270,7 +308,12 @@ class Cover:
         return text
 
     def value(self, value: Any, depth: int = 0) -> Any:
-        """Replace every credential in the texts and keys of a JSON value with a placeholder."""
+        """Replace every credential in the texts and keys of a JSON value with a placeholder.
+
+        Args:
+            value: JSON.
+            depth: how deep `value` is nested. Everything below `MAX_COVERED_DEPTH` levels becomes a placeholder too.
+        """
         if isinstance(value, str):
             return self.text(value)
         if depth > MAX_COVERED_DEPTH:

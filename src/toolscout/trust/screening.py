@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -79,7 +79,7 @@ def vet(tool: Tool) -> str | None:
 
 def _list_texts(tool: Tool) -> Iterator[tuple[str, str]]:
     """Yield (field, text) for each text that a model may read: values, and the names of parameters."""
-    waiting: list[tuple[str, Any]] = [
+    waiting: list[tuple[str, object]] = [
         ("tags", list(tool.tags)),
         ("meta", tool.meta),
         ("returns", tool.returns),

@@ -76,7 +76,7 @@ class Sealer:
         for cipher in self._ciphers:
             try:
                 return cipher.decrypt(body[:NONCE_BYTES], body[NONCE_BYTES:], name.encode())
-            except (InvalidTag, ValueError):
+            except (InvalidTag, ValueError):  # sealed with another of the keys
                 continue
         raise CannotOpen(
             f"{name} cannot be opened with this key. Set {SEALING_VARIABLE} to the key with which it was written, "
@@ -134,6 +134,7 @@ def _read_keyring() -> str | None:
 
 
 def _ask_keyring() -> str | None:
+    """Return the key in the system's keyring; None if there is no key, no keyring or no package for it."""
     try:
         keyring: Any = require("keyring", "identity")
         key: str | None = keyring.get_password(*KEYRING_ENTRY)
@@ -143,6 +144,7 @@ def _ask_keyring() -> str | None:
 
 
 def _decode_key(text: str) -> bytes:
+    """Decode a key in base64, of either alphabet."""
     try:
         key = base64.b64decode(text.encode("ascii").replace(b"-", b"+").replace(b"_", b"/"), validate=True)
     except (binascii.Error, ValueError):

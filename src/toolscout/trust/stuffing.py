@@ -2,15 +2,15 @@
 
 A description says what a tool does. A description that consists of requests ("can you find me …?", "I need …") or of a
 long list of terms was written to be found. The same holds for parameters with requests, lists of terms, or dozens of
-unrelated names. Each tool is checked by itself, without a query and without other tools, so no tool can make another
-look bad.
+names that have nothing to do with what the tool says of itself. Each tool is checked by itself, without a query and
+without other tools, so no tool can make another look bad.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from toolscout.types import Tool
 
@@ -25,7 +25,9 @@ LONG_PARAMETER_CHARS: Final = 200  # shorter descriptions of parameters are ofte
 MAX_FIELD_CHARS: Final = 4_000  # the rest of a text is not read
 MIN_ASKING_PARAMETERS: Final = 3
 MIN_BARE_PARAMETERS: Final = 30  # parameters without a description
-MIN_BARE_WORDS_SHARE: Final = 1.0  # different words in their names, for each such parameter
+MAX_RELATED_SHARE: Final = (
+    0.05  # of them that share a word with name or description; 17 % or more of cloud vendors' tools
+)
 MIN_LISTED_WORDS: Final = 8  # in the description of a parameter
 
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -72,7 +74,7 @@ def find_stuffing(tool: Tool) -> tuple[str, str] | None:
         lowered = field[:MAX_FIELD_CHARS].lower()
         if reason := _find_requests(lowered) or _find_list(lowered):
             return name, reason
-    reason = _find_stuffed_parameters(tool.parameters) if tool.parameters else None
+    reason = _find_stuffed_parameters(tool) if tool.parameters else None
     return ("parameters", reason) if reason else None
 
 
@@ -82,28 +84,45 @@ def _is_enumeration(part: str, words: int) -> bool:
     return commas >= 3 and words >= 3 * (commas + 1)
 
 
-def _find_stuffed_parameters(parameters: Mapping[str, Any]) -> str | None:
-    """Say why parameters look written for the search (requests, lists, a vocabulary); None: they do not."""
+def _find_stuffed_parameters(tool: Tool) -> str | None:
+    """Say why parameters look written for the search; None: they do not."""
+    parameters = tool.parameters or {}
     texts = [text[:MAX_FIELD_CHARS].lower() for text in _list_parameter_texts(parameters)]
     reasons = (_find_requests(text) for text in texts if len(text) >= LONG_PARAMETER_CHARS)
     if reason := next(filter(None, reasons), None):
         return reason
     asking = sum(_find_requests(text) is not None for text in texts)
-    if asking >= MIN_ASKING_PARAMETERS and 2 * asking >= len(texts):
+    if _is_habit(asking, len(texts)):
         return f"{asking} of {len(texts)} parameters are described by requests, as a person would make them"
     listing = sum(len(text) > 4 * MIN_LISTED_WORDS and _is_listing(text) for text in texts)
-    if listing >= MIN_ASKING_PARAMETERS and 2 * listing >= len(texts):
+    if _is_habit(listing, len(texts)):
         return f"{listing} of {len(texts)} parameters are described by lists of terms, and no sentence"
-    return None if texts else _find_vocabulary(parameters.get("properties"))
+    return None if texts else _find_unrelated_names(tool, parameters.get("properties"))
 
 
-def _find_vocabulary(properties: object) -> str | None:
-    """Return a sentence if parameters without descriptions have names with many different words, or None."""
-    if isinstance(properties, Mapping) and len(properties) >= MIN_BARE_PARAMETERS:
-        words = {word for name in properties for word in _STUFFING_WORD.findall(_CAMEL.sub(" ", str(name)).lower())}
-        if len(words) >= MIN_BARE_WORDS_SHARE * len(properties):
-            return f"{len(properties)} parameters without a description name {len(words)} different things"
-    return None
+def _is_habit(stuffed: int, described: int) -> bool:
+    """Tell whether so many of the described parameters are stuffed that it is no accident: some, and half of all."""
+    return stuffed >= MIN_ASKING_PARAMETERS and 2 * stuffed >= described
+
+
+def _find_unrelated_names(tool: Tool, properties: object) -> str | None:
+    """Say that the names of many parameters have nothing to do with the tool; None: they have, or are few.
+
+    The caller has checked that no parameter has a description, so their names are all that they say.
+    """
+    if not isinstance(properties, Mapping) or len(properties) < MIN_BARE_PARAMETERS:
+        return None
+    own_words = _list_word_stems(f"{tool.name} {tool.description[:MAX_FIELD_CHARS]}")
+    related = sum(not own_words.isdisjoint(_list_word_stems(str(name))) for name in properties)
+    if related > MAX_RELATED_SHARE * len(properties):
+        return None
+    return f"{len(properties)} parameters without a description have nothing to do with the tool's own words"
+
+
+def _list_word_stems(text: str) -> set[str]:
+    """Return the first five letters of each word of three letters or more; identifiers are split."""
+    words = _STUFFING_WORD.findall(_CAMEL.sub(" ", text).lower())
+    return {word[:5] for word in words if len(word) >= 3}
 
 
 def _is_listing(text: str) -> bool:
@@ -113,7 +132,7 @@ def _is_listing(text: str) -> bool:
     return len(words) >= MIN_LISTED_WORDS and not re.search(r"[^\w\s,'’-]", text) and joints <= 0.05 * len(words)
 
 
-def _list_parameter_texts(schema: Mapping[str, Any], depth: int = 3) -> Iterator[str]:
+def _list_parameter_texts(schema: Mapping[str, object], depth: int = 3) -> Iterator[str]:
     """Yield the descriptions of parameters, outer before inner."""
     properties = schema.get("properties")
     for inner in properties.values() if isinstance(properties, Mapping) else ():
@@ -125,6 +144,7 @@ def _list_parameter_texts(schema: Mapping[str, Any], depth: int = 3) -> Iterator
 
 
 def _find_requests(text: str) -> str | None:
+    """Say that a description consists of requests, as people make them to an agent; None: it does not."""
     if not _REQUEST.search(text) or _asks_about_itself(text):
         return None
     words = len(_STUFFING_WORD.findall(text))

@@ -29,6 +29,7 @@ __all__ = [
     "forget_folder",
     "is_configuration_trusted",
     "is_trusted",
+    "list_configurations",
     "read_trusted",
     "remember_folder",
 ]
@@ -36,13 +37,36 @@ __all__ = [
 TRUSTED_FILE_NAME: Final = "trusted-folders.json"
 TRUSTED_FORMAT: Final = "toolscout-trusted-folders/1"
 MCP_CONFIGURATIONS: Final = (
-    ".mcp.json",
+    ".amazonq/mcp.json",
+    ".amp/settings.json",
+    ".codex/config.toml",
+    ".continue/mcpServers/*",
+    ".crush.json",
     ".cursor/mcp.json",
+    ".devcontainer/devcontainer.json",
     ".gemini/settings.json",
+    ".github/mcp.json",
+    ".junie/mcp/mcp.json",
+    ".kilocode/mcp.json",
+    ".kiro/settings/mcp.json",
+    ".mcp.json",
+    ".qwen/settings.json",
+    ".roo/mcp.json",
     ".vscode/mcp.json",
     ".vscode/settings.json",
+    ".windsurf/mcp_config.json",
+    ".zed/settings.json",
+    "crush.json",
+    "opencode.json",
+    "opencode.jsonc",
 )
-"""Files in a project's folder in which editors and agents keep its MCP servers."""
+"""Patterns of the files in a project's folder in which editors and agents keep its MCP servers."""
+
+
+def list_configurations(folder: Path) -> list[str]:
+    """List the MCP configurations in a folder, as paths in it."""
+    files = {file for pattern in MCP_CONFIGURATIONS for file in folder.glob(pattern) if file.is_file()}
+    return sorted(file.relative_to(folder).as_posix() for file in files)
 
 
 class TrustedFolder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,7 +130,7 @@ def is_trusted(home: Path, folder: Path, content: bytes) -> bool:
 def is_configuration_trusted(home: Path, folder: Path, name: str) -> bool:
     """Return whether the user trusted a folder with the present content of an MCP configuration.
 
-    `name` is one of `MCP_CONFIGURATIONS`. With a damaged list no folder is trusted.
+    `name` is a path in the folder. With a damaged list no folder is trusted.
     """
     try:
         entry = read_trusted(home).get(str(folder.resolve()))
@@ -121,9 +145,7 @@ def remember_folder(home: Path, folder: Path, content: bytes, at: str) -> None:
     Raises:
         ConfigError: if the list cannot be written, or is damaged.
     """
-    files = {
-        name: digest_settings((folder / name).read_bytes()) for name in MCP_CONFIGURATIONS if (folder / name).is_file()
-    }
+    files = {name: digest_settings((folder / name).read_bytes()) for name in list_configurations(folder)}
     entry = TrustedFolder(digest_settings(content), at, files)
     _write_list(home, {**read_trusted(home), str(folder.resolve()): entry})
 
@@ -142,6 +164,7 @@ def forget_folder(home: Path, folder: Path) -> bool:
 
 
 def _write_list(home: Path, folders: Mapping[str, TrustedFolder]) -> None:
+    """Write the list of trusted folders as a whole, readable by this user alone."""
     try:
         make_private_folder(home)
         content = msgspec.json.encode(_TrustedFoldersFile(dict(folders)))

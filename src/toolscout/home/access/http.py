@@ -30,17 +30,20 @@ __all__ = [
     "Buckets",
     "Ending",
     "build_challenge",
+    "check_place",
     "credential_of",
     "find_metadata_url",
+    "hosts_of",
     "is_loopback",
+    "make_server",
     "names_of",
-    "origins_of",
     "serve",
 ]
 
 MARK: Final = "x-toolscout-gateway"  # header of every request that a gateway sends; such requests are refused
 RESOURCE_PATH: Final = "/.well-known/oauth-protected-resource"  # RFC 9728
 CHALLENGE: Final = 'Bearer realm="toolscout"'  # WWW-Authenticate of a refusal (RFC 6750)
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 MAX_CALLERS: Final = 10_000  # with a bucket; the caller who was idle longest loses it
 
 
@@ -95,10 +98,51 @@ def names_of(host: str, more: Iterable[str] = ()) -> list[str]:
     return list(dict.fromkeys(["localhost", "127.0.0.1", "::1", *host_names, *machine, *more]))
 
 
-def origins_of(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return the names as a Host header spells them, and the origins of their pages, both without a port."""
-    hosts = [f"[{name}]" if ":" in name and not name.startswith("[") else name for name in names]
-    return hosts, [f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")]
+def hosts_of(names: Iterable[str]) -> frozenset[str]:
+    """Return the names as a Host header spells them, without a port, in lower case."""
+    return frozenset(f"[{name}]" if ":" in name and not name.startswith("[") else name.casefold() for name in names)
+
+
+def check_place(headers: Headers, hosts: frozenset[str], base: str = "") -> int:
+    """Check that a request names a host of the service, and comes from no page but its own.
+
+    A page of the service has the scheme, host and port of the request, of `base`, or of one of the hosts on the usual
+    port, because a proxy may hide what the browser asked for. A page on another port of the same host is foreign.
+
+    Args:
+        headers: of the request.
+        hosts: as `hosts_of` returns them.
+        base: the address that browsers reach. Empty: it is not known, and with it whether they use https.
+
+    Returns:
+        0, or the status of the refusal: 421 for another host (DNS rebinding), 403 for a foreign page.
+    """
+    parts = urlsplit(base)
+    host, origin = headers.get("host", ""), headers.get("origin")
+    if find_host(host) not in hosts and (not host or find_host(host) != find_host(parts.netloc)):
+        return 421
+    schemes = (parts.scheme,) if base else ("http", "https")
+    own = {_read_origin(f"{scheme}://{name}") for scheme in schemes for name in (host, *hosts)} | {_read_origin(base)}
+    own.discard(None)
+    return 0 if origin is None or _read_origin(origin) in own else 403
+
+
+def _read_origin(url: str) -> tuple[str, str, int] | None:
+    """Return the scheme, host and port of an address. None if it cannot be read, which is like no other address."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return None
+    if not parts.hostname or "@" in parts.netloc or parts.scheme not in DEFAULT_PORTS:
+        return None
+    return parts.scheme, parts.hostname, DEFAULT_PORTS[parts.scheme] if port is None else port
+
+
+def find_host(address: str) -> str:
+    """Return the host of a header Host, or of the part of a URL after the scheme, without its port, in lower case."""
+    name, colon, port = address.rpartition(":")
+    return (name if colon and (port.isdigit() or not port) and "]" not in port else address).casefold()
 
 
 def credential_of(headers: Headers) -> str | None:
@@ -108,9 +152,10 @@ def credential_of(headers: Headers) -> str | None:
 
 
 class Buckets:
-    """Limits the rate of each caller with a token bucket: it holds the queries of ten seconds and fills at the rate."""
+    """Limits the queries of each caller with a token bucket."""
 
     def __init__(self, rate: float | None) -> None:
+        """Limit every caller to `rate` queries a second, with ten seconds' worth at once; None: no limit."""
         self.rate = rate
         self._buckets: dict[str, tuple[float, float]] = {}  # caller → (tokens, instant)
         self._lock = threading.Lock()
@@ -179,13 +224,6 @@ async def serve(
     require("uvicorn", extra)
     import uvicorn
 
-    class _OrderlyServer(uvicorn.Server):
-        """A server that leaves signals to `_stop_at_signal`, so that everything can end in order."""
-
-        @contextmanager
-        def capture_signals(self) -> Generator[None, None, None]:
-            yield
-
     check_host(policies, host)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -209,11 +247,23 @@ async def serve(
             timeout_graceful_shutdown=ending.patience,
             log_config=None if logging.getLogger().handlers else uvicorn.config.LOGGING_CONFIG,
         )
-        service = _OrderlyServer(config)
+        service = make_server(config)
         async with anyio.create_task_group() as group:
             group.start_soon(_stop_at_signal, service, ending)
             await service.serve(sockets=[listener])
             group.cancel_scope.cancel()
+
+
+def make_server(config: uvicorn.Config) -> uvicorn.Server:
+    """Make a server that leaves signals to the program, so that everything can end in order."""
+    import uvicorn
+
+    class OrderlyServer(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Generator[None, None, None]:
+            yield
+
+    return OrderlyServer(config)
 
 
 async def _stop_at_signal(service: uvicorn.Server, ending: Ending) -> None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from toolscout.errors import ConfigError, StoreError
-from toolscout.home.database.documents import read_document, stamp_document, write_document
+from toolscout.home.database import open_home
 from toolscout.location import Home, find_shared, local_folder
 from toolscout.trust.policy import Caller, Policies
 from toolscout.trust.private_files import make_private_folder, replace_file
@@ -30,7 +30,7 @@ def find_policy(home: Home) -> Path | None:
     if find_shared(home) is None:
         return file if file.exists() else None
     try:
-        content = read_document(home, POLICY_FILE)
+        content = open_home(home).read_document(POLICY_FILE)
     except FileNotFoundError:
         return None
     make_private_folder(file.parent)
@@ -58,7 +58,7 @@ def put_policy(home: Home, file: Path) -> None:
             ) from None
         finally:
             trial.unlink()
-    write_document(home, POLICY_FILE, content)
+    open_home(home).write_document(POLICY_FILE, content)
 
 
 class LivePolicies:
@@ -87,7 +87,7 @@ class LivePolicies:
         """
         self.path, self.version = path, 0
         self._database = find_shared(home) if home else None
-        self._stamp = self._read_stamp()
+        self._stamp = self._read_stamp()  # of the last reading; another one: it is read again
         self._fetch()
         self.has_rules = is_required or self._stamp is not None
         self._current = Policies.load(path if self.has_rules else None)
@@ -115,7 +115,7 @@ class LivePolicies:
         say(f"the policy file {self.path} changed; its rules are in force now")
 
     def _read_stamp(self) -> tuple[int, int, int] | None:
-        return stamp_document(self._database, POLICY_FILE) if self._database else stamp_file(self.path)
+        return open_home(self._database).stamp_document(POLICY_FILE) if self._database else stamp_file(self.path)
 
     def _fetch(self) -> None:
         """Write the policy of a database to the file."""
@@ -137,7 +137,7 @@ class LivePolicies:
         """Who issues the tokens of callers; see `Policies.token_issuer`."""
         return self._current.token_issuer
 
-    def describe_resource(self) -> dict[str, Any] | None:
+    def describe_resource(self) -> dict[str, object] | None:
         """Return the metadata of the service as a resource; see `Policies.describe_resource`."""
         return self._current.describe_resource()
 

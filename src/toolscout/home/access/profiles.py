@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 
 from toolscout.errors import ConfigError, NotFound, StoreError, explain_unknown_field
-from toolscout.home.database.documents import read_document, stamp_document, write_document
-from toolscout.location import Home
+from toolscout.home.database import open_home
+from toolscout.location import Home, describe_home
 from toolscout.settings import MIN_BUDGET, MIN_RESULT_BUDGET
 from toolscout.trust.policy import Caller, Rules, check_patterns
 from toolscout.types import Tool
@@ -110,8 +110,8 @@ class Profiles:
             StoreError: if the database does not answer.
         """
         self._home = home
-        self._label = str(home / PROFILE_FILE) if isinstance(home, Path) else f"{PROFILE_FILE} of {home.label}"
-        self._stamp = stamp_document(home, PROFILE_FILE)
+        self._label = f"{describe_home(home)}/{PROFILE_FILE}"
+        self._stamp = open_home(home).stamp_document(PROFILE_FILE)  # another one: it is read again. None: no file
         self._profiles = self._read() if self._stamp is not None else {}
 
     @property
@@ -121,7 +121,7 @@ class Profiles:
 
     def _read(self) -> dict[str, Profile]:
         try:
-            content = read_document(self._home, PROFILE_FILE)
+            content = open_home(self._home).read_document(PROFILE_FILE)
         except OSError as error:
             raise ConfigError(f"{self._label} cannot be read: {error.strerror}") from None
         return parse_profiles(self._label, content)
@@ -129,7 +129,7 @@ class Profiles:
     def refresh(self, say: Callable[[str], None]) -> None:
         """Read the file again if it changed. `say` receives a sentence about what happened."""
         try:
-            stamp = stamp_document(self._home, PROFILE_FILE)
+            stamp = open_home(self._home).stamp_document(PROFILE_FILE)
             if stamp == self._stamp:
                 return
             profiles = {} if stamp is None else self._read()
@@ -159,7 +159,7 @@ class Profiles:
         """Return a profile.
 
         Raises:
-            NotFound: naming the nearest one.
+            NotFound: if there is none. The message names the nearest one.
         """
         if name in self._profiles:
             return self._profiles[name]
@@ -178,7 +178,7 @@ def put_profiles(home: Home, file: Path) -> int:
     """
     content = file.read_bytes()
     profiles = parse_profiles(str(file), content)
-    write_document(home, PROFILE_FILE, content)
+    open_home(home).write_document(PROFILE_FILE, content)
     return len(profiles)
 
 

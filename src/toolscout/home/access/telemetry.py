@@ -41,7 +41,6 @@ __all__ = [
     "current_trace",
     "make_headers",
     "record_call",
-    "record_list",
     "record_searches",
     "start",
     "start_logs",
@@ -107,7 +106,15 @@ class Telemetry:
     def add_span(
         self, name: str, begin: int, end: int, attributes: Attributes = None, parent: Context | None = None
     ) -> Context:
-        """Record a span that has ended, and return its context. Instants are nanoseconds since 1970."""
+        """Record a span that has ended, and return its context.
+
+        Args:
+            name: of the span.
+            begin: nanoseconds since 1970.
+            end: nanoseconds since 1970.
+            attributes: shown with the span; no text of a query or an argument.
+            parent: context of the span around it; None: the current one.
+        """
         from opentelemetry.trace import set_span_in_context
 
         span = self.tracer.start_span(name, parent, attributes=attributes, start_time=begin)
@@ -126,7 +133,13 @@ class Telemetry:
 
 @contextlib.contextmanager
 def start(address: str, service: str, share: float) -> Iterator[None]:
-    """Send traces and metrics inside this context; see `Telemetry`. Nothing is done without an address."""
+    """Send traces and metrics inside this context.
+
+    Args:
+        address: of the collector, OTLP over HTTP; empty: nothing is done.
+        service: its name in the traces.
+        share: of the traces that begin here, 0 to 1, how many are sent.
+    """
     global _active
     if not address:
         yield
@@ -163,7 +176,7 @@ def record_searches(searches: Sequence[Search]) -> None:
         return
     is_kept, ended = _is_kept(), time.time_ns()
     for search in searches:
-        answer = search.answer or "none"
+        answer = search.kind or "none"
         telemetry.searches.add(1, {"answer": answer})
         for step in search.trace:
             telemetry.stage_seconds.record(step.seconds, {"stage": step.stage})
@@ -213,19 +226,6 @@ def record_call(server: str, tool: str) -> Iterator[CallOutcome]:
             telemetry.call_seconds.record(time.perf_counter() - started, {"server": server, "ok": outcome.ok})
 
 
-def record_list(server: str, began: float) -> None:
-    """Record that the list of tools of a server was read past the SDK: a span below the present one, up to now.
-
-    Args:
-        server: name of the source, in the catalogue.
-        began: when the list was asked for, by `time.monotonic`.
-    """
-    if _active is not None and _is_kept():
-        now = time.time_ns()
-        begin = now - round((time.monotonic() - began) * 1e9)
-        _active.add_span("list tools", begin, now, {"toolscout.server": server})
-
-
 def make_headers() -> dict[str, str]:
     """Return headers that carry the present trace to a server or an HTTP API. Empty if telemetry is off."""
     headers: dict[str, str] = {}
@@ -256,6 +256,7 @@ def trace_app(app: ASGIApp) -> ASGIApp:
     tracer = _active.tracer
 
     async def answer_traced(scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request within a span, which belongs to the caller's trace if the headers name one."""
         if scope["type"] != "http":
             await app(scope, receive, send)
             return

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 from toolscout.errors import Denied, UserError
 from toolscout.home.access.http import build_challenge, credential_of
 from toolscout.home.access.live_policy import POLICY_FILE, LivePolicies
-from toolscout.home.database.documents import close_documents
-from toolscout.home.database.tenants import list_tenants
+from toolscout.home.database import open_home
 from toolscout.location import DEFAULT_TENANT, Home, local_folder, place_tenant
 from toolscout.trust.policy import LOCAL, UNKNOWN_CREDENTIAL, ScopeMissing
 
@@ -50,7 +49,7 @@ class TenantKeys:
         """
         self.root, self.say = root, say
         self.policies = {DEFAULT_TENANT: self._load(DEFAULT_TENANT)}
-        self._problems: dict[str, str] = {}
+        self._problems: dict[str, str] = {}  # subject → what was said about it last
         self.refresh()
 
     def _load(self, tenant: str) -> LivePolicies:
@@ -60,31 +59,31 @@ class TenantKeys:
     def refresh(self) -> None:
         """Read the list of tenants again, and the policies that changed. Without an answer all stay as they are."""
         try:
-            names = {tenant.name for tenant in list_tenants(self.root)}
+            names = {tenant.name for tenant in open_home(self.root).list_tenants()}
         except UserError as error:
-            self._note("", str(error))
+            self._note("list", str(error))
             return
-        self._note("", "")
+        self._note("list", "")
         for name in self.policies.keys() - names:
             del self.policies[name]
-            close_documents(place_tenant(self.root, name))
+            open_home(place_tenant(self.root, name)).close()
         for name in sorted(names):
             try:
                 if name not in self.policies:
                     self.policies[name] = self._load(name)
                 self.policies[name].refresh(functools.partial(self._say_of, name))
-                self._note(name, "")
+                self._note(f"tenant {name}", "")
             except UserError as error:  # nobody reaches this tenant, and the others are served
-                self._note(name, str(error))
+                self._note(f"tenant {name}", f"tenant {name}: {error}")
 
     def _say_of(self, tenant: str, text: str) -> None:
         self.say(f"tenant {tenant}: {text}")
 
-    def _note(self, tenant: str, problem: str) -> None:
-        """Say what is wrong with a tenant, once."""
-        if problem and self._problems.get(tenant) != problem:
-            self.say(f"tenant {tenant}: {problem}" if tenant.strip() else problem)
-        self._problems[tenant] = problem
+    def _note(self, subject: str, problem: str) -> None:
+        """Say what is wrong with a subject, once until it changes. Empty: nothing is wrong any more."""
+        if problem and self._problems.get(subject) != problem:
+            self.say(problem)
+        self._problems[subject] = problem
 
     @property
     def waits(self) -> bool:
@@ -101,7 +100,7 @@ class TenantKeys:
             return DEFAULT_TENANT
         owners = [name for name, policies in list(self.policies.items()) if _knows(policies, credential)]
         if len(owners) > 1:
-            self._note(" ", f"One key is in the policies of several tenants, and opens none: {', '.join(owners)}")
+            self._note("keys", f"One key is in the policies of several tenants, and opens none: {', '.join(owners)}")
         if len(owners) != 1:
             raise Denied(UNKNOWN_CREDENTIAL)
         return owners[0]
@@ -137,8 +136,8 @@ class TenantApp:
             find_open: returns the tenant of a request that needs no key; empty: none in particular.
         """
         self.keys, self._open_tenant, self._find_open = keys, open_tenant, find_open
-        self._apps: dict[str, ASGIApp] = {}
-        self._ends: dict[str, anyio.Event] = {}
+        self._apps: dict[str, ASGIApp] = {}  # tenant → its application
+        self._ends: dict[str, anyio.Event] = {}  # tenant → set when its application shall close
         self._failed: dict[str, float] = {}  # tenant → when it could not be opened
 
     @contextlib.asynccontextmanager

@@ -13,7 +13,6 @@ from typing import Any, Final
 import msgspec
 
 from toolscout.errors import Denied
-from toolscout.home.database.documents import delete_document, read_document, write_document
 from toolscout.home.database.folder import open_home
 from toolscout.location import Home
 from toolscout.trust.sealing import SEALING_VARIABLE, CannotOpen, Sealer, find_sealer
@@ -52,7 +51,7 @@ class Vault:
             )
         return self._sealer
 
-    def read(self, person: str, url: str) -> dict[str, Any]:
+    def read(self, person: str, url: str) -> dict[str, object]:
         """Read the entry of a person for a server. Empty if there is none, or the key does not open it.
 
         Raises:
@@ -64,15 +63,15 @@ class Vault:
         except (FileNotFoundError, CannotOpen):
             return {}
 
-    def _open_entry(self, name: str) -> dict[str, Any]:
-        content = self.sealer.open(name, read_document(self.home, name))
+    def _open_entry(self, name: str) -> dict[str, object]:
+        content = self.sealer.open(name, open_home(self.home).read_document(name))
         return msgspec.json.decode(content, type=dict[str, Any])
 
     def write(self, person: str, url: str, values: dict[str, Any]) -> None:
         """Replace the entry of a person for a server."""
         name = name_entry(person, url)
         entry = {**values, "person": person, "url": url}
-        write_document(self.home, name, self.sealer.seal(name, msgspec.json.encode(entry)))
+        open_home(self.home).write_document(name, self.sealer.seal(name, msgspec.json.encode(entry)))
 
     def holds(self, person: str, url: str) -> bool:
         """Return whether a person has tokens for a server."""
@@ -80,14 +79,14 @@ class Vault:
 
     def forget(self, person: str, url: str) -> None:
         """Delete the entry of a person for a server."""
-        delete_document(self.home, name_entry(person, url))
+        open_home(self.home).delete_document(name_entry(person, url))
 
-    def list_entries(self) -> Iterator[dict[str, Any]]:
+    def list_entries(self) -> Iterator[dict[str, object]]:
         """Yield all entries that the key opens."""
         for name in list_entry_names(self.home):
             try:
                 yield self._open_entry(name)
-            except (FileNotFoundError, CannotOpen):
+            except (FileNotFoundError, CannotOpen):  # deleted meanwhile, or sealed with a former key
                 continue
 
     def describe_sign_ins(self) -> list[dict[str, str]]:

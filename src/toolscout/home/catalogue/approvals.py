@@ -9,15 +9,18 @@ the same transaction that would put it into the catalogue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 
 from toolscout.home.database import Connection, format_instant
+from toolscout.trust.screening import spelled_out
 from toolscout.types import Tool
 
 __all__ = [
@@ -25,16 +28,20 @@ __all__ = [
     "CHANGED",
     "FLIPS_MIGRATION",
     "MIGRATION",
+    "OFFER",
     "REMOTE_DOCUMENTS_MIGRATION",
     "Bodies",
     "Vet",
-    "Waiting",
-    "first_seen",
+    "WaitingDefinition",
+    "count_approved",
+    "describe_change",
+    "explain_waiting",
     "hold_back",
     "list_waiting_ids",
+    "mark_definition",
     "needs_approval",
     "pin",
-    "read_source_ages",
+    "pin_nothing",
     "waiting",
 ]
 
@@ -46,7 +53,10 @@ OTHER_SERVER: Final = "its definition changed, and with it the server that calls
 OTHER_CREDENTIALS: Final = "its definition changed, and with it how credentials are sent"
 NEW_SERVER: Final = "it is new, and calls would go to a server that nobody has approved"
 NEW_CREDENTIALS: Final = "it is new, and credentials would be sent in a way that nobody has approved"
+OFFER: Final = "offer"  # key in `meta` of a definition that is no tool: a resource, a template or a prompt
 ALTERNATES: Final = "this server alternates between definitions"
+LOST_APPROVAL: Final = "its approval was lost with a damaged catalogue"
+LOST: Final = "lost approvals of"  # begins the key in the table meta of a source whose approvals may be lost
 MAX_FLIPS: Final = 2  # changes of one tool within the window; one change and its reversal are harmless
 FLIP_WINDOW_H: Final = 24
 MIGRATION: Final = """
@@ -71,20 +81,13 @@ FLIPS_MIGRATION: Final = """
     CREATE INDEX flips_by_id ON flips (id, at);
     """
 
-ADDED: Final = """
-    SELECT sources.name, added_at, origins.id FROM sources JOIN origins ON origins.id = sources.origin
-    """
-FIRST_SEEN: Final = """
-    SELECT pins.id, approved_at, sources.origin FROM pins
-        JOIN tools ON tools.id = pins.id JOIN sources ON sources.name = tools.source
-    """
 
 Bodies = Mapping[str, tuple[Tool, str]]  # id → (tool, fingerprint)
 Vet = Callable[[Tool], str | None]  # why a tool must be approved by a person first, or None
 _DECODER: Final = msgspec.json.Decoder(Tool)
 
 
-class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+class WaitingDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """A definition that nobody can use until a person approves it.
 
     Attributes:
@@ -110,15 +113,34 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 def needs_approval(kind: str, locator: str) -> bool:
     """Return whether somebody else can change the tools of a source. Local files and modules belong to the user.
 
-    Where a plug-in reads from is not known, so its tools need approval.
+    Nobody knows where a plug-in reads from, so its tools need approval.
+
+    Args:
+        kind: name of the reader, such as `openapi`.
+        locator: an OpenAPI document or agent card needs approval only if this is a URL.
     """
     if kind in ("openapi", "agents"):
         return locator.lower().startswith(("http://", "https://"))
     return kind not in OWN_KINDS
 
 
-def hold_back(connection: Connection, source: str, bodies: Bodies, vet: Vet | None, at: str) -> dict[str, bool]:
-    """Compare the definitions of a source with the approved ones. Approves new tools and holds back changed ones.
+def mark_definition(tool: Tool) -> str:
+    """Return the fingerprint of a definition, with what it defines before it if that is no tool (`OFFER`)."""
+    kind = tool.meta.get(OFFER)
+    return f"{kind}:{tool.fingerprint}" if isinstance(kind, str) else tool.fingerprint
+
+
+def hold_back(
+    connection: Connection,
+    source: str,
+    bodies: Bodies,
+    vet: Vet | None,
+    at: str,
+    *,
+    group: str = "",
+    whole: bool = True,
+) -> dict[str, bool]:
+    """Compare the definitions of a source with the approved ones. Approves new ones and holds back changed ones.
 
     Args:
         connection: in a write transaction.
@@ -126,14 +148,17 @@ def hold_back(connection: Connection, source: str, bodies: Bodies, vet: Vet | No
         bodies: all definitions of the present reading.
         vet: screens tools that were never approved.
         at: the present instant.
+        group: what the definitions are: tools (empty), or what `OFFER` names. Other groups of the source stay.
+        whole: whether the source has no other definitions of the group.
 
     Returns:
         For each definition that waits now: id → whether it is new in the quarantine. The quarantine of the source then
-        holds exactly these definitions.
+        holds exactly these definitions of the group, and those that are not in `bodies` if that is not the whole.
     """
     between = (f"{source}/", f"{source}0")  # ids of the source: "0" follows "/"
     pins = dict(connection.execute("SELECT id, fingerprint FROM pins WHERE id > ? AND id < ?", between))
-    before = dict(connection.execute("SELECT id, fingerprint FROM quarantine WHERE source = ?", (source,)))
+    rows = list_waiting_ids(connection, source)
+    before = {id: mark for id, mark in rows if mark.rpartition(":")[0] == group and (whole or id in bodies)}
     altered = any(pins.get(id) != mark and "server" in tool.meta for id, (tool, mark) in bodies.items())
     approved_tools = _read_approved_tools(connection, between) if pins and altered else {}
     unsteady = find_unsteady(connection, source, bodies, {**pins, **before}, at)
@@ -168,6 +193,8 @@ def _find_reasons(
             why = (vet(tool) if vet else None) or (
                 _explain_new_destination(tool, destinations) if approved_tools else None
             )
+        elif pins[id] == _make_unlike(id).fingerprint:
+            why = LOST_APPROVAL
         elif pins[id] != mark:
             why = _name_change(approved_tools[id], tool) if id in approved_tools else CHANGED
         if why is not None:
@@ -183,7 +210,7 @@ def _replace_quarantine(
     before: Mapping[str, str],
     at: str,
 ) -> dict[str, bool]:
-    """Make the quarantine of a source hold the definitions in `reasons`; returns as `hold_back` does.
+    """Make the quarantine of a source hold the definitions in `reasons`. Returns what `hold_back` returns.
 
     A row stays as it is, with its instant, if the same definition waits for the same reason.
     """
@@ -196,7 +223,8 @@ def _replace_quarantine(
     connection.executemany("DELETE FROM quarantine WHERE id = ?", gone)
     newly = {id: (before.get(id), old_reasons.get(id)) != (bodies[id][1], why) for id, why in reasons.items()}
     connection.executemany(
-        "INSERT INTO quarantine VALUES (?, ?, ?, ?, ?, ?)",
+        "INSERT INTO quarantine VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET source = excluded.source, "
+        "fingerprint = excluded.fingerprint, body = excluded.body, since = excluded.since, why = excluded.why",
         ((id, source, bodies[id][1], _encode(bodies[id][0]), at, reasons[id]) for id, new in newly.items() if new),
     )
     return newly
@@ -212,7 +240,7 @@ def _list_destinations(tool: Tool) -> frozenset[tuple[str, ...]]:
     if "server" not in tool.meta:
         return frozenset()
     host = _origin(tool.meta["server"])
-    schemes: Mapping[str, Any] = tool.meta.get("security_schemes", {})
+    schemes: Mapping[str, object] = tool.meta.get("security_schemes", {})
     sent = (
         (host, name, msgspec.json.encode(scheme, order="deterministic").decode()) for name, scheme in schemes.items()
     )
@@ -278,10 +306,7 @@ def find_unsteady(connection: Connection, source: str, bodies: Bodies, last: Map
 
 
 def pin(connection: Connection, approved: list[tuple[Tool, str]], at: str) -> None:
-    """Record (tool, fingerprint) pairs as the approved definitions, in place of earlier ones.
-
-    `approved_at` keeps the instant of the first approval, because it shows which of two similar tools is older.
-    """
+    """Record (tool, fingerprint) pairs as the approved definitions; `approved_at` stays that of the first approval."""
     connection.executemany("DELETE FROM flips WHERE id = ?", ((tool.id,) for tool, _ in approved))
     connection.executemany(
         "INSERT INTO pins VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, "
@@ -290,19 +315,39 @@ def pin(connection: Connection, approved: list[tuple[Tool, str]], at: str) -> No
     )
 
 
-def first_seen(connection: Connection) -> dict[str, str]:
-    """Return id → when the tool was first approved, for tools with an approved definition."""
-    return {id: _order_instant(*row) for id, *row in connection.execute(FIRST_SEEN)}
+def pin_nothing(connection: Connection, ids: Iterable[str], at: str) -> None:
+    """Let tools without an approved definition wait for an approval: as if one had been approved that none is like."""
+    pinned_ids = {id for (id,) in connection.execute("SELECT id FROM pins")}
+    unlike = [_make_unlike(id) for id in ids if id not in pinned_ids]
+    pin(connection, [(tool, tool.fingerprint) for tool in unlike], at)
 
 
-def read_source_ages(connection: Connection) -> dict[str, str]:
-    """Return source → when its origin was added."""
-    return {source: _order_instant(*row) for source, *row in connection.execute(ADDED)}
+def _make_unlike(tool_id: str) -> Tool:
+    return Tool(id=tool_id, name=tool_id.partition("/")[2], description="No definition of this tool is approved.")
 
 
-def _order_instant(at: str, number: int) -> str:
-    """Return a text that sorts by an instant, and then by a number."""
-    return f"{at} {number:09d}"
+def explain_waiting(
+    connection: Connection, source: str, group: str, bodies: Bodies, *, whole: bool
+) -> dict[str, str] | None:
+    """Return id → why for the definitions in `bodies` that wait, if they are those of the last comparison.
+
+    None: they must be compared with the approved ones. The arguments are those of `hold_back`.
+    """
+    between = (f"{source}/", f"{source}0")
+    pins = dict(connection.execute("SELECT id, fingerprint FROM pins WHERE id > ? AND id < ?", between))
+    query = "SELECT id, fingerprint, why FROM quarantine WHERE source = ?"
+    rows = connection.execute(query, (source,))
+    waiting = {
+        id: (mark, why) for id, mark, why in rows if mark.rpartition(":")[0] == group and (whole or id in bodies)
+    }
+    is_known = all((waiting[id][0] if id in waiting else pins.get(id)) == mark for id, (_, mark) in bodies.items())
+    return {id: why for id, (_, why) in waiting.items()} if is_known and waiting.keys() <= bodies.keys() else None
+
+
+def count_approved(connection: Connection, source: str, group: str) -> int:
+    """Return how many definitions of a group and a source are approved."""
+    query = "SELECT count(*) FROM pins WHERE id > ? AND id < ? AND fingerprint LIKE ?"
+    return int(connection.execute(query, (f"{source}/", f"{source}0", f"{group}:%")).fetchone()[0])
 
 
 def list_waiting_ids(connection: Connection, source: str) -> list[tuple[str, str]]:
@@ -311,14 +356,14 @@ def list_waiting_ids(connection: Connection, source: str) -> list[tuple[str, str
     return connection.execute(query, (source,)).fetchall()
 
 
-def waiting(connection: Connection) -> list[Waiting]:
+def waiting(connection: Connection) -> list[WaitingDefinition]:
     """Return all definitions in quarantine, by id."""
     rows = connection.execute(
         "SELECT quarantine.body, quarantine.fingerprint, since, why, pins.body FROM quarantine "
         "LEFT JOIN pins USING (id) ORDER BY id"
     )
     return [
-        Waiting(
+        WaitingDefinition(
             tool=_DECODER.decode(body),
             fingerprint=mark,
             since=since,
@@ -331,3 +376,35 @@ def waiting(connection: Connection) -> list[Waiting]:
 
 def _encode(tool: Tool) -> bytes:
     return msgspec.json.encode(tool)
+
+
+_LINE_BREAKING: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def describe_change(waiting: WaitingDefinition) -> list[str]:
+    """List the lines of a unified diff from the approved definition, or from nothing if the tool is new."""
+    before = list(_format_definition(waiting.approved)) if waiting.approved else []
+    after = list(_format_definition(waiting.tool))
+    return list(difflib.unified_diff(before, after, "approved", "now", n=1, lineterm=""))
+
+
+def _format_definition(tool: Tool) -> Iterator[str]:
+    """Yield the lines of a definition, one for each sentence of the description. Hidden characters are spelled out."""
+    yield f"name: {_spell_line(tool.name)}"
+    if "server" in tool.meta:
+        yield f"sent to: {_spell_line(str(tool.meta['server']))}"
+        for name, scheme in tool.meta.get("security_schemes", {}).items():
+            parts = " ".join(str(scheme[key]) for key in ("type", "scheme", "in", "name") if key in scheme)
+            yield f"with the credential: {_spell_line(name)} ({_spell_line(parts)})"
+    for sentence in re.split(r"(?<=[.!?])\s+|\n+", tool.description):
+        yield f"description: {spelled_out(sentence)}"
+    fields = msgspec.to_builtins(tool)
+    for field in ("path", "hints", "tags", "parameters", "returns", "meta"):
+        if field in fields:
+            text = msgspec.json.format(msgspec.json.encode(fields[field], order="deterministic"), indent=2).decode()
+            yield from (f"{field}: {spelled_out(line)}" for line in text.split("\n"))
+
+
+def _spell_line(text: str) -> str:
+    """Spell out hidden characters and line ends, so that the text stays on its line."""
+    return spelled_out(_LINE_BREAKING.sub(lambda match: f"\\x{ord(match[0]):02x}", text))

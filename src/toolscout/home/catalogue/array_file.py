@@ -1,8 +1,7 @@
-"""Files of named arrays that every process of a machine maps and shares.
+"""Files of named arrays that every process of a machine maps and shares, in the format of safetensors.
 
-A file begins with a header: a mark, the length and the digest of a JSON text, and the text, which lists the arrays and
-carries the caller's values. The arrays follow, each at a multiple of 64 bytes. A file is written under another name and
-renamed, so there is never half a file. Only its owner may read it. Nothing in it is executed.
+Any reader of safetensors reads them; the values of the caller and three checksums are in the metadata of the header. A
+file is written under another name and renamed, so there is never half a file. Only its owner may read it.
 
 A small file is checked as a whole when it is opened. Of a large one, the header, the size and 64 blocks are checked, so
 that opening it does not read a gigabyte; `check_file` reads it all.
@@ -23,52 +22,54 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from toolscout.arrays import Array, Arrays
 from toolscout.errors import StoreError
 
 __all__ = ["Arrays", "RowFile", "check_file", "open_arrays", "write_arrays"]
 
-FILE_MARK: Final = b"toolscout arrays 1\n"
-ALIGNMENT: Final = 64
+ALIGNMENT: Final = 64  # of the first array; the others follow without gaps, those with the largest items first
 BLOCK_BYTES: Final = 1 << 16
 MAX_SAMPLED_BLOCKS: Final = 64  # a file with at most so many blocks is checked as a whole
 MAX_HEADER_BYTES: Final = 1 << 24
 DIGEST_BYTES: Final = 16
+NO_DIGEST: Final = "0" * 2 * DIGEST_BYTES
 WRITE_BYTES: Final = 1 << 24
-PREFIX_BYTES: Final = len(FILE_MARK) + 8 + DIGEST_BYTES  # before the text of the header: mark, length, digest
-DTYPES: Final = frozenset(("uint8", "int8", "int32", "int64", "uint64", "float32", "float64"))
+#: Type of safetensors → type of numpy.
+DTYPES: Final = {
+    "U8": "uint8", "I8": "int8", "I32": "int32", "I64": "int64", "U64": "uint64", "F32": "float32", "F64": "float64",
+}  # fmt: skip
+TENSOR_TYPES: Final = {name: tensor_type for tensor_type, name in DTYPES.items()}
 
-Arrays = Mapping[str, npt.NDArray[Any]]
 
+class _Entry(msgspec.Struct, frozen=True):
+    """One array of a file: its type, its shape, and where it is behind the header."""
 
-class _ArrayEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One array of a file: its name, type and shape, and the byte behind the header where it begins."""
-
-    name: str
     dtype: str
     shape: tuple[int, ...]
-    start: int
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of the array."""
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+    data_offsets: tuple[int, int]
 
 
-class _FileHeader(msgspec.Struct, frozen=True):
-    """What a file says of itself: its arrays, the caller's values, the bytes behind the header, and two checksums."""
+class _Metadata(msgspec.Struct, frozen=True):
+    """What a header says besides the arrays: the caller's values as JSON, and the checksums.
 
-    arrays: tuple[_ArrayEntry, ...]
-    meta: dict[str, Any]
-    n_bytes: int
-    sampled: int
-    whole: str
+    Attributes:
+        values: of the caller.
+        sampled: CRC-32 of the blocks that are checked when a file is opened.
+        whole: digest of the arrays.
+        header: digest of the header, in which this one is `NO_DIGEST`.
+    """
+
+    values: str
+    sampled: str = "0" * 8
+    whole: str = NO_DIGEST
+    header: str = NO_DIGEST
 
 
 class RowFile:
     """Reads single rows of one array of a file without mapping them, so that they do not count as memory."""
 
     def __init__(self, path: Path, start: int, shape: tuple[int, int]) -> None:
-        """Read rows of a float32 array that begins at a byte of the file."""
+        """Read rows of a float32 array of this shape, `(rows, width)`, that begins at byte `start` of the file."""
         self.shape = shape
         self._start, self._file = start, os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         _read_without_more(self._file)
@@ -84,7 +85,7 @@ class RowFile:
         return np.frombuffer(rows, dtype="<f4").reshape(-1, self.shape[1])
 
 
-def write_arrays(path: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
+def write_arrays(path: Path, arrays: Arrays, meta: Mapping[str, object]) -> None:
     """Write a file, or replace it in one step.
 
     Args:
@@ -95,26 +96,31 @@ def write_arrays(path: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
     Raises:
         StoreError: if the file cannot be written.
     """
-    entries, start = [], 0
-    for name, array in arrays.items():
-        if array.dtype.name not in DTYPES:
-            raise ValueError(f"{name}: expected one of {', '.join(sorted(DTYPES))}, found {array.dtype.name}")
-        entries.append(_ArrayEntry(name, array.dtype.name, array.shape, start))
-        start += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+    in_order = sorted(arrays, key=lambda name: -arrays[name].itemsize)
+    entries, start = {}, 0
+    for name in in_order:
+        array = arrays[name]
+        if array.dtype.name not in TENSOR_TYPES:
+            raise ValueError(f"{name}: expected one of {', '.join(sorted(TENSOR_TYPES))}, found {array.dtype.name}")
+        entries[name] = _Entry(TENSOR_TYPES[array.dtype.name], array.shape, (start, start + array.nbytes))
+        start += array.nbytes
+    entries = {name: entries[name] for name in arrays}
+    metadata = _Metadata(msgspec.json.encode(meta).decode())
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
         with open(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as file:
-            room = _write_header(file, _FileHeader(tuple(entries), dict(meta), start, 0, "0" * 2 * DIGEST_BYTES))
-            digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-            for entry, array in zip(entries, arrays.values(), strict=True):
-                file.seek(room + entry.start)
-                for part in _pad(_list_parts(array)):
-                    digest.update(part)
+            file.write(_encode_header(entries, metadata))  # of the final length; the checksums are not known yet
+            room, whole = file.tell(), hashlib.blake2b(digest_size=DIGEST_BYTES)
+            for name in in_order:
+                for part in _list_parts(arrays[name]):
+                    whole.update(part)
                     file.write(part)
             file.flush()
-            sampled = _sum_samples(file, room, start)
+            sampled = f"{_sum_samples(file, room, start):08x}"
             file.seek(0)
-            _write_header(file, _FileHeader(tuple(entries), dict(meta), start, sampled, digest.hexdigest()))
+            file.write(
+                _encode_header(entries, msgspec.structs.replace(metadata, sampled=sampled, whole=whole.hexdigest()))
+            )
             file.flush()
             if start > BLOCK_BYTES * MAX_SAMPLED_BLOCKS:  # a smaller one is checked as a whole
                 os.fsync(file.fileno())
@@ -125,7 +131,7 @@ def write_arrays(path: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
         raise StoreError(f"{path} cannot be written: {error}") from error
 
 
-def _list_parts(array: npt.NDArray[Any]) -> Iterator[memoryview]:
+def _list_parts(array: Array) -> Iterator[memoryview]:
     """Yield the bytes of an array, some at a time, little endian."""
     step = max(1, WRITE_BYTES // max(1, array[:1].nbytes))
     for start in range(0, len(array) if array.size else 0, step):
@@ -133,27 +139,13 @@ def _list_parts(array: npt.NDArray[Any]) -> Iterator[memoryview]:
         yield part.astype(part.dtype.newbyteorder("<"), copy=False).data.cast("B")
 
 
-def _pad(parts: Iterator[memoryview]) -> Iterator[memoryview | bytes]:
-    """Yield the parts, and the zeros up to the next multiple of `ALIGNMENT`."""
-    count = 0
-    for part in parts:
-        count += len(part)
-        yield part
-    yield b"\0" * (-count % ALIGNMENT)
-
-
-def _write_header(file: Any, header: _FileHeader) -> int:
-    """Write the header, padded so that its length does not depend on the checksums. Returns where the arrays begin."""
-    fixed = msgspec.json.encode(msgspec.structs.replace(header, sampled=0, whole=""))
-    size = _find_room(len(fixed) + ALIGNMENT) - PREFIX_BYTES
-    text = msgspec.json.encode(header).ljust(size)
-    file.write(FILE_MARK + size.to_bytes(8, "little") + hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest() + text)
-    return _find_room(size)
-
-
-def _find_room(size: int) -> int:
-    """Return the byte where the arrays begin, behind a header text of this size."""
-    return -(-(PREFIX_BYTES + size) // ALIGNMENT) * ALIGNMENT
+def _encode_header(entries: Mapping[str, _Entry], metadata: _Metadata) -> bytes:
+    """Return the header with its digest. Its length does not depend on the checksums."""
+    text = msgspec.json.encode({"__metadata__": metadata, **entries})
+    text = text.ljust(-(-(8 + len(text)) // ALIGNMENT) * ALIGNMENT - 8)
+    digest = hashlib.blake2b(text, digest_size=DIGEST_BYTES).hexdigest()
+    at = text.index(b'"header":"') + len(b'"header":"')
+    return len(text).to_bytes(8, "little") + text[:at] + digest.encode() + text[at + len(digest) :]
 
 
 def _sum_samples(file: BinaryIO, room: int, n_bytes: int) -> int:
@@ -173,7 +165,7 @@ def _read_without_more(file: int) -> None:
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
 
 
-def _read_header(path: Path) -> tuple[_FileHeader, int]:
+def _read_header(path: Path) -> tuple[dict[str, _Entry], _Metadata, int]:
     """Return the checked header, and the byte where the arrays begin.
 
     Raises:
@@ -181,26 +173,35 @@ def _read_header(path: Path) -> tuple[_FileHeader, int]:
     """
     with path.open("rb") as file:
         _read_without_more(file.fileno())
-        start = file.read(PREFIX_BYTES)
-        size = int.from_bytes(start[len(FILE_MARK) : len(FILE_MARK) + 8], "little")
-        if not start.startswith(FILE_MARK) or size > MAX_HEADER_BYTES:
+        size = int.from_bytes(file.read(8), "little")
+        if size > MAX_HEADER_BYTES:
             raise ValueError("it has another format")
         text = file.read(size)
-        if hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest() != start[len(FILE_MARK) + 8 :]:
+        values = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        metadata = msgspec.json.decode(values.pop("__metadata__", b"{}"), type=_Metadata)
+        entries = {name: msgspec.json.decode(value, type=_Entry) for name, value in values.items()}
+        blank = text.replace(metadata.header.encode(), NO_DIGEST.encode(), 1)
+        if hashlib.blake2b(blank, digest_size=DIGEST_BYTES).hexdigest() != metadata.header:
             raise ValueError("its header is damaged")
-        header, room = msgspec.json.decode(text, type=_FileHeader), _find_room(size)
-        if os.fstat(file.fileno()).st_size != room + header.n_bytes:
+        n_bytes = max((entry.data_offsets[1] for entry in entries.values()), default=0)
+        if os.fstat(file.fileno()).st_size != 8 + size + n_bytes:
             raise ValueError("it has another length than its header says")
-        for entry in header.arrays:
-            is_inside = entry.dtype in DTYPES and entry.start >= 0 and min(entry.shape, default=0) >= 0
-            if not is_inside or entry.start + entry.n_bytes > header.n_bytes:
-                raise ValueError(f"its array {entry.name} is not inside the file")
-        if _sum_samples(file, room, header.n_bytes) != header.sampled:
+        for name, entry in entries.items():
+            start, end = entry.data_offsets
+            if min((start, *entry.shape)) < 0 or end - start != _count_bytes(entry):
+                raise ValueError(f"its array {name} is not inside the file")
+        if f"{_sum_samples(file, 8 + size, n_bytes):08x}" != metadata.sampled:
             raise ValueError("its content is damaged")
-    return header, room
+    return entries, metadata, 8 + size
 
 
-def open_arrays(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any], dict[str, RowFile]]:
+def _count_bytes(entry: _Entry) -> int:
+    if entry.dtype not in DTYPES:
+        raise ValueError(f"its type {entry.dtype} is not known")
+    return int(np.prod(entry.shape, dtype=np.int64)) * np.dtype(DTYPES[entry.dtype]).itemsize
+
+
+def open_arrays(path: Path) -> tuple[dict[str, Array], dict[str, object], dict[str, RowFile]]:
     """Map the arrays of a file, read only.
 
     Returns:
@@ -210,17 +211,15 @@ def open_arrays(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]
         StoreError: if the file is not there, cannot be read, or is damaged.
     """
     try:
-        header, room = _read_header(path)
-        whole = np.memmap(path, dtype=np.uint8, mode="r") if header.n_bytes else np.zeros(room, dtype=np.uint8)
-        content = np.asarray(whole)[room:]  # a plain array: slices of a memmap are slow
+        entries, metadata, room = _read_header(path)
+        content = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))  # a plain array: slices of a memmap are slow
         arrays, readers = {}, {}
-        for entry in header.arrays:
-            part = content[entry.start : entry.start + entry.n_bytes]
-            dtype = np.dtype(entry.dtype).newbyteorder("<")
-            arrays[entry.name] = part.view(dtype).reshape(entry.shape)
-            if entry.dtype == "float32" and len(entry.shape) == 2 and hasattr(os, "pread"):
-                readers[entry.name] = RowFile(path, room + entry.start, (entry.shape[0], entry.shape[1]))
-        return arrays, header.meta, readers
+        for name, entry in entries.items():
+            start, end = (room + offset for offset in entry.data_offsets)
+            arrays[name] = content[start:end].view(np.dtype(DTYPES[entry.dtype]).newbyteorder("<")).reshape(entry.shape)
+            if entry.dtype == "F32" and len(entry.shape) == 2 and hasattr(os, "pread"):
+                readers[name] = RowFile(path, start, (entry.shape[0], entry.shape[1]))
+        return arrays, msgspec.json.decode(metadata.values, type=dict[str, Any]), readers
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise StoreError(f"{path} cannot be read: {error}") from None
 
@@ -228,7 +227,7 @@ def open_arrays(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]
 def check_file(path: Path) -> str | None:
     """Read a whole file. Returns what is wrong with it, or None."""
     try:
-        header, room = _read_header(path)
+        _, metadata, room = _read_header(path)
         digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
         with path.open("rb") as file:
             file.seek(room)
@@ -236,4 +235,4 @@ def check_file(path: Path) -> str | None:
                 digest.update(part)
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         return str(error)
-    return None if digest.hexdigest() == header.whole else "its content is damaged"
+    return None if digest.hexdigest() == metadata.whole else "its content is damaged"

@@ -5,20 +5,140 @@ A search uses one snapshot from start to end, so it never sees half of a change.
 
 from __future__ import annotations
 
+import bisect
 import functools
+import logging
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.home.catalogue.approvals import Waiting
-from toolscout.home.catalogue.earlier import EarlierSnapshot
-from toolscout.home.catalogue.name_table import NameTable, find_position
-from toolscout.home.catalogue.snapshot_files import Part, SnapshotFiles
+from toolscout.arrays import Array, Arrays, Mask
+from toolscout.errors import StoreError
+from toolscout.home.catalogue import approvals
+from toolscout.home.catalogue.approvals import WaitingDefinition
+from toolscout.home.catalogue.snapshot_files import (
+    FINGERPRINTS_FORMAT,
+    EarlierSnapshot,
+    SnapshotFiles,
+    SnapshotPart,
+    make_fingerprint_rows,
+)
+from toolscout.home.database import Connection
+from toolscout.indexes.strings import StringIndex as Lookup
+from toolscout.indexes.strings import Strings
 from toolscout.types import Tool
 
-__all__ = ["TOOLS_BATCH", "Catalogue", "allows", "index_by_name"]
+__all__ = [
+    "LAST_CACHED",
+    "MIN_MAPPED_TOOLS",
+    "NAMES_FORMAT",
+    "STAMP_KEY",
+    "TOOLS_BATCH",
+    "Catalogue",
+    "MappedNames",
+    "NameTable",
+    "allows",
+    "find_position",
+    "index_by_name",
+    "read_snapshot",
+]
+
+NAMES_FORMAT: Final = "names/1"
+
+
+class NameTable:
+    """Ids and names in memory.
+
+    Attributes:
+        ids: ascending.
+        names: the raw names, in the order of `ids`.
+    """
+
+    def __init__(self, rows: Iterable[tuple[str, str]]) -> None:
+        """Take (id, name) of each tool."""
+        ordered = sorted(rows)
+        self.ids: Sequence[str] = tuple(row[0] for row in ordered)
+        self.names: Sequence[str] = tuple(row[1] for row in ordered)
+        # Casefolded id → positions, casefolded name → positions; made when they are needed
+        self._places: tuple[dict[str, list[int]], dict[str, list[int]]] | None = None
+
+    def _index(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+        """Map each casefolded id, and each casefolded name, to the positions of its tools."""
+        if self._places is None:
+            places: tuple[dict[str, list[int]], dict[str, list[int]]] = {}, {}
+            for by_text, texts in zip(places, (self.ids, self.names), strict=True):
+                for position, text in enumerate(texts):
+                    by_text.setdefault(text.casefold(), []).append(position)
+            self._places = places
+        return self._places
+
+    def find_id(self, key: str) -> Sequence[int]:
+        """Return the positions of the ids that are this text, casefolded."""
+        return self._index()[0].get(key, ())
+
+    def find_name(self, key: str) -> Sequence[int]:
+        """Return the positions of the names that are this text, casefolded."""
+        return self._index()[1].get(key, ())
+
+    @property
+    def has_spaces(self) -> bool:
+        """Whether an id holds a space."""
+        return any(" " in tool_id for tool_id in self.ids)
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the table as arrays, for `MappedNames`."""
+        ids, names = Strings.of(self.ids), Strings.of(self.names)
+        return {
+            **ids.arrays("ids"),
+            **names.arrays("names"),
+            **Lookup.of(tool_id.casefold() for tool_id in self.ids).arrays("by_id"),
+            **Lookup.of(name.casefold() for name in self.names).arrays("by_name"),
+            "has_spaces": np.array([self.has_spaces], dtype=np.uint8),
+        }
+
+
+class MappedNames(NameTable):
+    """Ids and names in arrays, which may be mapped from a file."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        """Take the arrays of `NameTable.arrays`.
+
+        Raises:
+            StoreError: if they are damaged.
+        """
+        try:
+            self.ids, self.names = Strings.from_arrays(arrays, "ids"), Strings.from_arrays(arrays, "names")
+            self._by_id, self._by_name = Lookup.from_arrays(arrays, "by_id"), Lookup.from_arrays(arrays, "by_name")
+            self._has_spaces = bool(arrays["has_spaces"][0])
+            is_intact = len(self.ids) == len(self.names) == len(self._by_id) == len(self._by_name)
+        except (KeyError, ValueError, IndexError):
+            is_intact = False
+        if not is_intact:
+            raise StoreError(f"The stored names are damaged or not of format {NAMES_FORMAT}. Build them again.")
+
+    def find_id(self, key: str) -> Sequence[int]:
+        """Return the positions of the ids that are this text, casefolded."""
+        return self._by_id.find(key, lambda position: self.ids[position].casefold())
+
+    def find_name(self, key: str) -> Sequence[int]:
+        """Return the positions of the names that are this text, casefolded."""
+        return self._by_name.find(key, lambda position: self.names[position].casefold())
+
+    @property
+    def has_spaces(self) -> bool:
+        """Whether an id holds a space."""
+        return self._has_spaces
+
+
+def find_position(ids: Sequence[str], tool_id: str) -> int | None:
+    """Return the position of a tool in ascending ids, or None."""
+    position = bisect.bisect_left(ids, tool_id)
+    return position if position < len(ids) and ids[position] == tool_id else None
+
 
 MAX_MASKS: Final = 256  # predicates whose masks a snapshot remembers
 TOOLS_BATCH: Final = 8_192  # tools in memory at once while something is built from all of them
@@ -35,8 +155,6 @@ class Catalogue:
         names: the raw names, in the order of `ids`.
         disabled: source → (why it is not searched, {casefolded name or id: id} of its tools).
         waiting: casefolded name or id → the definitions of that name that wait for approval.
-        added: source → when its origin was added: ISO 8601, and a number that orders origins of the same instant.
-        first_seen: tool id → when the tool was first approved, in the same form; only where approval is needed.
         fingerprints: () → tool id → fingerprint of its definition. None: the tools are not those of a store, so nothing
             outside of this process may be changed to reflect them.
         pending: cache key → value built for this snapshot and not yet stored.
@@ -50,10 +168,8 @@ class Catalogue:
         load: Callable[[Sequence[str] | None], list[Tool]],
         *,
         disabled: dict[str, tuple[str, dict[str, str]]] | None = None,
-        waiting: Iterable[Waiting] = (),
+        waiting: Iterable[WaitingDefinition] = (),
         cache: Callable[[str], bytes | None] | None = None,
-        added: Mapping[str, str] | None = None,
-        first_seen: Mapping[str, str] | None = None,
     ) -> None:
         """Build the snapshot.
 
@@ -64,32 +180,28 @@ class Catalogue:
             disabled: see the attributes.
             waiting: the definitions that wait for approval.
             cache: key → the stored value for this generation, or None.
-            added: see the attributes.
-            first_seen: see the attributes.
         """
         self.generation = generation
         self.table = rows if isinstance(rows, NameTable) else NameTable(rows)
         self.ids: Sequence[str] = self.table.ids
         self.names: Sequence[str] = self.table.names
         self.disabled = disabled or {}
-        self.waiting: dict[str, list[Waiting]] = {}
+        self.waiting: dict[str, list[WaitingDefinition]] = {}
         for definition in waiting:
             for key in {definition.tool.name.casefold(), definition.id.casefold()}:
                 self.waiting.setdefault(key, []).append(definition)
-        self.added: Mapping[str, str] = added or {}
-        self.first_seen: Mapping[str, str] = first_seen or {}
         self.fingerprints: Callable[[], Mapping[str, str]] | None = None
         self.pending: dict[str, bytes] = {}
         self.is_outdated = False
         self._load, self._cache = load, cache
-        self._files: SnapshotFiles | None = None
+        self._files: SnapshotFiles | None = None  # where indexes of this snapshot are kept; None: nowhere
         self._find_earlier: Callable[[], EarlierSnapshot | None] | None = None
-        self._shared: dict[str, Any] = {}
-        self._masks: dict[Callable[[Tool], bool], np.ndarray[Any, np.dtype[np.bool_]]] = {}
+        self._shared: dict[str, Any] = {}  # name → object that all pipelines over the snapshot share; see `share`
+        self._masks: dict[Callable[[Tool], bool], Mask] = {}
 
     @classmethod
-    def of(cls, tools: Iterable[Tool], *, added: Mapping[str, str] | None = None) -> Catalogue:
-        """Return a snapshot of tools in memory, without a store. `added`: source → when it was added."""
+    def of(cls, tools: Iterable[Tool]) -> Catalogue:
+        """Return a snapshot of tools in memory, without a store."""
         tools_by_id = {tool.id: tool for tool in tools}
 
         def load(ids: Sequence[str] | None) -> list[Tool]:
@@ -99,13 +211,13 @@ class Catalogue:
                 if tool_id in tools_by_id
             ]
 
-        return cls(0, ((tool.id, tool.name) for tool in tools_by_id.values()), load, added=added)
+        return cls(0, ((tool.id, tool.name) for tool in tools_by_id.values()), load)
 
     def replace_tool(self, tool: Tool) -> Catalogue:
         """Return a snapshot in memory in which the tool of this id has another definition."""
         tools = (tool if other.id == tool.id else other for other in self.tools())
-        changed = Catalogue.of(tools, added=self.added)
-        changed.first_seen, changed.disabled, changed.waiting = self.first_seen, self.disabled, self.waiting
+        changed = Catalogue.of(tools)
+        changed.disabled, changed.waiting = self.disabled, self.waiting
         return changed
 
     def keep_parts(
@@ -124,7 +236,7 @@ class Catalogue:
         """What the snapshot before holds about tools that have not changed; None: nothing can be taken over."""
         return self._find_earlier() if self._find_earlier else None
 
-    def open_earlier(self, key: str) -> tuple[EarlierSnapshot, Part] | None:
+    def open_earlier(self, key: str) -> tuple[EarlierSnapshot, SnapshotPart] | None:
         """Return the snapshot before and its part of this key; None if nothing can be taken over."""
         part = self.earlier.open_part(key) if self.earlier else None
         return (self.earlier, part) if self.earlier and part else None
@@ -196,7 +308,7 @@ class Catalogue:
         is_changed = (tool_id.partition("/")[0] not in unchanged for tool_id in self.ids)
         return encoded, np.flatnonzero(np.fromiter(is_changed, dtype=np.bool_, count=len(self.ids)))
 
-    def mask(self, visible: Callable[[Tool], bool] | None) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+    def mask(self, visible: Callable[[Tool], bool] | None) -> Mask | None:
         """Return a boolean mask over `ids` for a predicate; None: every tool is visible.
 
         The mask is computed once for each predicate. A predicate that raises on a tool hides that tool. Tools that
@@ -220,7 +332,7 @@ class Catalogue:
         value: Shared = self._shared[key]
         return value
 
-    def load_part(self, key: str, build: Callable[[], tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Part:
+    def load_part(self, key: str, build: Callable[[], tuple[Mapping[str, Any], Mapping[str, Any]]]) -> SnapshotPart:
         """Return arrays and JSON values: those of the snapshot's file, which is written if it is not there.
 
         Args:
@@ -231,7 +343,7 @@ class Catalogue:
         if part is None:
             arrays, meta = build()
             part = self._files.write(key, arrays, meta) if self._files and not self.is_outdated else None
-            part = part or Part(arrays, meta, {})
+            part = part or SnapshotPart(arrays, meta, {})
         return part
 
     def load_or_build(self, key: str, build: Callable[[], bytes]) -> bytes:
@@ -245,7 +357,7 @@ class Catalogue:
 
 
 def allows(visible: Callable[[Tool], bool], tool: Tool) -> bool:
-    """Tell whether the predicate allows the tool. A predicate that raises does not."""
+    """Tell whether the predicate allows the tool. A predicate that raises hides the tool."""
     try:
         return bool(visible(tool))
     except Exception:
@@ -258,3 +370,113 @@ def index_by_name(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
     for name, tool_id in rows:
         ids[name.casefold()] = ids[tool_id.casefold()] = tool_id
     return ids
+
+
+MIN_MAPPED_TOOLS: Final = 20_000  # from here on, ids and names are mapped from a file
+STAMP_KEY: Final = "snapshot"  # of the cached stamp of the files
+STAMP_BYTES: Final = 8
+_log: Final = logging.getLogger("toolscout.catalogue.read_snapshot")
+CACHED: Final = "SELECT value FROM caches WHERE key = ? AND generation = ?"
+LAST_CACHED: Final = "SELECT value, generation FROM caches WHERE key = ?"
+APP_ONLY: Final = "only for apps: "  # begins the key in the table meta of a tool that no model may use
+#: Tools for apps stay in the catalogue, where an app finds them by their names, but no search sees them.
+SEARCHED_TOOLS: Final = (
+    "FROM sources JOIN tools ON tools.source = sources.name WHERE enabled AND state != 'disabled' AND tools.id NOT IN "
+    f"(SELECT substr(key, {len(APP_ONLY) + 1}) FROM meta WHERE key LIKE '{APP_ONLY}%')"
+)
+
+
+def read_snapshot(store: Any, folder: Path, new_stamp: str | None = None) -> Catalogue:
+    """Return a snapshot of the present generation. Its tools load from the store on demand.
+
+    Args:
+        store: a `home.catalogue.store.Store`.
+        folder: where the files of snapshots lie.
+        new_stamp: of files that another process is writing for this generation; None: those that the store knows.
+    """
+
+    def load(ids: Sequence[str] | None) -> list[Tool]:
+        with store.reading():
+            tools: list[Tool] = store.tools(snapshot.ids if ids is None else ids)
+            snapshot.is_outdated |= store.generation() != generation
+        return tools
+
+    def load_cache(key: str, of_generation: int | None = None) -> bytes | None:
+        with store.reading() as connection:
+            number = generation if of_generation is None else of_generation
+            row = connection.execute(CACHED, (key, number)).fetchone()
+            return row and bytes(row[0])
+
+    def load_fingerprints() -> Mapping[str, str]:
+        with store.reading() as connection:
+            return dict(connection.execute("SELECT id, fingerprint FROM tools").fetchall())
+
+    def find_earlier() -> EarlierSnapshot | None:
+        """Find an earlier snapshot with parts that can be taken; None if the catalogue has changed meanwhile."""
+        if files is None:
+            return None
+        with store.reading():
+            if store.generation() != generation:  # the tools are no longer those of the snapshot
+                return None
+            make = functools.partial(make_fingerprint_rows, snapshot.ids, load_fingerprints())
+        present = snapshot.load_part(FINGERPRINTS_FORMAT, make)
+        # A further machine has older files, a killed build newer ones.
+        candidates = files.find_others(FINGERPRINTS_FORMAT)
+        for others in sorted(candidates, key=lambda one: one.stamp != last_stamp):
+            if earlier := others.open(FINGERPRINTS_FORMAT, check=True):
+                is_last = stamp is None and others.stamp == last_stamp
+                load = functools.partial(load_cache, of_generation=last_generation) if is_last else load_nothing
+                return EarlierSnapshot(others, present, earlier, load)
+        return None
+
+    def load_nothing(key: str) -> bytes | None:
+        return None
+
+    with store.reading() as connection:
+        generation = store.generation()
+        last = connection.execute(LAST_CACHED, (STAMP_KEY,)).fetchone()
+        last_stamp, last_generation = (bytes(last[0]).decode(), last[1]) if last else ("", None)
+        stamp = last_stamp if last_generation == generation else None
+        files = None
+        if stamp is not None or not store.read_only:
+            name = stamp or new_stamp or secrets.token_hex(STAMP_BYTES)
+            files = SnapshotFiles(folder, name, is_known=stamp is not None)
+        snapshot = Catalogue(
+            generation,
+            _read_names(connection, files, is_new=stamp is None and new_stamp is None),
+            load,
+            disabled=_read_disabled(connection),
+            waiting=approvals.waiting(connection),
+            cache=load_cache,
+        )
+        snapshot.keep_parts(files, find_earlier)
+        snapshot.fingerprints = load_fingerprints
+    if stamp is None and files is not None:
+        snapshot.pending[STAMP_KEY] = files.stamp.encode()
+    return snapshot
+
+
+def _read_names(connection: Connection, files: SnapshotFiles | None, is_new: bool) -> NameTable:
+    """Return ids and names of the tools that are searched. Those of a large catalogue are kept in a file."""
+    if files and not is_new and (part := files.open(NAMES_FORMAT)):
+        try:
+            return MappedNames(part.arrays)
+        except StoreError:
+            _log.info("The stored names are of another version of toolscout and are built again.")
+    table = NameTable(connection.execute(f"SELECT tools.id, tools.name {SEARCHED_TOOLS}").fetchall())
+    if files is None or len(table.ids) < MIN_MAPPED_TOOLS:
+        return table
+    part = files.write(NAMES_FORMAT, table.arrays(), {})
+    return MappedNames(part.arrays) if part else table
+
+
+def _read_disabled(connection: Connection) -> dict[str, tuple[str, dict[str, str]]]:
+    """Return source → (why it is not searched, {casefolded name or id: id} of its tools)."""
+    disabled: dict[str, tuple[str, dict[str, str]]] = {}
+    for source, state, message, enabled in connection.execute(
+        "SELECT name, state, message, enabled FROM sources WHERE NOT enabled OR state = 'disabled' ORDER BY name"
+    ):
+        why = message.removeprefix(f"{source} is ") if state == "disabled" and message else "disabled"
+        names = connection.execute("SELECT name, id FROM tools WHERE source = ?", (source,)).fetchall()
+        disabled[source] = (why if enabled else "disabled", index_by_name(sorted(names, key=lambda row: row[1])))
+    return disabled

@@ -4,43 +4,52 @@ They lie in the folder `snapshots` of the home, or beside it for a home in a dat
 an index. Its name begins with the *stamp* of the snapshot, a random text that the catalogue keeps for one generation.
 So a file always belongs to the state of the catalogue that it was built from, even if the catalogue is replaced by
 another one with the same generation. A build takes over what has not changed from the files of the stamp before
-(`toolscout.home.catalogue.earlier`). Files of other stamps are removed when the catalogue knows the new stamp.
+(`toolscout.home.catalogue.snapshot_files`). Files of other stamps are removed when the catalogue knows the new stamp.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from toolscout.errors import StoreError
-from toolscout.home.catalogue.array_file import (
-    Arrays,
-    RowFile,
-    check_file,
-    open_arrays,
-    write_arrays,
-)
+from toolscout.home.catalogue.array_file import Arrays, RowFile, check_file, open_arrays, write_arrays
+from toolscout.trust.private_files import make_private_folder
 from toolscout.types import digest
 
-__all__ = ["SNAPSHOTS_FOLDER", "Part", "SnapshotFiles", "check_snapshot_files", "list_snapshot_files"]
+__all__ = [
+    "FINGERPRINTS_FORMAT",
+    "SNAPSHOTS_FOLDER",
+    "EarlierSnapshot",
+    "SnapshotFiles",
+    "SnapshotPart",
+    "check_snapshot_files",
+    "list_snapshot_files",
+    "make_fingerprint_rows",
+]
 
 SNAPSHOTS_FOLDER: Final = "snapshots"
 SUFFIX: Final = ".arrays"
 _log: Final = logging.getLogger("toolscout.catalogue.snapshot_files")
 
 
-class Part(NamedTuple):
-    """One part of a snapshot.
+class SnapshotPart(NamedTuple):
+    """One part of a snapshot, such as an index.
 
     Attributes:
-        arrays: read only.
-        meta: JSON values.
-        rows: readers of single rows of some arrays, if they lie in a file.
-        is_file: whether they lie in a file, with a checksum.
+        arrays: name → array, which must not be changed.
+        meta: name → JSON value.
+        rows: name of an array → reader of its single rows, for arrays that are in a file.
+        is_file: whether the arrays are in a file with a checksum, not in memory alone.
     """
 
     arrays: Arrays
@@ -53,17 +62,18 @@ class SnapshotFiles:
     """Reads and writes the parts of one snapshot.
 
     Attributes:
-        folder: of all snapshots. It need not exist.
-        stamp: of this one.
+        folder: folder of all snapshots. It need not exist.
+        stamp: identifies this snapshot, and begins the names of its files.
         is_known: whether the catalogue knows the stamp.
-        has_written: whether a part was written here.
+        has_written: whether this object has written a part.
     """
 
     def __init__(self, folder: Path, stamp: str, *, is_known: bool = True) -> None:
         """Keep the parts with this stamp in a folder."""
         self.folder, self.stamp, self.is_known, self.has_written = folder, stamp, is_known, False
+        self._has_failed = False  # a part could not be written; said once
 
-    def open(self, key: str, *, check: bool = False) -> Part | None:
+    def open(self, key: str, *, check: bool = False) -> SnapshotPart | None:
         """Return a part; None if it is not there. A damaged file is named in the log, and counts as not there.
 
         Args:
@@ -78,17 +88,20 @@ class SnapshotFiles:
                 raise StoreError(f"{path} cannot be read: {damage}.")
             arrays, meta, rows = open_arrays(path)
         except StoreError as error:
-            _log.warning("%s It is built again.", error)
+            level = logging.INFO if "another format" in str(error) else logging.WARNING  # that of an earlier version
+            _log.log(level, "%s. It is built again.", str(error).removesuffix("."))
             return None
-        return Part(arrays, meta, rows, True) if meta.pop("key", None) == key else None
+        return SnapshotPart(arrays, meta, rows, True) if meta.pop("key", None) == key else None
 
-    def write(self, key: str, arrays: Arrays, meta: Mapping[str, Any]) -> Part | None:
+    def write(self, key: str, arrays: Arrays, meta: Mapping[str, Any]) -> SnapshotPart | None:
         """Write a part and return it as a file has it; None if it cannot be written, which the log says."""
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(self.folder)
             write_arrays(self._locate(key), arrays, {**meta, "key": key})
         except (OSError, StoreError) as error:
-            _log.warning("The snapshot is not kept, and every process builds it for itself: %s", error)
+            if not self._has_failed:
+                _log.warning("The snapshot is not kept, and every process builds it for itself: %s", error)
+            self._has_failed = True
             return None
         self.has_written = True
         return self.open(key)
@@ -117,8 +130,11 @@ def _name_part(key: str) -> str:
 
 
 def list_snapshot_files(folder: Path) -> list[Path]:
-    """Return the files of all snapshots, and what an interrupted write left."""
-    return sorted([*folder.glob(f"*{SUFFIX}"), *folder.glob(f"*{SUFFIX}.*.part")])
+    """Return the files of all snapshots, and what an interrupted write left.
+
+    Of a link, none: the files are not ours.
+    """
+    return [] if folder.is_symlink() else sorted([*folder.glob(f"*{SUFFIX}"), *folder.glob(f"*{SUFFIX}.*.part")])
 
 
 def check_snapshot_files(folder: Path) -> list[str]:
@@ -128,3 +144,87 @@ def check_snapshot_files(folder: Path) -> list[str]:
         for path in list_snapshot_files(folder)
         if path.suffix == SUFFIX and (wrong := check_file(path))
     ]
+
+
+FINGERPRINTS_FORMAT: Final = "fingerprints/1"
+FINGERPRINT_BYTES: Final = 16
+
+Fingerprints = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.int64]
+
+
+def make_fingerprint_rows(
+    ids: Sequence[str], fingerprints: Mapping[str, str]
+) -> tuple[dict[str, Fingerprints], dict[str, object]]:
+    """Return the fingerprints of tools as arrays and values for a part of a snapshot.
+
+    Args:
+        ids: of the snapshot.
+        fingerprints: tool id → fingerprint. A tool without one counts as changed.
+    """
+    nothing = "0" * 2 * FINGERPRINT_BYTES
+    rows = b"".join(bytes.fromhex(fingerprints.get(tool_id, nothing)) for tool_id in ids)
+    sizes = Counter(tool_id.partition("/")[0] for tool_id in ids)
+    return {"rows": np.frombuffer(rows, dtype=np.uint8).reshape(len(ids), FINGERPRINT_BYTES)}, {"sources": dict(sizes)}
+
+
+class EarlierSnapshot:
+    """The snapshot before, as far as it holds for the present one.
+
+    Attributes:
+        places: `(tools,)`, for each tool of the present snapshot its position in the earlier one; -1: new or changed.
+        n_tools: tools of the earlier snapshot.
+        sources: sources that have the same tools in both.
+    """
+
+    def __init__(
+        self,
+        files: SnapshotFiles,
+        present: SnapshotPart,
+        earlier: SnapshotPart,
+        load_value: Callable[[str], bytes | None],
+    ) -> None:
+        """Compare the fingerprints of two snapshots.
+
+        Args:
+            files: of the earlier snapshot.
+            present: the fingerprints of the present snapshot.
+            earlier: those of the earlier one.
+            load_value: key → the value that the catalogue stored for the earlier snapshot, or None.
+        """
+        self.load_value = load_value
+        self._files = files
+        self.n_tools = len(earlier.arrays["rows"])
+        self.places = _find_rows(present.arrays["rows"], earlier.arrays["rows"])
+        starts = np.cumsum([0, *present.meta["sources"].values()])
+        self.sources = frozenset(
+            source
+            for (source, size), start in zip(present.meta["sources"].items(), starts.tolist(), strict=False)
+            if earlier.meta["sources"].get(source) == size and (self.places[start : start + size] >= 0).all()
+        )
+
+    @functools.cached_property
+    def new_positions(self) -> npt.NDArray[np.intp]:
+        """Positions of the tools that are new or changed, ascending."""
+        return np.flatnonzero(self.places < 0)
+
+    @functools.cached_property
+    def kept_positions(self) -> npt.NDArray[np.intp]:
+        """Positions of the other tools, ascending."""
+        return np.flatnonzero(self.places >= 0)
+
+    def open_part(self, key: str) -> SnapshotPart | None:
+        """Return a part of the earlier snapshot; None if it is not there, or any of its bytes is damaged."""
+        return self._files.open(key, check=True)
+
+
+def _find_rows(rows: Fingerprints, others: Fingerprints) -> Places:
+    """Return for each row its place among other rows that are all different, or -1."""
+    if not len(rows) or not len(others):
+        return np.full(len(rows), -1, dtype=np.int64)
+    keys, other_keys = (np.ascontiguousarray(some).view(np.uint64) for some in (rows, others))
+    order = np.argsort(other_keys[:, 0], kind="stable")
+    places = order[np.minimum(np.searchsorted(other_keys[order, 0], keys[:, 0]), len(order) - 1)]
+    same: npt.NDArray[np.bool_] = (other_keys[places] == keys).all(axis=1) & keys.any(axis=1)
+    own_places: Places = np.where(same, places, -1)
+    return own_places

@@ -8,6 +8,7 @@ never sees half of a change that another process makes.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -15,25 +16,69 @@ import msgspec
 
 from toolscout.errors import BadEntry, NotFound, StoreError
 from toolscout.home.catalogue import approvals
-from toolscout.home.catalogue.approvals import Vet, Waiting
-from toolscout.home.catalogue.read_snapshot import (
+from toolscout.home.catalogue.approvals import Vet, WaitingDefinition
+from toolscout.home.catalogue.snapshot import (
+    APP_ONLY,
     LAST_CACHED,
     MIN_MAPPED_TOOLS,
     STAMP_KEY,
+    Catalogue,
+    allows,
     read_snapshot,
 )
-from toolscout.home.catalogue.schema import CATALOGUE_MIGRATIONS
-from toolscout.home.catalogue.snapshot import Catalogue, allows
 from toolscout.home.catalogue.snapshot_files import SNAPSHOTS_FOLDER
 from toolscout.home.database import Connection, Database, now
 from toolscout.home.database.folder import open_home
 from toolscout.location import Home, local_folder
+from toolscout.trust.private_files import tighten
 from toolscout.types import Tool, clean
 
-__all__ = ["Catalogue", "Changes", "Origin", "Source", "Store", "Waiting", "allows"]
+__all__ = [
+    "CATALOGUE_MIGRATIONS",
+    "ORIGINS_FILE",
+    "Catalogue",
+    "CatalogueSource",
+    "Changes",
+    "Origin",
+    "Store",
+    "WaitingDefinition",
+    "allows",
+]
+
+CATALOGUE_MIGRATIONS: Final = (
+    """
+    CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID;
+    INSERT INTO meta VALUES ('generation', 0);
+    CREATE TABLE origins (
+        id INTEGER PRIMARY KEY, locator TEXT NOT NULL, kind TEXT NOT NULL, name TEXT, added_at TEXT NOT NULL);
+    CREATE UNIQUE INDEX origins_by_locator ON origins (locator, ifnull(name, ''));
+    CREATE TABLE sources (
+        name TEXT PRIMARY KEY, origin INTEGER NOT NULL REFERENCES origins ON DELETE CASCADE, kind TEXT NOT NULL,
+        state TEXT NOT NULL, message TEXT NOT NULL, enabled BOOLEAN NOT NULL DEFAULT TRUE, read_at TEXT NOT NULL);
+    CREATE TABLE tools (
+        id TEXT PRIMARY KEY, source TEXT NOT NULL REFERENCES sources ON DELETE CASCADE, name TEXT NOT NULL,
+        fingerprint TEXT NOT NULL, body BLOB NOT NULL);
+    CREATE INDEX tools_by_source ON tools (source, id, name, fingerprint);
+    CREATE TABLE problems (
+        source TEXT NOT NULL REFERENCES sources ON DELETE CASCADE, entry TEXT NOT NULL, message TEXT NOT NULL);
+    CREATE INDEX problems_by_source ON problems (source);
+    CREATE TABLE caches (key TEXT PRIMARY KEY, generation INTEGER NOT NULL, value BLOB NOT NULL);
+    """,
+    approvals.MIGRATION,
+    approvals.REMOTE_DOCUMENTS_MIGRATION,
+    approvals.FLIPS_MIGRATION,
+    "CREATE TABLE hidden (id TEXT PRIMARY KEY, hidden_at TEXT NOT NULL)",
+    "",  # separates tenants in a database; a file belongs to one
+)
+
 
 MAX_IDS_IN_QUERY: Final = 500
+ORIGINS_FILE: Final = "origins.json"
+#: Table of definitions → what a row of it is.
+DEFINITIONS: Final = {"tools": "tool", "pins": "approved definition", "quarantine": "definition that waits"}
+_log: Final = logging.getLogger("toolscout.catalogue.store")
 READ_GENERATION: Final = "SELECT value FROM meta WHERE key = 'generation'"
+MAX_APPROVED_OFFERS: Final = 20_000  # of one kind and one server, in the course of time
 PUT_TOOL: Final = (
     "INSERT INTO tools VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET source = excluded.source, "
     "name = excluded.name, fingerprint = excluded.fingerprint, body = excluded.body"
@@ -43,7 +88,12 @@ PUT_TOOL: Final = (
 class Origin(msgspec.Struct, frozen=True):
     """An origin is a locator that the user added and each sync reads again. It may bring several sources.
 
-    `id` is 0 until the store has a row for it.
+    Attributes:
+        locator: a file, a URL or a command.
+        kind: name of the reader, such as `mcp`.
+        name: name of its source as the user chose it; None: derived from the locator.
+        added_at: instant, ISO 8601.
+        id: 0 until the store has a row for it.
     """
 
     locator: str
@@ -53,11 +103,19 @@ class Origin(msgspec.Struct, frozen=True):
     id: int = 0
 
 
-class Source(msgspec.Struct, frozen=True, array_like=True):
+class CatalogueSource(msgspec.Struct, frozen=True, array_like=True):
     """One source in the catalogue.
 
-    `state` is ok, error (its former tools stay) or disabled (its tools are not searched). `tools` counts the tools in
-    the catalogue, `waiting` those that wait for approval.
+    Attributes:
+        origin: id of its `Origin`.
+        kind: name of the reader, such as `mcp`.
+        state: `ok`, `error` (its former tools stay) or `disabled` (its tools are not searched).
+        message: why the state is not `ok`.
+        enabled: whether the user lets it be searched, whatever its state.
+        read_at: instant of the last reading, ISO 8601.
+        tools: number of its tools in the catalogue.
+        problems: number of entries that could not be read.
+        waiting: number of definitions that wait for approval.
     """
 
     name: str
@@ -73,9 +131,13 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes that one reading of a source made, in numbers of tools.
+    """The changes that one reading of a source made.
 
-    `quarantined` counts the definitions that wait for approval since this reading.
+    Attributes:
+        kind: name of the reader; `state` and `message` are those of the source after the reading.
+        new: number of tools that were added; `changed`, `gone` and `same` count the others.
+        quarantined: number of definitions that wait for approval since this reading.
+        problems: (entry, message) of each entry that could not be read.
     """
 
     source: str
@@ -101,6 +163,7 @@ class Store(Database):
     Attributes:
         follower: called with the connection at the end of each transaction that raises the generation, to change in the
             same transaction what must stay in step with the tools. None: nothing must.
+        has_lost_approvals: whether no approval is known any more, so that every foreign tool waits for one.
     """
 
     def __init__(self, home: Home, *, pin: bool = True, vet: Vet | None = None) -> None:
@@ -114,7 +177,10 @@ class Store(Database):
         super().__init__(home, "catalogue", CATALOGUE_MIGRATIONS)
         self.pin, self.vet = pin, vet
         self.follower: Callable[[Connection], None] | None = None
+        self.has_lost_approvals = False
+        self._damaged: set[str] = set()  # ids of tools that the log has named
         self._listener = open_home(home).listen()
+        tighten(local_folder(home) / ORIGINS_FILE)
 
     # --- reading
 
@@ -125,14 +191,19 @@ class Store(Database):
         """
         if self._listener and not self.in_transaction and (heard := self._listener.hear()) is not None:
             return heard
-        generation = int(self.ask(READ_GENERATION)[0][0])
+        rows = self.ask(READ_GENERATION)
+        if not rows or not isinstance(generation := rows[0][0], int):
+            raise StoreError(f"{self.label} is damaged: it has no generation; run  toolscout doctor --repair")
         if self._listener:
             self._listener.learn(generation)
         return generation
 
     @contextlib.contextmanager
     def writing(self, *, wait: bool = True) -> Iterator[Connection]:
-        """Open a write transaction; see `Database.writing`."""
+        """Open a write transaction, as `Database.writing` does, and call `follower` if the generation changed.
+
+        Afterwards the next read asks the database for the generation, since this process has heard of none yet.
+        """
         try:
             with super().writing(wait=wait) as connection:
                 before = self.follower and _read_generation(connection)
@@ -155,18 +226,40 @@ class Store(Database):
 
     def tools(self, ids: Sequence[str]) -> list[Tool]:
         """Return tools in the order of `ids`, without unknown ids."""
-        decode = _DECODER.decode
         if len(ids) > MAX_IDS_IN_QUERY:
             requested = set(ids)
             ends = min(requested), max(requested)
             with self.reading() as connection:
-                rows_between = connection.execute("SELECT id, body FROM tools WHERE id BETWEEN ? AND ?", ends)
-                tools_by_id = {id: decode(body) for id, body in rows_between if id in requested}
+                query = "SELECT id, NULL, body FROM tools WHERE id BETWEEN ? AND ?"
+                tools_by_id = self._decode(row for row in connection.execute(query, ends) if row[0] in requested)
         else:
             marks = ",".join("?" * len(ids))
-            rows = self.ask(f"SELECT id, body FROM tools WHERE id IN ({marks})", tuple(ids))
-            tools_by_id = {id: decode(body) for id, body in rows}
+            query = f"SELECT id, fingerprint, body FROM tools WHERE id IN ({marks})"
+            tools_by_id = self._decode(self.ask(query, tuple(ids)))
         return [tools_by_id[id] for id in ids if id in tools_by_id]
+
+    def _decode(self, rows: Iterable[tuple[str, str | None, bytes]]) -> dict[str, Tool]:
+        """Return id → tool of rows with the id, the fingerprint and the body; the log names damaged ones, once.
+
+        A fingerprint is compared where few tools are read, such as the hits of a search: it takes 11 µs for each.
+        """
+        tools: dict[str, Tool] = {}
+        for id, fingerprint, body in rows:
+            try:
+                tool = _DECODER.decode(body)
+                if tool.id != id or (fingerprint is not None and tool.fingerprint != fingerprint):
+                    raise BadEntry("its content does not match its fingerprint")
+                tools[id] = tool
+            except (msgspec.MsgspecError, BadEntry, TypeError, UnicodeDecodeError) as error:
+                if id not in self._damaged:
+                    _log.warning(
+                        "%s is damaged: the tool %s is left out: %s; run  toolscout doctor --repair",
+                        self.label,
+                        id,
+                        error,
+                    )
+                self._damaged.add(id)
+        return tools
 
     def tools_at(self, generation: int, ids: Collection[str]) -> dict[str, Tool] | None:
         """Return the tools of at most `MAX_IDS_IN_QUERY` ids, or None if the catalogue has another generation now.
@@ -174,14 +267,15 @@ class Store(Database):
         One statement reads both, so it needs no transaction.
         """
         marks = ",".join("?" * len(ids))
-        sql = f"SELECT value, id, body FROM meta LEFT JOIN tools ON id IN ({marks}) WHERE key = 'generation'"
+        sql = f"SELECT value, id, fingerprint, body FROM meta LEFT JOIN tools ON id IN ({marks}) "
+        sql += "WHERE key = 'generation'"
         rows = self.ask(sql, tuple(ids))
         present = int(rows[0][0])
         if self._listener:
             self._listener.learn(present)
         if present != generation:
             return None
-        return {id: _DECODER.decode(body) for _, id, body in rows if id is not None}
+        return self._decode(row[1:] for row in rows if row[1] is not None)
 
     def tool(self, tool_id: str) -> Tool:
         """Return one tool.
@@ -199,7 +293,7 @@ class Store(Database):
             rows = connection.execute("SELECT locator, kind, name, added_at, id FROM origins ORDER BY id")
             return [Origin(*row) for row in rows]
 
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[CatalogueSource]:
         """Return all sources, by name."""
         with self.reading() as connection:
             rows = connection.execute(
@@ -208,14 +302,14 @@ class Store(Database):
                 "(SELECT count(*) FROM problems WHERE source = sources.name), "
                 "(SELECT count(*) FROM quarantine WHERE source = sources.name) FROM sources ORDER BY name"
             )
-            return [msgspec.convert(row, Source, strict=False) for row in rows]
+            return [msgspec.convert(row, CatalogueSource, strict=False) for row in rows]
 
     def problems(self, source: str) -> list[tuple[str, str]]:
         """Return (entry, message) of each bad entry in the last reading of the source."""
         with self.reading() as connection:
             return connection.execute("SELECT entry, message FROM problems WHERE source = ?", (source,)).fetchall()
 
-    def waiting(self) -> list[Waiting]:
+    def waiting(self) -> list[WaitingDefinition]:
         """Return the definitions that wait for approval, by id."""
         with self.reading() as connection:
             return approvals.waiting(connection)
@@ -264,6 +358,15 @@ class Store(Database):
         A source in state `error` or `disabled` keeps its former tools. A tool with a definition that waits for approval
         leaves the catalogue: neither its new nor its old definition is searched.
 
+        Args:
+            origin: what the user added; it is stored if it is new.
+            name: of the source.
+            kind: name of the reader, such as `mcp`.
+            state: as in `CatalogueSource`.
+            message: why the state is not `ok`.
+            tools: all tools of the source; those that are not among them leave the catalogue.
+            problems: (entry, message) of each entry that could not be read.
+
         Raises:
             BadEntry: if a tool cannot be written as JSON.
         """
@@ -281,23 +384,74 @@ class Store(Database):
                 "state = excluded.state, message = excluded.message, read_at = excluded.read_at",
                 (name, origin_id, kind, state, message, now()),
             )
+            connection.execute("DELETE FROM origins WHERE id NOT IN (SELECT origin FROM sources)")
             connection.execute("DELETE FROM problems WHERE source = ?", (name,))
             connection.executemany("INSERT INTO problems VALUES (?, ?, ?)", ((name, *problem) for problem in problems))
             changes = Changes(
                 source=name, kind=kind, state=state, message=message, same=len(fingerprints), problems=problems
             )
-            before_waiting = approvals.list_waiting_ids(connection, name)
+            before_waiting, others_changed = approvals.list_waiting_ids(connection, name), False
             if state == "ok":
-                held_back: Mapping[str, bool] = {}  # id → whether the definition waits since this reading
-                if self.pin and approvals.needs_approval(kind, origin.locator):
-                    held_back = approvals.hold_back(connection, name, bodies, self.vet, now())
-                else:
-                    connection.execute("DELETE FROM quarantine WHERE source = ?", (name,))
+                held_back = self._hold_back(connection, origin, name, kind, bodies)
                 changes = _replace_tools(connection, changes, bodies, held_back, fingerprints)
-            waiting_changed = before_waiting != approvals.list_waiting_ids(connection, name)
-            if changes.any or waiting_changed or before is None or (before[1] == "disabled") != (state == "disabled"):
+                others_changed = _mark_app_tools(connection, name, bodies)
+            others_changed |= before_waiting != approvals.list_waiting_ids(connection, name)
+            if changes.any or others_changed or before is None or (before[1] == "disabled") != (state == "disabled"):
                 _raise_generation(connection)
+        if before is None or before[0] != origin_id:
+            self._note_origins()
         return changes
+
+    def _hold_back(
+        self, connection: Connection, origin: Origin, name: str, kind: str, bodies: approvals.Bodies
+    ) -> Mapping[str, bool]:
+        """Hold back definitions that need an approval; see `approvals.hold_back`."""
+        if not (self.pin and approvals.needs_approval(kind, origin.locator)):
+            connection.execute("DELETE FROM quarantine WHERE source = ?", (name,))
+            return {}
+        key = f"{approvals.LOST} {name}"
+        if connection.execute("DELETE FROM meta WHERE key = ?", (key,)).rowcount or self.has_lost_approvals:
+            approvals.pin_nothing(connection, bodies, now())
+        return approvals.hold_back(connection, name, bodies, self.vet, now())
+
+    def _note_origins(self) -> None:
+        """Write where the tools come from into a small file, from which a catalogue that is lost is built again."""
+        if self.dialect.is_file and not self.read_only:
+            try:
+                content = msgspec.json.encode([Origin(one.locator, one.kind, one.name) for one in self.origins()])
+                open_home(self.home).write_document(ORIGINS_FILE, content)
+            except (OSError, StoreError) as error:
+                _log.warning("%s is not written: %s", ORIGINS_FILE, error)
+
+    def hold_back_offers(self, source: str, group: str, offers: Iterable[Tool], *, whole: bool) -> dict[str, str]:
+        """Compare what a server offers besides tools with what was approved, as the tools of a reading are compared.
+
+        Args:
+            source: name of its source.
+            group: what the definitions are, as their `meta` names it (`approvals.OFFER`).
+            offers: the definitions. They never enter the catalogue.
+            whole: whether these are all definitions of the group, so that others wait no more.
+
+        Returns:
+            Id → why, for each definition that nobody may see before it is approved.
+
+        Raises:
+            NotFound: if the catalogue does not have the source.
+        """
+        bodies = {tool.id: (tool, approvals.mark_definition(tool)) for tool in map(_make_storable, offers)}
+        if not self.pin:
+            return {}
+        with self.reading() as connection:
+            waiting = approvals.explain_waiting(connection, source, group, bodies, whole=whole)
+        if waiting is not None:
+            return waiting
+        with self.writing() as connection:
+            if connection.execute("SELECT 1 FROM sources WHERE name = ?", (source,)).fetchone() is None:
+                raise NotFound(f"The catalogue has no source {source!r}")
+            vet = _bound_new(self.vet, MAX_APPROVED_OFFERS - approvals.count_approved(connection, source, group))
+            approvals.hold_back(connection, source, bodies, vet, now(), group=group, whole=whole)
+            _raise_generation(connection)
+            return approvals.explain_waiting(connection, source, group, bodies, whole=whole) or {}
 
     def set_enabled(self, source: str, enabled: bool) -> None:
         """Include a source in the search, or exclude it. Its tools stay in the store."""
@@ -314,10 +468,11 @@ class Store(Database):
             connection.execute("DELETE FROM sources WHERE name = ?", (name,))
             connection.execute("DELETE FROM origins WHERE id NOT IN (SELECT origin FROM sources)")
             _raise_generation(connection)
-            return int(count)
+        self._note_origins()
+        return int(count)
 
-    def approve(self, chosen: Iterable[Waiting]) -> int:
-        """Approve waiting definitions and put them into the catalogue.
+    def approve(self, chosen: Iterable[WaitingDefinition]) -> int:
+        """Approve waiting definitions and put the tools among them into the catalogue.
 
         A definition that has changed since `chosen` was read continues to wait.
 
@@ -333,7 +488,11 @@ class Store(Database):
             ]
             connection.executemany(
                 PUT_TOOL,
-                (_row(definition.tool.source, definition.tool, definition.fingerprint) for definition in taken),
+                (
+                    _row(definition.tool.source, definition.tool, definition.fingerprint)
+                    for definition in taken
+                    if ":" not in definition.fingerprint  # it is no tool, see `approvals.mark_definition`
+                ),
             )
             approvals.pin(connection, [(definition.tool, definition.fingerprint) for definition in taken], now())
             if taken:
@@ -347,6 +506,12 @@ class Store(Database):
             if gone:
                 _raise_generation(connection)
             return gone
+
+    def list_app_tools(self) -> list[str]:
+        """Return the ids of the tools that no search sees, because only apps may use them."""
+        with self.reading() as connection:
+            query = f"SELECT key FROM meta WHERE key LIKE '{APP_ONLY}%' ORDER BY key"
+            return [key.removeprefix(APP_ONLY) for (key,) in connection.execute(query)]
 
     def hidden(self) -> list[str]:
         """Return the ids of the hidden tools."""
@@ -389,29 +554,34 @@ class Store(Database):
     # --- health
 
     def check(self) -> list[str]:
-        """Return all defects: the findings of the engine, unreadable tools, fingerprints that do not match."""
-        findings = super().check()
-        if findings:
-            return findings
-        with self.reading() as connection:
-            for id, mark, body in connection.execute("SELECT id, fingerprint, body FROM tools"):
-                try:
-                    right = _DECODER.decode(body).fingerprint == mark
-                except (msgspec.DecodeError, BadEntry) as error:
-                    findings.append(f"tool {id}: its definition cannot be read: {error}")
-                else:
-                    if not right:
-                        findings.append(f"tool {id}: its content does not match its fingerprint {mark}")
-        return findings
+        """Return all defects: the findings of the engine, and definitions that are not what was written."""
+        return [*super().check()] or [f"{what} {id}: {why}" for _, id, what, why in self._find_bad_definitions()]
+
+    def _find_bad_definitions(self) -> list[tuple[str, str, str, str]]:
+        """Return (table, id, what it is, what is wrong) of definitions that are not what was written."""
+        defects = []
+        try:
+            with self._engine.reading() as connection:
+                for table, what in DEFINITIONS.items():
+                    for id, fingerprint, body in connection.execute(f"SELECT id, fingerprint, body FROM {table}"):
+                        if why := _find_wrong(id, fingerprint, body):
+                            defects.append((table, id, what, why))
+        except StoreError as error:  # a text that is none
+            defects.append(("", self.label, "file", str(error)))
+        return defects
 
     def repair(self) -> list[str]:
-        """Drop caches and unreadable tools, and rebuild the indexes. Returns one sentence for each step."""
+        """Drop caches and unreadable definitions, and rebuild the indexes. Returns one sentence for each step."""
         done = []
-        bad = [line.split(":")[0].removeprefix("tool ") for line in self.check() if line.startswith("tool ")]
+        defects = self._find_bad_definitions()
         with self.writing() as connection:
-            for id in bad:
-                connection.execute("DELETE FROM tools WHERE id = ?", (id,))
-                done.append(f"dropped the damaged tool {id}: the next sync brings it back")
+            for table, id, what, _ in defects:
+                connection.execute(f"DELETE FROM {table} WHERE id = ?", (id,))
+                after = "the next sync brings it back" if table == "tools" else "it must be approved again"
+                done.append(f"dropped the damaged {what} {id}: {after}")
+                if table == "pins":  # or the next sync would take what it finds for the first definition
+                    approvals.pin_nothing(connection, [id], now())
+                    connection.execute("DELETE FROM tools WHERE id = ?", (id,))
             connection.execute("DELETE FROM caches")
             self._engine.rebuild_indexes()
             _raise_generation(connection)
@@ -419,6 +589,16 @@ class Store(Database):
 
 
 _DECODER: Final = msgspec.json.Decoder(Tool)
+
+
+def _find_wrong(id: str, fingerprint: str, body: bytes) -> str | None:
+    """Return what is wrong with a stored definition, or None."""
+    try:
+        tool = _DECODER.decode(body)
+        is_right = tool.id == id and approvals.mark_definition(tool) == fingerprint
+    except (msgspec.MsgspecError, BadEntry, TypeError, UnicodeDecodeError) as error:
+        return f"its definition cannot be read: {error}"
+    return None if is_right else f"its content does not match its fingerprint {fingerprint}"
 
 
 def _put_origin(connection: Connection, origin: Origin) -> int:
@@ -468,6 +648,18 @@ def _replace_tools(
     )
 
 
+def _bound_new(vet: Vet | None, room: int) -> Vet:
+    """Return a check that also holds back what would be approved at first sight beyond `room` definitions."""
+
+    def check(tool: Tool) -> str | None:
+        nonlocal room
+        why = vet(tool) if vet else None
+        room -= why is None
+        return why if room >= 0 else why or "its server has offered too many in the course of time"
+
+    return check
+
+
 def _make_storable(tool: Tool) -> Tool:
     """Return the tool as the store will return it: `tool` itself, unless it holds values that JSON cannot express."""
     try:
@@ -479,6 +671,17 @@ def _make_storable(tool: Tool) -> Tool:
 
 def _row(source: str, tool: Tool, fingerprint: str) -> tuple[str, str, str, str, bytes]:
     return tool.id, source, tool.name, fingerprint, msgspec.json.encode(tool)
+
+
+def _mark_app_tools(connection: Connection, source: str, bodies: approvals.Bodies) -> bool:
+    """Note which tools of a source no model may use. Returns whether these are others than before."""
+    start = f"{APP_ONLY}{source}/"
+    query = "SELECT key FROM meta WHERE substr(key, 1, ?) = ?"
+    before = {key for (key,) in connection.execute(query, (len(start), start))}
+    marked = {f"{APP_ONLY}{id}" for id, (tool, _) in bodies.items() if not tool.is_for_model}
+    connection.executemany("DELETE FROM meta WHERE key = ?", [(key,) for key in before - marked])
+    connection.executemany("INSERT INTO meta VALUES (?, ?)", [(key, 1) for key in marked - before])
+    return before != marked
 
 
 def _list_hidden(connection: Connection) -> list[str]:

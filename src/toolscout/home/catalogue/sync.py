@@ -9,10 +9,12 @@ from typing import Final
 
 from toolscout import sources
 from toolscout.errors import NotFound, SourceError, name_nearest
-from toolscout.home.catalogue.store import Changes, Origin, Source, Store, Waiting
+from toolscout.home.catalogue.store import CatalogueSource, Changes, Origin, Store, WaitingDefinition
 from toolscout.home.database import BUSY_SECONDS, hold_lock
 from toolscout.location import find_shared
 from toolscout.settings import Settings
+from toolscout.sources.documents import join_server, split_server
+from toolscout.sources.mcp_config import name_projects, split_project
 from toolscout.sources.published import is_published, prepare
 from toolscout.trust.screening import vet
 from toolscout.types import Tool
@@ -43,7 +45,12 @@ class CatalogueManager:
         self.store = Store(settings.place, pin=settings.trust == "pin", vet=vet_tools)
 
     def add(
-        self, source: str | Path | Iterable[object], *, name: str | None = None, kind: str | None = None
+        self,
+        source: str | Path | Iterable[object],
+        *,
+        name: str | None = None,
+        kind: str | None = None,
+        server: str = "",
     ) -> list[Changes]:
         """Read a source and put its tools into the catalogue. A second call reads the source again.
 
@@ -52,6 +59,7 @@ class CatalogueManager:
                 mappings.
             name: the source's name, with which the ids of its tools begin; by default the reader derives one.
             kind: which reader to use; by default it is detected from the locator.
+            server: address to which the operations of an OpenAPI document are sent, in place of the document's own.
 
         Returns:
             The changes, one entry for each source. `problems` names bad entries. A source that could not be read has
@@ -63,13 +71,23 @@ class CatalogueManager:
         """
         if not isinstance(source, (str, Path)):
             return self._add_objects(source, name)
-        locator = _make_absolute(str(source))
-        is_listed = os.path.isfile(locator) and not is_published(locator)
-        if kind is None and is_published(locator):
-            locator, kind = str(prepare(locator, name, self.settings)), "mcp"
-        kind = kind or sources.detect(locator)
-        origin = Origin(locator, kind, name)
-        readings = sources.read(locator, name=self._name_of(origin), kind=kind, settings=self.settings)
+        typed_locator, known_server = split_server(str(source))
+        locator, *project_locators = name_projects(_make_absolute(typed_locator), Path.cwd())
+        return [
+            *self._add_locator(locator, name, kind, server or known_server),
+            *(change for other in project_locators for change in self._add_locator(other, name, kind, "")),
+        ]
+
+    def _add_locator(self, locator: str, name: str | None, kind: str | None, server: str) -> list[Changes]:
+        """Read a new origin and write what it has.
+
+        An origin that cannot be read is not added, so that a typing error leaves nothing behind. A local file is added
+        all the same, and so is an origin at which a person has to sign in: a later sync may read it.
+        """
+        is_listed = os.path.isfile(split_project(locator)[0]) and not is_published(locator)
+        origin = self._locate(locator, name, kind, server)
+        name = self._name_of(origin)
+        readings = sources.read(origin.locator, name=name, kind=origin.kind, settings=self.settings)
         has_failed = all(reading.state == "error" and not reading.awaits_person for reading in readings)
         if has_failed and not is_listed and not self.brought_by(origin):
             return [
@@ -78,18 +96,33 @@ class CatalogueManager:
             ]
         return list(self._take(origin, readings))
 
+    def _locate(self, locator: str, name: str | None, kind: str | None, server: str) -> Origin:
+        """Return the origin of a locator: its file or address, and its kind.
+
+        Raises:
+            SourceError: if no reader understands it, or it takes no server.
+        """
+        if kind is None and is_published(locator):
+            locator, kind = str(prepare(locator, name, self.settings)), "mcp"
+        kind = kind or sources.detect(locator)
+        if server and kind != "openapi":
+            raise SourceError(f"{locator}: a server's address goes with an OpenAPI document, found {kind}")
+        return Origin(join_server(locator, server) if server else locator, kind, name)
+
     def _name_of(self, origin: Origin) -> str | None:
         """Return the name under which an origin is read.
 
         An OpenAPI document and a single MCP server keep the name that they got first. Approvals, credentials and the
         journal belong to the name of a source, so a new title, or a new way to choose names, must not change it.
         """
-        brings_one = origin.kind == "openapi" or (origin.kind == "mcp" and not os.path.isfile(origin.locator))
+        is_file = os.path.isfile(split_project(origin.locator)[0])
+        brings_one = origin.kind == "openapi" or (origin.kind == "mcp" and not is_file)
         if origin.name is None and brings_one:
             return next((source.name for source in self.brought_by(origin)), None)
         return origin.name
 
     def _add_objects(self, objects: Iterable[object], name: str | None) -> list[Changes]:
+        """Add tools given as Python objects, under a name: nothing else tells them from others."""
         from toolscout.sources.schemas import read_objects
 
         if not name:
@@ -97,29 +130,28 @@ class CatalogueManager:
         reading = read_objects(sources.source_name(name), objects)
         return list(self._take(Origin(f"objects:{reading.source}", "objects"), [reading]))
 
-    def _take(self, origin: Origin, readings: Sequence[sources.Reading]) -> Iterator[Changes]:
+    def _take(
+        self, origin: Origin, readings: Sequence[sources.Reading], only: frozenset[str] = frozenset()
+    ) -> Iterator[Changes]:
+        """Write the readings of an origin, and remove its sources that are gone: all, or those in `only`."""
         for reading in readings:
             yield self.put_reading(origin, reading)
         present = {reading.source for reading in readings}
         for source in self.brought_by(origin):
-            if source.name not in present:
+            if source.name not in present and (not only or source.name in only):
                 gone = self.store.remove_source(source.name)
                 yield Changes(source=source.name, kind=source.kind, message="no longer there", gone=gone)
 
-    def brought_by(self, origin: Origin) -> list[Source]:
+    def brought_by(self, origin: Origin) -> list[CatalogueSource]:
         """Return the sources of the catalogue that came from an origin."""
-        ids = {
-            origin_row.id
-            for origin_row in self.store.origins()
-            if (origin_row.locator, origin_row.name) == (origin.locator, origin.name)
-        }
+        ids = {origin_row.id for origin_row in self.store.origins() if _is_same_origin(origin_row, origin)}
         return [source for source in self.store.sources() if source.origin in ids]
 
     def put_reading(self, origin: Origin, reading: sources.Reading) -> Changes:
         """Write one reading of a source into the catalogue. A source name that another origin has is an error."""
         owner = self.store.owner(reading.source)
         problems = [(problem.entry, problem.message) for problem in reading.problems]
-        if owner is not None and (owner.locator, owner.name) != (origin.locator, origin.name):
+        if owner is not None and not _is_same_origin(owner, origin):
             message = (
                 f"A source called {reading.source!r} is already in the catalogue, from {owner.locator}. "
                 "Give this one another name with --name, or remove the other source."
@@ -142,7 +174,8 @@ class CatalogueManager:
         tools.
 
         Args:
-            names: sources to read again, with all others of the same origin; by default all sources.
+            names: sources to read again; by default all. Of a file with MCP servers only these are started, of any
+                other origin all sources are read.
 
         Raises:
             NotFound: for a name that no source has.
@@ -157,6 +190,7 @@ class CatalogueManager:
             yield from self._sync(names)
 
     def _sync(self, names: Sequence[str]) -> Iterator[Changes]:
+        """Read the origins of some sources again, or all origins if there are no names; see `sync`."""
         sources_by_name = {source.name: source for source in self.store.sources()}
         for name in names:
             if name not in sources_by_name:
@@ -164,21 +198,28 @@ class CatalogueManager:
                 raise NotFound(f"expected the name of a source, found {name!r}. {advice}")
         origin_ids = {sources_by_name[name].origin for name in names}
         for origin in self.store.origins():
-            if origin.kind == "objects" or (names and origin.id not in origin_ids):
-                continue
-            yield from self._sync_origin(origin)
+            is_readable = origin.kind != "objects"  # objects were passed to `add`; there is no place to read them from
+            if is_readable and (not names or origin.id in origin_ids):
+                yield from self._sync_origin(origin, frozenset(names))
 
-    def _sync_origin(self, origin: Origin) -> Iterator[Changes]:
+    def _sync_origin(self, origin: Origin, only: frozenset[str]) -> Iterator[Changes]:
+        """Read one origin and write what it has. If it cannot be read, its sources keep their tools and get the error.
+
+        Args:
+            origin: where to read.
+            only: sources to read; empty: all. Only a file of MCP servers is read in part, since each server has to be
+                started. Any other origin is read as a whole, so that its sources that are missing are gone.
+        """
         try:
             name = self._name_of(origin)
-            readings = sources.read(origin.locator, name=name, kind=origin.kind, settings=self.settings)
+            readings = sources.read(origin.locator, name=name, kind=origin.kind, settings=self.settings, only=only)
         except SourceError as error:
             for source in self.brought_by(origin):
                 yield self.store.put_source(origin, source.name, kind=source.kind, state="error", message=str(error))
         else:
-            yield from self._take(origin, readings)
+            yield from self._take(origin, readings, only if origin.kind == "mcp" else frozenset())
 
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[CatalogueSource]:
         """Return the sources of the catalogue."""
         return self.store.sources()
 
@@ -208,7 +249,7 @@ class CatalogueManager:
         return gone + (self.store.remove_tools(tools) if tools else 0)
 
     def hide(self, ids: Sequence[str]) -> None:
-        """Hide tools: they are not searched, and no sync brings them back. `show` does.
+        """Hide tools: they are not searched, and no sync brings them back. Only `show` brings them back.
 
         Raises:
             NotFound: for an id that no tool of the catalogue has; then nothing is hidden.
@@ -238,7 +279,7 @@ class CatalogueManager:
         """Include a source in the search, or exclude it. Its tools stay in the store."""
         self.store.set_enabled(source, enabled)
 
-    def waiting(self, names: Sequence[str] = ()) -> list[Waiting]:
+    def waiting(self, names: Sequence[str] = ()) -> list[WaitingDefinition]:
         """Return the definitions that wait for approval, by id.
 
         Args:
@@ -257,7 +298,7 @@ class CatalogueManager:
             if not names or definition.id in names or definition.tool.source in names
         ]
 
-    def approve(self, chosen: Sequence[Waiting]) -> int:
+    def approve(self, chosen: Sequence[WaitingDefinition]) -> int:
         """Approve waiting definitions and put them into the catalogue. Returns how many; see `Store.approve`."""
         return self.store.approve(chosen)
 
@@ -281,6 +322,11 @@ def _is_foreign(text: str) -> bool:
     """Return whether most letters of a text are not Latin."""
     letters = [letter for letter in text[:MAX_LANGUAGE_CHARS] if letter.isalpha()]
     return sum(letter > LAST_LATIN_LETTER for letter in letters) * 2 > len(letters)
+
+
+def _is_same_origin(one: Origin, other: Origin) -> bool:
+    """Return whether two origins are the same document or server. The address of an API may differ."""
+    return (split_server(one.locator)[0], one.name) == (split_server(other.locator)[0], other.name)
 
 
 def _make_absolute(locator: str) -> str:

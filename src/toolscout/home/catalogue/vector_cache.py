@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import sys
+import threading
 import zlib
 from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.errors import StoreError
+from toolscout.arrays import Array
+from toolscout.errors import StoreError, Unavailable
 from toolscout.home.database import CacheDatabase, rebuild_if_damaged
 
-__all__ = ["VectorStore"]
+__all__ = ["Progress", "VectorMaker", "VectorStore", "show_progress"]
 
 VECTOR_MIGRATIONS: Final = (
     """
@@ -34,6 +37,8 @@ VECTOR_MIGRATIONS: Final = (
 VECTORS_FILE_NAME: Final = "vectors.db"
 EMBED_BATCH: Final = 256
 Rows = npt.NDArray[np.float32]
+Progress = Callable[[int, int], None]
+"""(done, total) after each batch of texts."""
 _log: Final = logging.getLogger("toolscout.catalogue.vector_cache")
 
 
@@ -43,7 +48,7 @@ class VectorStore(CacheDatabase):
     def __init__(self, folder: Path, *, repair: bool = True) -> None:
         """Open or create the file; see `CacheDatabase`."""
         super().__init__(folder / VECTORS_FILE_NAME, VECTOR_MIGRATIONS, repair=repair)
-        self._warned = False
+        self._warned = False  # that the file cannot be written; said once
 
     @rebuild_if_damaged
     def has_any(self, encoder: str) -> bool:
@@ -65,7 +70,7 @@ class VectorStore(CacheDatabase):
         encode: Callable[[Sequence[str]], Rows],
         *,
         name: str = "",
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
         encode_all: Callable[[Sequence[Sequence[str]]], Iterable[tuple[int, Rows]]] | None = None,
     ) -> Rows:
         """Return the vectors of `texts`, `(n, d)` float32, in order; embed and store the missing ones.
@@ -154,7 +159,8 @@ class VectorStore(CacheDatabase):
         return vectors
 
     @rebuild_if_damaged
-    def _write_vectors(self, encoder: str, name: str, texts: Sequence[str], rows: npt.NDArray[Any]) -> None:
+    def _write_vectors(self, encoder: str, name: str, texts: Sequence[str], rows: Array) -> None:
+        """Write vectors with a checksum for each, by which damage is noticed when they are read."""
         values = [row.tobytes() for row in np.asarray(rows, dtype="<f4")]
         with self.writing() as connection:
             connection.execute("INSERT OR IGNORE INTO encoders VALUES (?, ?, ?)", (encoder, name, rows.shape[1]))
@@ -163,7 +169,7 @@ class VectorStore(CacheDatabase):
                 [(encoder, _key(text), value, zlib.crc32(value)) for text, value in zip(texts, values, strict=True)],
             )
 
-    def _write_if_possible(self, encoder: str, name: str, texts: Sequence[str], rows: npt.NDArray[Any]) -> None:
+    def _write_if_possible(self, encoder: str, name: str, texts: Sequence[str], rows: Array) -> None:
         """Store vectors. If the file cannot be written, warn once; the vectors then serve this search only."""
         try:
             if not self.read_only:
@@ -176,3 +182,50 @@ class VectorStore(CacheDatabase):
 
 def _key(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
+
+
+def show_progress(done: int, total: int) -> None:
+    """Show on a terminal that `done` of `total` vectors are made, if there is more than one batch."""
+    if total > EMBED_BATCH and sys.stderr.isatty():
+        end = "\n" if done >= total else ""
+        sys.stderr.write(f"\rtoolscout: {done:,} of {total:,} vectors of tools are made{end}")
+        sys.stderr.flush()
+
+
+class VectorMaker:
+    """Makes vectors until it has finished or is stopped. What is made is stored batch by batch.
+
+    Attributes:
+        progress: how far it is, in a clause.
+    """
+
+    def __init__(self, make: Callable[[Progress], None]) -> None:
+        """Begin. `make` makes the vectors, and calls what it is given after each batch."""
+        self.progress = "the vectors of new tools are being made"
+        self._shall_stop = False  # checked after each batch
+        self._thread = threading.Thread(target=self._run, args=(make,), daemon=True, name="toolscout vectors")
+        self._thread.start()
+
+    def _run(self, make: Callable[[Progress], None]) -> None:
+        try:
+            make(self._note)
+        except Exception as error:
+            if not self._shall_stop:
+                _log.warning("Vectors are missing, and cannot be made: %s", error)
+
+    def _note(self, done: int, total: int) -> None:
+        self.progress = f"{done:,} of {total:,} vectors of new tools are made"
+        _log.info("%s", self.progress)
+        show_progress(done, total)
+        if self._shall_stop:
+            raise Unavailable("The program ends, so the other vectors are made later.")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether some vectors are still to be made."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Stop after the present batch, and wait for that."""
+        self._shall_stop = True
+        self._thread.join()

@@ -5,21 +5,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from toolscout.errors import StoreError, UserError
 from toolscout.home.database.folder import open_home
 from toolscout.home.database.sqlite import (
     BUSY_SECONDS,
     CacheDatabase,
+    Salvage,
     SqliteDatabase,
     alone,
     format_instant,
     is_damage,
     now,
     rebuild_if_damaged,
+    salvage_file,
 )
 from toolscout.location import Connection, Dialect, Home, PartDatabase
 
@@ -30,13 +34,16 @@ __all__ = [
     "Database",
     "Dialect",
     "PartDatabase",
+    "Salvage",
     "SqliteDatabase",
     "alone",
     "format_instant",
     "hold_lock",
     "is_damage",
     "now",
+    "open_home",
     "rebuild_if_damaged",
+    "salvage_file",
 ]
 
 
@@ -103,21 +110,42 @@ class Database:
         """Whether this thread has a transaction open."""
         return self._engine.in_transaction
 
-    def reading(self) -> AbstractContextManager[Connection]:
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection]:
         """Open a read transaction: it sees one consistent state, even while others write. May be nested."""
-        return self._engine.reading()
+        with self._naming_damage(), self._engine.reading() as connection:
+            yield connection
 
-    def writing(self, *, wait: bool = True) -> AbstractContextManager[Connection]:
+    @contextlib.contextmanager
+    def writing(self, *, wait: bool = True) -> Iterator[Connection]:
         """Open a write transaction. An error inside the block rolls everything back. There is one writer at a time.
 
         Args:
             wait: whether to wait for another writer. Otherwise StoreError is raised at once.
         """
-        return self._engine.writing(wait=wait)
+        with self._naming_damage(), self._engine.writing(wait=wait) as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _naming_damage(self) -> Iterator[None]:
+        """Turn an error that nobody expected into a StoreError, if damaged content of this part is its cause.
+
+        SQLite has no checksums. So a flipped bit can come out of it as a number where a text should be, or as a text
+        that is no JSON, wherever that is used.
+        """
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as error:
+            if self.in_transaction or not (findings := self.check()):
+                raise
+            raise StoreError(f"{self.label} is damaged: {findings[0]}; run  toolscout doctor --repair") from error
 
     def ask(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of one statement that only reads. By itself it sees one consistent state."""
-        return self._engine.ask(sql, parameters)
+        with self._naming_damage():
+            return self._engine.ask(sql, parameters)
 
     def session(self) -> AbstractContextManager[Connection]:
         """Give this thread one connection for several transactions, for temporary tables."""

@@ -19,12 +19,16 @@ from toolscout.location import (
     TENANT_FILE,
     TENANTS_FOLDER,
     Home,
+    SharedHandles,
     SharedHome,
     Stamp,
     Tenant,
+    check_tenant_name,
     place_tenant,
+    refuse_default,
+    sort_tenants,
 )
-from toolscout.trust.private_files import make_private_folder, replace_file
+from toolscout.trust.private_files import make_private_folder, read_plain_file, replace_file
 
 __all__ = ["FolderHome", "open_home"]
 
@@ -63,11 +67,11 @@ class FolderHome:
         return self.label
 
     def open_database(self, part: str, migrations: Sequence[str], *, pragmas: Sequence[str] = ()) -> SqliteDatabase:
-        """Open or create the file of a part."""
+        """Open or create the file `PART.db`; see `toolscout.location.SharedHome.open_database`."""
         return SqliteDatabase(self.folder / f"{part}.db", migrations, pragmas=pragmas)
 
     def hold_lock(self, name: str, refusal: str, *, wait: float = 0.0) -> AbstractContextManager[None]:
-        """Hold the lock of a file in the folder."""
+        """Hold the lock of the file `name` in the folder, for up to `wait` seconds; then refuse with `refusal`."""
         return alone(self.folder / name, refusal, wait=wait)
 
     def listen(self) -> None:
@@ -76,9 +80,9 @@ class FolderHome:
     def open_journal_writer(self, journal: Any) -> None:
         """Return None: events go straight into the file."""
 
-    def open_files(self) -> SqliteDatabase:
-        """Raise: documents of a folder are files, and results stay with the process."""
-        raise AssertionError(f"{self.label} keeps documents as files")
+    def open_handles(self) -> SharedHandles:
+        """Raise: results and questions stay with the process."""
+        raise AssertionError(f"{self.label} has no replicas")
 
     def close(self) -> None:
         """Do nothing: documents are files."""
@@ -89,7 +93,7 @@ class FolderHome:
         Raises:
             OSError: if it cannot be read; FileNotFoundError if there is none.
         """
-        return (self.folder / name).read_bytes()
+        return read_plain_file(self.folder / name)
 
     def write_document(self, name: str, content: bytes) -> None:
         """Replace or create a small file, atomically and durably."""
@@ -126,20 +130,21 @@ class FolderHome:
         """Do nothing: the model is in the folder alone."""
 
     def list_tenants(self) -> list[Tenant]:
-        """Return the tenants of the home."""
+        """Return the tenants of the home, `default` first, then by name."""
         tenants = [Tenant(DEFAULT_TENANT)]
         for file in (self.folder / TENANTS_FOLDER).glob(f"*/{TENANT_FILE}"):
             with contextlib.suppress(OSError, msgspec.MsgspecError):  # it is removed at this moment, or no tenant
                 tenant = msgspec.json.decode(file.read_bytes(), type=Tenant)
                 tenants += [tenant] if tenant.name == file.parent.name != DEFAULT_TENANT else []
-        return tenants
+        return sort_tenants(tenants)
 
     def add_tenant(self, name: str) -> None:
         """Add a tenant with an empty catalogue.
 
         Raises:
-            ConfigError: if there is one of this name.
+            ConfigError: if there is one of this name, or the name cannot be used.
         """
+        check_tenant_name(name)
         refusal = f"{self.label} already has a tenant {name!r}. Choose another name."
         if name == DEFAULT_TENANT:
             raise ConfigError(refusal)
@@ -154,9 +159,11 @@ class FolderHome:
         """Remove a tenant with its folder.
 
         Raises:
+            ConfigError: for the tenant `default`.
             NotFound: if there is none of this name.
             StoreError: if a file of it stays.
         """
+        refuse_default(name)
         with self._lock_tenants():
             folder = self.folder / TENANTS_FOLDER / name
             try:

@@ -10,16 +10,17 @@ import contextlib
 import functools
 import logging
 import os
+import secrets
 import shutil
 import sqlite3
 import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 from toolscout.errors import StoreError
 from toolscout.location import SQLITE
@@ -28,16 +29,19 @@ from toolscout.trust.private_files import make_private_folder, open_private, tig
 __all__ = [
     "BUSY_SECONDS",
     "CacheDatabase",
+    "Salvage",
     "SqliteDatabase",
     "alone",
     "format_instant",
     "is_damage",
     "now",
     "rebuild_if_damaged",
-    "without_waiting",
+    "salvage_file",
 ]
 
 BUSY_SECONDS: Final = 60.0
+HURRIED_PRAGMAS: Final = ("PRAGMA busy_timeout = 0", "PRAGMA wal_autocheckpoint = 0")
+USUAL_PRAGMAS: Final = (f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}", "PRAGMA wal_autocheckpoint = 1000")
 #: Parts of SQLite's messages about a file that cannot be written. Before Python 3.11 the errors have no codes.
 UNWRITABLE_MESSAGES: Final = ("readonly database", "unable to open database file", "disk I/O error", "disk is full")
 COMPANION_SUFFIXES: Final = ("-wal", "-shm")  # of the files that SQLite creates beside a database
@@ -54,22 +58,6 @@ def now() -> str:
 def format_instant(instant: datetime) -> str:
     """Return an instant in UTC as ISO 8601 with milliseconds. Such texts sort by time."""
     return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-@contextlib.contextmanager
-def without_waiting(connection: sqlite3.Connection) -> Iterator[None]:
-    """Let a connection neither wait for another writer inside the block, nor move its log into the file.
-
-    A write then takes a tenth of a millisecond, or raises StoreError at once.
-    """
-    (pages,) = connection.execute("PRAGMA wal_autocheckpoint").fetchone()
-    connection.execute("PRAGMA wal_autocheckpoint = 0")
-    connection.execute("PRAGMA busy_timeout = 0")
-    try:
-        yield
-    finally:
-        connection.execute(f"PRAGMA wal_autocheckpoint = {pages}")
-        connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
 
 
 @contextlib.contextmanager
@@ -130,6 +118,7 @@ class SqliteDatabase:
         self._open()
 
     def _open(self) -> None:
+        """Open the file to write, or only to read if it cannot be written; see `_open_for_reading`."""
         try:
             self._prepare_files()
             with self.errors():
@@ -144,13 +133,34 @@ class SqliteDatabase:
                 raise
 
     def _prepare_files(self) -> None:
-        """Create the file before SQLite does, because the files that SQLite adds get the same permissions."""
+        """Create the file if it is not there, private and with all tables: an empty one has lost its content."""
         make_private_folder(self.path.parent)
+        if not self.path.exists():
+            self._create()
         os.close(open_private(self.path, os.O_RDWR))
+        if not self.path.stat().st_size:
+            raise StoreError(
+                f"{self.path}: expected a healthy store, found an empty file; run  toolscout doctor --repair"
+            ) from sqlite3.DatabaseError("an empty file")
         if not os.access(self.path.parent, os.W_OK):
             raise PermissionError(13, "Permission denied", str(self.path.parent))
         for suffix in COMPANION_SUFFIXES:  # a crash or an older version may have left them with other permissions
             tighten(self.path.with_name(self.path.name + suffix))
+
+    def _create(self) -> None:
+        """Create the file beside its place, and put it there unless another process was first."""
+        aside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.new")
+        os.close(open_private(aside, os.O_RDWR))
+        try:
+            with self.errors(), contextlib.closing(sqlite3.connect(aside, isolation_level=None)) as connection:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("BEGIN")
+                self._run_migrations(connection)
+                connection.execute("COMMIT")
+            with contextlib.suppress(FileExistsError):
+                os.link(aside, self.path)
+        finally:
+            aside.unlink()
 
     def _open_for_reading(self, error: Exception) -> bool:
         """Open an existing file for reading, if `error` says that it cannot be written. Return whether that succeeded.
@@ -194,12 +204,16 @@ class SqliteDatabase:
         try:
             yield
         except sqlite3.OperationalError as error:
+            if "malformed" in str(error) or "Could not decode" in str(error):
+                raise StoreError(
+                    f"{self.path}: expected a healthy store, found: {error}; run  toolscout doctor --repair"
+                ) from error
             if _is_unwritable(error):
                 raise StoreError(
                     f"{self.path} cannot be written: {error}. Free some space or check its permissions."
                 ) from error
             raise StoreError(f"{self.path}: expected to read and write the store, found: {error}") from error
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # a text of SQLite may quote what is damaged
             raise StoreError(
                 f"{self.path}: expected a healthy store, found: {error}; run  toolscout doctor --repair"
             ) from error
@@ -250,12 +264,16 @@ class SqliteDatabase:
         if version == len(self._migrations):
             return
         with self.writing() as connection:
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            self._refuse_newer(version)
-            for number, script in enumerate(self._migrations[version:], version + 1):
-                for statement in script.split(";"):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {number}")
+            self._run_migrations(connection)
+
+    def _run_migrations(self, connection: sqlite3.Connection) -> None:
+        """Run the migrations that a file has not seen, in the transaction that is open."""
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        self._refuse_newer(version)
+        for number, script in enumerate(self._migrations[version:], version + 1):
+            for statement in script.split(";"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {number}")
 
     def _refuse_newer(self, version: int) -> None:
         if version > len(self._migrations):
@@ -269,25 +287,25 @@ class SqliteDatabase:
         """Open a write transaction. An error inside the block rolls everything back.
 
         Args:
-            wait: whether to wait for another writer. Otherwise StoreError is raised at once.
+            wait: whether to wait for another writer, and to move a long log into the file. Otherwise StoreError is
+                raised at once if there is another writer, and a small write takes a tenth of a millisecond.
         """
         connection = self.connection
         with self.errors(), self._local.busy:
-            if wait:
-                connection.execute("BEGIN IMMEDIATE")
-            else:
-                connection.execute("PRAGMA busy_timeout = 0")
-                try:
-                    connection.execute("BEGIN IMMEDIATE")
-                finally:
-                    connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+            for pragma in () if wait else HURRIED_PRAGMAS:
+                connection.execute(pragma)
             try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:  # SQLite may have rolled back by itself, for example on a full disk
-                    connection.execute("ROLLBACK")
-                raise
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield connection
+                    connection.execute("COMMIT")
+                except BaseException:
+                    if connection.in_transaction:  # SQLite may have rolled back by itself, for example on a full disk
+                        connection.execute("ROLLBACK")
+                    raise
+            finally:
+                for pragma in () if wait else USUAL_PRAGMAS:
+                    connection.execute(pragma)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -306,7 +324,8 @@ class SqliteDatabase:
 
     def ask(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of one statement that only reads. By itself it sees one consistent state."""
-        with self.reading() as connection:
+        connection = self.connection
+        with self.errors(), self._local.busy:
             return connection.execute(sql, parameters).fetchall()
 
     @contextlib.contextmanager
@@ -330,6 +349,7 @@ class SqliteDatabase:
             with self.reading() as connection:
                 findings = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
                 orphans = connection.execute("PRAGMA foreign_key_check").fetchall()
+                findings += [] if findings else _find_wrong_values(connection, self._migrations)
         except StoreError as error:
             return [str(error)]
         return findings + [f"{row[0]} row {row[1]} refers to a missing row of {row[2]}" for row in orphans]
@@ -339,12 +359,87 @@ class SqliteDatabase:
         self._close_connections()
 
     def _close_connections(self) -> None:
+        """Close the connections of all threads. Each is waited for while its thread uses it."""
         with self._lock:
             for connection, busy in self._all:
                 with busy:
                     connection.close()
             self._all.clear()
         self._local = threading.local()
+
+
+class Salvage(NamedTuple):
+    """What was saved of a damaged file.
+
+    Attributes:
+        aside: where the damaged file is now.
+        rows: table → number of rows that were saved.
+    """
+
+    aside: Path
+    rows: Mapping[str, int]
+
+
+def salvage_file(path: Path, migrations: Sequence[str]) -> Salvage:
+    """Set a damaged file aside, and put a new one in its place with every sound row that can be read of it.
+
+    A row is sound if its values have the types of their columns, and what it refers to was saved too.
+
+    Raises:
+        StoreError: if no new file can be written; then nothing is changed.
+    """
+    aside = path.with_name(f"{path.name}.damaged-{now().replace(':', '')}")
+    try:
+        path.replace(aside)
+        for suffix in COMPANION_SUFFIXES:
+            with contextlib.suppress(FileNotFoundError):
+                path.with_name(path.name + suffix).replace(f"{aside}{suffix}")
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror}. Check its permissions.") from None
+    new = SqliteDatabase(path, migrations)
+    rows = {}
+    try:
+        with new.writing() as connection:
+            for table, columns in _build_expected_columns(tuple(migrations)).items():
+                known = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+                marks = ", ".join("?" * len(columns))
+                for row in _read_sound_rows(aside, table, [column[1] for column in columns]):
+                    with contextlib.suppress(sqlite3.IntegrityError):
+                        connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", row)
+                rows[table] = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] - known
+    finally:
+        new.close()
+    return Salvage(aside, rows)
+
+
+def _read_sound_rows(path: Path, table: str, types: Sequence[str]) -> Iterator[tuple[object, ...]]:
+    """Yield the rows of a table with values of these types: from its start, and from its end if that breaks off."""
+    for order in ("", "ORDER BY rowid DESC"):
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.text_factory = bytes
+            for row in connection.execute(f"SELECT * FROM {table} {order}"):
+                with contextlib.suppress(ValueError):  # also of bytes that are no text
+                    yield tuple(_take_value(value, type_) for value, type_ in zip(row, types, strict=True))
+            return
+
+
+def _take_value(value: object, type_: str) -> object:
+    """Return the value of a column; ValueError: it has another type."""
+    if value is not None and isinstance(value, int) == (type_ in ("TEXT", "BLOB")):
+        raise ValueError(type_)
+    return value.decode() if type_ == "TEXT" and isinstance(value, bytes) else value
+
+
+def _find_wrong_values(connection: sqlite3.Connection, migrations: tuple[str, ...]) -> list[str]:
+    """Return a sentence for each column with values that are not of its type: SQLite's checks pass over them."""
+    findings = []
+    for table, columns in _build_expected_columns(migrations).items():
+        for name, type_ in columns:
+            allowed = "'text', 'blob'" if type_ == "BLOB" else "'text'" if type_ == "TEXT" else "'integer', 'real'"
+            query = f"SELECT count(*) FROM {table} WHERE typeof({name}) NOT IN ({allowed}, 'null')"
+            (count,) = connection.execute(query).fetchone()
+            findings += [f"{table}: {count:,} values of {name} have another type"] if count else []
+    return findings
 
 
 class CacheDatabase(SqliteDatabase):
@@ -372,6 +467,10 @@ class CacheDatabase(SqliteDatabase):
         super().__init__(path, migrations)
 
     def _open(self) -> None:
+        """Open the cache. A damaged one is set aside, and one that cannot be written here is opened in another folder.
+
+        Nothing is lost by that: a cache is filled again.
+        """
         try:
             if self.path.is_dir():
                 raise StoreError(f"{self.path}: expected a file, found a folder") from sqlite3.DatabaseError("a folder")
@@ -434,6 +533,7 @@ class CacheDatabase(SqliteDatabase):
                     _log.warning("%s was damaged (%s): set aside as %s, begun anew", self.path, reason, aside.name)
                 elif self._is_emptied():
                     _log.warning("%s was damaged (%s): begun anew", self.path, reason)
+                    self.path.unlink()
                 super()._open()
         except (OSError, StoreError) as obstacle:
             self._open_elsewhere(StoreError(f"{self.path} is damaged ({reason}) and cannot be replaced: {obstacle}"))
@@ -474,6 +574,7 @@ def rebuild_if_damaged(
 
     @functools.wraps(method)
     def call(cache: Cache, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        """Call the method. If the file is damaged, it is set aside and the method is called with an empty one."""
         try:
             return method(cache, *args, **options)
         except StoreError as error:

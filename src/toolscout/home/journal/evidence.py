@@ -142,7 +142,7 @@ def _list_judgements(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, boo
     return [(tool, is_right) for tool, is_right, _ in judgements]
 
 
-def _read_ids(value: Any) -> list[str]:
+def _read_ids(value: object) -> list[str]:
     """Return the tool ids in a field of an event. Older versions stored events unchecked."""
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
@@ -255,7 +255,7 @@ class LiveEvidence:
         self._per_caller = sorted((LIVE_PER_CALLER_RANGE[0], known // 20, LIVE_PER_CALLER_RANGE[1]))[1]
         self._lock = threading.Lock()
         self._first_row, self._last_row = -1, -1
-        self._version = 0
+        self._version = 0  # rises when the examples change
         self._caller_and_key: dict[int, tuple[str, int]] = {}  # row → caller and hash of the key, for every example
         self._examples: dict[int, Example] = {}  # row → example, for those that count; both the oldest first
 

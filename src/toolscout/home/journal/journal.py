@@ -23,35 +23,169 @@ import msgspec
 from toolscout.errors import SourceError, StoreError
 from toolscout.home.database import BUSY_SECONDS, Connection, Database, Dialect, now
 from toolscout.home.database.folder import open_home
-from toolscout.home.journal.events import EVENTS, build_line, encode_fields, parse_row
-from toolscout.home.journal.schema import (
-    EVENT_COLUMNS,
-    IMPORT_TABLE,
-    JOURNAL_MIGRATIONS,
-    PUT_EVENT,
-    TAKE_WAITING,
-)
 from toolscout.location import Home
 from toolscout.trust.redaction import redact
+from toolscout.types import Search, clean, digest
 
 __all__ = [
+    "DAMAGED_EVENT",
+    "EVENTS",
+    "EVENT_COLUMNS",
+    "IMPORT_TABLE",
     "JOURNAL_MIGRATIONS",
     "MAX_SEARCH_EVENTS",
-    "Imported",
+    "NUMBERED_EVENTS",
+    "PUT_EVENT",
+    "SCHEMA",
+    "TAKE_WAITING",
+    "ImportReport",
     "Journal",
     "JournalFilter",
-    "Pruned",
+    "PruneReport",
     "Trail",
+    "build_line",
+    "describe_answer",
+    "encode_fields",
     "new_id",
+    "parse_row",
     "read_rows",
     "redact",
 ]
+
+# Row ids are never reused after events are removed: models remember up to which row they have learned.
+NUMBERED_EVENTS: Final = """
+    CREATE TABLE numbered (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT NOT NULL UNIQUE, at TEXT NOT NULL, event TEXT NOT NULL,
+        caller TEXT NOT NULL, search_id TEXT, body TEXT NOT NULL);
+    INSERT INTO numbered SELECT id, uid, at, event, caller, search_id, body FROM events;
+    DROP TABLE events;
+    ALTER TABLE numbered RENAME TO events;
+    CREATE INDEX events_by_search ON events (search_id);
+    CREATE INDEX events_by_time ON events (at);
+    """
+JOURNAL_MIGRATIONS: Final = (
+    """
+    CREATE TABLE events (
+        id INTEGER PRIMARY KEY, uid TEXT NOT NULL UNIQUE, at TEXT NOT NULL, event TEXT NOT NULL, caller TEXT NOT NULL,
+        search_id TEXT, body TEXT NOT NULL);
+    CREATE INDEX events_by_search ON events (search_id);
+    """,
+    NUMBERED_EVENTS,
+    "",  # separates tenants in a database; a file belongs to one
+)
+EVENT_COLUMNS: Final = "uid, at, event, caller, search_id, body"
+PUT_EVENT: Final = f"INSERT INTO events ({EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+TAKE_WAITING: Final = f"""
+    INSERT INTO events ({EVENT_COLUMNS}) SELECT {EVENT_COLUMNS} FROM waiting WHERE TRUE ORDER BY line
+        ON CONFLICT DO NOTHING
+    """
+IMPORT_TABLE: Final = """
+    CREATE TEMP TABLE waiting (
+        line INTEGER PRIMARY KEY, uid TEXT, at TEXT, event TEXT, caller TEXT, search_id TEXT, body TEXT)
+    """
+
+
+SCHEMA: Final = 1
+EVENTS: Final[dict[str, dict[str, type]]] = {
+    "search": {"search_id": str, "query": str, "shown": list},
+    "call": {"tool": str, "ok": bool},
+    "feedback": {"search_id": str},
+}
+"""Kind of event → its required fields and their types."""
+ID_FIELDS: Final = {"search": ("shown",), "feedback": ("good", "bad", "withdrawn")}  # fields that list ids of tools
+
+
+def build_line(uid: str, at: str, event: str, caller: str, body: str) -> dict[str, object]:
+    """Return a row as the object of an export line.
+
+    Args:
+        uid: names the event, so that a second import skips it.
+        at: instant, ISO 8601.
+        event: `search`, `call` or `feedback`.
+        caller: name of who caused it.
+        body: JSON with the other fields of the event.
+
+    Raises:
+        StoreError: if `body` is damaged.
+    """
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError):
+        raise StoreError(f"The event {uid} of the journal is damaged; run  toolscout doctor --repair") from None
+    required = {key: kind() for key, kind in EVENTS.get(event, {}).items()}
+    return {"schema": SCHEMA, "uid": uid, "at": at, "event": event, "caller": caller, **required, **fields}
+
+
+def describe_answer(search: Search) -> dict[str, object]:
+    """Return the fields of a journal event that say what was asked and answered."""
+    fields: dict[str, object] = {"search_id": search.search_id, "query": search.query, "shown": list(search.ids)}
+    return fields if search.kind is None else {**fields, "answer": search.kind}
+
+
+def encode_fields(fields: Mapping[str, object]) -> str:
+    """Encode the fields of an event as the JSON `body` of its row."""
+    return msgspec.json.encode(clean(dict(fields))).decode()
+
+
+def parse_row(line: bytes, count_copies: Callable[[bytes], int]) -> tuple[object, ...]:
+    """Parse an export line into a row: uid, at, event, caller, search_id, body.
+
+    Args:
+        line: one line of JSON.
+        count_copies: counts the line, and returns how often it has come so far. Equal lines without a uid thus get
+            different ones.
+
+    Raises:
+        SourceError: saying what was expected and found.
+    """
+    try:
+        value = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SourceError(f"expected a JSON object, found something else: {error}") from None
+    if not isinstance(value, dict):
+        raise SourceError(f"expected a JSON object, found a {type(value).__name__}")
+    schema, event = value.pop("schema", SCHEMA), value.pop("event", None)
+    if schema != SCHEMA:
+        raise SourceError(f'expected "schema": {SCHEMA}, found {schema!r:.40}. This version cannot read it')
+    if event not in EVENTS:
+        raise SourceError(f'expected "event" of {", ".join(EVENTS)}, found {event!r:.40}')
+    at, caller, uid = value.pop("at", None), value.pop("caller", None), value.pop("uid", None)
+    if not isinstance(at, str) or not at:
+        raise SourceError(f'expected "at", an ISO 8601 instant, found {at!r:.40}')
+    _check_fields(event, value)
+    search_id = value.get("search_id")
+    if not isinstance(uid, str) or not uid:
+        uid = digest("event/1", [at, event, caller, count_copies(line), clean(value)])
+    return uid, at, event, caller if isinstance(caller, str) else "unknown", search_id, encode_fields(value)
+
+
+def _check_fields(event: str, value: Mapping[str, object]) -> None:
+    """Refuse an event without its required fields, or with fields of the wrong type.
+
+    Raises:
+        SourceError: saying what was expected and found.
+    """
+    for key, kind in EVENTS[event].items():
+        if not isinstance(value.get(key), kind):
+            raise SourceError(f'expected "{key}" ({kind.__name__}) in a {event} event, found {value.get(key)!r:.40}')
+    for key in ID_FIELDS.get(event, ()):
+        if value.get(key) is not None and not _is_list_of_texts(value[key]):
+            raise SourceError(f'expected "{key}" to be a list of texts, found {value[key]!r:.40}')
+    search_id = value.get("search_id")
+    if search_id is not None and not isinstance(search_id, str):
+        raise SourceError(f'expected "search_id" to be text, found {search_id!r:.40}')
+
+
+def _is_list_of_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
 
 MAX_SEARCH_EVENTS: Final = 200  # events of one search after which callers may add no more
 MAX_NAMED_LINES: Final = 100  # bad lines that an import names
 IMPORT_BATCH_LINES: Final = 500  # lines of an import in memory at a time
 READ_BATCH_EVENTS: Final = 1000
 TRAILS_PER_READ: Final = 500
+DAMAGED_EVENT: Final = "NOT json_valid(body) OR json_type(body) <> 'object'"  # in SQLite
 VACUUM_WAIT_S: Final = 5.0  # time that a prune waits for readers before it leaves the file to the next prune
 _log: Final = logging.getLogger("toolscout.journal.journal")
 
@@ -100,7 +234,7 @@ class JournalFilter(NamedTuple):
         }
 
 
-class Imported(NamedTuple):
+class ImportReport(NamedTuple):
     """The result of an import.
 
     Attributes:
@@ -114,7 +248,7 @@ class Imported(NamedTuple):
     bad: int
 
 
-class Pruned(NamedTuple):
+class PruneReport(NamedTuple):
     """The result of a prune.
 
     Attributes:
@@ -158,7 +292,7 @@ class Journal(Database):
         """Let SQLite overwrite removed content with zeros, so that free pages keep nothing of it."""
         return ("secure_delete = ON",)
 
-    def prune(self, days: float) -> Pruned:
+    def prune(self, days: float) -> PruneReport:
         """Remove the events older than `days`, and in a file every trace of them.
 
         Raises:
@@ -169,7 +303,7 @@ class Journal(Database):
             (undated,) = connection.execute(
                 f"SELECT count(*) FROM events WHERE {self.dialect.instant.format('at')} IS NULL"
             ).fetchone()
-        return Pruned(removed, int(undated), self._compact())
+        return PruneReport(removed, int(undated), self._compact())
 
     def _delete_older(self, instant: str) -> int:
         """Remove events before an instant. The text index preselects; UTC offsets shift times by a day at most."""
@@ -218,10 +352,13 @@ class Journal(Database):
         """Write one event; docs/reference/formats.md names the `fields`. Unknown fields are written too."""
         self.append_all([(event, caller, fields)], at=at)
 
-    def append_all(self, events: Iterable[tuple[str, str, Mapping[str, Any]]], *, at: str | None = None) -> None:
+    def append_all(
+        self, events: Iterable[tuple[str, str, Mapping[str, object]]], *, at: str | None = None, wait: bool = True
+    ) -> None:
         """Write (event, caller, fields) rows in one transaction.
 
-        If the database of a shared home does not answer, this machine keeps the rows until it does.
+        If the database of a shared home does not answer, this machine keeps the rows until it does. `wait`: whether to
+        wait for another writer of a file. Otherwise StoreError is raised at once.
         """
         moment = at or now()
         rows = [
@@ -231,8 +368,16 @@ class Journal(Database):
         if self._shared is not None:
             self._shared.write(rows)
             return
-        with self.writing() as connection:
+        with self.writing(wait=wait) as connection:
             connection.executemany(PUT_EVENT, rows)
+
+    def check(self) -> list[str]:
+        """Return the faults of the file, one sentence each. Empty if it is sound."""
+        findings = super().check()
+        if not findings and self.dialect.is_file:
+            (count,) = self.ask(f"SELECT count(*) FROM events WHERE {DAMAGED_EVENT}")[0]
+            findings = [f"{count:,} events cannot be read"] if count else []
+        return findings
 
     def close(self) -> None:
         """Close the connections."""
@@ -346,7 +491,7 @@ class Journal(Database):
             return int(first or 0), int(last or 0)
 
     def trails(self, *, after: int = 0, until: int | None = None) -> Iterator[Trail]:
-        """Yield searches with a later call or feedback, the newest first, each with all its events.
+        """Yield trails, the newest first: a search that a call or feedback followed, with all its events.
 
         Args:
             after: searches with a row id above this.
@@ -370,10 +515,10 @@ class Journal(Database):
             before = rows[-1][0]
 
     def trails_since(self, row: int, *, until: int) -> list[Trail]:
-        """Return the newest 500 searches with an event after row id `row`, as in `trails`, the oldest first.
+        """Return the newest 500 trails (see `trails`) that have an event after row id `row`, the oldest trail first.
 
         Args:
-            row: row id of an event.
+            row: the search itself may be older; one of its events must have a greater row id.
             until: events with a row id up to this.
         """
         with self.reading() as connection:
@@ -399,6 +544,7 @@ class Journal(Database):
             yield from trails
 
     def _read_trails(self, connection: Connection, rows: Sequence[tuple[int, str]], until: int) -> list[Trail]:
+        """Read the events that belong to some searches, up to a row: later ones are left to the next reader."""
         marks = ",".join("?" * len(rows))
         events = connection.execute(
             f"SELECT search_id, uid, at, event, caller, body FROM events WHERE search_id IN ({marks}) AND id <= ? "
@@ -444,7 +590,7 @@ class Journal(Database):
         for line in self.read():
             yield msgspec.json.encode(line) + b"\n"
 
-    def import_lines(self, lines: Iterable[bytes]) -> Imported:
+    def import_lines(self, lines: Iterable[bytes]) -> ImportReport:
         """Import the lines of an export. Texts stay as they are; known events are not written twice.
 
         All events are written together, or none if reading fails. Until then they are in a temporary table, so that
@@ -466,7 +612,7 @@ class Journal(Database):
                     connection.executemany(f"INSERT INTO waiting ({EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", rows)
             with self.writing():
                 new = connection.execute(TAKE_WAITING).rowcount
-        return Imported(new, problems, bad)
+        return ImportReport(new, problems, bad)
 
     @contextlib.contextmanager
     def _open_import_table(self) -> Iterator[Connection]:

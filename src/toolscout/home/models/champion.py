@@ -9,13 +9,15 @@ Promotion is atomic and keeps a history for rollback.
                   <name>/           the fitted models (`toolscout.home.models.model_store`)
 
 In a PostgreSQL home the list and the models are rows, the lock is one of the database, and the folder of this machine
-holds the models that it has used (`toolscout.home.models.sharing`).
+holds the models that it has used (`toolscout.home.models.champion`).
 
 Before the first promotion, and after everything was rolled back, searches use the setting `recipe`.
 """
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, Literal
@@ -23,27 +25,100 @@ from typing import Final, Literal
 import msgspec
 
 from toolscout.errors import Changed, NotFound, StoreError, name_nearest
-from toolscout.home.database import BUSY_SECONDS, hold_lock, now
-from toolscout.home.database.documents import read_document, stamp_document, write_document
+from toolscout.home.database import BUSY_SECONDS, alone, hold_lock, now
 from toolscout.home.database.folder import open_home
 from toolscout.home.models import model_store
 from toolscout.home.models.model_store import Manifest
-from toolscout.home.models.sharing import fetch_model, publish_model
-from toolscout.location import Home, Stamp, describe_home, find_shared, local_folder
+from toolscout.location import Home, SharedHome, Stamp, describe_home, find_shared, local_folder
+from toolscout.trust.private_files import make_private_folder, sync_folder, sync_tree
 
 __all__ = [
     "Promotion",
     "Stamp",
     "changing",
     "current",
+    "fetch_model",
     "find_model",
+    "forget_model",
     "history",
     "list_models",
     "promote",
+    "publish_model",
     "rollback",
     "shelf",
     "stamp",
 ]
+
+
+def publish_model(home: Home, folder: Path) -> None:
+    """Store a fitted model in the database of the home, so that other machines can use it.
+
+    Raises:
+        NotFound, StoreError: if there is no sound model in the folder.
+    """
+    if shared := find_shared(home):
+        shared.write_model(folder.name, model_store.verify(folder).digest, folder)
+
+
+def fetch_model(home: Home, folder: Path) -> None:
+    """Bring the folder of a model up to date with the database, if the database has a model of its name.
+
+    It is written beside its place, verified, and renamed. So another process sees the old or the new one.
+
+    Raises:
+        StoreError: if what the database holds is damaged.
+    """
+    shared = find_shared(home)
+    digest = shared.list_models().get(folder.name) if shared else None
+    if shared is None or digest is None or _read_digest(folder) == digest:
+        return
+    refusal = f"{folder}: another process is unpacking models. Try again."
+    with alone(folder.parent / "fetch.db", refusal, wait=BUSY_SECONDS):
+        if _read_digest(folder) != digest:
+            _unpack(shared, folder, digest)
+
+
+def _unpack(home: SharedHome, folder: Path, digest: str) -> None:
+    """Fetch a model from the shared home into a folder, in one step. It replaces what is there only if it is whole.
+
+    Raises:
+        StoreError: if its digest is not the one that was promoted.
+    """
+    aside = folder.with_name(f".{folder.name}.fetched")
+    shutil.rmtree(aside, ignore_errors=True)
+    make_private_folder(aside)
+    home.read_model(folder.name, aside)
+    try:
+        actual = model_store.verify(aside).digest
+    except NotFound:
+        actual = "none"
+    if actual != digest:
+        shutil.rmtree(aside)
+        raise StoreError(
+            f"{home.label}: the model {folder.name} is damaged: its digest is {actual}, not {digest}. Fit it again."
+        )
+    sync_tree(aside)
+    former = folder.with_name(f".{folder.name}.former")
+    shutil.rmtree(former, ignore_errors=True)
+    if folder.exists():
+        folder.replace(former)
+    aside.replace(folder)
+    sync_folder(folder.parent)
+    shutil.rmtree(former, ignore_errors=True)
+
+
+def forget_model(home: Home, name: str) -> None:
+    """Delete a model from the database of the home. Its folder stays."""
+    open_home(home).delete_model(name)
+
+
+def _read_digest(folder: Path) -> str | None:
+    """Return the digest in the manifest of a folder. None if no whole model is there."""
+    try:
+        return model_store.read_manifest(folder).digest
+    except (NotFound, StoreError):
+        return None
+
 
 CHAMPION_FILE: Final = "models/champion.json"
 CHAMPION_FORMAT: Final = "toolscout-champion/1"
@@ -58,7 +133,7 @@ class Promotion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why: str
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _ChampionFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     history: list[Promotion]
     format: str = CHAMPION_FORMAT
 
@@ -93,7 +168,7 @@ def find_model(home: Home, name: str) -> Path:
 
 def stamp(home: Home) -> Stamp | None:
     """Return a cheap stamp that changes with every promotion. None before the first."""
-    return stamp_document(home, CHAMPION_FILE)
+    return open_home(home).stamp_document(CHAMPION_FILE)
 
 
 def history(home: Home) -> list[Promotion]:
@@ -104,7 +179,7 @@ def history(home: Home) -> list[Promotion]:
     """
     file = f"{describe_home(home)}/{CHAMPION_FILE}"
     try:
-        return msgspec.json.decode(read_document(home, CHAMPION_FILE), type=_File).history
+        return msgspec.json.decode(open_home(home).read_document(CHAMPION_FILE), type=_ChampionFile).history
     except FileNotFoundError:
         return []
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -134,7 +209,14 @@ def changing(home: Home) -> AbstractContextManager[None]:
     return hold_lock(home, "models/lock.db", refusal, wait=BUSY_SECONDS)
 
 
-def promote(home: Home, name: str, why: str, *, over: Stamp | Literal["any"] | None = "any") -> Promotion:
+def promote(
+    home: Home,
+    name: str,
+    why: str,
+    *,
+    over: Stamp | Literal["any"] | None = "any",
+    check: Callable[[Path], Manifest] = model_store.verify,
+) -> Promotion:
     """Make a model of the shelf the champion.
 
     Args:
@@ -142,6 +224,7 @@ def promote(home: Home, name: str, why: str, *, over: Stamp | Literal["any"] | N
         name: name of the model.
         why: a sentence for the history.
         over: the `stamp` of the champion that the caller saw; by default any champion is replaced.
+        check: raises StoreError for a model that cannot serve: `recipes.registry.check_model`.
 
     Raises:
         NotFound: if the home has no model of that name.
@@ -152,7 +235,7 @@ def promote(home: Home, name: str, why: str, *, over: Stamp | Literal["any"] | N
     with changing(home):
         if over not in ("any", stamp(home)):
             raise Changed("The champion was changed meanwhile. Look at it again, then promote.")
-        model_store.verify(folder)
+        check(folder)
         publish_model(home, folder)
         entry = Promotion(name, now(), why)
         _write(home, [*history(home)[-MAX_PROMOTIONS_KEPT + 1 :], entry])
@@ -195,5 +278,5 @@ def _has_model(home: Home, name: str) -> bool:
 
 
 def _write(home: Home, promotions: list[Promotion]) -> None:
-    content = msgspec.json.format(msgspec.json.encode(_File(promotions)), indent=1) + b"\n"
-    write_document(home, CHAMPION_FILE, content)
+    content = msgspec.json.format(msgspec.json.encode(_ChampionFile(promotions)), indent=1) + b"\n"
+    open_home(home).write_document(CHAMPION_FILE, content)

@@ -37,7 +37,7 @@ __all__ = [
     "Draft",
     "Manifest",
     "Model",
-    "Setting",
+    "ModelSetting",
     "catalogue_mark",
     "check_recipe",
     "digest_file",
@@ -65,7 +65,7 @@ class Encodes(Protocol):
     fingerprint: str
 
 
-class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ModelSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One setting of the fit: its value, and the origin of the value (default, recipe, argument, dev)."""
 
     value: Any
@@ -73,7 +73,10 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EncoderMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The encoder that a model was fitted on."""
+    """The encoder that a model was fitted on: its name, its dimension, and the fingerprint of its vectors.
+
+    Another encoder, or the same one with other prompts, has another fingerprint and is refused.
+    """
 
     name: str
     dim: int
@@ -123,7 +126,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     recipe: str
     job: str
-    settings: dict[str, Setting]
+    settings: dict[str, ModelSetting]
     seed: int
     encoder: EncoderMark | None
     data: Data
@@ -193,11 +196,14 @@ class Model:
 
 @dataclasses.dataclass(frozen=True)
 class Draft:
-    """The content of a model folder that is to be written; `Manifest` describes the other fields.
+    """The content of a model folder that is to be written. Other fields go into its `Manifest` unchanged.
 
     Attributes:
+        job: digest of everything that determines the fit: equal jobs give equal models.
         arrays: name → array.
         tools: the tools of the fit; rows of the arrays have this order.
+        metrics: measure → figure on dev, 0 to 1.
+        values: JSON values that the method reads when it builds the pipeline.
         card: Markdown below the heading of README.md.
         files: writes the further files of the model into a folder.
     """
@@ -206,7 +212,7 @@ class Draft:
     job: str
     arrays: Arrays
     tools: Sequence[Tool]
-    settings: Mapping[str, Setting]
+    settings: Mapping[str, ModelSetting]
     seed: int
     data: Data
     metrics: Mapping[str, float]
@@ -257,6 +263,7 @@ def save(folder: Path, draft: Draft) -> Model:
     from safetensors.numpy import save_file
 
     aside = folder.with_name(f".{folder.name}.partial")
+    private_files.refuse_links(folder)
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     if draft.files is not None:
@@ -300,7 +307,7 @@ def _write_card(draft: Draft) -> str:
     return f"{head}# {draft.recipe}\n\n{draft.card}".rstrip() + "\n"
 
 
-def note(folder: Path, **values: Any) -> None:
+def note(folder: Path, **values: object) -> None:
     """Add values to the manifest of a saved model, atomically, for facts that became known after the fit.
 
     Raises:
@@ -386,7 +393,7 @@ def read_manifest(folder: Path) -> Manifest:
         StoreError: if it is damaged or of another format.
     """
     try:
-        data = (folder / MANIFEST).read_bytes()
+        data = private_files.read_plain_file(folder / MANIFEST)
     except OSError:
         raise NotFound(f"{folder}: expected the folder of a fitted model, found no {MANIFEST} there") from None
     try:
@@ -420,7 +427,7 @@ def check_recipe(folder: Path, manifest: Manifest, recipe: str) -> None:
     """Check that a fitted model is of the recipe that is wanted.
 
     Raises:
-        ConfigError: if it is of another one. The message names both.
+        ConfigError: if it is of another recipe. The message names both.
     """
     if manifest.recipe != recipe:
         raise ConfigError(
@@ -448,9 +455,18 @@ def load(folder: Path, *, recipe: str | None = None) -> Model:
     if recipe is not None:
         check_recipe(folder, manifest, recipe)
     try:
-        tools = msgspec.json.decode((folder / TOOLS).read_bytes(), type=tuple[Key, ...])
+        tools = msgspec.json.decode(private_files.read_plain_file(folder / TOOLS), type=tuple[Key, ...])
         arrays = load_file(folder / ARRAYS)
-    except (OSError, SafetensorError, msgspec.MsgspecError) as error:
+    except (
+        OSError,
+        SafetensorError,
+        msgspec.MsgspecError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+    ) as error:
+        # AttributeError: numpy has no such type of number
         raise StoreError(f"{folder}: the model is damaged: {error}. Fit it again") from None
     return Model(folder, manifest, tools, arrays)
 

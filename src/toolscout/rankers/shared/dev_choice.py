@@ -21,7 +21,7 @@ from toolscout.home.catalogue.store import Catalogue
 from toolscout.indexes import top_k
 from toolscout.rankers.shared.usage import MIN_PROBABILITY, mix_usage, softmax, weigh_usage
 from toolscout.search.prerequisites import Prerequisites
-from toolscout.types import Hit, Search
+from toolscout.types import Answer, Hit
 
 __all__ = ["QUALITY_CUTOFF", "DevQueries", "Rank", "choose_best", "measure_places", "rank_with_prerequisites"]
 
@@ -58,8 +58,9 @@ def rank_with_prerequisites(catalogue: Catalogue, prerequisites: Prerequisites) 
     cut = min(QUALITY_CUTOFF, len(ids))
 
     def rank(scores: Scores) -> Places:
+        """Order the tools of each query by score, as a search would: prerequisites before the tools that need them."""
         searches = [
-            Search(query="", k=RANKING_DEPTH, hits=tuple(Hit(ids[i], float(row[i])) for i in top_k(row, RANKING_DEPTH)))
+            Answer(query="", k=RANKING_DEPTH, hits=tuple(Hit(ids[i], float(row[i])) for i in top_k(row, RANKING_DEPTH)))
             for row in scores
         ]
         ranked = [search.ids[:cut] for search in prerequisites(searches)]

@@ -62,28 +62,35 @@ class HiddenTools(NamedTuple):
     def join(self, data: FitData, share: float, rank: Rank) -> DevQueries:
         """Join the dev queries of a fit with those for hidden tools.
 
+        Dev queries that really need a new tool are worth more than those for which it is hidden, but often few. From
+        `MIN_NEW_QUERIES` on they get half of the share, whatever the number of the others; fewer get nothing.
+
         Args:
             data: the fit in which no tool is hidden.
             share: of the weight, for queries that need a tool without usage.
-            rank: ranks as a search does.
+            rank: orders the tools of a query by their scores, as a search would.
+
+        Returns:
+            The queries of both, which know that those with a new or hidden tool need a tool that training did not see.
         """
-        needs_new, count = data.needs_new_tool(), len(self.data.dev)
-        real = needs_new.sum()
-        weights = np.where(needs_new, 0.0, (1 - share) / max(len(needs_new) - real, 1))
+        hidden_data = self.data
+        needs_new, n_hidden = data.needs_new_tool(), len(hidden_data.dev)
+        n_new = needs_new.sum()
+        weights = np.where(needs_new, 0.0, (1 - share) / max(len(needs_new) - n_new, 1))
         hidden_share = share
-        if real >= MIN_NEW_QUERIES:
+        if n_new >= MIN_NEW_QUERIES:
             hidden_share = share / 2
-            weights[needs_new] = hidden_share / real
-        weights = np.concatenate([weights, np.full(count, hidden_share / count)])
-        uses = [np.broadcast_to(fit.uses(fit.n_train), fit.description_scores.shape) for fit in (data, self.data)]
+            weights[needs_new] = hidden_share / n_new
+        weights = np.concatenate([weights, np.full(n_hidden, hidden_share / n_hidden)])
+        uses = [np.broadcast_to(fit.uses(fit.n_train), fit.description_scores.shape) for fit in (data, hidden_data)]
         queries = DevQueries(
-            description=np.vstack([data.description_scores, self.data.description_scores]),
-            gold=np.vstack([data.dev_gold, self.data.dev_gold]),
+            description=np.vstack([data.description_scores, hidden_data.description_scores]),
+            gold=np.vstack([data.dev_gold, hidden_data.dev_gold]),
             uses=np.vstack(uses),
             weights=weights / weights.sum(),
             rank=rank,
         )
-        return queries.compare_new(np.concatenate([needs_new, np.ones(count, dtype=np.bool_)]))
+        return queries.compare_new(np.concatenate([needs_new, np.ones(n_hidden, dtype=np.bool_)]))
 
 
 def make_trial(
@@ -105,7 +112,7 @@ def make_trial(
         estimates: of these parts from `data`.
         chosen: settings of the parts that were chosen on dev.
         score_by_description: see `hide_tools`.
-        rank: ranks as a search does.
+        rank: orders the tools of a query by their scores, as a search would.
     """
     usages = {name: estimate.dev for name, estimate in estimates.items()}
     share = expect_new_tools(data)
@@ -125,7 +132,7 @@ def make_trial(
 
 
 def hide_tools(data: FitData, score_by_description: Callable[[FitData], Scores]) -> HiddenTools | None:
-    """Hide some tools from training; None if too few queries need them.
+    """Hide some tools from training. None if too few queries need the hidden tools to measure anything.
 
     Args:
         data: the fit in which no tool is hidden.

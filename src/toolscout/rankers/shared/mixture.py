@@ -1,24 +1,42 @@
 """Mixes several estimates of usage, each with its share.
 
+A usage is a function: text and vector of a query → the probability that each tool is called.
+
 The parts may have different encoders. The row of a query joins the vectors by all of them, and a part reads the columns
 of its own encoder.
+
+Some parts take in queries that came after the fit (`FittedUsage.grow`); the others are fixed until the next fit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from toolscout.arrays import Arrays, Places, Scores, Vectors
+from toolscout.arrays import Array, Arrays, Places, Scores, Vectors
 from toolscout.encoders import Encoder
-from toolscout.rankers.shared.usage import Learned, LiveEstimate, LiveUsage, Usage
+from toolscout.rankers.shared.usage import FittedUsage, LiveEstimate, LiveUsage, Usage
 from toolscout.rankers.shared.usage_fit import Estimate, FitData, UsageMethod
 
-__all__ = ["ALL_COLUMNS", "JoinedEncoder", "Part", "load_mixture", "mix_on_dev", "mix_usages"]
+__all__ = [
+    "ALL_COLUMNS",
+    "JoinedEncoder",
+    "Part",
+    "find_usual_likeness",
+    "know_only_near",
+    "load_mixture",
+    "mix_on_dev",
+    "mix_usages",
+    "take_part",
+]
 
 ALL_COLUMNS = slice(None)
+USUAL_LIKENESS_SHARE: Final = 0.75
+MAX_LIKENESS_QUERIES: Final = 500  # of which the nearest other query is looked up
+SAME_QUERY_TOLERANCE: Final = 1e-4
 MIN_FRESH_SHARE: Final = 0.3  # of the mixture, for the queries since the fit; a sure classifier still outvotes them
 
 
@@ -49,10 +67,10 @@ class _QueryMemory:
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
-        self._rows: dict[str, Vectors] = {}
+        self._rows: dict[str, Vectors] = {}  # query → vector, of the last call
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Encode queries as rows; forget the rows of all others."""
+        """Encode queries as rows. Rows of queries that are not asked for this time are forgotten."""
         earlier_rows = self._rows  # another thread may replace them meanwhile
         missing = [text for text in dict.fromkeys(texts) if text not in earlier_rows]
         fresh = dict(zip(missing, self._encoder.encode(missing, "query"), strict=True)) if missing else {}
@@ -85,30 +103,30 @@ class Part(NamedTuple):
             options = self.method.options_type(**values, refit=options.refit)
         estimate = self.method.estimate(data.select_columns(self.columns, options))
         chosen = {self.names.get(name, name): value for name, value in estimate.chosen.items()}
-        return estimate._replace(chosen=chosen, usage=self._take_whole_rows(estimate.usage))
+        return estimate._replace(chosen=chosen, usage=self._accept_joined_rows(estimate.usage))
 
-    def load(self, arrays: Arrays, settings: Mapping[str, Any]) -> Learned:
+    def load(self, arrays: Arrays, settings: Mapping[str, Any]) -> FittedUsage:
         """Return the usage side of a model."""
         method_settings = {**settings, **{name: settings[mixture_name] for name, mixture_name in self.names.items()}}
         learned = self.method.load_usage(arrays, method_settings, _QueryMemory(self.encoder).encode)
 
         grow_part = learned.grow
         if grow_part is None:
-            return Learned(self._take_whole_rows(learned.usage))
+            return FittedUsage(self._accept_joined_rows(learned.usage))
 
         def grow(texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> LiveUsage:
             grown = grow_part(texts, gold, n_tools)
             return lambda text, row: grown(text, row[self.columns])
 
-        return Learned(self._take_whole_rows(learned.usage), grow)
+        return FittedUsage(self._accept_joined_rows(learned.usage), grow)
 
-    def _take_whole_rows(self, usage: Usage) -> Usage:
+    def _accept_joined_rows(self, usage: Usage) -> Usage:
         """Return the same estimate for rows with the columns of all encoders."""
         return lambda text, row: usage(text, row[self.columns])
 
 
 def mix_usages(parts: Sequence[tuple[float, Usage]]) -> Usage:
-    """Return the mean of several estimates by their shares. A part that does not know a query leaves it to others."""
+    """Return the mean of several estimates by their shares. A part counts only for queries that it knows."""
     return lambda text, row: _compute_mean([(share, estimate(text, row)) for share, estimate in parts])
 
 
@@ -127,41 +145,108 @@ def mix_on_dev(usages: Mapping[str, Scores], shares: Mapping[str, float]) -> Sco
     return total / np.where(share_sums, share_sums, 1.0)[:, None]
 
 
+def find_usual_likeness(rows: Vectors) -> float:
+    """Return the cosine with the nearest other query that three in four logged queries reach."""
+    sample = rows[:: -(-len(rows) // MAX_LIKENESS_QUERIES)]
+    cosines = sample @ rows.T
+    cosines[cosines > 1 - SAME_QUERY_TOLERANCE] = -1.0  # itself, and repeated queries
+    return float(np.quantile(cosines.max(axis=1), 1 - USUAL_LIKENESS_SHARE))
+
+
+def know_only_near(learned: FittedUsage, rows: Vectors, min_likeness: float) -> FittedUsage:
+    """Return the same usage, which knows only queries that are as near to a logged one.
+
+    Args:
+        learned: the usage side of a model.
+        rows: of the logged queries, `(n, dim)`.
+        min_likeness: the lowest cosine.
+    """
+
+    def is_near(row: Vectors) -> bool:
+        return bool((rows @ row[: rows.shape[1]]).max(initial=-1.0) >= min_likeness)
+
+    def usage(text: str, row: Vectors) -> Scores:
+        probabilities = learned.usage(text, row)
+        return probabilities if is_near(row) else np.zeros_like(probabilities)
+
+    if (grow := learned.grow) is None:
+        return learned._replace(usage=usage)
+
+    def grow_near(texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> LiveUsage:
+        """Learn from new requests. For a request that is not near those of the fit, only they count."""
+        grown = grow(texts, gold, n_tools)
+
+        def estimate(text: str, row: Vectors) -> LiveEstimate:
+            found = grown(text, row)
+            if is_near(row) or found.fresh is None:
+                return found
+            return LiveEstimate(found.fresh, found.fresh)
+
+        return estimate
+
+    return learned._replace(usage=usage, grow=grow_near)
+
+
 def load_mixture(
     parts: Mapping[str, Part], shares: Mapping[str, float], arrays: Arrays, settings: Mapping[str, Any]
-) -> Learned:
-    """Return the mixture of the parts of a model. Arrays of a part begin with its name and a point."""
-    loaded: list[tuple[float, Learned]] = []
+) -> FittedUsage:
+    """Return the mixture of the parts of a model.
+
+    Args:
+        parts: by name.
+        shares: weight of each part in the mean; a part with 0 is not loaded.
+        arrays: of the model. Those of a part begin with its name and a point, as in `neighbours.rows`.
+        settings: of the model.
+    """
+    loaded: list[tuple[float, FittedUsage]] = []
     for name, part in parts.items():
         if shares[name]:
-            prefix = f"{name}."
-            part_arrays = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
-            loaded.append((shares[name], part.load({**part_arrays, "uses": arrays["uses"]}, settings)))
+            loaded.append((shares[name], part.load({**take_part(arrays, name), "uses": arrays["uses"]}, settings)))
+    grow = partial(_grow_mixture, loaded, len(arrays["uses"]))
+    return FittedUsage(mix_usages([(share, part.usage) for share, part in loaded]), grow)
 
-    n_fitted = len(arrays["uses"])
 
-    def grow(texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> LiveUsage:
-        growing = [(share, part.grow(texts, gold, n_tools)) for share, part in loaded if part.grow]
-        fixed = [(share, _widen(part.usage, n_tools)) for share, part in loaded if not part.grow]
+def _grow_mixture(
+    loaded: Sequence[tuple[float, FittedUsage]],
+    n_fitted: int,
+    texts: Sequence[str],
+    gold: Sequence[Places],
+    n_tools: int,
+) -> LiveUsage:
+    """Return the mixture with new queries; see `Grow`.
 
-        def usage(text: str, row: Vectors) -> LiveEstimate:
-            estimates = [(share, estimate(text, row)) for share, estimate in growing]
-            informed = [(share, part.probabilities) for share, part in estimates]
-            probabilities = _compute_mean(informed + [(share, estimate(text, row)) for share, estimate in fixed])
-            probabilities = _raise_fresh(probabilities, estimates)
-            if informed:  # the others cannot know tools that came after the fit
-                probabilities[n_fitted:] = _compute_mean(informed)[n_fitted:]
-            return LiveEstimate(probabilities)
+    Args:
+        loaded: share and usage of each part.
+        n_fitted: number of tools in the model. Those after them came later.
+        texts: of the new queries.
+        gold: positions of the tools of each new query.
+        n_tools: how many tools there are now.
+    """
+    growing = [(share, part.grow(texts, gold, n_tools)) for share, part in loaded if part.grow]
+    fixed = [(share, _widen(part.usage, n_tools)) for share, part in loaded if not part.grow]
 
-        return usage
+    def usage(text: str, row: Vectors) -> LiveEstimate:
+        """Estimate which tools a request needs: the weighted mean of the parts. Only parts that grow know new tools."""
+        estimates = [(share, estimate(text, row)) for share, estimate in growing]
+        by_growing = [(share, estimate.probabilities) for share, estimate in estimates]
+        probabilities = _compute_mean(by_growing + [(share, estimate(text, row)) for share, estimate in fixed])
+        probabilities = _raise_fresh(probabilities, estimates)
+        if by_growing:  # fixed parts cannot know tools that came after the fit
+            probabilities[n_fitted:] = _compute_mean(by_growing)[n_fitted:]
+        return LiveEstimate(probabilities)
 
-    return Learned(mix_usages([(share, part.usage) for share, part in loaded]), grow)
+    return usage
+
+
+def take_part(arrays: Arrays, name: str) -> dict[str, Array]:
+    """Return the arrays of a part of a mixture, by their names in the part."""
+    return {key.removeprefix(f"{name}."): array for key, array in arrays.items() if key.startswith(f"{name}.")}
 
 
 def _raise_fresh(probabilities: Scores, estimates: Sequence[tuple[float, LiveEstimate]]) -> Scores:
-    """Raise the share of new queries to `MIN_FRESH_SHARE` where only new ones vote; in proportion where some do.
+    """Raise the share of the queries since the fit in the mixture to `MIN_FRESH_SHARE`.
 
-    The parts that do not vote learn new queries in the next fit only, and might outvote them until then.
+    The parts without `LiveEstimate.fresh` learn them in the next fit only, and might outvote them until then.
 
     Args:
         probabilities: of each tool, by all parts, `(tools,)`.

@@ -20,13 +20,45 @@ import numpy as np
 
 from toolscout.arrays import Array, Arrays, Checksums, Ints, Places, Scores, Vectors
 from toolscout.indexes.words import tokenize
+from toolscout.rankers.declared import ArrayRule
 
-__all__ = ["SET_WEIGHT_GRID", "Bags", "Ngrams", "ToolSets", "hash_features"]
+__all__ = [
+    "FEATURE_RULES",
+    "SET_RULES",
+    "SET_WEIGHT_GRID",
+    "Bags",
+    "Ngrams",
+    "ToolSets",
+    "declare_bags",
+    "hash_features",
+]
 
 MIN_FEATURE_QUERIES: Final = 2  # a feature of a single query teaches nothing about others
 SET_WEIGHT_GRID: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
 MAX_TOOL_SETS: Final = 4_000
 SET_SMOOTHING: Final = 1e-3
+
+
+def declare_bags(name: str, rows: str, entries: str, columns: str) -> dict[str, ArrayRule]:
+    """Declare the arrays of `Bags` in a model.
+
+    Args:
+        name: the arrays are called `NAME.data` and so on.
+        rows: name of the axis of rows, such as `queries`.
+        entries: name of the axis of values that are not 0.
+        columns: name of the axis of columns, such as `features`.
+    """
+    return {
+        f"{name}.indptr": ArrayRule(f"{rows}+1", f"starts {entries}"),
+        f"{name}.indices": ArrayRule(entries, f"places {columns}"),
+        f"{name}.data": ArrayRule(entries),
+    }
+
+
+FEATURE_RULES: Final = {"keys": ArrayRule("features", "integers"), "rarity": ArrayRule("features")}
+"""The arrays of `Ngrams` in a model."""
+SET_RULES: Final = declare_bags("sets", "sets", "members", "tools")
+"""The arrays of `ToolSets` in a model."""
 
 
 def hash_features(text: str) -> Checksums:

@@ -21,9 +21,7 @@ import msgspec
 import numpy as np
 
 from toolscout.arrays import Mask, Places, Scores, Vectors
-from toolscout.encoders import ENGLISH, Encoder, get_languages
-from toolscout.encoders.languages import is_foreign
-from toolscout.encoders.static import load_static
+from toolscout.encoders import Encoder
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.home.journal.evidence import Example
 from toolscout.home.models.model_store import Model
@@ -31,9 +29,8 @@ from toolscout.indexes import place, rank, top_k
 from toolscout.indexes.bm25 import BM25
 from toolscout.indexes.exact import MIN_COSINE_DEVIATION, Exact
 from toolscout.rankers import Amount, Positive
-from toolscout.search.fusion import DEPTH, FOREIGN_WEIGHT, STANDARD_WEIGHT, WEIGHT
 from toolscout.search.home_resources import index_words
-from toolscout.search.pipeline import Retrieve, Stage
+from toolscout.search.pipeline import DEPTH, STANDARD_WEIGHT, WEIGHT, Retrieve, Stage
 from toolscout.search.resources import LiveEvidence, Resources
 from toolscout.types import Explanation, Tool
 
@@ -42,9 +39,9 @@ __all__ = [
     "Blend",
     "DescriptionScorer",
     "Encode",
+    "FittedUsage",
     "Grow",
     "HybridScorer",
-    "Learned",
     "LiveEstimate",
     "LiveUsage",
     "Mix",
@@ -78,6 +75,7 @@ LiveUsage = Callable[[str, Vectors], LiveEstimate]
 Grow = Callable[[Sequence[str], Sequence[Places], int], LiveUsage]
 """(texts of new queries, the positions of their tools, how many tools there are) → usage with the new queries.
 
+The model stays as it was fitted; the queries since the fit are taken in beside it.
 The tools of the model come first, then those that only new queries used.
 """
 
@@ -177,15 +175,9 @@ class HybridScorer(DescriptionScorer):
     """Scores as `hybrid` does today, with standard scores; `DescriptionScorer` has the formula of its first edition."""
 
     def scores(self, text: str, row: Vectors) -> Scores:
-        """Return BM25 + standard score, `(tools,)`; see `search.fusion.add_by_language`."""
+        """Return BM25 + standard score, `(tools,)`; see `search.pipeline.add_standard_scores`."""
         scores = np.asarray(self.words.scores(text), dtype=np.float64)
-        return scores + self._weigh_meaning(text) * compute_standard_scores(self.meaning, row)
-
-    def _weigh_meaning(self, text: str) -> float:
-        """Return the weight of the encoder, which is higher in a language that only the encoder understands."""
-        if get_languages(self.encoder) == ENGLISH or not is_foreign(text, load_static().pieces.is_word):
-            return STANDARD_WEIGHT
-        return FOREIGN_WEIGHT
+        return scores + STANDARD_WEIGHT * compute_standard_scores(self.meaning, row)
 
 
 def compute_standard_scores(index: Exact, row: Vectors) -> Scores:
@@ -213,7 +205,7 @@ class Mix(NamedTuple):
     in_points: bool = False
 
 
-class Learned(NamedTuple):
+class FittedUsage(NamedTuple):
     """The usage side of a fitted model.
 
     Attributes:
@@ -246,7 +238,15 @@ class UsageSide(NamedTuple):
     def of(
         cls, usage: Usage, columns: Places, uses: Scores, kappa: float, fitted_uses: Scores | None = None
     ) -> UsageSide:
-        """Weigh usage by `uses`, the number of queries that used each tool of the model; None: all are of the fit."""
+        """Weigh what usage says about a tool by the number of queries that used the tool.
+
+        Args:
+            usage: scores the tools of the model.
+            columns: position of each catalogue tool among the tools of the model; -1: none.
+            uses: number of queries that used each tool, `(tools of the model,)`.
+            kappa: number of uses at which usage and description count alike.
+            fitted_uses: the same number at the fit; None: no query came after the fit.
+        """
 
         def weigh(counts: Scores) -> Scores:
             return np.where(columns >= 0, weigh_usage(counts, kappa)[np.maximum(columns, 0)], 0.0)
@@ -351,7 +351,7 @@ def build_usage_stage(
     catalogue: Catalogue,
     model: Model,
     encoder: Encoder,
-    learned: Learned,
+    learned: FittedUsage,
     *,
     label: str,
     description: DescriptionScorer | None = None,
@@ -405,6 +405,7 @@ def _make_growing(
         return latest[0][1]
 
     def grow_usage(examples: Sequence[Example]) -> UsageSide:
+        """Learn from new examples. A tool without usage in the model gets a column; one that is gone is left out."""
         columns, count = fitted.columns.copy(), len(model.tools)
         texts, gold = [], []
         for example in examples:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,20 +18,24 @@ from toolscout.indexes import top_k
 from toolscout.indexes.bm25 import BM25, CODE_SETTINGS
 from toolscout.indexes.exact import Exact
 from toolscout.rankers import Artifacts, BaseRule
+from toolscout.rankers.declared import ArrayRule, ModelDeclaration
 from toolscout.rankers.lesson import Lesson
 from toolscout.rankers.shared.dev_choice import DevQueries, Rank, measure_places, rank_by_score
 from toolscout.rankers.shared.sparse_features import hash_features
 from toolscout.rankers.shared.usage import (
     DescriptionScorer,
     Encode,
-    Learned,
+    FittedUsage,
     Usage,
     build_usage_stage,
 )
 from toolscout.search.pipeline import Stage
 from toolscout.search.resources import Resources
 
-__all__ = ["Estimate", "FitData", "UsageMethod", "read_settings", "select_unset"]
+__all__ = ["MIX_SETTINGS", "Estimate", "FitData", "UsageMethod", "read_settings", "select_unset"]
+
+MIX_SETTINGS: Final = ("sharpness", "kappa", "agreement", "novelty")
+"""Settings of `Blend` that have a value in every model."""
 
 
 class FitData:
@@ -59,7 +63,15 @@ class FitData:
         encoder: Encoder,
         scorer: type[DescriptionScorer] = DescriptionScorer,
     ) -> None:
-        """Read the queries, and score those of dev by description."""
+        """Read the queries, and score those of dev by description.
+
+        Args:
+            resources: encode the queries.
+            lesson: tools, queries and their gold tools.
+            options: of the method.
+            encoder: makes the vectors of the queries.
+            scorer: scores tools by description.
+        """
         position = {tool.id: place for place, tool in enumerate(lesson.tools)}
         qrels = {**lesson.train, **lesson.dev}
         self.resources, self.lesson, self.options = resources, lesson, options
@@ -149,7 +161,7 @@ class FitData:
         return self.dev_queries().likelihood(probabilities)
 
     def dev_queries(self, rank: Rank = rank_by_score) -> DevQueries:
-        """Return the dev queries, each with equal weight; `rank` ranks as a search does."""
+        """Return the dev queries, each with equal weight. `rank` orders the tools of a query as a search would."""
         weights = np.full(len(self.dev), 1 / len(self.dev))
         return DevQueries(self.description_scores, self.dev_gold, self.uses(self.n_train), weights, rank)
 
@@ -203,7 +215,16 @@ class UsageMethod:
         """Learn usage from train, with the settings that are best on dev."""
         raise NotImplementedError
 
-    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> Learned:
+    def declare_usage(self, arrays: Arrays) -> ModelDeclaration:
+        """Return what `load_usage` reads of a model with these arrays, besides `uses`."""
+        raise NotImplementedError
+
+    def declare(self, options: msgspec.Struct, arrays: Arrays) -> ModelDeclaration:
+        """Return what a model has; see `DeclaringMethod`."""
+        rules, settings = self.declare_usage(arrays)
+        return ModelDeclaration({"uses": ArrayRule("tools"), **rules}, (*MIX_SETTINGS, *settings))
+
+    def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> FittedUsage:
         """Return the usage side of a model.
 
         Args:

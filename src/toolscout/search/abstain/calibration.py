@@ -6,14 +6,19 @@ from typing import Final
 
 import numpy as np
 
-from toolscout.arrays import Floats
+from toolscout.arrays import Array, Floats
 from toolscout.search.pipeline import Floors
 
-__all__ = ["BUDGETS", "floors", "platt"]
+__all__ = ["BUDGETS", "floors", "platt", "sigmoid"]
 
 BUDGETS: Final = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
 FLOOR_TOLERANCE: Final = 1e-9
 MAX_PLATT_STEPS: Final = 100
+
+
+def sigmoid(values: Array) -> Floats:
+    """Return `1 / (1 + e^-x)` for an array of any shape."""
+    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * np.asarray(values, dtype=np.float64))))
 
 
 def platt(yes: Floats, no: Floats) -> dict[str, float]:
@@ -65,7 +70,7 @@ def floors(need: Floats, fit: Floats | None = None, mass: Floats | None = None, 
         need_share: between 0 and 1, both excluded; 0.5: both floors lie at the same quantile.
     """
     shares = np.full(len(need), 1 / len(need)) if mass is None else mass / mass.sum()
-    effective_count = 1 / float((shares**2).sum())
+    effective_count = 1 / float((shares**2).sum())  # how many requests of equal weight say as much (Kish, 1965)
     values = (need,) if fit is None else (need, fit)
     # Each value becomes its quantile, the share of requests with a lower value, in units of its part of the budget. The
     # lower of a request's quantiles decides how far both floors must rise together for it to be turned away.
@@ -73,13 +78,15 @@ def floors(need: Floats, fit: Floats | None = None, mass: Floats | None = None, 
     quantiles = [_sum_below(column, shares) / part for column, part in zip(values, parts, strict=False)]
     lowest = np.min(quantiles, axis=0)
     order = np.argsort(lowest, kind="stable")
-    # the share that is turned away if each request up to this one lies at or below a floor
+    # The share that is turned away if each request up to this one lies at or below a floor. With two floors, another
+    # request can lie exactly at the second, so one more counts as lost.
     lost = (np.cumsum(shares[order]) + (len(values) - 1) * shares[order]) * effective_count / (effective_count + 1)
     floors_by_column: list[list[float]] = [[] for _ in values]
     for budget in BUDGETS:
         affordable = order[lost <= budget + FLOOR_TOLERANCE]
         for column_floors, column, quantile in zip(floors_by_column, values, quantiles, strict=True):
             floor = column[quantile >= lowest[affordable].max() - FLOOR_TOLERANCE].min() if len(affordable) else 0.0
+            # Six digits are enough, rounded down: a floor that is too high would turn away more than the budget.
             column_floors.append(float(np.floor(floor * 1e6) / 1e6))
     return Floors(BUDGETS, *map(tuple, floors_by_column))
 

@@ -33,19 +33,17 @@ from toolscout.errors import StoreError
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.home.models import model_store
 from toolscout.search.abstain import calibration
-from toolscout.search.abstain.logistic import sigmoid
-from toolscout.search.abstain.named_objects import names_object, serves_phrase
-from toolscout.search.abstain.request_terms import TERMS_VIEW, mark_terms
+from toolscout.search.abstain.calibration import sigmoid
 from toolscout.search.abstain.score_features import ScoreFeatures
-from toolscout.search.abstain.small_talk import is_small_talk
+from toolscout.search.abstain.wording import TERMS_VIEW, is_small_talk, mark_terms, names_object, serves_phrase
+from toolscout.search.everyday import ExpandedWords, encode_expanded
 from toolscout.search.exact_names import EXACT, parse_selection
-from toolscout.search.expanded_words import ExpandedWords, encode_expanded
 from toolscout.search.home_resources import expand_words
 from toolscout.search.pipeline import Detect, Floors, Pipeline, Stage, Verdict, Visible
 from toolscout.search.resources import Resources
 from toolscout.search.shipped import read_shipped
 from toolscout.search.steps.splitter import hands_on
-from toolscout.types import Search
+from toolscout.types import Answer
 
 __all__ = [
     "BUNDLED_DECISION",
@@ -81,7 +79,9 @@ MAX_SPLIT_CHAT_NEED: Final = 0.05
 MIN_HANDED_NEED: Final = 0.3  # of a step that does something with what the chat before it makes: "and email it to Anna"
 MAX_CHAT_STEP_WISH: Final = 1.0  # a step with a higher wish asks for a tool, however chatty the rest of the request is
 _REQUEST_WORD: Final = re.compile(r"\w+")
-SMALL_TALK_VERDICT: Final = Verdict(0.0, 0.0, "no_tool_needed", "This is small talk rather than a task for a tool.")
+SMALL_TALK_VERDICT: Final = Verdict(
+    0.0, 0.0, "no_tool_needed", "This is small talk rather than a task for a tool.", is_sure=True
+)
 NO_FLOORS: Final = {"budgets": (0.0,), "need": (0.0,), "fit": (0.0,)}
 
 
@@ -121,10 +121,12 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         wishes: view → weights and constant of a regression that predicts the need from a query's vector alone. Its
             output is the *wish*, the column `wish.<view>`.
         need: regression for whether a tool is needed.
-        fit: regression for whether a tool of the catalogue fits.
+        fit: regression for whether a tool of the catalogue fits. It tells requests that the catalogue serves from those
+            that are foreign to it; whether the right one of many near tools is there, scores do not tell.
         floors: probabilities below which a request is turned away, by budget.
         terms: terms of requests, the columns of the view `terms`; empty: there is no such view.
         small_floors: as `floors`, where the caller sees at most `MAX_SMALL_CATALOGUE` tools; None: `floors`.
+        small_fit: as `fit`, there; None: `fit`.
     """
 
     format: str
@@ -136,6 +138,7 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     floors: Floors
     terms: tuple[str, ...] = ()
     small_floors: Floors | None = None
+    small_fit: Linear | None = None
 
     def mark_terms(self, texts: Sequence[str]) -> dict[str, Vectors]:
         """Return the view `terms` of requests, or nothing if there is none."""
@@ -148,7 +151,10 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def estimate(self, table: Mapping[str, Floats]) -> tuple[Floats, Floats]:
         """Return the probabilities of need and fit, (n,) each, from `columns`."""
-        return sigmoid(self.need.logits(table)), sigmoid(self.fit.logits(table))
+        fits = self.fit.logits(table)
+        if self.small_fit is not None:
+            fits = np.where(table["size"] <= np.log1p(MAX_SMALL_CATALOGUE), self.small_fit.logits(table), fits)
+        return sigmoid(self.need.logits(table)), sigmoid(fits)
 
 
 def columns(
@@ -188,7 +194,7 @@ def read(file: Path = BUNDLED_DECISION) -> Decision:
 
 def _has_even_weights(decision: Decision) -> bool:
     """Tell whether each regression has as many means, deviations and weights as names."""
-    models = (decision.need, decision.fit)
+    models = (decision.need, decision.fit, decision.small_fit or decision.fit)
     return all(len({len(getattr(model, name)) for name in model.__struct_fields__[:4]}) == 1 for model in models)
 
 
@@ -201,7 +207,7 @@ class Abstainer:
         features: score features of the catalogue.
         encoders: view → encoder of queries, in the order of the features' meanings.
         is_word: whether the bundled encoder knows a word as a whole; tells the language of a request.
-        mask: `Search.visible` → mask over the catalogue.
+        mask: `Request.visible` → mask over the catalogue.
         budget: share of answerable requests that may be turned away.
         floors: thresholds of both probabilities.
         small_floors: the same where the caller sees few tools; None: `floors`.
@@ -222,10 +228,10 @@ class Abstainer:
     small_floors: Floors | None = None
     words: ExpandedWords | None = None
 
-    def __call__(self, searches: Sequence[Search]) -> list[Verdict | None]:
+    def __call__(self, searches: Sequence[Answer]) -> list[Verdict | None]:
         """Return the verdict on each search; None: no verdict."""
         texts = [search.query for search in searches]
-        vectors = {view: encoder.encode(texts, "query") for view, encoder in self.encoders.items()}
+        vectors = self._encode_requests(texts)
         masks = [self.mask(search.visible) for search in searches]
         sizes = [len(self.features.words.ids) if mask is None else int(mask.sum()) for mask in masks]
         readable = _find_readable(texts, vectors, self.encoders, self.is_word)
@@ -234,13 +240,9 @@ class Abstainer:
         decidable = np.flatnonzero(
             np.array([is_open, readable, np.logical_not(is_talk)], dtype=bool).all(axis=0)
         ).tolist()
-        chosen = {view: rows[decidable] for view, rows in vectors.items()}
-        judged_texts = [texts[number] for number in decidable]
-        table = self._read_columns(judged_texts, chosen, [masks[number] for number in decidable])
-        needs, fits = self.decision.estimate(table)
         verdicts: list[Verdict | None] = [SMALL_TALK_VERDICT if talk else None for talk in is_talk]
-        estimates = zip(decidable, needs.tolist(), fits.tolist(), wishes(table).tolist(), strict=True)
-        for number, need, fit, wish in estimates:
+        estimates = self._estimate(texts, vectors, masks, decidable)
+        for number, (need, fit, wish) in zip(decidable, estimates, strict=True):
             verdicts[number] = self._decide(searches[number], need, fit, wish, sizes[number])
         return verdicts
 
@@ -248,6 +250,22 @@ class Abstainer:
     def _wishes(self) -> dict[str, Floats]:
         """The decision's `wishes` as arrays."""
         return {view: np.array(weights) for view, weights in self.decision.wishes.items()}
+
+    def _encode_requests(self, texts: Sequence[str]) -> dict[str, Vectors]:
+        return {view: encoder.encode(texts, "query") for view, encoder in self.encoders.items()}
+
+    def _estimate(
+        self,
+        texts: Sequence[str],
+        vectors: Mapping[str, Vectors],
+        masks: Sequence[Mask | None],
+        chosen: Sequence[int],
+    ) -> list[tuple[float, float, float]]:
+        """Estimate need, fit and wish of the chosen texts."""
+        rows = {view: table[chosen] for view, table in vectors.items()}
+        table = self._read_columns([texts[number] for number in chosen], rows, [masks[number] for number in chosen])
+        needs, fits = self.decision.estimate(table)
+        return list(zip(needs.tolist(), fits.tolist(), wishes(table).tolist(), strict=True))
 
     def _read_columns(
         self, texts: list[str], vectors: Mapping[str, Vectors], masks: Sequence[Mask | None]
@@ -271,7 +289,7 @@ class Abstainer:
         if is_small_talk(query):
             return True
         texts = [query, *steps]
-        vectors = {view: encoder.encode(texts, "query") for view, encoder in self.encoders.items()}
+        vectors = self._encode_requests(texts)
         if not all(_find_readable(texts, vectors, self.encoders, self.is_word)):
             return False
         whole, *parts = self.decision.measure_wishes(texts, vectors).tolist()
@@ -286,12 +304,10 @@ class Abstainer:
         self, texts: Sequence[str], vectors: Mapping[str, Vectors], chosen: Sequence[int], visible: Visible | None
     ) -> list[float]:
         """Return the needs of the chosen texts."""
-        rows = {view: table[chosen] for view, table in vectors.items()}
-        masks = [self.mask(visible)] * len(chosen)
-        needs, _ = self.decision.estimate(self._read_columns([texts[number] for number in chosen], rows, masks))
-        return [float(need) for need in needs]
+        masks = [self.mask(visible)] * len(texts)
+        return [need for need, _, _ in self._estimate(texts, vectors, masks, chosen)]
 
-    def _decide(self, search: Search, need: float, fit: float, wish: float, size: int) -> Verdict:
+    def _decide(self, search: Answer, need: float, fit: float, wish: float, size: int) -> Verdict:
         """Decide one search from its estimates; see `Decision.estimate` and `wishes`.
 
         A need that the pipeline itself estimated replaces `need` and `wish`. If the search is turned away, the sign of
@@ -313,13 +329,13 @@ class Abstainer:
         reason = f"{start} to fit this request ({_format_percent(fit)} likely that one fits)."
         return Verdict(need, fit, "no_tool_fits", reason)
 
-    def _finds_phrase(self, search: Search, wish: float) -> bool:
+    def _finds_phrase(self, search: Answer, wish: float) -> bool:
         """Tell whether a search that is not clearly chat has a phrase that one of its first tools serves."""
         if self.words is None or search.need is not None or wish < CLEAR_CHAT_WISH:
             return False
         return serves_phrase(search.query, search.ids, self.words)
 
-    def _find_floors(self, search: Search, size: int, wish: float) -> tuple[float, float]:
+    def _find_floors(self, search: Answer, size: int, wish: float) -> tuple[float, float]:
         """Return the thresholds of need and fit. A need that the pipeline estimated shares the budget with the fit."""
         floors = self.floors
         if self.small_floors is not None and size <= MAX_SMALL_CATALOGUE:
@@ -334,11 +350,12 @@ class Abstainer:
 def find_budget_share(text: str, wish: float = 0.0) -> float:
     """Return the share of the budget that a request may use.
 
-    Few words are little evidence ("lights off"), unless they are clearly chat ("tell me a joke").
+    Few words are little evidence ("lights off"), unless they are clearly chat ("tell me a joke"). One or two words are
+    none, even of chat, and get no budget.
 
     Args:
         text: the request.
-        wish: its wish; see `wishes`.
+        wish: how much it resembles requests that need tools: above 0 more than chat; see `wishes`.
     """
     count = len(_REQUEST_WORD.findall(text))
     share = next((share for most, share in TERSE_BUDGETS if count <= most), 1.0)
@@ -381,12 +398,12 @@ def _judged_languages(encoder: Encoder) -> frozenset[str] | None:
     return None if languages is None else languages & ENGLISH
 
 
-def _names_a_tool(search: Search) -> bool:
+def _names_a_tool(search: Answer) -> bool:
     """Tell whether the query names a tool or selects tools by name. Then there is nothing to decide."""
     return parse_selection(search.query) is not None or any(hit.why == EXACT for hit in search.hits)
 
 
-def _names_best(search: Search) -> bool:
+def _names_best(search: Answer) -> bool:
     """Tell whether a search, whose need no pipeline judged, names the object of its best tool."""
     return search.need is None and bool(search.hits) and names_object(search.query, search.hits[0].id)
 

@@ -18,16 +18,17 @@ from toolscout.types import Tool
 
 __all__ = ["Dependencies", "Need", "add_declared", "find_dependencies"]
 
-DEPENDENCIES_FORMAT: Final = "dependencies/2"  # raise it whenever the result for an unchanged catalogue changes
+DEPENDENCIES_FORMAT: Final = "dependencies/3"  # raise it whenever the result for an unchanged catalogue changes
 
-NeedOrigin = Literal["declared", "inferred", "learned"]
+NeedOrigin = Literal["declared", "inferred", "named", "learned"]
 
 
 class Need(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing that a tool needs first, and the tools that provide it.
 
     Attributes:
-        origin: declared by the source or by the user, inferred from the API, or learned from calls.
+        origin: declared by the source or by the user, inferred from the API, inferred from the names of tools, or
+            learned from calls.
         tools: id → how well the tool provides it, from 0 to 1. One of them is enough.
         what: the argument that is provided, such as `order_id`; empty if the tool as a whole is needed.
     """
@@ -51,14 +52,15 @@ def _collect_needs(catalogue: Catalogue) -> dict[str, list[Need]]:
     """Return the needs of all tools, by id. Those within sources that have not changed are taken over."""
     needs: dict[str, list[Need]] = defaultdict(list)
     lookup = _Lookup(catalogue)
-    operations: dict[str, list[Operation]] = defaultdict(list)
+    operations: dict[tuple[str, ...], list[Operation]] = defaultdict(list)
     encoded, positions = catalogue.list_changed_sources(DEPENDENCIES_FORMAT)
     for tool in itertools.chain.from_iterable(catalogue.batches(positions)):
         for tool_id in lookup.resolve(tool) if tool.requires else ():
             needs[tool.id].append(Need("declared", {tool_id: 1.0}))
         operation = read_operation(tool)
         if operation is not None:
-            operations[tool.source].append(operation)
+            group = () if operation.segments else tool.path  # a folder of tools may hold many servers
+            operations[(tool.source, *group)].append(operation)
     for others in operations.values():
         suppliers = Suppliers(others)
         for operation in others:
@@ -88,13 +90,18 @@ def add_declared(dependencies: Dependencies, pairs: Iterable[tuple[str, str]]) -
 
 
 class _Lookup:
-    """Finds the tools that a tool declares: by id, by the id within the source, or by name within the source."""
+    """Finds the tools that a tool declares: by id, by the id within the source, or by name within the source.
+
+    Only a skill in a folder of the user declares those of other sources, which may be added later.
+    """
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
 
     def resolve(self, tool: Tool) -> list[str]:
         """Return the ids of the declared prerequisites that exist; a name that several tools have names none."""
+        if tool.kind == "skill" and "folder" in tool.meta:
+            return list(tool.requires)
         resolved = []
         for name in tool.requires:
             namesakes = (self.catalogue.ids[place] for place in self.catalogue.table.find_name(name.casefold()))
@@ -112,6 +119,7 @@ def _infer_needs(operation: Operation, suppliers: Suppliers) -> list[Need]:
     for want in operation.wants:
         ranked = suppliers.rank(want, operation)
         if ranked:
-            need = Need("inferred", {tool_id: round(fit, 3) for fit, tool_id in ranked}, want.parameter)
+            origin: NeedOrigin = "inferred" if operation.segments else "named"
+            need = Need(origin, {tool_id: round(fit, 3) for fit, tool_id in ranked}, want.parameter)
             needs.setdefault(want.noun, need)
     return list(needs.values())

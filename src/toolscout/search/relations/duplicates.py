@@ -8,8 +8,8 @@ which the world or the machine answers and no account: the weather, the time, a 
 three tools with descriptions of four words: a shorter one ("run a SQL query") says too little. A word of a tool's name,
 and its service if the description names it, must not be missing in the other tool.
 
-A preferred source stands for the others, or else the source that was added first: a copy that arrives later never
-stands for the tool that it copies.
+A preferred source stands for the others, or else the source of whose tools the smaller share is the same as others': an
+imitation consists of copies. When a source was added does not count.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from toolscout.search.relations.similar import limit_holders, word_overlap
 from toolscout.search.relations.tool_words import read_tool_words
 from toolscout.search.relations.word_sets import PairSelector, Places, pair_holders
 from toolscout.types import digest
+from toolscout.vocabulary import list_words
 
 __all__ = ["Duplicates", "find_duplicates"]
 
@@ -39,19 +40,7 @@ MIN_SAME_PARAMETERS: Final = 0.5
 MIN_FORKED_TOOLS: Final = 3  # same tools that two sources have at least, and
 MIN_FORKED_SHARE: Final = 0.6  # share of the smaller source's tools, from which they are forks of one server
 MIN_FORKED_WORDS: Final = 4  # of a description: a shorter one does not show a fork
-BROWSER_PREFIXES: Final = frozenset(("browser", "playwright", "puppeteer"))  # stand in the names of some tools
-PLAIN_VERBS: Final = frozenset(("get", "fetch", "retrieve", "show", "lookup", "find", "go", "navigate"))
-# Words of a tool's name and description that say together that no account or service stands behind the answer.
-PUBLIC_SUBJECTS: Final = (
-    *("weather", "forecast weather", "current time", "convert time timezone", "exchange rate", "convert currency"),
-    *("stock price", "crypto price", "domain availability", "domain whois", "domain dns", "ip address location"),
-    *("navigate url", "navigate page", "page forward", "page back", "page screenshot", "page pdf save"),
-    *("click element page", "hover element page", "fill input field", "scrape url", "scrape page", "fetch url"),
-    *("reflective thoughts", "execute command shell", "run command shell", "play audio file"),
-    *("calculate expression", "evaluate expression", "add two numbers", "multiply two numbers", "divide two numbers"),
-    *("subtract two numbers", "random number generate", "uuid generate"),
-)
-DUPLICATES_FORMAT: Final = "duplicates/4"  # raise it whenever the result for an unchanged catalogue changes
+DUPLICATES_FORMAT: Final = "duplicates/5"  # raise it whenever the result for an unchanged catalogue changes
 
 
 class Duplicates(msgspec.Struct, frozen=True):
@@ -86,12 +75,13 @@ def _group_tools(catalogue: Catalogue, preferred: Sequence[str]) -> Duplicates:
         same.setdefault(one, set()).add(other)
         same.setdefault(other, set()).add(one)
     ranks = {source: rank for rank, source in enumerate(preferred)}
+    sizes = Counter(tool_id.partition("/")[0] for tool_id in ids)
+    copied = Counter(ids[number].partition("/")[0] for number in same)
 
-    def rank_tool(number: int) -> tuple[int, str, str]:
+    def rank_tool(number: int) -> tuple[int, float, str]:
         tool_id = ids[number]
         source = tool_id.partition("/")[0]
-        age = catalogue.first_seen.get(tool_id) or catalogue.added.get(source, "")
-        return ranks.get(source, len(ranks)), age, tool_id
+        return ranks.get(source, len(ranks)), copied[source] / sizes[source], tool_id
 
     duplicates = Duplicates({}, {})
     for number in sorted(same, key=rank_tool):  # only tools that are the same as the first one: no chains
@@ -105,7 +95,16 @@ def _group_tools(catalogue: Catalogue, preferred: Sequence[str]) -> Duplicates:
 
 
 class _Readings:
-    """What is compared of each tool, by its position."""
+    """What is compared of each tool, by its position.
+
+    Attributes:
+        sources: the source of each tool.
+        source_numbers: the same as numbers, `(tools,)`.
+        words: of the descriptions, without the names of the sources.
+        checksums: of all words of the descriptions, `(tools,)`: equal ones have the same words.
+        names, parameters, required: words of the names, and the parameters, all and those that a call needs.
+        services: which service each source is.
+    """
 
     def __init__(self, catalogue: Catalogue) -> None:
         tool_words = read_tool_words(catalogue)
@@ -118,30 +117,45 @@ class _Readings:
         self.source_numbers = np.array([source_numbers[source] for source in self.sources], dtype=np.int64)
 
     def select_near(self, least: float) -> PairSelector:
-        """Return a function that selects pairs of different sources whose descriptions may overlap so much."""
+        """Return a function that selects pairs of tools to compare, with true for those that may be the same.
+
+        These are from different sources, and the overlap of their descriptions may reach `least`: with the names of the
+        sources the descriptions are equal (checksums), or without these names their words may overlap so much.
+        """
 
         def select(ones: Places, others: Places) -> npt.NDArray[np.bool_]:
-            differ: npt.NDArray[np.bool_] = self.source_numbers[ones] != self.source_numbers[others]
-            ones, others = ones[differ], others[differ]
-            differ[differ] = self.words.may_overlap(ones, others, least) | (
+            """Choose pairs that can be duplicates: of two sources, with enough words in common or the same text."""
+            chosen: npt.NDArray[np.bool_] = self.source_numbers[ones] != self.source_numbers[others]
+            ones, others = ones[chosen], others[chosen]
+            chosen[chosen] = self.words.may_overlap(ones, others, least) | (
                 self.checksums[ones] == self.checksums[others]
             )
-            return differ
+            return chosen
 
         return select
 
     def are_same(self, one: int, other: int, least_of_namesakes: float = MIN_SAME_TEXT_OF_NAMESAKES) -> bool:
-        """Tell whether two tools are the same, if their sources may be the same service."""
-        here, there = self.services.words[self.sources[one]], self.services.words[self.sources[other]]
+        """Tell whether two tools are the same, if their sources may be the same service.
+
+        `github/create_issue` ("Create a GitHub issue") and `github-mcp/github_create_issue` ("Create an issue") are:
+        both names are {create, issue} without the word of the source, and "github", which only the first description
+        has, is a word of the second source.
+        """
+        sources = self.sources[one], self.sources[other]
         text, other_text = self.services.read_text(one), self.services.read_text(other)
         name, other_name = self.names.read(one), self.names.read(other)
-        least = least_of_namesakes if name - here == other_name - there else MIN_SAME_TEXT
+        short_name, other_short_name = (
+            name - self.services.words[sources[0]],
+            other_name - self.services.words[sources[1]],
+        )
+        least = least_of_namesakes if short_name == other_short_name else MIN_SAME_TEXT
         if _overlap_texts(text, other_text) < least:
             return False
         # words that one tool uses for itself: the service it belongs to, and its name
-        ours, theirs = text.service | name - here, other_text.service | other_name - there
-        here, there = self.services.spellings[self.sources[one]], self.services.spellings[self.sources[other]]
-        agree = ours <= there | other_name | other_text.words and theirs <= here | name | text.words
+        ours, theirs = text.service | short_name, other_text.service | other_short_name
+        known = self.services.spellings[sources[0]] | name | text.words
+        other_known = self.services.spellings[sources[1]] | other_name | other_text.words
+        agree = ours <= other_known and theirs <= known
         return agree and _overlap(self.parameters.read(one), self.parameters.read(other)) >= MIN_SAME_PARAMETERS
 
     def are_same_in_public(self, one: int, other: int) -> bool:
@@ -165,7 +179,8 @@ def _find_same(catalogue: Catalogue) -> list[tuple[int, int]]:
 def _find_public(readings: _Readings) -> set[tuple[int, int]]:
     """Return the same tools among those with a public subject, from any two sources."""
     verbs, prefixes = (
-        readings.services.number_words(tokenize(" ".join(sorted(some)))) for some in (PLAIN_VERBS, BROWSER_PREFIXES)
+        readings.services.number_words(tokenize(" ".join(sorted(list_words(f"duplicates.{name}")))))
+        for name in ("plain_verbs", "browsers")
     )
     namesakes: dict[frozenset[int], list[int]] = defaultdict(list)
     pairs: set[tuple[int, int]] = set()
@@ -187,7 +202,9 @@ def _find_public(readings: _Readings) -> set[tuple[int, int]]:
 
 def _find_subjects(readings: _Readings) -> Iterator[tuple[int, frozenset[int]]]:
     """Yield the positions of the tools that may have a public subject, ascending, each with the words of all it has."""
-    subjects = [readings.services.number_words(tokenize(subject)) for subject in PUBLIC_SUBJECTS]
+    subjects = [
+        readings.services.number_words(tokenize(subject)) for subject in list_words("duplicates.public_subjects")
+    ]
     holders = {
         word: readings.names.find_holders(word) | readings.words.find_holders(word)
         for word in frozenset().union(*subjects)
@@ -221,10 +238,11 @@ def _find_forked(readings: _Readings) -> set[tuple[int, int]]:
 
 def _list_candidates(readings: _Readings) -> Iterator[tuple[int, int]]:
     """Yield pairs of positions of tools whose sources name the same service, and whose descriptions may agree."""
-    services = [sorted(words) for words in readings.services.words.values()]
-    counts = np.array([len(words) for words in services], dtype=np.int64)[readings.source_numbers]
-    members = np.repeat(np.arange(len(readings.sources), dtype=np.int64), counts)
-    groups = np.array([word for number in readings.source_numbers.tolist() for word in services[number]])
+    words_of_source = [sorted(words) for words in readings.services.words.values()]
+    counts = np.array([len(words) for words in words_of_source], dtype=np.int64)[readings.source_numbers]
+    # Each tool is a member of as many groups as its source has words: `github-mcp` puts its tools into `github`.
+    members = np.repeat(np.arange(len(readings.source_numbers), dtype=np.int64), counts)
+    groups = np.array([word for number in readings.source_numbers.tolist() for word in words_of_source[number]])
     select = readings.select_near(MIN_SAME_TEXT_OF_NAMESAKES)
     for others, numbers in pair_holders(groups, members, limit_holders(len(readings.sources)), select):
         yield from zip(others.tolist(), numbers.tolist(), strict=True)

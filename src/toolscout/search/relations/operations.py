@@ -5,6 +5,9 @@ supplies the id. Three things say what an operation supplies: the words of its p
 schema of its result. A schema that says what is in the result decides whether the id can be there:
 `GET /genre/movie/list` with `{"genres": [{"id": …}]}` supplies no movie. Names that people know (`username`, `branch`,
 `city`) are not ids, so they need no supplier. An operation that changes something supplies nothing.
+
+Most tools of MCP servers have neither path nor result schema. Their names say it: `update_todo` with `todoId` needs a
+todo, and `list_todos` and `search_todos` supply it.
 """
 
 from __future__ import annotations
@@ -12,11 +15,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from toolscout.encoders import split_identifiers
 from toolscout.indexes.words import tokenize
-from toolscout.types import Tool
+from toolscout.types import Tool, gather_properties
+from toolscout.vocabulary import list_words, read_pairs
 
 __all__ = ["Operation", "Suppliers", "Want", "read_operation"]
 
@@ -24,7 +28,7 @@ MAX_SUPPLIERS: Final = 12  # alternatives kept for one id
 MAX_READ_CHOICES: Final = 12  # values of one argument that are read
 MAX_RESULT_NODES: Final = 500  # parts of a result's schema that are read, the outer ones first
 MAX_PATH_SEGMENTS: Final = 40
-_IRREGULAR: Final = {"peopl": "person", "children": "child"}  # stem of a plural → stem of its singular
+_IRREGULAR: Final = read_pairs("operations.singulars")  # stem of a plural → stem of its singular
 
 
 def _stem_words(text: str) -> list[str]:
@@ -35,13 +39,16 @@ def _stem_words(text: str) -> list[str]:
 _PATH_VARIABLE: Final = re.compile(r"\{([^{}/]+)\}")
 _ID_SUFFIX: Final = re.compile(r"(?:(?:^|[_.-])(?:id|uuid|guid|uri|urn)s?|(?<=[a-z])(?:Id|ID|Uuid|UUID|Uri|URI)s?)$")
 _NUMBER_SUFFIX: Final = re.compile(r"(?:[_-]number|(?<=[a-z])Number)$")
-_ID_PROPERTIES: Final = frozenset(("id", "uri", "uuid", "guid", "urn", "number", "_id"))
-_FINDING: Final = frozenset(_stem_words("search find lookup query"))
-_PERSON_NOUNS: Final = frozenset(_stem_words("user account owner member customer profile"))
-_SELF: Final = frozenset(("me", "self", "whoami"))
-_WRAPPERS: Final = frozenset(
-    ("items", "results", "data", "entries", "content", "values", "list", "elements", "records")
-)
+_SAYS_ID: Final = re.compile(r"\b(?:[Ii]d|ID|[Ii]dentifier|uuid|UUID)s?\b")
+_NAME_WORD: Final = re.compile(r"[^\W_]+")
+_LISTING: Final = frozenset(list_words("operations.listing"))
+_GETTING: Final = frozenset(list_words("operations.getting"))
+_ACTIONS: Final = frozenset(list_words("steps.verbs"))
+_ID_PROPERTIES: Final = frozenset(list_words("operations.ids"))
+_FINDING: Final = frozenset(_stem_words(" ".join(list_words("operations.finding"))))
+_PERSON_NOUNS: Final = frozenset(_stem_words(" ".join(list_words("operations.persons"))))
+_SELF: Final = frozenset(list_words("operations.self"))
+_WRAPPERS: Final = frozenset(list_words("operations.wrappers"))
 COST_OF_WANT: Final = 0.15  # for each id that the supplier needs itself
 
 
@@ -96,7 +103,7 @@ class Operation(NamedTuple):
 
 
 def read_operation(tool: Tool) -> Operation | None:
-    """Return the operation of a tool; None if the tool has no method and path.
+    """Return the operation of a tool, by its method and path if it has them, or else by its name; None if it has none.
 
     An OpenAPI document gives both. Other sources may say them as `endpoint`: `GET /orders/{orderId}`.
     """
@@ -105,7 +112,7 @@ def read_operation(tool: Tool) -> Operation | None:
         endpoint = tool.meta.get("endpoint")
         method, _, path = endpoint.strip().partition(" ") if isinstance(endpoint, str) else ("", "", "")
     if not path.strip().startswith("/"):
-        return None
+        return _read_named(tool)
     segments = tuple(part for part in path.strip().split("/") if part)[:MAX_PATH_SEGMENTS]
     last = max((place for place, part in enumerate(segments) if "{" in part), default=-1)
     tail = tuple(frozenset(_stem_words(part)) for part in segments[last + 1 :])
@@ -127,6 +134,68 @@ def read_operation(tool: Tool) -> Operation | None:
     )
 
 
+def _read_named(tool: Tool) -> Operation | None:
+    """Return the operation of a tool without a path, by its name; None if it neither finds nor needs an id."""
+    words = _NAME_WORD.findall(split_identifiers(tool.name).casefold())
+    words = words[
+        len(set(words[:1]) & set(_NAME_WORD.findall(tool.source.casefold()))) :
+    ]  # `slack_list_users` of slack
+    finds = _is_finder(words)
+    wants = tuple(_find_named_wants(tool, _stem_word(words[-1]) if words else ""))
+    if tool.kind != "tool" or not (finds or wants):
+        return None
+    head = _find_head(" ".join(_drop_verb(words)))
+    nouns = frozenset({head} if head and head not in _FINDING else ())
+    results = _read_result(tool.returns)
+    return Operation(
+        tool_id=tool.id,
+        reads=finds,
+        finds=finds,
+        segments=(),
+        wants=wants,
+        tail=(nouns,),
+        words=nouns,
+        text=frozenset(),
+        head=head,
+        results=results.nouns,
+        holders=results.holders,
+    )
+
+
+def _is_finder(words: Sequence[str]) -> bool:
+    """Tell whether the words of a name say that it lists or searches: `search_notes`, `get_notes`, `note_list`."""
+    first, last = (*words[:1], ""), (*words[-1:], "")
+    if first[0] in _LISTING:
+        return True
+    if first[0] in _GETTING:
+        return last[0].endswith("s") and not last[0].endswith(("ss", "us", "is", "ics")) and "by" not in words
+    return len(words) > 1 and last[0] in _LISTING and first[0] not in _ACTIONS
+
+
+def _drop_verb(words: Sequence[str]) -> Sequence[str]:
+    """Return the words of a name without the verb that begins or ends it."""
+    words = words[1:] if words[:1] and words[0] in _LISTING | _GETTING else words
+    return words[:-1] if len(words) > 1 and words[-1] in _LISTING else words
+
+
+def _stem_word(word: str) -> str:
+    return next(iter(_stem_words(word)), "")
+
+
+def _find_named_wants(tool: Tool, head: str) -> Iterator[Want]:
+    """Yield the ids among the required arguments: `todo_id`, `id` of `delete_todo`, `chat` with "id" in its text."""
+    properties, required = gather_properties(tool.parameters)
+    for name in required:
+        field = properties.get(name)
+        if not isinstance(field, Mapping) or field.get("enum"):
+            continue
+        text = field.get("description")
+        is_id = _ID_SUFFIX.search(name) or (isinstance(text, str) and _SAYS_ID.search(text))
+        noun = _find_noun(name) or head
+        if is_id and noun and noun not in _PERSON_NOUNS:  # who asks is known, or named
+            yield Want(name, noun, None)
+
+
 # --- what an operation needs ------------------------------------------------------------------------------------------
 
 
@@ -140,7 +209,7 @@ def _find_path_wants(segments: Sequence[str]) -> Iterator[Want]:
                 yield Want(name, noun, tuple(segments[:place]))
 
 
-def _find_argument_wants(schema: Mapping[str, Any] | None, segments: Sequence[str]) -> Iterator[Want]:
+def _find_argument_wants(schema: Mapping[str, object] | None, segments: Sequence[str]) -> Iterator[Want]:
     """Yield the ids among the required arguments outside the path. An argument with listed values is none."""
     required = (schema or {}).get("required")
     names = [name for name in required if isinstance(name, str)] if isinstance(required, (list, tuple)) else []
@@ -152,7 +221,7 @@ def _find_argument_wants(schema: Mapping[str, Any] | None, segments: Sequence[st
             yield Want(name, noun, None)
 
 
-def _has_choices(schema: Mapping[str, Any] | None, name: str) -> bool:
+def _has_choices(schema: Mapping[str, object] | None, name: str) -> bool:
     properties = (schema or {}).get("properties")
     field = properties.get(name) if isinstance(properties, Mapping) else None
     return isinstance(field, Mapping) and bool(field.get("enum"))
@@ -167,7 +236,7 @@ def _find_noun(name: str) -> str:
 # --- what an operation supplies ---------------------------------------------------------------------------------------
 
 
-def _read_choices(schema: Mapping[str, Any] | None) -> Iterator[str]:
+def _read_choices(schema: Mapping[str, object] | None) -> Iterator[str]:
     """Yield the stems of the values that the outermost arguments may have."""
     properties = (schema or {}).get("properties")
     fields = properties.values() if isinstance(properties, Mapping) else ()
@@ -185,12 +254,12 @@ class _Result(NamedTuple):
     holders: frozenset[tuple[str, ...]] | None
 
 
-def _read_result(schema: Any) -> _Result:
+def _read_result(schema: object) -> _Result:
     """Read the ids of a result: of an album in `{"albums": {"items": [{"id": …}]}}`, and in `{"album_id": …}`."""
     nouns: set[str] = set()
     holders: set[tuple[str, ...]] = set()
     has_properties = False
-    waiting: deque[tuple[Any, tuple[str, ...]]] = deque([(schema, ())])
+    waiting: deque[tuple[object, tuple[str, ...]]] = deque([(schema, ())])
     for _ in range(MAX_RESULT_NODES):
         if not waiting:
             break
@@ -210,14 +279,14 @@ def _read_result(schema: Any) -> _Result:
     return _Result(frozenset(filter(None, nouns)), frozenset(holders) if is_read else None)
 
 
-def _read_title(node: Mapping[Any, Any]) -> tuple[str, ...]:
+def _read_title(node: Mapping[object, object]) -> tuple[str, ...]:
     """Return the noun of a schema's title, if it has one."""
     title = node.get("title")
     noun = _find_noun(title) if isinstance(title, str) else ""
     return (noun,) if noun else ()
 
 
-def _list_id_holders(node: Mapping[Any, Any], around: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _list_id_holders(node: Mapping[object, object], around: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Yield the nouns around each id among the properties of a schema."""
     properties = node.get("properties")
     for name in properties if isinstance(properties, Mapping) else ():
@@ -227,7 +296,9 @@ def _list_id_holders(node: Mapping[Any, Any], around: tuple[str, ...]) -> Iterat
             yield (_find_noun(str(name)),)
 
 
-def _list_inner_schemas(node: Mapping[Any, Any], around: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str, ...]]]:
+def _list_inner_schemas(
+    node: Mapping[object, object], around: tuple[str, ...]
+) -> Iterator[tuple[object, tuple[str, ...]]]:
     """Yield the schemas inside a schema, each with the nouns around it, the last of which its property names."""
     properties = node.get("properties")
     for name, inner in properties.items() if isinstance(properties, Mapping) else ():
@@ -295,9 +366,9 @@ class Suppliers:
         """Index the operations that change nothing."""
         operations = list(operations)
         self._nouns = frozenset().union(*map(_list_nouns, operations))
-        self._by_word: dict[str, list[Operation]] = defaultdict(list)
-        self._by_path: dict[tuple[str, ...], list[Operation]] = defaultdict(list)
-        self._general: list[Operation] = []
+        self._by_word: dict[str, list[Operation]] = defaultdict(list)  # word → operations that may supply it
+        self._by_path: dict[tuple[str, ...], list[Operation]] = defaultdict(list)  # segments of the path → operations
+        self._general: list[Operation] = []  # searches and operations on the caller itself, which may supply anything
         for operation in operations:
             if not operation.reads:
                 continue
@@ -312,6 +383,10 @@ class Suppliers:
         """Return (fit, tool id) of the operations that supply an id, the best first. The fit is between 0 and 1.
 
         An operation that needs such an id itself supplies none.
+
+        Args:
+            want: the id that is needed.
+            needed_by: the operation that needs the id, which is left out.
         """
         candidates = {other.tool_id: other for other in (*self._by_word[want.noun], *self._general)}
         for path in _list_parents(want):

@@ -12,21 +12,14 @@ from typing import Final, NamedTuple
 
 from toolscout.indexes.words import tokenize
 from toolscout.search.relations.tool_words import ToolWords
+from toolscout.vocabulary import list_words, read_pairs
 
 __all__ = ["DescriptionWords", "Services"]
 
 MAX_SERVICE_SHARE: Final = 0.08  # a word in the names of more sources than this share names no service
 MIN_COMMON_SOURCES: Final = 8
-GENERIC_WORDS: Final = frozenset(("mcp", "server", "servers", "api", "tool", "tools", "client", "local", "the", "ai"))
-SAME_SERVICES: Final = {
-    "gsuite": "google",
-    "gcal": "google calendar",
-    "gchat": "google chat",
-    "gdrive": "google drive",
-    "azdo": "azuredevops",
-    "ms365": "m365",
-    "postgresql": "postgres",
-}
+GENERIC_WORDS: Final = frozenset(list_words("services.generic"))
+SAME_SERVICES: Final = read_pairs("services.same")
 
 _SAME_SERVICE: Final = re.compile(rf"(?<![a-z])({'|'.join(SAME_SERVICES)})(?![a-z])", re.IGNORECASE)
 _SPELLINGS: Final = [(frozenset(tokenize(plain)), tokenize(other)[0]) for other, plain in SAME_SERVICES.items()]

@@ -7,34 +7,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from toolscout.arrays import Array
 from toolscout.encoders import split_identifiers
-from toolscout.home.catalogue.earlier import EarlierSnapshot
 from toolscout.home.catalogue.snapshot import Catalogue
-from toolscout.home.catalogue.snapshot_files import Part
+from toolscout.home.catalogue.snapshot_files import EarlierSnapshot, SnapshotPart
 from toolscout.indexes.strings import Strings
 from toolscout.indexes.words import tokenize
 from toolscout.search.relations.word_sets import WordSets, WordSetsBuilder
 from toolscout.types import Tool, parameter_names
+from toolscout.vocabulary import read_pairs
 
 __all__ = ["ToolWords", "read_tool_words"]
 
 TOOL_WORDS_FORMAT: Final = "tool words/2"  # raise it whenever the words of an unchanged tool change
 MAX_COMPARED_CHARS: Final = 4_000  # of each description
 SAME_PARAMETERS: Final = {
-    **dict.fromkeys(("city", "location", "place", "cityname", "locationname"), "place"),
-    **dict.fromkeys(("lat", "latitude"), "latitude"),
-    **dict.fromkeys(("lon", "lng", "long", "longitude"), "longitude"),
-    **dict.fromkeys(("symbol", "ticker", "stocksymbol", "stock"), "symbol"),
-    **dict.fromkeys(("domain", "domainname"), "domain"),
-    **dict.fromkeys(("tz", "timezone"), "timezone"),
-    **dict.fromkeys(("url", "link", "targeturl", "pageurl"), "url"),
-    **dict.fromkeys(("command", "cmd"), "command"),
-    **dict.fromkeys(("expression", "expr"), "expression"),
+    other: name for name, others in read_pairs("duplicates.same_parameters").items() for other in others.split()
 }
 SETS: Final = ("compared", "texts", "source_mentions", "names", "parameters", "required")
 
@@ -69,11 +61,11 @@ def read_tool_words(catalogue: Catalogue) -> ToolWords:
     return catalogue.share(TOOL_WORDS_FORMAT, load)
 
 
-def _open_sets(part: Part) -> dict[str, WordSets]:
+def _open_sets(part: SnapshotPart) -> dict[str, WordSets]:
     return {name: WordSets(part.arrays[f"{name}.words"], part.arrays[f"{name}.ends"]) for name in SETS}
 
 
-def _collect_words(catalogue: Catalogue) -> dict[str, npt.NDArray[Any]]:
+def _collect_words(catalogue: Catalogue) -> dict[str, Array]:
     """Read the words of new and changed tools, and join them with those of the snapshot before."""
     taken = catalogue.open_earlier(TOOL_WORDS_FORMAT)
     numbers: dict[str, int] = {}
@@ -89,7 +81,7 @@ def _collect_words(catalogue: Catalogue) -> dict[str, npt.NDArray[Any]]:
     ascending = sorted(range(len(words)), key=words.__getitem__)
     ranks = np.empty(len(words), dtype=np.int32)
     ranks[ascending] = np.arange(len(words), dtype=np.int32)
-    arrays: dict[str, npt.NDArray[Any]] = dict(Strings.of(words[number] for number in ascending).arrays("words"))
+    arrays: dict[str, Array] = dict(Strings.of(words[number] for number in ascending).arrays("words"))
     for name, table in sets.items():
         ordered = table.renumber(ranks)
         arrays |= {f"{name}.words": ordered.words, f"{name}.ends": ordered.ends}
@@ -118,7 +110,7 @@ def _add_words(builders: Mapping[str, WordSetsBuilder], tool: Tool, source_names
 
 
 def _join_sets(
-    earlier: EarlierSnapshot, part: Part, words: Sequence[str], sets: Mapping[str, WordSets]
+    earlier: EarlierSnapshot, part: SnapshotPart, words: Sequence[str], sets: Mapping[str, WordSets]
 ) -> tuple[list[str], dict[str, WordSets]]:
     """Join the sets of unchanged tools with those of the others. Words that no tool has any more are left out.
 

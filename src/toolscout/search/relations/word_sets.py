@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+from toolscout.arrays import Array
 
 __all__ = ["PairSelector", "WordSets", "WordSetsBuilder", "pair_holders", "rank_by_rarity"]
 
@@ -57,7 +59,7 @@ class WordSets:
         """Take the arrays."""
         self.words, self.ends = words, ends
         self.sizes: Places = np.diff(ends)
-        self._marks: npt.NDArray[np.uint64] | None = None
+        self._marks: npt.NDArray[np.uint64] | None = None  # bits of each set, once they are needed; see `_mark`
 
     @classmethod
     def of(cls, sets: Iterable[Iterable[str]]) -> WordSets:
@@ -110,9 +112,10 @@ class WordSets:
         return np.diff(sums[self.ends])  # modulo 2^64
 
     def may_overlap(self, ones: Places, others: Places, least: float) -> npt.NDArray[np.bool_]:
-        """Tell for each pair whether the sets may share so much. False is certain.
+        """Tell for each pair of sets whether their Jaccard overlap may reach `least`. False is certain.
 
-        Each bit in which the marks of two sets differ stands for a word of one of them alone.
+        `ones` and `others` are positions of sets, `(n,)` each; the result is `(n,)`. Each bit in which the marks of two
+        sets differ stands for a word of one of them alone.
         """
         marks = self._mark()
         total = self.sizes[ones] + self.sizes[others]
@@ -120,7 +123,7 @@ class WordSets:
         return shared >= least * (total - shared) * (1 - 1e-9) if least > 0 else np.ones(len(ones), dtype=np.bool_)
 
     def measure_overlap(self, ones: Places, others: Places) -> npt.NDArray[np.float64]:
-        """Return the Jaccard overlap of each pair, 0 to 1."""
+        """Return the Jaccard overlap, 0 to 1, of each pair of sets; all arguments and the result are `(n,)`."""
         overlaps = np.empty(len(ones), dtype=np.float64)
         step = ROWS_BATCH
         for start in range(0, len(ones), step):
@@ -171,9 +174,7 @@ def rank_by_rarity(sets: WordSets, numbers: Mapping[str, int]) -> WordSets:
     return sets.renumber(ranks)
 
 
-def pair_holders(
-    groups: npt.NDArray[Any], members: Places, most: int, select: PairSelector
-) -> Iterator[tuple[Places, Places]]:
+def pair_holders(groups: Array, members: Places, most: int, select: PairSelector) -> Iterator[tuple[Places, Places]]:
     """Yield the pairs of members of the same group, none twice, ordered by the later and then the earlier member.
 
     A member is paired with the earliest `most` members of the group that come before it, so that the number of pairs
@@ -187,6 +188,8 @@ def pair_holders(
     """
     if not len(groups):
         return
+    # By group, its members are neighbours, ascending. An entry's partners are the first `counts` of its group, from
+    # `starts` on: those before itself, at most `most`.
     order = np.argsort(groups, kind="stable")
     sorted_groups, holders = groups[order], members[order]
     begins = np.flatnonzero(np.concatenate([[True], sorted_groups[1:] != sorted_groups[:-1]]))
@@ -198,6 +201,7 @@ def pair_holders(
     while start < len(groups):
         done = n_pairs[start - 1] if start else 0
         end = max(start + 1, int(np.searchsorted(n_pairs, done + PAIRS_BATCH)))
+        # Entries of one member stay in one batch, so that a pair of two common groups is yielded once.
         end = int(np.searchsorted(members, members[min(end, len(members)) - 1], side="right"))
         part = slice(start, end)
         earlier = holders[_expand(starts[part], counts[part])]

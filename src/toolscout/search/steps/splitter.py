@@ -3,7 +3,7 @@
 "Find flights to Rome, check the weather there and email the plan to Anna" has three steps. The text is cut into pieces
 at punctuation, list marks and connectors (`step_words`). A logistic regression decides for each cut whether a new step
 begins there, from what stands on both sides: marks, connectors, verbs, questions, lengths. Nothing inside quotes or
-brackets is a cut. A step that refers to an earlier one ("there", "it") is completed with the words it refers to.
+brackets is a cut.
 
 The numbers (`data/steps.json`) were fitted by `benchmarks/fit_steps.py`; the file names its data.
 """
@@ -22,14 +22,13 @@ import msgspec
 
 from toolscout.search.shipped import read_shipped
 from toolscout.search.steps import words
-from toolscout.search.steps.references import complete_references
 
 __all__ = [
     "BUNDLED_STEPS",
     "CLASSES",
     "FEATURES",
     "STEPS_FORMAT",
-    "Cut",
+    "SplitPoint",
     "Splitter",
     "describe_cuts",
     "find_cuts",
@@ -81,7 +80,6 @@ _LETTER_MARK: Final = re.compile(r"(?<!\S)([a-hA-H])[.:]\s+")  # counts if all i
 _TOKEN: Final = re.compile(r"[\w'’-]+")
 _UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 _CHARS_PER_UNSPACED_TOKEN: Final = 2
-_TELLING_STARTS: Final = [["i"], ["we"], ["my"], ["our"], ["the"], ["it"], ["this"]]
 _TRY_AND: Final = re.compile(r"\b(?:try|go|come|wait)\s*\Z", re.IGNORECASE)  # "go and get" is one step
 MAX_TRY_CHARS: Final = 4  # of the longest of these verbs
 _DUTCH_AND: Final = re.compile(r"(?<!\S)en\s+(\w+)", re.IGNORECASE)  # also Spanish and French for "in"
@@ -89,7 +87,7 @@ _LIST_MARKS: Final = frozenset(("line", "item"))
 _GAP: Final = re.compile(r"[\s,，]*")
 
 
-class Cut(NamedTuple):
+class SplitPoint(NamedTuple):
     """A place where a step may begin.
 
     Attributes:
@@ -105,7 +103,7 @@ class Cut(NamedTuple):
     links: frozenset[str]
 
 
-def find_cuts(text: str) -> list[Cut]:
+def find_cuts(text: str) -> list[SplitPoint]:
     """Return the places where a step of a request may begin, in order; none before the first item of a list."""
     start = _find_lead_end(text)
     return [cut for cut in _find_all_cuts(text) if cut.start >= start]
@@ -122,10 +120,10 @@ def _find_lead_end(text: str) -> int:
 
 
 @functools.lru_cache(maxsize=MAX_DESCRIBED_REQUESTS)
-def _find_all_cuts(text: str) -> tuple[Cut, ...]:
+def _find_all_cuts(text: str) -> tuple[SplitPoint, ...]:
     """Return the places where a step may begin, those in a lead-in too."""
     masked = _PROTECTED.sub(_mask_text, text)
-    cuts: list[Cut] = []
+    cuts: list[SplitPoint] = []
     for start, end, kind in _find_marks(masked):
         kinds = {kind} if kind else set()
         if cuts and start <= cuts[-1].end:  # inside or directly behind the last cut
@@ -137,7 +135,7 @@ def _find_all_cuts(text: str) -> tuple[Cut, ...]:
         else:
             links = set()
         end, more = _skip_links(masked, end)
-        cuts.append(Cut(start, end, frozenset(kinds), frozenset(links | more)))
+        cuts.append(SplitPoint(start, end, frozenset(kinds), frozenset(links | more)))
     return tuple(cut for cut in cuts if _parts_text(cut, masked))
 
 
@@ -161,7 +159,7 @@ def _find_marks(masked: str) -> list[tuple[int, int, str]]:
     return sorted(marks)
 
 
-def _parts_text(cut: Cut, masked: str) -> bool:
+def _parts_text(cut: SplitPoint, masked: str) -> bool:
     """Tell whether there is text on both sides of a cut, and no "go and"."""
     if not masked[: cut.start].strip() or not masked[cut.end :].strip(" \t\n.!?"):
         return False
@@ -203,6 +201,7 @@ class _Piece(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def _read_piece(text: str) -> _Piece:
+    """Return how long a piece of a request is, and how it begins: with a verb, a question, a pronoun, and so on."""
     tokens = [token.lower().replace("’", "'") for token in _TOKEN.findall(text)]
     unspaced = len(_UNSPACED.findall(text))
     size = len(tokens) + unspaced / _CHARS_PER_UNSPACED_TOKEN
@@ -231,12 +230,9 @@ FEATURES: Final = (
     *("short_before_comma", "short_before_colon", "behind_short", "linked_thing"),
 )
 CLASSES: Final = ("list", "sentence", "inner")
-_THANKS: Final = re.compile(
-    r"\W*(?:thanks?|thank\s+you|cheers|hi|hello|hey|danke|gracias|merci|grazie|obrigad[oa])\b", re.I
-)
 
 
-def describe_cuts(text: str, cuts: Sequence[Cut]) -> list[dict[str, float]]:
+def describe_cuts(text: str, cuts: Sequence[SplitPoint]) -> list[dict[str, float]]:
     """Return the features of each cut that are not 0, by name (`class.feature`)."""
     edges = [_find_lead_end(text), *(cut.end for cut in cuts)]
     ends = [*(cut.start for cut in cuts), len(text)]
@@ -259,7 +255,7 @@ def describe_cuts(text: str, cuts: Sequence[Cut]) -> list[dict[str, float]]:
     return rows
 
 
-def _describe_lead_in(cuts: Sequence[Cut], pieces: Sequence[_Piece], number: int) -> dict[str, float]:
+def _describe_lead_in(cuts: Sequence[SplitPoint], pieces: Sequence[_Piece], number: int) -> dict[str, float]:
     """Return whether a short piece, such as "that reminds me:", stands behind a cut or before it."""
     marks = cuts[number + 1].marks if number + 1 < len(cuts) else frozenset[str]()
     leads = bool(marks & {"comma", "colon"}) and pieces[number + 1].size <= MAX_LEAD_IN_TOKENS
@@ -320,11 +316,11 @@ def _describe_before(before: _Piece) -> dict[str, float]:
         "before_one": before.size <= 1,
         "before_two": before.size <= 2,
         "before_log": math.log1p(min(before.size, 20.0)),
-        "told": before.words[:1] in _TELLING_STARTS,
+        "told": not words.TELLING_STARTS.isdisjoint(before.words[:1]),
     }
 
 
-def _describe_edge(text: str, cut: Cut, before: _Piece, after: _Piece, first_word: str) -> dict[str, float]:
+def _describe_edge(text: str, cut: SplitPoint, before: _Piece, after: _Piece, first_word: str) -> dict[str, float]:
     """Return what both sides of a cut and the marks between them say together."""
     between = text[cut.start : cut.end]
     last = _TOKEN.findall(before.text[-40:])
@@ -336,11 +332,11 @@ def _describe_edge(text: str, cut: Cut, before: _Piece, after: _Piece, first_wor
         "pair_of_verbs": last_word.lower() in words.VERBS and first_word in words.VERBS,
         "both_short": before.size <= 3 and after.size <= 3,
         "same_start": bool(before.words) and before.words[:1] == after.words[:1],
-        "thanks": bool(_THANKS.match(after.text) or _THANKS.match(before.text)),
+        "thanks": bool(words.THANKS.match(after.text) or words.THANKS.match(before.text)),
     }
 
 
-def _describe_sequence(cut: Cut, after: _Piece, context: Mapping[str, float]) -> dict[str, float]:
+def _describe_sequence(cut: SplitPoint, after: _Piece, context: Mapping[str, float]) -> dict[str, float]:
     """Return what the piece after a cut says together with the marks, and with the pieces before."""
     mark, is_active = bool(cut.marks), bool(context["active_so_far"])
     return {
@@ -358,7 +354,9 @@ def _refers(piece: _Piece) -> bool:
     return not words.ANAPHORA.isdisjoint(piece.words[:6])
 
 
-def _describe_cut(text: str, cut: Cut, before: _Piece, after: _Piece, context: Mapping[str, float]) -> dict[str, float]:
+def _describe_cut(
+    text: str, cut: SplitPoint, before: _Piece, after: _Piece, context: Mapping[str, float]
+) -> dict[str, float]:
     """Return the features of one cut that are not 0; `context`: those of the request and of the cuts before."""
     active = [_is_active(piece) for piece in (before, after)]
     first_word = after.words[0] if after.words else ""
@@ -397,11 +395,11 @@ class Splitter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threshold: float = 0.5
 
     def split(self, text: str) -> tuple[str, ...]:
-        """Return the steps of a request, with references completed; one step: the request itself, unchanged."""
+        """Return the steps of a request; one step: the request itself, unchanged."""
         spans = self.find_spans(text)
         if len(spans) < 2:
             return (text,)
-        return complete_references([text[start:end].strip() for start, end in spans])
+        return tuple([text[start:end].strip() for start, end in spans])
 
     def find_spans(self, text: str) -> list[tuple[int, int]]:
         """Return where each step starts and ends."""
@@ -417,7 +415,7 @@ class Splitter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         starts = [first.end() if first else _find_lead_end(text), *(cut.end for cut in kept)]
         return list(zip(starts, [*(cut.start for cut in kept), len(text)], strict=True))
 
-    def score_cuts(self, text: str) -> dict[Cut, float]:
+    def score_cuts(self, text: str) -> dict[SplitPoint, float]:
         """Map each place of a request where a step may begin to the logit that one does; {} for a document."""
         weights = self.weights
         rows = _describe_request(text) if len(text) <= MAX_SPLIT_CHARS else ()
@@ -425,13 +423,13 @@ class Splitter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @functools.lru_cache(maxsize=MAX_DESCRIBED_REQUESTS)
-def _describe_request(text: str) -> tuple[tuple[Cut, dict[str, float]], ...]:
+def _describe_request(text: str) -> tuple[tuple[SplitPoint, dict[str, float]], ...]:
     """Return the cuts of a request and their features. A search asks for them twice: for steps, then for coverage."""
     cuts = find_cuts(text)
     return tuple(zip(cuts, describe_cuts(text, cuts), strict=True))
 
 
-def _drop_continuations(text: str, cuts: Sequence[Cut], kept: Sequence[Cut]) -> list[Cut]:
+def _drop_continuations(text: str, cuts: Sequence[SplitPoint], kept: Sequence[SplitPoint]) -> list[SplitPoint]:
     """Return the cuts without those inside a message, and those before a piece that goes on with its step."""
     ends = {cut.end: later.start for cut, later in itertools.pairwise(cuts)}
     starts = {later.start: cut.end for cut, later in itertools.pairwise(kept)}
@@ -450,7 +448,7 @@ def _drop_continuations(text: str, cuts: Sequence[Cut], kept: Sequence[Cut]) -> 
     ]
 
 
-def _parts_verbs(text: str, cut: Cut) -> bool:
+def _parts_verbs(text: str, cut: SplitPoint) -> bool:
     """Tell whether "and" parts two verbs with one object: "read and write rights"."""
     if cut.marks or cut.links != {"joint"}:
         return False

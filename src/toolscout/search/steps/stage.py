@@ -1,40 +1,41 @@
 """Searches each step of a compound request by itself, and merges the answers so that every step is served.
 
 The unsplit request competes as one more list (`search.steps.merge`). If all steps have the same best tool, the request
-is one need after all. A request with one need keeps the hits of the base, except at the last places
-(`search.word_cover`).
+is one need after all. A request with one need keeps the hits of the base, except at the last places.
 
-The judge errs: it refuses 6 to 9 % of the steps of joined dev requests, though each has its tool. So a step that it
-refuses still gets places, fewer and later ones than the others. Only what is surely chat gets none. A refused step is
-named in `uncovered`, unless the merge finds it a likely tool: the judge reads the step alone, and "what can I do with
-two dumbbells?" says little without the server that the rest of the request points to.
+A step that is surely chat gets no place. A step that the judge refuses is named in `uncovered`, unless the merge finds
+it a likely tool: the judge reads the step alone, and "what can I do with two dumbbells?" says little without the server
+that the rest of the request points to.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 
-from toolscout.search.coverage import CoverageModel, SplitChances, load_coverage, rate_split
+from toolscout.search.coverage import CoverageModel, load_coverage, rate_split
 from toolscout.search.exact_names import parse_selection
 from toolscout.search.pipeline import Stage, Verdict
 from toolscout.search.steps.merge import (
+    FIRST_COVER_PLACE,
     BestChance,
+    Words,
+    cover_words,
     estimate_coverage,
     find_best_chances,
     merge_steps,
+    read_words,
 )
 from toolscout.search.steps.splitter import Splitter, is_command
-from toolscout.search.word_cover import FIRST_COVER_PLACE, Compare, Words, cover_words, read_words
-from toolscout.types import Explanation, Hit, Search, Tool, Trace
+from toolscout.types import Answer, Explanation, Hit, Tool, Trace
 
 __all__ = ["StepSearch"]
 
-Judge = Callable[[Sequence[Search]], Sequence[Verdict | None]]
+Judge = Callable[[Sequence[Answer]], Sequence[Verdict | None]]
 IsChat = Callable[[str, Sequence[str], Callable[[Tool], bool] | None], bool]
 
 SURE_CHAT_NEED: Final = 0.02  # a step that the judge calls chat and whose need is lower gets no place
@@ -46,6 +47,7 @@ class StepSearch(Stage):
     """Splits each request into steps, searches the steps and the request with `base`, and merges the hits."""
 
     writes = frozenset({"hits", "steps", "uncovered"})
+    name = "steps"
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class StepSearch(Stage):
         coverage: CoverageModel | None = None,
         is_chat: IsChat | None = None,
         words: Words | None = None,
-        compare: Compare | None = None,
+        covers: bool = True,
     ) -> None:
         """Search with a base.
 
@@ -66,53 +68,56 @@ class StepSearch(Stage):
             coverage: estimates the coverage of answers. None: the model that ships with toolscout.
             is_chat: tells from a request, its steps and what is visible whether it is clearly chat. Chat is not
                 split, because steps of few words are hardly ever turned away. None: every request may be split.
-            words: compares the words of requests with tools; see `search.word_cover`. None: no tool moves up, and the
-                coverage does not read them.
-            compare: compares texts with tools by their vectors; see `search.word_cover`. None: words alone move a tool.
+            words: compares the words of requests with tools. None: no tool moves up, and the coverage does not read
+                them.
+            covers: whether the last places are for words that no earlier tool has.
         """
         self.base, self.splitter, self.judge = base, splitter, judge
-        self.is_chat, self.words, self.compare = is_chat, words, compare
+        self.is_chat, self.words, self.covers = is_chat, words, covers
         self.coverage = load_coverage() if coverage is None else coverage
         self.asks = base.asks
 
-    @property
-    def name(self) -> str:
-        """The stage's name in traces and messages."""
-        return "steps"
+    def run(self, searches: Sequence[Answer], every: bool = False) -> list[Answer]:
+        """Return the searches with hits; those with several steps also with `steps` and `uncovered`.
 
-    def run(self, searches: Sequence[Search]) -> list[Search]:
-        """Return the searches with hits; those with several steps also with `steps` and `uncovered`."""
-        return self._answer(searches)
-
-    def _answer(self, searches: Sequence[Search], every: bool = False) -> list[Search]:
-        """Answer the searches; `every`: with every hit of a merge, and not only the first ones."""
+        Args:
+            searches: the requests.
+            every: whether to return every hit of a merge, and not only the first ones.
+        """
         splits = [self._split(search) for search in searches]
-        batch: list[Search] = []
-        for search, steps in zip(searches, splits, strict=True):
-            batch += [search, *_as_searches(search, steps)]
-        ranked = iter(self.base(batch))
-        groups = [(next(ranked), [next(ranked) for _ in steps]) for steps in splits]
-        verdicts = iter(self._judge_steps([part for _, parts in groups for part in parts]))
+        groups = self._rank_groups(searches, splits)
+        parts = [part for _, some in groups for part in some]
+        verdicts = iter(self.judge(parts) if self.judge and parts else [None] * len(parts))
         answers = [
-            self._merge(search, whole, parts, [next(verdicts) for _ in parts], every)
-            if parts
-            else self._keep_whole(whole)
-            for search, (whole, parts) in zip(searches, groups, strict=True)
+            self._merge(search, whole, some, [next(verdicts) for _ in some], every)
+            if some
+            else msgspec.structs.replace(whole, hits=estimate_coverage(whole.hits))
+            for search, (whole, some) in zip(searches, groups, strict=True)
         ]
         return [self._finish(answer) for answer in answers]
 
-    def _finish(self, answer: Search) -> Search:
+    def _rank_groups(
+        self, searches: Sequence[Answer], splits: Sequence[Sequence[str]]
+    ) -> list[tuple[Answer, list[Answer]]]:
+        """Rank each request and its steps, all in one batch of the base."""
+        batch: list[Answer] = []
+        for search, steps in zip(searches, splits, strict=True):
+            batch += [search, *_as_searches(search, steps)]
+        ranked = iter(self.base(batch))
+        return [(next(ranked), [next(ranked) for _ in steps]) for steps in splits]
+
+    def _finish(self, answer: Answer) -> Answer:
         """Return the answer with the last places for words that no earlier tool has, and with its coverage."""
         hits, words = answer.hits, self.words
         shares: Sequence[float] = ()
         if words is not None and hits and not answer.rewrites and parse_selection(answer.query) is None:
             table = read_words(answer.query, hits, words)
-            hits = cover_words(hits, table, answer.k, words, self.compare)
+            hits = cover_words(hits, table, answer.k) if self.covers else hits
             shares = table.share(hits)
-        missed = self.rate_split(answer.query, answer.steps).missed
+        missed = rate_split(self.splitter, answer.query, answer.steps).missed if self.splitter else 0.0
         return msgspec.structs.replace(answer, hits=self.coverage.correct(hits, missed, shares))
 
-    def _split(self, search: Search) -> tuple[str, ...]:
+    def _split(self, search: Answer) -> tuple[str, ...]:
         """Return the steps to search one by one; empty for one need."""
         if self.splitter is None or not search.split or search.rewrites or parse_selection(search.query) is not None:
             return ()
@@ -121,51 +126,40 @@ class StepSearch(Stage):
             return ()
         return steps
 
-    def _judge_steps(self, parts: Sequence[Search]) -> Sequence[Verdict | None]:
-        return self.judge(parts) if self.judge and parts else [None] * len(parts)
-
     def _merge(
-        self, search: Search, whole: Search, parts: Sequence[Search], verdicts: Sequence[Verdict | None], every: bool
-    ) -> Search:
-        """Return the search with the merged hits. Steps that the judge refuses get fewer and later places."""
+        self, search: Answer, whole: Answer, parts: Sequence[Answer], verdicts: Sequence[Verdict | None], every: bool
+    ) -> Answer:
+        """Return the search with the merged hits."""
         judged = list(zip(parts, verdicts, strict=True))
-        doubted = {part.query for part, verdict in judged if _is_refused(verdict)}
+        is_refused = any(_is_refused(verdict) for verdict in verdicts)
         trace = (*search.trace, *_add_traces(search, [whole, *parts]))
-        if not doubted and len({part.hits[0].id if part.hits else "" for part in parts}) == 1:
-            return msgspec.structs.replace(self._keep_whole(whole), trace=trace)
+        if not is_refused and len({part.hits[0].id if part.hits else "" for part in parts}) == 1:
+            return msgspec.structs.replace(whole, hits=estimate_coverage(whole.hits), trace=trace)
         kept = [part for part, verdict in judged if not _is_sure_chat(verdict)]
+        needs = [verdict.need for verdict in verdicts if verdict and not _is_refused(verdict)]
         return msgspec.structs.replace(
             search,
-            hits=self._merge_hits(whole, parts, kept, doubted, None if every else search.k) if kept else whole.hits,
+            hits=self._merge_hits(whole, parts, kept, None if every else search.k),
             steps=tuple(part.query for part in parts),
             uncovered=_find_uncovered(whole, judged),
-            need=max(
-                (verdict.need for verdict in verdicts if verdict and not _is_refused(verdict)), default=search.need
-            ),
+            need=max(needs, default=search.need),
             trace=trace,
         )
 
     def _merge_hits(
-        self, whole: Search, parts: Sequence[Search], kept: Sequence[Search], doubted: Container[str], k: int | None
+        self, whole: Answer, parts: Sequence[Answer], kept: Sequence[Answer], k: int | None
     ) -> tuple[Hit, ...]:
         """Return the hits of a request and of those of its steps that get places."""
-        chances = self.rate_split(whole.query, [part.query for part in parts])
-        steps, hits = [part.query for part in kept], [part.hits for part in kept]
-        return merge_steps(whole.hits, hits, steps, k, doubted, chances.steps)
+        if not kept or self.splitter is None:
+            return whole.hits
+        sure = rate_split(self.splitter, whole.query, [part.query for part in parts]).steps
+        return merge_steps(whole.hits, [part.hits for part in kept], [part.query for part in kept], k, sure)
 
-    def _keep_whole(self, whole: Search) -> Search:
-        """Return the answer to a request that is one need."""
-        return msgspec.structs.replace(whole, hits=estimate_coverage(whole.hits))
-
-    def rate_split(self, text: str, steps: Sequence[str]) -> SplitChances:
-        """Rate the split of a request; see `search.coverage.rate_split`."""
-        return rate_split(self.splitter, text, steps) if self.splitter else SplitChances({}, 0.0)
-
-    def note(self, search: Search) -> str:
-        """Return how many steps there are."""
+    def note(self, search: Answer) -> str:
+        """Return the note for the trace, such as `3 steps`; empty if the request is not split."""
         return f"{len(search.steps)} steps" if search.steps else ""
 
-    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+    def explain(self, search: Answer, tool_id: str) -> Explanation | None:
         """Return the rank among the merged hits, with the explanation for the step that ranks the tool best."""
         steps = self._split(search)
         if not steps:
@@ -178,17 +172,17 @@ class StepSearch(Stage):
         if not explained:
             return None
         step, best = min(explained, key=lambda pair: pair[1].rank or math.inf)
-        [merged] = self._answer([search], every=True)
+        [merged] = self.run([search], every=True)
         rank = merged.ids.index(tool_id) + 1 if tool_id in merged.ids else None
         score = merged.hits[rank - 1].score if rank else None
         return Explanation(self.name, rank, score, f"for the step “{step}”", parts=(best,))
 
-    def _explain_place(self, search: Search, tool_id: str) -> Explanation | None:
+    def _explain_place(self, search: Answer, tool_id: str) -> Explanation | None:
         """Return the explanation of the base; the rank of the answer if tools for uncovered words changed it."""
         explained = self.base.explain(search, tool_id)
         if explained is None or explained.rank is None or explained.rank <= FIRST_COVER_PLACE or self.words is None:
             return explained
-        [answer] = self._answer([search], every=True)
+        [answer] = self.run([search], every=True)
         rank = answer.ids.index(tool_id) + 1 if tool_id in answer.ids else explained.rank
         if rank == explained.rank:
             return explained
@@ -197,7 +191,7 @@ class StepSearch(Stage):
         return Explanation(self.name, rank, answer.hits[rank - 1].score, note, parts=(explained,))
 
 
-def _find_uncovered(whole: Search, judged: Sequence[tuple[Search, Verdict | None]]) -> tuple[str, ...]:
+def _find_uncovered(whole: Answer, judged: Sequence[tuple[Answer, Verdict | None]]) -> tuple[str, ...]:
     """Return the steps that no tool seems to fit: neither by themselves, nor with what the other steps tell."""
     if not any(_is_uncovered(part.query, verdict) for part, verdict in judged):
         return ()
@@ -216,22 +210,22 @@ def _is_likely(chance: BestChance) -> bool:
 
 def _is_uncovered(step: str, verdict: Verdict | None) -> bool:
     """Tell whether a step asks for something that no tool does. A remark that needs no tool is not such a step."""
-    return verdict is not None and _is_refused(verdict) and (verdict.answer == "no_tool_fits" or is_command(step))
+    return verdict is not None and _is_refused(verdict) and (verdict.kind == "no_tool_fits" or is_command(step))
 
 
 def _is_sure_chat(verdict: Verdict | None) -> bool:
-    return verdict is not None and verdict.answer == "no_tool_needed" and verdict.need < SURE_CHAT_NEED
+    return verdict is not None and verdict.kind == "no_tool_needed" and verdict.need < SURE_CHAT_NEED
 
 
 def _is_refused(verdict: Verdict | None) -> bool:
-    return verdict is not None and verdict.answer is not None
+    return verdict is not None and verdict.kind is not None
 
 
-def _as_searches(search: Search, steps: Sequence[str]) -> list[Search]:
+def _as_searches(search: Answer, steps: Sequence[str]) -> list[Answer]:
     return [msgspec.structs.replace(search, query=step, trace=()) for step in steps]
 
 
-def _add_traces(search: Search, results: Sequence[Search]) -> list[Trace]:
+def _add_traces(search: Answer, results: Sequence[Answer]) -> list[Trace]:
     """Return the work of each inner stage for a request and its steps together."""
     seconds: defaultdict[str, float] = defaultdict(float)
     for number, result in enumerate(results):

@@ -110,7 +110,7 @@ def wrap_command(sandbox: Sandbox, command: list[str], folder: str, home: Path) 
 
 
 def _build_options(sandbox: Sandbox, home: Path) -> list[str]:
-    """Build the options of bubblewrap. A later one covers an earlier one."""
+    """Build the options of bubblewrap. Of two options for the same place, the later one counts."""
     words = ["--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev"]
     words += ["--proc", "/proc", *(word for place in PRIVATE_FOLDERS for word in ("--tmpfs", place))]
     if sandbox.network:
@@ -129,9 +129,9 @@ def _build_options(sandbox: Sandbox, home: Path) -> list[str]:
 
 def _find_folder(sandbox: Sandbox) -> str:
     """Return the present working directory if the server can see it."""
-    folder, shown = Path.cwd(), _list_places(sandbox.write)
+    folder, places_text = Path.cwd(), _list_places(sandbox.write)
     is_private = any(folder.is_relative_to(private) for private in (*PRIVATE_FOLDERS, "/dev", "/proc"))
-    return "/" if is_private and not any(folder.is_relative_to(place) for place in shown) else str(folder)
+    return "/" if is_private and not any(folder.is_relative_to(place) for place in places_text) else str(folder)
 
 
 def _list_places(places: Iterable[str]) -> list[Path]:

@@ -1,0 +1,172 @@
+"""What a method declares of its models, and the check that a model has it.
+
+A digest says that nobody changed a model since it was sealed. It does not say that the arrays fit together: whoever
+wrote the model also wrote its digests. So a method declares its arrays, and a model is checked against that when it is
+pulled, promoted and loaded (`recipes.registry.check_model`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final, NamedTuple, Protocol, runtime_checkable
+
+import msgspec
+import numpy as np
+
+from toolscout.arrays import Array, Arrays
+from toolscout.errors import StoreError, UserError
+from toolscout.home.models.model_store import Manifest, Model
+from toolscout.search.pipeline import Floors
+
+__all__ = ["ArrayRule", "DeclaringMethod", "ModelDeclaration", "check_arrays", "check_manifest", "check_model"]
+
+DTYPE_KINDS: Final = {"numbers": "f", "places": "iu", "starts": "iu", "integers": "iu", "flags": "b"}
+
+
+class ArrayRule(NamedTuple):
+    """The shape of one array, and what it contains.
+
+    Attributes:
+        axes: a name for each axis, such as `tools dim`. Equal names have equal lengths in all arrays of a model;
+            `sets+1` and `tools+sets` are sums. `tools` and `dim` are those of the fit.
+        content: numbers, integers, flags; `places AXIS`, positions on that axis; `starts AXIS`, where the rows of a
+            sparse table begin on it, ascending from 0 to its length.
+    """
+
+    axes: str
+    content: str = "numbers"
+
+
+class ModelDeclaration(NamedTuple):
+    """What a model of a method has.
+
+    Attributes:
+        arrays: name → rule, in an order in which each axis is named before it occurs in a sum.
+        settings: names of settings that have a value.
+    """
+
+    arrays: Mapping[str, ArrayRule]
+    settings: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class DeclaringMethod(Protocol):
+    """A fitted method that says what its models contain. Models of other methods get the general checks."""
+
+    def declare(self, options: msgspec.Struct, arrays: Arrays, /) -> ModelDeclaration:
+        """Return what a model with these settings has; `arrays`: those of the model, not checked yet.
+
+        Raises:
+            ValueError: for settings that no model can have.
+        """
+
+
+JournalRow = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class _JournalRows(msgspec.Struct):
+    through: JournalRow
+    until: JournalRow = 0
+
+
+class _CommonValues(msgspec.Struct):
+    """Values that any model may have; see `learn.loop` and `search.abstain.decision`."""
+
+    journal: _JournalRows | None = None
+    floors: Floors | None = None
+    sure: float | None = None
+
+
+def check_manifest(folder: object, manifest: Manifest) -> None:
+    """Check the values of a manifest that every model may have.
+
+    Raises:
+        StoreError: if one cannot be used.
+    """
+    try:
+        floors = msgspec.convert(manifest.values, _CommonValues).floors
+    except msgspec.ValidationError as error:
+        raise _refuse(folder, f"its manifest has a value that is not valid: {error}") from None
+    n_budgets = len(floors.budgets) if floors else 1
+    if floors and not (n_budgets and len(floors.need) == n_budgets and len(floors.fit) in (0, n_budgets)):
+        raise _refuse(folder, "its floors do not belong to its budgets")
+
+
+def check_model(model: Model, method: object, options_type: type[msgspec.Struct]) -> None:
+    """Check settings and arrays of a model that was loaded.
+
+    Raises:
+        StoreError: if the method cannot use it; the message names what is wrong.
+    """
+    manifest = model.manifest
+    check_manifest(model.folder, manifest)
+    if len(model.tools) != manifest.n_tools:
+        raise _refuse(model.folder, f"it names {len(model.tools):,} tools, and its manifest says {manifest.n_tools:,}")
+    values = {name: entry.value for name, entry in manifest.settings.items() if name in options_type.__struct_fields__}
+    try:
+        options = msgspec.convert(values, options_type)
+    except (msgspec.ValidationError, UserError) as error:
+        raise _refuse(model.folder, f"a setting of it is not valid: {error}") from None
+    for name, array in model.arrays.items():
+        with np.errstate(all="ignore"):
+            is_finite = array.dtype.kind != "f" or np.isfinite(array.sum(dtype=np.float64))
+        if not is_finite:
+            raise _refuse(model.folder, f"its array {name!r:.80} has values that are no numbers")
+    if isinstance(method, DeclaringMethod):
+        lengths = {"tools": manifest.n_tools, **({"dim": manifest.encoder.dim} if manifest.encoder else {})}
+        try:
+            declared = method.declare(options, model.arrays)
+            if missing := [name for name in declared.settings if getattr(options, name) is None]:
+                raise ValueError(f"its setting {missing[0]!r} has no value")
+            check_arrays(model.arrays, declared.arrays, lengths)
+        except ValueError as error:
+            raise _refuse(model.folder, str(error)) from None
+
+
+def _refuse(folder: object, reason: str) -> StoreError:
+    return StoreError(f"{folder}: the model cannot be used: {reason}. Fit it again.")
+
+
+def check_arrays(arrays: Arrays, rules: Mapping[str, ArrayRule], lengths: Mapping[str, int]) -> None:
+    """Check arrays against rules.
+
+    Args:
+        arrays: name → array.
+        rules: name → rule.
+        lengths: axis → its length, as far as it is known before.
+
+    Raises:
+        ValueError: for the first array that does not follow its rule.
+    """
+    known = dict(lengths)
+    for name, rule in rules.items():
+        if name not in arrays:
+            raise ValueError(f"its array {name!r} is missing")
+        array, axes = arrays[name], rule.axes.split()
+        is_kind = array.dtype.kind in DTYPE_KINDS[rule.content.partition(" ")[0]]
+        if array.ndim != len(axes) or not is_kind or array.dtype == np.uint64:  # no position and no index is that large
+            raise ValueError(f"its array {name!r} has the type {array.dtype} and the shape {array.shape}")
+        for axis, length in zip(axes, array.shape, strict=True):
+            _check_axis(name, axis, length, known)
+    for name, rule in rules.items():
+        content, _, axis = rule.content.partition(" ")
+        if axis and not _fits(arrays[name], content, known[axis]):
+            raise ValueError(f"its array {name!r} has positions outside of the {known[axis]:,} {axis}")
+
+
+def _check_axis(name: str, axis: str, length: int, known: dict[str, int]) -> None:
+    """Compare an axis with its length, or learn the length of the one name in it that is new."""
+    parts = axis.split("+")
+    new = [part for part in parts if not part.isdigit() and part not in known]
+    rest = length - sum(int(part) if part.isdigit() else known[part] for part in parts if part not in new)
+    if new:
+        known[new[0]] = rest
+    if rest < 0 or (rest and not new):
+        raise ValueError(f"its array {name!r} has the length {length:,} where its {axis} are {length - rest:,}")
+
+
+def _fits(array: Array, content: str, length: int) -> bool:
+    if content == "places":
+        return not array.size or (int(array.min()) >= 0 and int(array.max()) < length)
+    steps = np.diff(array.astype(np.int64))
+    return bool(array.size and array[0] == 0 and array[-1] == length and (steps >= 0).all())

@@ -1,0 +1,154 @@
+"""What the words of a request say of its need, beside its vector: terms of chat, small talk, the object of a tool.
+
+`mark_terms` gives the terms from which the need is estimated: "poem" and "explain" speak of chat. Only which terms
+occur counts. The form of the text does not: its length, its lines, whether it is a question.
+
+`is_small_talk` recognises requests that are nothing but greetings, thanks and small talk: they need no tool in any
+catalogue. `data/small_talk.txt` holds the phrases, in the languages of the bundled encoder. Only a request of such
+phrases alone counts, beside a name: "good morning, Anna! how are you?". So no request for a tool is lost by it.
+
+`names_object` tells whether a short request names what one of its best tools does: "write down a note" and `add_note`.
+The need of a request is estimated from its own words for the most part, and "write" speaks of chat. But who names the
+object of the tool that ranks first asks for this tool, whatever the verb is. The same holds for an everyday phrase
+(`search.everyday`) whose words for the same thing stand in one of the first tools (`serves_phrase`).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from toolscout.arrays import Vectors
+from toolscout.encoders import split_identifiers
+from toolscout.indexes.words import list_stems_in_order
+from toolscout.search.everyday import ExpandedWords
+from toolscout.search.opposites import get_cues
+
+__all__ = ["TERMS_VIEW", "find_terms", "is_small_talk", "mark_terms", "names_object", "serves_phrase"]
+
+TERMS_VIEW: Final = "terms"
+MAX_CACHED_REQUESTS: Final = 64
+MAX_CHARS_READ: Final = 600  # of a request; long prompts say at the beginning what is wanted
+SMALL_TALK_FILE: Final = Path(__file__).with_name("data") / "small_talk.txt"
+MAX_SMALL_TALK_CHARS: Final = 120
+ADDITIONS: Final = "+"
+_LETTERS: Final = re.compile(r"[^\W_]+")
+_UNSPACED_LETTER: Final = "[\u3040-\u30ff\u3400-\u9fff]"  # scripts in which phrases follow each other without a space
+MAX_NAMING_WORDS: Final = 12  # longer requests share a word with some tool by chance
+MIN_OBJECT_LETTERS: Final = 3
+MAX_SERVING_TOOLS: Final = 3  # the first ones, which may serve a phrase
+MIN_SERVED_WORDS: Final = 2  # words that a phrase adds and one tool has
+_REQUEST_WORD: Final = re.compile(r"\w+")
+_NAME_WORD: Final = re.compile(r"[^\W_]+")
+
+
+# --- terms ------------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=MAX_CACHED_REQUESTS)
+def find_terms(text: str) -> frozenset[str]:
+    """Return the terms of a request. A search asks for those of each step twice."""
+    return frozenset(list_stems_in_order(text[:MAX_CHARS_READ]))
+
+
+@functools.lru_cache(maxsize=4)
+def _place_terms(terms: tuple[str, ...]) -> dict[str, int]:
+    """Return the column of each term."""
+    return {term: place for place, term in enumerate(terms)}
+
+
+def mark_terms(texts: Sequence[str], terms: tuple[str, ...]) -> Vectors:
+    """Return a row for each request, (n, terms): equal values for the terms that occur, unit length, else zeros."""
+    places = _place_terms(terms)
+    rows = np.zeros((len(texts), len(terms)), dtype=np.float32)
+    for row, text in zip(rows, texts, strict=True):
+        row[[places[term] for term in find_terms(text) & places.keys()]] = 1.0
+    units: Vectors = rows / np.sqrt(np.maximum(rows.sum(axis=1, keepdims=True), 1.0))
+    return units
+
+
+# --- small talk -------------------------------------------------------------------------------------------------------
+
+
+def is_small_talk(text: str) -> bool:
+    """Tell whether a request consists of greetings, thanks and small talk alone."""
+    if len(text) > MAX_SMALL_TALK_CHARS:
+        return False
+    phrases = _compile_phrases()
+    if not phrases.match(_normalise(text)):
+        return False
+    return any(phrases.fullmatch(_normalise(shorter)) for shorter in itertools.chain([text], _drop_names(text)))
+
+
+def _drop_names(text: str) -> Iterator[str]:
+    """Yield a text without each of its capitalised words but the first, which may be a name: "hello Anna"."""
+    for word in list(_LETTERS.finditer(text))[1:]:
+        if word[0].istitle():
+            yield text[: word.start()] + text[word.end() :]
+
+
+def _normalise(text: str) -> str:
+    """Return the words of a text in small letters and without marks, a space between two of them."""
+    spaced = "".join(
+        letter if unicodedata.category(letter)[0] in "LMN" else " "
+        for letter in unicodedata.normalize("NFD", text.casefold())
+    )
+    return " ".join("".join(letter for letter in spaced if not unicodedata.combining(letter)).split())
+
+
+@functools.lru_cache(maxsize=1)
+def _compile_phrases() -> re.Pattern[str]:
+    """Return a pattern of one phrase or more, with additions between and behind them."""
+    phrases: set[str] = set()
+    additions: set[str] = set()
+    for line in SMALL_TALK_FILE.read_text(encoding="utf-8").splitlines():
+        key, _, words = line.partition(" = ")
+        if not line.startswith("#"):
+            (additions if key == ADDITIONS else phrases).update(map(_normalise, words.split(",")))
+    phrase, addition = (_join_longest_first(group) for group in (phrases, additions))
+    end = rf"(?: |\Z|(?<={_UNSPACED_LETTER}))"
+    return re.compile(rf"(?:(?:{addition}){end})*(?:(?:{phrase}){end}(?:(?:{addition}){end})*)+")
+
+
+def _join_longest_first(phrases: set[str]) -> str:
+    return "|".join(map(re.escape, sorted(phrases, key=lambda phrase: (-len(phrase), phrase))))
+
+
+# --- what a tool does -------------------------------------------------------------------------------------------------
+
+
+def names_object(text: str, tool_id: str) -> bool:
+    """Tell whether a request of few words holds all words of a tool's name but its verb.
+
+    Args:
+        text: the request.
+        tool_id: of the tool; its last part is the name. A name without a verb that we know names no object.
+    """
+    if len(_REQUEST_WORD.findall(text)) > MAX_NAMING_WORDS:
+        return False
+    words = _NAME_WORD.findall(split_identifiers(tool_id.rpartition("/")[2]).lower())
+    objects = {stem for word in words if word not in get_cues() for stem in list_stems_in_order(word)}
+    objects = {stem for stem in objects if len(stem) >= MIN_OBJECT_LETTERS}
+    return bool(objects) and any(word in get_cues() for word in words) and objects <= set(list_stems_in_order(text))
+
+
+def serves_phrase(text: str, tool_ids: Sequence[str], words: ExpandedWords) -> bool:
+    """Tell whether a request of few words has an everyday phrase of several words that one of its first tools serves.
+
+    Args:
+        text: the request.
+        tool_ids: its tools, best first.
+        words: finds the phrases, and the words that a tool has.
+    """
+    if len(_REQUEST_WORD.findall(text)) > MAX_NAMING_WORDS:
+        return False
+    additions = [addition for addition in words.find_additions(text) if " " in addition.phrase]
+    first = tool_ids[:MAX_SERVING_TOOLS]
+    return any(words.count_added_words(addition, first) >= MIN_SERVED_WORDS for addition in additions)

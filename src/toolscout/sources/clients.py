@@ -1,0 +1,561 @@
+"""Knows how MCP clients write down their servers: in which files, under which key, and in which spelling.
+
+`CLIENTS` is the table of them. `read_configuration` finds the entries of a file, `spell_entry` gives one entry the
+spelling that `toolscout.sources.mcp_config` reads. A client's own rules about servers and tools are carried over: a
+tool that the user forbade there stays forbidden here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from toolscout.errors import SourceError
+from toolscout.sources.parsing import load_document
+
+__all__ = [
+    "CLIENTS",
+    "Client",
+    "Entry",
+    "choose_client",
+    "find_files",
+    "find_projects",
+    "names_servers",
+    "read_configuration",
+    "spell_entry",
+]
+
+
+class Client(NamedTuple):
+    """One kind of configuration file.
+
+    Attributes:
+        name: of the client.
+        keys: the path of keys to the servers in the document.
+        user: files below the home. `{app}` is the folder in which applications keep settings, `*` any name.
+        project: files below a project.
+        unit: of `timeout`. Empty: a number from 1,000 is in milliseconds, a smaller one in seconds.
+        dollars: whether `$NAME` is a variable everywhere, not only `${NAME}`.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    user: tuple[str, ...] = ()
+    project: tuple[str, ...] = ()
+    unit: Literal["", "s", "ms"] = ""
+    dollars: bool = False
+
+
+_SERVERS: Final = ("mcpServers",)
+_MOVED: Final = {".codex": "CODEX_HOME", ".copilot": "COPILOT_HOME", ".claude.json": "CLAUDE_CONFIG_DIR"}
+_MANAGED_SETTINGS: Final = Path("/etc/claude-code/managed-settings.json")
+_EXTENSION_DATA: Final = "{app}/Code/User/globalStorage"
+CLIENTS: Final = (
+    Client("Claude Desktop", _SERVERS, ("{app}/Claude/claude_desktop_config.json",)),
+    Client("Claude Code", _SERVERS, (".claude.json",), (".mcp.json",)),
+    Client("Claude Code plugin", _SERVERS, (), (".claude-plugin/plugin.json",)),
+    Client("Cursor", _SERVERS, (".cursor/mcp.json",), (".cursor/mcp.json",)),
+    Client("VS Code", ("servers",), ("{app}/Code/User/mcp.json",), (".vscode/mcp.json",)),
+    Client("VS Code settings", ("mcp", "servers"), ("{app}/Code/User/settings.json",), (".vscode/settings.json",)),
+    Client("Dev container", ("customizations", "vscode", "mcp", "servers"), (), (".devcontainer/devcontainer.json",)),
+    Client("Codex", ("mcp_servers",), (".codex/config.toml",), (".codex/config.toml",), "s"),
+    Client("Gemini CLI", _SERVERS, (".gemini/settings.json",), (".gemini/settings.json",), "ms", True),
+    Client("Gemini extension", _SERVERS, (".gemini/extensions/*/gemini-extension.json",), (), "ms", True),
+    Client("Qwen Code", _SERVERS, (".qwen/settings.json",), (".qwen/settings.json",), "ms", True),
+    Client(
+        "Cline",
+        _SERVERS,
+        (
+            f"{_EXTENSION_DATA}/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
+            ".cline/data/settings/cline_mcp_settings.json",
+        ),
+        unit="s",
+    ),
+    Client(
+        "Roo Code",
+        _SERVERS,
+        (f"{_EXTENSION_DATA}/rooveterinaryinc.roo-cline/settings/mcp_settings.json",),
+        (".roo/mcp.json",),
+        "s",
+    ),
+    Client(
+        "Kilo Code",
+        _SERVERS,
+        (f"{_EXTENSION_DATA}/kilocode.kilo-code/settings/mcp_settings.json",),
+        (".kilocode/mcp.json",),
+        "s",
+    ),
+    Client("Windsurf", _SERVERS, (".codeium/windsurf/mcp_config.json",), (".windsurf/mcp_config.json",)),
+    Client("Zed", ("context_servers",), ("{app}/zed/settings.json",), (".zed/settings.json",)),
+    Client(
+        "Continue",
+        _SERVERS,
+        (".continue/config.yaml", ".continue/config.json", ".continue/mcpServers/*"),
+        (".continue/mcpServers/*",),
+        "ms",
+    ),
+    Client("Continue, older", ("experimental", "modelContextProtocolServers"), unit="ms"),
+    Client(
+        "opencode",
+        ("mcp",),
+        ("{app}/opencode/opencode.json", "{app}/opencode/opencode.jsonc"),
+        ("opencode.json", "opencode.jsonc"),
+        "ms",
+    ),
+    Client("Crush", ("mcp",), ("{app}/crush/crush.json",), ("crush.json", ".crush.json"), "s", True),
+    Client("Amp", ("amp.mcpServers",), ("{app}/amp/settings.json",), (".amp/settings.json",), "", True),
+    Client("Copilot CLI", _SERVERS, (".copilot/mcp-config.json",), (".github/mcp.json",)),
+    Client("Goose", ("extensions",), ("{app}/goose/config.yaml",), (), "s", True),
+    Client("Kiro", _SERVERS, (".kiro/settings/mcp.json",), (".kiro/settings/mcp.json",), "ms"),
+    Client("Amazon Q", _SERVERS, (".aws/amazonq/mcp.json",), (".amazonq/mcp.json",), "ms"),
+    Client("Junie", _SERVERS, (".junie/mcp/mcp.json",), (".junie/mcp/mcp.json",)),
+    Client("LM Studio", _SERVERS, (".lmstudio/mcp.json",)),
+)
+
+
+class Entry(NamedTuple):
+    """One server as a file has it, unchecked.
+
+    Attributes:
+        fields: the value of the entry.
+        client: whose spelling it has.
+        inputs: `input:ID` → the value that an editor would propose for it.
+        disabled: whether a rule elsewhere, in the file or in the settings of Claude Code, switches the server off.
+        forbidden: patterns of tools that a rule elsewhere forbids.
+        allowed: patterns of tools, where a rule elsewhere allows no others. None: all.
+    """
+
+    fields: object
+    client: Client
+    inputs: Mapping[str, str] = {}
+    disabled: bool = False
+    forbidden: tuple[str, ...] = ()
+    allowed: tuple[str, ...] | None = None
+
+
+# --- files ---
+
+
+def find_files(home: Path) -> Iterator[Path]:
+    """Yield the files in which clients keep servers for all projects, where they exist.
+
+    Codex, Copilot CLI and Claude Code look elsewhere if CODEX_HOME, COPILOT_HOME or CLAUDE_CONFIG_DIR is set.
+    """
+    applications = ("Library/Application Support", os.environ.get("XDG_CONFIG_HOME", ".config"), "AppData/Roaming")
+    for pattern in (pattern for client in CLIENTS for pattern in client.user):
+        first, _, tail = pattern.partition("/")
+        folder = os.environ.get(_MOVED.get(first, ""), "")
+        places = applications if first == "{app}" else (folder or (first if tail else ""),)
+        for place in places:
+            yield from sorted(file for file in (home / place).glob(tail or first) if file.is_file())
+
+
+def read_configuration(path: Path, project: str | None = None) -> dict[str, Entry] | None:
+    """Read the entries of a configuration file by name, in the order of the file. They are not checked.
+
+    Args:
+        path: a JSON (comments allowed), YAML or TOML file.
+        project: read only what Claude Code keeps for this project. None: what is for all projects.
+
+    Returns:
+        None if the file has no key for servers.
+
+    Raises:
+        SourceError: if the file cannot be read.
+    """
+    document = load_document(path)
+    if project is not None:
+        document = _get(document, "projects", project)
+    listings = list(_find_listings(document))
+    rules = [document, *_load_settings(path, project)]
+    entries: dict[str, Entry] = {}
+    for keys, patterns in listings:
+        if isinstance(patterns, str):  # a plug-in of Claude Code names a file
+            return read_configuration(_find_plugin(path) / patterns)
+        client = choose_client(path, keys)
+        for name, fields in _list_entries(patterns):
+            entries.setdefault(name, _apply_rules(rules, name, Entry(fields, client)))
+    return entries if listings else None
+
+
+def _load_settings(path: Path, project: str | None) -> Iterator[object]:
+    """Load the files in which Claude Code keeps rules about the servers of `.mcp.json` and `.claude.json`."""
+    if path.name in (".mcp.json", ".claude.json"):
+        folder = Path(project) if project else path.parent
+        settings = (folder / ".claude/settings.json", folder / ".claude/settings.local.json")
+        for file in dict.fromkeys((*settings, Path.home() / ".claude/settings.json", _MANAGED_SETTINGS)):
+            if file.is_file():
+                yield load_document(file)
+
+
+def _find_plugin(path: Path) -> Path:
+    return path.parent.parent if path.parent.name == ".claude-plugin" else path.parent
+
+
+def names_servers(document: object) -> bool:
+    """Return whether a document has a key for servers in the spelling of any client."""
+    return next(_find_listings(document), None) is not None or bool(_list_projects(document))
+
+
+def find_projects(path: Path) -> list[str]:
+    """List the projects for which a file of Claude Code has servers of their own."""
+    return _list_projects(load_document(path))
+
+
+def _list_projects(document: object) -> list[str]:
+    projects = _get(document, "projects")
+    listed = projects.items() if isinstance(projects, Mapping) else ()
+    return [str(folder) for folder, fields in listed if _get(fields, "mcpServers")]
+
+
+def _find_listings(document: object) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Yield each path of keys that leads to servers in a document, with what is there.
+
+    That is an object, with Continue a list, and with plug-ins of Claude Code the name of a file. A file of a plug-in
+    may have no key at all.
+    """
+    is_bare = True
+    for keys in dict.fromkeys(client.keys for client in CLIENTS):
+        value = _get(document, *keys)
+        is_named = isinstance(value, Mapping) and (keys not in _SHARED_KEYS or _are_servers(value))
+        is_list = isinstance(value, list) and value and keys[-1] in ("mcpServers", "modelContextProtocolServers")
+        if is_named or is_list or (isinstance(value, str) and value and keys == _SERVERS):
+            yield keys, value
+            is_bare = False
+    if is_bare and isinstance(document, Mapping) and all(map(_is_server, document.values())) and document:
+        yield _SERVERS, document
+
+
+_SHARED_KEYS: Final = (("mcp",), ("extensions",))  # other documents use these names for other things
+_BUILT_IN: Final = {"builtin", "platform", "frontend", "inline_python"}  # parts of Goose itself
+
+
+def _is_server(value: object) -> bool:
+    """Return whether a value can only be a server: a program with arguments, or an address of a kind."""
+    if not isinstance(value, Mapping):
+        return False
+    has_program = isinstance(value.get("command"), str) and {"args", "type", "env"} & value.keys()
+    return bool(has_program) or (value.get("type") in ("http", "sse", "ws") and isinstance(value.get("url"), str))
+
+
+def _are_servers(value: Mapping[object, object]) -> bool:
+    fields = [item for item in value.values() if isinstance(item, Mapping)]
+    return any({"type", "command", "cmd", "url", "uri"} & item.keys() for item in fields)
+
+
+def _list_entries(listing: object) -> Iterator[tuple[str, object]]:
+    """Yield name and fields of each entry, of an object or of a list of named objects."""
+    if isinstance(listing, Mapping):
+        named = [(str(name), fields) for name, fields in listing.items()]
+    else:
+        named = []
+        for number, fields in enumerate(listing if isinstance(listing, list) else (), 1):
+            title = fields.get("name") if isinstance(fields, Mapping) else None
+            named.append((str(title or f"server {number}"), fields))
+    for name, fields in named:
+        if not (isinstance(fields, Mapping) and fields.get("type") in _BUILT_IN):
+            yield name, fields
+
+
+def choose_client(path: Path, keys: tuple[str, ...] | None = None) -> Client:
+    """Return the client with these keys whose usual file is most like the path."""
+    text = path.as_posix()
+
+    def count_common(client: Client) -> int:
+        """Count how many of the last parts of a client's paths are in the text: more of them are a better match."""
+        files = [file.replace("{app}", "").split("/") for file in (*client.user, *client.project)]
+        for length in (3, 2, 1):
+            tails = ["/".join(parts[-length:]) for parts in files if len(parts) >= length and parts[-length:] != ["*"]]
+            if any(re.search(rf"(^|/){re.escape(tail).replace(re.escape('*'), '[^/]*')}$", text) for tail in tails):
+                return length
+        return 0
+
+    return max((client for client in CLIENTS if keys in (None, client.keys)), key=count_common)
+
+
+# --- rules elsewhere in a file ---
+
+
+def _get(document: object, *keys: str) -> object:
+    """Return the value at a path of keys. None if there is none."""
+    for key in keys:
+        document = document.get(key) if isinstance(document, Mapping) else None
+    return document
+
+
+def _get_names(document: object, *keys: str) -> list[str]:
+    value = _get(document, *keys)
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
+def _apply_rules(documents: Sequence[object], name: str, entry: Entry) -> Entry:
+    """Return an entry with what the rest of its file, the first document, and other files say about it."""
+    document, *_ = documents
+    on = [*_get_names(document, "mcp", "allowed"), *_get_names(document, "allowMCPServers")]  # Gemini CLI
+    off = [*_get_names(document, "mcp", "excluded"), *_get_names(document, "excludeMCPServers")]
+    for settings in documents:  # Claude Code
+        off += [*_get_names(settings, "disabledMcpServers"), *_get_names(settings, "disabledMcpjsonServers")]
+        off += [str(_get(rule, "serverName")) for rule in _as_list(_get(settings, "deniedMcpServers"))]
+    allowed = _find_allowed(document, name)
+    disabled = name in off or bool(on and name not in on) or allowed == ()
+    forbidden = tuple(pattern for settings in documents for pattern in _find_forbidden(settings, name))
+    return entry._replace(inputs=_read_inputs(document), disabled=disabled, forbidden=forbidden, allowed=allowed)
+
+
+def _find_allowed(document: object, name: str) -> tuple[str, ...] | None:
+    """Return patterns of the tools of a server, if the file allows no others. None: all."""
+    listed = _get_names(document, "tools")  # an agent of Amazon Q or Kiro: "@server/tool", "@server" or "*"
+    if any(item.startswith("@") for item in listed) and "*" not in listed and f"@{name}" not in listed:
+        return tuple(item.partition("/")[2] for item in listed if item.startswith(f"@{name}/"))
+    profile = _get_zed_profile(document)
+    if _get(profile, "enable_all_context_servers") is False:
+        switches = _get(profile, "context_servers", name, "tools")
+        return tuple(str(tool) for tool, is_on in _read_mapping(switches).items() if is_on is True)
+    return None
+
+
+def _get_zed_profile(document: object) -> object:
+    return _get(document, "agent", "profiles", str(_get(document, "agent", "default_profile") or "write"))
+
+
+def _read_inputs(document: object) -> dict[str, str]:
+    """Return the values that VS Code proposes for `${input:ID}`, by `input:ID`."""
+    inputs = _get(document, "inputs") or _get(document, "mcp", "inputs")
+    listed = [item for item in inputs if isinstance(item, Mapping)] if isinstance(inputs, list) else []
+    return {f"input:{item.get('id')}": str(item["default"]) for item in listed if item.get("default") is not None}
+
+
+def _find_forbidden(document: object, name: str) -> Iterator[str]:
+    """Yield patterns of the tools of a server that a client's general rules about tools forbid."""
+    prefix = re.sub(r"[^\w-]", "_", name)
+    denied = _list_denied(_get(document, "tools"))  # opencode: {"server_tool": false}, newer ones "deny"
+    denied += [key for key, action in _read_mapping(_get(document, "permission")).items() if action == "deny"]
+    yield from _cut_prefix(denied, f"{prefix}_")
+    rejected = [rule for rule in _as_list(_get(document, "amp.permissions")) if _get(rule, "action") == "reject"]
+    denied = [*_get_names(document, "amp.tools.disable"), *(str(_get(rule, "tool")) for rule in rejected)]
+    denied += _get_names(document, "permissions", "deny")  # Claude Code
+    yield from _cut_prefix(denied, f"mcp__{prefix}__")
+    yield from _list_denied(_get(_get_zed_profile(document), "context_servers", name, "tools"))
+
+
+def _cut_prefix(patterns: list[str], prefix: str) -> Iterator[str]:
+    """Yield what patterns of `PREFIXtool` say about the tools of the server that the prefix names."""
+    for pattern in patterns:
+        head, star, rest = pattern.partition("*")
+        if pattern.startswith(prefix):
+            yield pattern.removeprefix(prefix)
+        elif pattern == prefix.rstrip("_"):
+            yield "*"
+        elif star and prefix.startswith(head):
+            yield from filter(None, (f"*{rest}", rest.lstrip("_")))
+
+
+def _list_denied(switches: object) -> list[str]:
+    """Return the names that an object sets to false."""
+    return [str(name) for name, is_on in switches.items() if is_on is False] if isinstance(switches, Mapping) else []
+
+
+# --- the spelling of one entry ---
+
+_FIELD_NAMES: Final = {
+    "cmd": "command",
+    "envs": "env",
+    "environment": "env",
+    "uri": "url",
+    "httpUrl": "url",
+    "serverUrl": "url",
+    "http_headers": "headers",
+    "requestHeaders": "headers",
+    "workingDirectory": "cwd",
+    "env_file": "envFile",
+}
+_TYPES: Final = {"local": "stdio", "command": "stdio", "remote": "http"}
+_ALLOWING: Final = {"includetools", "enabledtools", "allowedtools", "allowtools", "availabletools", "includedtools"}
+_FORBIDDING: Final = {
+    "excludetools", "excludedtools", "disabledtools", "disallowedtools", "deniedtools", "denytools", "blockedtools",
+    "forbiddentools", "hiddentools",
+}  # fmt: skip
+_FILTERS: Final = {*_ALLOWING, *_FORBIDDING, "tools"}
+#: Fields that nobody misses: labels, and what the client asks its user.
+_IGNORED: Final = {
+    "alwaysAllow", "autoApprove", "autoStart", "bundled", "description", "dev", "display_name", "displayName",
+    "gallery", "icon", "id", "label", "metadata", "name", "note", "required", "restart", "sandbox", "source",
+    "supports_parallel_tool_calls", "tags", "title", "tool_timeout_sec", "trust", "version", "watchPaths", "$schema",
+}  # fmt: skip
+#: Fields that `mcp_config.parse_server` reads.
+_READ: Final = {
+    "args", "command", "cwd", "disabled", "enabled", "env", "envFile", "headers", "protocol", "timeout", "type", "url",
+}  # fmt: skip
+_REFUSED: Final = {
+    "headersHelper": 'runs a program to get headers. Put them into "headers", with ${NAME} for a secret',
+    "authProviderType": 'signs in with an account of the client. Put a token into "headers", with ${NAME}',
+}
+
+
+def spell_entry(entry: Entry) -> tuple[dict[str, object], list[str]]:
+    """Return an entry in the spelling that `mcp_config.parse_server` reads, and the names of fields that are not used.
+
+    It has `allowed` and `forbidden` for patterns of tools, and `timeout` in seconds. An example from Goose ::
+
+        {"cmd": "uvx", "args": ["weather"], "env_keys": ["KEY"], "available_tools": ["now"], "color": "red"}
+
+        {"command": "uvx", "args": ["weather"], "env": {"KEY": "${env:KEY}"}, "allowed": ["now"], "forbidden": []}
+        ["color"]
+
+    Raises:
+        SourceError: if the entry needs something that only the client can do.
+    """
+    if not isinstance(entry.fields, Mapping):
+        raise SourceError('expected an object with a "command" or a "url", found something else')
+    fields = _flatten(entry.fields)
+    _refuse_foreign_ways(fields)
+    in_order = sorted(fields, key="httpUrl".__eq__)  # Gemini CLI prefers it to "url"
+    spelled = {_FIELD_NAMES.get(key, key): fields[key] for key in in_order if fields[key] is not None}
+    filters = {key: spelled.pop(key) for key in list(spelled) if _spell_plainly(key) in _FILTERS}
+    unused = [key for key in spelled if key not in _READ and key not in _IGNORED and key not in _FOLDED]
+    spelled = {key: value for key, value in spelled.items() if key in _READ}
+    _fold(fields, spelled)
+    _convert_command_and_type(spelled)
+    if any(fields.get(key) is not None for key in ("timeout", *_TIMEOUTS)):
+        spelled["timeout"] = _read_timeout(fields, entry.client)
+    if entry.disabled:
+        spelled["disabled"] = True
+    spelled = {key: _spell_variables(value, key, entry.client) for key, value in spelled.items()}
+    return spelled | _read_filters(filters, entry), unused
+
+
+def _refuse_foreign_ways(fields: Mapping[str, object]) -> None:
+    """Refuse an entry that only its client can sign in to, or that speaks no transport of MCP."""
+    for key, reason in _REFUSED.items():
+        if fields.get(key):
+            raise SourceError(f'"{key}" {reason}')
+    if str(fields.get("type")).lower() in ("ws", "websocket"):
+        raise SourceError("it speaks WebSocket, which is no transport of MCP: name its http address")
+
+
+def _convert_command_and_type(spelled: dict[str, object]) -> None:
+    """Move what follows the program in a list as `command` to `args`, and use the names of MCP for the transport."""
+    if isinstance(command := spelled.get("command"), list):
+        spelled["command"] = next(iter(command), "")
+        spelled["args"] = [*command[1:], *_as_list(spelled.get("args"))]
+    if isinstance(kind := spelled.get("type"), str):
+        spelled["type"] = _TYPES.get(kind.lower(), kind)
+
+
+def _spell_plainly(key: str) -> str:
+    return re.sub("[-_]", "", key).lower()
+
+
+def _read_filters(filters: Mapping[str, object], entry: Entry) -> dict[str, object]:
+    """Return patterns of the tools that an entry allows (None: all) and forbids."""
+    allowed = None if entry.allowed is None else list(entry.allowed)
+    denied = list(entry.forbidden)
+    for key, value in filters.items():
+        if isinstance(value, Mapping) and "tool_names" not in value:
+            denied += _list_denied(value)
+            continue
+        patterns = _read_patterns(key, value["tool_names"] if isinstance(value, Mapping) else value)
+        if _spell_plainly(key) in _FORBIDDING:
+            denied += patterns
+        elif patterns or _spell_plainly(key) != "availabletools":  # of Goose, where none means all
+            allowed = [*(allowed or ()), *patterns]
+    return {"allowed": allowed, "forbidden": denied}
+
+
+def _flatten(fields: Mapping[object, object]) -> dict[str, object]:
+    """Return fields with those of an inner object beside them: `transport` of Continue, `command` of Zed."""
+    flat = {str(key): value for key, value in fields.items()}
+    if isinstance(inner := flat.get("transport"), Mapping):
+        flat = {**flat, **inner}
+        del flat["transport"]
+    elif isinstance(inner, str):
+        flat.setdefault("type", flat.pop("transport"))
+    if isinstance(inner := flat.get("command"), Mapping):
+        flat |= {"command": inner.get("path"), **{key: inner[key] for key in ("args", "env") if key in inner}}
+    if flat.get("source") == "extension" or ("settings" in flat and flat.keys() <= {"settings", "enabled", "source"}):
+        raise SourceError("an extension of the client brings this server, and only the client can start it")
+    flat.pop("settings", None)
+    return flat
+
+
+#: Fields of single clients for the time to start, and their units in seconds.
+_TIMEOUTS: Final = {"startup_timeout_sec": 1.0, "startup_timeout_ms": 0.001, "connectionTimeout": 0.001}
+#: Fields of single clients whose values become a part of `headers`, `env` or `timeout`.
+_FOLDED: Final = {
+    "bearer_token_env_var", "env_http_headers", "env_vars", "env_keys", "requestOptions", "requestInit",
+    *_TIMEOUTS,
+}  # fmt: skip
+
+
+def _fold(fields: Mapping[str, object], spelled: dict[str, object]) -> None:
+    """Fold headers and variables that have fields of their own into `headers` and `env`."""
+    headers = dict(_read_mapping(spelled.get("headers")))
+    for key in ("requestOptions", "requestInit"):
+        headers |= _read_mapping(_get(fields.get(key), "headers"))
+    for header, variable in _read_mapping(fields.get("env_http_headers")).items():
+        headers[header] = f"${{env:{variable}}}"
+    if variable := fields.get("bearer_token_env_var"):
+        headers["Authorization"] = f"Bearer ${{env:{variable}}}"
+    env = dict(_read_mapping(spelled.get("env")))
+    for key in ("env_vars", "env_keys"):
+        for item in _as_list(fields.get(key)):
+            variable = _get(item, "name") or item
+            env.setdefault(str(variable), f"${{env:{variable}:-}}" if key == "env_vars" else f"${{env:{variable}}}")
+    for key, values in (("headers", headers), ("env", env)):
+        if values and isinstance(spelled.get(key) or {}, Mapping):
+            spelled[key] = values
+
+
+def _read_mapping(value: object) -> Mapping[str, object]:
+    return {str(key): item for key, item in value.items()} if isinstance(value, Mapping) else {}
+
+
+def _as_list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _read_patterns(key: str, value: object) -> list[str]:
+    """Return patterns of tools. A pattern may end with arguments in brackets, which are cut off."""
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise SourceError(f'expected a list of tool names as "{key}", found something else')
+    return [item.partition("(")[0] for item in items]
+
+
+def _read_timeout(fields: Mapping[str, object], client: Client) -> float:
+    """Return the seconds that a server may take to start.
+
+    Raises:
+        SourceError: if the number is none, or not above 0.
+    """
+    key = next((key for key in _TIMEOUTS if key in fields), "timeout")
+    value = fields[key]
+    if isinstance(value, Mapping):  # opencode: {"startup": …, "request": …}
+        value = value.get("startup", value.get("request"))
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise SourceError(f'expected a number above 0 as "{key}", found {str(value)[:40]!r}')
+    unit = client.unit or ("ms" if value >= 1000 else "s")
+    return float(value) * _TIMEOUTS.get(key, 0.001 if unit == "ms" else 1.0)
+
+
+def _spell_variables(value: object, key: str, client: Client) -> object:
+    """Return a value with each variable in the spelling `${NAME}`."""
+    if isinstance(value, Mapping):
+        return {name: _spell_variables(item, key, client) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_spell_variables(item, key, client) for item in value]
+    if not isinstance(value, str) or key in ("allowed", "forbidden", "type"):
+        return value
+    if client.name == "Crush" and "$(" in value:
+        raise SourceError(f'"{key}" runs a program to get a value. Put the value into a variable, and write ${{NAME}}')
+    text = re.sub(r"\$\{\{\s*(?:secrets|env)\.(\w+)\s*\}\}", r"${env:\1}", value)  # Continue
+    text = re.sub(r"(?<![$\w])\{(env|file):([^{}]+)\}", r"${\1:\2}", text)  # opencode
+    if client.dollars:
+        return re.sub(r"\$([A-Za-z_]\w*)", r"${\1:-$\1}", text)
+    if key in ("env", "headers"):
+        text = re.sub(r"\$([A-Z_][A-Z0-9_]*)\b", r"${\1:-$\1}", text)
+        return re.sub(r"^%([A-Z_][A-Z0-9_]*)%$", r"${\1:-%\1%}", text)
+    return text

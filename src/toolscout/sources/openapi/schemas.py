@@ -1,0 +1,325 @@
+"""Expands the schemas of an OpenAPI document to JSON Schema 2020-12, within a bound.
+
+References are resolved and OpenAPI's own dialect is translated. Documents are untrusted, so every value is checked. A
+part that cannot be read stays open (any value fits it) and is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+from toolscout.errors import BadEntry, SourceError
+from toolscout.sources.documents import MAX_CHAIN, Library, hide_credentials
+from toolscout.sources.reading import Schema, as_object, describe_value
+from toolscout.types import clean
+
+__all__ = ["Detail", "Schemas", "TooLarge", "shorten_text"]
+
+MAX_REF_NAME_CHARS: Final = 200
+MAX_BRIEF_TEXT_CHARS: Final = 200
+MAX_BRIEF_ENUM_VALUES: Final = 200
+MAX_VALUE_DEPTH: Final = 8  # of a default or an enum value
+MAX_UNREAD_PARTS: Final = 1_000  # that are named
+# All attempts at all schemas of a document together; a second writes some three million characters. GitHub's whole API,
+# 13 MB, takes nine million; of the documents measured, none takes more than three characters for each of its bytes.
+MIN_EXPANSION_CHARS: Final = 10_000_000  # allowed to a document of any size
+EXPANSION_CHARS_PER_BYTE: Final = 2  # allowed in addition
+MAX_EXPANSION_CHARS: Final = 100_000_000
+_SCHEMA_KEYWORDS: Final = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
+_SCHEMA_LIST_KEYWORDS: Final = ("anyOf", "oneOf", "prefixItems")
+_PROPERTY_KEYWORDS: Final = ("properties", "patternProperties", "dependentSchemas")
+#: Keywords about the parts of a schema. They are left out below the depth asked for.
+_PART_KEYWORDS: Final = frozenset((*_SCHEMA_KEYWORDS, *_SCHEMA_LIST_KEYWORDS, *_PROPERTY_KEYWORDS, "required"))
+_TEXT_KEYWORDS: Final = ("title", "description", "format", "pattern", "contentEncoding", "contentMediaType")
+_VALUE_KEYWORDS: Final = (
+    *("default", "const", "nullable", "readOnly", "writeOnly", "deprecated", "multipleOf", "uniqueItems"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength"),
+    *("minItems", "maxItems", "minProperties", "maxProperties"),
+)
+#: Keyword → the types of value that can be expanded. Other keywords and other values are left out.
+_VALUE_TYPES: Final[Mapping[object, type | tuple[type, ...]]] = {
+    **dict.fromkeys(_VALUE_KEYWORDS, object),
+    **dict.fromkeys(_TEXT_KEYWORDS, str),
+    **dict.fromkeys(_SCHEMA_KEYWORDS, (Mapping, bool)),
+    **dict.fromkeys(_SCHEMA_LIST_KEYWORDS, list),
+    **dict.fromkeys(_PROPERTY_KEYWORDS, object),
+    "enum": (list, Mapping),
+    "required": (list, Mapping),
+    "type": (str, list),
+}
+
+
+class Detail(NamedTuple):
+    """How much of a schema is expanded: `depth` levels of parts; `brief` shortens texts and drops long enums."""
+
+    depth: int
+    brief: bool = False
+
+    @property
+    def inner(self) -> Detail:
+        """The detail of the parts: one level less."""
+        return self._replace(depth=max(self.depth - 1, 0))
+
+
+class TooLarge(Exception):
+    """A schema with this much detail exceeds its allowance. Less detail may fit."""
+
+
+class Schemas:
+    """Expands the schemas of a document and of the documents to which it refers.
+
+    References and `allOf` are merged. If the parts of an `allOf` disagree, the first wins. Examples, XML and vendor
+    keys are dropped. A schema inside itself becomes an object whose description says so. Below the depth asked for, a
+    schema keeps what describes it as a whole (type, description, …) and loses its parts.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        # Cache of `expand`: (id of a node, detail, hidden, size) → the node, and its schema; None: it is too large
+        self._memo: dict[tuple[int, Detail, str, int], tuple[object, Schema | bool | None]] = {}
+        self._unread: dict[str, bool] = {}  # what cannot be read → whether it has been handed out
+        self._chars_left = self._allowed_chars = self._total_chars_left = 0
+        self._hidden_mark = ""
+        self._brief = False
+
+    def expand(self, node: object, base: str, detail: Detail, *, hidden: str, size: int) -> Schema | bool:
+        """Expand a schema.
+
+        Args:
+            node: the schema. A boolean is a schema too.
+            base: location of the document that holds it.
+            detail: how much of it is expanded.
+            hidden: properties with this mark are left out: readOnly for requests, writeOnly for responses.
+            size: allowance in characters, approximately.
+
+        Raises:
+            TooLarge: if it exceeds the allowance.
+        """
+        if isinstance(node, Mapping) and list(node) == ["$ref"]:
+            try:
+                node, base = self._library.follow(node, base)
+            except BadEntry as error:
+                return self._leave_open(error)
+        key = (id(node), detail, hidden, size)  # the memo keeps the node alive, so no other gets its id
+        if key not in self._memo:
+            self._chars_left, self._hidden_mark, self._brief = size, hidden, detail.brief
+            try:
+                self._memo[key] = node, self._expand_schema(node, base, detail.depth, frozenset())
+            except TooLarge:
+                self._memo[key] = node, None
+        expanded = self._memo[key][1]
+        if expanded is None:
+            raise TooLarge
+        return expanded
+
+    def take_unread(self) -> list[str]:
+        """Return what could not be read, a sentence each. Each is returned once."""
+        fresh = [message for message, is_taken in self._unread.items() if not is_taken]
+        self._unread.update(dict.fromkeys(fresh, True))
+        return fresh
+
+    def _leave_open(self, problem: object) -> Schema:
+        """Note what cannot be read, and return the schema that any value fits."""
+        if len(self._unread) < MAX_UNREAD_PARTS:
+            self._unread.setdefault(f"{problem} (this part is left open)", False)
+        return {}
+
+    def _expand_schema(self, node: object, base: str, depth: int, outer: frozenset[int]) -> Schema | bool:
+        if isinstance(node, bool):
+            return node
+        return self._translate_dialect(self._expand_branches(node, base, depth, outer))
+
+    def _expand_branches(self, node: object, base: str, depth: int, outer: frozenset[int]) -> Schema:
+        """Merge a schema with its reference and its `allOf`. `outer` holds the ids of the schemas around it."""
+        if isinstance(node, bool):
+            return {}
+        if not isinstance(node, Mapping):
+            return self._leave_open(f"expected a schema, found {describe_value(node)}")
+        if len(outer) > MAX_CHAIN:
+            return self._leave_open(f"expected at most {MAX_CHAIN} levels of references, found more")
+        self._spend(10)
+        self._charge(len(node))
+        if id(node) in outer:
+            return {"type": "object", "description": "Recursive: the same kind of value as the one around it."}
+        outer = outer | {id(node)}
+        parts: list[Schema] = [{}]
+        for key, value, location in self._list_keywords(node, base, depth):
+            try:
+                expanded = self._expand_keyword(key, value, location, depth - 1, outer)
+            except BadEntry as error:
+                self._leave_open(error)
+                continue
+            if key in _PROPERTY_KEYWORDS:
+                expanded = {**parts[0].get(key, {}), **as_object(expanded)}
+            parts[0][key] = expanded
+        if isinstance(node.get("$ref"), str):
+            parts.append(self._expand_reference(node, base, depth, outer))
+        branches = node.get("allOf")
+        for branch in branches if isinstance(branches, list) else ():
+            parts.append(self._expand_branches(branch, base, depth, outer))
+        return _merge(parts)
+
+    def _list_keywords(self, node: Mapping[str, object], base: str, depth: int) -> Iterator[tuple[str, object, str]]:
+        """Yield keyword, value and location of what is expanded. A reference in the place of a value is followed."""
+        for key, value in node.items():
+            if not _is_expanded(key, value, depth):
+                continue
+            location = base
+            if isinstance(value, Mapping) and key not in _SCHEMA_KEYWORDS and isinstance(value.get("$ref"), str):
+                if beside := {name: inner for name, inner in value.items() if name != "$ref"}:
+                    yield key, beside, base
+                try:
+                    value, location = self._library.follow(value, base)
+                except BadEntry as error:
+                    self._leave_open(error)
+                    continue
+            if self._is_kept(key, value):
+                yield key, value, location
+
+    def _is_kept(self, key: str, value: object) -> bool:
+        """Return whether a list of names or choices is one, and short enough."""
+        if key == "enum":
+            return isinstance(value, list) and not (self._brief and len(value) > MAX_BRIEF_ENUM_VALUES)
+        if key == "required" or (key == "type" and not isinstance(value, str)):
+            return isinstance(value, list) and all(isinstance(name, str) for name in value)
+        return True
+
+    def _expand_reference(self, node: Mapping[str, object], base: str, depth: int, outer: frozenset[int]) -> Schema:
+        """Expand what a reference leads to.
+
+        A schema inside itself is not expanded again (`outer`: ids of those around it).
+        """
+        try:
+            target, location = self._library.follow(node, base)
+        except BadEntry as error:
+            return self._leave_open(error)
+        if id(target) in outer:
+            name = str(clean(unquote(str(node["$ref"])).rpartition("/")[2][:MAX_REF_NAME_CHARS]))
+            return {"type": "object", "description": f"Recursive: {name} again."}
+        return self._expand_branches(target, location, depth, outer)
+
+    def _expand_keyword(self, key: str, value: object, base: str, depth: int, outer: frozenset[int]) -> object:
+        """Expand the value of one keyword: a schema, a list or an object of schemas, or a plain value."""
+        self._spend(len(key) + 4)
+        if key in _SCHEMA_KEYWORDS:
+            return self._expand_schema(value, base, depth, outer)
+        if key in _SCHEMA_LIST_KEYWORDS and isinstance(value, list):
+            return [self._expand_schema(inner, base, depth, outer) for inner in value]
+        if key in _PROPERTY_KEYWORDS:
+            if not isinstance(value, Mapping):
+                raise BadEntry(f"expected an object as {key}, found {describe_value(value)}")
+            self._spend(sum(len(str(name)) + 4 for name in value))
+            return {
+                str(clean(str(name))): self._expand_schema(inner, base, depth, outer) for name, inner in value.items()
+            }
+        if key == "description" and self._brief:
+            value = shorten_text(str(value))
+        return self._copy_value(value, MAX_VALUE_DEPTH)
+
+    def _copy_value(self, value: object, depth: int) -> object:
+        """Copy a default or an enum value, clean of invisible characters, and count its size."""
+        if isinstance(value, (list, Mapping)) and depth == 0:
+            raise BadEntry(f"expected at most {MAX_VALUE_DEPTH} levels in a default or enum value, found more")
+        if isinstance(value, list):
+            self._spend(2)
+            return [self._copy_value(inner, depth - 1) for inner in value]
+        if isinstance(value, Mapping):
+            self._spend(2 + sum(len(str(name)) + 4 for name in value))
+            return {str(clean(str(name))): self._copy_value(inner, depth - 1) for name, inner in value.items()}
+        self._spend(len(value) + 3 if isinstance(value, str) else 5)
+        copied: object = clean(value)
+        return copied
+
+    def _translate_dialect(self, schema: Schema) -> Schema:
+        """Convert what OpenAPI says in its own words, and remove hidden properties."""
+        kind = schema.get("type")
+        if kind == "file":
+            schema.update(type="string", format="binary")
+        elif kind == "array":
+            schema.setdefault("items", {})
+        if schema.pop("nullable", None) is True:
+            _allow_null(schema)
+        for bound in ("minimum", "maximum"):
+            exclusive = f"exclusive{bound.capitalize()}"
+            if isinstance(schema.get(exclusive), bool) and schema.pop(exclusive) and bound in schema:
+                schema[exclusive] = schema.pop(bound)
+        properties = schema.get("properties", {})
+        hidden = [name for name, inner in properties.items() if as_object(inner).get(self._hidden_mark)]
+        for name in hidden:
+            del properties[name]
+        if hidden:
+            schema["required"] = [name for name in schema.get("required", []) if name not in hidden]
+        return schema
+
+    def _spend(self, size: int) -> None:
+        """Count characters of the expanded schema.
+
+        Raises:
+            TooLarge: if they exceed the allowance.
+            SourceError: as `_charge`.
+        """
+        self._charge(size)
+        self._chars_left -= size
+        if self._chars_left < 0:
+            raise TooLarge
+
+    def _charge(self, size: int) -> None:
+        """Count work on the document, whether or not its result is used.
+
+        Raises:
+            SourceError: if all attempts together exceed what the size of the documents read by now allows.
+        """
+        self._total_chars_left -= size
+        if self._total_chars_left < 0:
+            by_size = MIN_EXPANSION_CHARS + EXPANSION_CHARS_PER_BYTE * self._library.bytes_read
+            allowed = min(by_size, MAX_EXPANSION_CHARS)
+            self._total_chars_left += allowed - self._allowed_chars
+            self._allowed_chars = allowed
+        if self._total_chars_left < 0:
+            raise SourceError(
+                f"{hide_credentials(self._library.root)}: its schemas are too large once their references are "
+                "written out. Split the document."
+            )
+
+
+def _allow_null(schema: Schema) -> None:
+    """Express `nullable: true` in JSON Schema."""
+    if isinstance(schema.get("type"), str):
+        schema["type"] = [schema["type"], "null"]
+    for key in schema.keys() & {"anyOf", "oneOf"}:
+        schema[key] = [*schema[key], {"type": "null"}]
+    if None not in schema.get("enum", [None]):
+        schema["enum"] = [*schema["enum"], None]
+
+
+def _is_expanded(key: object, value: object, depth: int) -> bool:
+    """Return whether a keyword is expanded at this depth."""
+    types = _VALUE_TYPES.get(key)
+    if types is None or (depth <= 0 and key in _PART_KEYWORDS) or (key in _PROPERTY_KEYWORDS and value in (None, [])):
+        return False
+    return isinstance(value, types)
+
+
+def shorten_text(text: str) -> str:
+    """Return a text, or whole words from its beginning if it has more than 200 characters."""
+    beginning = text[: MAX_BRIEF_TEXT_CHARS - 2]
+    return text if len(text) <= MAX_BRIEF_TEXT_CHARS else f"{beginning.rpartition(' ')[0] or beginning} …"
+
+
+def _merge(parts: list[Schema]) -> Schema:
+    """Merge the parts of an `allOf`. The first wins, but required names and properties are united."""
+    merged: Schema = {}
+    for part in parts:
+        for key, value in part.items():
+            if key == "required":
+                merged[key] = list(dict.fromkeys([*merged.get(key, []), *value]))
+            elif key == "properties":
+                properties = merged.setdefault(key, {})
+                for name, inner in value.items():
+                    mergeable = isinstance(properties.get(name), dict) and isinstance(inner, dict)
+                    properties[name] = _merge([properties[name], inner]) if mergeable else properties.get(name, inner)
+            else:
+                merged.setdefault(key, value)
+    return merged

@@ -1,0 +1,223 @@
+"""Damaged files of a home end in clear sentences, are repaired from what is left, and no approval is made up."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+import lessons
+from tests_cli import run
+from toolscout.errors import SourceError
+from toolscout.home.catalogue.approvals import LOST_APPROVAL
+from toolscout.home.catalogue.store import Origin, Store
+from toolscout.home.models import champion
+from toolscout.learn.fit import fit
+from toolscout.scout import Scout
+from toolscout.sources import Reading
+from toolscout.sources.parsing import load_document
+from toolscout.types import Tool
+
+pytestmark = pytest.mark.folder_only("files of a folder")
+QUERY = "duplicate a document"
+REMOTE = Origin("http://127.0.0.1:1/mcp", "mcp", "remote")
+COMMANDS = (
+    ("search", QUERY, "--json"),
+    ("sync",),
+    ("approve",),
+    ("journal", "stats"),
+    ("models",),
+    ("doctor",),
+    ("doctor", "--repair"),
+    ("doctor",),
+)
+
+
+def make_remote_tools(changed: int | None = None) -> list[Tool]:
+    """Tools of another person; `changed`: the number of one whose definition is not the first one."""
+    texts = {number: "Something else" if number == changed else f"Remote tool {number}" for number in range(4)}
+    return [Tool(id=f"remote/t{number}", name=f"t{number}", description=text) for number, text in texts.items()]
+
+
+@pytest.fixture(scope="module")
+def sound_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with all kinds of content: approvals, a definition that waits, events, a hidden tool, a champion."""
+    folder = tmp_path_factory.mktemp("sound")
+    data = lessons.write(folder)
+    with Scout(folder / "home") as scout:
+        scout.add(data)
+        for changed in (None, 0):
+            scout.store.put_source(REMOTE, "remote", kind="mcp", tools=make_remote_tools(changed))
+        answer = scout.search("start a song")
+        scout.called(answer.ids[0], ok=True, search_id=answer.search_id)
+        scout.hide(["slang/music/play"])
+        fit(lessons.plan("neighbours", lessons.load(data), champion.shelf(scout.settings.place) / "n"))
+        champion.promote(scout.settings.place, "n", "to have one")
+        scout.search(QUERY)
+    return folder / "home"
+
+
+@pytest.fixture
+def home(sound_home: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound_home, tmp_path / "home"))
+
+
+def say(home: Path, *words: str) -> str:
+    """What a command says, which must not be a traceback."""
+    done = run("--home", str(home), *words)
+    assert done.exception is None or isinstance(done.exception, SystemExit), (words, done.exception)
+    assert "Traceback" not in done.output + done.stderr
+    return f"exit {done.exit_code}\n{done.stdout}{done.stderr}"
+
+
+def damage(path: Path, chance: random.Random) -> str:
+    """Damage a file in one of five ways; returns which."""
+    content, way = bytearray(path.read_bytes()), chance.choice(["flip", "flip", "cut", "empty", "zeros", "noise"])
+    if way == "flip" and content:
+        for _ in range(chance.choice([1, 10, 100, 400])):
+            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    elif way == "zeros" and content:
+        start = chance.randrange(len(content))
+        content[start : start + 512] = bytes(len(content[start : start + 512]))
+    elif way == "noise":
+        content = bytearray(chance.randbytes(max(1, len(content))))
+    else:
+        content = content[: 0 if way == "empty" else chance.randrange(len(content) + 1)]
+    path.write_bytes(content)
+    return way
+
+
+@pytest.mark.parametrize("rounds", [6, pytest.param(400, marks=pytest.mark.full)])
+def test_whatever_is_damaged_every_command_says_clear_sentences(rounds: int, sound_home: Path, tmp_path: Path) -> None:
+    chance = random.Random(rounds)
+    files = sorted(path.relative_to(sound_home) for path in sound_home.rglob("*") if path.is_file())
+    files += [Path("catalogue.db")] * len(files) + [Path("journal.db")] * (len(files) // 2)
+    right = json.loads(run("--home", str(sound_home), *COMMANDS[0]).stdout)
+    for number in range(rounds):
+        home = Path(shutil.copytree(sound_home, tmp_path / str(number)))
+        file = chance.choice(files)
+        what = file, damage(home / file, chance)
+        for words in COMMANDS:
+            said = say(home, *words)
+            if words[0] == "search" and said.startswith("exit 0"):
+                answer = json.loads(run("--home", str(home), *words).stdout)
+                is_told = answer.get("reason") or answer.get("degraded") or "damaged" in said
+                assert is_told or [hit["id"] for hit in answer["hits"]] == [hit["id"] for hit in right["hits"]], what
+        assert said.startswith("exit 0") and "the store is healthy" in said, (what, said)
+        shutil.rmtree(home)
+
+
+def test_a_catalogue_cut_to_nothing_is_named_and_read_again_from_its_sources(home: Path) -> None:
+    (home / "catalogue.db").write_bytes(b"")
+    assert "catalogue.db: expected a healthy store, found an empty file; run  toolscout doctor --repair" in say(
+        home, "search", QUERY
+    )
+    said = say(home, "doctor", "--repair")
+    assert "0 tools, 0 approvals and 0 hidden tools could be read; other approvals are lost" in said
+    assert "slang: read again: 6 new" in said and "remote: it is not read again: " in said
+    assert "slang/files/copy" in say(home, "search", QUERY)
+    assert list(home.glob("catalogue.db.damaged-*"))
+
+
+def test_a_journal_cut_to_nothing_is_named_too(home: Path) -> None:
+    (home / "journal.db").write_bytes(b"")
+    assert "journal.db: expected a healthy store, found an empty file" in say(home, "search", QUERY)
+    assert "begun anew with the 0 events that could be read" in say(home, "doctor", "--repair")
+    assert "not in the journal" not in say(home, "search", QUERY)
+
+
+def test_lost_approvals_are_never_made_up(home: Path) -> None:
+    """A changed definition that waited must not become the approved one because its approval was lost."""
+    content = bytearray((home / "catalogue.db").read_bytes())
+    with contextlib.closing(Store(home)) as store:  # the pages of the table of approvals
+        [(root,)] = store.ask("SELECT rootpage FROM sqlite_master WHERE name = 'pins'")
+        [(size,)] = store.ask("PRAGMA page_size")
+    content[(root - 1) * size : root * size] = bytes(size)
+    (home / "catalogue.db").write_bytes(content)
+    said = say(home, "doctor", "--repair")
+    assert "0 approvals" in said and "approvals are lost" in said
+    with Scout(home) as scout:
+        before = scout.store.sources()
+        assert {source.name for source in before} == {"remote", "slang"}
+        scout.put_reading(REMOTE, Reading(source="remote", kind="mcp", tools=make_remote_tools(0)))
+        waiting = {definition.id: definition.why for definition in scout.waiting()}
+        assert waiting == dict.fromkeys((f"remote/t{number}" for number in range(4)), LOST_APPROVAL)
+        assert not any(id.startswith("remote/") for id in scout.store.catalogue().ids)
+        scout.approve(scout.waiting(["remote/t1"]))
+        scout.put_reading(REMOTE, Reading(source="remote", kind="mcp", tools=[*make_remote_tools(0), NEW]))
+        assert {definition.id for definition in scout.waiting()} == {"remote/t0", "remote/t2", "remote/t3"}
+        assert NEW.id in scout.store.catalogue().ids, "a tool that is new after that is trusted as any first one"
+
+
+NEW = Tool(id="remote/new", name="new", description="A new tool")
+
+
+def test_a_damaged_approval_is_dropped_and_its_tool_waits(home: Path) -> None:
+    with contextlib.closing(Store(home)) as store, store.writing() as connection:
+        connection.execute("UPDATE pins SET body = ? WHERE id = 'remote/t1'", (b"{",))
+    assert "found: catalogue: approved definition remote/t1: its definition cannot be read" in say(home, "doctor")
+    assert "dropped the damaged approved definition remote/t1: it must be approved again" in say(
+        home, "doctor", "--repair"
+    )
+    with Scout(home) as scout:
+        scout.put_reading(REMOTE, Reading(source="remote", kind="mcp", tools=make_remote_tools()))
+        assert [definition.id for definition in scout.waiting()] == ["remote/t1"]
+
+
+def test_a_hit_whose_definition_was_altered_is_left_out_and_named(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with contextlib.closing(Store(home)) as store, store.writing() as connection:
+        [(body,)] = connection.execute("SELECT body FROM tools WHERE id = 'slang/files/copy'").fetchall()
+        altered = bytes(body).replace(b"Duplicate", b"Duqlicate")
+        connection.execute("UPDATE tools SET body = ? WHERE id = 'slang/files/copy'", (altered,))
+    with Scout(home) as scout:
+        assert "slang/files/copy" not in scout.search(QUERY, recipe="bm25").ids
+    assert "the tool slang/files/copy is left out: its content does not match its fingerprint" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["snapshots", "models", "learn", "tenants"])
+def test_a_folder_that_is_a_link_is_not_written_through(name: str, home: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept.arrays").write_text("of somebody else")
+    (elsewhere / "kept.arrays").chmod(0o644)
+    shutil.rmtree(home / name, ignore_errors=True)
+    (home / name).symlink_to(elsewhere)
+    for words in (*COMMANDS, ("promote", "n"), ("learn",), ("tenant", "add", "acme"), ("hide", "slang/mail/send")):
+        said = say(home, *words)
+        assert words[0] != "tenant" or name != "tenants" or f"{home / name} is a link to another place" in said
+        say(home, "search", QUERY)
+    assert [path.name for path in elsewhere.iterdir()] == ["kept.arrays"]
+    assert (elsewhere / "kept.arrays").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/nowhere"])
+def test_a_home_that_cannot_be_made_gets_advice_that_helps(place: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    home = tmp_path / place
+    for words in COMMANDS[:4]:
+        assert "Choose another folder with --home" in say(home, *words)
+    for words in (("doctor",), ("doctor", "--repair")):
+        said = say(home, *words)
+        assert "cannot be written" in said and "Choose another folder with --home" in said
+        assert "doctor --repair" not in said and "mend what is named above" in said
+
+
+def test_a_folder_in_the_place_of_a_snapshot_is_removed(home: Path) -> None:
+    file = sorted((home / "snapshots").iterdir())[0]
+    file.unlink()
+    file.mkdir()
+    (file / "odd").write_text("")
+    assert f"snapshots/{file.name}: " in say(home, "doctor", "--repair")
+    assert "the store is healthy" in say(home, "doctor") and "slang/files/copy" in say(home, "search", QUERY)
+
+
+def test_a_file_of_toml_has_a_bound(tmp_path: Path) -> None:
+    """Its parser took 12 s for six megabytes."""
+    file = tmp_path / "config.toml"
+    file.write_text("a = 1\n" + "# x\n" * 250_000)
+    with pytest.raises(SourceError, match="at most 1,000,000 characters of TOML"):
+        load_document(file)
