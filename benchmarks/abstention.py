@@ -24,10 +24,10 @@ import numpy as np
 from toolscout.arrays import Array, Mask
 from toolscout.checks.results import write_json
 from toolscout.search.abstain.decision import Decision, find_budget_share
-from toolscout.search.abstain.fit import QueryGroup
-from toolscout.search.abstain.small_talk import is_small_talk
+from toolscout.search.abstain.wording import is_small_talk
 from toolscout.search.pipeline import Floors
 from toolscout_lab.machine import provenance
+from toolscout_lab.training.decision import QueryGroup
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from fit_decision import SETS, Fits, collect, estimate
@@ -46,7 +46,7 @@ def measure_away(decision: Decision, group: QueryGroup) -> float:
 def mark_away(floors: Floors, budget: float, texts: Sequence[str], need: Array, fits: Array, wish: Array) -> Mask:
     """Return which queries are turned away. Short ones use a share of the budget, unless they are clearly chat.
 
-    Without a search, nobody knows which queries name what a best tool does (`search.abstain.named_objects`).
+    Without a search, nobody knows which queries name what a best tool does (`search.abstain.wording`).
     """
     budgets = [budget * find_budget_share(text, value) for text, value in zip(texts, wish.tolist(), strict=True)]
     need_floors, fit_floors = (np.array([at(share) for share in budgets]) for at in (floors.need_at, floors.fit_at))

@@ -37,12 +37,11 @@ from toolscout.dataset import Dataset
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.recipes import registry
 from toolscout.scout import MAX_AUTO_TOOLS
-from toolscout.search.coverage import BUNDLED_COVERAGE, COVERAGE_FORMAT, USUAL_SHARE, CoverageModel
+from toolscout.search.coverage import BUNDLED_COVERAGE, COVERAGE_FORMAT, USUAL_SHARE, CoverageModel, rate_split
 from toolscout.search.pipeline import Stage
 from toolscout.search.prerequisites import bring_prerequisites
-from toolscout.search.steps.merge import CANDIDATES, end_answer
+from toolscout.search.steps.merge import CANDIDATES, end_answer, read_words
 from toolscout.search.steps.stage import StepSearch
-from toolscout.search.word_cover import read_words
 from toolscout.settings import Settings
 from toolscout.sources.folder import read_tools
 from toolscout.types import Hit, Search
@@ -130,7 +129,7 @@ def search_requests(
             hits, ids = search.hits[:MAX_AUTO_TOOLS], search.ids
             merged = np.maximum.accumulate([hit.coverage or 0.0 for hit in hits]).tolist() if hits else []
             complete = [is_complete(gold, ids[:count]) for count in range(1, len(hits) + 1)]
-            missed = steps.rate_split(text, search.steps).missed
+            missed = rate_split(steps.splitter, text, search.steps).missed
             shares = read_words(text, hits, steps.words).share(hits) if steps.words else []
             yield Request(merged, missed, shares or [USUAL_SHARE] * len(hits), complete, [hit.role for hit in hits])
 

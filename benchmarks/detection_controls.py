@@ -54,6 +54,7 @@ from toolscout_lab.rankers.dpr import FittedEncoder
 from toolscout_lab.rankers.masstool import ArrayTowers, Pool
 from toolscout_lab.rankers.shared.tool_rows import load_tool_rows
 from toolscout_lab.rankers.shared.tuning import ENCODER_FOLDER
+from toolscout_lab.statistics import holm
 
 MEASURES: Final = ("recall@3", "recall@5", "ndcg@3", "ndcg@5", "comp@3", "comp@5")
 OWN: Final = "own"
@@ -85,7 +86,7 @@ def average(scored: Sequence[PerQuery]) -> PerQuery:
 def compare(scored: PerQuery, other: PerQuery) -> dict[str, Any]:
     """Return the differences from `other` with intervals and p, corrected for the measures (Holm)."""
     tests = {name: metrics.paired_test(scored.values[name], other.values[name]) for name in MEASURES}
-    corrected = metrics.holm([test.p for test in tests.values()])
+    corrected = holm([test.p for test in tests.values()])
     return {
         name: {"difference": test.difference, "ci95": [test.low, test.high], "p": test.p, "p_holm": p_holm}
         for (name, test), p_holm in zip(tests.items(), corrected, strict=True)

@@ -30,8 +30,9 @@ from toolscout.home.catalogue.store import Catalogue
 from toolscout.indexes.words import tokenize
 from toolscout.recipes import registry
 from toolscout.recipes.builder import guard
-from toolscout.search.relations.duplicates import find_duplicates
+from toolscout.search.home_resources import HomeResources
 from toolscout.search.relations.similar import word_overlap
+from toolscout.settings import Settings
 from toolscout.sources.folder import read_tools
 from toolscout.types import Search, Tool
 from toolscout_lab.bench_jobs import load_dataset
@@ -85,8 +86,8 @@ def main() -> None:
     catalogue = Catalogue.of(tools.values())
     retrieve, requests = registry.build("hybrid", catalogue), list_requests(root, options.seed)
     searches = [Search(query=text, k=FIRST) for text in requests]
-    for label, duplicates in (("before", None), ("after", find_duplicates(catalogue))):
-        answers = guard(retrieve, catalogue, scan=False, duplicates=duplicates)(searches)
+    for label, rules_off in (("before", ("demotion", "folding")), ("after", ("demotion",))):
+        answers = guard(retrieve, catalogue, HomeResources(settings=Settings(rules_off=rules_off)))(searches)
         pairs = [find_pairs([tools[tool_id] for tool_id in answer.ids]) for answer in answers]
         share = 100 * sum(map(bool, pairs)) / len(requests)
         click.echo(f"{label}: {share:.1f} % of {len(requests)} first tens hold suspected duplicates")

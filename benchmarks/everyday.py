@@ -100,7 +100,7 @@ def find_faults(answer: Search, rule: Mapping[str, Any], judged: Mapping[str, st
     """
     roles = [read_roles(tool_id, judged) for tool_id in answer.ids]
     if wanted := rule.get("answer"):
-        return [] if answer.answer == wanted else [f"{answer.answer} instead of {wanted}"]
+        return [] if answer.kind == wanted else [f"{answer.kind} instead of {wanted}"]
     faults = []
     for need, rank in rule.get("needs", {}).items():
         missing = not any(set(need.split("|")) & some for some in roles[:rank])
@@ -123,7 +123,7 @@ def find_faults(answer: Search, rule: Mapping[str, Any], judged: Mapping[str, st
 
 def describe_answer(answer: Search, judged: Mapping[str, str]) -> Iterable[str]:
     """Yield the lines that a judge reads."""
-    yield f"  answer {answer.answer}, coverage {answer.coverage}, need {answer.need}, {answer.reason or ''}"
+    yield f"  answer {answer.kind}, coverage {answer.coverage}, need {answer.need}, {answer.reason or ''}"
     if answer.steps:
         yield f"  steps {list(answer.steps)}, uncovered {list(answer.uncovered)}"
     for rank, hit in enumerate(answer.hits, 1):

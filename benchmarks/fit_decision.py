@@ -38,13 +38,12 @@ from toolscout.search.abstain.decision import (
     Decision,
     columns,
 )
-from toolscout.search.abstain.fit import QueryGroup, fit_decision, set_floors
 from toolscout.search.abstain.score_features import ScoreFeatures, names
-from toolscout.search.everyday_words import load_thesaurus
-from toolscout.search.expanded_words import ExpandedWords, encode_expanded
+from toolscout.search.everyday import ExpandedWords, encode_expanded, load_thesaurus
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool
 from toolscout_lab.bench_jobs import load_dataset
+from toolscout_lab.training.decision import QueryGroup, fit_decision, set_floors
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from chat_by_rule import make_chat
@@ -155,6 +154,7 @@ class Drawn:
                 FITS[what],
                 [text for _, _, texts in held for text in texts],
                 extent == "small",
+                what == "near",
             )
             for (extent, what), held in self.found.items()
         }

@@ -25,7 +25,6 @@ import numpy as np
 from joining import SETS, WAYS, Joined, build_joined, join_parts
 
 from toolscout.encoders import split_identifiers
-from toolscout.search.abstain.logistic import logistic
 from toolscout.search.steps.splitter import (
     BUNDLED_STEPS,
     CLASSES,
@@ -38,6 +37,7 @@ from toolscout.search.steps.splitter import (
 from toolscout.search.steps.words import VERBS
 from toolscout_lab.bench_jobs import load_dataset
 from toolscout_lab.machine import provenance
+from toolscout_lab.training.logistic import logistic
 
 LICENCES = {"hammerbench": "Apache-2.0", "metatool": "MIT", "bfcl": "Apache-2.0", "seal_tools_in": "Apache-2.0"}
 NAMES_FROM = "tool_corpora/toucan"  # MIT

@@ -27,6 +27,7 @@ from typing import Any
 from unittest import mock
 
 from mcp import Client, StdioServerParameters
+from mcp_types import CallToolRequestParams
 
 from toolscout import Scout
 from toolscout_gateway import Gateway
@@ -143,17 +144,19 @@ def write_warehouse_tools(path: Path, warehouses: int) -> list[str]:
     return random.Random(0).sample(requests, SEARCH_BLOCK + SEARCHES)
 
 
-class TimedGateway(Gateway):
-    """A gateway that notes how long each of its answers to a call took, in `spent`."""
+def time_answers(gateway: Gateway) -> list[float]:
+    """Note from now on how long each answer of a gateway to a call takes, in a list."""
+    spent: list[float] = []
 
-    spent: list[float]
-
-    async def call_tool(self, context: Any, params: Any) -> Any:
+    async def call_tool(context: Any, params: Any) -> Any:
         started = time.perf_counter()
         try:
-            return await super().call_tool(context, params)
+            return await gateway.tools.call_tool(context, params)
         finally:
-            self.spent.append(time.perf_counter() - started)
+            spent.append(time.perf_counter() - started)
+
+    gateway.server.add_request_handler("tools/call", CallToolRequestParams, call_tool)
+    return spent
 
 
 async def measure_search(folder: Path, warehouses: int) -> dict[str, Any]:
@@ -170,8 +173,8 @@ async def measure_search(folder: Path, warehouses: int) -> dict[str, Any]:
     requests = write_warehouse_tools(folder / "tools.json", warehouses)
     library, inside = Scout(home=folder / "home"), Scout(home=folder / "home")
     list(library.add(str(folder / "tools.json")))
-    gateway = TimedGateway(inside)
-    gateway.spent = []
+    gateway = Gateway(inside)
+    spent = time_answers(gateway)
     times: dict[str, list[float]] = {name: [] for name in ("library", "library_blocking", "gateway", "stdio")}
     words = ["-m", "toolscout", "--home", str(folder / "home"), "gateway"]
     far = Client(StdioServerParameters(command=sys.executable, args=words))
@@ -188,7 +191,7 @@ async def measure_search(folder: Path, warehouses: int) -> dict[str, Any]:
                 client = near if name == "gateway" else far
                 answer = await client.call_tool("search_tools", {"queries": [text]})
                 assert not answer.is_error and answer.structured_content["results"][0]["tools"], answer.content
-            return gateway.spent[-1] if name == "gateway" else time.perf_counter() - started
+            return spent[-1] if name == "gateway" else time.perf_counter() - started
 
         for start in range(0, len(requests), SEARCH_BLOCK):
             for name in random.Random(start).sample(sorted(times), len(times)):
@@ -225,16 +228,20 @@ def select_read_fields(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: tool[key] for key in ("name", "description", "inputSchema") if key in tool} for tool in tools]
 
 
-async def count_spared_tokens(folder: Path, entries: dict[str, Any], count: Callable[[Any], int]) -> dict[str, Any]:
+async def count_spared_tokens(
+    folder: Path, entries: dict[str, Any], count: Callable[[Any], int], served: dict[str, Any]
+) -> dict[str, Any]:
     """Count the tokens of definitions that an agent reads with all servers connected, and with the gateway alone.
 
-    `read` counts name, description and schema of the arguments; `listed` counts whole entries of the tool lists.
+    `read` counts name, description and schema of the arguments; `listed` counts whole entries of the tool lists. The
+    gateway serves `served`, whose names are in the text of its search tool.
     """
     theirs: list[dict[str, Any]] = []
     for entry in entries.values():
         async with Client(StdioServerParameters(command=entry["command"], args=entry.get("args", []))) as client:
             theirs += await list_definitions(client)
-    async with Client(make_gateway_parameters(folder, {})) as client:
+    async with Client(make_gateway_parameters(folder, served)) as client:
+        await client.call_tool("search_tools", {"queries": ["anything"]})  # waits until the servers are listed
         ours, instructions = await list_definitions(client), client.instructions
     found: dict[str, Any] = {"servers": len(entries), "tools": len(theirs)}
     for name, form in (("read", select_read_fields), ("listed", list)):
@@ -301,7 +308,8 @@ async def count_all_tokens() -> list[dict[str, Any]]:
     found = []
     for entries in (real, *fleets):
         with tempfile.TemporaryDirectory() as folder:
-            found.append(await count_spared_tokens(Path(folder), entries, count))
+            served = real if entries is real else {}  # hundreds of servers would only be started for their names
+            found.append(await count_spared_tokens(Path(folder), entries, count, served))
     return found
 
 

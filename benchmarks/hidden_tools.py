@@ -24,7 +24,7 @@ from typing import Any
 import click
 
 from toolscout import metrics
-from toolscout.cli.data import parse_settings
+from toolscout.cli.options import parse_settings
 from toolscout.home.catalogue.store import Catalogue
 from toolscout.home.catalogue.vector_cache import VectorStore
 from toolscout.learn.fit import fit, make_lesson, on_shelf, plan_fit

@@ -2,9 +2,9 @@
 
     python benchmarks/hijack.py --data DIR [--out FILE] [--check] [--choose]
     python benchmarks/hijack.py --data DIR --benign [--out FILE]
+    python benchmarks/hijack.py --data DIR --mixed [--out FILE]
 
-A hostile source adds 100 tools to the catalogues of metatool and toolbench, one attack of `ATTACKS` at a time. Its
-tools are newer than the honest ones, like those of a server that a user adds today.
+A hostile source adds 100 tools to the catalogues of metatool and toolbench, one attack of `ATTACKS` at a time.
 
 Attackers know the catalogue and the training queries. Where a dataset has no training queries, they know half of the
 test queries (by hash), and the other half is scored. The settings of the defence were chosen on dev queries with
@@ -12,7 +12,8 @@ another seed (`--choose`).
 
 `--check` fails if hostile tools reach the first five too often. They may do so a third as often as with plain `dense`
 under the same attack, or for `HARDLY_EVER_PERCENT` of the queries if that is more.
-`--benign` measures NDCG@5 on the 14 datasets with and without the defence.
+`--benign` measures NDCG@5 on the 14 datasets with and without the defence. `--mixed` does so for one catalogue of some
+1,900 sources: collections of tools about everything beside published servers and documents.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from toolscout import metrics
 from toolscout.dataset import Dataset, in_dev
@@ -267,8 +270,7 @@ def terms(text: str) -> list[str]:
 
 def searcher(name: str, tools: Sequence[Tool], *, defended: bool) -> Stage:
     """Build a recipe over the tools, cut to five hits, with or without the defence of the product."""
-    hostile = any(tool.id.startswith(HOSTILE) for tool in tools)
-    catalogue = Catalogue.of(tools, added={"d": "2026-01-01", "x": "2026-06-01"} if hostile else {})
+    catalogue = Catalogue.of(tools)
     stage = registry.build(name, catalogue)
     return guard(stage, catalogue) if defended else stage >> Cut(5)
 
@@ -353,6 +355,44 @@ def measure_benign(root: Path) -> dict[str, dict[str, float]]:
     return figures
 
 
+MIXED: Final = (
+    *("metatool", "ultratool", "hammerbench", "bfcl", "toolbench", "openapi/restbench_tmdb"),
+    *("openapi/restbench_spotify", "livemcpbench", "mcpproxy_golden"),
+)
+SERVERS: Final = ("livemcpbench", "mcpproxy_golden", "tool_corpora/toucan")  # a source for each server
+MIXED_QUERIES: Final = 100  # of each dataset, dev where there is one
+
+
+def measure_mixed(root: Path) -> dict[str, dict[str, float]]:
+    """Measure NDCG@5 of each dataset's queries over one catalogue that holds the tools of all."""
+    tools: dict[tuple[str, str], Tool] = {}
+    for name in dict.fromkeys((*MIXED, *SERVERS)):
+        for tool in read_tools(root / name, "d").tools:
+            inner = tool.id.partition("/")[2]
+            source = f"{name[:4]}-{inner.partition('/')[0]}" if name in SERVERS else name.rpartition("/")[2]
+            tools[name, inner] = msgspec.structs.replace(tool, id=f"{source}/{inner}")
+    texts: dict[str, str] = {}
+    gold: dict[str, dict[str, float]] = {}
+    for name in MIXED:
+        dataset = Dataset.load(root / name, root=root)
+        split = dataset.split("dev" if "dev" in dataset.qrels else "test")
+        for query in random.Random(4).sample(sorted(split), min(MIXED_QUERIES, len(split))):
+            texts[f"{name}#{query}"] = dataset.queries[query]
+            gold[f"{name}#{query}"] = {tools[name, tool].id: grade for tool, grade in split[query].items()}
+    figures: dict[str, dict[str, float]] = {name: {} for name in MIXED}
+    for label, defended in (("hybrid, no defence", False), ("product", True)):
+        found = answers(searcher("hybrid", [*tools.values()], defended=defended), texts.values())
+        scores = metrics.score(dict(zip(texts, map(list, found), strict=True)), gold, ["ndcg@5"])
+        for name in MIXED:
+            values = [
+                value
+                for query, value in zip(scores.ids, scores.values["ndcg@5"], strict=True)
+                if query.startswith(f"{name}#")
+            ]
+            figures[name][f"{label}: ndcg@5"] = round(100 * sum(values) / len(values), 2)
+    return figures
+
+
 def main() -> int:
     """Measure, print, and compare the figures with the bounds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -360,6 +400,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
     parser.add_argument("--choose", action="store_true", help="development queries and another seed")
     parser.add_argument("--benign", action="store_true", help="measure the 14 datasets without attacks")
+    parser.add_argument("--mixed", action="store_true", help="measure one honest catalogue of many sources")
     parser.add_argument("--check", action="store_true", help="fail where a bound is broken")
     parser.add_argument("--datasets", nargs="+", default=["metatool", "toolbench"])
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
@@ -368,8 +409,8 @@ def main() -> int:
         parser.error("Name the data folder with --data or TOOLSCOUT_DATA.")
     root = Path(options.data)
     figures: dict[str, object]
-    if options.benign:
-        figures = dict(measure_benign(root))
+    if options.benign or options.mixed:
+        figures = dict(measure_benign(root) if options.benign else measure_mixed(root))
         broken = []
     else:
         measured = {

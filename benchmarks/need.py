@@ -39,7 +39,7 @@ import click
 import msgspec
 import numpy as np
 
-from toolscout import encoders, metrics
+from toolscout import encoders
 from toolscout.arrays import Mask
 from toolscout.dataset import NoTool
 from toolscout.encoders import Vectors, encode_tools
@@ -50,16 +50,17 @@ from toolscout.indexes.bm25 import BM25
 from toolscout.indexes.exact import Exact
 from toolscout.learn.fit import make_lesson
 from toolscout.search.abstain import calibration, decision
-from toolscout.search.abstain.fit import QueryGroup, fit_decision
-from toolscout.search.abstain.logistic import logistic, sigmoid
+from toolscout.search.abstain.calibration import sigmoid
 from toolscout.search.abstain.score_features import ScoreFeatures, names
-from toolscout.search.everyday_words import load_thesaurus
-from toolscout.search.expanded_words import ExpandedWords, encode_expanded
+from toolscout.search.everyday import ExpandedWords, encode_expanded, load_thesaurus
 from toolscout.settings import Settings
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool, render
 from toolscout_lab.bench_jobs import load_dataset
 from toolscout_lab.machine import provenance
+from toolscout_lab.statistics import detection
+from toolscout_lab.training.decision import QueryGroup, fit_decision
+from toolscout_lab.training.logistic import logistic
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from abstention import mark_away
@@ -296,7 +297,8 @@ class Bench:
         table, some = self.rows(name, part, what)
         vectors = {view: some.vectors[view] for view in views[1:]}
         fits = {"right": True, "near": False, "foreign": False, "chat": None}[what]
-        return QueryGroup(name, part_of(table, self.every, views), vectors, what != "chat", fits)
+        rows, hides = part_of(table, self.every, views), what == "near"
+        return QueryGroup(name, rows, vectors, what != "chat", fits, hides=hides)
 
     def fit(self, sources: Sequence[str], views: Sequence[str], wishes: bool = True) -> decision.Decision:
         """Fit a decision like the bundled one, but on whole catalogues, and with ToolLens and ToolDet."""
@@ -347,7 +349,7 @@ class Bench:
             kind: round(float((wrong[[each == kind for each in self.kinds]] < oracle).mean()), 4)
             for kind in sorted(set(self.kinds))
         }
-        ece = round(metrics.detection(labels, np.concatenate([right, wrong]))["detect_ece"], 4)
+        ece = round(detection(labels, np.concatenate([right, wrong]))["detect_ece"], 4)
         return {**figures(right, wrong, LOST["need"], floor), "ece": ece, "stopped_by_kind": kinds}
 
     def _vectors(self, sources: Sequence[str]) -> Callable[[Part], Floats]:

@@ -49,6 +49,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 import traffic  # noqa: E402
+from ports import find_free_port  # noqa: E402
 from postgres_server import PostgresServer, describe, find_programs  # noqa: E402
 from toolscout.home.access.live_policy import put_policy  # noqa: E402
 from toolscout.home.catalogue.store import Origin  # noqa: E402
@@ -117,7 +118,7 @@ class Replica:
     """One `toolscout serve`, as on a machine of its own."""
 
     def __init__(self, home: Address, folder: Path) -> None:
-        self.home, self.folder, self.port = home, folder, find_port()
+        self.home, self.folder, self.port = home, folder, find_free_port()
         self.log = folder / "log"
         folder.mkdir()
         self.process: subprocess.Popen[bytes] | None = None
@@ -146,12 +147,6 @@ class Replica:
             self.process = None
 
 
-def find_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 def wait_until(condition: Callable[[], bool], seconds: float, explain: Callable[[], str] = str) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -166,7 +161,7 @@ def wait_until(condition: Callable[[], bool], seconds: float, explain: Callable[
 @contextlib.contextmanager
 def run_nginx(ports: list[int], folder: Path) -> Iterator[int]:
     """Run nginx before the replicas. Yields its port."""
-    port, servers = find_port(), "".join(f"server 127.0.0.1:{port} max_fails=1 fail_timeout=1s; " for port in ports)
+    port, servers = find_free_port(), "".join(f"server 127.0.0.1:{port} max_fails=1 fail_timeout=1s; " for port in ports)
     file = folder / "nginx.conf"
     paths = "".join(
         f"{kind}_temp_path {folder / kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -175,7 +170,7 @@ def run_nginx(ports: list[int], folder: Path) -> Iterator[int]:
         f"daemon off; pid {folder / 'nginx.pid'}; error_log {folder / 'nginx.log'}; events {{}}\n"
         f"http {{ access_log off; {paths} upstream replicas {{ {servers} }}\n"
         f"server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://replicas; "
-        "proxy_set_header Host $host; proxy_connect_timeout 1s; proxy_next_upstream error timeout; } } }\n"
+        "proxy_set_header Host $http_host; proxy_connect_timeout 1s; proxy_next_upstream error timeout; } } }\n"
     )
     process = subprocess.Popen(["nginx", "-c", str(file), "-p", str(folder)], stderr=subprocess.DEVNULL)
     try:
@@ -218,7 +213,7 @@ def run_balancer(ports: list[int]) -> Iterator[int]:
             started.set()
             await stopped.wait()
 
-    port, started, loop, stopped = find_port(), threading.Event(), asyncio.new_event_loop(), asyncio.Event()
+    port, started, loop, stopped = find_free_port(), threading.Event(), asyncio.new_event_loop(), asyncio.Event()
     thread = threading.Thread(target=loop.run_until_complete, args=(run(),))
     thread.start()
     started.wait(10)

@@ -204,7 +204,7 @@ def measure_indexes(scout: Any, requests: Sequence[str]) -> dict[str, Any]:
     from toolscout.search.home_resources import index_words
 
     catalogue, _ = scout.pipeline("hybrid")
-    index = scout.workspace(Selection("hybrid")).index_tools(catalogue, load_static())
+    index = scout.engine.builder.lend(Selection("hybrid")).index_tools(catalogue, load_static())
     words = index_words(catalogue)
     exact = Exact.of(index.ids, index.vectors)
     rows = load_static().encode(list(requests), "query")
@@ -216,7 +216,7 @@ def measure_indexes(scout: Any, requests: Sequence[str]) -> dict[str, Any]:
         best = [exact.search(row[None], RECALL_AT, mask)[0][0] for row in rows]
         pairs = zip(found, best, strict=True)
         recall[str(share)] = float(np.mean([len({*one} & {*other}) / max(1, len(other)) for one, other in pairs]))
-    n_postings = [sum(part.end - part.start for part in words._list_postings(text)) for text in requests]
+    n_postings = [sum(part.end - part.start for part in words._look_up_terms(text)[1].values()) for text in requests]
     return {
         "tools": len(catalogue),
         "index": index.key.partition("/")[0],
@@ -244,7 +244,7 @@ def count_vector_bytes(index: Any, rows: Any) -> float:
     """Return the bytes of vectors that one search reads, at the median."""
     import numpy as np
 
-    from toolscout.search.fusion import DEPTH
+    from toolscout.search.pipeline import DEPTH
 
     if type(index).__name__ != "Ann":
         if type(index).__name__ == "Exact":

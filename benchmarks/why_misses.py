@@ -73,7 +73,7 @@ def check(catalogue: Catalogue, search: Search, told: Why) -> dict[str, Any]:
         "it is a miss": not told.shown and bool(told.causes),
     }
     for fix in told.fixes:
-        tried = re.match(r"with (.*) in its description it would stand at rank (\d+)", fix)
+        tried = re.match(r"with (.*) in its description it would have rank (\d+)", fix)
         if tried:
             added = " ".join(re.findall(r"“([^”]+)”", tried[1]))
             meta = {**tool.meta, "text": f"{tool.meta['text']} {added}"}

@@ -199,7 +199,6 @@ def index_toolscout(tools: Sequence[Tool], _: str) -> Iterator[tuple[str, float,
     from toolscout.home.catalogue.store import Catalogue
     from toolscout.recipes import registry
     from toolscout.recipes.builder import guard
-    from toolscout.search.relations.duplicates import find_duplicates
     from toolscout.settings import load_settings
     from toolscout.sources.folder import read_tools
     from toolscout.types import Search as Request
@@ -213,7 +212,7 @@ def index_toolscout(tools: Sequence[Tool], _: str) -> Iterator[tuple[str, float,
         started = time.perf_counter()
         catalogue = Catalogue.of(tool for tool in read_tools(folder, "d").tools if tool.id in wanted)
         stage = registry.build("scout", catalogue, workspace)
-        pipeline = guard(stage, catalogue, workspace, duplicates=find_duplicates(catalogue))
+        pipeline = guard(stage, catalogue, workspace)
 
         def search(text: str, pipeline: Any = pipeline) -> list[str]:
             return [tool.partition("/")[2] for tool in pipeline([Request(query=text, k=FIRST)])[0].ids]
