@@ -11,7 +11,7 @@ from office import QUESTION, TOOLS
 
 from toolscout import Scout
 from toolscout.adapters import Toolbox
-from toolscout.adapters.anthropic import results, searches, tools
+from toolscout.adapters.anthropic import read_call, results, searches, tools
 
 scout = Scout("my-tools")
 scout.add(TOOLS, name="office")  # or scout.add("mcp.json"), scout.add("openapi.yaml")
@@ -29,7 +29,8 @@ while True:
         if searches(block):
             made.append(results(box, block))  # tool_reference blocks: Claude loads these tools and no others
         elif block.type == "tool_use":
-            value = functions[box.tool(block.name).name](**block.input)
+            tool, arguments = read_call(box, block)
+            value = functions[tool.name](**arguments)
             box.record_call(block.name, ok=True)  # toolscout learns from it
             made.append({"type": "tool_result", "tool_use_id": block.id, "content": value})
     messages.append({"role": "user", "content": made})

@@ -6,14 +6,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 # --- copy from here ---------------------------------------------------------------------------------------------------
-import json
-
 import openai
 from office import QUESTION, TOOLS
 
 from toolscout import Scout
 from toolscout.adapters import Toolbox
-from toolscout.adapters.openai import output, search_tool, searches
+from toolscout.adapters.openai import output, read_call, search_tool, searches
 
 scout = Scout("my-tools")
 scout.add(TOOLS, name="office")  # or scout.add("mcp.json"), scout.add("openapi.yaml")
@@ -31,7 +29,8 @@ while True:
         if searches(call):
             items.append(output(box, call))
         else:
-            value = functions[box.tool(call.name).name](**json.loads(call.arguments))
+            tool, arguments = read_call(box, call)
+            value = functions[tool.name](**arguments)
             box.record_call(call.name, ok=True)  # toolscout learns from it
             items.append({"type": "function_call_output", "call_id": call.call_id, "output": value})
 print(answer.output_text)

@@ -12,7 +12,7 @@ from toolscout.rankers import Artifacts, Recipe
 from toolscout.rankers.lesson import Lesson
 from toolscout.search.pipeline import Retrieve, Stage
 from toolscout.search.resources import Resources
-from toolscout.types import Search
+from toolscout.types import Request
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,7 +34,7 @@ class LoggedWords:
                 logged[positions[tool_id]].append(lesson.texts[query])
         words = [" ".join(texts[: options.queries]) for texts in logged]
         stage = self.make_stage(Catalogue.of(lesson.tools), words)
-        answers = stage([Search(query=text, k=10) for text in lesson.texts_of(lesson.dev)])
+        answers = stage([Request(query=text, k=10) for text in lesson.texts_of(lesson.dev)])
         rankings = {query: answer.ids for query, answer in zip(lesson.dev, answers, strict=True)}
         return Artifacts({}, lesson.evaluate(rankings).means(), values={"words": words})
 

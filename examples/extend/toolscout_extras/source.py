@@ -10,6 +10,14 @@ from toolscout.sources import RawTool, Reading, build_tool, collect, source_name
 from toolscout.types import Tool
 
 
+def print_page(page: str) -> str:
+    """What the gateway runs for the tool of this name, if it was started with --allow-python."""
+    return f"page {page} is printed"
+
+
+FUNCTIONS = {"print_page": {"module": __name__, "qualname": "print_page"}}
+
+
 def make_tool(source: str, row: dict[str, str]) -> Tool:
     """Build the tool of one row; a row without a name is a bad entry."""
     if not row.get("name"):
@@ -20,6 +28,7 @@ def make_tool(source: str, row: dict[str, str]) -> Tool:
         description=row.get("description"),
         parameters={"type": "object", "properties": properties},
         path=[source],
+        meta=FUNCTIONS.get(row["name"], {}),
     )
     return build_tool(source, raw)
 
@@ -44,6 +53,6 @@ if __name__ == "__main__":
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "office.csv")
-        file.write_text("name,description,arguments\nprint_page,Print a page on paper.,page copies\n,No name.,\n")
+        file.write_text("name,description,arguments\nprint_page,Print a page on paper.,page\n,No name.,\n")
         [reading] = check_source(lambda: read(str(file), name=None, settings=Settings()))
     print([tool.id for tool in reading.tools], reading.problems)
