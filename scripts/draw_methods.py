@@ -17,8 +17,8 @@ import msgspec
 from table_peers import JOINED, LARGEST, SETS, average, read_peers
 
 from toolscout.checks.results import PUBLISHED, Result, read_results, write_json
-from toolscout_lab import charts
-from toolscout_lab import charts as change_chart
+from toolscout_lab.report import charts
+from toolscout_lab.report import charts as change_chart
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 IMAGES: Final = ROOT / "docs" / "images"

@@ -81,11 +81,11 @@ def record_output(command: list[str], folder: Path) -> str:
     return b"".join(chunks).decode().replace("\r\n", "\n")
 
 
-def draw_terminal(text: str, title: str) -> str:
+def draw_terminal(text: str, title: str, unique_id: str = "demo") -> str:
     """Draw text with colours as an SVG. Equal text gives an equal picture."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(Text.from_ansi(text.strip("\n"), overflow="fold"))
-    svg = console.export_svg(title=title, theme=MONOKAI, code_format=SVG_FORMAT, unique_id="demo")
+    svg = console.export_svg(title=title, theme=MONOKAI, code_format=SVG_FORMAT, unique_id=unique_id)
     return "".join(f"{line.rstrip()}\n" for line in svg.splitlines() if line.strip())
 
 

@@ -1,21 +1,34 @@
-"""Reading the files of benchmarks/results, and writing tables in Markdown; for scripts/table_kinds.py."""
+"""Reading the files of benchmarks/results; for scripts/table_kinds.py."""
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from toolscout.checks.results import SWEEPS_FOLDER
+from toolscout_lab.report.markdown import MAX_LINE_CHARS, lay_out
+
+__all__ = [
+    "MAIN_MEASURES",
+    "MAX_LINE_CHARS",
+    "RESULTS",
+    "ROOT",
+    "join_percents",
+    "lay_out",
+    "mark_read",
+    "read_present",
+    "read_result",
+    "read_sweep",
+    "read_value",
+    "write_means",
+]
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-MAX_LINE_CHARS = 120
 MAIN_MEASURES = ("ndcg@5", "comp@5")
 READ_ALL, READ_SOME = "²", "¹"
-Rows = Sequence[Sequence[str]]
 
 
 # --- reading results --------------------------------------------------------------------------------------------------
@@ -68,30 +81,3 @@ def write_means(results: Sequence[dict[str, Any] | None]) -> str:
     if len(present) < len(results):
         return "-"
     return join_percents({m: sum(each[m] for each in present) / len(present) for m in MAIN_MEASURES}, MAIN_MEASURES)
-
-
-def lay_out(heads: Sequence[str], rows: Rows, *, keys: int = 1, text_columns: int = 1) -> list[str]:
-    """Markdown lines of a table, or of several where one would be wider than 120 characters.
-
-    Args:
-        heads: the headings of the columns.
-        rows: the cells.
-        keys: how many columns at the left stand in each of the tables.
-        text_columns: how many columns at the left are aligned to the left.
-    """
-    n_values = len(heads) - keys
-    for n_parts in range(1, n_values + 1):
-        ends = [keys + round(part * n_values / n_parts) for part in range(n_parts + 1)]
-        parts = [[*range(keys), *range(start, end)] for start, end in itertools.pairwise(ends)]
-        tables = [_lay_out_columns(heads, rows, columns, text_columns) for columns in parts]
-        if n_parts == n_values or max(len(line) for table in tables for line in table) <= MAX_LINE_CHARS:
-            break
-    return [line for number, table in enumerate(tables) for line in (["", *table] if number else table)]
-
-
-def _lay_out_columns(heads: Sequence[str], rows: Rows, columns: Sequence[int], text_columns: int) -> list[str]:
-    rule = "|" + "".join("---|" if column < text_columns else "---:|" for column in columns)
-    lines = [
-        "|" + "".join(f" {row[column]} |" if row[column] else " |" for column in columns) for row in (heads, *rows)
-    ]
-    return [lines[0], rule, *lines[1:]]

@@ -1,4 +1,4 @@
-"""The tables of abstention, from benchmarks/results/abstention.json and need.json; for scripts/tables.py."""
+"""The tables of abstention, from abstention.json, need.json and exit.json in benchmarks/results; for tables.py."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ CHAT_KINDS = {
 }
 EXTENTS = {"whole": "all tools", "part": "10 to 300 tools", "small": "1 to 5 tools"}
 BUDGETS = ("0.02", "0.05")
+LEFT_OUT_KINDS = ("right", "near", "foreign", "chat")
+EXIT_BUDGETS = ("0.005", "0.01", "0.02", "0.03", "0.05")
+WITHOUT_TOOL = ("hidden", "foreign", "chat")
 
 
 def read(file: str) -> dict[str, Any]:
@@ -51,10 +54,10 @@ def tabulate_left_out() -> list[str]:
     domains = {name: of for name, of in found.items() if isinstance(of, dict) and "whole right" in of}
     domains = {name: of for name, of in domains.items() if name != "mean"} | {"**mean**": domains["mean"]}
     heads = ["domain left out"]
-    heads += [f"{told}, {size}" for size in EXTENTS.values() for told in ("lost", "near", "chat")]
+    heads += [f"{told}, {size}" for size in EXTENTS.values() for told in ("lost", "near", "foreign", "chat")]
     rows = []
     for name, of in domains.items():
-        cells = [of[f"{extent} {kind}"] for extent in EXTENTS for kind in ("right", "near", "chat")]
+        cells = [of[f"{extent} {kind}"] for extent in EXTENTS for kind in LEFT_OUT_KINDS]
         rows.append([name, *(percent(cell["away"] if isinstance(cell, dict) else cell, 1) for cell in cells)])
     return lay_out(heads, rows)
 
@@ -111,6 +114,37 @@ def write_name(name: str, of: Mapping[str, Any]) -> str:
     return name.rpartition("/")[2] + ("" if of["fitted_on"] else " *")
 
 
+def tabulate_exit_mean(which: str) -> list[str]:
+    """The means over sets at each threshold: all three answers where a tool fits, and "none" where none does."""
+    rows = []
+    for budget in EXIT_BUDGETS:
+        kinds = read("exit.json")[which][budget]
+        served = [f"{kinds['right'][answer]['mean']:.1f}" for answer in ("right", "none", "wrong")]
+        stopped = [
+            f"{none['mean']:.1f} ({none['ci95'][0]:.1f} to {none['ci95'][1]:.1f})"
+            for none in (kinds[kind]["none"] for kind in WITHOUT_TOOL)
+        ]
+        rows.append([f"{percent(float(budget), 1)} %", *served, *stopped])
+    return lay_out(("threshold", "right", "none", "wrong", *(f"{kind}: none" for kind in WITHOUT_TOOL)), rows)
+
+
+def tabulate_exit_sets() -> list[str]:
+    """The same on each set at 2 % and 5 %; a star: nothing was fitted on the set."""
+    found, rows = read("exit.json"), []
+    for name, of in found["sets"].items():
+        row = [name.rpartition("/")[2] + ("" if name in found["fitted_on"] else " *")]
+        for budget in BUDGETS:
+            row += [f"{of[budget][kind]['none']:.1f}" for kind in ("right", *WITHOUT_TOOL)]
+        rows.append(row)
+    heads = [f"{percent(float(budget))} %: {what}" for budget in BUDGETS for what in ("lost", *WITHOUT_TOOL)]
+    return lay_out(("", *heads), rows)
+
+
+def tabulate_exit(which: Sequence[str]) -> list[str]:
+    """The table `mean`, `unseen` or `sets` of benchmarks/exit.py."""
+    return tabulate_exit_sets() if which[0] == "sets" else tabulate_exit_mean(which[0])
+
+
 def tabulate(which: Sequence[str]) -> list[str]:
     kinds: dict[str, Callable[[], list[str]]] = {
         "left-out": tabulate_left_out,
@@ -122,4 +156,4 @@ def tabulate(which: Sequence[str]) -> list[str]:
     return kinds[which[0]]()
 
 
-NEED_KINDS: dict[str, Callable[[Sequence[str]], list[str]]] = {"abstention": tabulate}
+NEED_KINDS: dict[str, Callable[[Sequence[str]], list[str]]] = {"abstention": tabulate, "exit": tabulate_exit}

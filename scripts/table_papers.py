@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 import statistics
-import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from table_layout import RESULTS, ROOT, lay_out, read_present
 
-from table_kinds import write_figure
-from table_layout import ROOT, lay_out, read_present
+from toolscout_lab.reproduce import PAPERS, STATES, Figures, load_papers, write_page
 
-STATES = ("present", "partly", "absent", "not comparable")
 DEV_MEASURES = ("recall@5", "ndcg@5", "comp@5")
 DETECTION_MEASURES = ("recall@3", "recall@5", "ndcg@5", "comp@5")
 DETECTION_CONTROLS = {
@@ -38,38 +31,23 @@ TOOLBENCH_SUBSETS = (
 )
 
 
-def read_papers() -> dict[str, Any]:
-    """The rows of benchmarks/papers.toml, by paper."""
-    return tomllib.loads((ROOT / "benchmarks" / "papers.toml").read_text(encoding="utf-8"))
-
-
-def tabulate_paper(names: Sequence[str]) -> list[str]:
-    """What a paper contains: where it is here, then the published figure and ours. Numbers join both tables."""
-    [name] = names
-    rows = [
-        [str(number), *(re.sub(r"\{(.+?)\}", lambda mark: write_figure(mark[1]), cell) for cell in row)]
-        for number, row in enumerate(read_papers()[name]["rows"], 1)
-    ]
-    places = lay_out(["#", "item", "state", "where"], [row[:4] for row in rows], text_columns=4)
-    figures = lay_out(
-        ["#", "published", "ours", "what differs, or is missing"],
-        [[row[0], *row[4:]] for row in rows],
-        text_columns=4,
-    )
-    return [*places, "", *figures]
+def write_pages(root: Path = ROOT) -> dict[Path, str]:
+    """The pages of the papers that are below docs/results/papers."""
+    pages = {name: root / "docs" / "results" / "papers" / f"{name}.md" for name in PAPERS}
+    figures = Figures(RESULTS)
+    return {page: write_page(name, figures) for name, page in pages.items() if page.exists()}
 
 
 def tabulate_papers(words: Sequence[str]) -> list[str]:
     """How many items of each paper are in which state."""
-    papers = read_papers()
-    counts = {name: Counter(row[1] for row in paper["rows"]) for name, paper in papers.items()}
+    papers = load_papers()
     rows = [
-        [f"[{papers[name]['title']}](papers/{name}.md)", str(count.total()), *(str(count[state]) for state in STATES)]
-        for name, count in counts.items()
+        [f"[{paper.title}](papers/{name}.md)", str(len(paper.rows)), *(str(paper.count(state)) for state in STATES)]
+        for name, paper in papers.items()
     ]
-    total = sum(counts.values(), Counter[str]())
-    rows.append(["all", str(total.total()), *(str(total[state]) for state in STATES)])
-    return lay_out(["paper", "items", *STATES], rows)
+    totals = [sum(len(paper.rows) for paper in papers.values())]
+    totals += [sum(paper.count(state) for paper in papers.values()) for state in STATES]
+    return lay_out(["paper", "items", *STATES], [*rows, ["all", *map(str, totals)]])
 
 
 def tabulate_subsets(words: Sequence[str]) -> list[str]:
@@ -155,9 +133,57 @@ def _describe_test(test: dict[str, Any]) -> str:
     return f"{100 * test['difference']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f}; {test['p_holm']:.2f})"
 
 
+def tabulate_small_model(words: Sequence[str]) -> list[str]:
+    """What each feature cost with the small language model (`cost`), or what came of it (`figures`)."""
+    records: dict[str, dict[str, Any]] = json.loads((RESULTS / "language-model.json").read_text())
+    if words[0] == "figures":
+        rows = [[name, describe_small_model(record["figures"])] for name, record in records.items()]
+        return lay_out(["feature", "what came of it"], rows, text_columns=2)
+    heads = ["feature", "calls", "tokens in", "tokens out", "asked again", "skipped", "seconds"]
+    return lay_out(
+        heads,
+        [
+            [
+                name,
+                *(f"{record[key]:,}" for key in ("calls", "tokens_in", "tokens_out", "repaired")),
+                ", ".join(f"{count} {reason}" for reason, count in record["skips"].items()) or "0",
+                f"{record['seconds']:,.0f}",
+            ]
+            for name, record in records.items()
+        ],
+    )
+
+
+def describe_small_model(figures: dict[str, Any]) -> str:
+    """Write the figures of a feature in one line."""
+    parts = []
+    for name, value in figures.items():
+        if isinstance(value, dict) and "recall@5" in value:
+            parts.append(f"{name}: recall@5 {100 * value['recall@5']:.1f}")
+        elif name == "drops":
+            parts.append(
+                "dropped: "
+                + (", ".join(f"{count} {reason}" for reason, count in value.items() if "too_" not in reason) or "none")
+            )
+        elif name in ("results", "polished_or_raw"):
+            parts += [
+                f"{row['a']} against {row['b']}: {row['win']} won, {row['tie']} tied, {row['loss']} lost"
+                for row in value
+            ]
+        elif name == "conditions":
+            parts += [
+                f"{row['condition']}: success {'none judged' if row['success'] is None else row['success']}, "
+                f"{row['solved_without_call']} without a call"
+                for row in value
+            ]
+        elif isinstance(value, (int, float)):
+            parts.append(f"{name.replace('_', ' ')} {value}")
+    return "; ".join(parts)
+
+
 PAPER_KINDS: dict[str, Callable[[Sequence[str]], list[str]]] = {
-    "paper": tabulate_paper,
     "papers": tabulate_papers,
+    "small-model": tabulate_small_model,
     "subsets": tabulate_subsets,
     "dev": tabulate_dev,
     "dev-differences": tabulate_dev_differences,

@@ -1,6 +1,7 @@
 """Writes the tables and figures of results into README.md and docs/, from benchmarks/results.
 
-Every page of README.md and docs/ that holds a mark is kept up to date; no list names the pages.
+Every page of README.md and docs/ that holds a mark is kept up to date; no list names the pages. The pages of the
+papers below docs/results/papers are written whole.
 
 A figure in a sentence is followed by `<!--= WHAT -->`, and is written as WHAT says:
 
@@ -25,12 +26,13 @@ characters: a table that is too wide becomes several, each with the first column
                        figures of each label on a set, by whether training saw the parents of the gold tools
     subsets SET MEASURE LABEL…
                        one measure of each label on the six subsets of ToolBench, and ToolRerank's means of them
-    paper NAME         every item of a paper, with its place here, its figure and ours (benchmarks/papers.toml)
     papers all         how many items of each paper are here
+    small-model WHAT   runs with a language model of 135M weights (benchmarks/language_model.py): cost or figures
     dev SET LABEL…     figures on dev of each label, pooled over the folds
     golds SET LABEL…   the same of each label, by how many gold tools a query has
     sweeps SET LABEL…  what each sweep of a recipe found on dev
     swept LABEL SET…   what one sweep found on the dev of several sets, and the mean of both figures over all of them
+    values NAME        single figures of result files (VALUES in table_kinds.py)
     versus SET A B…    how far A is above each B on a set (benchmarks/versus.py), and by parents; 95 % intervals, p;
                        p is corrected by Holm for the measures among all queries, not among parts of them. A table
                        for each cut-off
@@ -43,7 +45,11 @@ characters: a table that is too wide becomes several, each with the first column
     peers WHAT         other tool retrievers beside scout (benchmarks/peers.py): quality, cost or sets
     abstention WHAT    requests that are turned away: left-out (benchmarks/abstention.py), need, kinds, fit or shipped
                        (benchmarks/need.py)
+    exit WHAT          what is said where no tool fits (benchmarks/exit.py): mean, unseen or sets
+    rules WHAT         what each rule of ranking brings (benchmarks/rules.py): dev, clean, costs or everyday
     scale WHAT         large catalogues (benchmarks/scale.py): add, first, search, recall, or what follows on paper
+    servers WHAT       published MCP servers and clients (benchmarks/matrix.py, client_sessions.py): all, sums, silent,
+                       tried or clients
     speed WHAT         times of everyday, encoders, pairs, service, gateway or gateway-searches
 
 With `--check` nothing is written, and the exit code is 1 if a page is out of date. With `--provenance` it counts
@@ -65,9 +71,11 @@ from pathlib import Path
 from table_kinds import KINDS, write_figure
 from table_layout import MAX_LINE_CHARS, RESULTS, ROOT, lay_out
 from table_need import NEED_KINDS
-from table_papers import PAPER_KINDS
+from table_papers import PAPER_KINDS, write_pages
 from table_peers import PEER_KINDS
+from table_rules import RULE_KINDS
 from table_scale import SCALE_KINDS
+from table_servers import SERVER_KINDS
 
 from toolscout.checks.results import SWEEPS_FOLDER, read_results
 
@@ -81,7 +89,7 @@ def write_block(mark: str, kind: str, words: Sequence[str]) -> str:
     """A table between its marks. A mark that is too long is wrapped."""
     if max(map(len, mark.splitlines())) > MAX_LINE_CHARS:
         mark = textwrap.fill(" ".join(mark.split()), MAX_LINE_CHARS, break_long_words=False, break_on_hyphens=False)
-    kinds = {**KINDS, **NEED_KINDS, **PAPER_KINDS, **PEER_KINDS, **SCALE_KINDS}
+    kinds = {**KINDS, **NEED_KINDS, **PAPER_KINDS, **PEER_KINDS, **RULE_KINDS, **SCALE_KINDS, **SERVER_KINDS}
     return "\n".join([mark, *kinds[kind](words), "<!-- end of table -->"])
 
 
@@ -144,9 +152,8 @@ def main() -> None:
         sys.stdout.write(f"{clean} of {total} results are of a clean commit of this history\n")
         return
     late = []
-    for page in find_pages():
+    for page, fresh in [*((page, refresh(page.read_text())) for page in find_pages()), *write_pages(ROOT).items()]:
         text = page.read_text()
-        fresh = refresh(text)
         if fresh != text:
             late.append(str(page.relative_to(ROOT)))
             if not check:
