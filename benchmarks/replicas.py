@@ -161,7 +161,8 @@ def wait_until(condition: Callable[[], bool], seconds: float, explain: Callable[
 @contextlib.contextmanager
 def run_nginx(ports: list[int], folder: Path) -> Iterator[int]:
     """Run nginx before the replicas. Yields its port."""
-    port, servers = find_free_port(), "".join(f"server 127.0.0.1:{port} max_fails=1 fail_timeout=1s; " for port in ports)
+    servers = "".join(f"server 127.0.0.1:{port} max_fails=1 fail_timeout=1s; " for port in ports)
+    port = find_free_port()
     file = folder / "nginx.conf"
     paths = "".join(
         f"{kind}_temp_path {folder / kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")

@@ -24,7 +24,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from ports import find_free_port  # noqa: E402
+from ports import find_free_port
 
 NAME: Final = "SmolLM2-135M-Instruct"
 FILE: Final = f"{NAME}.Q4_1.gguf"

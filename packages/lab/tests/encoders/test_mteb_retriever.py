@@ -30,6 +30,8 @@ def test_documents_of_a_task_are_found_by_their_ids() -> None:
     assert "rain" not in ranked["q1"] and list(ranked["q2"]) == ["a/b"]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)  # importing mteb takes a quarter of a minute
 def test_mteb_scores_a_recipe_on_a_tiny_task(tmp_path: Any) -> None:
     mteb = pytest.importorskip("mteb")
     from datasets import Dataset
