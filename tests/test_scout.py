@@ -245,7 +245,7 @@ def test_recipes_refuse_unknown_names_and_settings() -> None:
         if recipe.is_fitted:
             with pytest.raises(ConfigError, match="needs a fitted model"):
                 build(name, catalogue)
-        elif name in ("feedback", "mmrr"):
+        elif name in ("decided", "feedback", "mmrr"):
             with pytest.raises(ConfigError, match="No language model is set"):
                 build(name, catalogue)
         elif recipe.encoder is None:

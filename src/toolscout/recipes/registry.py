@@ -118,7 +118,8 @@ RECIPES: Final[dict[str, Recipe]] = {
 
 _LAB_NAMES: Final = """
 colt colt-no-collaborative colt-no-contrastive colt-no-semantic colt-strong crossencoder crossencoder-10 crossencoder-30
-crossencoder-50 dpr dpr-inbatch feedback feedback-dpr feedback-dpr-no-hard feedback-dpr-no-joint feedback-dpr-no-rounds
+crossencoder-50 decided dpr dpr-inbatch feedback feedback-dpr feedback-dpr-no-hard feedback-dpr-no-joint
+feedback-dpr-no-rounds
 feedback-dpr-no-warmup feedback-prf hybrid-dpr masstool masstool-no-adakt masstool-no-cl masstool-no-df masstool-no-suim
 masstool-published mlc mlc-dpr mlc-published mmrr qta scout-full tool2vec-mined tool2vec-published tool2vec-tuned
 toolrefiner toolrefiner-tool2vec toolrerank toolrerank-multi toolrerank-none toolrerank-oracle toolrerank-published

@@ -12,6 +12,7 @@ from toolscout.rankers.tool2vec import Tool2Vec
 from toolscout_lab.machine import Record
 from toolscout_lab.rankers.colt import Colt
 from toolscout_lab.rankers.crossencoder import CrossEncoderRerank
+from toolscout_lab.rankers.decided import Decided
 from toolscout_lab.rankers.dpr import Dpr
 from toolscout_lab.rankers.feedback.loop import Feedback
 from toolscout_lab.rankers.feedback.prf import FeedbackPrf
@@ -213,6 +214,11 @@ _RECIPES: Final = (
                 {"joint": False, "hard": 0},
             ),
         )
+    ),
+    Recipe(
+        "decided",
+        "scout, then a decision model of yours picks among the first tools, or says that none fits.",
+        Decided(),
     ),
     Recipe("mmrr", "Searches for the description of a tool that a language model imagines.", Mmrr()),
     _tune("qta", "dpr, tuned on training queries and on a language model's rewritings of them.", Qta()),

@@ -32,6 +32,7 @@ from toolscout_lab.llm.wire import (
     Backend,
     ChatRequest,
     Completion,
+    DecisionRequest,
     Few,
     Message,
     ToolCall,
@@ -250,6 +251,23 @@ class LLM:
         max_tokens = max(max_tokens, self.reply_tokens)
         return self._complete(self._request(messages, max_tokens, tools=tuple(tools), sample=sample), seconds)
 
+    def choose(
+        self, state: str, question: str, options: Mapping[str, str], *, seconds: float | None = None
+    ) -> dict[str, float]:
+        """Ask a decision model which option fits. See `ask` for the errors.
+
+        Args:
+            state: what the question is about.
+            question: one sentence.
+            options: name → description.
+            seconds: time limit; None: the setting `llm_timeout`.
+
+        Returns:
+            name → probability, in the order of `options`.
+        """
+        reply = self._complete(self._question(state, question, options), seconds)
+        return msgspec.json.decode(reply.text, type=dict[str, float])
+
     def map(self, function: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out]:
         """Apply `function` to each item concurrently; yield the results in order.
 
@@ -292,6 +310,15 @@ class LLM:
             max_tokens=max_tokens,
             temperature=self.temperature,
             **rest,
+        )
+
+    def _question(self, state: str, question: str, options: Mapping[str, str]) -> DecisionRequest:
+        return DecisionRequest(
+            model=self.backend.model,
+            messages=({"role": "user", "content": state},),
+            max_tokens=0,
+            instructions=question,
+            options=dict(options),
         )
 
     def _complete(self, request: ChatRequest, seconds: float | None) -> Completion:
@@ -384,6 +411,11 @@ class Rehearsal(LLM):
             return Completion(calls=(call,), finish="tool_calls")
         self._count(request, REHEARSED_ANSWER_TOKENS)
         return Completion("That is done.")
+
+    def choose(self, state: str, question: str, options: Mapping[str, str], **rest: Any) -> dict[str, float]:
+        """Count the cost and find all options equally likely."""
+        self._count(self._question(state, question, options), 0)
+        return dict.fromkeys(options, 1 / len(options))
 
     def _count(self, request: ChatRequest, tokens_out: int) -> None:
         self.budgets[0].settle(Spent(), (tokens_of(request), tokens_out))
@@ -533,8 +565,9 @@ class SharedLLM:
 
 
 def tokens_of(request: ChatRequest, count: Callable[[str], int] = estimate) -> int:
-    """Estimate the tokens of a request: messages with their overhead, tools, and the schema of the reply."""
-    shapes = [msgspec.json.encode(schema).decode() for schema in (*request.tools, request.schema) if schema]
+    """Estimate the tokens of a request: messages with overhead, tools, and the schema of the reply or the options."""
+    asked = (request.options, request.instructions) if isinstance(request, DecisionRequest) else ()
+    shapes = [msgspec.json.encode(part).decode() for part in (*request.tools, request.schema, *asked) if part]
     return count(content(request.messages)) + sum(map(count, shapes)) + MESSAGE_OVERHEAD_TOKENS * len(request.messages)
 
 

@@ -1,4 +1,4 @@
-"""Requests chat completions from an OpenAI-compatible endpoint with the official client."""
+"""Requests chat completions, and choices of decision models, from an endpoint with the official OpenAI client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import msgspec
 from toolscout.errors import BadReply, ConfigError, TimedOut, Unavailable, UserError, require
 from toolscout.settings import refuse_user
 from toolscout_lab.llm.budget import Pace, estimate
-from toolscout_lab.llm.wire import ChatRequest, Completion, ToolCall, content
+from toolscout_lab.llm.wire import ChatRequest, Completion, DecisionRequest, ToolCall, content
 
 if TYPE_CHECKING:
     import openai
@@ -85,7 +85,26 @@ class _WireAnswer(msgspec.Struct):
     usage: _WireUsage | None = None
 
 
+class _WireDecision(msgspec.Struct):
+    probabilities: dict[str, Annotated[float, msgspec.Meta(ge=0, le=1)]]
+
+
+class _WireDecisionUsage(msgspec.Struct):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class _WireDecisions(msgspec.Struct):
+    """The parts of a decision model's answer that are used."""
+
+    answers: dict[str, _WireDecision]
+    usage: _WireDecisionUsage | None = None
+
+
 _ANSWER_DECODER: Final = msgspec.json.Decoder(_WireAnswer)
+_DECISIONS_DECODER: Final = msgspec.json.Decoder(_WireDecisions)
+DECISION_PATH: Final = "/systemone"
+QUESTION: Final = "fits"  # the key of the only question; the model does not see it
 
 
 def read_key(environ: Mapping[str, str] | None = None) -> str | None:
@@ -210,6 +229,9 @@ class Endpoint:
             TimedOut, Unavailable, openai.OpenAIError
         """
         ends, received = time.monotonic() + seconds, b""
+        if "questions" in body:
+            answer: str = self._client.post(DECISION_PATH, cast_to=str, body=body, options={"timeout": seconds})
+            return answer.encode()
         create = self._client.chat.completions.with_streaming_response.create
         with create(**body, timeout=seconds) as response:
             try:
@@ -264,6 +286,13 @@ class Endpoint:
     @staticmethod
     def _build_body(request: ChatRequest, refusals: Mapping[str, int]) -> dict[str, object]:
         """Build the arguments of the client, without the parameters that the endpoint has refused."""
+        if isinstance(request, DecisionRequest):
+            question = {"type": "choice", "instructions": request.instructions, "criteria": request.options}
+            return {
+                "model": request.model,
+                "state": content(request.messages),
+                "questions": {QUESTION: question},
+            }
         body: dict[str, object] = {
             "model": request.model,
             "messages": list(request.messages),
@@ -288,8 +317,10 @@ class Endpoint:
         """Decode an answer. Tokens that it does not report are estimated.
 
         Raises:
-            Unavailable: if it is no chat completion.
+            Unavailable: if it is no chat completion, or no decision where one was asked for.
         """
+        if isinstance(request, DecisionRequest):
+            return self._parse_decision(request, answer)
         try:
             completion = _ANSWER_DECODER.decode(answer)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -307,6 +338,22 @@ class Endpoint:
             tokens_in=estimate(content(request.messages)) if usage.prompt_tokens is None else usage.prompt_tokens,
             tokens_out=estimate(text) if usage.completion_tokens is None else usage.completion_tokens,
             finish=choice.finish_reason or "stop",
+        )
+
+    def _parse_decision(self, request: DecisionRequest, answer: bytes) -> Completion:
+        """Return the probability of each option as JSON; one that the answer leaves out has none."""
+        try:
+            decisions = _DECISIONS_DECODER.decode(answer)
+            given = decisions.answers[QUESTION].probabilities
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError):
+            raise self._error("something that is no decision") from None
+        if given.keys().isdisjoint(request.options):
+            raise self._error("no probability of an option")
+        usage = decisions.usage or _WireDecisionUsage()
+        return Completion(
+            text=msgspec.json.encode({name: given.get(name, 0.0) for name in request.options}).decode(),
+            tokens_in=estimate(content(request.messages)) if usage.input_tokens is None else usage.input_tokens,
+            tokens_out=usage.output_tokens or 0,
         )
 
     def _error(self, problem: str) -> Unavailable:

@@ -16,6 +16,7 @@ __all__ = [
     "Backend",
     "ChatRequest",
     "Completion",
+    "DecisionRequest",
     "Few",
     "Message",
     "ToolCall",
@@ -69,6 +70,20 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     def key(self, address: str) -> str:
         """Hash the request; equal requests to one address share the key."""
         return digest("llm/1", [address, msgspec.structs.asdict(self)])
+
+
+class DecisionRequest(ChatRequest, frozen=True, kw_only=True):
+    """One question of the type `choice` to a decision model, in the "System One" format (`POST /v1/systemone`).
+
+    The only message is what the question is about. The reply is the probability of each option as a JSON object.
+
+    Attributes:
+        instructions: the question.
+        options: name → description; the model reads both.
+    """
+
+    instructions: str
+    options: dict[str, str]
 
 
 class Completion(msgspec.Struct, frozen=True):
