@@ -70,6 +70,23 @@ def job(root: Path, **fields: object) -> Job:
     return Job(load_dataset("small", root), **{**defaults, **fields})  # type: ignore[arg-type]
 
 
+def test_an_installed_search_is_measured_with_all_that_follows_the_ranking(root: Path) -> None:
+    """`select:` gets the tool of that name, and small talk gets nothing; the ranking alone knows neither."""
+    with (root / "small" / "queries.jsonl").open("a") as stream:
+        for query, text in (("q5", "select:hotel"), ("q6", "thank you so much!")):
+            stream.write(json.dumps({"_id": query, "text": text, "metadata": {"kind": "k"}}) + "\n")
+    with (root / "small" / "qrels" / "test.tsv").open("a") as stream:
+        stream.write("q5\ttravel/hotel\t1\nq6\tmail/send\t1\n")
+    arguments = ("lab", "bench", "small", "-r", "hybrid", "--data", str(root), "--out", str(root.parent / "out"))
+    for options in ((), ("--installed",)):
+        assert cli(*arguments, *options).exit_code == 0
+    out = root.parent / "out" / "small"
+    ranked, installed = (read_run(out / f"hybrid{end}.run.gz") for end in ("", "-installed"))
+    assert [tool for tool, _ in installed["q5"]] == ["travel/hotel"] and len(ranked["q5"]) > 1
+    assert not installed.get("q6") and ranked["q6"]
+    assert json.loads((out / "hybrid-installed.json").read_text())["settings"] == {"installed": True}
+
+
 def test_a_result_has_every_key_of_the_formats_page_and_the_right_figures(root: Path) -> None:
     result = run(job(root)).result
     assert set(result) >= {

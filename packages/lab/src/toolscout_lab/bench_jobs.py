@@ -56,6 +56,7 @@ class Job:
         changes: settings that replace the recipe's own.
         settings: timeouts, and where vectors are kept.
         llm: the language model, which jobs may share with its budget.
+        installed: whether the whole search of an installed toolscout is measured, not the ranking alone.
     """
 
     dataset: Dataset
@@ -72,6 +73,7 @@ class Job:
     changes: Record = dataclasses.field(default_factory=dict)
     settings: Settings = dataclasses.field(default_factory=Settings)
     llm: SharedLLM | None = None
+    installed: bool = False
 
     @property
     def json_path(self) -> Path:
@@ -104,18 +106,21 @@ class Job:
                 **({"folds": self.folds} if self.folds else {}),
                 **({"train_on": self.train_on.name} if self.train_on else {}),
                 **({"no_tool": True} if self.no_tool else {}),
+                **({"installed": True} if self.installed else {}),
                 **({"prerequisites": budget} if budget != Settings.prerequisites else {}),
             },
         }
 
 
-def label_of(recipe: str, label: str | None, *, seed: int = 0, folds: str | None = None) -> str:
+def label_of(
+    recipe: str, label: str | None, *, seed: int = 0, folds: str | None = None, installed: bool = False
+) -> str:
     """Return the name of the result files: `label` or the recipe's name, with the suffixes of formats.md.
 
     Raises:
         ConfigError: for a label that cannot be a file name.
     """
-    base = label or recipe
+    base = label or (f"{recipe}-installed" if installed else recipe)
     if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", base):
         raise ConfigError(f"label: expected letters, digits, '.', '_', '+' or '-', found {base!r}")
     parent = "-parent" if folds and folds.startswith("parent") else ""

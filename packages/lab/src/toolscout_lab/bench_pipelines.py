@@ -26,6 +26,8 @@ from toolscout.learn.fit import (
     resolve_with_base,
 )
 from toolscout.recipes import registry
+from toolscout.recipes.builder import build_decision, guard
+from toolscout.recipes.select import Selection
 from toolscout.search.pipeline import Cut, Stage
 from toolscout.search.prerequisites import bring_prerequisites
 from toolscout.search.resources import BASE_FOLDER
@@ -90,13 +92,15 @@ def build_parts(
     if not recipe.is_fitted:
         workspace.say(f"indexing {len(tools):,} tools")
         started = time.perf_counter()
-        stage = _finish(job, registry.build(job.recipe, catalogue, workspace, settings=job.changes), catalogue)
+        stage = registry.build(job.recipe, catalogue, workspace, settings=job.changes)
+        stage = _finish(job, stage, catalogue, workspace, Selection(job.recipe))
         yield JobPart(stage, list(qrels), time.perf_counter() - started, None)
         return
     for scored, train in [(fold.test, fold.train) for fold in folds] if folds else [(list(qrels), None)]:
         lesson = _make_lesson(job, catalogue, scored, train)
         model = fit(on_shelf(plan_fit(job.recipe, lesson, workspace, job.settings.home, job.changes)))
-        stage = _finish(job, registry.build(job.recipe, catalogue, workspace, model=model.folder), catalogue)
+        stage = registry.build(job.recipe, catalogue, workspace, model=model.folder)
+        stage = _finish(job, stage, catalogue, workspace, Selection(job.recipe, model.folder, model.manifest))
         yield JobPart(stage, scored, model.manifest.fit_seconds, model)
 
 
@@ -133,10 +137,11 @@ def rehearse(job: Job, tools: Sequence[Tool], qrels: Qrels, folds: Sequence[Fold
         rehearse_fit(job.recipe, lesson, workspace, job.changes, [texts[query] for query in scored])
 
 
-def _finish(job: Job, stage: Stage, catalogue: Catalogue) -> Stage:
-    """Return the pipeline with the cut at the depth of the ranking, and with what every search of a user adds.
+def _finish(job: Job, stage: Stage, catalogue: Catalogue, workspace: Workspace, selection: Selection) -> Stage:
+    """Return the pipeline with prerequisites and with the cut at the depth of the ranking.
 
-    A paper's method, which has no `when` because users do not choose it, is measured without prerequisites.
+    A paper's method, which has no `when` because users do not choose it, is measured without prerequisites. A job with
+    `installed` gets all that a user's search has: exact names, prerequisites, demotion, folding, and abstention.
 
     Raises:
         ConfigError: if the job needs abstention and the pipeline does not abstain.
@@ -146,6 +151,9 @@ def _finish(job: Job, stage: Stage, catalogue: Catalogue) -> Stage:
             f"--no-tool: {job.recipe} does not estimate whether a query needs a tool. Use a recipe that does, such as "
             "masstool."
         )
+    if job.installed:
+        guarded = guard(stage, catalogue, workspace, k=RANKING_DEPTH)
+        return guarded >> build_decision(selection, catalogue, workspace, stage)
     if registry.recipe(job.recipe).when:
         stage = stage >> bring_prerequisites(catalogue, job.settings)
     return stage >> Cut(RANKING_DEPTH)

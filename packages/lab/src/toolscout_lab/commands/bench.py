@@ -47,6 +47,11 @@ out_option = click.option(
 @click.option(
     "--test-on", "test_on", multiple=True, metavar="DATASET", help="Dataset to score with --train-on; may be repeated."
 )
+@click.option(
+    "--installed",
+    is_flag=True,
+    help="Measure the whole search: exact names, demotion, folding and abstention too, not the ranking alone.",
+)
 @click.option("--split", default="test", show_default=True, help="Split of the queries that are scored.")
 @click.option("--seed", default=0, show_default=True, help="Seed of all random choices.")
 @set_option
@@ -73,6 +78,7 @@ def bench_command(
     folds: str | None,
     train_on: str | None,
     test_on: tuple[str, ...],
+    installed: bool,
     split: str,
     seed: int,
     pairs: tuple[str, ...],
@@ -107,7 +113,7 @@ def bench_command(
             return Job(
                 dataset,
                 recipe,
-                label_of(recipe, label, seed=seed, folds=folds) + suffix,
+                label_of(recipe, label, seed=seed, folds=folds, installed=installed) + suffix,
                 Path(out),
                 no_tool=prompts,
                 encoder=encoder,
@@ -117,6 +123,7 @@ def bench_command(
                 changes=parse_settings(pairs),
                 settings=settings,
                 llm=shared,
+                installed=installed,
             )
 
         run_options = {"resume": resume, "force": force, "allow_dirty": allow_dirty, "say": say}
