@@ -82,7 +82,7 @@ FLOWS: Final[dict[str, list[Place]]] = {
         Place("Chances", "is this the right tool?", "from scores"),
         Place("Places", "one by one, k in all", "complete answers first"),
         Place("Answer", "list_orders, track_order", "send_invoice"),
-        Place("Coverage", "complete with probability", "0.26"),
+        Place("Coverage", "where -k auto ends", "all steps served?"),
     ],
     "need": [
         Place("Request", "tell me a joke", "query"),

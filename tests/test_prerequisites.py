@@ -380,6 +380,15 @@ def test_names_alone_bring_something_for_the_first_matches_of_a_step_only() -> N
     assert answer.ids[-1] == "s/list_hens", "the fourth match is the first of its step"
 
 
+def test_names_alone_bring_nothing_for_a_match_of_another_source_than_the_first_of_its_step() -> None:
+    tools = [named("download_paper", source="papers"), named("download_card", "card_id"), named("list_cards")]
+    hits = (Hit("papers/download_paper", 3.0, "bm25"), Hit("s/download_card", 2.9, "bm25"))
+    [answer] = stage(*tools).run([Search(query="download it", k=5, hits=hits)])
+    assert answer.ids == ("papers/download_paper", "s/download_card")
+    [answer] = stage(*tools).run([Search(query="download it", k=5, hits=hits[1:])])
+    assert answer.ids == ("s/download_card", "s/list_cards")
+
+
 def test_what_an_operation_declares_takes_the_place_of_what_could_be_inferred() -> None:
     declaring = operation("GET", "/orders/{orderId}", requires=("find",))
     assert needs_of(declaring, operation("GET", "/orders"), tool("find", source="api")) == {

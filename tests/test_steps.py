@@ -571,7 +571,8 @@ def test_auto_ends_the_answer_at_the_coverage_that_is_asked_for(tmp_path: Path) 
         query = "status of flights and airports"
         every = scout.search(query, 10)
         reached = [hit.coverage for hit in every.hits]
-        assert every.coverage == reached[-1] and len(every.hits) > 2
+        assert every.coverage is None, "it decides nothing, and is too uncertain to be shown"
+        assert len(every.hits) > 2
         aim = reached[0]
     with Scout(tmp_path, false_rejects=0.0, coverage_aim=aim) as scout:
         short = scout.search(query, "auto")

@@ -253,7 +253,8 @@ class Answer(Request, frozen=True, kw_only=True):
         uncovered: steps that no tool seems to fit; their nearest tools may still be among the hits.
         trace: the work of each stage.
         need: probability that the query needs a tool, or None if no stage estimated it.
-        coverage: estimated probability that the answer has every tool that the request needs; None: not estimated.
+        coverage: with an `aim`: estimated probability that the answer has every tool that the request needs. It decides
+            where the answer ends, and is too high in catalogues of many sources. None: no aim, or not estimated.
         rewrites: further wordings of the query, newest last.
         weak: the hits of a search that abstained, for callers who know that they need a tool.
         doubt: the sentence at the end of `reason` on why the search abstained, or why its hits are of low confidence;

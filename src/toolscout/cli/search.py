@@ -157,8 +157,7 @@ def print_search(answer: Search, *, explain: bool = False) -> None:
             [("stage", "left"), ("ms", "right"), ("note", "wrap")],
             [(step.stage, f"{step.seconds * 1000:.2f}", step.note) for step in answer.trace],
         )
-    covers = "" if answer.coverage is None or not explain else f", complete with probability {answer.coverage:.2f}"
-    echo(f"{count_things(len(answer.hits), 'tool')} in {answer.seconds * 1000:.1f} ms{covers}")
+    echo(f"{count_things(len(answer.hits), 'tool')} in {answer.seconds * 1000:.1f} ms")
 
 
 def _name_reason(answer: Search) -> str:

@@ -497,7 +497,8 @@ class Cut(Stage):
         for search in searches:
             hits = search.hits if self.floor is None else tuple(hit for hit in search.hits if hit.score >= self.floor)
             hits, coverage = end_answer(hits[: search.k if self.k is None else self.k], search.aim)
-            results.append(msgspec.structs.replace(search, hits=hits, coverage=coverage))
+            known = None if search.aim is None else coverage  # too uncertain to be shown where it decides nothing
+            results.append(msgspec.structs.replace(search, hits=hits, coverage=known))
         return results
 
 

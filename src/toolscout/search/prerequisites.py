@@ -268,11 +268,19 @@ def _source_of(hit: Hit) -> str:
 
 
 def _find_leading(hits: Sequence[Hit]) -> set[str]:
-    """Return the ids of the first matches of each step: only these bring what names alone say."""
-    by_step = defaultdict[str | None, list[str]](list)
+    """Return the ids of the first matches of each step, without those of another source than the first of them.
+
+    Only these bring what names alone say.
+    """
+    by_step = defaultdict[str | None, list[Hit]](list)
     for hit in hits:
-        by_step[hit.step].append(hit.id)
-    return {tool_id for ids in by_step.values() for tool_id in ids[:MAX_NAMED_BEARERS]}
+        by_step[hit.step].append(hit)
+    return {
+        match.id
+        for matches in by_step.values()
+        for match in matches[:MAX_NAMED_BEARERS]
+        if _source_of(match) == _source_of(matches[0])
+    }
 
 
 def _is_level(hits: Sequence[Hit], place: int) -> bool:

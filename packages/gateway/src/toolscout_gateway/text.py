@@ -365,11 +365,10 @@ def describe_outcome(search: Search, *, is_weak: bool) -> dict[str, object]:
 
 
 def describe_steps(search: Search) -> dict[str, object]:
-    """Return the coverage if it was estimated, and for a compound request its steps and those that no tool fits."""
-    described: dict[str, object] = {} if search.coverage is None else {"coverage": round(search.coverage, 2)}
+    """Return the steps of a compound request and those that no tool fits; nothing for a request of one step."""
     if not search.steps:
-        return described
-    return described | {
+        return {}
+    return {
         "steps": [clip(make_plain(step), MAX_STEP_CHARS) for step in search.steps],
         "uncovered": [clip(make_plain(step), MAX_STEP_CHARS) for step in search.uncovered],
     }

@@ -335,7 +335,8 @@ class SearchAnswer(Struct):
         need: probability that the request needs a tool; None: it could not be estimated.
         answer: `tools`, `no_tool_needed` or `no_tool_fits`; None: the recipe does not decide.
         reason: why there is no tool, or why the hits may not fit.
-        coverage: probability that the hits have a right tool for every step; only `scout` estimates it.
+        coverage: with `k` of `auto`, the estimate by which the answer ended: how likely the hits have a right tool for
+            every step. Otherwise null.
         ms: milliseconds: `total`, and those of each stage.
         low_confidence: whether the hits probably do not fit.
         degraded: what could not be used, such as an encoder that does not answer; None: nothing.

@@ -8,7 +8,6 @@ import { drawWhy } from "./why.js";
 const RECIPES = [["", "default"], ["scout", "several needs"], ["hybrid", "one need"], ["bm25", "words alone"], ["dense", "meaning alone"]];
 const STAGE_WORDS = { bm25: "words", dense: "meaning", name: "its name", names: "its name" };
 const KINDS = [["", "all"], ["tool", "tools"], ["skill", "skills"], ["agent", "agents"]];
-const LOW_CONFIDENCE = 0.5; // coverage below which an answer is called doubtful
 const TYPING_PAUSE_MS = 30;
 const SHOWN_PARAMETERS = 12;
 
@@ -82,13 +81,10 @@ export const drawExamples = (queries) => h("ul", { class: "examples" }, queries.
 // --- the answer --------------------------------------------------------------------------------------------------------
 
 function drawAnswer(result, view, preview) {
-  const { hits, steps, uncovered, coverage } = result;
+  const { hits, steps, uncovered } = result;
   const head = hits.length ? count(hits.length, "tool") : "No tool";
-  const facts = [`${number(result.ms.total, 1)} ms`, coverage !== null && `${number(100 * coverage)} % likely complete`].filter(Boolean);
   return [
-    h("p", { id: "summary" }, h("strong", {}, head), h("span", { class: "quiet" }, ` · ${facts.join(" · ")}`)),
-    coverage !== null && hits.length > 0 && coverage < LOW_CONFIDENCE && h("p", { class: "note", id: "doubt" },
-      `Low confidence: these tools serve the whole request with a probability of ${number(100 * coverage)} %. Ask for more tools, or say more about what you want to do.`),
+    h("p", { id: "summary" }, h("strong", {}, head), h("span", { class: "quiet" }, ` · ${number(result.ms.total, 1)} ms`)),
     result.degraded && h("p", { class: "note bad" }, result.degraded),
     result.reason && h("p", { class: "note" }, result.reason),
     steps.length > 1 && drawSteps(result),
