@@ -109,6 +109,18 @@ def test_more_answers_without_a_tool_are_noticed(office: Scout) -> None:
     assert alarm.what == "abstention" and alarm.before == 0.0 and alarm.after == 1.0
 
 
+def test_a_check_after_much_traffic_leaves_no_search_out(office: Scout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drift, "MAX_BACKLOG_SEARCHES", 50)
+    monkeypatch.setattr(drift, "SEGMENT_SEARCHES", 100)
+    watch = DriftWatch(office)
+    watch.check()
+    traffic.replay(office, traffic.requests(130, 1), CALLERS)
+    assert watch.check().watched == 130
+    traffic.replay(office, traffic.requests(70, 2), CALLERS)
+    assert watch.check().watched == 200
+    assert watch.check().watched == 200
+
+
 def test_an_alarm_outlives_its_segment(office: Scout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drift, "SEGMENT_SEARCHES", 100)
     replay_new_topic(office, 60)

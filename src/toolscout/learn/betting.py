@@ -41,51 +41,56 @@ def draw_uniform(*parts: str) -> float:
 
 
 def bound_share(failures: float, count: int, error: float) -> float:
-    """Bound a share from above, from a sample (Chernoff): it is higher with a probability of at most `error`.
+    """Return an upper bound on the share of failures, from a sample (Chernoff).
 
     Args:
         failures: number of failures in the sample.
-        count: size of the sample.
-        error: above 0.
+        count: size of the sample; 0 gives the bound 1.
+        error: above 0; the share is above the bound with a probability of at most this.
     """
     low = share = failures / count if count else 1.0
     high = 1.0
-    while high - low > 1e-6:
+    while high - low > 1e-6:  # halves the range until it is that small
         middle = (low + high) / 2
-        gap = (share * math.log(share / middle) if share else 0.0) + (
+        divergence = (share * math.log(share / middle) if share else 0.0) + (  # of Kullback and Leibler
             (1 - share) * math.log((1 - share) / (1 - middle)) if share < 1 else 0.0
         )
-        low, high = (middle, high) if count * gap <= math.log(1 / error) else (low, middle)
+        low, high = (middle, high) if count * divergence <= math.log(1 / error) else (low, middle)
     return high
 
 
 class _Bettors:
-    """The money of all bettors of a test.
+    """The money of all bettors of a test. Each one divides its share of the money evenly over the same bets.
 
     Attributes:
         seen: number of observations.
         high: natural logarithm of the highest capital so far. The test rejects when it reaches log(1/α).
-        since: number of the observation, from 0, where the bettor started that won most.
+        since: index of the observation at which the bettor started who has most of that capital.
     """
 
     def __init__(self, block: int) -> None:
         self._block = block
-        self._gains: Floats = np.zeros((0, 0))  # log capital by bettor and bet
+        self._log_gains: Floats = np.zeros((0, 0))  # (bettors, bets): log of what a stake of 1 has become
         self.seen, self.high, self.since = 0, 0.0, 0
 
-    def _place_bets(self, logarithms: list[float]) -> None:
-        """Multiply the money of every bettor by the outcomes of the bets, given as logarithms."""
-        if self.seen % self._block == 0:
-            self._gains = np.vstack([self._gains.reshape(-1, len(logarithms)), np.zeros((1, len(logarithms)))])
-        self._gains += np.array(logarithms)
+    def _place_bets(self, log_factors: list[float]) -> None:
+        """Multiply the money in each bet by the bet's factor, for all bettors alike.
+
+        Args:
+            log_factors: natural logarithm of the factor of each bet.
+        """
+        n_bets = len(log_factors)
+        if self.seen % self._block == 0:  # one more bettor starts
+            self._log_gains = np.vstack([self._log_gains.reshape(-1, n_bets), np.zeros((1, n_bets))])
+        self._log_gains += np.array(log_factors)
         self.seen += 1
-        numbers = np.arange(1, len(self._gains) + 1)
-        shares = np.log(6.0) - 2 * np.log(np.pi * numbers)
-        money = shares + np.logaddexp.reduce(self._gains, axis=1) - math.log(self._gains.shape[1])
-        unspent = max(MIN_P, 1.0 - float(np.exp(shares).sum()))
-        total = float(np.logaddexp(np.logaddexp.reduce(money), math.log(unspent)))
+        numbers = np.arange(1, len(self._log_gains) + 1)
+        log_shares = np.log(6.0) - 2 * np.log(np.pi * numbers)
+        log_money = log_shares + np.logaddexp.reduce(self._log_gains, axis=1) - math.log(n_bets)  # by bettor
+        unspent = max(MIN_P, 1.0 - float(np.exp(log_shares).sum()))  # the shares of bettors who start later
+        total = float(np.logaddexp(np.logaddexp.reduce(log_money), math.log(unspent)))
         if total > self.high:
-            self.high, self.since = total, int(np.argmax(money)) * self._block
+            self.high, self.since = total, int(np.argmax(log_money)) * self._block
 
 
 class ShareTest(_Bettors):
@@ -99,13 +104,13 @@ class ShareTest(_Bettors):
             block: number of observations after which the next bettor starts.
         """
         super().__init__(block)
-        self._failure, self._success = (
+        self._at_failure, self._at_success = (  # log of the factors 1 + λ (failed - bound), with λ = risk / bound
             [math.log1p(risk / bound * (failed - bound)) for risk in SHARES_AT_RISK] for failed in (1.0, 0.0)
         )
 
     def observe(self, failed: float) -> None:
         """Bet on one more call: 1 if it failed, else 0."""
-        self._place_bets(self._failure if failed else self._success)
+        self._place_bets(self._at_failure if failed else self._at_success)
 
 
 class ConformalTest(_Bettors):
@@ -120,7 +125,7 @@ class ConformalTest(_Bettors):
             block: number of observations after which the next bettor starts.
         """
         super().__init__(block)
-        self._values, self._both = sorted(reference), both
+        self._values, self._both = sorted(reference), both  # the values of the observations are added in order
 
     def rank(self, value: float, tie: float) -> float:
         """Return the p-value of a number among those so far: small if it is high.
@@ -142,6 +147,6 @@ class ConformalTest(_Bettors):
         """
         p = self.rank(value, tie)
         bisect.insort(self._values, value)
-        sides = (p, max(MIN_P, 1.0 - p)) if self._both else (p,)
+        sides = (p, max(MIN_P, 1.0 - p)) if self._both else (p,)  # the p-values of high values, and of low ones
         self._place_bets([math.log(power) + (power - 1.0) * math.log(side) for side in sides for power in POWERS])
         return p

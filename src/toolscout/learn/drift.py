@@ -1,4 +1,4 @@
-"""Watches whether the traffic is still that of the champion's time, and says what changed.
+"""Watches whether the traffic has changed since the champion's time, and says what changed.
 
 The champion's time is what `learn` last compared the champion on: the journal up to the last event of that run. Before
 the first run it is the first `FIRST_REFERENCE` searches. What is watched since:
@@ -8,10 +8,12 @@ the first run it is the first `FIRST_REFERENCE` searches. What is watched since:
 * the share of searches without a tool, and the shares of failed calls, of all tools and of each server, group and tool.
 
 Each is a test by betting (`toolscout.learn.betting`). All tests together raise a false alarm since the champion's time
-with a probability of at most `FALSE_ALARMS`, however long they watch: the level is shared over the tests, and over the
-segments of `SEGMENT_SEARCHES` searches, after which they start again. This holds if requests of the same traffic are
-exchangeable, and if the shares of failures of the champion's time are within their bounds (`REFERENCE_ERROR`). A caller
-who repeats one request all day is a change.
+with a probability of at most `FALSE_ALARMS`, however long they watch: the significance level is shared over the tests,
+and over the segments of `SEGMENT_SEARCHES` searches, after which they start again. This holds if requests of the same
+traffic are exchangeable, and if the shares of failures of the champion's time are within their bounds
+(`REFERENCE_ERROR`). A caller who repeats one request all day is a change.
+
+A *row* is the id of an event in the journal; later events have higher ones.
 
 ::
 
@@ -22,7 +24,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -57,7 +59,7 @@ NEW_FAILURE_SHARE: Final = 0.2  # the same for a server that was hardly called i
 RECOVERED_CALLS: Final = 20  # newest calls that must succeed as before, for a failure to be over
 SEGMENT_SEARCHES: Final = 5_000
 MAX_BACKLOG_SEARCHES: Final = 20_000  # of more, a first check reads the newest
-MAX_BACKLOG_CALLS: Final = 4 * MAX_BACKLOG_SEARCHES
+MAX_SEGMENT_CALLS: Final = 80_000  # of more beside the searches of a segment, the first are read
 MAX_FEATURE_TOOLS: Final = 20_000  # with more, the score features take too long to watch
 MAX_STRANGE: Final = 500  # strange requests that topics are made of
 STRANGE_QUANTILE: Final = 0.95  # of the distances in the champion's time; requests beyond it are strange
@@ -65,9 +67,10 @@ MIN_TOPIC_COSINE: Final = 0.3
 MAX_TOPICS: Final = 3
 MAX_TOPIC_EXAMPLES: Final = 3
 MAX_TOPIC_QUERY_CHARS: Final = 160
-SHARES: Final = 8  # equal shares of the level: five tests of all traffic, and three families
+SHARES: Final = 8  # equal shares of the level: five tests of all traffic, and all of the servers, groups and tools
 OUTCOMES: Final = (*FAILING, "success")
 Rows = Sequence[tuple[int, dict[str, Any]]]
+"""Events of the journal: row, and the event as the journal exports it."""
 
 
 class _DriftState(msgspec.Struct, kw_only=True):
@@ -95,34 +98,38 @@ class _DriftState(msgspec.Struct, kw_only=True):
     format: str = DRIFT_FORMAT
 
 
-class _Watched:
-    """One test, with what the message about it needs.
+class _RunningTest:
+    """One test of the present segment, with the values that it has seen.
 
     Attributes:
-        test: has seen all values.
+        test: the test.
         before: mean of the values in the champion's time.
-        limit: logarithm of the evidence from which the traffic has changed.
-        values: since all tests began anew.
-        instants: of these values.
+        log_limit: the test rejects when the logarithm of its capital reaches this.
+        values: what it has observed.
+        instants: when each value was observed.
     """
 
     def __init__(self, test: ConformalTest | ShareTest, before: float, level: float) -> None:
-        self.test, self.before, self.limit = test, before, math.log(1 / level)
+        self.test, self.before, self.log_limit = test, before, math.log(1 / level)
         self.values: list[float] = []
         self.instants: list[str] = []
 
-    def observe(self, value: float, at: str, tie: float) -> bool:
-        """Add an observation. Returns whether the test rejects."""
+    @property
+    def rejects(self) -> bool:
+        """Whether the values have changed since the champion's time. Once true, it stays true."""
+        return self.test.high >= self.log_limit
+
+    def observe(self, value: float, at: str, tie: float) -> None:
+        """Add an observation; `tie` decides between equal values, see `ConformalTest.rank`."""
         self.values.append(value)
         self.instants.append(at)
         if isinstance(self.test, ShareTest):
             self.test.observe(value)
         else:
             self.test.observe(value, tie)
-        return self.test.high >= self.limit
 
     def make_alarm(self, what: str, name: str) -> Alarm:
-        """Describe the change that a test has found: when it began, and the mean before and after."""
+        """Describe the change that the test has found: when it began, and the mean before and after."""
         since = self.test.since
         return Alarm(
             what=what,
@@ -135,11 +142,14 @@ class _Watched:
         )
 
     def has_recovered(self) -> bool:
+        """Return whether the newest calls fail no more often than in the champion's time, for a test of failures."""
         newest = self.values[-RECOVERED_CALLS:]
         return len(newest) == RECOVERED_CALLS and float(np.mean(newest)) <= max(self.before, MIN_FAILURE_SHARE)
 
 
-class _Strange(msgspec.Struct, frozen=True):
+class _StrangeRequest(msgspec.Struct, frozen=True):
+    """A request that is far from all requests of the champion's time. `vector` is a row of floats."""
+
     row: int
     caller: str
     vector: Any
@@ -161,26 +171,33 @@ class DriftWatch:
         """Read what is new, and return what changed since the champion's time."""
         with self._lock:
             newest = self._scout.journal.last()
-            selection = self._scout.engine.serving()[0]
+            selection, _ = self._scout.engine.serving()
             champion = selection.model.name if selection.model else selection.recipe
             manifest = selection.manifest
-            until = self._find_end(manifest.values if manifest else {}, champion, newest)
+            until = self._find_end_of_reference(manifest.values if manifest else {}, champion, newest)
             if until is None:
                 return DriftReport(state="waiting", champion=champion, at=now())
             if self._state is None or (self._state.champion, self._state.until) != (champion, until):
                 self._begin(champion, until, newest)
             state = self._state
             assert state is not None
-            if len(self._reference) < MIN_REFERENCE:
-                return DriftReport(state="waiting", champion=champion, reference=len(self._reference), at=now())
+            if (count := len(self._reference_searches)) < MIN_REFERENCE:
+                return DriftReport(state="waiting", champion=champion, reference=count, at=now())
             self._read_new(state, newest)
             return self._report(state, has_model=selection.promoted, newest=newest)
 
-    def _find_end(self, values: dict[str, object], champion: str, newest: int) -> int | None:
-        """Return the last row of the champion's time. None: there are too few searches yet."""
+    def _find_end_of_reference(self, values: dict[str, object], champion: str, newest: int) -> int | None:
+        """Return the last row of the champion's time. None: there are too few searches yet.
+
+        Args:
+            values: of the champion's manifest. `learn` notes there which rows it read.
+            champion: name of the model, or of the recipe.
+            newest: last row of the journal.
+        """
         rows = values.get("journal")
         until = int(rows.get("until", 0)) if isinstance(rows, dict) else 0
         report = last(self._home)
+        # A run that tested a candidate against the champion moves the end; a dry run ("would-…") does not.
         if report is not None and report.verdict is not None and not report.outcome.startswith("would"):
             until = max(until, int(report.evidence.get("until", 0)))
         if until:
@@ -189,7 +206,10 @@ class DriftWatch:
         if saved is not None and saved.champion == champion and saved.until <= newest:
             return saved.until
         first = read_rows(self._scout.journal, "search", until=newest, limit=FIRST_REFERENCE)
-        return first[-1][0] if len(first) == FIRST_REFERENCE else None
+        if len(first) < FIRST_REFERENCE:
+            return None
+        end, _ = first[-1]
+        return end
 
     # --- the champion's time
 
@@ -200,78 +220,91 @@ class DriftWatch:
             saved = _DriftState(champion=champion, until=until, start=until)
             backlog = read_rows(journal, "search", after=until, until=newest, limit=MAX_BACKLOG_SEARCHES, newest=True)
             if len(backlog) == MAX_BACKLOG_SEARCHES:
-                saved.start = backlog[0][0]
+                saved.start, _ = backlog[0]
         self._state = saved
-        self._reference = read_rows(journal, "search", until=until, limit=MAX_REFERENCE, newest=True)
-        self._calls = read_rows(journal, "call", until=until, limit=4 * MAX_REFERENCE, newest=True)
-        self._known_tools = {call["tool"] for _, call in self._calls}
+        self._reference_searches = read_rows(journal, "search", until=until, limit=MAX_REFERENCE, newest=True)
+        self._reference_calls = read_rows(journal, "call", until=until, limit=4 * MAX_REFERENCE, newest=True)
+        self._reference_tools = {call["tool"] for _, call in self._reference_calls}
         self._encoder = load_static()
         self._features = self._open_features()
-        readable = [(row, search) for row, search in self._reference if _is_readable(search["query"])]
+        readable = [(row, search) for row, search in self._reference_searches if _is_readable(search["query"])]
+        # One half are anchors. The other half is measured against them, as new requests will be: the reference values.
         self._anchors = self._encode(readable[::2])
-        self._measured = self._measure(readable[1::2])
-        distances = self._measured.get("requests", ())
+        self._reference_values = self._measure(readable[1::2])
+        distances = self._reference_values.get("requests", ())
         self._usual_distance = float(np.quantile(distances, STRANGE_QUANTILE)) if len(distances) else 0.0
         self._start_segment()
 
     def _start_segment(self) -> None:
-        """Start all tests anew."""
+        """Start all tests anew, and count from zero.
+
+        Tests of servers, groups and tools start with their first call (`_find_failure_test`).
+        """
         assert self._state is not None
-        level = FALSE_ALARMS / SHARES * 6 / (math.pi * self._state.segment) ** 2
+        level = FALSE_ALARMS / SHARES * 6 / (math.pi * self._state.segment) ** 2  # all segments add up to the whole
         self._level, self._row = level, self._state.start
-        self._tests: dict[tuple[str, str], _Watched] = {}
-        self._strange: list[_Strange] = []
-        self._new_tools: Counter[str] = Counter()
-        self._late: Counter[str] = Counter()
+        self._tests: dict[tuple[str, str], _RunningTest] = {}  # by kind and name, as in an alarm
+        self._strange: deque[_StrangeRequest] = deque(maxlen=MAX_STRANGE)
+        self._new_tools: Counter[str] = Counter()  # calls of tools that nobody called in the champion's time
+        self._late_names: Counter[str] = Counter()  # kind → number of names that were not called then
         self._searches = 0
-        for what, values in self._measured.items():
+        for what, values in self._reference_values.items():
             if len(values) >= MIN_REFERENCE // 2:
                 test = ConformalTest(values, both=what != "requests")
-                self._tests[what, ""] = _Watched(test, float(np.mean(values)), level)
-        abstained = [float(not search["shown"]) for _, search in self._reference]
-        self._tests["abstention", ""] = _Watched(ConformalTest(abstained, both=True), float(np.mean(abstained)), level)
-        self._outcomes = [float(not call["ok"]) for _, call in self._calls]
-        if len(self._outcomes) >= MIN_CALLS:
-            self._tests["success", ""] = self._make_failure_test(self._outcomes, level)
-        self._outcomes_by_name: dict[tuple[str, str], list[float]] = {}
-        paths = self._read_paths({call["tool"] for _, call in self._calls})
-        for (_, call), outcome in zip(self._calls, self._outcomes, strict=True):
+                self._tests[what, ""] = _RunningTest(test, float(np.mean(values)), level)
+        abstained = [float(not search["shown"]) for _, search in self._reference_searches]
+        test = ConformalTest(abstained, both=True)
+        self._tests["abstention", ""] = _RunningTest(test, float(np.mean(abstained)), level)
+        self._failures = [float(not call["ok"]) for _, call in self._reference_calls]
+        if len(self._failures) >= MIN_CALLS:
+            self._tests["success", ""] = self._make_failure_test(self._failures, level)
+        self._failures_by_name: dict[tuple[str, str], list[float]] = {}
+        paths = self._read_paths(self._reference_tools)
+        for (_, call), failed in zip(self._reference_calls, self._failures, strict=True):
             for key in _list_names(call["tool"], paths.get(call["tool"], ())):
-                self._outcomes_by_name.setdefault(key, []).append(outcome)
-        self._known = Counter(what for what, _ in self._outcomes_by_name)
+                self._failures_by_name.setdefault(key, []).append(failed)
+        self._reference_names = Counter(what for what, _ in self._failures_by_name)
 
-    def _open_failure_test(self, what: str, name: str) -> _Watched | None:
-        """Return the test of a server, a group or a tool.
+    def _find_failure_test(self, what: str, name: str) -> _RunningTest | None:
+        """Return the test of a server, a group or a tool. It starts when it is first asked for.
 
-        Those of the champion's time share a half of their level evenly. Later ones share the rest, the first one most.
+        The level of a kind is halved. Names with calls in the champion's time share one half evenly; later names share
+        the other half, the first one most. None: the champion's time has too few calls to compare with.
         """
         if (what, name) in self._tests:
             return self._tests[what, name]
-        if len(self._outcomes) < MIN_CALLS:
+        if len(self._failures) < MIN_CALLS:
             return None
-        own = self._outcomes_by_name.get((what, name), [])
-        if own:
-            level = self._level / 2 / self._known[what]
+        failures = self._failures_by_name.get((what, name), [])
+        if failures:
+            level = self._level / 2 / self._reference_names[what]
         else:
-            self._late[what] += 1
-            level = self._level / 2 * 6 / (math.pi * self._late[what]) ** 2
-        self._tests[what, name] = self._make_failure_test(own, level)
+            self._late_names[what] += 1
+            level = self._level / 2 * 6 / (math.pi * self._late_names[what]) ** 2
+        self._tests[what, name] = self._make_failure_test(failures, level)
         return self._tests[what, name]
 
-    def _make_failure_test(self, outcomes: Sequence[float], level: float) -> _Watched:
-        """Make a test of failures that compares with outcomes, or with all outcomes if they are too few."""
-        known = len(outcomes) >= MIN_CALLS
-        compared = outcomes if known else self._outcomes
+    def _make_failure_test(self, failures: Sequence[float], level: float) -> _RunningTest:
+        """Make a test of whether calls fail more often than in the champion's time.
+
+        Args:
+            failures: 1 or 0 for each call of that time. With fewer than `MIN_CALLS`, all calls are compared with.
+            level: significance level.
+        """
+        has_enough = len(failures) >= MIN_CALLS
+        compared = failures if has_enough else self._failures
         bound = bound_share(sum(compared), len(compared), REFERENCE_ERROR)
-        bound = max(bound, MIN_FAILURE_SHARE if known else NEW_FAILURE_SHARE)
-        return _Watched(ShareTest(min(bound, 1 - MIN_FAILURE_SHARE)), float(np.mean(compared)), level)
+        bound = max(bound, MIN_FAILURE_SHARE if has_enough else NEW_FAILURE_SHARE)
+        bound = min(bound, 1 - MIN_FAILURE_SHARE)  # a `ShareTest` needs a bound below 1
+        return _RunningTest(ShareTest(bound), float(np.mean(compared)), level)
 
     def _open_features(self) -> ScoreFeatures | None:
-        """Open the score features over the present catalogue. None if it is empty, too large, or has no vectors yet."""
+        """Open the score features over the present catalogue. None if it is empty or too large, or has no vectors."""
         catalogue = self._scout.store.catalogue()
         if not 0 < len(catalogue) <= MAX_FEATURE_TOOLS:
             return None
         try:
+            # Which selection lends them is all the same: the index is over vectors of the bundled encoder.
             resources = self._scout.engine.builder.lend(self._scout.engine.selector.default())
             return ScoreFeatures(index_words(catalogue), {"static": resources.index_tools(catalogue, self._encoder)})
         except UserError:
@@ -281,16 +314,20 @@ class DriftWatch:
         return self._encoder.encode([search["query"] for _, search in searches], "query")
 
     def _measure(self, searches: Rows) -> dict[str, Sequence[float]]:
-        """Return name of the test → a number for each search, for searches with a readable query."""
+        """Return what the tests of requests and score features compare: name of the test → a value for each search.
+
+        Args:
+            searches: with readable queries.
+        """
         if not searches or not len(self._anchors):
             return {}
         vectors = self._encode(searches)
-        measured: dict[str, Sequence[float]] = {"requests": _find_distances(vectors, self._anchors)}
+        values: dict[str, Sequence[float]] = {"requests": _find_distances(vectors, self._anchors)}
         if self._features is not None:
             rows = self._features.rows([search["query"] for _, search in searches], [vectors])
-            for what, column in (("words", "words.top"), ("meanings", "static.top")):
-                measured[what] = rows[:, self._features.names.index(column)].tolist()
-        return measured
+            for what, column in (("words", "words.top"), ("meanings", "static.top")):  # the score of the best tool
+                values[what] = rows[:, self._features.names.index(column)].tolist()
+        return values
 
     def _read_paths(self, tools: Iterable[str]) -> dict[str, tuple[str, ...]]:
         return {tool.id: tool.path for tool in self._scout.store.tools(sorted(set(tools)))}
@@ -298,29 +335,28 @@ class DriftWatch:
     # --- what is new
 
     def _read_new(self, state: _DriftState, newest: int) -> None:
-        """Read the events after the last check."""
+        """Read the events from the last check to the row `newest`. A full segment ends, and the next one starts."""
         journal = self._scout.journal
-        searches = read_rows(journal, "search", after=self._row, until=newest, limit=MAX_BACKLOG_SEARCHES)
-        calls = read_rows(journal, "call", after=self._row, until=newest, limit=MAX_BACKLOG_CALLS)
-        while searches or calls:
-            room = SEGMENT_SEARCHES - self._searches
-            end = searches[room - 1][0] if len(searches) >= room else newest
-            self._read_segment(searches[:room], [entry for entry in calls if entry[0] <= end])
-            self._row, searches = end, searches[room:]
-            calls = [entry for entry in calls if entry[0] > end]
-            if self._searches >= SEGMENT_SEARCHES:
+        while self._row < newest:
+            missing = SEGMENT_SEARCHES - self._searches
+            searches = read_rows(journal, "search", after=self._row, until=newest, limit=missing)
+            is_full = len(searches) == missing
+            end, _ = searches[-1] if is_full else (newest, None)
+            calls = read_rows(journal, "call", after=self._row, until=end, limit=MAX_SEGMENT_CALLS)
+            self._read_segment(searches, calls)
+            self._row = end
+            if is_full:
                 state.segment, state.start = state.segment + 1, end
                 state.watched += self._searches
                 self._save(state)
                 self._start_segment()
-        self._row = max(self._row, newest)
 
     def _read_segment(self, searches: Rows, calls: Rows) -> None:
         """Pass searches and calls to the tests in the order in which they happened."""
         readable = [(row, search) for row, search in searches if _is_readable(search["query"])]
         vectors = self._encode(readable) if readable else np.zeros((0, 1), dtype=np.float32)
-        measured = self._measure(readable)
-        number_of = {row: number for number, (row, _) in enumerate(readable)}
+        values_by_test = self._measure(readable)
+        index_of_row = {row: index for index, (row, _) in enumerate(readable)}
         paths = self._read_paths(call["tool"] for _, call in calls)
         for row, event in sorted([*searches, *calls], key=lambda entry: entry[0]):
             if event["event"] == "call":
@@ -328,30 +364,39 @@ class DriftWatch:
                 continue
             self._searches += 1
             self._observe("abstention", "", float(not event["shown"]), event)
-            if row not in number_of:
+            if row not in index_of_row:
                 continue
-            number = number_of[row]
-            for what, values in measured.items():
-                self._observe(what, "", values[number], event)
-                if what == "requests" and values[number] > self._usual_distance:
-                    self._strange = [*self._strange[-MAX_STRANGE:], _Strange(row, event["caller"], vectors[number])]
+            index = index_of_row[row]
+            for what, values in values_by_test.items():
+                self._observe(what, "", values[index], event)
+                if what == "requests" and values[index] > self._usual_distance:
+                    self._strange.append(_StrangeRequest(row, event["caller"], vectors[index]))
 
     def _observe_call(self, call: dict[str, Any], path: tuple[str, ...]) -> None:
+        """Pass a call to the tests of all calls, and of its server, group and tool; `path` is the path of the tool."""
         failed = float(not call["ok"])
-        self._new_tools[call["tool"]] += call["tool"] not in self._known_tools
+        if call["tool"] not in self._reference_tools:
+            self._new_tools[call["tool"]] += 1
         self._observe("success", "", failed, call)
         for what, name in _list_names(call["tool"], path):
             self._observe(what, name, failed, call)
 
     def _observe(self, what: str, name: str, value: float, event: dict[str, Any]) -> None:
-        """Add an observation to a test, and raise its alarm if it rejects."""
+        """Pass a value to a test, and raise an alarm if the test rejects and raised none before.
+
+        Args:
+            what: one of `DRIFT_KINDS`.
+            name: of the server, group or tool; empty otherwise.
+            value: what the test compares.
+            event: the search or call.
+        """
         assert self._state is not None
-        test = self._open_failure_test(what, name) if what in FAILING else self._tests.get((what, name))
+        test = self._find_failure_test(what, name) if what in FAILING else self._tests.get((what, name))
         if test is None:
             return
-        rejects = test.observe(value, event["at"], draw_uniform(what, name, event["uid"]))
+        test.observe(value, event["at"], draw_uniform(what, name, event["uid"]))
         alarms = self._state.alarms
-        if rejects and not any((alarm.what, alarm.name) == (what, name) for alarm in alarms):
+        if test.rejects and not any((alarm.what, alarm.name) == (what, name) for alarm in alarms):
             alarms.append(test.make_alarm(what, name))
 
     # --- the report
@@ -365,12 +410,12 @@ class DriftWatch:
         state.alarms = [self._update_alarm(alarm) for alarm in state.alarms]
         if any(alarm.what == "requests" for alarm in state.alarms) and self._strange:
             state.topics = _find_topics(self._strange)
-        new_tools = dict(Counter({tool: count for tool, count in self._new_tools.items() if count}).most_common())
+        new_tools = dict(self._new_tools.most_common())
         advice, message = advise(state.alarms, has_model=has_model, new_tools=list(new_tools))
         report = DriftReport(
             state="raised" if advice else "quiet",
             champion=state.champion,
-            reference=len(self._reference),
+            reference=len(self._reference_searches),
             watched=state.watched + self._searches,
             alarms=tuple(state.alarms),
             topics=tuple(state.topics),
@@ -379,29 +424,33 @@ class DriftWatch:
             message=message,
             at=now(),
         )
-        if state.report is None or state.report != msgspec.structs.replace(report, at=state.report.at):
+        if state.report is None or msgspec.structs.replace(report, at=state.report.at) != state.report:
             state.report = report
             self._save(state)
         topics = tuple(self._add_examples(topic, newest) for topic in report.topics)
         return msgspec.structs.replace(report, topics=topics)
 
     def _update_alarm(self, alarm: Alarm) -> Alarm:
-        """Return an alarm with its newest numbers."""
+        """Return an alarm with its newest numbers, and whether it is over: failing calls succeed again.
+
+        An alarm of a former segment keeps its numbers, unless the test of this segment rejects too.
+        """
         test = self._tests.get((alarm.what, alarm.name))
         if test is None or not test.values:
             return alarm
-        if test.test.high >= test.limit:
+        if test.rejects:
             alarm = msgspec.structs.replace(test.make_alarm(alarm.what, alarm.name), at=alarm.at)
         return msgspec.structs.replace(alarm, over=alarm.what in OUTCOMES and test.has_recovered())
 
     def _add_examples(self, topic: Topic, newest: int) -> Topic:
-        """Read the queries of a topic from the journal, as far as it still holds them."""
+        """Return a topic with the queries of its rows, as far as the journal still has them."""
         trails = self._scout.journal.trails_at(topic.rows, until=newest)
         queries = (event["query"] for trail in trails for event in trail.events if event["event"] == "search")
         examples = tuple(query[:MAX_TOPIC_QUERY_CHARS] for query in queries)
         return msgspec.structs.replace(topic, examples=examples)
 
     def _save(self, state: _DriftState) -> None:
+        """Write the file, unless the home is read-only."""
         if not self._scout.journal.read_only:
             content = msgspec.json.format(msgspec.json.encode(state), indent=1) + b"\n"
             open_home(self._home).write_document(DRIFT_FILE, content)
@@ -423,28 +472,37 @@ def _read_state(home: Any) -> _DriftState | None:
 
 
 def _is_readable(query: str) -> bool:
+    """Return whether the journal has the text of a query, and not only a hash of it."""
     return bool(query.strip()) and not query.startswith(HASHED_QUERY_PREFIX)
 
 
 def _find_distances(vectors: Vectors, anchors: Vectors) -> list[float]:
-    """Return the distance of each vector to the nearest anchor; 1 for a vector of zeros, which has no meaning."""
+    """Return the cosine distance of each vector to the nearest anchor, 0 to 2.
+
+    It is 1 for a vector of zeros: the encoder knows no word of that text.
+    """
     return np.clip(1.0 - (vectors @ anchors.T).max(axis=1), 0.0, 2.0).tolist()  # type: ignore[no-any-return]
 
 
 def _list_names(tool: str, path: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Return the server, the group and the tool of a call. A server that has no groups is named once."""
+    """Return (kind, name) of all that may fail with a call: the server, the tool, and the tool's group if it has one.
+
+    Args:
+        tool: id of the tool.
+        path: of the tool; it may begin with the source, which is no group.
+    """
     source = tool.partition("/")[0]
-    inner = path[1:] if path[:1] == (source,) else path
+    groups = path[1:] if path[:1] == (source,) else path
     names = [("server", source), ("tool", tool)]
-    return [*names, ("group", "/".join((source, *inner)))] if inner else names
+    return [*names, ("group", "/".join((source, *groups)))] if groups else names
 
 
-def _find_topics(strange: Sequence[_Strange]) -> list[Topic]:
-    """Group strange requests: each joins the first group whose first request is close, or begins one."""
-    groups: list[list[_Strange]] = []
+def _find_topics(strange: Iterable[_StrangeRequest]) -> list[Topic]:
+    """Group strange requests: each joins the first group with a first request close to it, or begins a new group."""
+    groups: list[list[_StrangeRequest]] = []
     for request in strange:
-        near = (group for group in groups if float(group[0].vector @ request.vector) >= MIN_TOPIC_COSINE)
-        group = next(near, None)
+        close = (group for group in groups if float(group[0].vector @ request.vector) >= MIN_TOPIC_COSINE)
+        group = next(close, None)
         if group is None:
             groups.append([request])
         else:

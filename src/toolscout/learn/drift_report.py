@@ -46,7 +46,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests that are close to each other and far from those of the champion's time.
+    """Requests that are close to each other and far from all requests of the champion's time.
 
     Attributes:
         size: number of requests.
@@ -62,7 +62,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriftReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the watch has seen since the champion's time.
+    """What the watch has seen since the champion's time; see `toolscout.learn.drift`.
 
     Attributes:
         state: `raised`, `quiet`, or `waiting` while there is too little to compare with.
@@ -126,29 +126,25 @@ def _name_each_failure_once(alarms: Sequence[Alarm]) -> list[Alarm]:
     """Leave out groups and tools of a failing server, tools of a failing group, and the total that they explain."""
     servers = {alarm.name for alarm in alarms if alarm.what == "server"}
     groups = tuple(f"{alarm.name}/" for alarm in alarms if alarm.what == "group")
-    failing = any(alarm.what in FAILING for alarm in alarms)
+    any_fails = any(alarm.what in FAILING for alarm in alarms)
     return [
         alarm
         for alarm in alarms
         if not (alarm.what in ("group", "tool") and alarm.name.partition("/")[0] in servers)
         and not (alarm.what == "tool" and groups and alarm.name.startswith(groups))
-        and not (alarm.what == "success" and failing)
+        and not (alarm.what == "success" and any_fails)
     ]
 
 
 def describe_alarm(alarm: Alarm) -> str:
     """Say in a sentence what changed."""
-    since = alarm.since[:16].replace("T", " ")
-    numbers: dict[str, object] = {"since": since, "after": alarm.after, "before": alarm.before}
+    since = alarm.since[:16].replace("T", " ")  # to the minute
     if alarm.what in FAILING:
         return (
             f"The {alarm.what} {alarm.name} fails: {alarm.after:.0%} of {alarm.count:,} calls since {since} "
             f"failed, {alarm.before:.0%} before."
         )
     form = ".0%" if alarm.what in ("abstention", "success") else ".2f"
-    noun = {"requests": "mean distance", "abstention": "share", "success": "share of failures"}.get(
-        alarm.what, "mean score"
-    )
-    return "{}, since {since}: {} {after:{form}}, {before:{form}} before.".format(
-        TRAFFIC_CHANGES[alarm.what], noun, form=form, **numbers
-    )
+    nouns = {"requests": "mean distance", "abstention": "share", "success": "share of failures"}
+    noun = nouns.get(alarm.what, "mean score")
+    return f"{TRAFFIC_CHANGES[alarm.what]}, since {since}: {noun} {alarm.after:{form}}, {alarm.before:{form}} before."

@@ -57,7 +57,7 @@ def _no_notes() -> Mapping[str, object]:
 
 @dataclasses.dataclass(frozen=True)
 class FitJob:
-    """One fit: what to learn from, with which options, and where the model goes.
+    """One fit: what to learn from, with which options, and where the model is written.
 
     Attributes:
         recipe: the recipe to fit.
@@ -87,26 +87,25 @@ class FitJob:
     @property
     def identity(self) -> str:
         """Digest of everything that determines the model. Fits with equal digests give equal models."""
-        encoder = self.workspace.encoder
-        mark = encoder if encoder is None or isinstance(encoder, str) else encoder.fingerprint
-        lesson, revision = self.lesson, self.recipe.revision
-        data = [lesson.fingerprint, model_store.catalogue_mark(lesson.tools)]
+        encoder, lesson, revision = self.workspace.encoder, self.lesson, self.recipe.revision
+        encoder_mark = encoder if encoder is None or isinstance(encoder, str) else encoder.fingerprint
+        marks = [lesson.fingerprint, model_store.catalogue_mark(lesson.tools)]
         if self.base is not None:
-            data.append(self.base.identity)
+            marks.append(self.base.identity)
         if lesson.no_tool is not None:
-            data.append(lesson.no_tool.fingerprint)
-        if self.workspace.settings.index not in BUILT_IN_INDEXES:
-            data.append(self.workspace.settings.index)
+            marks.append(lesson.no_tool.fingerprint)
+        if self.workspace.settings.index not in BUILT_IN_INDEXES:  # a plug-in's index may find other neighbours
+            marks.append(self.workspace.settings.index)
         method = self.recipe.method
         if isinstance(method, AskingMethod) and (versions := method.prompt_versions(self.options)):
-            data.append(digest("llm/1", [self.workspace.settings.llm, *versions]))
+            marks.append(digest("llm/1", [self.workspace.settings.llm, *versions]))
         name = self.recipe.name if revision == 1 else f"{self.recipe.name}/{revision}"
         options = msgspec.structs.asdict(self.options)
-        return digest("fit/1", [toolscout.__version__, name, options, self.workspace.seed, mark, *data])
+        return digest("fit/1", [toolscout.__version__, name, options, self.workspace.seed, encoder_mark, *marks])
 
     @property
     def shelf(self) -> Path:
-        """Folder of the models that the laboratory fits."""
+        """Folder of the models that the laboratory fits, and of the bases that any fit needs."""
         return self.workspace.settings.home / SHELF_FOLDER
 
 
@@ -116,7 +115,7 @@ class FitJob:
 def make_lesson(
     dataset: Dataset, tools: Sequence[Tool], held_out: Mapping[str, str], queries: Sequence[str] | None = None
 ) -> Lesson:
-    """Make a lesson from train and dev of a dataset, without queries that repeat a held-out query.
+    """Make the lesson of a fit: train and dev of a dataset, without queries that repeat a held-out query.
 
     Args:
         dataset: the dataset.
@@ -144,27 +143,34 @@ def make_lesson(
             f"{dataset.name} has {len(train):,} queries to train on and {len(dev):,} to choose on, and a fit needs "
             "both. Add training queries."
         )
-    ids = {tool.id.partition("/")[2]: tool.id for tool in tools}
+    full_ids = {tool.id.partition("/")[2]: tool.id for tool in tools}
     return Lesson(
         name=dataset.name,
         tools=sorted(tools, key=lambda tool: tool.id),
         texts=dataset.queries,
-        train=_with_full_ids(train, ids),
-        dev=_with_full_ids(dev, ids),
+        train=_use_full_ids(train, full_ids),
+        dev=_use_full_ids(dev, full_ids),
         dropped=[*dropped, *dropped_dev],
     )
 
 
-def _with_full_ids(qrels: Qrels, ids: Mapping[str, str]) -> Qrels:
-    """Replace ids within the source by full ids. Unreadable tools are left out, and queries without any tool left."""
-    full = {query: {ids[tool]: grade for tool, grade in gold.items() if tool in ids} for query, gold in qrels.items()}
-    return {query: gold for query, gold in full.items() if gold}
+def _use_full_ids(qrels: Qrels, full_ids: Mapping[str, str]) -> Qrels:
+    """Replace the ids of a dataset's tools by their ids in the catalogue, `source/id`.
+
+    Tools that could not be read are left out, and so are queries without any other gold tool.
+    """
+    renamed = {
+        query: {full_ids[tool]: grade for tool, grade in gold.items() if tool in full_ids}
+        for query, gold in qrels.items()
+    }
+    return {query: gold for query, gold in renamed.items() if gold}
 
 
 def fit_abstention_floors(lesson: Lesson) -> Floors:
-    """Fit thresholds of the bundled abstention decision on queries of a lesson, all of which its tools serve."""
+    """Fit the thresholds of the bundled abstention decision on queries of a lesson. Each of them has a fitting tool."""
     queries = [*lesson.dev, *lesson.train]
-    sample = queries[:: -(-len(queries) // MAX_ABSTENTION_QUERIES)]
+    step = -(-len(queries) // MAX_ABSTENTION_QUERIES)  # rounded up
+    sample = queries[::step]
     return decision.fit_floors(HomeResources(), Catalogue.of(lesson.tools), lesson.texts_of(sample))
 
 
@@ -180,23 +186,23 @@ def plan_fit(
     *,
     fit_floors: Callable[[], Floors] | None = None,
 ) -> FitJob:
-    """Prepare a fit. If the recipe builds on another one, that is fitted first, or found among the fitted models.
+    """Prepare a fit. If the recipe builds on another one (its base), the base is fitted now, unless it already is.
 
     Args:
         recipe: its name, or the recipe.
         lesson: the training and dev queries.
-        workspace: its encoder may be None: the recipe's own, or the one in the settings.
+        workspace: if its encoder is None, the recipe's own is used, or the one in the settings.
         out: the folder of the model.
         changes: options that replace the recipe's own; names with the prefix `base.` replace options of the base.
-        fit_floors: returns the thresholds of abstention. None: see `fit_abstention_floors`.
+        fit_floors: returns the thresholds of abstention. None: `fit_abstention_floors` on the lesson.
 
     Raises:
         UserError: if the recipe cannot be fitted with these arguments.
     """
     fit_floors = fit_floors or functools.cache(functools.partial(fit_abstention_floors, lesson))
     chosen = registry.recipe(recipe) if isinstance(recipe, str) else recipe
-    own, below = _split_changes(changes or {})
-    options, origins = registry.resolve(chosen, own)
+    own_changes, base_changes = _split_changes(changes or {})
+    options, origins = registry.resolve(chosen, own_changes)
     _require_packages(chosen)
     if lesson.no_tool is not None and not chosen.abstains:
         raise ConfigError(f"--no-tool: expected a recipe that judges whether a tool is needed, found {chosen.name}")
@@ -207,11 +213,11 @@ def plan_fit(
     base, base_name = None, getattr(options, "base", None)
     if base_name is not None:
         _check_base(chosen, base_name)
-        base = _fit_base(base_name, lesson, workspace, below, fit_floors)
-    elif below:
+        base = _fit_base(base_name, lesson, workspace, base_changes, fit_floors)
+    elif base_changes:
         raise ConfigError(
-            f"recipe {chosen.name}: it has no base, so the setting {BASE_PREFIX}{next(iter(below))} has no meaning. "
-            "Leave it out"
+            f"recipe {chosen.name}: it has no base, so the setting {BASE_PREFIX}{next(iter(base_changes))} has no "
+            "meaning. Leave it out"
         )
     return FitJob(
         recipe=chosen,
@@ -226,37 +232,37 @@ def plan_fit(
 
 
 def resolve_with_base(name: str, changes: Mapping[str, object]) -> dict[str, object]:
-    """Return the options of a fit, and those of its base with the prefix `base.`; a None is chosen on dev.
+    """Return the options of a fit, and the options of its base with the prefix `base.`; a None is chosen on dev.
 
     Raises:
         ConfigError: for a recipe that is not fitted, or an unknown option.
     """
-    own, below = _split_changes(changes)
-    options, _ = registry.resolve(name, own)
+    own_changes, base_changes = _split_changes(changes)
+    options, _ = registry.resolve(name, own_changes)
     resolved = msgspec.structs.asdict(options)
     base = resolved.get("base")
     if base is not None and registry.recipe(base).is_fitted:
-        of_base = resolve_with_base(base, _add_base_settings(base, below))
-        resolved |= {BASE_PREFIX + name: value for name, value in of_base.items()}
+        base_options = resolve_with_base(base, _add_base_settings(base, base_changes))
+        resolved |= {BASE_PREFIX + name: value for name, value in base_options.items()}
     return resolved
 
 
 def _split_changes(changes: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    """Separate the options of a fit from those of its base, which lose their prefix."""
+    """Return the changed options of a fit, and the changed options of its base, which lose the prefix `base.`."""
     own = {name: value for name, value in changes.items() if not name.startswith(BASE_PREFIX)}
-    below = {name.removeprefix(BASE_PREFIX): changes[name] for name in changes if name not in own}
-    return own, below
+    base = {name.removeprefix(BASE_PREFIX): changes[name] for name in changes if name not in own}
+    return own, base
 
 
 def _add_base_settings(name: str, changes: Mapping[str, object]) -> dict[str, object]:
-    """Add the settings that hold for a recipe when it is a base."""
+    """Return the changed options of a recipe with `BASE_SETTINGS`, its defaults when it is a base."""
     method = registry.recipe(name).method
     fields = method.options_type.__struct_fields__ if method.needs_usage else ()
     return {**{name: value for name, value in BASE_SETTINGS.items() if name in fields}, **changes}
 
 
 def _require_packages(recipe: Recipe) -> None:
-    """Look for what a fit needs at its end, before its base is fitted, which takes long.
+    """Require the packages that a fit needs at its end. It is asked before the base is fitted, which takes long.
 
     Raises:
         MissingExtra: naming the package.
@@ -266,7 +272,7 @@ def _require_packages(recipe: Recipe) -> None:
 
 
 def _check_base(recipe: Recipe, base: str) -> None:
-    """Refuse a base that the recipe cannot build on, before anything is fitted.
+    """Refuse a base that the recipe cannot build on.
 
     Raises:
         ConfigError: naming what is possible.
@@ -283,7 +289,7 @@ def _fit_base(
     changes: Mapping[str, object],
     fit_floors: Callable[[], Floors],
 ) -> Base:
-    """Fit the base over the same encoder, as `HomeResources.build_base` later builds it."""
+    """Fit the base with the same encoder. A base that is fitted already is read; one without a fit is only built."""
     catalogue = Catalogue.of(lesson.tools)
     if not registry.recipe(name).is_fitted:
         if changes:
@@ -293,11 +299,13 @@ def _fit_base(
             )
         return Base(name, None, registry.build(name, catalogue, workspace), name)
     all_changes = _add_base_settings(name, changes)
-    lesson = dataclasses.replace(lesson, no_tool=None) if lesson.no_tool is not None else lesson
+    if lesson.no_tool is not None:  # only the recipe that builds on the base learns to abstain
+        lesson = dataclasses.replace(lesson, no_tool=None)
     resumable = dataclasses.replace(workspace, resume=True)
-    job = plan_fit(name, lesson, resumable, workspace.settings.home, all_changes, fit_floors=fit_floors)
-    set_here = dict.fromkeys(set(all_changes) - set(changes), "base")
-    job = on_shelf(dataclasses.replace(job, origins={**job.origins, **set_here}))
+    anywhere = workspace.settings.home  # `on_shelf` names the folder
+    job = plan_fit(name, lesson, resumable, anywhere, all_changes, fit_floors=fit_floors)
+    base_origins = dict.fromkeys(set(all_changes) - set(changes), "base")
+    job = on_shelf(dataclasses.replace(job, origins={**job.origins, **base_origins}))
     model = fit(job)
     if model.manifest.data.refit:
         workspace.say(
@@ -307,32 +315,32 @@ def _fit_base(
 
 
 def on_shelf(job: FitJob) -> FitJob:
-    """Return the same fit with its model among those of the laboratory, where equal fits share a name."""
+    """Return the same fit with its model on the shelf, in a folder that equal fits share: `RECIPE-IDENTITY`."""
     return dataclasses.replace(job, out=job.shelf / f"{job.recipe.name}-{job.identity[:16]}")
 
 
 def rehearse_fit(
     name: str, lesson: Lesson, workspace: HomeResources, changes: Mapping[str, object], queries: Sequence[str] = ()
 ) -> None:
-    """Ask the language model everything that a fit could ask it, with the fits of its bases and searches for `queries`.
+    """Ask the language model all that a fit of the recipe and of its bases, and later searches, could ask it.
 
-    Nothing is trained. With a `llm.Rehearsal` this counts the calls of the fit before any is made.
+    Nothing is trained. If the language model is a `Rehearsal` of toolscout-lab, it counts the calls and sends none.
 
     Args:
         name: of the recipe.
         lesson: what it would be fitted on.
-        workspace: gives the language model.
-        changes: options of the recipe, as for a fit.
-        queries: texts that would be searched afterwards.
+        workspace: has the language model.
+        changes: options of the recipe, as in `plan_fit`.
+        queries: texts of the later searches.
 
     Raises:
         UserError: if the recipe cannot be fitted with these arguments.
     """
-    own, below = _split_changes(changes)
-    options, _ = registry.resolve(name, own)
+    own_changes, base_changes = _split_changes(changes)
+    options, _ = registry.resolve(name, own_changes)
     base = getattr(options, "base", None)
     if base is not None and registry.recipe(base).is_fitted:
-        rehearse_fit(base, lesson, workspace, _add_base_settings(base, below), queries)
+        rehearse_fit(base, lesson, workspace, _add_base_settings(base, base_changes), queries)
     elif base is not None:
         texts = [lesson.texts[query] for query in (*lesson.train, *lesson.dev)]
         rehearse_searches(registry.build(base, Catalogue.of(lesson.tools), workspace), [*texts, *queries])
@@ -342,7 +350,7 @@ def rehearse_fit(
 
 
 def rehearse_searches(stage: Stage, queries: Sequence[str]) -> None:
-    """Search for each text, if that asks a language model."""
+    """Search for each text, if the stage asks a language model then. The answers are not needed."""
     if stage.asks:
         for text in queries:
             stage([Search(query=text)])
@@ -352,10 +360,13 @@ def rehearse_searches(stage: Stage, queries: Sequence[str]) -> None:
 
 
 def fit(job: FitJob) -> Model:
-    """Print the options, fit, write the model, and read it back.
+    """Report the options, fit, write the model, and read it back.
+
+    If the workspace resumes, a finished model of the same fit is read instead, and checkpoints are continued. On the
+    shelf, damaged models and checkpoints are replaced; elsewhere they are an error, since they may be the user's.
 
     Raises:
-        UserError: if the fit is impossible, or the folder holds something else.
+        UserError: if the fit is impossible, or the folder has something else in it.
     """
     say = job.workspace.say
     for line in _describe_fit(job):
@@ -396,18 +407,21 @@ def _fit_and_save(job: FitJob) -> Model:
         identity=job.identity,
         progress=lambda done, total: say(f"embedding: {done:,} of {total:,} texts"),
     )
+    lesson = dataclasses.replace(job.lesson, base=job.base)
     started = time.monotonic()
-    artifacts = method.fit(workspace, dataclasses.replace(job.lesson, base=job.base), job.options)
+    artifacts = method.fit(workspace, lesson, job.options)
     model_store.save(job.out, _make_draft(job, artifacts, time.monotonic() - started))
     shutil.rmtree(job.work, ignore_errors=True)
     return model_store.load(job.out, recipe=job.recipe.name)
 
 
 def _make_draft(job: FitJob, artifacts: Artifacts, seconds: float) -> Draft:
-    """Make the draft of the model folder."""
-    chosen = artifacts.chosen
+    """Make what is written into the model folder; `seconds` is the duration of the fit in this process."""
+    chosen_on_dev = artifacts.chosen
     settings = {
-        name: ModelSetting(chosen.get(name, value), "dev" if name in chosen else job.origins.get(name, "default"))
+        name: ModelSetting(chosen_on_dev[name], "dev")
+        if name in chosen_on_dev
+        else ModelSetting(value, job.origins.get(name, "default"))
         for name, value in msgspec.structs.asdict(job.options).items()
     }
     data = msgspec.structs.replace(job.lesson.data, refit=artifacts.refit)
@@ -449,7 +463,7 @@ def _write_card(
 
 
 def _describe_fit(job: FitJob) -> list[str]:
-    """Describe the data and every option with its origin, one line each."""
+    """Describe the data, the encoder and every option with its origin, one line each."""
     encoder, data = job.workspace.encoder, job.lesson.data
     name = encoder if encoder is None or isinstance(encoder, str) else encoder.name
     options = msgspec.structs.asdict(job.options)
