@@ -1,8 +1,8 @@
-"""The gate before promotion compares a candidate with the champion on the same later requests.
+"""The gate before promotion: compares a candidate with the champion on the same later requests.
 
 A candidate passes if it ranks better (ndcg@5) by a paired test, is right at the first place at least as often (ndcg@1),
-loses little in every other measure and slice, and is fast enough. Requests outside the traffic, made by rule for the
-tools without usage, may lose little too (`find_outside_loss`): nobody who asked for these was in the log.
+loses little in every other measure and slice, and is fast enough. Requests outside the traffic may lose little too
+(`find_outside_loss`). They are made by rule for the tools that no logged request used.
 
 No caller decides alone. `limit_per_caller` bounds the summed weight of one caller's requests, and the gain must remain
 significant without the caller who favours the candidate most. The first place is guarded because wrong labels are
@@ -75,12 +75,12 @@ LOOKS_FILE: Final = "learn/looks.json"
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """The requests of a test.
+    """The requests on which two rankings are compared.
 
     Attributes:
-        qrels: query id → tool id → weight.
+        qrels: query id → tool id → weight of the calls of that tool.
         callers: query id → caller.
-        groups: slice → query id → label.
+        groups: slice → query id → label, such as `source` → `q7` → `mail`.
         trusted: callers who may decide alone.
     """
 
@@ -92,18 +92,18 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     def weights(self) -> npt.NDArray[np.float64]:
         """Return the weight of each query in ascending order of id, `(n,)`, mean 1.
 
-        A query weighs the mean weight of its calls. The queries of a caller are scaled down if together they weigh more
-        than `limit_per_caller` allows, which counts a weight of 1 as one example.
+        A query weighs the mean weight of its calls. If the queries of a caller together weigh more than
+        `limit_per_caller` allows, they are scaled down to that. It counts a weight of 1 as one example.
         """
         ids = sorted(self.qrels)
         callers = [self.callers[query] for query in ids]
-        calls = [float(np.mean(list(self.qrels[query].values()))) for query in ids]
+        call_weights = [float(np.mean(list(self.qrels[query].values()))) for query in ids]
         sums: defaultdict[str, float] = defaultdict(float)
-        for who, weight in zip(callers, calls, strict=True):
+        for who, weight in zip(callers, call_weights, strict=True):
             sums[who] += weight
         cap = limit_per_caller({who: math.ceil(total) for who, total in sums.items()})
-        shares = [1.0 if who in self.trusted else min(1.0, cap / sums[who]) for who in callers]
-        weights = np.array(shares) * np.array(calls)
+        scales = [1.0 if who in self.trusted else min(1.0, cap / sums[who]) for who in callers]
+        weights = np.array(scales) * np.array(call_weights)
         return np.asarray(weights / weights.mean())
 
 
@@ -114,7 +114,8 @@ class PromotionVerdict(msgspec.Struct, frozen=True, kw_only=True):
         n: number of requests.
         callers: number of callers of these requests.
         tests: measure → candidate, champion, difference with its 95 % interval, p, wins, ties, losses; weighted.
-        without: the deciding test without the caller who favours the candidate most, and that caller.
+        without: the deciding test without the caller who favours the candidate most, and that caller. None: all callers
+            are trusted.
         slices: slice → label → n, difference and p of the deciding measure.
         latency_ms: the candidate's p50 and p95 in processor time.
         reasons: why the candidate is refused; empty if it is better.
@@ -136,7 +137,7 @@ class PromotionVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_outside_queries(tools: Sequence[Tool], used: Collection[str], seed: int = 0) -> list[SyntheticQuery]:
-    """Make requests for the tools of a catalogue whose ids are not in `used`: no logged request needed them."""
+    """Make a request for each tool of a catalogue that no logged request used; `used` has the ids of the others."""
     return generate_queries([tool for tool in tools if tool.id not in used], max_queries=MAX_OUTSIDE_QUERIES, seed=seed)
 
 
@@ -146,7 +147,7 @@ def find_outside_loss(
     queries: Sequence[SyntheticQuery],
     seed: int = 0,
 ) -> dict[str, object] | None:
-    """Compare two rankings of requests outside the traffic: n, both means, difference and its 95 % interval.
+    """Compare two rankings of requests outside the traffic.
 
     Args:
         candidate: id of a request → ids of tools, best first.
@@ -155,13 +156,15 @@ def find_outside_loss(
         seed: of the resampling.
 
     Returns:
-        None if there are too few requests to tell.
+        See `compare_outside`.
     """
     if len(queries) < MIN_OUTSIDE_QUERIES:
         return None
     gold = {query.id: dict.fromkeys(query.tools, 1.0) for query in queries}
-    a, b = (metrics.score(run, gold, [OUTSIDE_MEASURE]).values[OUTSIDE_MEASURE] for run in (candidate, champion))
-    return compare_outside(a, b, seed)
+    candidate_recalls, champion_recalls = (
+        metrics.score(run, gold, [OUTSIDE_MEASURE]).values[OUTSIDE_MEASURE] for run in (candidate, champion)
+    )
+    return compare_outside(candidate_recalls, champion_recalls, seed)
 
 
 def compare_outside(
@@ -175,7 +178,8 @@ def compare_outside(
         seed: of the paired test.
 
     Returns:
-        Means and test, for the report; None: there are fewer than `MIN_OUTSIDE_QUERIES` requests.
+        For the report: n, both means, difference, its 95 % interval, p, wins, ties, losses. None: there are fewer than
+        `MIN_OUTSIDE_QUERIES` requests.
     """
     if len(candidate) < MIN_OUTSIDE_QUERIES:
         return None
@@ -185,13 +189,20 @@ def compare_outside(
 
 
 def explain_outside_loss(test: Mapping[str, Any] | None) -> list[str]:
-    """Explain that requests outside the traffic lose too much, or may lose it. Empty: they lose little."""
-    if test is None or test["ci95"][0] >= -MAX_OUTSIDE_LOSS:
+    """Explain that requests outside the traffic may lose too much. Empty: they certainly lose little.
+
+    Args:
+        test: as `compare_outside` returns it.
+    """
+    if test is None:
+        return []
+    low, high = test["ci95"]
+    if low >= -MAX_OUTSIDE_LOSS:
         return []
     return [
         f"requests for tools that nobody has used yet would lose: {OUTSIDE_MEASURE} {100 * test['champion']:.1f} to "
         f"{100 * test['candidate']:.1f} on {test['n']:,} of them made by rule (95 % interval "
-        f"{100 * test['ci95'][0]:+.1f} to {100 * test['ci95'][1]:+.1f}; at most {100 * MAX_OUTSIDE_LOSS:g} may be lost)"
+        f"{100 * low:+.1f} to {100 * high:+.1f}; at most {100 * MAX_OUTSIDE_LOSS:g} may be lost)"
     ]
 
 
@@ -206,7 +217,7 @@ def judge(
     look: int = 1,
     outside: Mapping[str, object] | None = None,
 ) -> PromotionVerdict:
-    """Compare two rankings of the same requests.
+    """Compare two rankings of the same requests, and decide whether the candidate is better.
 
     Args:
         candidate: query id → tool ids, best first.
@@ -220,12 +231,14 @@ def judge(
     """
     level = level_of_look(LEVEL, look)
     measures = [DECIDING_MEASURE, FIRST_PLACE_MEASURE, *GUARDED_MEASURES]
-    a, b = (metrics.score(run, sample.qrels, measures) for run in (candidate, champion))
+    ours, theirs = (metrics.score(run, sample.qrels, measures) for run in (candidate, champion))
     weights = sample.weights()
-    tests = {DECIDING_MEASURE: _compare_measure(a, b, DECIDING_MEASURE, weights, seed, level)}
-    tests |= {name: _compare_measure(a, b, name, weights, seed) for name in (FIRST_PLACE_MEASURE, *GUARDED_MEASURES)}
-    without = _test_without_favourite(a, b, sample, weights, seed, level)
-    slices = _compare_slices(a, b, sample.groups, weights, seed)
+    tests = {
+        name: _compare_measure(ours, theirs, name, weights, seed, level if name == DECIDING_MEASURE else LEVEL)
+        for name in measures
+    }
+    without = _test_without_favourite(ours, theirs, sample, weights, seed, level)
+    slices = _compare_slices(ours, theirs, sample.groups, weights, seed)
     reasons = [
         *_explain_no_gain(tests[DECIDING_MEASURE], without, sample, look, level),
         *_explain_worse_first_place(tests[FIRST_PLACE_MEASURE]),
@@ -254,7 +267,15 @@ def judge(
 def _explain_no_gain(
     test: Mapping[str, Any], without: Mapping[str, Any] | None, sample: Sample, look: int, level: float
 ) -> list[str]:
-    """Explain why the candidate is not better, or is so only thanks to one caller. Empty: it is better."""
+    """Explain why the candidate is not better, or only better thanks to one caller. Empty: it is better.
+
+    Args:
+        test: of the deciding measure.
+        without: the same without the caller who favours the candidate most; see `PromotionVerdict`.
+        sample: the requests.
+        look: number of this comparison.
+        level: the p that the comparison needs.
+    """
     if test["difference"] <= 0 or test["p"] >= level:
         low, high = (100 * bound for bound in test["ci95"])
         return [
@@ -264,17 +285,14 @@ def _explain_no_gain(
         ]
     if without is not None and (without.get("difference", 0.0) <= 0 or without["p"] >= level):
         who = without["caller"]
-        is_only_caller = len(set(sample.callers.values())) == 1
-        return [
-            f"all requests come from one caller ({who})"
-            if is_only_caller
-            else f"without the requests of {who} it is not better"
-        ]
+        if len(set(sample.callers.values())) == 1:
+            return [f"all requests come from one caller ({who})"]
+        return [f"without the requests of {who} it is not better"]
     return []
 
 
 def _explain_worse_first_place(test: Mapping[str, Any]) -> list[str]:
-    """Say that a candidate's first tool is right less often; nothing if it is not."""
+    """Explain that the candidate's first tool is right less often, by any difference. Empty: it is not."""
     if test["difference"] >= 0:
         return []
     return [
@@ -302,26 +320,28 @@ def _explain_losses(
 
 
 def _compare_measure(
-    a: PerQuery, b: PerQuery, name: str, weights: npt.NDArray[np.float64], seed: int, level: float = LEVEL
+    ours: PerQuery, theirs: PerQuery, name: str, weights: npt.NDArray[np.float64], seed: int, level: float
 ) -> dict[str, object]:
-    left, right = a.values[name] * weights, b.values[name] * weights
-    return {"candidate": float(left.mean()), "champion": float(right.mean())} | _compare(left, right, seed, level)
+    """Compare the weighted values of a measure; `ours` are those of the candidate, `theirs` of the champion."""
+    candidate, champion = ours.values[name] * weights, theirs.values[name] * weights
+    means = {"candidate": float(candidate.mean()), "champion": float(champion.mean())}
+    return means | _compare(candidate, champion, seed, level)
 
 
 def _compare(
-    left: npt.NDArray[np.float64], right: npt.NDArray[np.float64], seed: int, level: float = LEVEL
+    ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64], seed: int, level: float
 ) -> dict[str, object]:
-    """Test two rows of weighted values; if `level` is too low for random flips, p is an upper bound.
+    """Test the weighted values of the candidate against those of the champion, `(n,)` each.
 
-    The level alone selects the test or the bound. So either way, chance puts p below the level no more often than the
-    level says.
+    If `level` is too low for a test with random flips of signs, p is an upper bound. The level alone selects the test
+    or the bound. So either way, chance puts p below the level no more often than the level says.
     """
-    test = _describe_test(metrics.paired_test(left, right, seed, SIGN_FLIPS))
-    return test | {"p": bound_p(left - right)} if level * (SIGN_FLIPS + 1) < MIN_FLIPS_BELOW else test
+    test = _describe_test(metrics.paired_test(ours, theirs, seed, SIGN_FLIPS))
+    return test | {"p": bound_p(ours - theirs)} if level * (SIGN_FLIPS + 1) < MIN_FLIPS_BELOW else test
 
 
 def _describe_test(test: PairedComparison) -> dict[str, object]:
-    """Return the figures of a paired test as the report of a promotion keeps them."""
+    """Return the figures of a paired test, for the report of the run."""
     return {
         "difference": test.difference,
         "ci95": [test.low, test.high],
@@ -333,12 +353,17 @@ def _describe_test(test: PairedComparison) -> dict[str, object]:
 
 
 def _test_without_favourite(
-    a: PerQuery, b: PerQuery, sample: Sample, weights: npt.NDArray[np.float64], seed: int, level: float
+    ours: PerQuery, theirs: PerQuery, sample: Sample, weights: npt.NDArray[np.float64], seed: int, level: float
 ) -> dict[str, object] | None:
-    """Repeat the deciding test without the untrusted caller who favours the candidate most."""
+    """Repeat the deciding test without the untrusted caller who favours the candidate most.
+
+    Returns:
+        The test and that caller; p is 1 if nobody else made a request. None: all callers are trusted.
+    """
     gains: defaultdict[str, float] = defaultdict(float)
-    callers = [sample.callers[query] for query in a.ids]
-    for who, gain in zip(callers, (a.values[DECIDING_MEASURE] - b.values[DECIDING_MEASURE]) * weights, strict=True):
+    callers = [sample.callers[query] for query in ours.ids]
+    differences = ours.values[DECIDING_MEASURE] - theirs.values[DECIDING_MEASURE]
+    for who, gain in zip(callers, differences * weights, strict=True):
         gains[who] += float(gain)
     suspects: Collection[str] = [who for who in sorted(gains) if who not in sample.trusted]
     if not suspects:
@@ -347,20 +372,20 @@ def _test_without_favourite(
     by_others = np.array([who != favourite for who in callers])
     if not by_others.any():
         return {"caller": favourite, "difference": 0.0, "p": 1.0}
-    ours, theirs = _weigh_rows(a, weights, by_others), _weigh_rows(b, weights, by_others)
-    return {"caller": favourite} | _compare(ours, theirs, seed, level)
+    candidate, champion = (_weigh_rows(scores, weights, by_others) for scores in (ours, theirs))
+    return {"caller": favourite} | _compare(candidate, champion, seed, level)
 
 
 def _weigh_rows(
-    side: PerQuery, weights: npt.NDArray[np.float64], rows: npt.NDArray[np.bool_]
+    scores: PerQuery, weights: npt.NDArray[np.float64], rows: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.float64]:
-    """Return the deciding measure of some queries, weighted with their weights scaled to mean 1."""
-    return np.asarray(side.values[DECIDING_MEASURE][rows] * weights[rows] / weights[rows].mean())
+    """Return the weighted deciding measure of the queries in `rows`; their weights are scaled to mean 1 among them."""
+    return np.asarray(scores.values[DECIDING_MEASURE][rows] * weights[rows] / weights[rows].mean())
 
 
 def _compare_slices(
-    a: PerQuery,
-    b: PerQuery,
+    ours: PerQuery,
+    theirs: PerQuery,
     groups: Mapping[str, Mapping[str, str]],
     weights: npt.NDArray[np.float64],
     seed: int,
@@ -369,15 +394,17 @@ def _compare_slices(
     table: dict[str, dict[str, dict[str, Any]]] = {}
     for name, labels in groups.items():
         for label in sorted(set(labels.values())):
-            rows = np.array([labels.get(query) == label for query in a.ids])
-            ours, theirs = _weigh_rows(a, weights, rows), _weigh_rows(b, weights, rows)
-            test = metrics.paired_test(ours, theirs, seed, n=2_000)
+            rows = np.array([labels.get(query) == label for query in ours.ids])
+            candidate, champion = (_weigh_rows(scores, weights, rows) for scores in (ours, theirs))
+            test = metrics.paired_test(candidate, champion, seed, n=2_000)
             row = {"n": int(rows.sum()), "difference": test.difference, "p": test.p}
             table.setdefault(name, {})[label] = row
     return table
 
 
 class _Looks(msgspec.Struct, forbid_unknown_fields=True):
+    """The file of looks. `champions`: name → fingerprint of each look at its place → number of the look."""
+
     champions: dict[str, dict[str, int]] = {}
     format: str = LOOKS_FORMAT
 
@@ -397,20 +424,20 @@ def bound_p(differences: npt.ArrayLike) -> float:
         differences: (q,) the difference of each query.
     """
     values = np.asarray(differences, dtype=float)
-    squares = float((values**2).sum())
-    return min(1.0, 2 * math.exp(-(float(values.sum()) ** 2) / (2 * squares))) if squares > 0 else 1.0
+    total, squares = float(values.sum()), float((values**2).sum())
+    return min(1.0, 2 * math.exp(-(total**2) / (2 * squares))) if squares > 0 else 1.0
 
 
 def number_look(home: Home, champion: str, tested: object) -> int:
     """Count a comparison with a champion, and return its number, from 1.
 
-    A repeated look (after a kill, or after a dry run) keeps its number. The count is on disk before this returns. A
-    champion that comes back by a rollback continues its own count.
+    A repeated comparison (after a kill, or after a dry run) keeps its number. The number is on disk before this
+    returns. A champion that comes back by a rollback continues its own count.
 
     Args:
         home: the home.
         champion: name of the champion.
-        tested: what identifies the look: candidate, requests, seed.
+        tested: JSON values that identify the comparison: candidate, requests, seed.
 
     Raises:
         StoreError: if the file is damaged.

@@ -76,12 +76,26 @@ MAX_CHAMPIONS_KEPT: Final = 5  # models of the present and former champions that
 
 
 class _Refused(Exception):
-    """Ends a run without a promotion. The message is the reason."""
+    """The run ends without a promotion. The message is the reason."""
 
 
 @dataclasses.dataclass
 class _Run:
-    """The state of one run. The steps below fill it in."""
+    """The state of one run: what it reads, then what the steps below find out.
+
+    Attributes:
+        scout: gives the journal, the catalogue and the models.
+        over: stamp of the champion before the run; a promotion fails if somebody changed the champion since.
+        before: what served searches before the run: the champion, or the recipe of the settings.
+        say: called with progress messages.
+        evidence: the requests of the journal with successful calls.
+        traffic: the same, split into train, dev and test.
+        catalogue: the tools.
+        candidates: the recipes that were tried.
+        chosen: the best of them on dev.
+        verdict: the decision of the gate.
+        sure: score of a first hit from which the chosen model is certain; see `_choose_sure_score`.
+    """
 
     scout: Scout
     over: champion.Stamp | None
@@ -101,8 +115,8 @@ class _Run:
 
     @property
     def through(self) -> int:
-        """Row id of the last search that the champion was fitted on."""
-        return _through(self.before.manifest)
+        """Row id of the last search that the champion was fitted on; 0 if it is a recipe without a fit."""
+        return _read_journal_row(self.before.manifest, "through")
 
 
 def learn(
@@ -128,14 +142,15 @@ def learn(
         ConfigError: for a recipe that is not fitted.
         StoreError: if another run is under way.
     """
-    started, home, names = time.monotonic(), scout.settings.place, _check_recipes(recipes)
-    refusal = f"Another `toolscout learn` is running on {describe_home(home)}. Wait for it to finish."
-    with hold_lock(home, "learn/lock.db", refusal):
+    started, home = time.monotonic(), scout.settings.place
+    _require_fitted(recipes)
+    is_running = f"Another `toolscout learn` is running on {describe_home(home)}. Wait for it to finish."
+    with hold_lock(home, "learn/lock.db", is_running):
         state = _load_or_start_state(home, scout, say)
         run = _begin(scout, state["until"], say)
         try:
             _prepare_dataset(run)
-            _fit_candidates(run, names, seed)
+            _fit_candidates(run, recipes, seed)
             _test_candidate(run, budget_ms, seed)
             reason, better = _explain_promotion(run), True
         except _Refused as refusal:
@@ -150,9 +165,8 @@ def learn(
             except Changed:
                 reason = f"{run.chosen.model} was not promoted, because somebody changed the champion. Run it again"
                 better = False
-        verb = "promote" if better else "refuse"
         report = Report(
-            outcome=f"would-{verb}" if dry_run else f"{verb.removesuffix('e')}ed",
+            outcome=_name_outcome(better, dry_run=dry_run),
             reason=reason,
             champion=_name_of(run.before),
             candidate=run.chosen.model if run.chosen else None,
@@ -169,22 +183,32 @@ def learn(
     return report
 
 
+def _name_outcome(better: bool, *, dry_run: bool) -> str:
+    if dry_run:
+        return "would-promote" if better else "would-refuse"
+    return "promoted" if better else "refused"
+
+
 # --- the steps --------------------------------------------------------------------------------------------------------
 
 
 def _begin(scout: Scout, until: int, say: Callable[[str], None]) -> _Run:
-    """Read the evidence since the champion was fitted, and split it by time."""
+    """Read the evidence of the journal up to the event `until`, and split it by time."""
     over, before = champion.stamp(scout.settings.place), _find_champion(scout, say)
     catalogue = scout.store.catalogue()
     say("reading the journal")
-    since = _read_journal_row(before.manifest, "until")
+    since = _read_journal_row(before.manifest, "until")  # callers are limited among the later requests alone, too
     evidence = collect_evidence(scout.journal, until=until, since=since, trusted=scout.settings.learn_trust)
     traffic = split_by_time(evidence.examples, catalogue.tools(), scout.settings.home / "learn" / "dataset")
     return _Run(scout, over, before, say, evidence, traffic, catalogue)
 
 
 def _find_champion(scout: Scout, say: Callable[[str], None]) -> Selection:
-    """Return what serves searches that name nothing: the champion, or the default if it cannot serve."""
+    """Return what serves searches that name no recipe or model: the champion, or the default if it cannot serve.
+
+    Raises:
+        UserError: if a setting names a recipe or model that cannot serve. Then no default may replace it.
+    """
     selection, error = scout.engine.selector.try_champion(
         lambda chosen: scout.engine.builder.build_ranking(chosen, scout.store.catalogue())
     )
@@ -198,7 +222,7 @@ def _find_champion(scout: Scout, say: Callable[[str], None]) -> Selection:
 
 
 def _prepare_dataset(run: _Run) -> None:
-    """Check that the traffic is enough, of several callers and new, and write it as a dataset folder.
+    """Check that the requests are enough, from several callers and new, and write them as a dataset folder.
 
     Raises:
         _Refused: if there are too few requests, nothing new, or all of them come from one unknown caller.
@@ -219,12 +243,12 @@ def _check_amount(run: _Run, splits: Mapping[str, int]) -> None:
     evidence = run.evidence
     if splits["train"] < MIN_TRAIN_REQUESTS or splits["test"] < MIN_TEST_REQUESTS:
         used = sum(splits.values())
-        losses = {
+        left_out = {
             "without success": evidence.unused,
             "without a readable query": evidence.hidden,
             "above the limit of one caller": evidence.capped,
         }
-        lost = "".join(f", {count:,} {why}" for why, count in losses.items() if count)
+        reasons = "".join(f", {count:,} {why}" for why, count in left_out.items() if count)
         unnamed = (
             f"; {evidence.unnamed:,} successful calls do not count, because they name no search: pass the search_id of "
             "a search on with each call"
@@ -232,21 +256,19 @@ def _check_amount(run: _Run, splits: Mapping[str, int]) -> None:
         raise _Refused(
             f"there is too little to learn from: {used:,} requests led to a successful call of a tool of the "
             f"catalogue, and at least {MIN_TEST_REQUESTS * 5} are needed "
-            f"({evidence.searches:,} searches were followed by a call or feedback{lost})"
+            f"({evidence.searches:,} searches were followed by a call or feedback{reasons})"
             f"{unnamed if evidence.unnamed else ''}"
         )
 
 
 def _check_callers(run: _Run) -> None:
-    """Refuse if one caller who is not trusted could have invented all requests, or all new ones."""
+    """Refuse to learn if one caller who is not trusted could have invented all requests, or all new ones."""
     trusted = {run.settings.caller, *run.settings.learn_trust}
     since = _read_journal_row(run.before.manifest, "until")
+    new_callers = {example.caller for example in run.evidence.examples if example.row > since}
     for callers, which in (
         (set(run.evidence.callers), "all evidence"),
-        (
-            {example.caller for example in run.evidence.examples if example.row > since},
-            "all that is new since the champion",
-        ),
+        (new_callers, "all that is new since the champion"),
     ):
         if len(callers) == 1 and not trusted & callers:
             raise _Refused(
@@ -259,23 +281,27 @@ def _check_news(run: _Run) -> None:
     """Refuse to learn if too few requests are newer than the champion: the fit would be the same."""
     if run.before.manifest is not None and run.before.manifest.data.fingerprint == run.traffic.lesson.fingerprint:
         raise _Refused("there is nothing new since the champion was fitted")
-    fresh = sum(_row(query) > run.through for query in run.traffic.test)
-    if fresh < MIN_TEST_REQUESTS:
+    later = sum(_read_row(query) > run.through for query in run.traffic.test)
+    if later < MIN_TEST_REQUESTS:
         raise _Refused(
-            f"there is too little new since the champion was fitted: {fresh} of the newest requests came later, and at "
+            f"there is too little new since the champion was fitted: {later} of the newest requests came later, and at "
             f"least {MIN_TEST_REQUESTS} are needed"
         )
 
 
-def _check_recipes(names: Sequence[str]) -> list[str]:
+def _require_fitted(names: Sequence[str]) -> None:
+    """Refuse recipes that need no fit."""
     for name in names:
         if not recipes.recipe(name).is_fitted:
             raise ConfigError(f"expected recipes that are fitted, found {name}. Use it without a fit")
-    return list(names)
 
 
 def _fit_candidates(run: _Run, names: Sequence[str], seed: int) -> None:
-    """Fit the named recipes, or the default one, and choose the best of them on dev."""
+    """Fit the named recipes, or the default one, and choose the best of them on dev.
+
+    Raises:
+        _Refused: if no recipe could be fitted.
+    """
     from threadpoolctl import threadpool_limits
 
     for name in names or [DEFAULT_RECIPE]:
@@ -293,8 +319,12 @@ def _fit_candidates(run: _Run, names: Sequence[str], seed: int) -> None:
 
 
 def _fit(run: _Run, name: str, seed: int) -> Candidate:
-    """Fit one recipe on the requests of the run. The manifest records which journal events it read."""
-    journal = {"through": max(example.row for example in run.traffic.earlier), "until": run.evidence.until}
+    """Fit one recipe on the requests of the run.
+
+    The manifest notes which journal rows were read; see `_read_journal_row`. A repeated run finds its own models by
+    their names, which contain the identity of the fit.
+    """
+    journal_rows = {"through": max(example.row for example in run.traffic.earlier), "until": run.evidence.until}
     shelf = champion.shelf(run.settings.place)
     resources = HomeResources(
         settings=run.settings,
@@ -307,26 +337,32 @@ def _fit(run: _Run, name: str, seed: int) -> Candidate:
     job = plan_fit(name, run.traffic.lesson, resources, shelf)
     model = f"{name}-{job.identity[:12]}"
     make_private_folder(shelf)
-    task = dataclasses.replace(job, out=shelf / model, notes=lambda: {**job.notes(), "journal": journal})
-    manifest = fit(task).manifest
+    named_job = dataclasses.replace(job, out=shelf / model, notes=lambda: {**job.notes(), "journal": journal_rows})
+    manifest = fit(named_job).manifest
     return Candidate(recipe=name, model=model, dev=dict(manifest.metrics), seconds=manifest.fit_seconds)
 
 
 def _test_candidate(run: _Run, budget_ms: float, seed: int) -> None:
-    """Compare the chosen candidate with the champion, on newest requests that neither was fitted on."""
+    """Compare the chosen candidate with the champion, on the newest requests that neither was fitted on.
+
+    If a candidate of the default recipe loses on requests outside the traffic, it is restricted to requests near the
+    logged ones, and compared again.
+
+    Raises:
+        _Refused: if the candidate is not better.
+    """
     assert run.chosen is not None and run.chosen.model is not None
     folder = champion.shelf(run.settings.place) / run.chosen.model
-    test = {query: gold for query, gold in run.traffic.test.items() if _row(query) > run.through}
-    candidate = run.scout.engine.selector.find(None, folder)
+    test = {query: gold for query, gold in run.traffic.test.items() if _read_row(query) > run.through}
     texts = {query: run.traffic.lesson.texts[query] for query in test}
-    stage, before = _build_stage(run, candidate), _build_stage(run, run.before)
-    outside = _compare_outside(run, stage, before, seed)
+    stage = _build_stage(run, run.scout.engine.selector.find(None, folder))
+    champion_stage = _build_stage(run, run.before)
+    outside = _compare_outside(run, stage, champion_stage, seed)
     if explain_outside_loss(outside) and run.chosen.recipe == DEFAULT_RECIPE:
         run.say("requests outside the traffic would lose; the model is used only for requests near the logged ones")
         model_store.note(folder, **{ONLY_NEAR: True})
-        candidate = run.scout.engine.selector.find(None, folder)
-        stage = _build_stage(run, candidate)
-        outside = _compare_outside(run, stage, before, seed)
+        stage = _build_stage(run, run.scout.engine.selector.find(None, folder))  # reads the note
+        outside = _compare_outside(run, stage, champion_stage, seed)
     sample = Sample(
         qrels=test,
         callers={query: run.traffic.callers[query] for query in test},
@@ -343,12 +379,11 @@ def _test_candidate(run: _Run, budget_ms: float, seed: int) -> None:
         f"comparison {look}"
     )
     hits = _search(stage, texts)
-    run.sure = _choose_sure_score(
-        list(hits.values()), list(_search(stage, {text: text for text in CHAT_QUERIES}).values())
-    )
+    chat_hits = _search(stage, {text: text for text in CHAT_QUERIES})
+    run.sure = _choose_sure_score(list(hits.values()), list(chat_hits.values()))
     run.verdict = judge(
-        _ids(hits),
-        _ids(_search(before, texts)),
+        _list_ids(hits),
+        _list_ids(_search(champion_stage, texts)),
         sample,
         latency_ms=_measure_latency(stage, list(texts.values())),
         budget_ms=budget_ms,
@@ -361,51 +396,61 @@ def _test_candidate(run: _Run, budget_ms: float, seed: int) -> None:
 
 
 def _compare_outside(run: _Run, candidate: Stage, champion: Stage, seed: int) -> dict[str, Any] | None:
-    """Compare both on requests for the tools that no request of the journal used."""
+    """Compare two pipelines on requests for the tools that no request of the journal used; see `find_outside_loss`."""
     used = {tool for example in run.evidence.examples for tool in example.tools}
     queries = make_outside_queries(run.catalogue.tools(), used, seed)
     texts = {query.id: query.text for query in queries}
-    return find_outside_loss(_ids(_search(candidate, texts)), _ids(_search(champion, texts)), queries, seed)
+    candidate_ids, champion_ids = (_list_ids(_search(stage, texts)) for stage in (candidate, champion))
+    return find_outside_loss(candidate_ids, champion_ids, queries, seed)
 
 
 def _find_trusted_callers(run: _Run) -> frozenset[str]:
-    """Return the callers who may decide alone: those in the setting, and an owner who alone searches."""
-    only_owner = set(run.evidence.callers) == {run.settings.caller}
-    return frozenset({*run.settings.learn_trust, *({run.settings.caller} if only_owner else ())})
+    """Return the callers who may decide alone: those in the setting, and the owner if nobody else searches."""
+    is_owner_alone = set(run.evidence.callers) == {run.settings.caller}
+    return frozenset({*run.settings.learn_trust, *({run.settings.caller} if is_owner_alone else ())})
 
 
 def _build_stage(run: _Run, selection: Selection) -> Stage:
-    """Build a pipeline with the live examples that it would have had just before the newest requests."""
-    through = _through(selection.manifest) if selection.manifest and "journal" in selection.manifest.values else None
-    seen: tuple[Example, ...] = () if through is None else tuple(e for e in run.traffic.earlier if e.row > through)
-    return run.scout.engine.builder.build_ranking(selection, run.catalogue, live=lambda: (len(seen), seen)) >> Cut(
-        RANKING_DEPTH
-    )
+    """Build a pipeline with the live examples that it would have had just before the newest requests.
+
+    A model that `learn` fitted also uses the examples after those that it was fitted on.
+    """
+    manifest = selection.manifest
+    examples: tuple[Example, ...] = ()
+    if manifest is not None and "journal" in manifest.values:
+        through = _read_journal_row(manifest, "through")
+        examples = tuple(example for example in run.traffic.earlier if example.row > through)
+    return run.scout.engine.builder.build_ranking(
+        selection, run.catalogue, live=lambda: (len(examples), examples)
+    ) >> Cut(RANKING_DEPTH)
 
 
 def _search(stage: Stage, texts: Mapping[str, str]) -> dict[str, tuple[Hit, ...]]:
-    """Search in batches: query id → text, to query id → hits."""
+    """Search for all texts (query id → text) in batches. Returns query id → hits."""
     hits_by_query: dict[str, tuple[Hit, ...]] = {}
-    waiting = iter(texts.items())
-    while batch := list(itertools.islice(waiting, SEARCH_BATCH)):
+    remaining = iter(texts.items())
+    while batch := list(itertools.islice(remaining, SEARCH_BATCH)):
         answers = stage([Search(query=text, k=RANKING_DEPTH) for _, text in batch])
         hits_by_query |= {query: answer.hits for (query, _), answer in zip(batch, answers, strict=True)}
     return hits_by_query
 
 
-def _ids(hits_by_query: Mapping[str, tuple[Hit, ...]]) -> dict[str, list[str]]:
+def _list_ids(hits_by_query: Mapping[str, tuple[Hit, ...]]) -> dict[str, list[str]]:
     return {query: [hit.id for hit in hits] for query, hits in hits_by_query.items()}
 
 
 def _choose_sure_score(requests: Sequence[tuple[Hit, ...]], chat: Sequence[tuple[Hit, ...]]) -> float | None:
-    """Choose the score of a first hit from which the model certainly understands a request.
+    """Choose the score of a first hit from which a request certainly needs a tool, so that it is never turned away.
 
-    Nine in ten later requests reach this score, and no chat request does. A model that gives both the same scores is
-    therefore hardly ever certain.
+    Nine in ten later requests reach this score, if no chat request does. Otherwise it is the highest score of the chat
+    requests: a model that gives both the same scores is hardly ever certain.
 
     Args:
-        requests: hits of requests that the model was not fitted on.
-        chat: hits of requests that need no tool.
+        requests: hits of each request that the model was not fitted on, best first.
+        chat: the same for requests that need no tool.
+
+    Returns:
+        None if no request has a hit.
     """
     scores = [hits[0].score for hits in requests if hits]
     if not scores:
@@ -418,26 +463,22 @@ def _measure_latency(stage: Stage, texts: Sequence[str]) -> dict[str, float]:
     """Measure p50 and p95 of a search in ms of processor time, which other processes do not change."""
     from threadpoolctl import threadpool_limits
 
-    times = []
-    with threadpool_limits(1):
-        for text in texts[:: max(1, len(texts) // MAX_TIMED_QUERIES)][:MAX_TIMED_QUERIES]:
+    step = max(1, len(texts) // MAX_TIMED_QUERIES)
+    times_ms = []
+    with threadpool_limits(1):  # `thread_time` does not count other threads
+        for text in texts[::step][:MAX_TIMED_QUERIES]:
             started = time.thread_time()
             stage([Search(query=text)])
-            times.append((time.thread_time() - started) * 1000)
-    return percentiles(times)
+            times_ms.append((time.thread_time() - started) * 1000)
+    return percentiles(times_ms)
 
 
 # --- reports and files ------------------------------------------------------------------------------------------------
 
 
-def _row(query: str) -> int:
-    """Return the row id of the search from which a query comes."""
+def _read_row(query: str) -> int:
+    """Return the journal row id of the search from which a query comes: 7 for the query id `q7`."""
     return int(query[1:])
-
-
-def _through(manifest: Manifest | None) -> int:
-    """Return the row id of the last search that a model was fitted on."""
-    return _read_journal_row(manifest, "through")
 
 
 def _read_journal_row(manifest: Manifest | None, name: str) -> int:
@@ -457,7 +498,7 @@ def _name_of(selection: Selection) -> str:
 
 
 def _explain_promotion(run: _Run) -> str:
-    """Say in one sentence how much better the new champion is, and on which evidence."""
+    """Say in one sentence how much better the candidate is, and on which evidence."""
     assert run.verdict is not None and run.chosen is not None
     test = run.verdict.tests["ndcg@5"]
     low, high = (100 * bound for bound in test["ci95"])
@@ -470,11 +511,9 @@ def _explain_promotion(run: _Run) -> str:
 
 
 def _describe_evidence(run: _Run) -> dict[str, Any]:
-    """Return the counts of the evidence; the requests themselves stay in the journal."""
-    counts = msgspec.structs.asdict(run.evidence)
-    del counts["examples"]
+    """Return the counts of the evidence. Requests and callers are only counted; the journal has them."""
     return {
-        **counts,
+        **msgspec.structs.asdict(run.evidence),
         "callers": len(run.evidence.callers),
         "examples": len(run.evidence.examples),
         "unknown_tools": run.traffic.unknown,
@@ -495,29 +534,33 @@ def _remove_old_models(run: _Run) -> None:
         return
     home, pinned = run.settings.place, run.settings.model and run.settings.model.expanduser().resolve()
     with champion.changing(home):
-        champions = dict.fromkeys(entry.model for entry in reversed(champion.history(home)))
-        names_to_keep = {run.chosen.model, *[*champions][:MAX_CHAMPIONS_KEPT]}
+        champions = list(dict.fromkeys(entry.model for entry in reversed(champion.history(home))))  # newest first
+        names_to_keep = {run.chosen.model, *champions[:MAX_CHAMPIONS_KEPT]}
         for folder, manifest in model_store.list_models(champion.shelf(home)):
-            learned = not isinstance(manifest, str) and "journal" in manifest.values
-            if learned and folder.name not in names_to_keep and folder.resolve() != pinned:
+            is_learned = isinstance(manifest, Manifest) and "journal" in manifest.values  # a text: it is damaged
+            if is_learned and folder.name not in names_to_keep and folder.resolve() != pinned:
                 shutil.rmtree(folder)
                 forget_model(home, folder.name)
     _remove_bases(run)
 
 
 def _remove_bases(run: _Run) -> None:
-    """Delete the bases that were fitted for this run. The models that build on them hold them too."""
+    """Delete the bases that were fitted for this run. The models that build on them contain copies."""
     for folder in (run.settings.home / SHELF_FOLDER).glob("*"):
         try:
             data = model_store.read_manifest(folder).data
-        except (NotFound, StoreError):  # no model, or a damaged one, which `doctor` reports
+        except (NotFound, StoreError):  # no model, or a damaged one
             continue
         if data.fingerprint == run.traffic.lesson.fingerprint:
             shutil.rmtree(folder)
 
 
 def _load_or_start_state(home: Home, scout: Scout, say: Callable[[str], None]) -> dict[str, Any]:
-    """Return the last event to read: that of an unfinished run, or else the newest of the journal."""
+    """Return the state of an unfinished run, or start and save a new one.
+
+    Returns:
+        `until`: row id of the last journal event to read; `at`: start of the run.
+    """
     try:
         unfinished: dict[str, Any] = msgspec.json.decode(open_home(home).read_document(RUN_FILE), type=dict)
         if isinstance(unfinished.get("until"), int) and isinstance(unfinished.get("at"), str):

@@ -1,4 +1,4 @@
-"""The report of a learning run, as `<home>/learn/last.json` holds it."""
+"""The report of a learning run. The file `<home>/learn/last.json` contains the newest one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ LAST_FILE: Final = "learn/last.json"
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """One recipe that was tried: its model and metrics on dev, or the problem that prevented the fit."""
+    """One recipe that was tried: its model and metrics on dev, or the problem that prevented the fit.
+
+    Attributes:
+        recipe: its name.
+        model: name of the fitted model; None if the fit failed.
+        dev: measure → mean on dev.
+        seconds: duration of the fit.
+        problem: why the fit failed; otherwise empty.
+    """
 
     recipe: str
     model: str | None = None

@@ -1,7 +1,8 @@
 """Turns the journal into a dataset of requests and used tools, split by time into train, dev and test.
 
 The newest requests are held out, because a model must serve future requests. A tool that train uses only once is left
-out of train, because a single call may be a mistake. The grades are weights from `toolscout.home.journal.evidence`.
+out of train, because a single call may be a mistake. The grades are weights from `toolscout.home.journal.evidence`. A
+query has the id `q` and the journal row of its search, such as `q7`.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ class Traffic(NamedTuple):
 
     Attributes:
         dataset: all requests as a dataset.
-        lesson: what a fit may see. Its tools have the source `journal` before their full ids, which models thus keep.
+        lesson: what a fit may see. Its tools are named `journal/` and their id, because models drop the first part.
         test: query id → tool id → weight, for the test requests.
         callers: query id → caller, for the test requests.
-        earlier: the examples of train and dev.
-        groups: slices of the test requests.
+        earlier: the examples of train and dev, oldest first.
+        groups: slice → query id → label, for the test requests.
         unknown: number of uses that were left out because their tools are not in the catalogue.
         unsupported: number of tools that were left out of train because it uses them only once.
     """
@@ -54,9 +55,9 @@ class Traffic(NamedTuple):
     unsupported: int
 
     def write(self, folder: Path) -> None:
-        """Write the dataset folder (docs/reference/formats.md), whole or not at all.
+        """Write the dataset folder (docs/reference/formats.md), whole or not at all. It replaces the former one.
 
-        Tool ids are those of the catalogue.
+        The tools have their ids of the catalogue.
         """
         partial = folder.with_name(f".{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
@@ -80,8 +81,8 @@ def split_by_time(examples: Sequence[Example], tools: Sequence[Tool], folder: Pa
         tools: the catalogue; uses of other tools are left out.
         folder: where the dataset will be written.
     """
-    ids = tuple(sorted(tool.id for tool in tools))
-    usable, unknown = _keep_catalogue_tools(examples, set(ids))
+    tool_ids = tuple(sorted(tool.id for tool in tools))
+    usable, unknown = _keep_catalogue_tools(examples, set(tool_ids))
     n_test = min(MAX_TEST_REQUESTS, int(TEST_SHARE * len(usable)))
     n_dev = min(MAX_DEV_REQUESTS, int(DEV_SHARE * len(usable)))
     earlier, newest = usable[: len(usable) - n_test], usable[len(usable) - n_test :]
@@ -89,16 +90,17 @@ def split_by_time(examples: Sequence[Example], tools: Sequence[Tool], folder: Pa
     train_qrels, unsupported = _keep_supported_tools(train)
     qrels = {
         "train": train_qrels,
-        "dev": {_id(example): example.tools for example in dev},
-        "test": {_id(example): example.tools for example in newest},
+        "dev": {_make_id(example): example.tools for example in dev},
+        "test": {_make_id(example): example.tools for example in newest},
     }
-    queries = {_id(example): example.query for example in usable}
-    dataset = Dataset(folder, JOURNAL_SOURCE, queries, {query: {} for query in queries}, qrels, ids)
+    queries = {_make_id(example): example.query for example in usable}
+    no_metadata: dict[str, dict[str, Any]] = {query: {} for query in queries}
+    dataset = Dataset(folder, JOURNAL_SOURCE, queries, no_metadata, qrels, tool_ids)
     return Traffic(
         dataset=dataset,
         lesson=_make_lesson(dataset, tools),
         test=qrels["test"],
-        callers={_id(example): example.caller for example in newest},
+        callers={_make_id(example): example.caller for example in newest},
         earlier=earlier,
         groups=_group_requests(dataset, newest),
         unknown=unknown,
@@ -107,7 +109,10 @@ def split_by_time(examples: Sequence[Example], tools: Sequence[Tool], folder: Pa
 
 
 def _keep_catalogue_tools(examples: Sequence[Example], tool_ids: set[str]) -> tuple[list[Example], int]:
-    """Return the examples with tools of the catalogue alone, and the number of uses that were left out."""
+    """Return the examples without tools that the catalogue lacks, and the number of uses that were left out.
+
+    An example without any other tool is left out.
+    """
     kept = [msgspec.structs.replace(example, tools=_keep_tools(example, tool_ids)) for example in examples]
     unknown = sum(len(example.tools) for example in examples) - sum(len(example.tools) for example in kept)
     return [example for example in kept if example.tools], unknown
@@ -127,19 +132,20 @@ def _make_lesson(dataset: Dataset, tools: Sequence[Tool]) -> Lesson:
 
 
 def _keep_supported_tools(train: Sequence[Example]) -> tuple[Qrels, int]:
-    """Return train without tools that it uses less than `MIN_TOOL_USES` times, and their number."""
+    """Return train without tools that it uses less than `MIN_TOOL_USES` times, and the number of these tools."""
     uses = Counter(tool for example in train for tool in example.tools)
     supported = {tool for tool, count in uses.items() if count >= MIN_TOOL_USES}
-    qrels = {_id(example): gold for example in train if (gold := _keep_tools(example, supported))}
+    qrels = {_make_id(example): gold for example in train if (gold := _keep_tools(example, supported))}
     return qrels, len(uses) - len(supported)
 
 
-def _id(example: Example) -> str:
+def _make_id(example: Example) -> str:
     return f"q{example.row}"
 
 
 def _keep_tools(example: Example, tools: set[str]) -> dict[str, float]:
-    return {tool: round(grade, 4) for tool, grade in example.tools.items() if tool in tools}
+    """Return the weights of an example's tools, of those in `tools`."""
+    return {tool: round(weight, 4) for tool, weight in example.tools.items() if tool in tools}
 
 
 def _rename_tools(qrels: Qrels, new_ids: dict[str, str]) -> Qrels:
@@ -147,20 +153,21 @@ def _rename_tools(qrels: Qrels, new_ids: dict[str, str]) -> Qrels:
 
 
 def _group_requests(dataset: Dataset, newest: Sequence[Example]) -> dict[str, dict[str, str]]:
-    """Group the test requests by number of tools, length, and source of a used tool.
+    """Label the test requests by number of tools, length, and source of the first used tool by id.
 
-    A slice with the same label for all requests is left out.
+    A slice with one label for all requests is left out.
     """
     if not newest:
         return {}
-    sources = {_id(example): min(example.tools).partition("/")[0] for example in newest}
+    sources = {_make_id(example): min(example.tools).partition("/")[0] for example in newest}
     common = {source for source, _ in Counter(sources.values()).most_common(MAX_SOURCE_LABELS)}
-    labels = {query: source if source in common else "other" for query, source in sources.items()}
-    groups = {**dataset.groups("test"), "source": labels}
+    source_labels = {query: source if source in common else "other" for query, source in sources.items()}
+    groups = {**dataset.groups("test"), "source": source_labels}
     return {name: labels for name, labels in groups.items() if len(set(labels.values())) > 1}
 
 
 def _describe_tool(tool: Tool) -> dict[str, object]:
+    """Return the line of a tool in `corpus.jsonl`. Its id loses the source `journal` that the lesson gave it."""
     metadata = {"path": tool.path, "parameters": tool.parameters}
     return {"_id": tool.id.partition("/")[2], "title": tool.name, "text": tool.description, "metadata": metadata}
 

@@ -36,8 +36,8 @@ Kind = Literal["command", "situation"]
 
 MAX_COMMAND_WORDS: Final = 14
 SITUATION_WORD_RANGE: Final = (4, 8)
-MIN_LITERAL_WORDS: Final = 3
-"""A situation has at least so many words; at least one of them is taken unchanged from the description."""
+MIN_SITUATION_WORDS: Final = 3
+"""A situation is written from at least so many words, if the description has them."""
 SYNONYM_RATE: Final = {"command": 0.4, "situation": 0.9}
 """Share of the words with a known synonym that are replaced by one."""
 OMISSION_RATE: Final = {"command": 0.6, "situation": 0.9}
@@ -127,13 +127,13 @@ _NAME_PART: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 
 
 class SyntheticQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A query made by rule.
+    """A query with its gold tools, made by rule.
 
     Attributes:
         id: identifies the query.
         text: the query.
         tools: ids of the gold tools.
-        kind: command, situation, union, logged or no-tool.
+        kind: command, situation, union (of several tools), no-tool, or logged (from the journal, in a selftest).
     """
 
     id: str
@@ -176,7 +176,7 @@ class QueryGenerator:
     """Generates the synthetic queries of one catalogue."""
 
     def __init__(self, tools: Sequence[Tool], targets: Sequence[Tool], *, unions: bool = True) -> None:
-        """Count how many tools share each word.
+        """Count how many tools have each word.
 
         Args:
             tools: the catalogue.
@@ -184,7 +184,7 @@ class QueryGenerator:
             unions: whether some queries need several tools.
         """
         self.targets, self.unions = targets, unions
-        self.tool_counts = Counter(term for tool in tools for term in {_fold_word(word) for word in _tool_words(tool)})
+        self.tool_counts = Counter(word for tool in tools for word in {_fold_word(w) for w in _list_words(tool)})
         # path → targets; those of one path are siblings
         self.tools_by_path: dict[tuple[str, ...], list[Tool]] = defaultdict(list)
         for tool in targets:
@@ -195,16 +195,20 @@ class QueryGenerator:
         return [self.generate_for(tool, seed) for tool in self.targets]
 
     def generate_for(self, tool: Tool, seed: int) -> SyntheticQuery:
-        """Generate the query for one tool; it may need other tools too."""
+        """Generate the query for one tool; it may need up to two other tools too."""
         rng = _seed_rng(tool.id, seed, "probe")
         kind, text = self.write_request(tool, rng)
         gold = [tool]
         if self.unions and len(self.targets) > 3 and rng.random() < UNION_RATE[bool(_read_properties(tool))]:
             siblings = self.tools_by_path[tool.path]
             pool = siblings if len(siblings) > 1 and rng.random() < UNION_WITHIN_PATH_RATE else self.targets
-            partners = [partner for partner in rng.sample(list(pool), min(3, len(pool))) if partner.id != tool.id]
-            gold += partners[: rng.choice((1, 1, 2))]
-            kind, text = "union", " ".join([text, *(self.write_request(partner, rng)[1] for partner in gold[1:])])
+            drawn = rng.sample(list(pool), min(3, len(pool)))  # one more than needed, since it may draw the tool itself
+            partners = [partner for partner in drawn if partner.id != tool.id][: rng.choice((1, 1, 2))]
+            gold += partners
+            kind = "union"
+            for partner in partners:
+                _, partner_text = self.write_request(partner, rng)
+                text = f"{text} {partner_text}"
         if rng.random() < SMALL_TALK_RATE:
             sentence = rng.choice(SMALL_TALK)
             text = f"{text} {sentence}" if rng.random() < 0.5 else f"{sentence} {text}"
@@ -229,23 +233,29 @@ class QueryGenerator:
         return command[0].upper() + command[1:]
 
     def write_situation(self, tool: Tool, rng: random.Random) -> str:
-        """Describe a situation with some words of the description, mostly synonyms, without the tool's name."""
+        """Describe a situation with some words of the description, in their order, without the tool's name.
+
+        Words with a synonym are preferred, and `paraphrase` then replaces most of them. One more word is added, or as
+        many as are missing to `MIN_SITUATION_WORDS`.
+        """
         name_parts = {part.casefold() for part in _NAME_PART.findall(tool.name)}
         content = [word for word in _find_words(tool.description) if word.casefold() not in FUNCTION_WORDS]
         candidates = [word for word in dict.fromkeys(content) if word.casefold() not in name_parts] or content
         candidates = candidates or _find_words(tool.description)
-        count = min(len(candidates), rng.randint(*SITUATION_WORD_RANGE))
+        max_words = min(len(candidates), rng.randint(*SITUATION_WORD_RANGE))
         replaceable = [word for word in candidates if word.casefold() in load_synonyms()]
-        chosen = rng.sample(replaceable, min(count, len(replaceable)))
+        chosen = rng.sample(replaceable, min(max_words, len(replaceable)))
         rest = [word for word in candidates if word not in chosen]
-        chosen += rng.sample(rest, min(max(1, MIN_LITERAL_WORDS - len(chosen)), len(rest)))
+        n_more = min(max(1, MIN_SITUATION_WORDS - len(chosen)), len(rest))
+        chosen += rng.sample(rest, n_more)
         chosen.sort(key=candidates.index)
         return rng.choice(SITUATION_TEMPLATES).format(" ".join(self.paraphrase(chosen, "situation", rng)))
 
     def paraphrase(self, words: Sequence[str], kind: Kind, rng: random.Random) -> list[str]:
-        """Replace some words by synonyms and leave some out. At least two words remain.
+        """Reword a text as somebody would who has not read the description.
 
-        The result is worded as by somebody who has not read the description.
+        Some words are replaced by synonyms, some change between singular and plural, and some that few tools have are
+        left out. At least two words remain.
         """
         paraphrased, remaining = [], len(words)
         for word in words:
@@ -253,51 +263,55 @@ class QueryGenerator:
             if synonyms and rng.random() < SYNONYM_RATE[kind]:
                 paraphrased.append(rng.choice(synonyms))
             elif remaining <= 2 or rng.random() >= self.omission_rate(word, kind):
-                content = word.isalpha() and word.casefold() not in FUNCTION_WORDS
-                paraphrased.append(_change_number(word.lower(), rng) if content else word)
+                has_number = word.isalpha() and word.casefold() not in FUNCTION_WORDS
+                paraphrased.append(_change_number(word.lower(), rng) if has_number else word)
             else:
                 remaining -= 1
         return paraphrased
 
     def omission_rate(self, word: str, kind: Kind) -> float:
-        """Return how often a word is left out, 0 to 1: the fewer tools have it, the more often."""
+        """Return the probability with which a word is left out: the fewer tools have it, the higher."""
         count = max(1, self.tool_counts[_fold_word(word)])
         return OMISSION_RATE[kind] / count if count <= RARE_WORD_TOOLS else 0.0
 
 
-def _tool_words(tool: Tool) -> list[str]:
+def _list_words(tool: Tool) -> list[str]:
+    """Return the words of a tool's name and description, repeated ones too."""
     return [*_NAME_PART.findall(tool.name), *_find_words(tool.description)]
 
 
 def _fold_word(word: str) -> str:
+    """Return a word in the form in which it is counted: lower case, singular."""
     return word.casefold().removesuffix("s")
 
 
 def _change_number(word: str, rng: random.Random) -> str:
-    """Return the word, or in a share of the calls its plural or singular."""
+    """Return the word, or with a probability of `NUMBER_CHANGE_RATE` its plural or singular."""
     if len(word) < 4 or rng.random() >= NUMBER_CHANGE_RATE:
         return word
     return word[:-1] if word.endswith("s") and not word.endswith("ss") else f"{word}s"
 
 
 def _seed_rng(tool: str, seed: int, purpose: str) -> random.Random:
+    """Return the random numbers for a tool, by its id. Each purpose has its own, so that none shifts another."""
     return random.Random(digest("probe/1", [purpose, seed, tool]))
 
 
 def _write_value(name: str, schema: object, rng: random.Random) -> str:
-    """Write a parameter and a value: one that the schema lists, else any of its type."""
+    """Write the words of a parameter's name and a value: one that the schema lists, else any of its type."""
     schema = schema if isinstance(schema, Mapping) else {}
-    words = " ".join(_NAME_PART.findall(name)).lower() or name
+    name_words = " ".join(_NAME_PART.findall(name)).lower() or name
     examples = schema.get("enum") or schema.get("examples")
     json_type = schema.get("type")
     if isinstance(examples, list) and examples:
         value = str(rng.choice(examples))
     else:
         value = rng.choice(VALUES_BY_TYPE.get(json_type, TEXT_VALUES) if isinstance(json_type, str) else TEXT_VALUES)
-    return f"{words} {value}"
+    return f"{name_words} {value}"
 
 
 def _read_properties(tool: Tool) -> Mapping[str, object]:
+    """Return name → schema of the tool's parameters; empty if it has none, or its schema is malformed."""
     properties = (tool.parameters or {}).get("properties")
     return properties if isinstance(properties, Mapping) else {}
 
