@@ -27,7 +27,7 @@ class Order(NamedTuple):
     Attributes:
         message: what the order does.
         cues: substrings in lower case; a text without any of them cannot match, so the pattern is not tried.
-        wordings: a pattern of the wordings. It is compiled when a text holds a cue, since most processes screen none.
+        wordings: a pattern of the wordings. It is compiled at the first text with a cue, since most processes see none.
     """
 
     message: str
@@ -35,7 +35,7 @@ class Order(NamedTuple):
     wordings: str
 
     def search(self, text: str) -> re.Match[str] | None:
-        """Find the order in a text."""
+        """Find the first place in a text where the order is worded."""
         return _compile_wordings(self.wordings).search(text)
 
 
@@ -233,7 +233,10 @@ _PARAPHRASES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
 
 
 class _Language(NamedTuple):
-    """Words of one language as patterns; `_orders_of` builds its orders from them."""
+    """Words of one language as patterns; `_build_orders` joins them to its orders.
+
+    Each field is named by what its words mean in English, such as `former` for "previous" and "above".
+    """
 
     cues: tuple[str, ...]
     ignore: str
@@ -379,8 +382,8 @@ _EAST_ASIAN: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
 
 
 def _build_orders(language: _Language) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    """Yield the orders of a language that separates words by spaces."""
-    few = r"(?:\W+\w+){0,3}?\W+"
+    """Yield the orders of a language that separates words by spaces, each as the fields of an `Order`."""
+    few = r"(?:\W+\w+){0,3}?\W+"  # up to three words between
     near = r"(?:\W+\w+){0,5}?\W+"
     ignore, rules, former, always, use, this_tool, other_tool, never, tell, user = (
         rf"\b(?:{words})\b" for words in language[1:]
@@ -413,17 +416,20 @@ _ASCII_CUES: Final = sorted({cue for order in ORDERS for cue in order.cues if cu
 
 
 def select_orders(text: str) -> list[Order]:
-    """Return the orders with a cue in the text, which may thus contain them."""
+    """Return the orders that a text may contain, because it contains one of their cues."""
     if text.isascii():
         lowered = text.lower()
-        present = {cue for cue in _ASCII_CUES if cue in lowered}
-        return [order for order in ORDERS if not present.isdisjoint(order.cues)] if present else []
+        cues_in_text = {cue for cue in _ASCII_CUES if cue in lowered}
+        return [order for order in ORDERS if not cues_in_text.isdisjoint(order.cues)] if cues_in_text else []
     lowered = "\n".join(_read_forms(text)).lower()
     return [order for order in ORDERS if any(map(lowered.__contains__, order.cues))]
 
 
 def find_orders(text: str, orders: Sequence[Order]) -> Iterator[str]:
-    """Yield one sentence for each order that a text contains, even in look-alike letters."""
+    """Yield one sentence for each of the orders that a text contains, even in look-alike letters.
+
+    An order may be found in both forms of the text; the caller drops repeated sentences.
+    """
     if not orders:
         return
     for form in _read_forms(text):
@@ -434,7 +440,10 @@ def find_orders(text: str, orders: Sequence[Order]) -> Iterator[str]:
 
 
 def _read_forms(text: str) -> list[str]:
-    """Return the text without invisible characters and, if that differs, with look-alike letters as ASCII."""
+    """Return the text as it looks: without invisible characters, and again with look-alike letters as ASCII.
+
+    The second form is left out if it is the same.
+    """
     if text.isascii():
         return [text]
     plain = unicodedata.normalize("NFKC", sanitise(text))

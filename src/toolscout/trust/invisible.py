@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -11,24 +12,24 @@ __all__ = ["find_invisible", "quote", "sanitise", "spelled_out"]
 
 MAX_QUOTE_CHARS: Final = 80
 MAX_IDEOGRAPH_VARIANTS: Final = 8  # of one text; more can spell a hidden text, as each is one of 240
+# Ranges of characters that nobody sees, as parts of the pattern `_UNSEEN`.
 _CONTROLS: Final = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
-_BIDI: Final = "\u202a-\u202e\u2066-\u2069"
-_MARKS: Final = "\u200e\u200f\u061c"
-_ZERO: Final = (
+_BIDI: Final = "\u202a-\u202e\u2066-\u2069"  # turn the direction of a part of the text
+_BIDI_MARKS: Final = "\u200e\u200f\u061c"
+_NO_WIDTH: Final = (
     "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"  # of shorthand and of music
 )
-_JOINERS: Final = "\u200c\u200d"
-_VARIANTS: Final = "\ufe00-\ufe0f\U000e0100-\U000e01ef"
-_TAGS: Final = "\U000e0000-\U000e00ff\U000e01f0-\U000e0fff"
-_UNSEEN: Final = re.compile(f"[{_CONTROLS}{_BIDI}{_MARKS}{_ZERO}{_JOINERS}{_VARIANTS}{_TAGS}]+")
+_JOINERS: Final = "\u200c\u200d"  # decide whether the letters around them join
+_VARIANTS: Final = "\ufe00-\ufe0f\U000e0100-\U000e01ef"  # select a variant of the character before
+_TAGS: Final = "\U000e0000-\U000e00ff\U000e01f0-\U000e0fff"  # mirror ASCII; only flags need them
+_UNSEEN: Final = re.compile(f"[{_CONTROLS}{_BIDI}{_BIDI_MARKS}{_NO_WIDTH}{_JOINERS}{_VARIANTS}{_TAGS}]+")
 _DIRECTION_MARKS: Final = "\u200e\u200f\u061c\u202a\u202b\u202c\u2066\u2067\u2068\u2069"
 _SUBDIVISIONS: Final = ("gbeng", "gbsct", "gbwls")  # England, Scotland, Wales: all flags of this sort that fonts have
 _FLAGS: Final = frozenset(
     "".join(chr(0xE0000 + ord(letter)) for letter in name) + "\U000e007f" for name in _SUBDIVISIONS
 )
 _IDEOGRAPH: Final = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
-_DIRECTION_OVERRIDES: Final = frozenset("\u202d\u202e")
 
 
 def sanitise(text: str) -> str:
@@ -39,9 +40,9 @@ def sanitise(text: str) -> str:
     if not _UNSEEN.search(text):
         return text
     visible_parts, start = [], 0
-    for span in _unseen(text):
-        visible_parts.append(text[start : span.start()])
-        start = span.end()
+    for run in _find_unneeded_runs(text):
+        visible_parts.append(text[start : run.start()])
+        start = run.end()
     return "".join(visible_parts) + text[start:]
 
 
@@ -51,17 +52,18 @@ def spelled_out(text: str) -> str:
 
 
 def find_invisible(text: str) -> Iterator[str]:
-    """Yield one sentence for each sort of invisible character in a text."""
-    counts: dict[str, int] = {}
-    for span in _unseen(text) if not (text.isascii() and text.isprintable()) else ():
-        for letter in span[0]:
-            kind = _classify(letter)
-            counts[kind] = counts.get(kind, 0) + 1
+    """Yield one phrase for each kind of invisible character in a text, such as `3 control codes`."""
+    counts: Counter[str] = Counter()
+    for run in _find_unneeded_runs(text) if not (text.isascii() and text.isprintable()) else ():
+        counts.update(map(_classify, run[0]))
     for kind, count in counts.items():
-        # The tag characters U+E0020 to U+E007E mirror ASCII, so they can spell a hidden text.
-        spelled = bytes(ord(letter) - 0xE0000 for letter in text if 0xE0020 <= ord(letter) < 0xE007F).decode("ascii")
-        spells = f", which spell “{quote(spelled)}”" if kind == "tag characters" and spelled else ""
-        yield f"{count} {kind}{spells}"
+        hidden_text = _read_tags(text) if kind == "tag characters" else ""
+        yield f"{count} {kind}" + (f", which spell “{quote(hidden_text)}”" if hidden_text else "")
+
+
+def _read_tags(text: str) -> str:
+    """Return the text that the tag characters U+E0020 to U+E007E spell, which mirror ASCII."""
+    return "".join(chr(ord(letter) - 0xE0000) for letter in text if 0xE0020 <= ord(letter) < 0xE007F)
 
 
 def _classify(letter: str) -> str:
@@ -73,45 +75,45 @@ def _classify(letter: str) -> str:
         return "tag characters"
     if 0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF:
         return "variation selectors"
-    if 0x202A <= code <= 0x202E or 0x2066 <= code <= 0x2069 or letter in "\u200e\u200f\u061c":
+    if 0x202A <= code <= 0x202E or 0x2066 <= code <= 0x2069 or letter in _BIDI_MARKS:
         return "characters that turn the direction of text"
     return "characters of no width"
 
 
-def _unseen(text: str) -> Iterator[re.Match[str]]:
+def _find_unneeded_runs(text: str) -> Iterator[re.Match[str]]:
     """Yield the runs of invisible characters that no script or emoji needs where they are."""
-    ideograph_variants = 0
+    n_variants = 0
     for run in _UNSEEN.finditer(text):
-        is_variant = "\U000e0100" <= run[0] < "\U000e01f0"
-        ideograph_variants += is_variant
-        too_many = is_variant and ideograph_variants > MAX_IDEOGRAPH_VARIANTS
-        if too_many or not _is_needed_by_script(run, text):
+        is_variant = "\U000e0100" <= run[0] < "\U000e01f0"  # begins with a selector of an ideograph's variant
+        n_variants += is_variant
+        is_one_too_many = is_variant and n_variants > MAX_IDEOGRAPH_VARIANTS
+        if is_one_too_many or not _is_needed(run, text):
             yield run
 
 
-def _is_needed_by_script(run: re.Match[str], text: str) -> bool:
-    """Tell whether the characters around a run need it."""
+def _is_needed(run: re.Match[str], text: str) -> bool:
+    """Tell whether the characters before and after a run of invisible ones need it."""
     letters = run[0]
     before = text[run.start() - 1] if run.start() else ""
     after = text[run.end() : run.end() + 1]
-    foreign = not before.isascii() and not after.isascii()  # neither is ASCII; an end of the text counts as ASCII
+    is_between_foreign = not before.isascii() and not after.isascii()  # "", at an end of the text, is ASCII
     if letters == "\ufeff":  # a byte order mark
         return not before
-    if letters in ("\u200b", "\u200c", "\u200d"):
-        return foreign and not (_is_latin(before) or _is_latin(after))
+    if letters in ("\u200b", "\u200c", "\u200d"):  # between letters of Thai, Persian or Hindi, or parts of an emoji
+        return is_between_foreign and not (_is_latin(before) or _is_latin(after))
     if all(letter in _DIRECTION_MARKS for letter in letters):
         return len(letters) <= 2 and _is_right_to_left(text)
     if letters in _FLAGS:
-        return before == "\U0001f3f4"
-    return _is_needed_variant(letters, before, foreign)
+        return before == "\U0001f3f4"  # the black flag
+    return _is_needed_variant(letters, before, is_between_foreign)
 
 
-def _is_needed_variant(letters: str, before: str, foreign: bool) -> bool:
+def _is_needed_variant(letters: str, before: str, is_between_foreign: bool) -> bool:
     """Tell whether a run selects a variant of an emoji, an ideograph or a Mongolian letter before it."""
     if letters in ("\ufe0f", "\ufe0e"):  # selects the emoji or the plain form of the sign before it
         return bool(before) and not before.isalpha() and not before.isspace()
-    if letters == "\ufe0f\u200d":
-        return foreign and not before.isalpha()
+    if letters == "\ufe0f\u200d":  # the same, joined to the next part of an emoji
+        return is_between_foreign and not before.isalpha()
     if len(letters) == 1 and "\U000e0100" <= letters <= "\U000e01ef":
         return bool(_IDEOGRAPH.match(before))
     return len(letters) == 1 and "\u180b" <= letters <= "\u180f" and "\u1800" <= before <= "\u18af"

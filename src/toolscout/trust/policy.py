@@ -1,9 +1,10 @@
 """Reads policies: who a caller is, and which tools they may see and call.
 
-A caller shows a key, of which the file holds the hash, or a token of an OAuth issuer.
+A caller shows a key or a token of an OAuth issuer. The file contains only hashes of the keys.
 
 A pattern is a list of segments separated by slashes. It is compared with a tool's id and with `source/path…/name`. Both
-begin with the source. `**` matches any number of segments, `*` any characters within one. The rest is literal.
+begin with the source. `**` matches any number of segments, `*` any characters within one. The rest is literal. A *run*
+is a part of a pattern between two `**`.
 """
 
 from __future__ import annotations
@@ -85,20 +86,23 @@ class Rules:
         if self.read_only and (tool.hints.read_only is not True or tool.hints.destructive is True):
             return False
         allow = [_split_runs(pattern, exact=True) for pattern in self.allow]
-        if not any(_matches(form, chunks) for form in _forms(tool) for chunks in allow):
+        if not any(_matches(form, runs) for form in _list_forms(tool) for runs in allow):
             return False
         deny = [_split_runs(pattern) for pattern in self.deny]
-        return not deny or not any(_matches(form, chunks) for form in _fold_forms(tool) for chunks in deny)
+        return not deny or not any(_matches(form, runs) for form in _list_folded_forms(tool) for runs in deny)
 
 
-def _forms(tool: Tool) -> set[Segments]:
-    """Return the tool's id and its path with the name, split at every slash."""
+def _list_forms(tool: Tool) -> set[Segments]:
+    """Return what `allow` is compared with: the tool's id, and its path with the name, split at every slash."""
     full_path = "/".join((tool.source, *tool.path, tool.name))
     return {tuple(text.split("/")) for text in (tool.id, full_path)}
 
 
-def _fold_forms(tool: Tool) -> set[Segments]:
-    """Return the folded forms of id and path. A slash inside a name may separate segments or not, so both count."""
+def _list_folded_forms(tool: Tool) -> set[Segments]:
+    """Return what `deny` is compared with: id, source with name, and path with name, each folded.
+
+    A slash inside a name may separate segments or not. Both count, because a tool must not escape by its name.
+    """
     source, _, rest = tool.id.partition("/")
     forms = set()
     for parts in ((source, rest), (source, tool.name), (source, *tool.path, tool.name)):
@@ -117,20 +121,24 @@ def _fold(text: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _split_runs(pattern: str, *, exact: bool = False) -> tuple[Segments, ...]:
-    """Split a pattern at each `**` into runs of segments."""
-    chunks: list[list[str]] = [[]]
+    """Split a pattern at each `**` into runs of segments, which are folded unless `exact`.
+
+    `a/**/b` has the runs `("a",)` and `("b",)`; a run at an end may be empty.
+    """
+    runs: list[list[str]] = [[]]
     for segment in pattern.split("/"):
         if segment == "**":
-            chunks.append([])
+            runs.append([])
         else:
-            chunks[-1].append(segment if exact else _fold(segment))
-    return tuple(map(tuple, chunks))
+            runs[-1].append(segment if exact else _fold(segment))
+    return tuple(map(tuple, runs))
 
 
 def _matches(form: Segments, runs: Sequence[Segments]) -> bool:
-    """Return whether the runs of a pattern, between which any segments may be, match all segments of `form`."""
+    """Return whether a pattern matches all segments of `form`. Between two of its runs, any segments may be."""
 
     def occurs(run: Segments, start: int) -> bool:
+        """Return whether the segments of `form` from `start` on match the run."""
         return all(_matches_segment(form[start + offset], segment) for offset, segment in enumerate(run))
 
     return _occur_in_order(runs, len(form), occurs)
@@ -144,17 +152,17 @@ def _matches_segment(text: str, segment: str) -> bool:
 def _occur_in_order(parts: Sequence[Part], size: int, occurs: Callable[[Part, int], bool]) -> bool:
     """Return whether the parts occur one after the other, the first at the start and the last at the end.
 
-    Each part takes the earliest place, so the time is at most proportional to the product of both lengths.
+    The earliest position of each part is taken, so the time is at most proportional to the product of both lengths.
 
     Args:
-        parts: texts, or runs of segments.
-        size: length of what is searched.
-        occurs: whether a part occurs at a place. It is asked only where the part fits.
+        parts: texts, or runs of segments; at least one.
+        size: length of what is searched, in characters or segments.
+        occurs: whether a part occurs at a position. It is asked only where the part fits.
     """
-    first, *middle = parts
-    if not middle:
+    first, *others = parts
+    if not others:
         return size == len(first) and occurs(first, 0)
-    *middle, last = middle
+    *middle, last = others
     start, end = len(first), size - len(last)
     if start > end or not occurs(first, 0) or not occurs(last, end):
         return False
@@ -167,7 +175,7 @@ def _occur_in_order(parts: Sequence[Part], size: int, occurs: Callable[[Part, in
     return True
 
 
-Withheld = tuple[tuple[str, frozenset[str]], ...]  # scopes, each with patterns of the tools that need it
+Withheld = tuple[tuple[str, frozenset[str]], ...]  # scopes, each with patterns of the tools that need the scope
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,8 +187,8 @@ class Caller:
         rules: which tools this caller may see and call. None means all.
         operator: whether this caller may read and change what all callers share: the journal, models, figures.
         subject: the subject of the token that they came with. Empty for a key.
-        is_anonymous: whether they came without a credential, so that nobody knows who it is.
-        withheld: scopes that their token lacks, each with patterns of the tools that need it.
+        is_anonymous: whether they came without a credential, so that nobody knows who they are.
+        withheld: scopes that their token lacks, each with patterns of the tools that need the scope.
     """
 
     name: str
@@ -192,7 +200,10 @@ class Caller:
 
     @property
     def person(self) -> str:
-        """Who signs in at servers: the caller, and of callers with tokens the subject too. Several may share a name."""
+        """Under what the sign-ins at servers are stored: the name, and after a newline the token's subject if any.
+
+        Several people with tokens may share the name of a caller.
+        """
         return f"{self.name}\n{self.subject}" if self.subject else self.name
 
     @property
@@ -245,6 +256,8 @@ class _TokensTable(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _PolicyFile(msgspec.Struct, forbid_unknown_fields=True):
+    """The file. `default` names the caller that everybody without a credential is."""
+
     caller: list[_CallerTable] = []
     default: str | None = None
     tokens: _TokensTable | None = None
@@ -262,11 +275,16 @@ def hashed_key(key: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Policies:
-    """Says who may do what. Without a file everybody is `LOCAL`; with a file, only what it allows is allowed."""
+    """Says who may do what. Without a file everybody is `LOCAL`; with a file, only what it allows is allowed.
+
+    Attributes:
+        callers: those in the file.
+        default: the caller that everybody without a credential is. None: a credential is required.
+    """
 
     callers: tuple[Caller, ...] = ()
     default: Caller | None = LOCAL
-    _keys: tuple[tuple[str, Caller], ...] = ()
+    _keys: tuple[tuple[str, Caller], ...] = ()  # hash of each key, and its caller
     _tokens: _TokenChecker | None = None
 
     @classmethod
@@ -303,23 +321,23 @@ class Policies:
     @property
     def token_issuer(self) -> str:
         """Who issues the tokens of callers. Empty if callers come with keys only."""
-        return "" if self._tokens is None else self._tokens.issuer.issuer
+        return "" if self._tokens is None else self._tokens.table.issuer
 
     def describe_resource(self) -> dict[str, object] | None:
         """Return the metadata of the service as a protected resource (RFC 9728). None if it takes no tokens."""
         if self._tokens is None:
             return None
-        issuer = self._tokens.issuer
+        table = self._tokens.table
         return {
-            "resource": issuer.audience,
-            "authorization_servers": [issuer.issuer],
-            "scopes_supported": sorted({*issuer.scopes, *issuer.step_up}),
+            "resource": table.audience,
+            "authorization_servers": [table.issuer],
+            "scopes_supported": sorted({*table.scopes, *table.step_up}),
             "bearer_methods_supported": ["header"],
         }
 
     def join_scopes(self, scope: str) -> str:
-        """Return the scopes that a token needs for everything, with a further one."""
-        return " ".join(dict.fromkeys([*(self._tokens.issuer.scopes if self._tokens else ()), scope]))
+        """Return the scopes that every token needs and one more, with spaces between them."""
+        return " ".join(dict.fromkeys([*(self._tokens.table.scopes if self._tokens else ()), scope]))
 
     @property
     def waits(self) -> bool:
@@ -353,6 +371,7 @@ class Policies:
 
 
 def _add_subjects(where: str, names: Sequence[str], caller: Caller, subjects: dict[str, Caller]) -> None:
+    """Add the subjects of a caller to `subjects`. One that another caller has is an error that begins with `where`."""
     for subject in names:
         if subjects.setdefault(subject, caller) is not caller:
             raise ConfigError(f"{where}: expected subjects of its own, found {subject!r} at another caller too")
@@ -403,23 +422,29 @@ def _check_key(where: str, key: str, taken: Sequence[tuple[str, Caller]]) -> Non
 
 
 class _TokenChecker:
-    """Checks tokens as an OAuth resource server: signature, issuer, audience, expiry, scopes."""
+    """Checks tokens as an OAuth resource server: signature, issuer, audience, expiry, scopes.
 
-    def __init__(self, path: Path, issuer: _TokensTable, subjects: dict[str, Caller]) -> None:
-        wrong = [name for name in issuer.algorithms if name not in ALGORITHMS]
-        if wrong or not issuer.algorithms:
+    Attributes:
+        table: the table `[tokens]` of the policy file.
+        subjects: value of the claim that names a caller → the caller.
+        step_up: scopes that some tools need, with the patterns of these tools.
+        keys: the issuer's public keys, or a client that fetches them.
+    """
+
+    def __init__(self, path: Path, table: _TokensTable, subjects: dict[str, Caller]) -> None:
+        wrong = [name for name in table.algorithms if name not in ALGORITHMS]
+        if wrong or not table.algorithms:
             raise ConfigError(
                 f"{path}: expected algorithms of {', '.join(ALGORITHMS)}, found {wrong or 'none'}: "
                 "a secret that both sides share signs no tokens here"
             )
-        if not issuer.issuer or not issuer.audience:
+        if not table.issuer or not table.audience:
             raise ConfigError(f"{path}: expected an issuer and an audience in [tokens], found an empty one")
-        self.issuer, self.subjects = issuer, subjects
+        self.table, self.subjects = table, subjects
         self.step_up: Withheld = tuple(
-            (scope, check_patterns(f"{path}: step_up {scope!r}", patterns))
-            for scope, patterns in issuer.step_up.items()
+            (scope, check_patterns(f"{path}: step_up {scope!r}", patterns)) for scope, patterns in table.step_up.items()
         )
-        self.keys = _load_keys(path, issuer.jwks)
+        self.keys = _load_keys(path, table.jwks)
 
     def caller(self, token: str) -> Caller | None:
         """Return the caller to whom a token belongs. None if it is invalid, or belongs to nobody.
@@ -433,27 +458,28 @@ class _TokenChecker:
             claims = jwt.decode(
                 token,
                 self._find_key(jwt.get_unverified_header(token).get("kid")),
-                algorithms=self.issuer.algorithms,
-                audience=self.issuer.audience,
-                issuer=self.issuer.issuer,
+                algorithms=self.table.algorithms,
+                audience=self.table.audience,
+                issuer=self.table.issuer,
                 leeway=CLOCK_LEEWAY_S,
                 options={"require": ["exp", "iss", "aud"]},
             )
         except jwt.PyJWKClientConnectionError as error:
             _log.warning("the keys of the tokens' issuer cannot be read now: %s", error)
             return None
-        except (jwt.PyJWTError, ValueError, TypeError):
+        except (jwt.PyJWTError, ValueError, TypeError):  # forged, expired, of another audience, or malformed
             return None
-        values = claims.get(self.issuer.claim)
+        values = claims.get(self.table.claim)  # one name, or a list such as groups
         names = [values] if isinstance(values, str) else values if isinstance(values, list) else []
         caller = next((self.subjects[name] for name in names if isinstance(name, str) and name in self.subjects), None)
         if caller is None:
             return None
         scopes = {*_split_scopes(claims.get("scope")), *_split_scopes(claims.get("scp"))}
-        if not set(self.issuer.scopes) <= scopes:
-            raise ScopeMissing(" ".join(self.issuer.scopes))
+        if not set(self.table.scopes) <= scopes:
+            raise ScopeMissing(" ".join(self.table.scopes))
         subject = claims.get("sub")
-        subject = subject if isinstance(subject, str) and subject else hashed_key(token)  # else several may share it
+        if not isinstance(subject, str) or not subject:
+            subject = hashed_key(token)  # nobody shares sign-ins with another token
         withheld = tuple((scope, patterns) for scope, patterns in self.step_up if scope not in scopes)
         return dataclasses.replace(caller, subject=subject, withheld=withheld)
 
@@ -461,7 +487,7 @@ class _TokenChecker:
         """Find the key that a token names: at the issuer's address, or in the file of keys."""
         from jwt import PyJWKClient, PyJWKClientError
 
-        if not isinstance(kid, str):
+        if not isinstance(kid, str):  # the errors are not shown: `caller` turns them into None
             raise PyJWKClientError("a token that names no key")
         if isinstance(self.keys, PyJWKClient):
             return self.keys.get_signing_key(kid)

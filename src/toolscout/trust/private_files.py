@@ -56,9 +56,9 @@ def make_private_folder(folder: Path) -> None:
 
 
 def refuse_links(path: Path) -> None:
-    """Refuse a folder inside a home that is a link, or is behind one: what is written there would be elsewhere.
+    """Refuse a path inside a home that is a link, or is below one: what is written there would be elsewhere.
 
-    The home itself may be a link, since its owner chose its path.
+    The home itself may be a link, since its owner chose its path. So a link counts if its parent is a home.
 
     Raises:
         StoreError: if there is such a link; the message names it.
@@ -71,15 +71,23 @@ def refuse_links(path: Path) -> None:
 
 
 def open_private(path: Path, flags: int) -> int:
-    """Open or create a file that only its owner can read and write. Returns the descriptor."""
-    opened = os.open(path, flags | os.O_CREAT, FILE_MODE)
+    """Open or create a file that only its owner can read and write. Returns the descriptor.
+
+    Args:
+        path: of the file.
+        flags: as for `os.open`.
+    """
+    descriptor = os.open(path, flags | os.O_CREAT, FILE_MODE)
     with contextlib.suppress(OSError):  # the file belongs to somebody else
-        os.fchmod(opened, FILE_MODE)
-    return opened
+        os.fchmod(descriptor, FILE_MODE)  # a file that was there may be open to others
+    return descriptor
 
 
 def tighten(path: Path) -> bool:
-    """Remove the permissions of group and others from a file or folder. Returns whether it had any."""
+    """Remove the permissions of group and others from a file or folder. Returns whether there were any to remove.
+
+    Links stay as they are, and so does what this process may not change.
+    """
     with contextlib.suppress(OSError):
         mode = path.lstat().st_mode
         if mode & OTHERS and not stat.S_ISLNK(mode):
@@ -95,12 +103,14 @@ def protect_tree(folder: Path) -> None:
 
 
 def list_exposed(home: Path) -> list[Path]:
-    """Return the private paths that group or others can reach: the home and its private entries.
+    """Return those of a home and its private entries that group or others can reach.
 
-    Folders are listed without their content.
+    Folders are listed without their content. A home that is no folder has nothing to list.
     """
+    if not home.is_dir():
+        return []
     paths = [home, *sorted({path for pattern in HOME_PATTERNS for path in home.glob(pattern)})]
-    return [path for path in paths if home.is_dir() and not path.is_symlink() and _is_exposed(path)]
+    return [path for path in paths if not path.is_symlink() and _is_exposed(path)]
 
 
 def _is_exposed(path: Path) -> bool:
@@ -113,11 +123,11 @@ def _is_exposed(path: Path) -> bool:
 
 def sync_file(path: Path) -> None:
     """Write a file's content through to the disk."""
-    opened = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(opened)
+        os.fsync(descriptor)
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:
@@ -144,15 +154,16 @@ def _walk_inner_first(folder: Path) -> Iterator[Path]:
 
 
 def read_plain_file(path: Path, most: int = MAX_READ_BYTES) -> bytes:
-    """Read a file of at most `most` bytes. A pipe in its place would keep the reader waiting for ever.
+    """Read a file of at most `most` bytes. A pipe is refused, because the reader would wait for ever.
 
     Raises:
         OSError: if there is no file, it is no plain file, or it is larger.
     """
+    # Without O_NONBLOCK, to open a pipe waits for a writer. Some systems lack one of the flags.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with open(os.open(path, flags), "rb") as stream:
-        about = os.fstat(stream.fileno())
-        if not stat.S_ISREG(about.st_mode) or about.st_size > most:
+        status = os.fstat(stream.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_size > most:
             raise OSError(errno.EINVAL, f"expected a plain file of at most {most:,} bytes", str(path))
         return stream.read(most)
 

@@ -1,7 +1,7 @@
 """Covers secrets in texts: credentials that are known, and whatever looks like a credential, a card or an account.
 
-`redact` finds secrets by their names and forms: named values, tokens, keys in addresses, cards and bank accounts.
-The forms of tokens, one line an issuer, are in `data/tokens.txt`.
+To *cover* a secret is to replace it by asterisks. `redact` finds secrets by their names and forms: named values,
+tokens, keys in addresses, cards and bank accounts. The forms of tokens, one line an issuer, are in `data/tokens.txt`.
 
 No package is light enough: `detect-secrets` (27 kinds, last release in 2024) needs `requests`, and Presidio needs
 spaCy. The patterns follow what issuers publish about their tokens. They cover everything that the plugins of
@@ -159,20 +159,22 @@ _MAY_NUMBER: Final = re.compile(r"\d{4}|[A-Z]{2}\d{2}")
 def redact(text: str, *, personal: bool = False) -> str:
     """Replace each credential, card number and bank account in a text with `***`.
 
+    If a disguise hid one of them, the text is returned without disguises: look-alike letters, escapes, line breaks.
+
     Args:
         text: at most `MAX_REDACTED_CHARS` of it are kept.
         personal: whether e-mail addresses and telephone numbers are replaced too.
     """
     text = text[:MAX_REDACTED_CHARS]
     covered = _cover_text(text, personal)
-    plain = _SPLIT.sub("", _spell_out(text))
+    plain = _SPLIT.sub("", _remove_disguise(text))
     if plain != text and (plain_covered := _cover_text(plain, personal)).count(COVER) > covered.count(COVER):
         return plain_covered
     return covered
 
 
-def _spell_out(text: str) -> str:
-    """Return a text without look-alike and invisible letters, accents and escapes."""
+def _remove_disguise(text: str) -> str:
+    """Return a text without look-alike and invisible letters, accents and escapes, as the patterns expect it."""
     if "%" in text or "&#" in text or "\\u" in text:
         text = html.unescape(unquote(_ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)))
     if text.isascii():
@@ -182,9 +184,9 @@ def _spell_out(text: str) -> str:
 
 
 def _cover_text(text: str, personal: bool) -> str:
-    """Cover secrets in a text, and with `personal` also addresses and phone numbers.
+    """Cover secrets in a text, and with `personal` also e-mail addresses and phone numbers.
 
-    A short look for a part that every match has comes before each slow pattern, because most texts have no secret.
+    Most texts have no secret. So before each slow pattern, a fast one looks for a part that every match has.
     """
     if "-----BEGIN" in text or "PuTTY-User-Key-File" in text:
         text = _PUTTY_KEY.sub(COVER, _PRIVATE_KEY.sub(COVER, text))
@@ -205,31 +207,34 @@ def is_card(number: str) -> bool:
     digits = [int(letter) for letter in number if letter.isdigit()]
     if not _CARD_ISSUERS.fullmatch("".join(map(str, digits))):
         return False
-    doubled = (sum(divmod(2 * digit, 10)) for digit in digits[-2::-2])
+    doubled = (sum(divmod(2 * digit, 10)) for digit in digits[-2::-2])  # every second digit, from the right
     return (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0
 
 
 def is_iban(text: str) -> bool:
     """Return whether a text is an IBAN, by its length and its check digits (ISO 13616)."""
-    packed = text.replace(" ", "")
-    number = int("".join(str(int(letter, 36)) for letter in packed[4:] + packed[:4]))
-    return len(packed) in IBAN_CHARS and number % 97 == 1
+    iban = text.replace(" ", "")
+    number = int("".join(str(int(letter, 36)) for letter in iban[4:] + iban[:4]))  # A is 10, Z is 35
+    return len(iban) in IBAN_CHARS and number % 97 == 1
 
 
 def _cover_value(match: re.Match[str]) -> str:
+    """Cover the value after a key, such as what follows `Cookie:`."""
     return f"{match['key']}{COVER}"
 
 
 def _cover_tokens(match: re.Match[str]) -> str:
+    """Cover the tokens of known form in a long word, then what else looks random."""
     return _LONG_RUN.sub(_cover_random, _compile_tokens().sub(COVER, match[0]))
 
 
 def _cover_random(match: re.Match[str]) -> str:
+    """Cover a run of letters and digits as a whole if a part of it, between hyphens and underlines, looks random."""
     return COVER if any(map(_is_random, _RUN_PART.findall(match[0]))) else match[0]
 
 
 def _is_random(text: str) -> bool:
-    """Return whether small letters, capitals and digits change as often as in a random text."""
+    """Return whether a text has small letters, capitals and digits, and they change as often as in a random text."""
     has_all = re.search("[a-z]", text) and re.search("[A-Z]", text) and re.search("[0-9]", text)
     return bool(has_all) and len(_CHANGE.findall(text)) >= MIN_CHANGES * len(text)
 
@@ -243,19 +248,21 @@ def _compile_tokens() -> re.Pattern[str]:
 
 
 def _cover_named(match: re.Match[str]) -> str:
+    """Cover the value after the name of a secret, within its quotation marks. Placeholders stay."""
     value = match["value"]
     if _PLACEHOLDER.fullmatch(value) or value.startswith(COVER):
         return match[0]
-    mark = value[0] if value[0] in "\"'" else ""
-    return f"{match['key']}{mark}{COVER}{mark}"
+    quotation_mark = value[0] if value[0] in "\"'" else ""
+    return f"{match['key']}{quotation_mark}{COVER}{quotation_mark}"
 
 
 def _cover_card(match: re.Match[str]) -> str:
+    """Cover a number if its check digit is that of a card."""
     return COVER if is_card(match[0]) else match[0]
 
 
 def _cover_iban(match: re.Match[str]) -> str:
-    """Cover an IBAN. Words in capitals that the pattern took along are kept."""
+    """Cover an IBAN. Words in capitals after it, which the pattern matches too, are kept."""
     groups = match[0].split(" ")
     for end in range(len(groups), 0, -1):
         if is_iban(" ".join(groups[:end])):
@@ -267,7 +274,7 @@ def _cover_iban(match: re.Match[str]) -> str:
 
 MIN_CREDENTIAL_CHARS: Final = 8  # a shorter value may be an ordinary word
 MIN_UNNAMED_CHARS: Final = 16  # for a value with a name that does not suggest a secret
-MIN_ENCODED_CHARS: Final = 10  # for an encoded form, above all for base64 without its edges
+MIN_ENCODED_CHARS: Final = 10  # for an encoded form: base64 without its first and last letters may be short
 MAX_COVERED_DEPTH: Final = 200
 CREDENTIAL_PLACEHOLDER: Final = "[credential]"
 CREDENTIAL_PREFIX: Final = "TOOLSCOUT_CREDENTIAL_"  # of variables with what a source needs
@@ -286,7 +293,7 @@ class Cover:
     def __init__(self, values: Iterable[str] = ()) -> None:
         """Cover these credentials, except those of fewer than 8 characters, which may be ordinary words."""
         forms = {form for value in values for form in _encode_forms(value)}
-        self._forms = sorted(forms, key=lambda form: (-len(form), form))
+        self._forms = sorted(forms, key=lambda form: (-len(form), form))  # the longest first: it may contain others
 
     def __bool__(self) -> bool:
         return bool(self._forms)
@@ -331,7 +338,7 @@ def looks_secret(name: str, value: str) -> bool:
         return False
     if _SECRET_VARIABLE.search(name):
         return True
-    if value.startswith(("/", "./", "~", "../")):
+    if value.startswith(("/", "./", "~", "../")):  # a path
         return False
     if "://" in value:
         return bool(urlsplit(value).password)
@@ -346,7 +353,7 @@ def find_environment_credentials(environ: Mapping[str, str] | None = None) -> se
 
 
 def _encode_forms(value: str) -> Iterator[str]:
-    """Yield a credential itself, and in the encodings that programs print."""
+    """Yield a credential itself, and in the encodings that programs print. A short one has none: it is not covered."""
     if len(value) < MIN_CREDENTIAL_CHARS:
         return
     yield value
@@ -357,9 +364,11 @@ def _encode_forms(value: str) -> Iterator[str]:
     yield quote_plus(value)
     data = value.encode("utf-8", "surrogatepass")
     encoded = [data.hex(), data.hex().upper()]
-    for shift in range(3):  # base64 differs with the position in a longer text, modulo 3
-        for letters in (base64.b64encode, base64.urlsafe_b64encode):
-            encoded_text = letters(b"\0" * shift + data).decode().rstrip("=")
-            spare = -(shift + len(data)) % 3
-            encoded.append(encoded_text[(0, 2, 3)[shift] : len(encoded_text) - (1 if spare else 0)])
+    # In base64, three bytes make four letters. So the letters of a credential within a longer text depend on its
+    # position modulo 3, and its first and last letter also on the bytes beside it: these letters are left out.
+    for n_bytes_before, start in enumerate((0, 2, 3)):
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            letters = encode(b"\0" * n_bytes_before + data).decode().rstrip("=")
+            is_last_shared = (n_bytes_before + len(data)) % 3 != 0
+            encoded.append(letters[start:-1] if is_last_shared else letters[start:])
     yield from (form for form in encoded if len(form) >= MIN_ENCODED_CHARS)

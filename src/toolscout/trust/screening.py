@@ -27,7 +27,7 @@ _BREAK: Final = re.compile("[\n\r\v\f\x85\u2028\u2029]")
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One finding is something in a tool's definition that a person should see.
+    """Something in a tool's definition that a person should see.
 
     Attributes:
         kind: instructions (addressed to the model), invisible (characters), look-alike (letters of a name), stuffing.
@@ -42,26 +42,26 @@ class Finding(msgspec.Struct, frozen=True):
 
 def scan(tool: Tool) -> list[Finding]:
     """Return everything suspicious about a tool, by field."""
-    findings: dict[tuple[str, str], Finding] = {}  # the same text in two fields counts once
+    findings: dict[tuple[str, str], Finding] = {}  # (kind, message) → finding: the same text in two fields counts once
     body = msgspec.json.encode(tool).decode()
-    escaped = "\\u00" in body or "\x7f" in body
-    odd = escaped or not body.isascii()
-    orders = list(ORDERS) if escaped else select_orders(body)
-    for field, text in _list_texts(tool) if odd or orders else ():
+    has_controls = "\\u00" in body or "\x7f" in body  # JSON escapes control codes, but for DEL
+    orders = list(ORDERS) if has_controls else select_orders(body)  # controls inside of words hide the cues in `body`
+    for field, text in _list_texts(tool) if orders or not body.isascii() else ():
         for message in find_invisible(text):
             findings.setdefault(("invisible", message), Finding("invisible", field, message))
         for message in find_orders(text, orders):
             findings.setdefault(("instructions", message), Finding("instructions", field, message))
     findings.update(_scan_name(tool))
     if stuffing := find_stuffing(tool):
-        findings["stuffing", stuffing[1]] = Finding("stuffing", *stuffing)
+        field, message = stuffing
+        findings["stuffing", message] = Finding("stuffing", field, message)
     return list(findings.values())
 
 
 def _scan_name(tool: Tool) -> Iterator[tuple[tuple[str, str], Finding]]:
     """Yield the findings that only a name can have, each with the key under which `scan` collects it."""
-    if not tool.name.isascii() and (seems := find_look_alike(tool.name, tool.description)):
-        yield ("look-alike", seems), Finding("look-alike", "name", seems)
+    if not tool.name.isascii() and (message := find_look_alike(tool.name, tool.description)):
+        yield ("look-alike", message), Finding("look-alike", "name", message)
     if _BREAK.search(tool.name):
         message = f"a line break in the name “{quote(tool.name)}”"
         yield ("invisible", "name"), Finding("invisible", "name", message)
@@ -79,7 +79,7 @@ def vet(tool: Tool) -> str | None:
 
 def _list_texts(tool: Tool) -> Iterator[tuple[str, str]]:
     """Yield (field, text) for each text that a model may read: values, and the names of parameters."""
-    waiting: list[tuple[str, object]] = [
+    unread: list[tuple[str, object]] = [  # the last one is read next
         ("tags", list(tool.tags)),
         ("meta", tool.meta),
         ("returns", tool.returns),
@@ -87,13 +87,13 @@ def _list_texts(tool: Tool) -> Iterator[tuple[str, str]]:
         ("description", tool.description),
         ("name", tool.name),
     ]
-    while waiting:
-        field, value = waiting.pop()
+    while unread:
+        field, value = unread.pop()
         if isinstance(value, str):
             yield field, value
         elif isinstance(value, Mapping):
             for key, inner in value.items():
                 yield f"{field} (a key)", key
-                waiting.append((f"{field}.{sanitise(key)[:40]}", inner))
+                unread.append((f"{field}.{sanitise(key)[:40]}", inner))
         elif isinstance(value, list):
-            waiting += [(field, inner) for inner in value]
+            unread += [(field, inner) for inner in value]

@@ -1,4 +1,4 @@
-"""Encrypts small files of a home with a key that does not lie in the home.
+"""Encrypts small files of a home with a key that is not in the home. An encrypted file is called *sealed*.
 
 The key comes from the environment or from the keyring of the system. AES-256-GCM binds each file to its name, so that
 nobody can open one person's file as another's by renaming it.
@@ -31,7 +31,7 @@ KEYRING_ENTRY: Final = ("toolscout", "identity-key")  # service and user name in
 SEALING_KEY_BYTES: Final = 32
 SEALED_MARK: Final = b"toolscout-sealed-1\n"
 NONCE_BYTES: Final = 12
-_keyring_keys: dict[tuple[str, str], str | None] = {}
+_keyring_keys: dict[tuple[str, str], str | None] = {}  # what this process has read; without an entry: nothing yet
 _keyring_lock = threading.Lock()
 
 
@@ -41,14 +41,14 @@ def make_sealing_key() -> str:
 
 
 class CannotOpen(StoreError):
-    """No key of this machine opens a file."""
+    """No key of this machine decrypts a file."""
 
 
 class Sealer:
     """Encrypts with the first of several keys, and decrypts with any of them."""
 
     def __init__(self, keys: Sequence[str]) -> None:
-        """Take keys that `make_sealing_key` made.
+        """Take keys as `make_sealing_key` makes them.
 
         Raises:
             ConfigError: if one of them is no such key. The message does not show it.
@@ -68,7 +68,7 @@ class Sealer:
         """Decrypt the content of a file of this name.
 
         Raises:
-            CannotOpen: if no key opens it, or it was changed, or it belongs to another name.
+            CannotOpen: if no key decrypts it, or it was changed, or it belongs to another name.
         """
         from cryptography.exceptions import InvalidTag
 
@@ -76,7 +76,7 @@ class Sealer:
         for cipher in self._ciphers:
             try:
                 return cipher.decrypt(body[:NONCE_BYTES], body[NONCE_BYTES:], name.encode())
-            except (InvalidTag, ValueError):  # sealed with another of the keys
+            except (InvalidTag, ValueError):  # sealed with another of the keys, if at all
                 continue
         raise CannotOpen(
             f"{name} cannot be opened with this key. Set {SEALING_VARIABLE} to the key with which it was written, "
@@ -90,10 +90,10 @@ def is_sealed(content: bytes) -> bool:
 
 
 def find_sealer(environ: Mapping[str, str] | None = None) -> Sealer | None:
-    """Return the sealer of this machine: the key in the environment, or else in the keyring. None if there is no key.
+    """Return the sealer with the keys in the environment, or else in the keyring. None if there is no key.
 
     Raises:
-        ConfigError: if the value is no key.
+        ConfigError: if one of them is no key.
     """
     environ = os.environ if environ is None else environ
     text = environ.get(SEALING_VARIABLE) or _read_keyring() or ""
@@ -102,7 +102,7 @@ def find_sealer(environ: Mapping[str, str] | None = None) -> Sealer | None:
 
 
 def store_in_keyring(key: str) -> None:
-    """Keep a key in the keyring of the system. Keys that are there stay behind it, and still open what they sealed.
+    """Put a key before those in the keyring of the system. The earlier ones stay, to decrypt what they sealed.
 
     Raises:
         ConfigError: if the system has no keyring that can be used.
@@ -110,8 +110,8 @@ def store_in_keyring(key: str) -> None:
     """
     keyring = require("keyring", "identity")
     try:
-        before = keyring.get_password(*KEYRING_ENTRY)
-        keys = f"{key},{before}" if before else key
+        earlier_keys = keyring.get_password(*KEYRING_ENTRY)
+        keys = f"{key},{earlier_keys}" if earlier_keys else key
         keyring.set_password(*KEYRING_ENTRY, keys)
         problem = "" if keyring.get_password(*KEYRING_ENTRY) == keys else "it keeps nothing"
     except Exception as error:  # each backend has errors of its own
@@ -126,7 +126,7 @@ def store_in_keyring(key: str) -> None:
 
 
 def _read_keyring() -> str | None:
-    """Read the key in the keyring, once in a process: a keyring may ask its user. None if there is none."""
+    """Read the keys in the keyring, once in a process: a keyring may ask its user. None if there are none."""
     with _keyring_lock:
         if KEYRING_ENTRY not in _keyring_keys:
             _keyring_keys[KEYRING_ENTRY] = _ask_keyring()
@@ -134,17 +134,21 @@ def _read_keyring() -> str | None:
 
 
 def _ask_keyring() -> str | None:
-    """Return the key in the system's keyring; None if there is no key, no keyring or no package for it."""
+    """Return the keys in the system's keyring; None if there are none, no keyring or no package for it."""
     try:
         keyring: Any = require("keyring", "identity")
-        key: str | None = keyring.get_password(*KEYRING_ENTRY)
+        keys: str | None = keyring.get_password(*KEYRING_ENTRY)
     except Exception:  # no such package, or no keyring on this system: then there is no key
         return None
-    return key
+    return keys
 
 
 def _decode_key(text: str) -> bytes:
-    """Decode a key in base64, of either alphabet."""
+    """Decode a key in base64, of the usual alphabet or of that for addresses (`-` and `_`).
+
+    Raises:
+        ConfigError: if it is no key. The message does not show it.
+    """
     try:
         key = base64.b64decode(text.encode("ascii").replace(b"-", b"+").replace(b"_", b"/"), validate=True)
     except (binascii.Error, ValueError):

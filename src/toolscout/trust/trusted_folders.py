@@ -64,7 +64,7 @@ MCP_CONFIGURATIONS: Final = (
 
 
 def list_configurations(folder: Path) -> list[str]:
-    """List the MCP configurations in a folder, as paths in it."""
+    """List the MCP configurations in a folder, as paths relative to it."""
     files = {file for pattern in MCP_CONFIGURATIONS for file in folder.glob(pattern) if file.is_file()}
     return sorted(file.relative_to(folder).as_posix() for file in files)
 
@@ -75,7 +75,7 @@ class TrustedFolder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         digest: digest of its settings file, or of no bytes if it had none.
         at: when it was trusted.
-        files: name of each MCP configuration in the folder → its digest.
+        files: path of each MCP configuration in the folder → its digest.
     """
 
     digest: str
@@ -84,6 +84,8 @@ class TrustedFolder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _TrustedFoldersFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file. `folders`: resolved path → entry."""
+
     folders: dict[str, TrustedFolder]
     format: str = TRUSTED_FORMAT
 
@@ -94,7 +96,7 @@ def digest_settings(content: bytes) -> str:
 
 
 def read_trusted(home: Path) -> Mapping[str, TrustedFolder]:
-    """Read the trusted folders, by resolved path. Empty if no folder was trusted yet.
+    """Read the trusted folders: resolved path → entry. Empty if no folder was trusted yet.
 
     Raises:
         ConfigError: if the file is damaged.
@@ -118,7 +120,7 @@ def read_trusted(home: Path) -> Mapping[str, TrustedFolder]:
 def is_trusted(home: Path, folder: Path, content: bytes) -> bool:
     """Return whether the user trusted a folder with exactly this content of its settings file.
 
-    With a damaged list no folder is trusted.
+    If the list of trusted folders is damaged, no folder is trusted.
     """
     try:
         entry = read_trusted(home).get(str(folder.resolve()))
@@ -130,7 +132,12 @@ def is_trusted(home: Path, folder: Path, content: bytes) -> bool:
 def is_configuration_trusted(home: Path, folder: Path, name: str) -> bool:
     """Return whether the user trusted a folder with the present content of an MCP configuration.
 
-    `name` is a path in the folder. With a damaged list no folder is trusted.
+    If the list of trusted folders is damaged, or the file cannot be read, it is not trusted.
+
+    Args:
+        home: has the list.
+        folder: a folder that may be on it.
+        name: path of the configuration, relative to the folder.
     """
     try:
         entry = read_trusted(home).get(str(folder.resolve()))
@@ -140,10 +147,17 @@ def is_configuration_trusted(home: Path, folder: Path, name: str) -> bool:
 
 
 def remember_folder(home: Path, folder: Path, content: bytes, at: str) -> None:
-    """Trust a folder with the present content of its settings file and its MCP configurations.
+    """Trust a folder with the present content of its MCP configurations.
+
+    Args:
+        home: has the list.
+        folder: the folder.
+        content: of its settings file, as the user has seen it; empty if it has none.
+        at: instant, for the list.
 
     Raises:
         ConfigError: if the list cannot be written, or is damaged.
+        OSError: if a configuration cannot be read.
     """
     files = {name: digest_settings((folder / name).read_bytes()) for name in list_configurations(folder)}
     entry = TrustedFolder(digest_settings(content), at, files)
@@ -157,10 +171,10 @@ def forget_folder(home: Path, folder: Path) -> bool:
         ConfigError: see `remember_folder`.
     """
     entries = dict(read_trusted(home))
-    gone = entries.pop(str(folder.resolve()), None)
-    if gone is not None:
+    was_trusted = entries.pop(str(folder.resolve()), None) is not None
+    if was_trusted:
         _write_list(home, entries)
-    return gone is not None
+    return was_trusted
 
 
 def _write_list(home: Path, folders: Mapping[str, TrustedFolder]) -> None:
