@@ -75,6 +75,16 @@ def test_add_search_show_list_remove(file: Path) -> None:
     assert "The catalogue is empty" in run("list").output
 
 
+def test_a_tool_with_malformed_types_is_shown(tmp_path: Path) -> None:
+    properties = {"number": {"type": 5}, "nothing": {"type": None}, "several": {"type": ["string", "null"]}, "text": "x"}
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps([{"name": "odd", "description": "Odd.", "parameters": {"properties": properties}}]))
+    run("add", str(path))
+    shown = run("show", "odd/odd")
+    assert shown.exit_code == 0 and "string|null" in shown.output
+    assert all(name in shown.output for name in properties)
+
+
 def test_an_address_given_with_a_document_stays_with_it(tmp_path: Path) -> None:
     document = {"openapi": "3.1.0", "info": {"title": "Pet Shop"}, "paths": {"/pets": {"get": {"operationId": "list"}}}}
     path = tmp_path / "api.json"

@@ -51,15 +51,16 @@ def policy_command(ctx: click.Context, file: Path | None, home: str | None) -> N
 
     `serve` and `gateway` follow it while they run.
     """
-    place = load_settings(**choose_home(ctx, home)).place
+    chosen = choose_home(ctx, home)
+    location = load_settings(**chosen).place
     if file is not None:
-        put_policy(place, file.expanduser())
-        echo(f"{describe_home(place)} has this policy now. Running gateways and services follow it.")
-        _warn_of_names(choose_home(ctx, home), list_policy_names(Policies.load(file.expanduser()).callers))
+        put_policy(location, file.expanduser())
+        echo(f"{describe_home(location)} has this policy now. Running gateways and services follow it.")
+        _warn_of_names(chosen, list_policy_names(Policies.load(file.expanduser()).callers))
         return
-    policy = find_policy(place)
+    policy = find_policy(location)
     if policy is None:
-        raise NotFound(f"{describe_home(place)} has no policy. Set one with  toolscout policy FILE")
+        raise NotFound(f"{describe_home(location)} has no policy. Set one with  toolscout policy FILE")
     echo(policy.read_text(encoding="utf-8").rstrip("\n"))
 
 
@@ -72,25 +73,31 @@ def profiles_command(ctx: click.Context, file: Path | None, home: str | None) ->
 
     A gateway that runs applies them within two seconds.
     """
-    place = load_settings(**choose_home(ctx, home)).place
+    chosen = choose_home(ctx, home)
+    location = load_settings(**chosen).place
     if file is not None:
         try:
-            count = put_profiles(place, file.expanduser())
+            count = put_profiles(location, file.expanduser())
         except OSError as error:
             raise NotFound(f"{file} cannot be read: {error.strerror}. Check the path.") from None
-        echo(f"{describe_home(place)} has {count_things(count, 'profile')} now.")
-        _warn_of_names(choose_home(ctx, home), list_profile_names(Profiles(place).all))
+        echo(f"{describe_home(location)} has {count_things(count, 'profile')} now.")
+        _warn_of_names(chosen, list_profile_names(Profiles(location).all))
         return
     try:
-        content = open_home(place).read_document(PROFILE_FILE)
+        content = open_home(location).read_document(PROFILE_FILE)
     except OSError:
-        raise NotFound(f"{describe_home(place)} has no profiles. Set them with  toolscout profiles FILE") from None
+        raise NotFound(f"{describe_home(location)} has no profiles. Set them with  toolscout profiles FILE") from None
     echo(content.decode("utf-8", "replace").rstrip("\n"))
 
 
-def _warn_of_names(home: dict[str, Any], references: Sequence[Reference]) -> None:
-    """Print which of the names nothing in the catalogue of the home has."""
-    with Scout(**home) as scout:
+def _warn_of_names(chosen_home: dict[str, Any], references: Sequence[Reference]) -> None:
+    """Print a note for each name in a policy or in profiles that fits no tool or source of the home's catalogue.
+
+    Args:
+        chosen_home: as `choose_home` returns it.
+        references: the names, and where they are written.
+    """
+    with Scout(**chosen_home) as scout:
         for sentence in explain_unknown(scout, references):
             echo(escape_line(f"note: {sentence}"), err=True)
 
@@ -114,12 +121,8 @@ def approve_command(scout: Scout, names: tuple[str, ...], everything: bool, as_j
     if count:
         scout.embed()
     if as_json:
-        print_json(
-            {
-                "approved": count,
-                "waiting" if not count else "definitions": [_describe_waiting(definition) for definition in waiting],
-            }
-        )
+        key = "definitions" if count else "waiting"  # the same definitions, after or before their approval
+        print_json({"approved": count, key: [_describe_waiting(definition) for definition in waiting]})
         return
     for definition in waiting:
         show_waiting(definition)
@@ -172,19 +175,19 @@ def _trust_folder(home: Path, folder: Path, as_json: bool) -> None:
     configurations = trusted_folders.list_configurations(folder)
     content: bytes = b""
     values: dict[str, Any] = {}
-    if (folder / SETTINGS_FILE_NAME).exists() or not configurations:
+    if (folder / SETTINGS_FILE_NAME).exists() or not configurations:  # with neither, reading raises the error
         content, values = read_settings_file(folder / SETTINGS_FILE_NAME)
     trusted_folders.remember_folder(home, folder, content, now())
-    allowed = {name: spelled_out(str(values[name])) for name in needing_trust(values)}
+    allowed_settings = {name: spelled_out(str(values[name])) for name in needing_trust(values)}
     if as_json:
-        print_json({"folder": str(folder), "settings": allowed, "configurations": configurations})
+        print_json({"folder": str(folder), "settings": allowed_settings, "configurations": configurations})
         return
     click.echo(f"{folder} is trusted with its present files")
     for name in configurations:
         click.echo(f"  --discover may start the servers of {name}")
-    if allowed:
+    if allowed_settings:
         click.echo(f"  {SETTINGS_FILE_NAME} may set:")
-    for name, value in allowed.items():
+    for name, value in allowed_settings.items():
         click.echo(f"    {spelled_out(name)} = {value}")
 
 
@@ -207,21 +210,20 @@ def _print_trusted_folders(home: Path, as_json: bool) -> None:
 
 
 def _is_unchanged(home: Path, folder: Path, entry: trusted_folders.TrustedFolder) -> bool:
-    """Tell whether the trusted files are as they were.
+    """Tell whether the files of a trusted folder are as they were when it was trusted.
 
     Raises:
         OSError: if a file is gone.
     """
-    content = b""  # for a folder that was trusted without a settings file
-    if entry.digest != trusted_folders.digest_settings(content):
-        content = (folder / SETTINGS_FILE_NAME).read_bytes()
+    had_settings = entry.digest != trusted_folders.digest_settings(b"")
+    content = (folder / SETTINGS_FILE_NAME).read_bytes() if had_settings else b""
     return trusted_folders.is_trusted(home, folder, content) and all(
         trusted_folders.is_configuration_trusted(home, folder, name) for name in entry.files
     )
 
 
 def _describe_waiting(waiting: WaitingDefinition) -> dict[str, Any]:
-    """Describe a definition that waits: what was approved, what it is now, and what the screening found."""
+    """Describe a definition that waits, for JSON: what was approved, what it is now, and what the screening found."""
     return {
         "id": waiting.id,
         "why": waiting.why,
@@ -245,7 +247,7 @@ def show_waiting(waiting: WaitingDefinition) -> None:
 
 
 def list_findings(tools: Iterable[Tool]) -> list[dict[str, str]]:
-    """List the findings of `screening.scan`, one entry each."""
+    """List what the screening of the tools found (`screening.scan`), one entry for each finding."""
     return [
         {"id": tool.id, "kind": finding.kind, "field": finding.field, "message": finding.message}
         for tool in tools
@@ -254,7 +256,7 @@ def list_findings(tools: Iterable[Tool]) -> list[dict[str, str]]:
 
 
 def show_findings(tools: Iterable[Tool], limit: int = 10) -> None:
-    """Print the findings of `screening.scan` on standard error."""
+    """Print the first findings of the screening of the tools on standard error, and how many more there are."""
     entries = list_findings(tools)
     for entry in entries[:limit]:
         line = f"  suspicious: {entry['id']}: {entry['kind']} in {entry['field']}: {entry['message']}"

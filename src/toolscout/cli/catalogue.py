@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import click
+import msgspec
 
 from toolscout.cli.access import show_findings, show_waiting
 from toolscout.cli.output import (
@@ -91,7 +91,7 @@ def add_command(
 
 
 def _discover_configurations(scout: Scout) -> list[str]:
-    """Return the MCP configurations of this machine. Those in folders that nobody trusted are left out."""
+    """Return the MCP configurations of this machine, and print them. Folders that nobody trusted are left out."""
     from toolscout.sources.mcp import discover
 
     trusted = functools.partial(trusted_folders.is_configuration_trusted, scout.settings.home)
@@ -121,7 +121,7 @@ def sync_command(scout: Scout, names: tuple[str, ...], as_json: bool) -> int:
 
 
 def _index_changes(scout: Scout, changes: Sequence[Changes], say: Say) -> list[str]:
-    """Index the tools that changed. Returns a sentence if another process does it."""
+    """Compute the vectors of tools that changed. Returns no note, or one if another process will index them."""
     if any(change.any for change in changes):
         say("indexing")
     try:
@@ -144,14 +144,14 @@ def _report_changes(scout: Scout, changes: Sequence[Changes], notes: Sequence[st
         echo(escape_line(f"note: {sentence}"))
     for change in changes:
         if change.any:
-            show_findings(scout.store.tools([id for id, _ in scout.store.page(change.source, limit=None)]))
+            show_findings(_load_tools(scout, change.source, kind=None))
     return report_failures(changes)
 
 
 def _name_kept_sources(scout: Scout, changes: Sequence[Changes]) -> list[str]:
-    """Return a sentence about sources that could not be read and stay in the catalogue, if there are any."""
-    failed = [change.source for change in changes if change.state == "error"]
-    kept_sources = [source.name for source in scout.sources() if source.name in failed]
+    """Return a sentence about sources that could not be read now and stay in the catalogue, if there are any."""
+    failed_sources = [change.source for change in changes if change.state == "error"]
+    kept_sources = [source.name for source in scout.sources() if source.name in failed_sources]
     stay = "stays" if len(kept_sources) == 1 else "stay"
     advice = "toolscout sync reads again, toolscout remove takes out"
     return [f"{_join_names(kept_sources)} {stay} in the catalogue: {advice}"] if kept_sources else []
@@ -196,21 +196,21 @@ def _print_waiting_ids(scout: Scout, source: str | None, kind: Kind | None) -> N
 
 
 def _load_tools(scout: Scout, source: str | None, kind: Kind | None) -> list[Tool]:
-    """Load the tools of a source, or of all, and of one kind, or of all."""
+    """Load the tools of a source and kind; None: of every source, of every kind."""
     ids = [id for id, _ in scout.store.page(source, limit=None)]
     return [tool for tool in scout.store.tools(ids) if kind in (None, tool.kind)]
 
 
 def _join_names(names: list[str]) -> str:
-    """Join the first names with commas, and say how many more there are."""
-    unnamed = f" and {len(names) - MAX_NAMES_SHOWN:,} more" if len(names) > MAX_NAMES_SHOWN else ""
-    return ", ".join(names[:MAX_NAMES_SHOWN]) + unnamed if names else "none yet"
+    """Join the first names with commas, and say how many more there are. Without names: `none yet`."""
+    and_more = f" and {len(names) - MAX_NAMES_SHOWN:,} more" if len(names) > MAX_NAMES_SHOWN else ""
+    return ", ".join(names[:MAX_NAMES_SHOWN]) + and_more if names else "none yet"
 
 
 def _print_sources(scout: Scout, sources: list[CatalogueSource], as_json: bool) -> None:
     origins = {origin.id: redact(origin.locator) for origin in scout.store.origins()}
     if as_json:
-        print_json([{**_asdict(source), "origin": origins[source.origin]} for source in sources])
+        print_json([{**msgspec.structs.asdict(source), "origin": origins[source.origin]} for source in sources])
         return
     if not sources:
         echo("The catalogue is empty. Add a source with  toolscout add SOURCE.")
@@ -240,11 +240,8 @@ def _print_sources(scout: Scout, sources: list[CatalogueSource], as_json: bool) 
     echo(f"{tools} in {count_things(len(sources), 'source')}")
 
 
-def _asdict(source: CatalogueSource) -> dict[str, Any]:
-    return {name: getattr(source, name) for name in source.__struct_fields__}
-
-
 def _describe_state(source: CatalogueSource) -> str:
+    """Say whether a source was read, how many of its entries are bad, and how many definitions wait for approval."""
     state = source.state if source.enabled else "disabled"
     waits = "waits" if source.waiting == 1 else "wait"
     waiting = f", {source.waiting:,} {waits} for approval" if source.waiting else ""
@@ -284,7 +281,7 @@ def _print_source(scout: Scout, source: CatalogueSource, as_json: bool) -> None:
     problems = scout.store.problems(source.name)
     if as_json:
         entries = [{"entry": entry, "message": text} for entry, text in problems]
-        print_json({**_asdict(source), "problems": entries})
+        print_json({**msgspec.structs.asdict(source), "problems": entries})
         return
     tools = count_things(source.tools, "tool")
     echo(f"{source.name}: {source.kind}, {tools}, {_describe_state(source)}, read {source.read_at}")
@@ -310,21 +307,21 @@ def _print_tool(tool: Tool) -> None:
 
 
 def _list_parameters(tool: Tool) -> list[tuple[str, str, str, str]]:
-    """List the parameters: name, type, whether required, description."""
+    """List the parameters: name, type, `yes` if it is required, description. What is malformed is left empty."""
     schema = tool.parameters or {}
     properties = schema.get("properties")
     required = schema.get("required")
     rows = []
-    for name, inner in properties.items() if isinstance(properties, dict) else ():
-        inner = inner if isinstance(inner, dict) else {}
-        is_required = "yes" if isinstance(required, list) and name in required else ""
-        kind = inner.get("type", "")
+    for name, property_schema in properties.items() if isinstance(properties, dict) else ():
+        fields = property_schema if isinstance(property_schema, dict) else {}
+        json_type = fields.get("type")
+        types = json_type if isinstance(json_type, list) else [json_type] if isinstance(json_type, str) else []
         rows.append(
             (
                 name,
-                kind if isinstance(kind, str) else "|".join(map(str, kind)),
-                is_required,
-                clip(str(inner.get("description") or "")),
+                "|".join(map(str, types)),
+                "yes" if isinstance(required, list) and name in required else "",
+                clip(str(fields.get("description") or "")),
             )
         )
     return rows
@@ -360,8 +357,9 @@ def hide_command(scout: Scout, tool_ids: tuple[str, ...], undo: bool, list_only:
         raise click.UsageError("Name the tools by their ids, or use --list.")
     code = 0
     if undo:
-        names = {tool_id.partition("/")[0] for tool_id in tool_ids}
-        code = report_failures([change for change in scout.show(tool_ids) if change.source in names])
+        sources = {tool_id.partition("/")[0] for tool_id in tool_ids}
+        # `show` reads the whole origin of each source again; failures of other sources there are no concern here.
+        code = report_failures([change for change in scout.show(tool_ids) if change.source in sources])
     elif tool_ids:
         with suggest_names(scout, *tool_ids, kind="tool"):
             scout.hide(tool_ids)

@@ -67,7 +67,7 @@ def demo_command(ctx: click.Context, home: str | None, questions: tuple[str, ...
 
 
 def _index_sources(scout: Scout, bundled: Path) -> tuple[list[Changes], dict[str, float]]:
-    """Add what the demo searches. Returns the changes, and the seconds of each source."""
+    """Add the sources that the demo searches, and compute the vectors. Returns the changes, and source → seconds."""
     sources = [("everyday", str(bundled), "schemas"), ("stdlib", "py:stdlib", "python")]
     sources += [(name, f"py:{name}", "python") for name in DEMO_LIBRARIES if importlib.util.find_spec(name)]
     if importlib.util.find_spec("mcp") and importlib.util.find_spec("mcp_server_time"):

@@ -1,4 +1,7 @@
-"""The command `doctor`."""
+"""The command `doctor`: checks an installation and its home, prints a report, and repairs damaged files.
+
+Functions named `_check_…` return one line for each problem. `_repair_…` return one line for each repair.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ from toolscout.sources.sandbox.servers import SANDBOX_FILE, read_sandboxes
 from toolscout.trust.private_files import list_exposed, protect_tree
 from toolscout.trust.screening import spelled_out
 
-REPORTED_PACKAGES = {"numpy": "", "PyStemmer": "", "mcp": "mcp"}
+REPORTED_PACKAGES = {"numpy": "", "PyStemmer": "", "mcp": "mcp"}  # package → the extra that brings it
 
 
 @click.command("doctor")
@@ -104,7 +107,7 @@ class DoctorReport(Protocol):
 
 
 def _load_reports() -> dict[str, DoctorReport]:
-    """Return the parts that packages add, without those that cannot be loaded: `_check_reports` names them."""
+    """Return the parts of the report that packages add. `_check_reports` names those that cannot be loaded."""
     reports: dict[str, DoctorReport] = {}
     for plugin in list_plugins(REPORT_PLUGINS):
         with contextlib.suppress(ConfigError):
@@ -113,7 +116,7 @@ def _load_reports() -> dict[str, DoctorReport]:
 
 
 def _check_reports(scout: Scout) -> list[str]:
-    """Return the problems that the reports of installed packages find. A package that cannot be loaded is one."""
+    """Return the problems that the parts of installed packages find, and name the parts that cannot be loaded."""
     problems: list[str] = []
     for plugin in list_plugins(REPORT_PLUGINS):
         try:
@@ -126,7 +129,7 @@ def _check_reports(scout: Scout) -> list[str]:
 
 
 def _advise_restore(settings: Settings, part: str) -> list[str]:
-    """Say how a damaged file is restored; nothing for a database, which is its operator's."""
+    """Say how a damaged file is restored. Nothing is said of a database: its operator restores it."""
     if settings.database is not None:
         return []
     return [
@@ -141,7 +144,7 @@ def _locate(settings: Settings, part: str) -> str:
 
 
 def _check_store(scout: Scout) -> list[str]:
-    """Check the catalogue, the journal and the caches. Returns one line for each problem."""
+    """Check the catalogue, the champion, the journal, the caches and the sandboxes."""
     problems = [f"catalogue: {line}" for line in scout.store.check()]
     try:
         history = champion.history(scout.settings.place)
@@ -150,18 +153,18 @@ def _check_store(scout: Scout) -> list[str]:
     else:
         problems += _check_champion(scout.settings, history)
     try:
-        journal = scout.journal.check()
+        journal_problems = scout.journal.check()
     except StoreError as error:
-        journal = [str(error)]
-    if journal:
-        problems += [*(f"journal: {line}" for line in journal), *_advise_restore(scout.settings, "journal")]
+        journal_problems = [str(error)]
+    if journal_problems:
+        problems += [*(f"journal: {line}" for line in journal_problems), *_advise_restore(scout.settings, "journal")]
     for path in _list_caches(scout.settings.home):
         problems += [f"{path.relative_to(scout.settings.home)}: {line}" for line in _check_cache(path)]
     return [*problems, *check_snapshots(scout.settings), *_check_reports(scout), *_check_sandboxes(scout.settings.home)]
 
 
 def _check_champion(settings: Settings, history: Sequence[champion.Promotion]) -> list[str]:
-    """Check the model that serves. Returns one line for each problem."""
+    """Check the promoted model, the last of the history."""
     if not history:
         return []
     try:
@@ -172,10 +175,10 @@ def _check_champion(settings: Settings, history: Sequence[champion.Promotion]) -
 
 
 def _check_sandboxes(home: Path) -> list[str]:
-    """Check that the sandboxes of servers can be made. Returns one line for each problem."""
+    """Check that the sandboxes of servers can be made."""
     try:
-        if any(not sandbox.command for sandbox in read_sandboxes(home).values()):
-            find_bubblewrap()
+        if any(not sandbox.command for sandbox in read_sandboxes(home).values()):  # without a command of its own
+            find_bubblewrap()  # raises if it is missing
     except ConfigError as error:
         return [str(error)]
     except Unavailable as error:
@@ -196,7 +199,7 @@ def _list_caches(home: Path) -> list[Path]:
 
 
 def _check_cache(path: Path) -> list[str]:
-    """Return the problems of a file of cached vectors or logits, which is not repaired here."""
+    """Check a file of cached vectors or logits, and change nothing."""
     try:
         cache = _list_cache_classes()[path.name](path.parent, repair=False)
     except StoreError as error:
@@ -211,21 +214,8 @@ def _repair_files(home: Path) -> list[str]:
     """Set damaged caches aside, and restrict the permissions of all files to the owner."""
     repairs = []
     for path in _list_caches(home):
-        name = path.relative_to(home)
-        if not (wrong := _check_cache(path)):
-            continue
-        before = {*path.parent.glob(f"{path.name}.damaged-*")}
-        cache = _list_cache_classes()[path.name](path.parent)
-        if isinstance(cache, VectorStore) and not CacheDatabase.check(cache):
-            if count := cache.drop_damaged():
-                repairs.append(f"{name}: dropped {count:,} damaged vectors")
-        elif left := CacheDatabase.check(cache):
-            cache.set_aside(StoreError(left[0]))
-        cache.close()
-        asides = sorted({*path.parent.glob(f"{path.name}.damaged-*")} - before)
-        if cache.was_set_aside:
-            aside = f"set aside as {asides[0].name}, " if asides else ""
-            repairs.append(f"{name}: {wrong[0]}: {aside}begun anew")
+        if problems := _check_cache(path):
+            repairs += _repair_cache(path, str(path.relative_to(home)), problems[0])
     for path in list_exposed(home):
         if path == home:
             path.chmod(stat.S_IRWXU)
@@ -235,23 +225,47 @@ def _repair_files(home: Path) -> list[str]:
     return repairs
 
 
+def _repair_cache(path: Path, name: str, problem: str) -> list[str]:
+    """Drop damaged vectors from a cache. If its database is damaged, set the file aside and begin a new one.
+
+    Args:
+        path: of the file.
+        name: of the file, for messages.
+        problem: the first thing that is wrong with it.
+    """
+    repairs = []
+    copies_before = {*path.parent.glob(f"{path.name}.damaged-*")}
+    cache = _list_cache_classes()[path.name](path.parent)  # may set the file aside already
+    database_problems = CacheDatabase.check(cache)  # without the vectors, which `VectorStore.check` reads too
+    if database_problems:
+        cache.set_aside(StoreError(database_problems[0]))
+    elif isinstance(cache, VectorStore) and (count := cache.drop_damaged()):
+        repairs.append(f"{name}: dropped {count:,} damaged vectors")
+    cache.close()
+    if cache.was_set_aside:
+        copies = sorted({*path.parent.glob(f"{path.name}.damaged-*")} - copies_before)
+        aside = f"set aside as {copies[0].name}, " if copies else ""
+        repairs.append(f"{name}: {problem}: {aside}begun anew")
+    return repairs
+
+
 def _repair_catalogue(scout: Scout) -> list[str]:
-    """Repair the catalogue, and compute missing vectors."""
-    differences = _check_reports(scout)
+    """Repair the catalogue, and compute missing vectors. That mends what the packages report of their indexes too."""
+    index_problems = _check_reports(scout)
     try:
         repairs = scout.store.repair()
-        if differences or len(scout.store.catalogue()):
+        if index_problems or len(scout.store.catalogue()):
             scout.embed()
     except UserError as error:
         return [f"the repair could not finish: {error}"]
-    return [*repairs, *(f"{line}: brought in step" for line in differences)]
+    return [*repairs, *(f"{line}: brought in step" for line in index_problems)]
 
 
 def _repair_home(settings: Settings) -> list[str]:
     """Repair the catalogue, the journal and the list of champions."""
     repairs: list[str] = []
     try:
-        repairs.extend(repair_home(settings))  # keeps what was done before an error
+        repairs.extend(repair_home(settings))  # yields each repair, so those before an error are kept
     except UserError as error:
         repairs.append(f"the repair could not finish: {error}")
     return repairs
@@ -268,9 +282,16 @@ def _describe_exposed(home: Path) -> list[str]:
 def _build_report(
     settings: Settings, scout: Scout | None, findings: list[str], repairs: Sequence[str]
 ) -> dict[str, Any]:
-    """Build the report. Without a catalogue that can be read, its parts about tools are empty."""
+    """Build the report. If the catalogue cannot be read, its parts about tools are empty.
+
+    Args:
+        settings: of the home.
+        scout: None: the catalogue cannot be opened.
+        findings: the problems; without any, the home is healthy.
+        repairs: what `--repair` did.
+    """
     catalogue_damaged = any(line.startswith("catalogue:") for line in findings)
-    readable = None if catalogue_damaged else scout
+    readable = None if catalogue_damaged else scout  # for what reads the catalogue
     sources = readable.sources() if readable else []
     n_tools = sum(source.tools for source in sources)
     return {
@@ -330,6 +351,7 @@ def _read_versions() -> dict[str, str]:
 
 
 def _read_version(name: str, extra: str) -> str:
+    """Return the version of a package, or how to install it."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
