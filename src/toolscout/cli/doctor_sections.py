@@ -71,6 +71,7 @@ def print_encoder(row: Mapping[str, Any]) -> None:
 
 
 def _describe_maximum(row: Mapping[str, Any]) -> str:
+    """Say how much of a text the encoder reads, in tokens or characters."""
     limits = [f"{row[f'max_{unit}']:,} {word}" for unit, word in LIMIT_UNITS.items() if row[f"max_{unit}"]]
     return f"{' or '.join(limits)} of a text" if limits else "not stated"
 
@@ -79,7 +80,7 @@ def describe_index(settings: Settings, n_tools: int) -> dict[str, Any]:
     """Return which index searches the vectors, why, and how many bytes processes share."""
     name = settings.index
     chosen = choose_index(n_tools, name) if name in BUILT_IN_INDEXES else name
-    files = list_snapshot_files(_locate(settings))
+    files = list_snapshot_files(_find_snapshots(settings))
     advice = ""
     if name == "auto" and n_tools >= MIN_LARGE_TOOLS and not find_large("ann"):
         advice = "searches of so many tools are faster with  pip install 'toolscout[scale]'"
@@ -103,36 +104,37 @@ def print_index(report: dict[str, Any]) -> None:
 
 
 def check_snapshots(settings: Settings) -> list[str]:
-    """Read the files of the snapshots. Returns one line for each damaged one."""
-    return [f"{SNAPSHOTS_FOLDER}/{line}" for line in check_snapshot_files(_locate(settings))]
+    """Read the files of the catalogue's snapshots. Returns one line for each damaged one."""
+    return [f"{SNAPSHOTS_FOLDER}/{line}" for line in check_snapshot_files(_find_snapshots(settings))]
 
 
 def drop_damaged_snapshots(settings: Settings) -> list[str]:
     """Remove damaged files of snapshots, which the next search builds again. Returns one sentence for each."""
     repairs = []
-    for line in check_snapshot_files(_locate(settings)):
-        name, _, wrong = line.partition(": ")
-        path = _locate(settings) / name
+    for line in check_snapshot_files(_find_snapshots(settings)):
+        name, _, problem = line.partition(": ")
+        path = _find_snapshots(settings) / name
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-        repairs.append(f"{SNAPSHOTS_FOLDER}/{name}: {wrong}: removed, and built again by the next search")
+        repairs.append(f"{SNAPSHOTS_FOLDER}/{name}: {problem}: removed, and built again by the next search")
     return repairs
 
 
-def _locate(settings: Settings) -> Path:
+def _find_snapshots(settings: Settings) -> Path:
+    """Return the folder of the snapshots, which is on this machine also if the home is in a database."""
     return local_folder(settings.place) / SNAPSHOTS_FOLDER
 
 
 def describe_plugins() -> list[dict[str, Any]]:
-    """Import every plug-in of others and describe it, with a problem for each that cannot be used."""
+    """Import every plug-in that is not toolscout's own and describe it, with the problem if it cannot be used."""
     plugins = [plugin for group in PLUGIN_GROUPS for plugin in list_plugins(group)]
     return [_describe_plugin(plugin) for plugin in plugins if not is_own(plugin)]
 
 
 def _describe_plugin(plugin: Plugin) -> dict[str, Any]:
-    """Describe a plug-in, and why it cannot be loaded if it cannot."""
+    """Describe a plug-in, with the problem if it cannot be used."""
     problem = _find_problem(plugin)
     return {
         "group": plugin.group,

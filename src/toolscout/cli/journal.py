@@ -20,8 +20,8 @@ MAX_AGE_DAYS: Final = 36_500.0
 def read_age(ctx: click.Context, param: click.Parameter, value: str) -> float:
     """Parse an age such as `12h`, `30d` or `2w` into days."""
     match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)\s?([hdw])", value.strip().lower())
-    days = float(match[1]) * DAYS_PER_UNIT[match[2]] if match else MAX_AGE_DAYS + 1
-    if days > MAX_AGE_DAYS:
+    days = float(match[1]) * DAYS_PER_UNIT[match[2]] if match else None
+    if days is None or days > MAX_AGE_DAYS:
         raise click.BadParameter(f"expected an age such as 12h, 30d or 2w, found {value!r:.40}", ctx, param)
     return days
 
@@ -58,8 +58,11 @@ def export_command(scout: Scout, file: str) -> None:
     target = Path(file)
     partial = target.with_name(f"{target.name}.partial")
     try:
+        count = 0
         with partial.open("wb") as stream:
-            count = sum(1 for _ in map(stream.write, scout.journal.export()))
+            for line in scout.journal.export():
+                stream.write(line)
+                count += 1
         partial.replace(target)
     except OSError as error:
         raise SourceError(f"{file} cannot be written ({error.strerror}). Choose another file.") from None
@@ -91,8 +94,8 @@ def import_command(scout: Scout, file: str, as_json: bool) -> int:
     shown = result.problems if result.new else result.problems[:1]  # a wrong file: one line says enough
     for entry, text in shown:
         print_warning(f"{file}: {entry}: {text}")
-    if (unnamed := result.bad - len(shown)) > 0:
-        print_warning(f"{file}: and {count_things(unnamed, 'more bad line')}")
+    if (n_more := result.bad - len(shown)) > 0:
+        print_warning(f"{file}: and {count_things(n_more, 'more bad line')}")
     return 3 if result.bad else 0
 
 
@@ -108,13 +111,7 @@ def prune_command(scout: Scout, days: float, as_json: bool) -> None:
         return
     click.echo(f"removed {count_things(pruned.removed, 'event')}")
     if pruned.undated:
-        click.echo(
-            count_things(
-                pruned.undated,
-                "imported event has no readable time and stays",
-                "imported events have no readable time and stay",
-            ),
-            err=True,
-        )
+        one, several = "imported event has no readable time and stays", "imported events have no readable time and stay"
+        click.echo(count_things(pruned.undated, one, several), err=True)
     if not pruned.compacted:
         click.echo("Another process is using the journal, so the file keeps its size. Run this again later.", err=True)

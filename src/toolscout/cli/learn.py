@@ -60,7 +60,7 @@ def learn_command(
     search.
     """
     if niceness and hasattr(os, "nice"):
-        os.nice(max(0, niceness - os.nice(0)))
+        os.nice(max(0, niceness - os.nice(0)))  # `nice` adds to the present value, which `nice(0)` returns
     if full:
         names = (*names, FULL_RECIPE)
     with progress("learning") as say:
@@ -80,6 +80,7 @@ def _print_report(report: Report) -> None:
 
 
 def _print_candidates(report: Report) -> None:
+    """Print the recipes that were tried: measures on dev, seconds of the fit, and what became of them."""
     measures = list(dict.fromkeys(name for candidate in report.candidates for name in candidate.dev))
     columns = [("candidate", "left"), *((f"dev {name}", "right") for name in measures)]
     rows = [
@@ -95,6 +96,7 @@ def _print_candidates(report: Report) -> None:
 
 
 def _print_verdict(verdict: PromotionVerdict, champion: str) -> None:
+    """Print each measure of the champion (now) and of the candidate (then), with interval and p of the difference."""
     columns = [("on the newest requests", "left"), *((name, "right") for name in ("now", "then", "95 %", "p"))]
     rows = [
         (

@@ -19,7 +19,10 @@ from toolscout.plugins import COMMAND_PLUGINS, Plugin, find_plugin, is_own, list
 __all__ = ["COMMANDS", "COMMAND_GROUPS", "EXAMPLES", "LAB_COMMANDS", "main", "program"]
 
 Command = tuple[str, str]
-"""(file below toolscout.cli, or `PACKAGE:ENTRY POINT` of a package beside the core; one sentence for the help)"""
+"""Where a command is, and one sentence for the help.
+
+`FILE` is a module of toolscout.cli with a function NAME_command; `EXTRA:ENTRY POINT` is in the package toolscout-EXTRA.
+"""
 
 COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
     "Catalogue": {
@@ -173,6 +176,10 @@ def add_examples(name: str, command: click.Command) -> None:
 def load_package_command(extra: str, entry: str) -> click.Command:
     """Import a command that one of toolscout's own packages brings.
 
+    Args:
+        extra: of toolscout, that installs the package `toolscout-EXTRA`.
+        entry: name of the entry point.
+
     Raises:
         MissingExtra: if the package is not installed; the message names the extra.
     """
@@ -199,7 +206,7 @@ def load_command(plugin: Plugin) -> click.Command:
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command only when it is used. Its help comes from the tables above."""
+    """A group that imports a command only when it is used. Its help comes from tables such as `COMMAND_GROUPS`."""
 
     def __init__(
         self,
@@ -222,18 +229,19 @@ class LazyGroup(click.Group):
         self.lazy |= unlisted or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of the help."""
+        """List the names of the commands in the order of the help."""
         return [*(name for part in self.sections.values() for name in part), *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the file of one command."""
+        """Import one command: of the tables, of a registered group, or of somebody else's package."""
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name) or self._find_plugin_command(cmd_name)
-        place, _, entry = self.lazy[cmd_name][0].partition(":")
+        location, _ = self.lazy[cmd_name]
+        file_or_extra, _, entry = location.partition(":")
         if entry:
-            command = load_package_command(place, entry)
+            command = load_package_command(file_or_extra, entry)
         else:
-            module = importlib.import_module(f"toolscout.cli.{place}")
+            module = importlib.import_module(f"toolscout.cli.{file_or_extra}")
             command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         add_examples(f"{_LAB} {cmd_name}" if cmd_name in LAB_COMMANDS else cmd_name, command)
         return command
@@ -249,11 +257,11 @@ class LazyGroup(click.Group):
         """Find the command that the first argument names. An unknown name is an error that names the nearest one."""
         name = args[0]
         if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
-            spelling_of = {command: command for command in [*self.lazy, *self.commands]}
+            typed_as = {command: command for command in [*self.lazy, *self.commands]}
             if self.sections is COMMAND_GROUPS:
-                spelling_of |= {command: f"{_LAB} {command}" for command in LAB_COMMANDS}
-            nearest = find_nearest(name, spelling_of)
-            advice = f"See  {ctx.command_path} --help" if nearest is None else f"Did you mean {spelling_of[nearest]!r}?"
+                typed_as |= {command: f"{_LAB} {command}" for command in LAB_COMMANDS}
+            nearest = find_nearest(name, typed_as)
+            advice = f"See  {ctx.command_path} --help" if nearest is None else f"Did you mean {typed_as[nearest]!r}?"
             ctx.fail(f"There is no command {name!r}. {advice}")
         return super().resolve_command(ctx, args)
 
@@ -262,13 +270,13 @@ class LazyGroup(click.Group):
         for heading, commands in self.sections.items():
             with formatter.section(heading):
                 formatter.write_dl([(name, text) for name, (_, text) in commands.items()])
-        others = [(name, command.get_short_help_str()) for name, command in self.commands.items()]
+        other_commands = [(name, command.get_short_help_str()) for name, command in self.commands.items()]
         if self.sections is COMMAND_GROUPS:
             plugins = [plugin for plugin in list_plugins(COMMAND_PLUGINS) if not is_own(plugin)]
-            others += [(plugin.name, f"See the package {plugin.package}.") for plugin in plugins]
-        if others:
+            other_commands += [(plugin.name, f"See the package {plugin.package}.") for plugin in plugins]
+        if other_commands:
             with formatter.section("Others"):
-                formatter.write_dl(others)
+                formatter.write_dl(other_commands)
 
 
 @click.group(
@@ -297,7 +305,7 @@ def main(arguments: list[str] | None = None) -> Any:
     """Run the program and leave with its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="backslashreplace")  # a terminal of another encoding shows `\u2026`, not an error
     try:
         code = program.main(args=arguments, prog_name="toolscout", standalone_mode=False)
     except UserError as error:
@@ -314,8 +322,8 @@ def main(arguments: list[str] | None = None) -> Any:
     except (click.Abort, KeyboardInterrupt):
         click.echo("\ntoolscout: stopped. What was finished is kept; run the command again to go on.", err=True)
         code = 130
-    except BrokenPipeError:
-        sys.stderr.close()
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        sys.stderr.close()  # or Python would complain about the pipe at exit
         code = 0
     sys.exit(code if isinstance(code, int) else 0)
 

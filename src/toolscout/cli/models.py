@@ -22,7 +22,7 @@ from toolscout.errors import ConfigError, NotFound, find_nearest, require
 from toolscout.home.models import model_store
 from toolscout.home.models.champion import find_model, history, publish_model
 from toolscout.home.models.champion import list_models as list_home_models
-from toolscout.home.models.champion import shelf as champion_shelf
+from toolscout.home.models.champion import shelf as find_models_folder
 from toolscout.home.models.exchange import (
     HUB_PREFIX,
     HubAddress,
@@ -40,7 +40,7 @@ from toolscout.recipes.registry import check_model
 from toolscout.settings import load_settings
 
 Entries = Sequence[tuple[Path, Manifest | str]]
-"""Folder of a model → its manifest, or what is wrong with it."""
+"""(folder of a model, its manifest or what is wrong with it)"""
 
 
 class _DefaultGroup(click.Group):
@@ -49,17 +49,18 @@ class _DefaultGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or take the folder for an argument of `list`."""
-        if args[0] in self.commands:
+        """Find the command that the first argument names, or take the first argument for the folder to list."""
+        first = args[0]
+        if first in self.commands:
             return super().resolve_command(ctx, args)
-        nearest = find_nearest(args[0], self.commands)
-        if nearest is not None and not Path(args[0]).exists():
-            ctx.fail(f"There is no command {args[0]!r}. Did you mean {nearest!r}?")
+        nearest = find_nearest(first, self.commands)
+        if nearest is not None and not Path(first).exists():
+            ctx.fail(f"There is no command {first!r}. Did you mean {nearest!r}?")
         return "list", self.commands["list"], args
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse; without a command, `list` is meant."""
-        if not any(word in ctx.help_option_names for word in args[:1]) and (not args or args[0].startswith("-")):
+        """Put `list` before options without a command, but for `--help`, which is about the group."""
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
             args = ["list", *args]
         return super().parse_args(ctx, args)
 
@@ -114,11 +115,11 @@ def pull_command(ctx: click.Context, source: str, name: str | None) -> None:
     address = HubAddress.parse(source) if source.startswith(HUB_PREFIX) else None
     file = None if address else _check_zip_name(source)
     name = suggest_name(name or (address.name if address else Path(source).stem))
-    folder = champion_shelf(settings.place) / name
-    with progress(f"pulling {source}"):
+    folder = find_models_folder(settings.place) / name
+    with progress(f"pulling {source}"):  # both are fetched into a folder aside, which is checked, then moved
         if address:
             require("huggingface_hub", "hub")
-            package = install_package(folder, lambda aside: _note_commit(address, aside), check=check_model)
+            package = install_package(folder, functools.partial(_pull_and_print_commit, address), check=check_model)
         else:
             assert file is not None
             package = install_package(folder, functools.partial(unpack_zip, file), check=check_model)
@@ -130,12 +131,14 @@ def pull_command(ctx: click.Context, source: str, name: str | None) -> None:
     click.echo(f"Try it with  toolscout search QUERY --model {folder}  or serve it with  toolscout promote {name}")
 
 
-def _note_commit(address: HubAddress, aside: Path) -> None:
-    commit = pull_from_hub(address, aside)
+def _pull_and_print_commit(address: HubAddress, folder: Path) -> None:
+    """Pull a repository into a folder, and print the commit, which pins what was pulled."""
+    commit = pull_from_hub(address, folder)
     click.echo(f"{HUB_PREFIX}{address.repository} at {commit}", err=True)
 
 
 def _check_zip_name(text: str) -> Path:
+    """Return the path of a zip file. Refuse any other name, which was meant as an address."""
     path = Path(text).expanduser()
     if path.suffix.lower() != ".zip" or "://" in text:
         raise ConfigError(f"expected hf://owner/name or a file that ends with .zip, found {text!r:.200}.")
@@ -143,13 +146,13 @@ def _check_zip_name(text: str) -> Path:
 
 
 def _find_home(ctx: click.Context) -> str | None:
-    """Return the home that the command line names before or in the command."""
+    """Return the home that the command line names before the command. None: the home of the settings."""
     home: str | None = (ctx.obj or {}).get("home")
     return home
 
 
 def _list_entries(folder: Path) -> list[tuple[Path, model_store.Manifest | str]]:
-    """List the models in a folder. A folder that is a model itself is listed alone."""
+    """List the models in a folder, with their manifests. A folder that is a model itself is listed alone."""
     if not (folder / model_store.MANIFEST).exists():
         return model_store.list_models(folder)
     model = folder.resolve()
@@ -168,28 +171,30 @@ def list_command(ctx: click.Context, folder: Path | None, as_json: bool) -> int:
     if folder is not None and not folder.is_dir():
         raise NotFound(f"expected a folder of models, found none at {folder}")
     home = load_settings(**choose_home(ctx)).place
-    shelf = folder or champion_shelf(home)
+    models_folder = folder or find_models_folder(home)
     entries = _list_entries(folder) if folder else list_home_models(home)
     readable, problems = _split_entries(entries)
-    champion = _find_champion(home if folder is None else folder.parent, shelf)
+    owner = home if folder is None else folder.parent  # DIR may be the models folder of another home
+    champion = _find_champion(owner, models_folder)
     if as_json:
         print_json([_describe_model(path, entry, champion) for path, entry in entries])
     elif readable:
         _print_models(readable, champion)
     elif not problems:
-        click.echo(f"{shelf}: no models. Fit one with  toolscout train RECIPE --data DIR --out {shelf / 'NAME'}")
+        out = models_folder / "NAME"
+        click.echo(f"{models_folder}: no models. Fit one with  toolscout train RECIPE --data DIR --out {out}")
     return _report_problems(problems, is_partial=bool(readable))
 
 
 def _report_problems(problems: Sequence[str], *, is_partial: bool) -> int:
-    """Print why models cannot be read and return the exit status: 3 if others can be, else 1; 0 without a problem."""
+    """Print why models cannot be read. Returns the exit code: 3 if others can be, else 1; 0 without a problem."""
     for problem in problems:
         print_failure(problem)
     return (3 if is_partial else 1) if problems else 0
 
 
 def _split_entries(entries: Entries) -> tuple[list[tuple[Path, Manifest]], list[str]]:
-    """Split the models of a folder into those that can be read, and the problems of the others."""
+    """Split the models of a folder into readable ones with their manifests, and the problems of the others."""
     readable = [(path, manifest) for path, manifest in entries if isinstance(manifest, Manifest)]
     return readable, [problem for _, problem in entries if isinstance(problem, str)]
 
@@ -215,23 +220,23 @@ def _describe_model(path: Path, manifest: Manifest | str, champion: str | None) 
     return {**entry, "champion": path.name == champion}
 
 
-def _find_champion(home: Home, shelf: Path) -> str | None:
-    """Find the name of the champion, if `shelf` is the model folder of the home."""
-    promotions = history(home) if shelf == champion_shelf(home) else []
+def _find_champion(home: Home, models_folder: Path) -> str | None:
+    """Find the name of the champion among the models of a folder. None: it is not the models folder of the home."""
+    promotions = history(home) if models_folder == find_models_folder(home) else []
     return promotions[-1].model if promotions else None
 
 
 def _print_models(models: list[tuple[Path, Manifest]], champion: str | None) -> None:
-    figures = list(dict.fromkeys(name for _, manifest in models for name in manifest.metrics))
+    measures = list(dict.fromkeys(name for _, manifest in models for name in manifest.metrics))
     columns = [("model", "left"), ("recipe", "left"), ("data", "left"), ("tools", "right")]
-    columns += [(f"dev {name}", "right") for name in figures]
+    columns += [(f"dev {name}", "right") for name in measures]
     rows = [
         (
             f"{path.name} (champion)" if path.name == champion else path.name,
             manifest.recipe,
             manifest.data.name,
             f"{manifest.n_tools:,}",
-            *(f"{100 * manifest.metrics[name]:.1f}" if name in manifest.metrics else "" for name in figures),
+            *(f"{100 * manifest.metrics[name]:.1f}" if name in manifest.metrics else "" for name in measures),
             f"{manifest.fit_seconds:.0f}",
         )
         for path, manifest in models

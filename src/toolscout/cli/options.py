@@ -46,7 +46,7 @@ def set_option(command: F) -> F:
 
 
 def find_root(data: str | None) -> Path | None:
-    """Find the data root: the option, else the environment variable.
+    """Return the folder of the datasets: the option `--data`, else TOOLSCOUT_DATA. None: neither is set.
 
     Raises:
         ConfigError: if there is no such folder.
@@ -58,12 +58,12 @@ def find_root(data: str | None) -> Path | None:
 
 
 def find_folder(root: Path | None, name: str) -> Path:
-    """Find a folder below the data root, else by its own path."""
+    """Return the folder of a dataset: the one of that name in the folder of datasets, else `name` as a path."""
     return root / name if root and (root / name).is_dir() else Path(name)
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """Parse the values of `--set`.
+    """Parse the values of `--set`, such as `depth=50`, into a dictionary.
 
     Raises:
         ConfigError: if one is not a pair.
@@ -75,7 +75,8 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
 class Spent:
     """The calls, tokens and dollars spent so far; dollars are 0 without prices.
 
-    `unanswered` counts the calls that timed out; they count at the maximum that they can have cost.
+    `unanswered` is the number of calls that timed out. They are in the other counts too, with the most that they can
+    have cost.
     """
 
     calls: int = 0
@@ -92,7 +93,7 @@ class Spent:
 
 @runtime_checkable
 class Spender(Protocol):
-    """What a package lends its rankers, such as a shared language model, if its use costs something."""
+    """A resource whose use costs something, such as the language model that a package's rankers share."""
 
     @property
     def spent(self) -> Spent:

@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from toolscout.errors import NotFound, find_nearest
+from toolscout.home.catalogue.store import Changes
 from toolscout.scout import Scout
 from toolscout.settings import list_settings, parse_llm_budget
 
@@ -55,8 +56,8 @@ SECONDS_BETWEEN_COUNTS: Final = 5.0
 _UNSAFE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 )  # C0 but tab and newline, DEL, C1, what ends a line or turns its direction
-_ADVICE_START: Final = re.compile(r"(?<=[.?!])\s+(?=[A-Z`'])")
-_ENDS: Final = re.compile(f"{_UNSAFE.pattern}|[\t\n]")
+_ADVICE_START: Final = re.compile(r"(?<=[.?!])\s+(?=[A-Z`'])")  # between two sentences
+_UNSAFE_IN_LINE: Final = re.compile(f"{_UNSAFE.pattern}|[\t\n]")
 
 
 def escape_text(text: str) -> str:
@@ -70,13 +71,14 @@ def escape_text(text: str) -> str:
 
 def escape_line(text: str) -> str:
     r"""Escape a text for use within one line: like `escape_text`, with `\n` for a newline."""
-    return _ENDS.sub(_escape, text)
+    return _UNSAFE_IN_LINE.sub(_escape, text)
 
 
 def _escape(match: re.Match[str]) -> str:
+    r"""Return a character as it is written in code: `\n`, `\x1b` or `\u2028`."""
     code = ord(match[0])
-    names = {9: "\\t", 10: "\\n", 13: "\\r"}
-    return names.get(code) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
+    short_forms = {9: "\\t", 10: "\\n", 13: "\\r"}
+    return short_forms.get(code) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True, fg: str | None = None) -> None:
@@ -85,7 +87,7 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True, fg: str | None =
     Args:
         text: what to print.
         err: whether to print on standard error.
-        nl: whether a new line follows.
+        nl: whether a line break follows.
         fg: colour on a terminal, by name.
     """
     click.secho(escape_text(text), err=err, nl=nl, fg=fg)
@@ -96,7 +98,7 @@ def choose_home(ctx: click.Context, home: str | None = None, tenant: str | None 
 
     Args:
         ctx: of the command.
-        home: the option of the command itself, which comes before that of the program.
+        home: the option of the command itself. It takes precedence over the same option of the program.
         tenant: the same.
     """
     program = ctx.find_root().obj or {}
@@ -104,12 +106,12 @@ def choose_home(ctx: click.Context, home: str | None = None, tenant: str | None 
 
 
 def setting_option(name: str, *flags: str, **attributes: Any) -> Callable[[F], F]:
-    """Make the option of a command that sets a setting. Its help is that of the setting.
+    """Make the option of a command that sets a setting. The setting's help is its help.
 
     Args:
         name: of the setting.
         *flags: by default `--` and the name.
-        **attributes: the others of `click.option`.
+        **attributes: further ones for `click.option`.
     """
     setting = list_settings()[name]
     help_text = f"{setting.help[0].upper()}{setting.help[1:]}. Also TOOLSCOUT_{name.upper()}."
@@ -154,7 +156,13 @@ def json_option(command: F) -> F:
 
 @contextlib.contextmanager
 def suggest_names(scout: Scout, *names: str, kind: Literal["source", "tool", "any"] = "any") -> Iterator[None]:
-    """Add what was meant to the error about a name that the catalogue does not have, of the kind that is asked for."""
+    """Add the nearest name to a `NotFound` that the block raises about a name that the catalogue does not have.
+
+    Args:
+        scout: has the catalogue.
+        *names: those that the user typed.
+        kind: what they should name.
+    """
     try:
         yield
     except NotFound as error:
@@ -164,13 +172,17 @@ def suggest_names(scout: Scout, *names: str, kind: Literal["source", "tool", "an
         hidden = next((name for name in names if name in scout.store.hidden()), None)
         if hidden is not None:
             raise NotFound(f"{hidden} is hidden. Show it again with  toolscout hide --undo {hidden}") from None
-        wrong = next((name for name in names if repr(name) in text), None)
+        wrong = next((name for name in names if repr(name) in text), None)  # the one that the error quotes
         advice = "" if wrong is None else _suggest_name(scout, wrong, kind)
         raise NotFound(f"{text.rstrip('.')}. {advice}" if advice else text) from None
 
 
 def _suggest_name(scout: Scout, wrong: str, kind: str) -> str:
-    """Return the nearest name of a kind as a question, or what to do with a name of the other kind."""
+    """Ask for the nearest name of a kind (`Did you mean …?`), or say what to do with a name of the other kind.
+
+    Returns:
+        Empty if no name is near.
+    """
     catalogue = scout.store.catalogue()
     sources = [source.name for source in scout.sources()]
     if kind == "source" and wrong in catalogue.ids:
@@ -178,16 +190,16 @@ def _suggest_name(scout: Scout, wrong: str, kind: str) -> str:
         return f"That is a tool of {source}. Single tools are taken out with  toolscout hide {wrong}"
     if kind == "tool" and wrong in sources:
         return f"That is a source. See its tools with  toolscout list {wrong}"
-    spelling_of = {} if kind == "tool" else {source: source for source in sources}
+    typed_as = {} if kind == "tool" else {source: source for source in sources}
     if kind != "source":
         for tool_id, name in zip(catalogue.ids, catalogue.names, strict=True):
-            spelling_of |= {tool_id: tool_id, name: spelling_of.get(name, tool_id)}
-    nearest = find_nearest(wrong, spelling_of)
-    return "" if nearest is None else f"Did you mean {spelling_of[nearest]!r}?"
+            typed_as |= {tool_id: tool_id, name: typed_as.get(name, tool_id)}  # of namesakes, the first
+    nearest = find_nearest(wrong, typed_as)
+    return "" if nearest is None else f"Did you mean {typed_as[nearest]!r}?"
 
 
 def count_things(count: int, singular: str, plural: str | None = None) -> str:
-    """Write a number with its noun: `1 tool`, `2 tools`. By default the plural ends with s."""
+    """Write a number with its noun: `1 tool`, `2 tools`. By default the plural is the singular with an s."""
     return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"
 
 
@@ -203,8 +215,9 @@ def print_table(
     """Print a table as wide as the terminal.
 
     Args:
-        columns: (heading, `left`, `right`, `id` or `wrap`). A `wrap` column takes the remaining width; an `id` is never
-            cut or broken, so that it can be copied: the table becomes wider than the terminal if it must.
+        columns: (heading, form), where the form is `left`, `right`, `id` or `wrap`. A `wrap` column takes the remaining
+            width. An `id` is never cut or broken, so that it can be copied: the table becomes wider than the terminal
+            if it must.
         rows: cells; control characters and markup in them are shown as text.
         title: a line above.
     """
@@ -214,26 +227,26 @@ def print_table(
     from rich.text import Text
 
     grid = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
-    for heading, kind in columns:
+    for heading, form in columns:
         grid.add_column(
             heading,
-            justify="right" if kind == "right" else "left",
-            no_wrap=kind != "wrap",
-            ratio=1 if kind == "wrap" else None,
+            justify="right" if form == "right" else "left",
+            no_wrap=form != "wrap",
+            ratio=1 if form == "wrap" else None,
         )
     for row in rows:
         grid.add_row(*(Text(escape_line(str(cell))) for cell in row))
     console = Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 120)
-    if any(kind == "id" for _, kind in columns):
-        needed = sum(_find_width(column, [row[place] for row in rows]) for place, column in enumerate(columns))
-        console.width = max(console.width, needed)
+    if any(form == "id" for _, form in columns):
+        width = sum(_find_width(column, [row[index] for row in rows]) for index, column in enumerate(columns))
+        console.width = max(console.width, width)
     console.print(grid)
 
 
 def _find_width(column: tuple[str, str], cells: Sequence[object]) -> int:
-    """Return how many characters a column needs, with the space beside it."""
-    heading, kind = column
-    if kind == "wrap":
+    """Return how many characters a column needs, with the gap beside it."""
+    heading, form = column
+    if form == "wrap":
         return MIN_WRAPPED_CHARS + COLUMN_GAP_CHARS
     return max(len(heading), *(len(escape_line(str(cell))) for cell in cells), 0) + COLUMN_GAP_CHARS
 
@@ -248,7 +261,7 @@ class Say(Protocol):
     """Shows what a command is doing."""
 
     def __call__(self, text: str, done: int = 0, total: int = 0) -> None:
-        """Show a text, and with a total, that so many things of it are done."""
+        """Show a text, and if a total is given, how many things of it are done."""
 
 
 @contextlib.contextmanager
@@ -287,10 +300,10 @@ def progress(message: str) -> Iterator[Say]:
 
 def print_failure(message: str) -> None:
     """Print a failure on standard error: the first sentence of its message as what happened, the others as a hint."""
-    what, *advice = _ADVICE_START.split(message, maxsplit=1)
-    echo_labelled("error", "red", what)
-    if advice:
-        echo_labelled("hint", "cyan", advice[0])
+    what_happened, *hints = _ADVICE_START.split(message, maxsplit=1)
+    echo_labelled("error", "red", what_happened)
+    for hint in hints:  # one text, or none
+        echo_labelled("hint", "cyan", hint)
 
 
 def print_warning(message: str) -> None:
@@ -303,14 +316,11 @@ def echo_labelled(label: str, color: str, text: str) -> None:
     click.echo(f"{click.style(f'{label}:', fg=color, bold=True)} {escape_line(text)}", err=True)
 
 
-def format_changes(change: Any) -> str:
+def format_changes(change: Changes) -> str:
     """Format the changes of one source in a line."""
     counts = [f"{getattr(change, kind):,} {kind}" for kind in ("new", "changed", "gone") if getattr(change, kind)]
-    parts = (
-        [", ".join(counts) or f"no change ({count_things(change.same, 'tool')})"]
-        if change.state == "ok"
-        else [change.state]
-    )
+    summary = ", ".join(counts) or f"no change ({count_things(change.same, 'tool')})"
+    parts = [summary if change.state == "ok" else change.state]
     if change.quarantined:
         waits = "waits" if change.quarantined == 1 else "wait"
         parts.append(f"{change.quarantined:,} {waits} for approval: see  toolscout approve")
@@ -319,14 +329,22 @@ def format_changes(change: Any) -> str:
     return escape_line(f"{change.source}: {'; '.join(parts)}" + (f" — {change.message}" if change.message else ""))
 
 
-def report_failures(changes: Sequence[Any], limit: int = 20) -> int:
-    """Print every failure on standard error. Returns the exit code: 0, 1 (nothing was read) or 3 (partly done)."""
+def report_failures(changes: Sequence[Changes], limit: int = 20) -> int:
+    """Print every failure in the changes of sources on standard error.
+
+    Args:
+        changes: of each source.
+        limit: bad entries of a source to print.
+
+    Returns:
+        The exit code: 0, 1 (nothing was read) or 3 (partly done).
+    """
     for change in changes:
         for entry, message in change.problems[:limit]:
             print_warning(f"{change.source}: {entry}: {message}")
         if len(change.problems) > limit:
-            unnamed_count = len(change.problems) - limit
-            print_warning(f"{change.source}: and {unnamed_count:,} more: see  toolscout show {change.source}")
+            n_more = len(change.problems) - limit
+            print_warning(f"{change.source}: and {n_more:,} more: see  toolscout show {change.source}")
     failed = [change for change in changes if change.state == "error"]
     for change in failed:
         message = change.message.removeprefix(f"{change.source}: ")

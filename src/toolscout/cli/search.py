@@ -37,6 +37,7 @@ PRINTED_STEP_CHARS: Final = 32
 
 
 Column = tuple[str, str, Callable[[int, Hit], object]]
+"""(heading, form as in `print_table`, function that returns the cell of a rank and a hit)"""
 
 
 class _Count(click.ParamType[Count]):
@@ -73,7 +74,7 @@ def search_command(
     as_json: bool,
 ) -> None:
     """Find the tools that QUERY needs."""
-    extras = scout.engine.builder.extras
+    extras = scout.engine.builder.extras  # the language model, if the pipeline asks one
     extras.rehearse = dry_run
     with contextlib.suppress(Unavailable):  # the search then says what does not answer
         scout.pipeline()  # opening the index does not count as search time
@@ -113,6 +114,7 @@ def why_command(scout: Scout, query: str, tool: str, k: int | None, as_json: boo
 
 
 def _print_explanation(explanation: Why) -> None:
+    """Print where the tool is in the ranking, why, what would lift it, and which tools are returned instead."""
     where = "no stage reaches it" if explanation.rank is None else f"rank {explanation.rank}"
     verdict = "returned" if explanation.shown else "not returned"
     echo(f"{escape_line(explanation.tool)}: {verdict}, {where} (of {explanation.k} asked for)\n")
@@ -129,7 +131,7 @@ def _print_ranks(explanation: Why) -> None:
         rank = "not ranked" if stage.rank is None else f"rank {stage.rank}, score {stage.score:.2f}"
         echo(f"  {stage.stage}: {rank}" + (f" ({escape_line(stage.note)})" if stage.note else ""))
     if explanation.matched:
-        echo("  words that match: " + ", ".join(f"{word} ({part:.2f})" for word, part in explanation.matched.items()))
+        echo("  words that match: " + ", ".join(f"{word} ({score:.2f})" for word, score in explanation.matched.items()))
     if explanation.missing:
         echo("  words it lacks: " + ", ".join(explanation.missing))
 
@@ -143,7 +145,7 @@ def _print_list(heading: str, lines: Sequence[str]) -> None:
 
 
 def print_search(answer: Search, *, explain: bool = False) -> None:
-    """Print an answer as a table, or the reason why it is empty."""
+    """Print an answer: a table of the hits, or why there are none; notes; with `explain` also what each stage did."""
     if answer.hits:
         _print_hits(answer.hits, explain=explain, with_steps=bool(answer.steps))
     for step in answer.uncovered:
@@ -161,26 +163,26 @@ def print_search(answer: Search, *, explain: bool = False) -> None:
 
 
 def _name_reason(answer: Search) -> str:
-    """Name what the reason of an answer is about."""
+    """Return the words before the reason of an answer, such as `no tool fits` or `low confidence`."""
     if not answer.hits:
         return (answer.kind or "nothing").replace("_", " ")
     return "low confidence" if answer.is_doubtful else "note"
 
 
 def _print_hits(hits: Sequence[Hit], *, explain: bool, with_steps: bool) -> None:
-    print_columns = _choose_columns(hits, explain=explain, with_steps=with_steps)
-    rows = [[cell(rank, hit) for _, _, cell in print_columns] for rank, hit in enumerate(hits, 1)]
-    print_table([(heading, form) for heading, form, _ in print_columns], rows)
+    columns = _choose_columns(hits, explain=explain, with_steps=with_steps)
+    rows = [[make_cell(rank, hit) for _, _, make_cell in columns] for rank, hit in enumerate(hits, 1)]
+    print_table([(heading, form) for heading, form, _ in columns], rows)
     for hit in hits if explain else ():
         if hit.similar:
             echo(f"similar to {escape_line(hit.id)}: {escape_line(', '.join(hit.similar))}")
 
 
 def _choose_columns(hits: Sequence[Hit], *, explain: bool, with_steps: bool) -> list[Column]:
-    """Choose the columns of the table: heading, form, and what stands in the cell of a rank and a hit."""
+    """Choose the columns of the table. Reasons have a column if asked for, or if a hit is a prerequisite."""
     columns: list[Column] = [
         ("", "right", lambda rank, hit: rank),
-        ("score", "right", lambda rank, hit: f"{round(hit.score, 2) + 0.0:.2f}"),  # without -0.00
+        ("score", "right", lambda rank, hit: f"{round(hit.score, 2) + 0.0:.2f}"),  # `+ 0.0` makes 0.00 of -0.00
         ("tool", "id", lambda rank, hit: hit.id),
     ]
     if with_steps:

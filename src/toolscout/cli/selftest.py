@@ -47,21 +47,23 @@ def selftest_command(
     """
     selection, _ = scout.engine.serving()
     serving = "champion" if selection.model is not None else selection.recipe
-    checked, baseline = read_baseline(check) if check else (serving, min_recall)
-    extra = [name for name in (*names, serving, checked) if name != "champion"]
+    checked, baseline = read_baseline(check) if check else (serving, min_recall)  # a recipe and its minimum
+    more_recipes = [name for name in (*names, serving, checked) if name != "champion"]
     with progress("searching") as say:
-        result = run_selftest(scout, recipe=extra, max_queries=max_queries, seed=seed, say=say)
+        result = run_selftest(scout, recipe=more_recipes, max_queries=max_queries, seed=seed, say=say)
     if target is not None:
         try:
             target.write_bytes(encode_baseline(result, serving))
         except OSError as error:
             raise SourceError(f"{target} cannot be written ({error.strerror}).") from None
     print_json(result) if as_json else _print_result(result, serving)
-    for recipe, minimum in ((checked, baseline), (serving, min_recall)):
-        if minimum is not None and result.row(recipe).measures["recall@5"] < minimum:
-            reached = result.row(recipe).measures["recall@5"]
+    for recipe, minimum in ((checked, baseline), (serving, min_recall)):  # equal if there is no baseline
+        if minimum is None:
+            continue
+        recall = result.row(recipe).measures["recall@5"]
+        if recall < minimum:
             print_failure(
-                f"recall@5 of {recipe} is {reached:.4f}, below the required {minimum:.4f}. "
+                f"recall@5 of {recipe} is {recall:.4f}, below the required {minimum:.4f}. "
                 "Run  toolscout lint  to see which tools are not found."
             )
             return 1
@@ -69,6 +71,7 @@ def selftest_command(
 
 
 def _print_result(result: Selftest, serving: str) -> None:
+    """Print a table of the recipes, and which is recommended. `serving` is the recipe that answers searches now."""
     kinds = [kind for kind in result.requests if kind != "no-tool"]
     columns = [("recipe", "left"), *((name, "right") for name in result.rows[0].measures)]
     columns += [(f"{kind} ({result.requests[kind]:,})", "right") for kind in kinds]
@@ -99,7 +102,7 @@ def _recommend(result: Selftest, serving: str, n_queries: int) -> str:
             f"{queries} cannot tell which recipe is better, so none is recommended ({serving} serves now). "
             "Add more tools with descriptions."
         )
-    note = f"\n{result.note}" if result.note else ""
     certainty = "" if result.sure else ", though not significantly better than the next"
-    advice = "" if result.recommended == serving else f" ({serving} serves now)"
-    return f"recommended: {result.recommended}{certainty}{advice}{note}"
+    present = "" if result.recommended == serving else f" ({serving} serves now)"
+    note = f"\n{result.note}" if result.note else ""
+    return f"recommended: {result.recommended}{certainty}{present}{note}"

@@ -11,7 +11,11 @@ __all__ = ["run_server"]
 
 
 def run_server(serve: Callable[..., Awaitable[None]], *arguments: Any, use_uvloop: bool = False) -> None:
-    """Call `serve` with the arguments, until it ends. A `UserError` inside a group of errors is raised alone."""
+    """Run an event loop until `serve(*arguments)` ends.
+
+    Raises:
+        UserError: alone, also if it was raised in a task group, which puts every error into a group of errors.
+    """
     import anyio
 
     try:
@@ -23,6 +27,6 @@ def run_server(serve: Callable[..., Awaitable[None]], *arguments: Any, use_uvloo
 
 
 def _find_single_cause(error: BaseException) -> BaseException:
-    """Return the one error inside a group of errors; a task group raises each error as a group."""
+    """Return the one error inside a group of errors, at any depth. Of several errors, their group; else the error."""
     inner: Sequence[BaseException] = getattr(error, "exceptions", ())
     return _find_single_cause(inner[0]) if len(inner) == 1 else error

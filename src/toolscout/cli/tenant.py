@@ -21,10 +21,18 @@ home_option = click.option("--home", metavar="DIR", help="Folder of the home, or
 
 
 def find_tenant_keys(scout: Scout, policy: Path | None, say: Callable[[str], None]) -> TenantKeys | None:
-    """Return the keys of all tenants, if a service shall serve all: no tenant is named, and the home has several.
+    """Return the API keys of all tenants, if a service shall serve all: no tenant is named, and the home has several.
+
+    Args:
+        scout: has the settings.
+        policy: the option `--policy`.
+        say: called with a sentence when a policy changes or cannot be used.
+
+    Returns:
+        None: the service serves one tenant.
 
     Raises:
-        UsageError: if a policy is named, which can be that of one tenant only.
+        UsageError: if a policy file is named, because it would be for one tenant only.
     """
     settings = scout.settings
     if settings.tenant != DEFAULT_TENANT or "tenant" in settings.origins:
@@ -91,6 +99,7 @@ def remove_command(ctx: click.Context, name: str, home: str | None, yes: bool) -
         open_home(root).remove_tenant(name)  # it refuses, before any vector is deleted
     settings = load_settings(**choose_home(ctx, home, name))
     engine = find_engine(settings.index)
+    # The tenant's vectors go before the rest, and again after it, since a service may write some meanwhile.
     with engine.drop_collections(settings) if engine else contextlib.nullcontext():
         open_home(root).remove_tenant(name)
     echo(f"{describe_home(root)} has no tenant {name} any more")
