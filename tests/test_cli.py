@@ -76,12 +76,7 @@ def test_add_search_show_list_remove(file: Path) -> None:
 
 
 def test_a_tool_with_malformed_types_is_shown(tmp_path: Path) -> None:
-    properties = {
-        "number": {"type": 5},
-        "nothing": {"type": None},
-        "several": {"type": ["string", "null"]},
-        "text": "x",
-    }
+    properties = {"number": {"type": 5}, "nothing": {"type": None}, "several": {"type": ["string", "null"]}}
     path = tmp_path / "odd.json"
     path.write_text(json.dumps([{"name": "odd", "description": "Odd.", "parameters": {"properties": properties}}]))
     run("add", str(path))
