@@ -6,6 +6,7 @@ import contextlib
 import json
 import random
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests_cli import run
 from toolscout.errors import SourceError
 from toolscout.home.catalogue.approvals import LOST_APPROVAL
 from toolscout.home.catalogue.store import Origin, Store
+from toolscout.home.database import SqliteDatabase, salvage_file
 from toolscout.home.models import champion
 from toolscout.learn.fit import fit
 from toolscout.scout import Scout
@@ -166,6 +168,33 @@ def test_a_damaged_approval_is_dropped_and_its_tool_waits(home: Path) -> None:
     with Scout(home) as scout:
         scout.put_reading(REMOTE, Reading(source="remote", kind="mcp", tools=make_remote_tools()))
         assert [definition.id for definition in scout.waiting()] == ["remote/t1"]
+
+
+@pytest.mark.parametrize(
+    ("file", "column", "row"),
+    [
+        ("catalogue.db", "tools.fingerprint", "id = 'slang/files/copy'"),
+        ("catalogue.db", "tools.name", "id = 'slang/files/copy'"),
+        ("catalogue.db", "pins.fingerprint", "id = 'remote/t1'"),
+        ("journal.db", "events.body", "event = 'call'"),
+    ],
+)
+def test_a_text_that_cannot_be_decoded_is_found_and_repaired(home: Path, file: str, column: str, row: str) -> None:
+    table, _, name = column.partition(".")
+    with contextlib.closing(sqlite3.connect(home / file)) as connection, connection:
+        connection.execute(f"UPDATE {table} SET {name} = CAST(x'7bff7d' AS TEXT) WHERE {row}")
+    assert "Could not decode to UTF-8" in say(home, "doctor")
+    assert "set aside as" in say(home, "doctor", "--repair")
+    said = say(home, "doctor")
+    assert said.startswith("exit 0") and "the store is healthy" in said
+    assert "slang/files/copy" in say(home, "search", QUERY)
+
+
+def test_numbers_with_a_fraction_are_saved_too(tmp_path: Path) -> None:
+    path, migrations = tmp_path / "part.db", ["CREATE TABLE logits (pair TEXT, logit REAL)"]
+    with contextlib.closing(SqliteDatabase(path, migrations)) as database, database.writing() as connection:
+        connection.execute("INSERT INTO logits VALUES ('a', 0.5)")
+    assert salvage_file(path, migrations).rows == {"logits": 1}
 
 
 def test_a_hit_whose_definition_was_altered_is_left_out_and_named(home: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -24,7 +24,8 @@ from toolscout.settings import Settings
 
 __all__ = ["repair_home"]
 
-FIRST_GENERATION: Final = 1_000_000_000  # above what a home reaches by itself: no snapshot from before has this one
+#: Of a catalogue that was begun anew: above every generation that a home reaches, so no older snapshot looks current.
+FIRST_GENERATION: Final = 1_000_000_000
 
 
 def repair_home(settings: Settings) -> Iterator[str]:
@@ -39,7 +40,12 @@ def repair_home(settings: Settings) -> Iterator[str]:
 
 
 def _find_damage(path: Path, part: type[Store] | type[Journal]) -> str | None:
-    """Return what SQLite finds wrong with a file; None: nothing, or the file is not there."""
+    """Return what SQLite finds wrong with a file; None: nothing, or the file is not there.
+
+    Args:
+        path: of the file.
+        part: the class that opens it.
+    """
     if not path.exists():
         return None
     try:
@@ -49,14 +55,17 @@ def _find_damage(path: Path, part: type[Store] | type[Journal]) -> str | None:
             return str(error.__cause__)
         raise
     try:
-        finding = next(iter(Database.check(database)), None)
-        return finding and finding.removeprefix(f"{path}: ").partition("; run  ")[0]
+        findings = Database.check(database)  # not `Store.check`: damaged definitions alone need no new file
+        return findings[0].removeprefix(f"{path}: ").partition("; run  ")[0] if findings else None
     finally:
         database.close()
 
 
 def _repair_journal(home: Path) -> Iterator[str]:
-    """Set a damaged journal aside, save what can be read of it, and delete events that cannot. Yields what was done."""
+    """Begin a damaged journal anew with the events that can be read, and delete unreadable events. Yields what was done.
+
+    The file as a whole and single events can be damaged.
+    """
     path = home / "journal.db"
     if damage := _find_damage(path, Journal):
         salvage = salvage_file(path, JOURNAL_MIGRATIONS)
@@ -73,7 +82,7 @@ def _repair_journal(home: Path) -> Iterator[str]:
 
 
 def _repair_champion(home: Path) -> Iterator[str]:
-    """Set a damaged note of the champion aside. Yields what was done."""
+    """Set the file that names the promoted models aside if it is damaged. Yields what was done."""
     try:
         champion.history(home)
     except StoreError:
@@ -87,9 +96,10 @@ def _repair_champion(home: Path) -> Iterator[str]:
 
 
 def _repair_catalogue(settings: Settings) -> Iterator[str]:
-    """Set a damaged catalogue aside, save what can be read of it, and read the sources again. Yields what was done.
+    """Begin a damaged catalogue anew with what can be read of it, and read its sources again. Yields what was done.
 
-    Approvals that could not be read are lost, so every source that needs approval is noted as doubtful.
+    Nobody knows which approvals were lost with the file. So each source that needs approval is noted as one that may
+    have lost some. If only definitions are damaged in a sound file, they are dropped (`Store.repair`).
     """
     path = settings.home / "catalogue.db"
     damage = _find_damage(path, Store)
@@ -114,34 +124,37 @@ def _repair_catalogue(settings: Settings) -> Iterator[str]:
 
 
 def _doubt_approvals(store: Store) -> None:
-    """Note that approvals of all sources may be lost."""
-    names = [source.name for source in store.sources() if needs_approval(source.kind, _locate(store, source.origin))]
+    """Note for each source with approvals that some may be lost, and raise the generation above all earlier ones."""
+    locators = {origin.id: origin.locator for origin in store.origins()}
+    names = [source.name for source in store.sources() if needs_approval(source.kind, locators[source.origin])]
     with store.writing() as connection:
         connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, 1)", [(f"{LOST} {name}",) for name in names])
-        connection.execute("DELETE FROM caches")
+        connection.execute("DELETE FROM caches")  # they were built for the tools of the damaged file
         connection.execute(
             "INSERT INTO meta VALUES ('generation', ?) ON CONFLICT (key) DO UPDATE SET value = max(value, ?) + 1",
             (FIRST_GENERATION, FIRST_GENERATION),
         )
 
 
-def _locate(store: Store, origin_id: int) -> str:
-    return next((origin.locator for origin in store.origins() if origin.id == origin_id), "")
-
-
 def _read_again(manager: CatalogueManager, *, has_lost: bool) -> Iterator[str]:
-    """Read the sources again: those that the catalogue has, and those that only the list of origins knows."""
+    """Read the sources again, and yield a sentence for each.
+
+    Args:
+        manager: of the repaired catalogue.
+        has_lost: whether the catalogue may have lost sources. Then those that only `ORIGINS_FILE` names are added again.
+    """
     store = manager.store
     for change in manager.sync():
         yield _describe(change)
     if not has_lost:
         return
-    store.has_lost_approvals = True  # of sources of which the catalogue knows nothing
+    # The lost sources have no note of `_doubt_approvals`. With this flag all their foreign tools wait for approval.
+    store.has_lost_approvals = True
     registered = {(origin.locator, origin.name) for origin in store.origins()}
     for origin in _read_origins(manager.settings.home):
         if (origin.locator, origin.name) in registered:
             continue
-        if origin.kind == "objects":
+        if origin.kind == "objects":  # Python objects that a program handed in; nothing on disk can be read again
             yield f"{origin.locator.partition(':')[2]}: these tools were added by a program: let it add them again"
             continue
         try:
@@ -155,6 +168,7 @@ def _read_again(manager: CatalogueManager, *, has_lost: bool) -> Iterator[str]:
 
 
 def _describe(change: Changes) -> str:
+    """Return a sentence with what changed when a source was read again."""
     if change.state != "ok":
         return f"{change.source}: it is not read again: {change.message}"
     counts = {"new": change.new, "changed": change.changed, "waiting for approval": change.quarantined}
@@ -163,7 +177,7 @@ def _describe(change: Changes) -> str:
 
 
 def _read_origins(home: Path) -> list[Origin]:
-    """Read the origins that are written beside the catalogue. Empty if the file is not there, or damaged too."""
+    """Read the origins from the file beside the catalogue. Empty if the file is not there, or damaged too."""
     try:
         return msgspec.json.decode((home / ORIGINS_FILE).read_bytes(), type=list[Origin])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):

@@ -1,6 +1,7 @@
-"""The databases of a home: SQLite files in a folder, or what the package of another home keeps.
+"""Opens the databases of a home: SQLite files in a folder, or tables of the engine that a package brings (PostgreSQL).
 
-`Database` runs on any engine, with the same numbered migrations. Caches are always files (`CacheDatabase`).
+A home is where an installation stores its catalogue, its journal and its models. `Database` runs on any engine, with
+the same numbered migrations. Caches are always SQLite files (`CacheDatabase`).
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from toolscout.home.database.sqlite import (
     CacheDatabase,
     Salvage,
     SqliteDatabase,
-    alone,
     format_instant,
+    hold_file_lock,
     is_damage,
     now,
     rebuild_if_damaged,
@@ -36,8 +37,8 @@ __all__ = [
     "PartDatabase",
     "Salvage",
     "SqliteDatabase",
-    "alone",
     "format_instant",
+    "hold_file_lock",
     "hold_lock",
     "is_damage",
     "now",
@@ -54,8 +55,8 @@ def hold_lock(home: Home, name: str, refusal: str, *, wait: float = 0.0) -> Abst
 
     Args:
         home: the home.
-        name: of the lock, in a folder the path of its file.
-        refusal: the message of the error if somebody else keeps the lock.
+        name: of the lock. In a home that is a folder, a file of this name carries the lock.
+        refusal: the message of the error if another thread, process or machine has the lock.
         wait: how many seconds to wait for the lock.
 
     Raises:
@@ -128,22 +129,25 @@ class Database:
 
     @contextlib.contextmanager
     def _naming_damage(self) -> Iterator[None]:
-        """Turn an error that nobody expected into a StoreError, if damaged content of this part is its cause.
+        """Turn any unexpected error of the block into a StoreError, if `check` then finds this part damaged.
 
-        SQLite has no checksums. So a flipped bit can come out of it as a number where a text should be, or as a text
-        that is no JSON, wherever that is used.
+        SQLite has no checksums. So a flipped bit can appear as a number where a text should be, or as a text that is no
+        JSON, and the error is raised wherever such a value is used.
         """
         try:
             yield
         except UserError:
             raise
         except Exception as error:
-            if self.in_transaction or not (findings := self.check()):
+            if self.in_transaction:
+                raise  # the block is inside another one, which checks after the end of the transaction
+            findings = self.check()
+            if not findings:
                 raise
             raise StoreError(f"{self.label} is damaged: {findings[0]}; run  toolscout doctor --repair") from error
 
     def ask(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of one statement that only reads. By itself it sees one consistent state."""
+        """Return the rows of one statement that only reads. It needs no transaction to see one consistent state."""
         with self._naming_damage():
             return self._engine.ask(sql, parameters)
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from toolscout.errors import ConfigError, NotFound, StoreError
-from toolscout.home.database.sqlite import BUSY_SECONDS, SqliteDatabase, alone, now
+from toolscout.home.database.sqlite import BUSY_SECONDS, SqliteDatabase, hold_file_lock, now
 from toolscout.location import (
     DEFAULT_TENANT,
     TENANT_FILE,
@@ -32,22 +32,22 @@ from toolscout.trust.private_files import make_private_folder, read_plain_file, 
 
 __all__ = ["FolderHome", "open_home"]
 
-REMOVE_S: Final = 10.0  # a service notices within two seconds that a tenant is gone
+REMOVE_S: Final = 10.0  # time for a service to notice that a tenant is gone; it needs about two seconds
 LOCK_FILE: Final = ".lock.db"
 
 
 def open_home(home: Home) -> SharedHome:
-    """Return what a home offers, whether it is a folder or a package brings it."""
+    """Return the object that opens the parts of a home. The home of a package is that object; a folder gets one."""
     return FolderHome(home) if isinstance(home, Path) else home
 
 
 class FolderHome:
-    """The home in a folder. Its models need no second place, and asking for its generation costs nothing.
+    """The home in a folder. Methods of `SharedHome` that serve several machines do nothing here.
 
     Attributes:
         folder: the folder.
         label: the folder, for messages.
-        tenant: always `default`: each tenant of a folder has a folder of its own.
+        tenant: always `default`, because each other tenant has a `FolderHome` of its own in a folder below.
     """
 
     is_shared = False
@@ -57,10 +57,10 @@ class FolderHome:
         self.folder, self.label = folder, str(folder)
 
     def with_tenant(self, tenant: str) -> FolderHome:
-        """Return the home of a tenant, below that of `default`."""
-        place = place_tenant(self.folder, tenant)
-        assert isinstance(place, Path)
-        return FolderHome(place)
+        """Return the home of a tenant, in a folder below this one, which is the home of the tenant `default`."""
+        folder = place_tenant(self.folder, tenant)
+        assert isinstance(folder, Path)
+        return FolderHome(folder)
 
     def describe(self) -> str:
         """Return the folder as a person would type it."""
@@ -71,21 +71,21 @@ class FolderHome:
         return SqliteDatabase(self.folder / f"{part}.db", migrations, pragmas=pragmas)
 
     def hold_lock(self, name: str, refusal: str, *, wait: float = 0.0) -> AbstractContextManager[None]:
-        """Hold the lock of the file `name` in the folder, for up to `wait` seconds; then refuse with `refusal`."""
-        return alone(self.folder / name, refusal, wait=wait)
+        """Lock the file `name` in the folder. If it isn't free within `wait` seconds, raise StoreError(`refusal`)."""
+        return hold_file_lock(self.folder / name, refusal, wait=wait)
 
     def listen(self) -> None:
-        """Return None: a file is asked for its generation."""
+        """Return None: each search reads the catalogue's generation from the file, which costs nothing."""
 
     def open_journal_writer(self, journal: Any) -> None:
         """Return None: events go straight into the file."""
 
     def open_handles(self) -> SharedHandles:
-        """Raise: results and questions stay with the process."""
+        """Raise an AssertionError: only several replicas of a gateway share results, and a folder has one process."""
         raise AssertionError(f"{self.label} has no replicas")
 
     def close(self) -> None:
-        """Do nothing: documents are files."""
+        """Do nothing: no connection is open for documents and models, because they are files."""
 
     def read_document(self, name: str) -> bytes:
         """Return the content of a small file.
@@ -117,7 +117,7 @@ class FolderHome:
         return status.st_ino, status.st_mtime_ns, status.st_size
 
     def list_models(self) -> dict[str, str]:
-        """Return nothing: models are in the folder alone. So the next three do nothing."""
+        """Return no models, because none is outside of the folder. So the next three methods do nothing."""
         return {}
 
     def write_model(self, name: str, digest: str, folder: Path) -> None:
@@ -133,9 +133,11 @@ class FolderHome:
         """Return the tenants of the home, `default` first, then by name."""
         tenants = [Tenant(DEFAULT_TENANT)]
         for file in (self.folder / TENANTS_FOLDER).glob(f"*/{TENANT_FILE}"):
-            with contextlib.suppress(OSError, msgspec.MsgspecError):  # it is removed at this moment, or no tenant
+            with contextlib.suppress(OSError, msgspec.MsgspecError):  # removed at this moment, or not our file
                 tenant = msgspec.json.decode(file.read_bytes(), type=Tenant)
-                tenants += [tenant] if tenant.name == file.parent.name != DEFAULT_TENANT else []
+                # a folder that somebody copied or renamed contains the name of another tenant
+                if tenant.name == file.parent.name and tenant.name != DEFAULT_TENANT:
+                    tenants.append(tenant)
         return sort_tenants(tenants)
 
     def add_tenant(self, name: str) -> None:
@@ -146,7 +148,7 @@ class FolderHome:
         """
         check_tenant_name(name)
         refusal = f"{self.label} already has a tenant {name!r}. Choose another name."
-        if name == DEFAULT_TENANT:
+        if name == DEFAULT_TENANT:  # the home itself; it has no file `TENANT_FILE`
             raise ConfigError(refusal)
         with self._lock_tenants():
             folder = self.folder / TENANTS_FOLDER / name
@@ -167,11 +169,11 @@ class FolderHome:
         with self._lock_tenants():
             folder = self.folder / TENANTS_FOLDER / name
             try:
-                (folder / TENANT_FILE).unlink()  # from here on it is no tenant, even if the rest stays for a crash
+                (folder / TENANT_FILE).unlink()  # now it is no tenant any more, even if a crash leaves the rest
             except FileNotFoundError:
                 raise NotFound(f"{self.label} has no tenant {name!r}.") from None
             deadline = time.monotonic() + REMOVE_S
-            while folder.exists():  # a service that has it open closes it soon, and may write until then
+            while folder.exists():  # a service that has its files open may write until it closes them
                 shutil.rmtree(folder, ignore_errors=True)
                 if time.monotonic() > deadline:
                     raise StoreError(
@@ -181,6 +183,7 @@ class FolderHome:
 
     @contextlib.contextmanager
     def _lock_tenants(self) -> Iterator[None]:
+        """Exclude other threads and processes that add or remove tenants of this home."""
         file = self.folder / TENANTS_FOLDER / LOCK_FILE
-        with alone(file, f"{self.folder}: somebody else changes the tenants.", wait=BUSY_SECONDS):
+        with hold_file_lock(file, f"{self.folder}: somebody else changes the tenants.", wait=BUSY_SECONDS):
             yield

@@ -7,6 +7,7 @@ aside and replaced by an empty one. The catalogue and the journal are never repl
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import logging
 import os
@@ -31,15 +32,16 @@ __all__ = [
     "CacheDatabase",
     "Salvage",
     "SqliteDatabase",
-    "alone",
     "format_instant",
+    "hold_file_lock",
     "is_damage",
     "now",
     "rebuild_if_damaged",
     "salvage_file",
 ]
 
-BUSY_SECONDS: Final = 60.0
+BUSY_SECONDS: Final = 60.0  # how long to wait for another writer of a file
+#: Of a write that must not wait: neither for another writer, nor until the log has been moved into the file.
 HURRIED_PRAGMAS: Final = ("PRAGMA busy_timeout = 0", "PRAGMA wal_autocheckpoint = 0")
 USUAL_PRAGMAS: Final = (f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}", "PRAGMA wal_autocheckpoint = 1000")
 #: Parts of SQLite's messages about a file that cannot be written. Before Python 3.11 the errors have no codes.
@@ -61,12 +63,12 @@ def format_instant(instant: datetime) -> str:
 
 
 @contextlib.contextmanager
-def alone(file: Path, refusal: str, *, wait: float = 0.0) -> Iterator[None]:
+def hold_file_lock(file: Path, refusal: str, *, wait: float = 0.0) -> Iterator[None]:
     """Hold a lock that excludes other threads and processes. The lock ends with the process, even if it is killed.
 
     Args:
         file: an SQLite file without content that carries the lock. It is created if it does not exist.
-        refusal: the message of the error if another thread or process keeps the lock.
+        refusal: the message of the error if another thread or process has the lock.
         wait: how many seconds to wait for the lock.
 
     Raises:
@@ -112,9 +114,9 @@ class SqliteDatabase:
         self._migrations = tuple(migrations)
         self.read_only = False
         self._uri_query = ""  # "mode=ro" or "immutable=1" opens the file for reading only
-        self._local = threading.local()  # per thread: `connection`, and `busy`, a lock held while it is in use
-        self._all: list[tuple[sqlite3.Connection, threading.RLock]] = []
-        self._lock = threading.Lock()
+        self._local = threading.local()  # per thread: `connection`, and `busy`, a lock for the time of each statement
+        self._connections: list[tuple[sqlite3.Connection, threading.RLock]] = []  # of all threads, with their `busy`
+        self._lock = threading.Lock()  # for `_connections`
         self._open()
 
     def _open(self) -> None:
@@ -133,7 +135,10 @@ class SqliteDatabase:
                 raise
 
     def _prepare_files(self) -> None:
-        """Create the file if it is not there, private and with all tables: an empty one has lost its content."""
+        """Create the file with all tables if there is none, and make it and its companions private to their owner.
+
+        An OSError says that it cannot be written. An empty file is refused as damaged: `_create` never leaves one.
+        """
         make_private_folder(self.path.parent)
         if not self.path.exists():
             self._create()
@@ -141,33 +146,39 @@ class SqliteDatabase:
         if not self.path.stat().st_size:
             raise StoreError(
                 f"{self.path}: expected a healthy store, found an empty file; run  toolscout doctor --repair"
-            ) from sqlite3.DatabaseError("an empty file")
-        if not os.access(self.path.parent, os.W_OK):
-            raise PermissionError(13, "Permission denied", str(self.path.parent))
+            ) from sqlite3.DatabaseError("an empty file")  # this cause makes it damage for `is_damage`
+        if not os.access(self.path.parent, os.W_OK):  # SQLite creates its companions there
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.path.parent))
         for suffix in COMPANION_SUFFIXES:  # a crash or an older version may have left them with other permissions
             tighten(self.path.with_name(self.path.name + suffix))
 
     def _create(self) -> None:
-        """Create the file beside its place, and put it there unless another process was first."""
-        aside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.new")
-        os.close(open_private(aside, os.O_RDWR))
+        """Create the database under a temporary name, then link it to `path` unless another process was first.
+
+        So no process and no crash ever sees a file without its tables.
+        """
+        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.new")
+        os.close(open_private(temporary, os.O_RDWR))
         try:
-            with self.errors(), contextlib.closing(sqlite3.connect(aside, isolation_level=None)) as connection:
+            with self.errors(), contextlib.closing(sqlite3.connect(temporary, isolation_level=None)) as connection:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("BEGIN")
                 self._run_migrations(connection)
                 connection.execute("COMMIT")
             with contextlib.suppress(FileExistsError):
-                os.link(aside, self.path)
+                os.link(temporary, self.path)
         finally:
-            aside.unlink()
+            temporary.unlink()
 
     def _open_for_reading(self, error: Exception) -> bool:
         """Open an existing file for reading, if `error` says that it cannot be written. Return whether that succeeded.
 
-        `mode=ro` comes first. It fails in a folder where SQLite cannot create the `-shm` file that readers share. Then
-        `immutable=1` opens the file without it. `immutable` ignores the write-ahead log, so it is not tried while that
+        `mode=ro` is tried first. It fails in a folder where SQLite cannot create the `-shm` file that readers share.
+        Then `immutable=1` opens the file without `-shm`. It ignores the write-ahead log too, so it is not tried if the
         log has content.
+
+        Raises:
+            StoreError: if the file can be read, but an older or a newer version wrote it.
         """
         cause = error.__cause__ if isinstance(error, StoreError) else error
         if not (isinstance(cause, OSError) or _is_unwritable(cause)):
@@ -180,11 +191,11 @@ class SqliteDatabase:
         except OSError:
             return False
         for uri_query in ("mode=ro",) if log_has_content else ("mode=ro", "immutable=1"):
-            self._close_connections()
+            self.close()
             self._uri_query, self.read_only = uri_query, True
             try:
                 (version,) = self.connection.execute("PRAGMA user_version").fetchone()
-                self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+                self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # fails if it can't be read
             except (sqlite3.Error, StoreError):
                 continue
             self._refuse_newer(version)
@@ -194,7 +205,7 @@ class SqliteDatabase:
                     "cannot be written. Make it writable once, or copy the home."
                 ) from cause
             return True
-        self._close_connections()
+        self.close()
         self._uri_query, self.read_only = "", False
         return False
 
@@ -213,14 +224,14 @@ class SqliteDatabase:
                     f"{self.path} cannot be written: {error}. Free some space or check its permissions."
                 ) from error
             raise StoreError(f"{self.path}: expected to read and write the store, found: {error}") from error
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # a text of SQLite may quote what is damaged
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # SQLite's message may quote damaged bytes
             raise StoreError(
                 f"{self.path}: expected a healthy store, found: {error}; run  toolscout doctor --repair"
             ) from error
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """This thread's connection."""
+        """This thread's connection, opened at its first use."""
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             address = f"{self.path.absolute().as_uri()}?{self._uri_query}" if self._uri_query else str(self.path)
@@ -230,13 +241,13 @@ class SqliteDatabase:
                     uri=bool(self._uri_query),
                     timeout=BUSY_SECONDS,
                     isolation_level=None,
-                    check_same_thread=False,
+                    check_same_thread=False,  # another thread may call `close`
                 )
                 for pragma in ("foreign_keys = ON", "synchronous = NORMAL", *self._pragmas):
                     connection.execute(f"PRAGMA {pragma}")
             self._local.connection, self._local.busy = connection, threading.RLock()
             with self._lock:
-                self._all.append((connection, self._local.busy))
+                self._connections.append((connection, self._local.busy))
         return connection
 
     @property
@@ -267,15 +278,21 @@ class SqliteDatabase:
             self._run_migrations(connection)
 
     def _run_migrations(self, connection: sqlite3.Connection) -> None:
-        """Run the migrations that a file has not seen, in the transaction that is open."""
+        """Run the migrations that a file has not seen, in the open transaction.
+
+        Raises:
+            StoreError: if the file has seen more migrations than this version of toolscout has.
+        """
+        # read in this transaction, because another process may have migrated the file just before
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         self._refuse_newer(version)
         for number, script in enumerate(self._migrations[version:], version + 1):
-            for statement in script.split(";"):
+            for statement in script.split(";"):  # `executescript` would commit the transaction
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {number}")
 
     def _refuse_newer(self, version: int) -> None:
+        """Raise a StoreError if the file has seen more migrations (`version`) than this version of toolscout has."""
         if version > len(self._migrations):
             raise StoreError(
                 f"{self.path}: expected a store of version {len(self._migrations)} or older, found version {version}: "
@@ -287,8 +304,8 @@ class SqliteDatabase:
         """Open a write transaction. An error inside the block rolls everything back.
 
         Args:
-            wait: whether to wait for another writer, and to move a long log into the file. Otherwise StoreError is
-                raised at once if there is another writer, and a small write takes a tenth of a millisecond.
+            wait: whether to wait for another writer, and to move a long write-ahead log into the file. Otherwise
+                another writer raises StoreError at once, and a small write takes a tenth of a millisecond.
         """
         connection = self.connection
         with self.errors(), self._local.busy:
@@ -319,11 +336,11 @@ class SqliteDatabase:
             try:
                 yield connection
             finally:
-                if connection.in_transaction:
+                if connection.in_transaction:  # SQLite ends it by itself after some errors
                     connection.execute("COMMIT")
 
     def ask(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of one statement that only reads. By itself it sees one consistent state."""
+        """Return the rows of one statement that only reads. It needs no transaction to see one consistent state."""
         connection = self.connection
         with self.errors(), self._local.busy:
             return connection.execute(sql, parameters).fetchall()
@@ -336,7 +353,7 @@ class SqliteDatabase:
 
     def run_script(self, script: str) -> None:
         """Run statements that make or change tables, on the connection of this thread."""
-        for statement in script.split(";"):
+        for statement in script.split(";"):  # `executescript` would commit an open transaction
             self.connection.execute(statement)
 
     def rebuild_indexes(self) -> None:
@@ -344,27 +361,24 @@ class SqliteDatabase:
         self.connection.execute("REINDEX")
 
     def check(self) -> list[str]:
-        """Return the faults that SQLite's own checks find in the file, one sentence each. Empty if it is sound."""
+        """Return the faults in the file, one sentence each: of SQLite's checks, and values of a wrong type."""
         try:
             with self.reading() as connection:
                 findings = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
                 orphans = connection.execute("PRAGMA foreign_key_check").fetchall()
-                findings += [] if findings else _find_wrong_values(connection, self._migrations)
+                if not findings:
+                    findings = _find_wrong_values(connection, self._migrations)
         except StoreError as error:
             return [str(error)]
-        return findings + [f"{row[0]} row {row[1]} refers to a missing row of {row[2]}" for row in orphans]
+        return findings + [f"{table} row {row} refers to a missing row of {other}" for table, row, other, _ in orphans]
 
     def close(self) -> None:
         """Close the connections of all threads. Waits until each has finished its transaction."""
-        self._close_connections()
-
-    def _close_connections(self) -> None:
-        """Close the connections of all threads. Each is waited for while its thread uses it."""
         with self._lock:
-            for connection, busy in self._all:
+            for connection, busy in self._connections:
                 with busy:
                     connection.close()
-            self._all.clear()
+            self._connections.clear()
         self._local = threading.local()
 
 
@@ -383,62 +397,84 @@ class Salvage(NamedTuple):
 def salvage_file(path: Path, migrations: Sequence[str]) -> Salvage:
     """Set a damaged file aside, and put a new one in its place with every sound row that can be read of it.
 
-    A row is sound if its values have the types of their columns, and what it refers to was saved too.
+    A row is sound if its values have the types of their columns, and the rows that it refers to were saved too.
 
     Raises:
         StoreError: if no new file can be written; then nothing is changed.
     """
-    aside = path.with_name(f"{path.name}.damaged-{now().replace(':', '')}")
     try:
-        path.replace(aside)
-        for suffix in COMPANION_SUFFIXES:
-            with contextlib.suppress(FileNotFoundError):
-                path.with_name(path.name + suffix).replace(f"{aside}{suffix}")
+        aside = _rename_damaged(path)
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error.strerror}. Check its permissions.") from None
     new = SqliteDatabase(path, migrations)
-    rows = {}
+    n_saved = {}
     try:
         with new.writing() as connection:
             for table, columns in _build_expected_columns(tuple(migrations)).items():
-                known = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-                marks = ", ".join("?" * len(columns))
-                for row in _read_sound_rows(aside, table, [column[1] for column in columns]):
+                count = f"SELECT count(*) FROM {table}"
+                (n_before,) = connection.execute(count).fetchone()  # migrations may have written rows
+                placeholders = ", ".join("?" * len(columns))
+                for row in _read_sound_rows(aside, table, [type_ for _, type_ in columns]):
                     with contextlib.suppress(sqlite3.IntegrityError):
-                        connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", row)
-                rows[table] = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] - known
+                        connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({placeholders})", row)
+                n_saved[table] = connection.execute(count).fetchone()[0] - n_before
     finally:
         new.close()
-    return Salvage(aside, rows)
+    return Salvage(aside, n_saved)
+
+
+def _rename_damaged(path: Path) -> Path:
+    """Rename a database, and the files that SQLite keeps beside it, to `NAME.damaged-TIME`. Return the new path."""
+    aside = path.with_name(f"{path.name}.damaged-{now().replace(':', '')}")
+    path.replace(aside)
+    for suffix in COMPANION_SUFFIXES:
+        with contextlib.suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).replace(f"{aside}{suffix}")
+    return aside
 
 
 def _read_sound_rows(path: Path, table: str, types: Sequence[str]) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of a table with values of these types: from its start, and from its end if that breaks off."""
+    """Yield the rows of a table whose values have these types (one for each column). A row may come twice.
+
+    Rows are read from the start of the table. If damage ends that, they are read from its end as far as possible.
+    """
     for order in ("", "ORDER BY rowid DESC"):
         with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as connection:
-            connection.text_factory = bytes
+            connection.text_factory = bytes  # texts are decoded below, so that a damaged one costs only its row
             for row in connection.execute(f"SELECT * FROM {table} {order}"):
-                with contextlib.suppress(ValueError):  # also of bytes that are no text
-                    yield tuple(_take_value(value, type_) for value, type_ in zip(row, types, strict=True))
-            return
+                with contextlib.suppress(ValueError):  # a UnicodeDecodeError is one, too
+                    yield tuple(_convert_value(value, type_) for value, type_ in zip(row, types, strict=True))
+            return  # all rows were read; an error of SQLite skips this line
 
 
-def _take_value(value: object, type_: str) -> object:
-    """Return the value of a column; ValueError: it has another type."""
-    if value is not None and isinstance(value, int) == (type_ in ("TEXT", "BLOB")):
+def _convert_value(value: object, type_: str) -> object:
+    """Return the value of a column, texts decoded.
+
+    Raises:
+        ValueError: if it is not of the column's type.
+    """
+    if value is not None and isinstance(value, (int, float)) == (type_ in ("TEXT", "BLOB")):
         raise ValueError(type_)
     return value.decode() if type_ == "TEXT" and isinstance(value, bytes) else value
 
 
 def _find_wrong_values(connection: sqlite3.Connection, migrations: tuple[str, ...]) -> list[str]:
-    """Return a sentence for each column with values that are not of its type: SQLite's checks pass over them."""
+    """Return a sentence for each column with values of a wrong type, which SQLite's own checks don't report.
+
+    Raises:
+        sqlite3.OperationalError: if a text cannot be decoded.
+    """
+    allowed_types = {"TEXT": "'text'", "BLOB": "'text', 'blob'"}  # other columns contain numbers
     findings = []
     for table, columns in _build_expected_columns(migrations).items():
         for name, type_ in columns:
-            allowed = "'text', 'blob'" if type_ == "BLOB" else "'text'" if type_ == "TEXT" else "'integer', 'real'"
+            allowed = allowed_types.get(type_, "'integer', 'real'")
             query = f"SELECT count(*) FROM {table} WHERE typeof({name}) NOT IN ({allowed}, 'null')"
             (count,) = connection.execute(query).fetchone()
             findings += [f"{table}: {count:,} values of {name} have another type"] if count else []
+            if type_ == "TEXT":
+                for _ in connection.execute(f"SELECT {name} FROM {table}"):  # an error if it is no UTF-8
+                    pass
     return findings
 
 
@@ -467,11 +503,9 @@ class CacheDatabase(SqliteDatabase):
         super().__init__(path, migrations)
 
     def _open(self) -> None:
-        """Open the cache. A damaged one is set aside, and one that cannot be written here is opened in another folder.
-
-        Nothing is lost by that: a cache is filled again.
-        """
+        """Open the cache. A damaged one is set aside; one that can be neither read nor written is opened elsewhere."""
         try:
+            # `is_damage` decides by the cause of an error, so these two have one
             if self.path.is_dir():
                 raise StoreError(f"{self.path}: expected a file, found a folder") from sqlite3.DatabaseError("a folder")
             if self._is_emptied():
@@ -496,9 +530,13 @@ class CacheDatabase(SqliteDatabase):
             return False
 
     def _open_elsewhere(self, reason: Exception) -> None:
-        """Use an empty file in a temporary folder instead. The folder is removed together with this object."""
+        """Use an empty file in a temporary folder instead. The folder is removed together with this object.
+
+        Args:
+            reason: a sentence with what happened and what the user can do. It is logged.
+        """
         _log.warning("%s. Until then a temporary one is used.", str(reason).rstrip("."))
-        self._close_connections()
+        self.close()
         try:
             folder = tempfile.mkdtemp(prefix="toolscout-")
         except OSError:
@@ -509,6 +547,7 @@ class CacheDatabase(SqliteDatabase):
         super()._open()
 
     def _refuse_other_tables(self) -> None:
+        """Raise a StoreError that counts as damage if the tables are not those that the migrations make."""
         with self.errors():
             if _read_columns(self.connection) != _build_expected_columns(self._migrations):
                 raise sqlite3.DatabaseError("its tables are not those of this cache")
@@ -517,19 +556,18 @@ class CacheDatabase(SqliteDatabase):
         """Rename the damaged file and create an empty one. Return the new path, or None if nothing was renamed.
 
         Another process may have replaced the file already, so it is checked again under a lock.
+
+        Args:
+            error: by which the damage was found. Its cause is logged as the reason.
         """
-        self._close_connections()
+        self.close()
         self.was_set_aside = True
         reason = str(error.__cause__ or error)
         aside: Path | None = None
         try:
-            with alone(self.path.with_name(f".{self.path.name}.lock"), str(error), wait=BUSY_SECONDS):
+            with hold_file_lock(self.path.with_name(f".{self.path.name}.lock"), str(error), wait=BUSY_SECONDS):
                 if self._is_damaged():
-                    aside = self.path.with_name(f"{self.path.name}.damaged-{now().replace(':', '')}")
-                    self.path.replace(aside)
-                    for suffix in COMPANION_SUFFIXES:
-                        with contextlib.suppress(FileNotFoundError):
-                            self.path.with_name(self.path.name + suffix).replace(f"{aside}{suffix}")
+                    aside = _rename_damaged(self.path)
                     _log.warning("%s was damaged (%s): set aside as %s, begun anew", self.path, reason, aside.name)
                 elif self._is_emptied():
                     _log.warning("%s was damaged (%s): begun anew", self.path, reason)
@@ -540,7 +578,7 @@ class CacheDatabase(SqliteDatabase):
         return aside
 
     def _is_damaged(self) -> bool:
-        """Check the whole file through a separate connection."""
+        """Check the whole file through a separate connection. A folder in its place is damage; no file is none."""
         if not self.path.is_file():
             return self.path.exists()
         try:
@@ -554,13 +592,18 @@ class CacheDatabase(SqliteDatabase):
 
 
 def is_damage(error: BaseException) -> bool:
-    """Return whether an error means that the file is not the expected database, rather than that it is busy."""
+    """Return whether an error means that a file is not the expected database, rather than that it is busy.
+
+    Args:
+        error: its cause decides (`__cause__`): the error of SQLite that a StoreError was raised from.
+    """
     cause = error.__cause__
     if isinstance(cause, sqlite3.OperationalError):
         return any(
             words in str(cause)
             for words in ("no such table", "no such column", "has no column", "already exists", "malformed")
         )
+    # an IntegrityError comes of what we tried to write, not of what is in the file
     return isinstance(cause, sqlite3.DatabaseError) and not isinstance(cause, sqlite3.IntegrityError)
 
 
@@ -587,20 +630,24 @@ def rebuild_if_damaged(
 
 
 def _is_unwritable(error: BaseException | None) -> bool:
+    """Return whether an error of SQLite says that a file cannot be written."""
     return isinstance(error, sqlite3.OperationalError) and any(words in str(error) for words in UNWRITABLE_MESSAGES)
 
 
 @functools.cache
-def _build_expected_columns(migrations: tuple[str, ...]) -> dict[str, Any]:
-    """Return table → its columns after all migrations, from an empty database in memory."""
+def _build_expected_columns(migrations: tuple[str, ...]) -> dict[str, list[tuple[str, str]]]:
+    """Return table → (name, type) of its columns after all migrations, by running them in memory."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         for script in migrations:
             connection.executescript(script)
         return _read_columns(connection)
 
 
-def _read_columns(connection: sqlite3.Connection) -> dict[str, Any]:
-    names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+def _read_columns(connection: sqlite3.Connection) -> dict[str, list[tuple[str, str]]]:
+    """Return table → (name, type) of its columns."""
+    query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+    tables = [table for (table,) in connection.execute(query).fetchall()]
     return {
-        name: [row[1:3] for row in connection.execute(f'PRAGMA table_info("{name}")')] for (name,) in names.fetchall()
+        table: [(name, type_) for _, name, type_, *_ in connection.execute(f'PRAGMA table_info("{table}")')]
+        for table in tables
     }

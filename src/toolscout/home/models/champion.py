@@ -25,7 +25,7 @@ from typing import Final, Literal
 import msgspec
 
 from toolscout.errors import Changed, NotFound, StoreError, name_nearest
-from toolscout.home.database import BUSY_SECONDS, alone, hold_lock, now
+from toolscout.home.database import BUSY_SECONDS, hold_file_lock, hold_lock, now
 from toolscout.home.database.folder import open_home
 from toolscout.home.models import model_store
 from toolscout.home.models.model_store import Manifest
@@ -73,7 +73,7 @@ def fetch_model(home: Home, folder: Path) -> None:
     if shared is None or digest is None or _read_digest(folder) == digest:
         return
     refusal = f"{folder}: another process is unpacking models. Try again."
-    with alone(folder.parent / "fetch.db", refusal, wait=BUSY_SECONDS):
+    with hold_file_lock(folder.parent / "fetch.db", refusal, wait=BUSY_SECONDS):
         if _read_digest(folder) != digest:
             _unpack(shared, folder, digest)
 
