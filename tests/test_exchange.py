@@ -132,6 +132,7 @@ def test_files_that_are_no_models_are_named(tmp_path: Path) -> None:
     [
         ("modules.json", '[{"type": "os.system"}]'),
         ("config.json", '{"auto_map": {"AutoModel": "modeling.Evil"}}'),
+        ("config.json", '{"auto_map": {"AutoModel": "modeling.Evil"}, "scale": NaN}'),
     ],
 )
 def test_settings_that_would_import_a_program_are_refused(tmp_path: Path, name: str, content: str) -> None:
@@ -141,6 +142,21 @@ def test_settings_that_would_import_a_program_are_refused(tmp_path: Path, name: 
 
     saved(tmp_path / "m", files=add)
     with pytest.raises(StoreError, match="asks to run a program"):
+        exchange.check_package(tmp_path / "m")
+
+
+def test_settings_that_cannot_be_checked_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = tmp_path / "m" / "encoder" / "config.json"
+
+    def add(folder: Path) -> None:
+        add_encoder(folder)
+        (folder / "encoder" / settings.name).write_text("[" * 100_000)
+
+    saved(tmp_path / "m", files=add)
+    with pytest.raises(StoreError, match=r"config.json cannot be read"):
+        exchange.check_package(tmp_path / "m")
+    monkeypatch.setattr(exchange, "MAX_SETTINGS_BYTES", 10_000)
+    with pytest.raises(StoreError, match=r"config.json is too large"):
         exchange.check_package(tmp_path / "m")
 
 

@@ -194,9 +194,9 @@ def test_tools_are_known_by_name_and_id_within_the_source(tmp_path: Path) -> Non
 def test_the_mark_of_a_catalogue_follows_what_tools_say_and_not_their_source() -> None:
     tools = toy_tools()
     moved = [msgspec.structs.replace(tool, id=f"x/{tool.id.partition('/')[2]}") for tool in reversed(tools)]
-    assert model_store.catalogue_mark(tools) == model_store.catalogue_mark(moved)
+    assert model_store.fingerprint_catalogue(tools) == model_store.fingerprint_catalogue(moved)
     changed = [msgspec.structs.replace(tools[0], description="else"), *tools[1:]]
-    assert model_store.catalogue_mark(tools) != model_store.catalogue_mark(changed)
+    assert model_store.fingerprint_catalogue(tools) != model_store.fingerprint_catalogue(changed)
 
 
 def test_the_shelf_lists_models_and_names_what_is_wrong(tmp_path: Path) -> None:

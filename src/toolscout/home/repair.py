@@ -62,9 +62,9 @@ def _find_damage(path: Path, part: type[Store] | type[Journal]) -> str | None:
 
 
 def _repair_journal(home: Path) -> Iterator[str]:
-    """Begin a damaged journal anew with the events that can be read, and delete unreadable events. Yields what was done.
+    """Begin a damaged journal anew with the events that can be read, and delete unreadable ones. Yields what was done.
 
-    The file as a whole and single events can be damaged.
+    A file can be damaged as a whole; in a sound file, single events can be.
     """
     path = home / "journal.db"
     if damage := _find_damage(path, Journal):
@@ -141,7 +141,7 @@ def _read_again(manager: CatalogueManager, *, has_lost: bool) -> Iterator[str]:
 
     Args:
         manager: of the repaired catalogue.
-        has_lost: whether the catalogue may have lost sources. Then those that only `ORIGINS_FILE` names are added again.
+        has_lost: whether the catalogue may have lost sources. Then those that only `ORIGINS_FILE` names are added.
     """
     store = manager.store
     for change in manager.sync():

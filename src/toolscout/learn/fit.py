@@ -89,7 +89,7 @@ class FitJob:
         """Digest of everything that determines the model. Fits with equal digests give equal models."""
         encoder, lesson, revision = self.workspace.encoder, self.lesson, self.recipe.revision
         encoder_mark = encoder if encoder is None or isinstance(encoder, str) else encoder.fingerprint
-        marks = [lesson.fingerprint, model_store.catalogue_mark(lesson.tools)]
+        marks = [lesson.fingerprint, model_store.fingerprint_catalogue(lesson.tools)]
         if self.base is not None:
             marks.append(self.base.identity)
         if lesson.no_tool is not None:

@@ -128,7 +128,7 @@ class HomeResources:
         def make() -> tuple[Arrays, Mapping[str, object]]:
             taken = catalogue.open_earlier(key) if self._has_vectors(encoder) else None
             index = kind.of(catalogue.ids, self._encode_all(catalogue, encoder, style, taken))
-            earlier = (taken[1].arrays, taken[0].places) if taken else None
+            earlier = (taken[1].arrays, taken[0].positions) if taken else None
             # A graph is built in other threads, which leave a core for the words that every recipe needs.
             return index.arrays(functools.partial(index_words, catalogue), earlier), index.meta
 
@@ -150,7 +150,7 @@ class HomeResources:
         positions = np.arange(len(catalogue))
         if taken is not None:
             earlier, part = taken
-            rows[earlier.kept_positions] = part.arrays["vectors"][earlier.places[earlier.kept_positions]]
+            rows[earlier.kept_positions] = part.arrays["vectors"][earlier.positions[earlier.kept_positions]]
             positions = earlier.new_positions
         start = 0
         for batch in catalogue.batches(positions, TOOLS_BATCH if encoder.cheap else max(1, len(positions))):
@@ -332,7 +332,7 @@ def _open_earlier_terms(
     before = msgspec.json.decode(encoded, type=dict[str, list[str]]) if encoded else {}
     changed = {source for source in {*shared, *before} if shared.get(source) != before.get(source)}
     is_changed = np.fromiter((id.partition("/")[0] in changed for id in catalogue.ids), np.bool_, len(catalogue.ids))
-    places = np.where(is_changed, -1, earlier.places)
+    places = np.where(is_changed, -1, earlier.positions)
     vocabulary = Strings.from_arrays(part.arrays, "vocabulary")
     return EarlierTerms(places, vocabulary, part.arrays, TermCounts.from_arrays(counts[1].arrays))
 

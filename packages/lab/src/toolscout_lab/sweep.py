@@ -244,7 +244,7 @@ class _Trials:
             "settings": dict(job.changes),
             **({"asked": resolve_with_base(job.recipe, job.changes)} if recipe.is_fitted else {}),
             "data": self.lesson.fingerprint,
-            "catalogue": model_store.catalogue_mark(self.lesson.tools),
+            "catalogue": model_store.fingerprint_catalogue(self.lesson.tools),
             **({"no_tool": job.no_tool.fingerprint} if job.no_tool else {}),
         }
         identity = msgspec.json.decode(msgspec.json.encode(identity))

@@ -194,7 +194,7 @@ class _ApiPath:
         if route.open:
             self.door.check_sender(request.headers)
             return await self._run_handler(route, ANONYMOUS, read_parameters(route, request), body)
-        self.door.check_place(request.headers)
+        self.door.check_origin(request.headers)
         caller = await self.door.find_caller(request.headers)
         if route.operators_only and not caller.operator:
             raise RequestRefused(403, "Only an operator may do this. Ask for a key with the role `operator`.")
@@ -249,7 +249,7 @@ class _StaticFile:
         """Answer with the file, or with 304 if the browser has it."""
         request = Request(scope, receive)
         try:
-            self.door.check_place(request.headers)
+            self.door.check_origin(request.headers)
             if request.method not in ("GET", "HEAD"):
                 raise RequestRefused(405, f"expected GET, HEAD, found {request.method:.20}", {"Allow": "GET, HEAD"})
             response = Response(self.content, headers=self.headers, media_type=self.media_type)

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
 from toolscout.errors import Denied, name_nearest
-from toolscout.home.access.http import MARK, build_challenge, check_place, credential_of, hosts_of
+from toolscout.home.access.http import MARK, build_challenge, check_origin, credential_of, hosts_of
 from toolscout.home.access.live_policy import LivePolicies
 from toolscout.sources.parsing import describe_json_error
 from toolscout.trust.policy import Caller, Policies
@@ -46,14 +46,14 @@ class Door:
         if MARK in headers:
             raise RequestRefused(403, "This request comes from a toolscout gateway, which may not use this service.")
 
-    def check_place(self, headers: Headers) -> None:
+    def check_origin(self, headers: Headers) -> None:
         """Check the sender, the host name and the page of a request.
 
         Raises:
             RequestRefused: 421 or 403.
         """
         self.check_sender(headers)
-        status = check_place(headers, self._hosts)
+        status = check_origin(headers, self._hosts)
         if status == 421:
             raise RequestRefused(
                 421, "The request names a host that this service does not answer for. Add it with --allow-host."

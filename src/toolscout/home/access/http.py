@@ -30,7 +30,7 @@ __all__ = [
     "Buckets",
     "Ending",
     "build_challenge",
-    "check_place",
+    "check_origin",
     "credential_of",
     "find_metadata_url",
     "hosts_of",
@@ -51,7 +51,7 @@ class Ending(NamedTuple):
     """How a service ends after a signal.
 
     Attributes:
-        patience: seconds for open requests after the service takes no more.
+        patience: seconds that open requests get after the service has stopped taking new ones.
         drain: seconds in which it still takes requests, so that a balancer can notice the end.
         begin: called at the signal.
     """
@@ -62,11 +62,11 @@ class Ending(NamedTuple):
 
 
 def find_metadata_url(policies: Policies | LivePolicies, base: str = "") -> str:
-    """Return where the metadata of the service as a protected resource lies (RFC 9728). Empty if it takes no tokens.
+    """Return the URL of the service's metadata as a protected resource (RFC 9728). Empty if it takes no tokens.
 
     Args:
-        policies: say for which audience tokens must be. This is the resource, if it is an address.
-        base: the address of the service, for an audience that is none.
+        policies: name the audience of the tokens. If it is a URL, it is also the address of the resource.
+        base: the address of the service, for an audience that is no URL.
     """
     resource = policies.describe_resource()
     if resource is None:
@@ -93,18 +93,18 @@ def is_loopback(host: str) -> bool:
 
 def names_of(host: str, more: Iterable[str] = ()) -> list[str]:
     """Return the host names that requests to a service on `host` may use."""
-    host_names = [] if host in ("0.0.0.0", "::", "") else [host]
-    machine = [] if is_loopback(host) else [socket.gethostname(), socket.getfqdn()]
-    return list(dict.fromkeys(["localhost", "127.0.0.1", "::1", *host_names, *machine, *more]))
+    host_names = [] if host in ("0.0.0.0", "::", "") else [host]  # these stand for all addresses of the machine
+    machine_names = [] if is_loopback(host) else [socket.gethostname(), socket.getfqdn()]
+    return list(dict.fromkeys(["localhost", "127.0.0.1", "::1", *host_names, *machine_names, *more]))
 
 
 def hosts_of(names: Iterable[str]) -> frozenset[str]:
-    """Return the names as a Host header spells them, without a port, in lower case."""
+    """Return the names as a Host header spells them, without a port, in lower case; IPv6 addresses in brackets."""
     return frozenset(f"[{name}]" if ":" in name and not name.startswith("[") else name.casefold() for name in names)
 
 
-def check_place(headers: Headers, hosts: frozenset[str], base: str = "") -> int:
-    """Check that a request names a host of the service, and comes from no page but its own.
+def check_origin(headers: Headers, hosts: frozenset[str], base: str = "") -> int:
+    """Check that a request names a host of the service, and that no page of another site sent it.
 
     A page of the service has the scheme, host and port of the request, of `base`, or of one of the hosts on the usual
     port, because a proxy may hide what the browser asked for. A page on another port of the same host is foreign.
@@ -117,18 +117,23 @@ def check_place(headers: Headers, hosts: frozenset[str], base: str = "") -> int:
     Returns:
         0, or the status of the refusal: 421 for another host (DNS rebinding), 403 for a foreign page.
     """
-    parts = urlsplit(base)
+    base_parts = urlsplit(base)
     host, origin = headers.get("host", ""), headers.get("origin")
-    if find_host(host) not in hosts and (not host or find_host(host) != find_host(parts.netloc)):
+    is_base = bool(host) and find_host(host) == find_host(base_parts.netloc)
+    if find_host(host) not in hosts and not is_base:
         return 421
-    schemes = (parts.scheme,) if base else ("http", "https")
-    own = {_read_origin(f"{scheme}://{name}") for scheme in schemes for name in (host, *hosts)} | {_read_origin(base)}
-    own.discard(None)
-    return 0 if origin is None or _read_origin(origin) in own else 403
+    schemes = (base_parts.scheme,) if base else ("http", "https")
+    own_urls = [base, *(f"{scheme}://{name}" for scheme in schemes for name in (host, *hosts))]
+    own_origins = {_read_origin(url) for url in own_urls}
+    own_origins.discard(None)  # an `origin` that cannot be read must not equal a URL of ours that cannot
+    return 0 if origin is None or _read_origin(origin) in own_origins else 403  # only browsers send an Origin
 
 
 def _read_origin(url: str) -> tuple[str, str, int] | None:
-    """Return the scheme, host and port of an address. None if it cannot be read, which is like no other address."""
+    """Return the scheme, host and port of a URL; None if it has none of http or https, or a user name before its host.
+
+    The caller must treat None as equal to nothing.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -142,7 +147,8 @@ def _read_origin(url: str) -> tuple[str, str, int] | None:
 def find_host(address: str) -> str:
     """Return the host of a header Host, or of the part of a URL after the scheme, without its port, in lower case."""
     name, colon, port = address.rpartition(":")
-    return (name if colon and (port.isdigit() or not port) and "]" not in port else address).casefold()
+    has_port = colon and (port.isdigit() or not port)  # the last colon of an IPv6 address in brackets is before a "]"
+    return (name if has_port else address).casefold()
 
 
 def credential_of(headers: Headers) -> str | None:
@@ -155,15 +161,18 @@ class Buckets:
     """Limits the queries of each caller with a token bucket."""
 
     def __init__(self, rate: float | None) -> None:
-        """Limit every caller to `rate` queries a second, with ten seconds' worth at once; None: no limit."""
+        """Limit every caller to `rate` queries a second on average; None: no limit.
+
+        A bucket is full with the queries of ten seconds. So a caller who was idle may make these at once.
+        """
         self.rate = rate
         self._buckets: dict[str, tuple[float, float]] = {}  # caller → (tokens, instant)
         self._lock = threading.Lock()
 
     def take(self, caller: str, cost: float = 1.0) -> float:
-        """Take `cost` queries out of a caller's bucket. Returns 0, or the seconds until it holds enough.
+        """Take `cost` queries out of a caller's bucket. Returns 0, or the seconds until the bucket has enough.
 
-        A request that costs more than a full bucket passes when the bucket is full, and leaves it in debt.
+        A request that costs more than a full bucket passes if the bucket is full, and leaves a debt in it.
         """
         if self.rate is None:
             return 0.0
@@ -185,7 +194,7 @@ def check_host(policies: Policies | LivePolicies, host: str) -> None:
     Raises:
         ConfigError: if they could.
     """
-    if policies.default is LOCAL and not is_loopback(host):
+    if policies.default is LOCAL and not is_loopback(host):  # without rules, everybody counts as the local user
         raise ConfigError(
             f"expected a policy file for {host}, found none: without one only this machine may come in; "
             "give --policy FILE, or --host 127.0.0.1"
@@ -245,6 +254,7 @@ async def serve(
             ws="none",
             lifespan="auto" if lifespan is None else "on" if lifespan else "off",
             timeout_graceful_shutdown=ending.patience,
+            # the program may have set handlers for all log lines (`telemetry.start_logs`)
             log_config=None if logging.getLogger().handlers else uvicorn.config.LOGGING_CONFIG,
         )
         service = make_server(config)
@@ -255,7 +265,7 @@ async def serve(
 
 
 def make_server(config: uvicorn.Config) -> uvicorn.Server:
-    """Make a server that leaves signals to the program, so that everything can end in order."""
+    """Make a server that leaves signals to the program, which ends it in order (`_stop_at_signal`)."""
     import uvicorn
 
     class OrderlyServer(uvicorn.Server):
@@ -267,7 +277,7 @@ def make_server(config: uvicorn.Config) -> uvicorn.Server:
 
 
 async def _stop_at_signal(service: uvicorn.Server, ending: Ending) -> None:
-    """Begin the end at a signal, and take no more requests after the drain, or at a second signal."""
+    """Wait for a signal. Then stop taking requests after `ending.drain` seconds, or at once at a second signal."""
     import anyio
 
     async def drain() -> None:

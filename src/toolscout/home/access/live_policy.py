@@ -21,10 +21,10 @@ POLICY_FILE: Final = "policy.toml"
 
 
 def find_policy(home: Home) -> Path | None:
-    """Return the policy file of a home, or None if it has none. From a database the present one is fetched first.
+    """Return the policy file of a home, or None if it has none. From a database the file is written first.
 
     Raises:
-        StoreError: if the database does not answer. Nothing is served then without the policy.
+        StoreError: if the database does not answer, so that nothing is served without the policy.
     """
     file = local_folder(home) / POLICY_FILE
     if find_shared(home) is None:
@@ -46,6 +46,8 @@ def put_policy(home: Home, file: Path) -> None:
     """
     Policies.load(file)
     content = file.read_bytes()
+    # Machines that share a database write the policy into a folder of their own. It must be valid there too: a key set
+    # that it names by a path is not beside it any more.
     if find_shared(home) and file.parent.resolve() != local_folder(home).resolve():
         make_private_folder(local_folder(home))
         trial = local_folder(home) / f".{POLICY_FILE}.new"
@@ -62,7 +64,7 @@ def put_policy(home: Home, file: Path) -> None:
 
 
 class LivePolicies:
-    """The policies of a file, as `Policies`, read again when the file changes.
+    """The policies of a file, with the methods of `Policies`. It is read again when the file changes.
 
     An invalid file changes nothing, so that a typing error locks nobody out; a sentence says so. A file that appears
     is obeyed from then on. If it disappears, its rules stay, so that no access opens by mistake.
@@ -79,15 +81,15 @@ class LivePolicies:
         Args:
             path: the file, or the copy of it on this machine if the home is a database.
             is_required: whether it must be there now; otherwise it may be made later.
-            home: the home whose policy this is. None: the file is no home's.
+            home: the home to which the policy belongs; None: the file belongs to no home.
 
         Raises:
             ConfigError: if the file is missing or invalid.
-            StoreError: if the database does not answer. Nothing is served then without the policy.
+            StoreError: if the database does not answer, so that nothing is served without the policy.
         """
         self.path, self.version = path, 0
         self._database = find_shared(home) if home else None
-        self._stamp = self._read_stamp()  # of the last reading; another one: it is read again
+        self._stamp = self._read_stamp()  # of the last reading, before it: a change meanwhile is noticed next time
         self._fetch()
         self.has_rules = is_required or self._stamp is not None
         self._current = Policies.load(path if self.has_rules else None)
@@ -115,6 +117,7 @@ class LivePolicies:
         say(f"the policy file {self.path} changed; its rules are in force now")
 
     def _read_stamp(self) -> tuple[int, int, int] | None:
+        """Return what changes when the policy changes; None: there is none."""
         return open_home(self._database).stamp_document(POLICY_FILE) if self._database else stamp_file(self.path)
 
     def _fetch(self) -> None:

@@ -61,7 +61,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     instructions: str = ""
 
     def narrow(self, caller: Caller) -> Caller:
-        """Return the caller with the rights that they have and this profile leaves them."""
+        """Return the caller, restricted to the tools of this profile among those that they may see."""
         rules = ProfileRules(self.allow, self.deny, self.read_only, profile=self, policy=caller.rules)
         return dataclasses.replace(caller, rules=rules)
 
@@ -83,8 +83,8 @@ class ProfileRules(Rules):
         if self.policy is not None and not self.policy(tool):
             return False
         if self.profile.tags.isdisjoint(tool.tags):
-            return super().__call__(tool)
-        return Rules(_ALL_PATTERNS, self.deny, self.read_only)(tool)
+            return super().__call__(tool)  # by the patterns of `allow`, if not denied
+        return Rules(_ALL_PATTERNS, self.deny, self.read_only)(tool)  # a tag selects it, if not denied
 
 
 def profile_of(caller: Caller) -> Profile | None:
@@ -93,6 +93,8 @@ def profile_of(caller: Caller) -> Profile | None:
 
 
 class _ProfilesFile(msgspec.Struct, forbid_unknown_fields=True):
+    """The content of the file: a table `[[profile]]` for each profile."""
+
     profile: list[Profile] = []
 
 
@@ -111,7 +113,7 @@ class Profiles:
         """
         self._home = home
         self._label = f"{describe_home(home)}/{PROFILE_FILE}"
-        self._stamp = open_home(home).stamp_document(PROFILE_FILE)  # another one: it is read again. None: no file
+        self._stamp = open_home(home).stamp_document(PROFILE_FILE)  # changes with the file; None: there is no file
         self._profiles = self._read() if self._stamp is not None else {}
 
     @property
@@ -120,6 +122,7 @@ class Profiles:
         return self._stamp is not None
 
     def _read(self) -> dict[str, Profile]:
+        """Read the file: name → profile. Raises ConfigError if it is invalid."""
         try:
             content = open_home(self._home).read_document(PROFILE_FILE)
         except OSError as error:
@@ -136,7 +139,7 @@ class Profiles:
         except StoreError:
             return  # the database is away: the profiles stay, and the next look finds what changed
         except ConfigError as error:
-            self._stamp = stamp
+            self._stamp = stamp  # so that it is said once
             say(f"the old profiles stay in force, because the new ones are not valid: {error}")
             return
         self._stamp = stamp
@@ -171,10 +174,10 @@ class Profiles:
 
 
 def put_profiles(home: Home, file: Path) -> int:
-    """Check a file of profiles, and make it that of a home. Returns the number of profiles.
+    """Check a file of profiles, and copy it into a home. Returns the number of profiles.
 
     Raises:
-        ConfigError: if it holds something else.
+        ConfigError: if it contains something else.
     """
     content = file.read_bytes()
     profiles = parse_profiles(str(file), content)
@@ -186,7 +189,7 @@ def parse_profiles(label: str, content: bytes) -> dict[str, Profile]:
     """Parse the content of a file of profiles. Returns name → profile, in the order of the file.
 
     Raises:
-        ConfigError: if it holds something else. The message names the file by its label.
+        ConfigError: if it contains something else. The message begins with `label`.
     """
     try:
         file = msgspec.convert(tomllib.loads(content.decode("utf-8")), _ProfilesFile)

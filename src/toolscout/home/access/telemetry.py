@@ -6,8 +6,9 @@ provider is set. Each message gets one, below the `traceparent` in the `_meta` o
 message to a server, whose `_meta` carries the trace on. The variables of the OpenTelemetry SDK, such as
 OTEL_EXPORTER_OTLP_HEADERS, work here too.
 
-A trace is kept or not when it begins. A request of a caller's trace follows the caller; of the others a share is kept,
-by the setting `telemetry_share` unless OTEL_TRACES_SAMPLER says otherwise. Metrics count every request.
+Whether a trace is kept is decided when it begins. If the caller has begun it, the caller decides. Of the traces that
+begin here, the share `telemetry_share` (a setting) is kept, unless OTEL_TRACES_SAMPLER says otherwise. Metrics count
+every request.
 
 The spans and metrics of this module contain no query, argument, result or name of a caller. A span of the SDK may
 contain the message of an error.
@@ -64,7 +65,7 @@ class Telemetry:
         Args:
             address: of the collector, without `/v1/traces`.
             service: name of this service, unless OTEL_SERVICE_NAME names it.
-            share: of the traces that begin here, how many are kept, unless OTEL_TRACES_SAMPLER names a sampler.
+            share: share of the traces begun here that is kept, 0 to 1, unless OTEL_TRACES_SAMPLER names a sampler.
 
         Raises:
             MissingExtra: without the extra `otel`.
@@ -83,8 +84,8 @@ class Telemetry:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         base = address.rstrip("/")
-        described = {"service.name": service, "service.version": toolscout.__version__}
-        resource = Resource.create(described).merge(OTELResourceDetector().detect())
+        attributes = {"service.name": service, "service.version": toolscout.__version__}
+        resource = Resource.create(attributes).merge(OTELResourceDetector().detect())
         has_sampler = bool(os.environ.get("OTEL_TRACES_SAMPLER"))
         self._traces = TracerProvider(None if has_sampler else ParentBased(TraceIdRatioBased(share)), resource)
         self._traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{base}/v1/traces")))
@@ -97,16 +98,19 @@ class Telemetry:
         self._metrics = MeterProvider([reader], resource, exemplar_filter=AlwaysOffExemplarFilter())
         meter = self._metrics.get_meter("toolscout")
         self.searches = meter.create_counter("toolscout.searches", description="Answers of searches.")
-        self.searches.add(0, {"answer": "tools"})
-        self.stage_seconds, self.call_seconds = (
-            meter.create_histogram(name, "s", explicit_bucket_boundaries_advisory=DURATION_BUCKETS_S)
-            for name in ("toolscout.stage.duration", "toolscout.call.duration")
+        self.searches.add(0, {"answer": "tools"})  # so that the collector knows the counter before the first search
+        buckets = DURATION_BUCKETS_S
+        self.stage_seconds = meter.create_histogram(
+            "toolscout.stage.duration", "s", explicit_bucket_boundaries_advisory=buckets
+        )
+        self.call_seconds = meter.create_histogram(
+            "toolscout.call.duration", "s", explicit_bucket_boundaries_advisory=buckets
         )
 
     def add_span(
         self, name: str, begin: int, end: int, attributes: Attributes = None, parent: Context | None = None
     ) -> Context:
-        """Record a span that has ended, and return its context.
+        """Record a span that has ended, and return its context, the `parent` of spans inside it.
 
         Args:
             name: of the span.
@@ -138,7 +142,7 @@ def start(address: str, service: str, share: float) -> Iterator[None]:
     Args:
         address: of the collector, OTLP over HTTP; empty: nothing is done.
         service: its name in the traces.
-        share: of the traces that begin here, 0 to 1, how many are sent.
+        share: share of the traces begun here that is sent, 0 to 1.
     """
     global _active
     if not address:
@@ -159,17 +163,18 @@ def stop() -> None:
 
 
 def _is_kept() -> bool:
-    """Return whether there is a present span, and its trace is kept."""
+    """Return whether there is a current span whose trace is kept."""
     from opentelemetry.trace import get_current_span
 
     return get_current_span().get_span_context().trace_flags.sampled
 
 
 def record_searches(searches: Sequence[Search]) -> None:
-    """Record searches that have just ended: a span for each below the present one, and in it one for each stage.
+    """Record the metrics and spans of searches that have just ended.
 
-    The durations are those of the trace. The stages are laid one after the other up to now; those of a batch share
-    their time. Without a present span that is kept only the metrics are recorded.
+    Each search is a span inside the current one, and contains a span for each stage. Their durations are those of
+    `Search.trace`. When they began wasn't noted, so the stages are placed one after the other, the last one ending now.
+    Without a current span that is kept, only the metrics are recorded.
     """
     telemetry = _active
     if telemetry is None:
@@ -191,18 +196,21 @@ def record_searches(searches: Sequence[Search]) -> None:
 
 
 class CallOutcome:
-    """What became of a call; no success until it is set."""
+    """The outcome of a call. Whoever makes the call sets `ok` to True if it succeeds."""
 
     ok = False
 
 
 @contextlib.contextmanager
 def record_call(server: str, tool: str) -> Iterator[CallOutcome]:
-    """Record a call of a tool: a span, and its time with the outcome that is set inside. An error is no success.
+    """Record a call of a tool that is made inside this context: its span, its duration and its outcome.
 
     Args:
         server: name of the source, in the catalogue.
         tool: id of the tool.
+
+    Yields:
+        The outcome, to be set inside.
     """
     outcome, telemetry = CallOutcome(), _active
     if telemetry is None:
@@ -227,7 +235,7 @@ def record_call(server: str, tool: str) -> Iterator[CallOutcome]:
 
 
 def make_headers() -> dict[str, str]:
-    """Return headers that carry the present trace to a server or an HTTP API. Empty if telemetry is off."""
+    """Return headers that carry the current trace to a server or an HTTP API. Empty if telemetry is off."""
     headers: dict[str, str] = {}
     if _active is not None:
         from opentelemetry.propagate import inject
@@ -237,7 +245,7 @@ def make_headers() -> dict[str, str]:
 
 
 def current_trace() -> tuple[str, str] | None:
-    """Return the hexadecimal ids of the present trace and span. None outside of a span, or if telemetry is off."""
+    """Return the hexadecimal ids of the current trace and span. None outside of a span, or if telemetry is off."""
     if _active is None:
         return None
     from opentelemetry.trace import get_current_span
@@ -247,7 +255,7 @@ def current_trace() -> tuple[str, str] | None:
 
 
 def trace_app(app: ASGIApp) -> ASGIApp:
-    """Wrap an ASGI application so that each request is a span, below the trace of its headers. Off: the same object."""
+    """Wrap an ASGI application so that each request is a span. If telemetry is off, return the application itself."""
     if _active is None:
         return app
     from opentelemetry.propagate import extract
@@ -265,6 +273,7 @@ def trace_app(app: ASGIApp) -> ASGIApp:
             for name, value in scope["headers"]
             if name in (b"traceparent", b"tracestate")
         }
+        # a client may send any method, and must not make any number of span names
         method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST", "DELETE") else "other"
         with tracer.start_as_current_span(
             f"HTTP {method}",
@@ -275,12 +284,12 @@ def trace_app(app: ASGIApp) -> ASGIApp:
             set_status_on_exception=False,
         ) as span:
 
-            async def send_noted(message: Message) -> None:
+            async def send_and_note_status(message: Message) -> None:
                 if message["type"] == "http.response.start":
                     span.set_attribute("http.response.status_code", message["status"])
                 await send(message)
 
-            await app(scope, receive, send_noted)
+            await app(scope, receive, send_and_note_status)
 
     return answer_traced
 
@@ -308,11 +317,11 @@ class JsonLines(logging.Formatter):
 
 
 def start_logs(form: str, say: Callable[[str], None]) -> Callable[[str], None]:
-    """Set the form of log lines of this process. Returns what writes a sentence in this form.
+    """Set the form of the log lines of this process, and return a function that writes a sentence in this form.
 
     Args:
         form: `text` or `json`. `text` changes nothing.
-        say: writes a sentence as text.
+        say: writes a sentence as text; returned for `text`.
     """
     if form != "json":
         return say

@@ -49,21 +49,25 @@ class TenantKeys:
         """
         self.root, self.say = root, say
         self.policies = {DEFAULT_TENANT: self._load(DEFAULT_TENANT)}
-        self._problems: dict[str, str] = {}  # subject → what was said about it last
+        self._problems: dict[str, str] = {}  # subject → the problem that was said last; see `_say_once`
         self.refresh()
 
     def _load(self, tenant: str) -> LivePolicies:
-        place = place_tenant(self.root, tenant)
-        return LivePolicies(local_folder(place) / POLICY_FILE, is_required=False, home=place)
+        """Read the policies of a tenant."""
+        home = place_tenant(self.root, tenant)
+        return LivePolicies(local_folder(home) / POLICY_FILE, is_required=False, home=home)
 
     def refresh(self) -> None:
-        """Read the list of tenants again, and the policies that changed. Without an answer all stay as they are."""
+        """Read the list of tenants again, and the policies that changed.
+
+        If the list cannot be read, all stay as they are. A tenant with an invalid policy gets no requests.
+        """
         try:
             names = {tenant.name for tenant in open_home(self.root).list_tenants()}
         except UserError as error:
-            self._note("list", str(error))
+            self._say_once("list", str(error))
             return
-        self._note("list", "")
+        self._say_once("list", "")
         for name in self.policies.keys() - names:
             del self.policies[name]
             open_home(place_tenant(self.root, name)).close()
@@ -71,16 +75,16 @@ class TenantKeys:
             try:
                 if name not in self.policies:
                     self.policies[name] = self._load(name)
-                self.policies[name].refresh(functools.partial(self._say_of, name))
-                self._note(f"tenant {name}", "")
-            except UserError as error:  # nobody reaches this tenant, and the others are served
-                self._note(f"tenant {name}", f"tenant {name}: {error}")
+                self.policies[name].refresh(functools.partial(self._say_about, name))
+                self._say_once(f"tenant {name}", "")
+            except UserError as error:
+                self._say_once(f"tenant {name}", f"tenant {name}: {error}")
 
-    def _say_of(self, tenant: str, text: str) -> None:
+    def _say_about(self, tenant: str, text: str) -> None:
         self.say(f"tenant {tenant}: {text}")
 
-    def _note(self, subject: str, problem: str) -> None:
-        """Say what is wrong with a subject, once until it changes. Empty: nothing is wrong any more."""
+    def _say_once(self, subject: str, problem: str) -> None:
+        """Say a problem, unless it was the last one of its subject. Empty: the subject has no problem any more."""
         if problem and self._problems.get(subject) != problem:
             self.say(problem)
         self._problems[subject] = problem
@@ -100,7 +104,9 @@ class TenantKeys:
             return DEFAULT_TENANT
         owners = [name for name, policies in list(self.policies.items()) if _knows(policies, credential)]
         if len(owners) > 1:
-            self._note("keys", f"One key is in the policies of several tenants, and opens none: {', '.join(owners)}")
+            self._say_once(
+                "keys", f"One key is in the policies of several tenants, and opens none: {', '.join(owners)}"
+            )
         if len(owners) != 1:
             raise Denied(UNKNOWN_CREDENTIAL)
         return owners[0]
@@ -131,14 +137,14 @@ class TenantApp:
         """Serve the tenants that `keys` knows.
 
         Args:
-            keys: say to whom a key belongs.
+            keys: finds the tenant to whom a key belongs.
             open_tenant: opens the application of a tenant, with its policies.
-            find_open: returns the tenant of a request that needs no key; empty: none in particular.
+            find_open: returns the tenant of a request that needs no key; empty: the request is for no certain tenant.
         """
         self.keys, self._open_tenant, self._find_open = keys, open_tenant, find_open
         self._apps: dict[str, ASGIApp] = {}  # tenant → its application
         self._ends: dict[str, anyio.Event] = {}  # tenant → set when its application shall close
-        self._failed: dict[str, float] = {}  # tenant → when it could not be opened
+        self._failed: dict[str, float] = {}  # tenant → instant of the failure that closed it or kept it closed
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -165,7 +171,7 @@ class TenantApp:
         import anyio
 
         while not ending.is_set():
-            with anyio.move_on_after(LOOK_AGAIN_S):
+            with anyio.move_on_after(LOOK_AGAIN_S):  # wait so long, or return as soon as all ends
                 await ending.wait()
                 return
             await anyio.to_thread.run_sync(self.keys.refresh)
@@ -175,7 +181,11 @@ class TenantApp:
             await self._open_new(group, ending)
 
     async def _open_new(self, group: anyio.abc.TaskGroup, ending: anyio.Event) -> None:
-        """Open the tenants that are not open, unless everything ends: then those that have ended stay closed."""
+        """Open the tenants that are not open, `default` first. Once `ending` is set, none is opened any more.
+
+        Raises:
+            UserError: if the tenant `default` cannot be opened. Any other one is tried again later.
+        """
         import anyio
 
         now = anyio.current_time()
@@ -185,7 +195,7 @@ class TenantApp:
             try:
                 end = anyio.Event()
                 await group.start(self._serve_tenant, name, end)
-                if ending.is_set():  # while it was opened, so that nobody has told it
+                if ending.is_set():  # while it was opened; `running` has not known its `end`
                     end.set()
                 self._failed.pop(name, None)
             except UserError as error:
@@ -204,7 +214,7 @@ class TenantApp:
                 task_status.started()
                 await end.wait()
         except Exception as error:
-            if name not in self._ends:
+            if name not in self._ends:  # it was not open yet: `_open_new` gets the error
                 raise
             self._failed[name] = anyio.current_time()
             self.keys.say(f"tenant {name} is not served any more: {error}")
@@ -213,7 +223,7 @@ class TenantApp:
             self._ends.pop(name, None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Pass a request to the application of its tenant. Other kinds of ASGI connections are ignored."""
         import anyio
         from starlette.datastructures import Headers
         from starlette.responses import JSONResponse
@@ -226,7 +236,8 @@ class TenantApp:
                 name = await anyio.to_thread.run_sync(self.keys.find, credential)
             else:
                 name = self.keys.find(credential)
-            name = (credential is None and self._find_open(scope)) or name
+            if credential is None:
+                name = self._find_open(scope) or name
         except Denied as error:
             challenge = build_challenge("invalid_token")
             await JSONResponse({"error": str(error)}, 401, {"WWW-Authenticate": challenge})(scope, receive, send)
@@ -240,12 +251,13 @@ class TenantApp:
 
 
 async def _run_application(application: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Call an application: a task group takes only coroutine functions, which an `ASGIApp` need not be."""
     await application(scope, receive, send)
 
 
 @contextlib.asynccontextmanager
 async def _run_lifespan(application: ASGIApp) -> AsyncIterator[None]:
-    """Send an application the events for its start and its end."""
+    """Send an application the event for its start before this context, and for its end after it (ASGI lifespan)."""
     import anyio
 
     started, ending, stopped = anyio.Event(), anyio.Event(), anyio.Event()
@@ -257,6 +269,7 @@ async def _run_lifespan(application: ASGIApp) -> AsyncIterator[None]:
         return {"type": "lifespan.shutdown"}
 
     async def send(message: Message) -> None:
+        # the application answers `lifespan.startup.complete`, `….failed`, or the same for `lifespan.shutdown`
         (started if message["type"].startswith("lifespan.startup") else stopped).set()
 
     async with anyio.create_task_group() as group:

@@ -23,10 +23,13 @@ IDENTITIES_FOLDER: Final = "identities"  # in the home
 
 
 class Vault:
-    """The tokens of all callers. The gateway's registrations at issuers are kept under the person ``""``."""
+    """The tokens of all callers. The gateway's registrations at issuers are kept under the person ``""``.
+
+    A person is a caller's name; of a caller with a token also a line break and the subject of the token.
+    """
 
     def __init__(self, home: Home, sealer: Sealer | None = None) -> None:
-        """Open the vault of a home. `sealer`: by default the one of this machine, looked up when it is needed."""
+        """Open the vault of a home. Without a `sealer`, the one of this machine is looked up when it is needed."""
         self.home = home
         self._sealer = sealer
 
@@ -64,6 +67,7 @@ class Vault:
             return {}
 
     def _open_entry(self, name: str) -> dict[str, object]:
+        """Read and decrypt the entry in a file."""
         content = self.sealer.open(name, open_home(self.home).read_document(name))
         return msgspec.json.decode(content, type=dict[str, Any])
 
@@ -91,12 +95,13 @@ class Vault:
 
     def describe_sign_ins(self) -> list[dict[str, str]]:
         """Describe who is signed in where, without tokens."""
-        return [
-            {"caller": caller, "subject": subject, "server": str(entry.get("url")), "issuer": str(entry.get("issuer"))}
-            for entry in self.list_entries()
-            for caller, _, subject in [str(entry.get("person", "")).partition("\n")]
-            if entry.get("tokens")
-        ]
+        sign_ins = []
+        for entry in self.list_entries():
+            if entry.get("tokens"):
+                caller, _, subject = str(entry.get("person", "")).partition("\n")
+                url, issuer = str(entry.get("url")), str(entry.get("issuer"))
+                sign_ins.append({"caller": caller, "subject": subject, "server": url, "issuer": issuer})
+        return sign_ins
 
     def count(self) -> int:
         """Return the number of entries, whether the key opens them or not."""
@@ -109,6 +114,6 @@ def list_entry_names(home: Home) -> list[str]:
 
 
 def name_entry(person: str, url: str) -> str:
-    """Return the name of the file of a person for a server. It tells neither."""
+    """Return the name of the file of a person for a server. It is a digest, so that it reveals neither."""
     digest = hashlib.blake2b(msgspec.json.encode([person, url]), digest_size=20)
     return f"{IDENTITIES_FOLDER}/{digest.hexdigest()}.sealed"

@@ -30,18 +30,18 @@ __all__ = [
     "MIGRATION",
     "OFFER",
     "REMOTE_DOCUMENTS_MIGRATION",
-    "Bodies",
+    "Definitions",
     "Vet",
     "WaitingDefinition",
     "count_approved",
     "describe_change",
     "explain_waiting",
+    "fingerprint_definition",
     "hold_back",
     "list_waiting_ids",
-    "mark_definition",
     "needs_approval",
     "pin",
-    "pin_nothing",
+    "pin_placeholders",
     "waiting",
 ]
 
@@ -56,8 +56,8 @@ NEW_CREDENTIALS: Final = "it is new, and credentials would be sent in a way that
 OFFER: Final = "offer"  # key in `meta` of a definition that is no tool: a resource, a template or a prompt
 ALTERNATES: Final = "this server alternates between definitions"
 LOST_APPROVAL: Final = "its approval was lost with a damaged catalogue"
-LOST: Final = "lost approvals of"  # begins the key in the table meta of a source whose approvals may be lost
-MAX_FLIPS: Final = 2  # changes of one tool within the window; one change and its reversal are harmless
+LOST: Final = "lost approvals of"  # a key in the table meta, before the name of a source that may have lost some
+MAX_FLIPS: Final = 2  # changes of one definition within the window; one change and its reversal are harmless
 FLIP_WINDOW_H: Final = 24
 MIGRATION: Final = """
     CREATE TABLE pins (id TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, body BLOB NOT NULL, approved_at TEXT NOT NULL);
@@ -82,7 +82,7 @@ FLIPS_MIGRATION: Final = """
     """
 
 
-Bodies = Mapping[str, tuple[Tool, str]]  # id → (tool, fingerprint)
+Definitions = Mapping[str, tuple[Tool, str]]  # id → (definition, its fingerprint; see `fingerprint_definition`)
 Vet = Callable[[Tool], str | None]  # why a tool must be approved by a person first, or None
 _DECODER: Final = msgspec.json.Decoder(Tool)
 
@@ -124,79 +124,102 @@ def needs_approval(kind: str, locator: str) -> bool:
     return kind not in OWN_KINDS
 
 
-def mark_definition(tool: Tool) -> str:
-    """Return the fingerprint of a definition, with what it defines before it if that is no tool (`OFFER`)."""
-    kind = tool.meta.get(OFFER)
-    return f"{kind}:{tool.fingerprint}" if isinstance(kind, str) else tool.fingerprint
+def fingerprint_definition(tool: Tool) -> str:
+    """Return the fingerprint of a tool, or `GROUP:FINGERPRINT` of what is no tool, such as `prompt:…` (see `OFFER`)."""
+    group = tool.meta.get(OFFER)
+    return f"{group}:{tool.fingerprint}" if isinstance(group, str) else tool.fingerprint
+
+
+def _bound_ids(source: str) -> tuple[str, str]:
+    """Return two texts between which the ids of a source, `SOURCE/…`, are sorted; "0" follows "/"."""
+    return f"{source}/", f"{source}0"
+
+
+def _read_approved(connection: Connection, source: str) -> dict[str, str]:
+    """Return id → fingerprint of the approved definitions of a source."""
+    query = "SELECT id, fingerprint FROM pins WHERE id > ? AND id < ?"
+    return dict(connection.execute(query, _bound_ids(source)))
+
+
+def _is_in_group(fingerprint: str, group: str) -> bool:
+    """Return whether a fingerprint of `fingerprint_definition` is of a group; the group of tools is empty."""
+    return fingerprint.rpartition(":")[0] == group
 
 
 def hold_back(
     connection: Connection,
     source: str,
-    bodies: Bodies,
+    definitions: Definitions,
     vet: Vet | None,
     at: str,
     *,
     group: str = "",
     whole: bool = True,
 ) -> dict[str, bool]:
-    """Compare the definitions of a source with the approved ones. Approves new ones and holds back changed ones.
+    """Compare the definitions of a source with the approved ones: approve new ones, and hold back changed ones.
+
+    Afterwards exactly the definitions that wait are in the quarantine of the source: of this group, and of these ids if
+    they are not all of the group.
 
     Args:
         connection: in a write transaction.
-        source: its name, with which all ids of `bodies` begin.
-        bodies: all definitions of the present reading.
-        vet: screens tools that were never approved.
+        source: its name, with which all ids begin.
+        definitions: what was read now.
+        vet: screens definitions that were never approved.
         at: the present instant.
         group: what the definitions are: tools (empty), or what `OFFER` names. Other groups of the source stay.
-        whole: whether the source has no other definitions of the group.
+        whole: whether `definitions` are all of the group. Others of the group then leave the quarantine.
 
     Returns:
-        For each definition that waits now: id → whether it is new in the quarantine. The quarantine of the source then
-        holds exactly these definitions of the group, and those that are not in `bodies` if that is not the whole.
+        Id → whether it waits since now, for each definition that waits.
     """
-    between = (f"{source}/", f"{source}0")  # ids of the source: "0" follows "/"
-    pins = dict(connection.execute("SELECT id, fingerprint FROM pins WHERE id > ? AND id < ?", between))
-    rows = list_waiting_ids(connection, source)
-    before = {id: mark for id, mark in rows if mark.rpartition(":")[0] == group and (whole or id in bodies)}
-    altered = any(pins.get(id) != mark and "server" in tool.meta for id, (tool, mark) in bodies.items())
-    approved_tools = _read_approved_tools(connection, between) if pins and altered else {}
-    unsteady = find_unsteady(connection, source, bodies, {**pins, **before}, at)
-    reasons = _find_reasons(bodies, pins, approved_tools, unsteady, vet)
-    pin(connection, [bodies[id] for id in bodies if id not in pins and id not in reasons], at)
-    return _replace_quarantine(connection, source, bodies, reasons, before, at)
+    approved = _read_approved(connection, source)
+    waited = {
+        id: fingerprint
+        for id, fingerprint in list_waiting_ids(connection, source)
+        if _is_in_group(fingerprint, group) and (whole or id in definitions)
+    }
+    # Approved definitions are needed only to compare hosts and credentials, which only operations of documents have.
+    needs_tools = bool(approved) and any(
+        "server" in tool.meta and approved.get(id) != fingerprint for id, (tool, fingerprint) in definitions.items()
+    )
+    approved_tools = _read_approved_tools(connection, source) if needs_tools else {}
+    alternating = _track_alternation(connection, source, definitions, {**approved, **waited}, at)
+    reasons = _find_reasons(definitions, approved, approved_tools, alternating, vet)
+    pin(connection, [definitions[id] for id in definitions if id not in approved and id not in reasons], at)
+    return _replace_quarantine(connection, source, definitions, reasons, waited, at)
 
 
 def _find_reasons(
-    bodies: Bodies,
-    pins: Mapping[str, str],
+    definitions: Definitions,
+    approved: Mapping[str, str],
     approved_tools: Mapping[str, Tool],
-    unsteady: AbstractSet[str],
+    alternating: AbstractSet[str],
     vet: Vet | None,
 ) -> dict[str, str]:
     """Return id → why its definition must wait, for each definition that must.
 
     Args:
-        bodies: all definitions of the present reading.
-        pins: id → fingerprint of the approved definition.
+        definitions: what was read now.
+        approved: id → fingerprint of the approved definition.
         approved_tools: id → approved definition; empty if no host or credential can have changed.
-        unsteady: ids of tools that alternate between definitions.
-        vet: screens tools that were never approved.
+        alternating: ids of tools that alternate between definitions.
+        vet: screens definitions that were never approved.
     """
     destinations = frozenset().union(*map(_list_destinations, approved_tools.values()))
     reasons: dict[str, str] = {}
-    for id, (tool, mark) in bodies.items():
+    for id, (tool, fingerprint) in definitions.items():
         why = None
-        if id in unsteady:
+        if id in alternating:
             why = ALTERNATES
-        elif id not in pins:
-            why = (vet(tool) if vet else None) or (
-                _explain_new_destination(tool, destinations) if approved_tools else None
-            )
-        elif pins[id] == _make_unlike(id).fingerprint:
+        elif id not in approved:
+            why = vet(tool) if vet else None
+            if not why and approved_tools:
+                why = _explain_new_destination(tool, destinations)
+        elif approved[id] == _make_placeholder(id).fingerprint:
             why = LOST_APPROVAL
-        elif pins[id] != mark:
-            why = _name_change(approved_tools[id], tool) if id in approved_tools else CHANGED
+        elif approved[id] != fingerprint:
+            why = _explain_change(approved_tools[id], tool) if id in approved_tools else CHANGED
         if why is not None:
             reasons[id] = why
     return reasons
@@ -205,50 +228,59 @@ def _find_reasons(
 def _replace_quarantine(
     connection: Connection,
     source: str,
-    bodies: Bodies,
+    definitions: Definitions,
     reasons: Mapping[str, str],
-    before: Mapping[str, str],
+    waited: Mapping[str, str],
     at: str,
 ) -> dict[str, bool]:
-    """Make the quarantine of a source hold the definitions in `reasons`. Returns what `hold_back` returns.
+    """Make the quarantine of a source contain the definitions in `reasons`.
 
-    A row stays as it is, with its instant, if the same definition waits for the same reason.
+    A row stays as it is, with its instant, if the same definition waited for the same reason.
+
+    Args:
+        connection: in a write transaction.
+        source: its name.
+        definitions: id → (definition, fingerprint), as read now.
+        reasons: id → why the definition must wait.
+        waited: id → fingerprint of the definition that waited until now; all of them are replaced.
+        at: the present instant.
+
+    Returns:
+        Id → whether it waits since now, for each id in `reasons`.
     """
     old_reasons = dict(connection.execute("SELECT id, why FROM quarantine WHERE source = ?", (source,)))
-    gone = [
-        (id,)
-        for id, mark in before.items()
-        if id not in reasons or (bodies[id][1], reasons[id]) != (mark, old_reasons[id])
-    ]
-    connection.executemany("DELETE FROM quarantine WHERE id = ?", gone)
-    newly = {id: (before.get(id), old_reasons.get(id)) != (bodies[id][1], why) for id, why in reasons.items()}
+    is_new = {id: (waited.get(id), old_reasons.get(id)) != (definitions[id][1], why) for id, why in reasons.items()}
+    obsolete = [(id,) for id in waited if is_new.get(id, True)]
+    connection.executemany("DELETE FROM quarantine WHERE id = ?", obsolete)
+    added = [(id, *definitions[id]) for id, new in is_new.items() if new]
     connection.executemany(
         "INSERT INTO quarantine VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET source = excluded.source, "
         "fingerprint = excluded.fingerprint, body = excluded.body, since = excluded.since, why = excluded.why",
-        ((id, source, bodies[id][1], _encode(bodies[id][0]), at, reasons[id]) for id, new in newly.items() if new),
+        [(id, source, fingerprint, _encode(tool), at, reasons[id]) for id, tool, fingerprint in added],
     )
-    return newly
+    return is_new
 
 
-def _read_approved_tools(connection: Connection, between: tuple[str, str]) -> dict[str, Tool]:
-    rows = connection.execute("SELECT id, body FROM pins WHERE id > ? AND id < ?", between)
+def _read_approved_tools(connection: Connection, source: str) -> dict[str, Tool]:
+    """Return id → approved definition, for a source."""
+    rows = connection.execute("SELECT id, body FROM pins WHERE id > ? AND id < ?", _bound_ids(source))
     return {id: _DECODER.decode(body) for id, body in rows}
 
 
 def _list_destinations(tool: Tool) -> frozenset[tuple[str, ...]]:
-    """List where calls of an operation go: the host, and every credential with the host that receives it."""
+    """List where calls of an operation go: (host,), and (host, name, scheme as JSON) of each credential it receives."""
     if "server" not in tool.meta:
         return frozenset()
-    host = _origin(tool.meta["server"])
+    host = _format_host(tool.meta["server"])
     schemes: Mapping[str, object] = tool.meta.get("security_schemes", {})
-    sent = (
+    credentials = (
         (host, name, msgspec.json.encode(scheme, order="deterministic").decode()) for name, scheme in schemes.items()
     )
-    return frozenset([(host,), *sent])
+    return frozenset([(host,), *credentials])
 
 
-def _origin(server: str) -> str:
-    """Return scheme, host and port of a server as its document spells them."""
+def _format_host(server: str) -> str:
+    """Return scheme, host and port of a server's URL, the same for all spellings; a text that is no URL as it is."""
     try:
         parts = urlsplit(server)
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
@@ -258,29 +290,37 @@ def _origin(server: str) -> str:
 
 
 def _explain_new_destination(tool: Tool, destinations: frozenset[tuple[str, ...]]) -> str | None:
-    """Return why an operation that was never approved must wait, or None."""
+    """Return why an operation that was never approved must wait, or None.
+
+    Args:
+        tool: the operation.
+        destinations: of all approved operations of its source; see `_list_destinations`.
+    """
     unknown = _list_destinations(tool) - destinations
     if not unknown:
         return None
-    return NEW_SERVER if any(len(destination) == 1 for destination in unknown) else NEW_CREDENTIALS
+    is_new_host = any(len(destination) == 1 for destination in unknown)  # (host,)
+    return NEW_SERVER if is_new_host else NEW_CREDENTIALS
 
 
-def _name_change(before: Tool, now: Tool) -> str:
-    """Return the most important change of a definition: the server, the credentials, or anything else."""
-    if before.meta.get("server") != now.meta.get("server"):
+def _explain_change(approved: Tool, tool: Tool) -> str:
+    """Return the most important change of a definition as a clause: the server, the credentials, or anything else."""
+    if approved.meta.get("server") != tool.meta.get("server"):
         return OTHER_SERVER
     keys = ("security", "security_schemes")
-    return CHANGED if all(before.meta.get(key) == now.meta.get(key) for key in keys) else OTHER_CREDENTIALS
+    return CHANGED if all(approved.meta.get(key) == tool.meta.get(key) for key in keys) else OTHER_CREDENTIALS
 
 
-def find_unsteady(connection: Connection, source: str, bodies: Bodies, last: Mapping[str, str], at: str) -> set[str]:
-    """Record each definition that changed since the last reading, and find tools that alternate.
+def _track_alternation(
+    connection: Connection, source: str, definitions: Definitions, last: Mapping[str, str], at: str
+) -> set[str]:
+    """Record each definition that changed since the last reading (a flip), and find tools that alternate.
 
     Args:
         connection: in a write transaction.
         source: its name.
-        bodies: all definitions of the present reading.
-        last: id → fingerprint at the last reading.
+        definitions: what was read now.
+        last: id → fingerprint of the definition that waited, or else of the approved one.
         at: the present instant.
 
     Returns:
@@ -289,65 +329,77 @@ def find_unsteady(connection: Connection, source: str, bodies: Bodies, last: Map
     """
     query = "SELECT id FROM quarantine WHERE source = ? AND why = ?"
     alternating = {id for (id,) in connection.execute(query, (source, ALTERNATES))}
-    between = (f"{source}/", f"{source}0")
     query = "SELECT id, fingerprint FROM flips WHERE id > ? AND id < ? ORDER BY at, rowid"
-    last = {**last, **dict(connection.execute(query, between))}  # the last flip of a tool outlives its quarantine
-    changed = [
-        (id, at, mark) for id, (_, mark) in bodies.items() if last.get(id, mark) != mark and id not in alternating
+    last_flips = dict(connection.execute(query, _bound_ids(source)))  # of several flips of an id, the last remains
+    last = {**last, **last_flips}  # a tool that went back to its approved definition has left the quarantine
+    flips = [
+        (id, at, fingerprint)
+        for id, (_, fingerprint) in definitions.items()
+        if last.get(id, fingerprint) != fingerprint and id not in alternating
     ]
-    connection.executemany("INSERT INTO flips VALUES (?, ?, ?)", changed)
+    connection.executemany("INSERT INTO flips VALUES (?, ?, ?)", flips)
     begin = datetime.fromisoformat(at.replace("Z", "+00:00")) - timedelta(hours=FLIP_WINDOW_H)
     connection.execute("DELETE FROM flips WHERE at < ?", (format_instant(begin),))
-    counts = connection.execute(
-        "SELECT id FROM flips WHERE id > ? AND id < ? GROUP BY id HAVING count(*) > ?",
-        (*between, MAX_FLIPS),
-    )
-    return alternating | {id for (id,) in counts}
+    query = "SELECT id FROM flips WHERE id > ? AND id < ? GROUP BY id HAVING count(*) > ?"
+    return alternating | {id for (id,) in connection.execute(query, (*_bound_ids(source), MAX_FLIPS))}
 
 
 def pin(connection: Connection, approved: list[tuple[Tool, str]], at: str) -> None:
-    """Record (tool, fingerprint) pairs as the approved definitions; `approved_at` stays that of the first approval."""
+    """Record (definition, fingerprint) pairs as approved. Their earlier changes count no more for alternation.
+
+    The instant `approved_at` of a tool stays the one of its first approval.
+    """
     connection.executemany("DELETE FROM flips WHERE id = ?", ((tool.id,) for tool, _ in approved))
     connection.executemany(
         "INSERT INTO pins VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, "
         "body = excluded.body",
-        ((tool.id, mark, _encode(tool), at) for tool, mark in approved),
+        ((tool.id, fingerprint, _encode(tool), at) for tool, fingerprint in approved),
     )
 
 
-def pin_nothing(connection: Connection, ids: Iterable[str], at: str) -> None:
-    """Let tools without an approved definition wait for an approval: as if one had been approved that none is like."""
-    pinned_ids = {id for (id,) in connection.execute("SELECT id FROM pins")}
-    unlike = [_make_unlike(id) for id in ids if id not in pinned_ids]
-    pin(connection, [(tool, tool.fingerprint) for tool in unlike], at)
+def pin_placeholders(connection: Connection, ids: Iterable[str], at: str) -> None:
+    """Record a placeholder for each tool without an approved definition, so that any definition of it must wait.
+
+    Otherwise the next definition that is read would count as new, and new definitions need no approval.
+    """
+    approved_ids = {id for (id,) in connection.execute("SELECT id FROM pins")}
+    placeholders = [_make_placeholder(id) for id in ids if id not in approved_ids]
+    pin(connection, [(tool, tool.fingerprint) for tool in placeholders], at)
 
 
-def _make_unlike(tool_id: str) -> Tool:
+def _make_placeholder(tool_id: str) -> Tool:
+    """Return a definition that stands for a lost approval: its fingerprint is that of no tool that a server offers."""
     return Tool(id=tool_id, name=tool_id.partition("/")[2], description="No definition of this tool is approved.")
 
 
 def explain_waiting(
-    connection: Connection, source: str, group: str, bodies: Bodies, *, whole: bool
+    connection: Connection, source: str, group: str, definitions: Definitions, *, whole: bool
 ) -> dict[str, str] | None:
-    """Return id → why for the definitions in `bodies` that wait, if they are those of the last comparison.
+    """Return id → why for the definitions that wait, if `hold_back` has compared exactly these; otherwise None.
 
-    None: they must be compared with the approved ones. The arguments are those of `hold_back`.
+    So definitions that have not changed since need no write transaction. The arguments are those of `hold_back`.
     """
-    between = (f"{source}/", f"{source}0")
-    pins = dict(connection.execute("SELECT id, fingerprint FROM pins WHERE id > ? AND id < ?", between))
+    approved = _read_approved(connection, source)
     query = "SELECT id, fingerprint, why FROM quarantine WHERE source = ?"
-    rows = connection.execute(query, (source,))
     waiting = {
-        id: (mark, why) for id, mark, why in rows if mark.rpartition(":")[0] == group and (whole or id in bodies)
+        id: (fingerprint, why)
+        for id, fingerprint, why in connection.execute(query, (source,))
+        if _is_in_group(fingerprint, group) and (whole or id in definitions)
     }
-    is_known = all((waiting[id][0] if id in waiting else pins.get(id)) == mark for id, (_, mark) in bodies.items())
-    return {id: why for id, (_, why) in waiting.items()} if is_known and waiting.keys() <= bodies.keys() else None
+    is_compared = all(
+        (waiting[id][0] if id in waiting else approved.get(id)) == fingerprint
+        for id, (_, fingerprint) in definitions.items()
+    )
+    if not is_compared or waiting.keys() - definitions.keys():
+        return None
+    return {id: why for id, (_, why) in waiting.items()}
 
 
 def count_approved(connection: Connection, source: str, group: str) -> int:
-    """Return how many definitions of a group and a source are approved."""
+    """Return how many definitions of a source and a group of `OFFER` (not tools) are approved."""
     query = "SELECT count(*) FROM pins WHERE id > ? AND id < ? AND fingerprint LIKE ?"
-    return int(connection.execute(query, (f"{source}/", f"{source}0", f"{group}:%")).fetchone()[0])
+    (count,) = connection.execute(query, (*_bound_ids(source), f"{group}:%")).fetchone()
+    return int(count)
 
 
 def list_waiting_ids(connection: Connection, source: str) -> list[tuple[str, str]]:
@@ -365,12 +417,12 @@ def waiting(connection: Connection) -> list[WaitingDefinition]:
     return [
         WaitingDefinition(
             tool=_DECODER.decode(body),
-            fingerprint=mark,
+            fingerprint=fingerprint,
             since=since,
             why=why,
             approved=None if approved is None else _DECODER.decode(approved),
         )
-        for body, mark, since, why, approved in rows
+        for body, fingerprint, since, why, approved in rows
     ]
 
 
@@ -383,13 +435,16 @@ _LINE_BREAKING: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 def describe_change(waiting: WaitingDefinition) -> list[str]:
     """List the lines of a unified diff from the approved definition, or from nothing if the tool is new."""
-    before = list(_format_definition(waiting.approved)) if waiting.approved else []
-    after = list(_format_definition(waiting.tool))
-    return list(difflib.unified_diff(before, after, "approved", "now", n=1, lineterm=""))
+    approved_lines = list(_format_definition(waiting.approved)) if waiting.approved else []
+    lines = list(_format_definition(waiting.tool))
+    return list(difflib.unified_diff(approved_lines, lines, "approved", "now", n=1, lineterm=""))
 
 
 def _format_definition(tool: Tool) -> Iterator[str]:
-    """Yield the lines of a definition, one for each sentence of the description. Hidden characters are spelled out."""
+    """Yield the lines of a definition for a diff: one for each sentence of its description, field and line of JSON.
+
+    Hidden characters are spelled out, so that a person sees them.
+    """
     yield f"name: {_spell_line(tool.name)}"
     if "server" in tool.meta:
         yield f"sent to: {_spell_line(str(tool.meta['server']))}"

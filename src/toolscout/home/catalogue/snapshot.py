@@ -1,4 +1,4 @@
-"""A snapshot of the catalogue holds the tools that a search may find, at one generation.
+"""A snapshot of the catalogue contains the tools that a search may find, at one generation.
 
 A search uses one snapshot from start to end, so it never sees half of a change.
 """
@@ -61,32 +61,28 @@ class NameTable:
     def __init__(self, rows: Iterable[tuple[str, str]]) -> None:
         """Take (id, name) of each tool."""
         ordered = sorted(rows)
-        self.ids: Sequence[str] = tuple(row[0] for row in ordered)
-        self.names: Sequence[str] = tuple(row[1] for row in ordered)
-        # Casefolded id → positions, casefolded name → positions; made when they are needed
-        self._places: tuple[dict[str, list[int]], dict[str, list[int]]] | None = None
+        self.ids: Sequence[str] = tuple(id for id, _ in ordered)
+        self.names: Sequence[str] = tuple(name for _, name in ordered)
 
-    def _index(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-        """Map each casefolded id, and each casefolded name, to the positions of its tools."""
-        if self._places is None:
-            places: tuple[dict[str, list[int]], dict[str, list[int]]] = {}, {}
-            for by_text, texts in zip(places, (self.ids, self.names), strict=True):
-                for position, text in enumerate(texts):
-                    by_text.setdefault(text.casefold(), []).append(position)
-            self._places = places
-        return self._places
+    @functools.cached_property
+    def _positions_by_id(self) -> dict[str, list[int]]:
+        return _group_positions(self.ids)
+
+    @functools.cached_property
+    def _positions_by_name(self) -> dict[str, list[int]]:
+        return _group_positions(self.names)
 
     def find_id(self, key: str) -> Sequence[int]:
-        """Return the positions of the ids that are this text, casefolded."""
-        return self._index()[0].get(key, ())
+        """Return the positions of the ids that are this casefolded text."""
+        return self._positions_by_id.get(key, ())
 
     def find_name(self, key: str) -> Sequence[int]:
-        """Return the positions of the names that are this text, casefolded."""
-        return self._index()[1].get(key, ())
+        """Return the positions of the names that are this casefolded text."""
+        return self._positions_by_name.get(key, ())
 
     @property
     def has_spaces(self) -> bool:
-        """Whether an id holds a space."""
+        """Whether an id contains a space."""
         return any(" " in tool_id for tool_id in self.ids)
 
     def arrays(self) -> dict[str, Array]:
@@ -101,8 +97,16 @@ class NameTable:
         }
 
 
+def _group_positions(texts: Sequence[str]) -> dict[str, list[int]]:
+    """Return casefolded text → its positions."""
+    positions: dict[str, list[int]] = {}
+    for position, text in enumerate(texts):
+        positions.setdefault(text.casefold(), []).append(position)
+    return positions
+
+
 class MappedNames(NameTable):
-    """Ids and names in arrays, which may be mapped from a file."""
+    """Ids and names in arrays, which may be mapped from a file, with indexes of both."""
 
     def __init__(self, arrays: Arrays) -> None:
         """Take the arrays of `NameTable.arrays`.
@@ -121,16 +125,16 @@ class MappedNames(NameTable):
             raise StoreError(f"The stored names are damaged or not of format {NAMES_FORMAT}. Build them again.")
 
     def find_id(self, key: str) -> Sequence[int]:
-        """Return the positions of the ids that are this text, casefolded."""
+        """Return the positions of the ids that are this casefolded text."""
         return self._by_id.find(key, lambda position: self.ids[position].casefold())
 
     def find_name(self, key: str) -> Sequence[int]:
-        """Return the positions of the names that are this text, casefolded."""
+        """Return the positions of the names that are this casefolded text."""
         return self._by_name.find(key, lambda position: self.names[position].casefold())
 
     @property
     def has_spaces(self) -> bool:
-        """Whether an id holds a space."""
+        """Whether an id contains a space."""
         return self._has_spaces
 
 
@@ -150,7 +154,7 @@ class Catalogue:
 
     Attributes:
         generation: the store's generation when the snapshot was taken.
-        table: ids and names, and where a text is one of them.
+        table: ids and names, and the positions of an id or a name in them.
         ids: ids of the tools of enabled sources, ascending.
         names: the raw names, in the order of `ids`.
         disabled: source → (why it is not searched, {casefolded name or id: id} of its tools).
@@ -158,7 +162,7 @@ class Catalogue:
         fingerprints: () → tool id → fingerprint of its definition. None: the tools are not those of a store, so nothing
             outside of this process may be changed to reflect them.
         pending: cache key → value built for this snapshot and not yet stored.
-        is_outdated: whether tools were read after the store had changed. What is built from then on is not kept.
+        is_outdated: whether tools were read after the store had changed. What is built from then on is not stored.
     """
 
     def __init__(
@@ -177,7 +181,7 @@ class Catalogue:
             generation: the store's generation.
             rows: (id, name) of each tool that is searched, or the table of them.
             load: ids, or None for all tools of this snapshot → tools.
-            disabled: see the attributes.
+            disabled: see the attribute.
             waiting: the definitions that wait for approval.
             cache: key → the stored value for this generation, or None.
         """
@@ -216,24 +220,22 @@ class Catalogue:
     def replace_tool(self, tool: Tool) -> Catalogue:
         """Return a snapshot in memory in which the tool of this id has another definition."""
         tools = (tool if other.id == tool.id else other for other in self.tools())
-        changed = Catalogue.of(tools)
-        changed.disabled, changed.waiting = self.disabled, self.waiting
-        return changed
+        copy = Catalogue.of(tools)
+        copy.disabled, copy.waiting = self.disabled, self.waiting
+        return copy
 
-    def keep_parts(
-        self, files: SnapshotFiles | None, find_earlier: Callable[[], EarlierSnapshot | None] | None = None
-    ) -> None:
-        """Keep large parts of the snapshot in files, which other processes use too. None: they are in memory.
+    def use_files(self, files: SnapshotFiles | None, find_earlier: Callable[[], EarlierSnapshot | None]) -> None:
+        """Keep large parts of the snapshot in files, which other processes use too.
 
         Args:
-            files: of this snapshot.
-            find_earlier: see the attribute `earlier`; called when a part is built first.
+            files: of this snapshot; None: the parts are kept in memory.
+            find_earlier: returns the attribute `earlier`; called when a part has to be built for the first time.
         """
         self._files, self._find_earlier = files, find_earlier
 
     @functools.cached_property
     def earlier(self) -> EarlierSnapshot | None:
-        """What the snapshot before holds about tools that have not changed; None: nothing can be taken over."""
+        """The snapshot before, with what it has for tools that have not changed; None: nothing can be taken over."""
         return self._find_earlier() if self._find_earlier else None
 
     def open_earlier(self, key: str) -> tuple[EarlierSnapshot, SnapshotPart] | None:
@@ -242,14 +244,17 @@ class Catalogue:
         return (self.earlier, part) if self.earlier and part else None
 
     def mark_known(self, stamp: str) -> None:
-        """Note the stamp that the store has for this generation: that of this snapshot, or of another process."""
+        """Compare the stamp that the store has for this generation with the stamp of this snapshot's files.
+
+        Another process may have built and stored a snapshot of the same generation first.
+        """
         if self._files:
             self._files.is_known = self._files.stamp == stamp
 
     def replace_earlier(self) -> None:
         """Remove the files of other snapshots, if files were written here and the store knows them."""
         if self._files and self._files.is_known and self._files.has_written:
-            self.earlier = None
+            self.earlier = None  # its files are removed now
             self._files.has_written = False
             self._files.remove_others()
 
@@ -265,9 +270,9 @@ class Catalogue:
         return find_position(self.ids, tool_id)
 
     def batches(self, positions: npt.NDArray[np.intp] | None = None, size: int = TOOLS_BATCH) -> Iterator[list[Tool]]:
-        """Yield tools, some thousand at a time, in ascending order of id.
+        """Yield tools in ascending order of id, some thousand at a time.
 
-        There is one for each position: a tool that the store has lost since has nothing but its name.
+        There is one for each position. A tool that the store has lost since the snapshot has an id and a name only.
 
         Args:
             positions: of the tools, ascending; None: all.
@@ -283,12 +288,13 @@ class Catalogue:
     def _batch_ids(
         self, positions: npt.NDArray[np.intp] | None = None, size: int = TOOLS_BATCH
     ) -> Iterator[Sequence[str]]:
+        """Yield the ids of the tools at some positions (None: all), `size` at a time."""
         for start in range(0, len(self.ids if positions is None else positions), size):
             part = slice(start, start + size)
             yield self.ids[part] if positions is None else [self.ids[position] for position in positions[part].tolist()]
 
     def _replace_lost(self, tool_id: str) -> Tool:
-        """Return what stands in the place of a tool that the store has lost."""
+        """Return a tool with nothing but the id and the name of one that the store has lost."""
         position = self.position(tool_id)
         return Tool(id=tool_id, name=tool_id if position is None else self.names[position])
 
@@ -297,9 +303,12 @@ class Catalogue:
         return list(dict.fromkeys(tool_id.partition("/")[0] for tool_id in self.ids))
 
     def list_changed_sources(self, key: str) -> tuple[bytes | None, npt.NDArray[np.intp] | None]:
-        """Return what the snapshot before stored under a key, and the positions of tools whose sources have changed.
+        """Return the value that the snapshot before stored, and the positions of the tools of all changed sources.
 
         A source has changed if any of its tools has. (None, None): nothing can be taken over.
+
+        Args:
+            key: of the value; see `load_or_build`.
         """
         encoded = self.earlier.load_value(key) if self.earlier else None
         if self.earlier is None or encoded is None:
@@ -318,10 +327,10 @@ class Catalogue:
             return None
         mask = self._masks.get(visible)
         if mask is None:
-            seen = {tool.id for ids in self._batch_ids() for tool in self._load(ids) if allows(visible, tool)}
-            mask = np.fromiter((id in seen for id in self.ids), dtype=np.bool_, count=len(self.ids))
+            visible_ids = {tool.id for ids in self._batch_ids() for tool in self._load(ids) if allows(visible, tool)}
+            mask = np.fromiter((id in visible_ids for id in self.ids), dtype=np.bool_, count=len(self.ids))
             if len(self._masks) >= MAX_MASKS:
-                self._masks.pop(next(iter(self._masks)), None)
+                self._masks.pop(next(iter(self._masks)), None)  # the oldest; another thread may have removed it
             self._masks[visible] = mask
         return mask
 
@@ -333,11 +342,13 @@ class Catalogue:
         return value
 
     def load_part(self, key: str, build: Callable[[], tuple[Mapping[str, Any], Mapping[str, Any]]]) -> SnapshotPart:
-        """Return arrays and JSON values: those of the snapshot's file, which is written if it is not there.
+        """Return a part of the snapshot from its file, or build it and write the file.
+
+        If there can be no file, the part is in memory.
 
         Args:
             key: names the part, its format, and everything that it depends on besides the snapshot.
-            build: returns the arrays and the values.
+            build: returns the arrays and the JSON values of the part.
         """
         part = self._files.open(key) if self._files else None
         if part is None:
@@ -365,7 +376,7 @@ def allows(visible: Callable[[Tool], bool], tool: Tool) -> bool:
 
 
 def index_by_name(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Map each casefolded name and id to the id, for `Catalogue.disabled`. Rows are (name, id)."""
+    """Return casefolded name or id → id, for `Catalogue.disabled`. Of equal names, the last of the (name, id) wins."""
     ids: dict[str, str] = {}
     for name, tool_id in rows:
         ids[name.casefold()] = ids[tool_id.casefold()] = tool_id
@@ -373,7 +384,7 @@ def index_by_name(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 MIN_MAPPED_TOOLS: Final = 20_000  # from here on, ids and names are mapped from a file
-STAMP_KEY: Final = "snapshot"  # of the cached stamp of the files
+STAMP_KEY: Final = "snapshot"  # key in the table caches of the stamp of the snapshot's files
 STAMP_BYTES: Final = 8
 _log: Final = logging.getLogger("toolscout.catalogue.read_snapshot")
 CACHED: Final = "SELECT value FROM caches WHERE key = ? AND generation = ?"
@@ -391,8 +402,9 @@ def read_snapshot(store: Any, folder: Path, new_stamp: str | None = None) -> Cat
 
     Args:
         store: a `home.catalogue.store.Store`.
-        folder: where the files of snapshots lie.
-        new_stamp: of files that another process is writing for this generation; None: those that the store knows.
+        folder: of the files of all snapshots.
+        new_stamp: of files that another process has written and not yet told the store; used if the store knows no
+            stamp for this generation.
     """
 
     def load(ids: Sequence[str] | None) -> list[Tool]:
@@ -402,17 +414,18 @@ def read_snapshot(store: Any, folder: Path, new_stamp: str | None = None) -> Cat
         return tools
 
     def load_cache(key: str, of_generation: int | None = None) -> bytes | None:
+        """Return the value that the store has for a key and a generation, by default the one of this snapshot."""
         with store.reading() as connection:
             number = generation if of_generation is None else of_generation
             row = connection.execute(CACHED, (key, number)).fetchone()
-            return row and bytes(row[0])
+            return bytes(row[0]) if row else None
 
     def load_fingerprints() -> Mapping[str, str]:
         with store.reading() as connection:
             return dict(connection.execute("SELECT id, fingerprint FROM tools").fetchall())
 
     def find_earlier() -> EarlierSnapshot | None:
-        """Find an earlier snapshot with parts that can be taken; None if the catalogue has changed meanwhile."""
+        """Find an earlier snapshot with parts that can be taken over. None: there is none, or the catalogue changed."""
         if files is None:
             return None
         with store.reading():
@@ -420,13 +433,15 @@ def read_snapshot(store: Any, folder: Path, new_stamp: str | None = None) -> Cat
                 return None
             make = functools.partial(make_fingerprint_rows, snapshot.ids, load_fingerprints())
         present = snapshot.load_part(FINGERPRINTS_FORMAT, make)
-        # A further machine has older files, a killed build newer ones.
-        candidates = files.find_others(FINGERPRINTS_FORMAT)
-        for others in sorted(candidates, key=lambda one: one.stamp != last_stamp):
-            if earlier := others.open(FINGERPRINTS_FORMAT, check=True):
-                is_last = stamp is None and others.stamp == last_stamp
+        # First the files of the stamp that the store knows. Without them, any will do: another machine may have older
+        # ones, and a build that was killed may have left newer ones.
+        candidates = sorted(files.find_others(FINGERPRINTS_FORMAT), key=lambda other: other.stamp != last_stamp)
+        for candidate in candidates:
+            if earlier := candidate.open(FINGERPRINTS_FORMAT, check=True):
+                # values in the store belong to the last stamp alone
+                is_last = stamp is None and candidate.stamp == last_stamp
                 load = functools.partial(load_cache, of_generation=last_generation) if is_last else load_nothing
-                return EarlierSnapshot(others, present, earlier, load)
+                return EarlierSnapshot(candidate, present, earlier, load)
         return None
 
     def load_nothing(key: str) -> bytes | None:
@@ -436,11 +451,11 @@ def read_snapshot(store: Any, folder: Path, new_stamp: str | None = None) -> Cat
         generation = store.generation()
         last = connection.execute(LAST_CACHED, (STAMP_KEY,)).fetchone()
         last_stamp, last_generation = (bytes(last[0]).decode(), last[1]) if last else ("", None)
-        stamp = last_stamp if last_generation == generation else None
+        stamp = last_stamp if last_generation == generation else None  # None: the store knows no files of this state
         files = None
         if stamp is not None or not store.read_only:
-            name = stamp or new_stamp or secrets.token_hex(STAMP_BYTES)
-            files = SnapshotFiles(folder, name, is_known=stamp is not None)
+            files_stamp = stamp or new_stamp or secrets.token_hex(STAMP_BYTES)
+            files = SnapshotFiles(folder, files_stamp, is_known=stamp is not None)
         snapshot = Catalogue(
             generation,
             _read_names(connection, files, is_new=stamp is None and new_stamp is None),
@@ -449,15 +464,21 @@ def read_snapshot(store: Any, folder: Path, new_stamp: str | None = None) -> Cat
             waiting=approvals.waiting(connection),
             cache=load_cache,
         )
-        snapshot.keep_parts(files, find_earlier)
+        snapshot.use_files(files, find_earlier)
         snapshot.fingerprints = load_fingerprints
     if stamp is None and files is not None:
-        snapshot.pending[STAMP_KEY] = files.stamp.encode()
+        snapshot.pending[STAMP_KEY] = files.stamp.encode()  # `Store.keep` stores it
     return snapshot
 
 
 def _read_names(connection: Connection, files: SnapshotFiles | None, is_new: bool) -> NameTable:
-    """Return ids and names of the tools that are searched. Those of a large catalogue are kept in a file."""
+    """Return ids and names of the tools that are searched. Those of a large catalogue are kept in a file.
+
+    Args:
+        connection: in a read transaction.
+        files: of the snapshot; None: it has none.
+        is_new: whether nobody has written files of this stamp yet.
+    """
     if files and not is_new and (part := files.open(NAMES_FORMAT)):
         try:
             return MappedNames(part.arrays)
@@ -473,10 +494,12 @@ def _read_names(connection: Connection, files: SnapshotFiles | None, is_new: boo
 def _read_disabled(connection: Connection) -> dict[str, tuple[str, dict[str, str]]]:
     """Return source → (why it is not searched, {casefolded name or id: id} of its tools)."""
     disabled: dict[str, tuple[str, dict[str, str]]] = {}
-    for source, state, message, enabled in connection.execute(
-        "SELECT name, state, message, enabled FROM sources WHERE NOT enabled OR state = 'disabled' ORDER BY name"
+    for source, message, enabled in connection.execute(
+        "SELECT name, message, enabled FROM sources WHERE NOT enabled OR state = 'disabled' ORDER BY name"
     ):
-        why = message.removeprefix(f"{source} is ") if state == "disabled" and message else "disabled"
+        why = "disabled"  # by the user
+        if enabled and message:  # the source's own state
+            why = message.removeprefix(f"{source} is ")
         names = connection.execute("SELECT name, id FROM tools WHERE source = ?", (source,)).fetchall()
-        disabled[source] = (why if enabled else "disabled", index_by_name(sorted(names, key=lambda row: row[1])))
+        disabled[source] = why, index_by_name(sorted(names, key=lambda row: row[1]))
     return disabled

@@ -1,10 +1,10 @@
 """The files of one snapshot: large arrays that all processes of a machine map and share.
 
-They lie in the folder `snapshots` of the home, or beside it for a home in a database. Each file holds one part, such as
-an index. Its name begins with the *stamp* of the snapshot, a random text that the catalogue keeps for one generation.
-So a file always belongs to the state of the catalogue that it was built from, even if the catalogue is replaced by
-another one with the same generation. A build takes over what has not changed from the files of the stamp before
-(`toolscout.home.catalogue.snapshot_files`). Files of other stamps are removed when the catalogue knows the new stamp.
+They are in the folder `snapshots` of the home, or of the local folder of a home in a database. Each file contains one
+part, such as an index. Its name begins with the *stamp* of the snapshot, a random text that the catalogue stores for
+one generation. So a file always belongs to the state of the catalogue that it was built from, even if the catalogue is
+replaced by another one with the same generation. A build takes over what has not changed from the files of the stamp
+before (`EarlierSnapshot`). Files of other stamps are removed when the catalogue has stored the new stamp.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SnapshotFiles:
     Attributes:
         folder: folder of all snapshots. It need not exist.
         stamp: identifies this snapshot, and begins the names of its files.
-        is_known: whether the catalogue knows the stamp.
+        is_known: whether the catalogue has stored the stamp, so that other processes use these files too.
         has_written: whether this object has written a part.
     """
 
@@ -77,7 +77,7 @@ class SnapshotFiles:
         """Return a part; None if it is not there. A damaged file is named in the log, and counts as not there.
 
         Args:
-            key: of the part.
+            key: names the part, its format and what it depends on besides the snapshot.
             check: whether to read the whole file first, also if it is large.
         """
         path = self._locate(key)
@@ -88,10 +88,12 @@ class SnapshotFiles:
                 raise StoreError(f"{path} cannot be read: {damage}.")
             arrays, meta, rows = open_arrays(path)
         except StoreError as error:
-            level = logging.INFO if "another format" in str(error) else logging.WARNING  # that of an earlier version
+            # a file of an earlier version has another format, which is no reason to worry
+            level = logging.INFO if "another format" in str(error) else logging.WARNING
             _log.log(level, "%s. It is built again.", str(error).removesuffix("."))
             return None
-        return SnapshotPart(arrays, meta, rows, True) if meta.pop("key", None) == key else None
+        is_same_key = meta.pop("key", None) == key  # the name of the file has only a digest of it
+        return SnapshotPart(arrays, meta, rows, True) if is_same_key else None
 
     def write(self, key: str, arrays: Arrays, meta: Mapping[str, Any]) -> SnapshotPart | None:
         """Write a part and return it as a file has it; None if it cannot be written, which the log says."""
@@ -114,10 +116,11 @@ class SnapshotFiles:
         return [SnapshotFiles(self.folder, path.name.partition("-")[0]) for path in paths]
 
     def _locate(self, key: str) -> Path:
+        """Return the path of a part."""
         return self.folder / f"{self.stamp}-{_name_part(key)}"
 
     def remove_others(self) -> None:
-        """Remove the files of other stamps. Processes that map one keep its content."""
+        """Remove the files of other stamps. A process that has mapped one can go on reading it."""
         for path in list_snapshot_files(self.folder):
             if not path.name.startswith(f"{self.stamp}-"):
                 with contextlib.suppress(OSError):
@@ -130,19 +133,16 @@ def _name_part(key: str) -> str:
 
 
 def list_snapshot_files(folder: Path) -> list[Path]:
-    """Return the files of all snapshots, and what an interrupted write left.
-
-    Of a link, none: the files are not ours.
-    """
+    """Return the files of all snapshots, and what interrupted writes left. Empty for a link: its files are not ours."""
     return [] if folder.is_symlink() else sorted([*folder.glob(f"*{SUFFIX}"), *folder.glob(f"*{SUFFIX}.*.part")])
 
 
 def check_snapshot_files(folder: Path) -> list[str]:
     """Read all files of a folder as a whole, and return one line for each damaged one."""
     return [
-        f"{path.name}: {wrong}"
+        f"{path.name}: {damage}"
         for path in list_snapshot_files(folder)
-        if path.suffix == SUFFIX and (wrong := check_file(path))
+        if path.suffix == SUFFIX and (damage := check_file(path))
     ]
 
 
@@ -150,30 +150,35 @@ FINGERPRINTS_FORMAT: Final = "fingerprints/1"
 FINGERPRINT_BYTES: Final = 16
 
 Fingerprints = npt.NDArray[np.uint8]
-Places = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
 
 
 def make_fingerprint_rows(
     ids: Sequence[str], fingerprints: Mapping[str, str]
 ) -> tuple[dict[str, Fingerprints], dict[str, object]]:
-    """Return the fingerprints of tools as arrays and values for a part of a snapshot.
+    """Return the arrays and the JSON values of the part of a snapshot that contains the fingerprints of its tools.
 
     Args:
         ids: of the snapshot.
         fingerprints: tool id → fingerprint. A tool without one counts as changed.
+
+    Returns:
+        `rows`, `(tools, 16)` bytes in the order of `ids`; and `sources`, source → number of tools, in the same order.
     """
-    nothing = "0" * 2 * FINGERPRINT_BYTES
-    rows = b"".join(bytes.fromhex(fingerprints.get(tool_id, nothing)) for tool_id in ids)
+    no_fingerprint = "0" * 2 * FINGERPRINT_BYTES
+    content = b"".join(bytes.fromhex(fingerprints.get(tool_id, no_fingerprint)) for tool_id in ids)
+    rows = np.frombuffer(content, dtype=np.uint8).reshape(len(ids), FINGERPRINT_BYTES)
     sizes = Counter(tool_id.partition("/")[0] for tool_id in ids)
-    return {"rows": np.frombuffer(rows, dtype=np.uint8).reshape(len(ids), FINGERPRINT_BYTES)}, {"sources": dict(sizes)}
+    return {"rows": rows}, {"sources": dict(sizes)}
 
 
 class EarlierSnapshot:
-    """The snapshot before, as far as it holds for the present one.
+    """The snapshot before, from which parts for tools that have not changed can be taken.
 
     Attributes:
-        places: `(tools,)`, for each tool of the present snapshot its position in the earlier one; -1: new or changed.
-        n_tools: tools of the earlier snapshot.
+        positions: `(tools,)`, for each tool of the present snapshot its position in the earlier one, or -1 for a tool
+            that is new or changed.
+        n_tools: number of tools of the earlier snapshot.
         sources: sources that have the same tools in both.
     """
 
@@ -188,43 +193,48 @@ class EarlierSnapshot:
 
         Args:
             files: of the earlier snapshot.
-            present: the fingerprints of the present snapshot.
-            earlier: those of the earlier one.
+            present: the part with the fingerprints of the present snapshot; see `make_fingerprint_rows`.
+            earlier: the same part of the earlier one.
             load_value: key → the value that the catalogue stored for the earlier snapshot, or None.
         """
         self.load_value = load_value
         self._files = files
         self.n_tools = len(earlier.arrays["rows"])
-        self.places = _find_rows(present.arrays["rows"], earlier.arrays["rows"])
-        starts = np.cumsum([0, *present.meta["sources"].values()])
+        self.positions = _find_rows(present.arrays["rows"], earlier.arrays["rows"])
+        sizes, earlier_sizes = present.meta["sources"], earlier.meta["sources"]
+        starts = np.cumsum([0, *sizes.values()])[:-1].tolist()  # where the tools of each source begin
         self.sources = frozenset(
             source
-            for (source, size), start in zip(present.meta["sources"].items(), starts.tolist(), strict=False)
-            if earlier.meta["sources"].get(source) == size and (self.places[start : start + size] >= 0).all()
+            for (source, size), start in zip(sizes.items(), starts, strict=True)
+            if earlier_sizes.get(source) == size and (self.positions[start : start + size] >= 0).all()
         )
 
     @functools.cached_property
     def new_positions(self) -> npt.NDArray[np.intp]:
-        """Positions of the tools that are new or changed, ascending."""
-        return np.flatnonzero(self.places < 0)
+        """Positions (in the present snapshot) of the tools that are new or changed, ascending."""
+        return np.flatnonzero(self.positions < 0)
 
     @functools.cached_property
     def kept_positions(self) -> npt.NDArray[np.intp]:
-        """Positions of the other tools, ascending."""
-        return np.flatnonzero(self.places >= 0)
+        """Positions (in the present snapshot) of the tools that have not changed, ascending."""
+        return np.flatnonzero(self.positions >= 0)
 
     def open_part(self, key: str) -> SnapshotPart | None:
         """Return a part of the earlier snapshot; None if it is not there, or any of its bytes is damaged."""
         return self._files.open(key, check=True)
 
 
-def _find_rows(rows: Fingerprints, others: Fingerprints) -> Places:
-    """Return for each row its place among other rows that are all different, or -1."""
+def _find_rows(rows: Fingerprints, others: Fingerprints) -> Positions:
+    """Return for each row, `(n, 16)`, the position of the same row in `others`, `(m, 16)`; -1: there is none.
+
+    A row of zeros, which stands for no fingerprint, is never found. Rows of `others` are all different.
+    """
     if not len(rows) or not len(others):
         return np.full(len(rows), -1, dtype=np.int64)
-    keys, other_keys = (np.ascontiguousarray(some).view(np.uint64) for some in (rows, others))
+    keys, other_keys = (np.ascontiguousarray(array).view(np.uint64) for array in (rows, others))  # two numbers a row
     order = np.argsort(other_keys[:, 0], kind="stable")
-    places = order[np.minimum(np.searchsorted(other_keys[order, 0], keys[:, 0]), len(order) - 1)]
-    same: npt.NDArray[np.bool_] = (other_keys[places] == keys).all(axis=1) & keys.any(axis=1)
-    own_places: Places = np.where(same, places, -1)
-    return own_places
+    # the first number finds a candidate; if two of `others` begin alike, the second one is just not found
+    candidates = order[np.minimum(np.searchsorted(other_keys[order, 0], keys[:, 0]), len(order) - 1)]
+    is_same: npt.NDArray[np.bool_] = (other_keys[candidates] == keys).all(axis=1) & keys.any(axis=1)
+    positions: Positions = np.where(is_same, candidates, -1)
+    return positions

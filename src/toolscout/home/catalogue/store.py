@@ -72,7 +72,7 @@ CATALOGUE_MIGRATIONS: Final = (
 )
 
 
-MAX_IDS_IN_QUERY: Final = 500
+MAX_IDS_IN_QUERY: Final = 500  # SQLite bounds the number of parameters of a statement
 ORIGINS_FILE: Final = "origins.json"
 #: Table of definitions → what a row of it is.
 DEFINITIONS: Final = {"tools": "tool", "pins": "approved definition", "quarantine": "definition that waits"}
@@ -162,8 +162,9 @@ class Store(Database):
 
     Attributes:
         follower: called with the connection at the end of each transaction that raises the generation, to change in the
-            same transaction what must stay in step with the tools. None: nothing must.
-        has_lost_approvals: whether no approval is known any more, so that every foreign tool waits for one.
+            same transaction what must stay in step with the tools, such as an index. None: nothing must.
+        has_lost_approvals: whether every foreign tool without an approval waits for one, also if it is new, because its
+            approval may have been lost with a damaged catalogue.
     """
 
     def __init__(self, home: Home, *, pin: bool = True, vet: Vet | None = None) -> None:
@@ -179,7 +180,7 @@ class Store(Database):
         self.follower: Callable[[Connection], None] | None = None
         self.has_lost_approvals = False
         self._damaged: set[str] = set()  # ids of tools that the log has named
-        self._listener = open_home(home).listen()
+        self._listener = open_home(home).listen()  # hears when another machine changes a shared home; else None
         tighten(local_folder(home) / ORIGINS_FILE)
 
     # --- reading
@@ -187,12 +188,16 @@ class Store(Database):
     def generation(self) -> int:
         """Return the generation, which every change raises.
 
-        In a shared home, outside of a transaction, this is what was heard of it: see `GenerationListener`.
+        In a shared home, other machines announce each change. Outside of a transaction the generation announced last is
+        returned without asking the database.
         """
-        if self._listener and not self.in_transaction and (heard := self._listener.hear()) is not None:
-            return heard
+        if self._listener and not self.in_transaction:
+            announced = self._listener.hear()
+            if announced is not None:
+                return announced
         rows = self.ask(READ_GENERATION)
-        if not rows or not isinstance(generation := rows[0][0], int):
+        generation = rows[0][0] if rows else None
+        if not isinstance(generation, int):
             raise StoreError(f"{self.label} is damaged: it has no generation; run  toolscout doctor --repair")
         if self._listener:
             self._listener.learn(generation)
@@ -202,13 +207,13 @@ class Store(Database):
     def writing(self, *, wait: bool = True) -> Iterator[Connection]:
         """Open a write transaction, as `Database.writing` does, and call `follower` if the generation changed.
 
-        Afterwards the next read asks the database for the generation, since this process has heard of none yet.
+        Afterwards the next read asks the database for the generation, since the listener has not heard of this change.
         """
         try:
             with super().writing(wait=wait) as connection:
-                before = self.follower and _read_generation(connection)
+                old_generation = _read_generation(connection) if self.follower else None
                 yield connection
-                if self.follower and _read_generation(connection) != before:
+                if self.follower and _read_generation(connection) != old_generation:
                     self.follower(connection)
         finally:
             if self._listener:
@@ -226,22 +231,24 @@ class Store(Database):
 
     def tools(self, ids: Sequence[str]) -> list[Tool]:
         """Return tools in the order of `ids`, without unknown ids."""
-        if len(ids) > MAX_IDS_IN_QUERY:
+        if len(ids) > MAX_IDS_IN_QUERY:  # read the range that contains all of them
             requested = set(ids)
             ends = min(requested), max(requested)
             with self.reading() as connection:
-                query = "SELECT id, NULL, body FROM tools WHERE id BETWEEN ? AND ?"
+                query = "SELECT id, NULL, body FROM tools WHERE id BETWEEN ? AND ?"  # NULL: see `_decode`
                 tools_by_id = self._decode(row for row in connection.execute(query, ends) if row[0] in requested)
         else:
-            marks = ",".join("?" * len(ids))
-            query = f"SELECT id, fingerprint, body FROM tools WHERE id IN ({marks})"
+            placeholders = ",".join("?" * len(ids))
+            query = f"SELECT id, fingerprint, body FROM tools WHERE id IN ({placeholders})"
             tools_by_id = self._decode(self.ask(query, tuple(ids)))
         return [tools_by_id[id] for id in ids if id in tools_by_id]
 
     def _decode(self, rows: Iterable[tuple[str, str | None, bytes]]) -> dict[str, Tool]:
-        """Return id → tool of rows with the id, the fingerprint and the body; the log names damaged ones, once.
+        """Return id → tool, without damaged ones, which the log names once.
 
-        A fingerprint is compared where few tools are read, such as the hits of a search: it takes 11 µs for each.
+        Args:
+            rows: (id, fingerprint, body). None as fingerprint: it is not compared, because that takes 11 µs for each
+                tool. It is compared where few tools are read, such as the hits of a search.
         """
         tools: dict[str, Tool] = {}
         for id, fingerprint, body in rows:
@@ -266,8 +273,8 @@ class Store(Database):
 
         One statement reads both, so it needs no transaction.
         """
-        marks = ",".join("?" * len(ids))
-        sql = f"SELECT value, id, fingerprint, body FROM meta LEFT JOIN tools ON id IN ({marks}) "
+        placeholders = ",".join("?" * len(ids))
+        sql = f"SELECT value, id, fingerprint, body FROM meta LEFT JOIN tools ON id IN ({placeholders}) "
         sql += "WHERE key = 'generation'"
         rows = self.ask(sql, tuple(ids))
         present = int(rows[0][0])
@@ -275,7 +282,8 @@ class Store(Database):
             self._listener.learn(present)
         if present != generation:
             return None
-        return self._decode(row[1:] for row in rows if row[1] is not None)
+        # without any of the tools, the join has one row without an id
+        return self._decode((id, fingerprint, body) for _, id, fingerprint, body in rows if id is not None)
 
     def tool(self, tool_id: str) -> Tool:
         """Return one tool.
@@ -283,9 +291,10 @@ class Store(Database):
         Raises:
             NotFound: if the catalogue has no tool of that id.
         """
-        for tool in self.tools([tool_id]):
-            return tool
-        raise NotFound(f"expected the id of a tool in the catalogue, found {tool_id!r}: see  toolscout list")
+        tools = self.tools([tool_id])
+        if not tools:
+            raise NotFound(f"expected the id of a tool in the catalogue, found {tool_id!r}: see  toolscout list")
+        return tools[0]
 
     def origins(self) -> list[Origin]:
         """Return the origins in the order in which they were added."""
@@ -340,7 +349,7 @@ class Store(Database):
                 "JOIN sources ON sources.origin = origins.id WHERE sources.name = ?",
                 (source,),
             ).fetchone()
-            return row and Origin(*row)
+            return Origin(*row) if row else None
 
     def put_source(
         self,
@@ -370,13 +379,14 @@ class Store(Database):
         Raises:
             BadEntry: if a tool cannot be written as JSON.
         """
-        bodies = {tool.id: (tool, tool.fingerprint) for tool in map(_make_storable, tools)}
+        definitions = {tool.id: (tool, tool.fingerprint) for tool in map(_make_storable, tools)}
         problems = tuple(problems)
         with self.writing() as connection:
             for tool_id in _list_hidden(connection):
-                bodies.pop(tool_id, None)
+                definitions.pop(tool_id, None)
             origin_id = _put_origin(connection, origin)
-            before = connection.execute("SELECT origin, state FROM sources WHERE name = ?", (name,)).fetchone()
+            row = connection.execute("SELECT origin, state FROM sources WHERE name = ?", (name,)).fetchone()
+            old_origin_id, old_state = row or (None, None)
             fingerprints = dict(connection.execute("SELECT id, fingerprint FROM tools WHERE source = ?", (name,)))
             connection.execute(
                 "INSERT INTO sources (name, origin, kind, state, message, read_at) VALUES (?, ?, ?, ?, ?, ?) "
@@ -390,47 +400,54 @@ class Store(Database):
             changes = Changes(
                 source=name, kind=kind, state=state, message=message, same=len(fingerprints), problems=problems
             )
-            before_waiting, others_changed = approvals.list_waiting_ids(connection, name), False
+            old_waiting, app_tools_changed = approvals.list_waiting_ids(connection, name), False
             if state == "ok":
-                held_back = self._hold_back(connection, origin, name, kind, bodies)
-                changes = _replace_tools(connection, changes, bodies, held_back, fingerprints)
-                others_changed = _mark_app_tools(connection, name, bodies)
-            others_changed |= before_waiting != approvals.list_waiting_ids(connection, name)
-            if changes.any or others_changed or before is None or (before[1] == "disabled") != (state == "disabled"):
+                held_back = self._hold_back(connection, origin, name, kind, definitions)
+                changes = _replace_tools(connection, changes, definitions, held_back, fingerprints)
+                app_tools_changed = _note_app_tools(connection, name, definitions)
+            waiting_changed = old_waiting != approvals.list_waiting_ids(connection, name)
+            state_changed = old_state is None or (old_state == "disabled") != (state == "disabled")
+            if changes.any or app_tools_changed or waiting_changed or state_changed:
                 _raise_generation(connection)
-        if before is None or before[0] != origin_id:
-            self._note_origins()
+        if origin_id != old_origin_id:
+            self._write_origins_file()
         return changes
 
     def _hold_back(
-        self, connection: Connection, origin: Origin, name: str, kind: str, bodies: approvals.Bodies
+        self, connection: Connection, origin: Origin, name: str, kind: str, definitions: approvals.Definitions
     ) -> Mapping[str, bool]:
-        """Hold back definitions that need an approval; see `approvals.hold_back`."""
+        """Hold back the definitions of a source that must wait for approval.
+
+        Returns:
+            Id → whether it waits since now, for each definition that waits. Empty if the source needs no approval.
+        """
         if not (self.pin and approvals.needs_approval(kind, origin.locator)):
             connection.execute("DELETE FROM quarantine WHERE source = ?", (name,))
             return {}
-        key = f"{approvals.LOST} {name}"
-        if connection.execute("DELETE FROM meta WHERE key = ?", (key,)).rowcount or self.has_lost_approvals:
-            approvals.pin_nothing(connection, bodies, now())
-        return approvals.hold_back(connection, name, bodies, self.vet, now())
+        key = f"{approvals.LOST} {name}"  # a repair noted that the source may have lost approvals
+        may_have_lost = connection.execute("DELETE FROM meta WHERE key = ?", (key,)).rowcount > 0
+        if may_have_lost or self.has_lost_approvals:
+            approvals.pin_placeholders(connection, definitions, now())
+        return approvals.hold_back(connection, name, definitions, self.vet, now())
 
-    def _note_origins(self) -> None:
-        """Write where the tools come from into a small file, from which a catalogue that is lost is built again."""
+    def _write_origins_file(self) -> None:
+        """Write where the tools come from into a small file. From it a repair builds a lost catalogue again."""
         if self.dialect.is_file and not self.read_only:
             try:
-                content = msgspec.json.encode([Origin(one.locator, one.kind, one.name) for one in self.origins()])
+                origins = [Origin(origin.locator, origin.kind, origin.name) for origin in self.origins()]
+                content = msgspec.json.encode(origins)
                 open_home(self.home).write_document(ORIGINS_FILE, content)
             except (OSError, StoreError) as error:
                 _log.warning("%s is not written: %s", ORIGINS_FILE, error)
 
     def hold_back_offers(self, source: str, group: str, offers: Iterable[Tool], *, whole: bool) -> dict[str, str]:
-        """Compare what a server offers besides tools with what was approved, as the tools of a reading are compared.
+        """Compare resources, templates or prompts of a server with the approved ones, and hold back what must wait.
 
         Args:
-            source: name of its source.
-            group: what the definitions are, as their `meta` names it (`approvals.OFFER`).
+            source: name of the server's source.
+            group: which of them, as `meta` of the definitions names it (`approvals.OFFER`).
             offers: the definitions. They never enter the catalogue.
-            whole: whether these are all definitions of the group, so that others wait no more.
+            whole: whether these are all of the group. Others of the group then wait no more.
 
         Returns:
             Id → why, for each definition that nobody may see before it is approved.
@@ -438,26 +455,30 @@ class Store(Database):
         Raises:
             NotFound: if the catalogue does not have the source.
         """
-        bodies = {tool.id: (tool, approvals.mark_definition(tool)) for tool in map(_make_storable, offers)}
+        definitions = {tool.id: (tool, approvals.fingerprint_definition(tool)) for tool in map(_make_storable, offers)}
         if not self.pin:
             return {}
         with self.reading() as connection:
-            waiting = approvals.explain_waiting(connection, source, group, bodies, whole=whole)
+            waiting = approvals.explain_waiting(connection, source, group, definitions, whole=whole)
         if waiting is not None:
             return waiting
         with self.writing() as connection:
             if connection.execute("SELECT 1 FROM sources WHERE name = ?", (source,)).fetchone() is None:
                 raise NotFound(f"The catalogue has no source {source!r}")
             vet = _bound_new(self.vet, MAX_APPROVED_OFFERS - approvals.count_approved(connection, source, group))
-            approvals.hold_back(connection, source, bodies, vet, now(), group=group, whole=whole)
+            approvals.hold_back(connection, source, definitions, vet, now(), group=group, whole=whole)
             _raise_generation(connection)
-            return approvals.explain_waiting(connection, source, group, bodies, whole=whole) or {}
+            return approvals.explain_waiting(connection, source, group, definitions, whole=whole) or {}
 
     def set_enabled(self, source: str, enabled: bool) -> None:
-        """Include a source in the search, or exclude it. Its tools stay in the store."""
+        """Include a source in the search, or exclude it. Its tools stay in the store.
+
+        Raises:
+            NotFound: if the catalogue does not have the source.
+        """
         with self.writing() as connection:
-            update = connection.execute("UPDATE sources SET enabled = ? WHERE name = ?", (enabled, source))
-            if not update.rowcount:
+            n_updated = connection.execute("UPDATE sources SET enabled = ? WHERE name = ?", (enabled, source)).rowcount
+            if not n_updated:
                 raise NotFound(f"expected the name of a source, found {source!r}: see  toolscout list")
             _raise_generation(connection)
 
@@ -468,7 +489,7 @@ class Store(Database):
             connection.execute("DELETE FROM sources WHERE name = ?", (name,))
             connection.execute("DELETE FROM origins WHERE id NOT IN (SELECT origin FROM sources)")
             _raise_generation(connection)
-        self._note_origins()
+        self._write_origins_file()
         return int(count)
 
     def approve(self, chosen: Iterable[WaitingDefinition]) -> int:
@@ -481,31 +502,31 @@ class Store(Database):
         """
         with self.writing() as connection:
             query = "DELETE FROM quarantine WHERE id = ? AND fingerprint = ?"
-            taken = [
-                definition
+            approved = [
+                (definition.tool, definition.fingerprint)
                 for definition in chosen
                 if connection.execute(query, (definition.id, definition.fingerprint)).rowcount
             ]
             connection.executemany(
                 PUT_TOOL,
-                (
-                    _row(definition.tool.source, definition.tool, definition.fingerprint)
-                    for definition in taken
-                    if ":" not in definition.fingerprint  # it is no tool, see `approvals.mark_definition`
-                ),
+                [
+                    _build_row(tool.source, tool, fingerprint)
+                    for tool, fingerprint in approved
+                    if ":" not in fingerprint  # otherwise it is no tool; see `approvals.fingerprint_definition`
+                ],
             )
-            approvals.pin(connection, [(definition.tool, definition.fingerprint) for definition in taken], now())
-            if taken:
+            approvals.pin(connection, approved, now())
+            if approved:
                 _raise_generation(connection)
-            return len(taken)
+            return len(approved)
 
     def remove_tools(self, ids: Sequence[str]) -> int:
-        """Remove single tools. The next sync of their source brings them back if they are still there."""
+        """Remove single tools, and return how many. The next sync of their source brings them back if it has them."""
         with self.writing() as connection:
-            gone = sum(connection.execute("DELETE FROM tools WHERE id = ?", (id,)).rowcount for id in ids)
-            if gone:
+            n_removed = sum(connection.execute("DELETE FROM tools WHERE id = ?", (id,)).rowcount for id in ids)
+            if n_removed:
                 _raise_generation(connection)
-            return gone
+            return n_removed
 
     def list_app_tools(self) -> list[str]:
         """Return the ids of the tools that no search sees, because only apps may use them."""
@@ -519,7 +540,12 @@ class Store(Database):
             return _list_hidden(connection)
 
     def hide(self, ids: Sequence[str], hide: bool = True) -> None:
-        """Hide tools until they are shown again: no sync brings them back. Or show them again from the next sync on."""
+        """Remove tools and keep every sync from bringing them back, or end that: then the next sync brings them back.
+
+        Args:
+            ids: of the tools.
+            hide: False ends it.
+        """
         with self.writing() as connection:
             for id in ids:
                 if not hide:
@@ -531,71 +557,71 @@ class Store(Database):
             _raise_generation(connection)
 
     def keep(self, catalogue: Catalogue) -> None:
-        """Store the values that were built for this snapshot.
+        """Store the values that were built for this snapshot, and remove the files of older snapshots.
 
-        If another process is writing, nothing is stored: the values can be built again. What took long waits for it.
+        While another process is writing, the values of a small catalogue are not stored: they are soon built again. For
+        a large one this waits.
         """
         if catalogue.is_outdated:
             catalogue.pending.clear()
         if catalogue.pending:
             wait = len(catalogue) >= MIN_MAPPED_TOOLS
-            with contextlib.suppress(StoreError):
+            with contextlib.suppress(StoreError):  # another process is writing, or the file cannot be written
                 with self.writing(wait=wait) as writer:
                     writer.executemany(
                         "INSERT INTO caches VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET generation = "
                         "excluded.generation, value = excluded.value WHERE caches.generation < excluded.generation",
                         [(key, catalogue.generation, value) for key, value in catalogue.pending.items()],
                     )
-                    stamp = writer.execute(LAST_CACHED, (STAMP_KEY,)).fetchone()
-                catalogue.mark_known(bytes(stamp[0]).decode() if stamp else "")
+                    row = writer.execute(LAST_CACHED, (STAMP_KEY,)).fetchone()  # perhaps of another process
+                catalogue.mark_known(bytes(row[0]).decode() if row else "")
             catalogue.pending.clear()
         catalogue.replace_earlier()
 
     # --- health
 
     def check(self) -> list[str]:
-        """Return all defects: the findings of the engine, and definitions that are not what was written."""
-        return [*super().check()] or [f"{what} {id}: {why}" for _, id, what, why in self._find_bad_definitions()]
+        """Return all defects: the findings of the engine, or else definitions that are not what was written."""
+        return super().check() or [
+            f"{DEFINITIONS[table]} {id}: {damage}" for table, id, damage in self._find_damaged_definitions()
+        ]
 
-    def _find_bad_definitions(self) -> list[tuple[str, str, str, str]]:
-        """Return (table, id, what it is, what is wrong) of definitions that are not what was written."""
-        defects = []
-        try:
-            with self._engine.reading() as connection:
-                for table, what in DEFINITIONS.items():
-                    for id, fingerprint, body in connection.execute(f"SELECT id, fingerprint, body FROM {table}"):
-                        if why := _find_wrong(id, fingerprint, body):
-                            defects.append((table, id, what, why))
-        except StoreError as error:  # a text that is none
-            defects.append(("", self.label, "file", str(error)))
-        return defects
+    def _find_damaged_definitions(self) -> list[tuple[str, str, str]]:
+        """Return (table, id, what is wrong) of definitions that are not what was written."""
+        damaged = []
+        with self._engine.reading() as connection:
+            for table in DEFINITIONS:
+                for id, fingerprint, body in connection.execute(f"SELECT id, fingerprint, body FROM {table}"):
+                    if damage := _describe_damage(id, fingerprint, body):
+                        damaged.append((table, id, damage))
+        return damaged
 
     def repair(self) -> list[str]:
         """Drop caches and unreadable definitions, and rebuild the indexes. Returns one sentence for each step."""
-        done = []
-        defects = self._find_bad_definitions()
+        steps = []
+        damaged = self._find_damaged_definitions()
         with self.writing() as connection:
-            for table, id, what, _ in defects:
+            for table, id, _ in damaged:
                 connection.execute(f"DELETE FROM {table} WHERE id = ?", (id,))
-                after = "the next sync brings it back" if table == "tools" else "it must be approved again"
-                done.append(f"dropped the damaged {what} {id}: {after}")
-                if table == "pins":  # or the next sync would take what it finds for the first definition
-                    approvals.pin_nothing(connection, [id], now())
+                outlook = "the next sync brings it back" if table == "tools" else "it must be approved again"
+                steps.append(f"dropped the damaged {DEFINITIONS[table]} {id}: {outlook}")
+                if table == "pins":  # or the next sync would approve any definition as the first one of a new tool
+                    approvals.pin_placeholders(connection, [id], now())
                     connection.execute("DELETE FROM tools WHERE id = ?", (id,))
             connection.execute("DELETE FROM caches")
             self._engine.rebuild_indexes()
             _raise_generation(connection)
-        return [*done, "emptied the caches and rebuilt the indexes"]
+        return [*steps, "emptied the caches and rebuilt the indexes"]
 
 
 _DECODER: Final = msgspec.json.Decoder(Tool)
 
 
-def _find_wrong(id: str, fingerprint: str, body: bytes) -> str | None:
+def _describe_damage(id: str, fingerprint: str, body: bytes) -> str | None:
     """Return what is wrong with a stored definition, or None."""
     try:
         tool = _DECODER.decode(body)
-        is_right = tool.id == id and approvals.mark_definition(tool) == fingerprint
+        is_right = tool.id == id and approvals.fingerprint_definition(tool) == fingerprint
     except (msgspec.MsgspecError, BadEntry, TypeError, UnicodeDecodeError) as error:
         return f"its definition cannot be read: {error}"
     return None if is_right else f"its content does not match its fingerprint {fingerprint}"
@@ -614,7 +640,7 @@ def _put_origin(connection: Connection, origin: Origin) -> int:
 def _replace_tools(
     connection: Connection,
     changes: Changes,
-    bodies: approvals.Bodies,
+    definitions: approvals.Definitions,
     held_back: Mapping[str, bool],
     fingerprints: Mapping[str, str],
 ) -> Changes:
@@ -623,39 +649,39 @@ def _replace_tools(
     Args:
         connection: in a write transaction.
         changes: of the source, without numbers.
-        bodies: id → (tool, fingerprint), from the present reading.
+        definitions: id → (tool, fingerprint), as read now.
         held_back: id → whether the definition waits since this reading, for each tool that waits for approval.
         fingerprints: id → fingerprint, of the tools that the catalogue has from the source.
     """
-    bodies = {id: body for id, body in bodies.items() if id not in held_back}
-    changed = [id for id, (_, mark) in bodies.items() if id in fingerprints and fingerprints[id] != mark]
-    new = [id for id in bodies if id not in fingerprints]
-    gone = [id for id in fingerprints if id not in bodies and id not in held_back]
-    connection.executemany(
-        "DELETE FROM tools WHERE id = ?", ((id,) for id in (*gone, *held_back) if id in fingerprints)
-    )
-    connection.executemany(
-        PUT_TOOL,
-        (_row(changes.source, *bodies[id]) for id in (*new, *changed)),
-    )
+    served = {id: pair for id, pair in definitions.items() if id not in held_back}
+    changed = [id for id, (_, fingerprint) in served.items() if fingerprints.get(id, fingerprint) != fingerprint]
+    new = [id for id in served if id not in fingerprints]
+    gone = [id for id in fingerprints if id not in served and id not in held_back]
+    withdrawn = [id for id in held_back if id in fingerprints]  # they were served until now
+    connection.executemany("DELETE FROM tools WHERE id = ?", [(id,) for id in (*gone, *withdrawn)])
+    rows = [_build_row(changes.source, *served[id]) for id in (*new, *changed)]
+    connection.executemany(PUT_TOOL, rows)
     return msgspec.structs.replace(
         changes,
         new=len(new),
         changed=len(changed),
         gone=len(gone),
-        same=len(fingerprints) - len(gone) - len(changed) - sum(id in held_back for id in fingerprints),
+        same=len(fingerprints) - len(gone) - len(changed) - len(withdrawn),
         quarantined=sum(held_back.values()),
     )
 
 
-def _bound_new(vet: Vet | None, room: int) -> Vet:
-    """Return a check that also holds back what would be approved at first sight beyond `room` definitions."""
+def _bound_new(vet: Vet | None, n_left: int) -> Vet:
+    """Return a check as `vet` that holds back what nobody has approved, once it has let `n_left` definitions pass."""
 
     def check(tool: Tool) -> str | None:
-        nonlocal room
+        nonlocal n_left
         why = vet(tool) if vet else None
-        room -= why is None
-        return why if room >= 0 else why or "its server has offered too many in the course of time"
+        if why is None:
+            n_left -= 1
+            if n_left < 0:
+                why = "its server has offered too many in the course of time"
+        return why
 
     return check
 
@@ -669,19 +695,20 @@ def _make_storable(tool: Tool) -> Tool:
     return tool
 
 
-def _row(source: str, tool: Tool, fingerprint: str) -> tuple[str, str, str, str, bytes]:
+def _build_row(source: str, tool: Tool, fingerprint: str) -> tuple[str, str, str, str, bytes]:
+    """Return the values for `PUT_TOOL`."""
     return tool.id, source, tool.name, fingerprint, msgspec.json.encode(tool)
 
 
-def _mark_app_tools(connection: Connection, source: str, bodies: approvals.Bodies) -> bool:
-    """Note which tools of a source no model may use. Returns whether these are others than before."""
+def _note_app_tools(connection: Connection, source: str, definitions: approvals.Definitions) -> bool:
+    """Note which tools of a source only apps may use, no model. Return whether others were noted before."""
     start = f"{APP_ONLY}{source}/"
     query = "SELECT key FROM meta WHERE substr(key, 1, ?) = ?"
-    before = {key for (key,) in connection.execute(query, (len(start), start))}
-    marked = {f"{APP_ONLY}{id}" for id, (tool, _) in bodies.items() if not tool.is_for_model}
-    connection.executemany("DELETE FROM meta WHERE key = ?", [(key,) for key in before - marked])
-    connection.executemany("INSERT INTO meta VALUES (?, ?)", [(key, 1) for key in marked - before])
-    return before != marked
+    old_keys = {key for (key,) in connection.execute(query, (len(start), start))}
+    keys = {f"{APP_ONLY}{id}" for id, (tool, _) in definitions.items() if not tool.is_for_model}
+    connection.executemany("DELETE FROM meta WHERE key = ?", [(key,) for key in old_keys - keys])
+    connection.executemany("INSERT INTO meta VALUES (?, ?)", [(key, 1) for key in keys - old_keys])
+    return old_keys != keys
 
 
 def _list_hidden(connection: Connection) -> list[str]:

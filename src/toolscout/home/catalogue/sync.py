@@ -21,7 +21,7 @@ from toolscout.types import Tool
 
 __all__ = ["CatalogueManager"]
 
-MIN_ADVICE_SAMPLE: Final = 500  # tools that advice looks at; of a larger catalogue up to twice as many
+MIN_ADVICE_SAMPLE: Final = 500  # of a larger catalogue, advice looks at this to twice as many tools
 MAX_LANGUAGE_CHARS: Final = 2000  # of a description, read to guess its script
 LAST_LATIN_LETTER: Final = "\u024f"
 
@@ -71,33 +71,34 @@ class CatalogueManager:
         """
         if not isinstance(source, (str, Path)):
             return self._add_objects(source, name)
-        typed_locator, known_server = split_server(str(source))
+        typed_locator, known_server = split_server(str(source))  # a locator that we stored contains the server, too
         locator, *project_locators = name_projects(_make_absolute(typed_locator), Path.cwd())
-        return [
-            *self._add_locator(locator, name, kind, server or known_server),
-            *(change for other in project_locators for change in self._add_locator(other, name, kind, "")),
-        ]
+        changes = self._add_locator(locator, name, kind, server or known_server)
+        for project_locator in project_locators:  # a client's configuration has servers of this folder's project, too
+            changes += self._add_locator(project_locator, name, kind, "")
+        return changes
 
     def _add_locator(self, locator: str, name: str | None, kind: str | None, server: str) -> list[Changes]:
-        """Read a new origin and write what it has.
+        """Read an origin and write what it has.
 
-        An origin that cannot be read is not added, so that a typing error leaves nothing behind. A local file is added
-        all the same, and so is an origin at which a person has to sign in: a later sync may read it.
+        An origin that cannot be read is not added, so that a typing error leaves nothing behind. Three kinds are added
+        all the same, because a later sync may read them: a local file, an origin at which a person has to sign in, and
+        one that is already in the catalogue.
         """
-        is_listed = os.path.isfile(split_project(locator)[0]) and not is_published(locator)
-        origin = self._locate(locator, name, kind, server)
-        name = self._name_of(origin)
+        is_file = os.path.isfile(split_project(locator)[0]) and not is_published(locator)
+        origin = self._build_origin(locator, name, kind, server)
+        name = self._choose_name(origin)
         readings = sources.read(origin.locator, name=name, kind=origin.kind, settings=self.settings)
         has_failed = all(reading.state == "error" and not reading.awaits_person for reading in readings)
-        if has_failed and not is_listed and not self.brought_by(origin):
+        if has_failed and not is_file and not self.brought_by(origin):
             return [
                 Changes(source=reading.source, kind=reading.kind, state="error", message=reading.message)
                 for reading in readings
             ]
-        return list(self._take(origin, readings))
+        return list(self._write_readings(origin, readings))
 
-    def _locate(self, locator: str, name: str | None, kind: str | None, server: str) -> Origin:
-        """Return the origin of a locator: its file or address, and its kind.
+    def _build_origin(self, locator: str, name: str | None, kind: str | None, server: str) -> Origin:
+        """Return the origin of a locator. A published server (`is_published`) is prepared so that it can be started.
 
         Raises:
             SourceError: if no reader understands it, or it takes no server.
@@ -109,11 +110,11 @@ class CatalogueManager:
             raise SourceError(f"{locator}: a server's address goes with an OpenAPI document, found {kind}")
         return Origin(join_server(locator, server) if server else locator, kind, name)
 
-    def _name_of(self, origin: Origin) -> str | None:
-        """Return the name under which an origin is read.
+    def _choose_name(self, origin: Origin) -> str | None:
+        """Return the name under which an origin is read; None: its reader derives one.
 
         An OpenAPI document and a single MCP server keep the name that they got first. Approvals, credentials and the
-        journal belong to the name of a source, so a new title, or a new way to choose names, must not change it.
+        journal belong to the name of a source, so a new title, or a new way to derive names, must not change it.
         """
         is_file = os.path.isfile(split_project(origin.locator)[0])
         brings_one = origin.kind == "openapi" or (origin.kind == "mcp" and not is_file)
@@ -122,18 +123,24 @@ class CatalogueManager:
         return origin.name
 
     def _add_objects(self, objects: Iterable[object], name: str | None) -> list[Changes]:
-        """Add tools given as Python objects, under a name: nothing else tells them from others."""
+        """Add tools given as Python objects. They need a name, because nothing else identifies their source."""
         from toolscout.sources.schemas import read_objects
 
         if not name:
             raise SourceError("expected a name for tools given as objects, found none: add(objects, name='mine')")
         reading = read_objects(sources.source_name(name), objects)
-        return list(self._take(Origin(f"objects:{reading.source}", "objects"), [reading]))
+        return list(self._write_readings(Origin(f"objects:{reading.source}", "objects"), [reading]))
 
-    def _take(
+    def _write_readings(
         self, origin: Origin, readings: Sequence[sources.Reading], only: frozenset[str] = frozenset()
     ) -> Iterator[Changes]:
-        """Write the readings of an origin, and remove its sources that are gone: all, or those in `only`."""
+        """Write the readings of an origin, and remove those of its sources that it has no longer.
+
+        Args:
+            origin: what was read.
+            readings: one for each source.
+            only: names of the sources that were read; empty: all. No other source is removed.
+        """
         for reading in readings:
             yield self.put_reading(origin, reading)
         present = {reading.source for reading in readings}
@@ -181,10 +188,10 @@ class CatalogueManager:
             NotFound: for a name that no source has.
             StoreError: if another machine reads the sources of the same home.
         """
-        place = self.settings.place
-        if find_shared(place):  # two replicas would read every source twice
-            refusal = f"Another `toolscout sync` is running on {place}. Wait for it to finish."
-            with hold_lock(place, "sync", refusal, wait=BUSY_SECONDS if names else 0.0):
+        home = self.settings.place
+        if find_shared(home):  # two replicas would read every source twice
+            refusal = f"Another `toolscout sync` is running on {home}. Wait for it to finish."
+            with hold_lock(home, "sync", refusal, wait=BUSY_SECONDS if names else 0.0):
                 yield from self._sync(names)
         else:
             yield from self._sync(names)
@@ -211,13 +218,13 @@ class CatalogueManager:
                 started. Any other origin is read as a whole, so that its sources that are missing are gone.
         """
         try:
-            name = self._name_of(origin)
+            name = self._choose_name(origin)
             readings = sources.read(origin.locator, name=name, kind=origin.kind, settings=self.settings, only=only)
         except SourceError as error:
             for source in self.brought_by(origin):
                 yield self.store.put_source(origin, source.name, kind=source.kind, state="error", message=str(error))
         else:
-            yield from self._take(origin, readings, only if origin.kind == "mcp" else frozenset())
+            yield from self._write_readings(origin, readings, only if origin.kind == "mcp" else frozenset())
 
     def sources(self) -> list[CatalogueSource]:
         """Return the sources of the catalogue."""
@@ -238,15 +245,15 @@ class CatalogueManager:
             NotFound: if a name is neither a source nor a tool; then nothing is removed.
         """
         source_names = {source.name for source in self.store.sources()}
-        tools = [name for name in names if name not in source_names]
-        tool_ids = {tool.id for tool in self.store.tools(tools)}
-        for name in tools:
-            if name not in tool_ids:
+        tool_ids = [name for name in names if name not in source_names]
+        known_ids = {tool.id for tool in self.store.tools(tool_ids)}
+        for tool_id in tool_ids:
+            if tool_id not in known_ids:
                 raise NotFound(
-                    f"expected the name of a source or the id of a tool, found {name!r}: see  toolscout list"
+                    f"expected the name of a source or the id of a tool, found {tool_id!r}: see  toolscout list"
                 )
-        gone = sum(self.store.remove_source(name) for name in names if name in source_names)
-        return gone + (self.store.remove_tools(tools) if tools else 0)
+        n_removed = sum(self.store.remove_source(name) for name in names if name in source_names)
+        return n_removed + (self.store.remove_tools(tool_ids) if tool_ids else 0)
 
     def hide(self, ids: Sequence[str]) -> None:
         """Hide tools: they are not searched, and no sync brings them back. Only `show` brings them back.
@@ -256,7 +263,7 @@ class CatalogueManager:
         """
         waiting = {definition.id for definition in self.store.waiting()}
         for tool_id in set(ids) - waiting - set(self.store.hidden()):
-            self.store.tool(tool_id)
+            self.store.tool(tool_id)  # raises NotFound
         self.store.hide(ids)
 
     def show(self, ids: Sequence[str]) -> list[Changes]:
@@ -273,7 +280,7 @@ class CatalogueManager:
         self.store.hide(ids, False)
         present = {source.name for source in self.store.sources()}
         names = sorted({tool_id.partition("/")[0] for tool_id in ids} & present)
-        return list(self.sync(names)) if names else []
+        return list(self.sync(names)) if names else []  # without names, `sync` would read all sources
 
     def enable(self, source: str, enabled: bool = True) -> None:
         """Include a source in the search, or exclude it. Its tools stay in the store."""
@@ -303,22 +310,19 @@ class CatalogueManager:
         return self.store.approve(chosen)
 
     def advice(self) -> list[str]:
-        """Return sentences of advice about the present catalogue, for the user."""
+        """Return sentences of advice about the present catalogue, for the user. Looks at evenly spaced tools."""
         ids = [id for id, _ in self.store.page(limit=None)]
-        tools = self.store.tools(ids[:: max(1, self._size() // MIN_ADVICE_SAMPLE)])
-        foreign = sum(_is_foreign(tool.description or tool.name) for tool in tools)
-        if self.settings.encoder == "static" and foreign * 2 > len(tools):
+        sample = self.store.tools(ids[:: max(1, len(ids) // MIN_ADVICE_SAMPLE)])
+        n_not_latin = sum(_is_mostly_not_latin(tool.description or tool.name) for tool in sample)
+        if self.settings.encoder == "static" and n_not_latin * 2 > len(sample):
             return [
                 "Most tools are not described in English. The bundled encoder reads such tools less well than English "
                 "ones. A multilingual model finds them better: set one with --encoder."
             ]
         return []
 
-    def _size(self) -> int:
-        return sum(source.tools for source in self.store.sources())
 
-
-def _is_foreign(text: str) -> bool:
+def _is_mostly_not_latin(text: str) -> bool:
     """Return whether most letters of a text are not Latin."""
     letters = [letter for letter in text[:MAX_LANGUAGE_CHARS] if letter.isalpha()]
     return sum(letter > LAST_LATIN_LETTER for letter in letters) * 2 > len(letters)
@@ -330,9 +334,9 @@ def _is_same_origin(one: Origin, other: Origin) -> bool:
 
 
 def _make_absolute(locator: str) -> str:
-    """Return a path as absolute, so that `sync` finds it from any folder; other locators stay as they are.
+    """Return the absolute path for a path, so that `sync` finds it from any folder, and other locators as they are.
 
-    A path behind the prefix of a plug-in becomes absolute too.
+    The path in `PREFIX:PATH` becomes absolute too, if a plug-in has that prefix.
     """
     path = os.path.expanduser(locator)
     if os.path.exists(path):

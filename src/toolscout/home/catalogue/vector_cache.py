@@ -48,7 +48,7 @@ class VectorStore(CacheDatabase):
     def __init__(self, folder: Path, *, repair: bool = True) -> None:
         """Open or create the file; see `CacheDatabase`."""
         super().__init__(folder / VECTORS_FILE_NAME, VECTOR_MIGRATIONS, repair=repair)
-        self._warned = False  # that the file cannot be written; said once
+        self._has_warned = False  # that the file cannot be written
 
     @rebuild_if_damaged
     def has_any(self, encoder: str) -> bool:
@@ -60,8 +60,11 @@ class VectorStore(CacheDatabase):
     @rebuild_if_damaged
     def missing(self, encoder: str, texts: Sequence[str]) -> list[str]:
         """Return the texts without a vector of the encoder with this fingerprint, each once."""
-        keys, cached_keys = {_key(text): text for text in texts}, self._cached_keys(encoder)
-        return [text for key, text in keys.items() if key not in cached_keys]
+        texts_by_key = {_hash_text(text): text for text in texts}
+        with self.reading() as connection:
+            rows = connection.execute("SELECT text FROM vectors WHERE encoder = ?", (encoder,))
+            cached_keys = {key for (key,) in rows}
+        return [text for key, text in texts_by_key.items() if key not in cached_keys]
 
     def rows(
         self,
@@ -73,30 +76,30 @@ class VectorStore(CacheDatabase):
         progress: Progress | None = None,
         encode_all: Callable[[Sequence[Sequence[str]]], Iterable[tuple[int, Rows]]] | None = None,
     ) -> Rows:
-        """Return the vectors of `texts`, `(n, d)` float32, in order; embed and store the missing ones.
+        """Return the vectors of `texts`, `(n, d)` float32, in their order. Missing ones are embedded and stored.
 
         Args:
             encoder: fingerprint of the encoder.
             texts: may repeat.
             encode: texts → rows, called with at most `EMBED_BATCH` texts of similar length.
             name: the encoder's name for people.
-            progress: called with (done, all) after each batch.
-            encode_all: batches → (number, rows) of each, in any order, instead of `encode`.
+            progress: called with the numbers of new and of all missing vectors after each batch.
+            encode_all: used instead of `encode`: batches → (position, rows) of each batch, in any order.
         """
-        keys = {_key(text): text for text in texts}
-        vectors = self._read(encoder, keys)
-        missing_texts = sorted((text for key, text in keys.items() if key not in vectors), key=len)
+        texts_by_key = {_hash_text(text): text for text in texts}
+        vectors = self._read(encoder, texts_by_key)
+        missing_texts = sorted((text for key, text in texts_by_key.items() if key not in vectors), key=len)
         starts = range(0, len(missing_texts), EMBED_BATCH)
         batches, n_done = [missing_texts[start : start + EMBED_BATCH] for start in starts], 0
         encoded = encode_all(batches) if encode_all else enumerate(map(encode, batches))
         for number, rows in encoded:
             batch, new_rows = batches[number], np.asarray(rows, dtype="<f4")
-            vectors.update(zip(map(_key, batch), new_rows, strict=True))
+            vectors.update(zip(map(_hash_text, batch), new_rows, strict=True))
             self._write_if_possible(encoder, name, batch, new_rows)
             n_done += len(batch)
             if progress:
                 progress(n_done, len(missing_texts))
-        return np.array([vectors[_key(text)] for text in texts], dtype=np.float32)
+        return np.array([vectors[_hash_text(text)] for text in texts], dtype=np.float32)
 
     @rebuild_if_damaged
     def encoders(self) -> list[tuple[str, int]]:
@@ -109,13 +112,13 @@ class VectorStore(CacheDatabase):
 
     @rebuild_if_damaged
     def prune(self, texts: Sequence[str]) -> int:
-        """Remove the vectors of all other texts. Returns the number of removed vectors."""
-        kept_keys = {_key(text) for text in texts}
+        """Remove the vectors of all texts but these, of every encoder. Returns the number of removed vectors."""
+        kept_keys = {_hash_text(text) for text in texts}
         with self.writing() as connection:
             rows = connection.execute("SELECT encoder, text FROM vectors").fetchall()
-            gone = [row for row in rows if row[1] not in kept_keys]
-            connection.executemany("DELETE FROM vectors WHERE encoder = ? AND text = ?", gone)
-        return len(gone)
+            obsolete = [(encoder, key) for encoder, key in rows if key not in kept_keys]
+            connection.executemany("DELETE FROM vectors WHERE encoder = ? AND text = ?", obsolete)
+        return len(obsolete)
 
     def check(self) -> list[str]:
         """Return SQLite's findings about the file, and how many vectors do not match their checksums."""
@@ -124,38 +127,37 @@ class VectorStore(CacheDatabase):
             return findings
         with self.reading() as connection:
             rows = connection.execute("SELECT value, checksum FROM vectors")
-            bad = sum(checksum not in (None, zlib.crc32(value)) for value, checksum in rows)
-        return [f"{bad:,} vectors do not match their checksums"] if bad else []
+            n_damaged = sum(not _is_sound(value, checksum) for value, checksum in rows)
+        return [f"{n_damaged:,} vectors do not match their checksums"] if n_damaged else []
 
     def drop_damaged(self) -> int:
         """Remove vectors that do not match their checksums, and return how many. The next search embeds them again."""
         with self.writing() as connection:
             rows = connection.execute("SELECT encoder, text, value, checksum FROM vectors")
-            bad = [row[:2] for row in rows if row[3] not in (None, zlib.crc32(row[2]))]
-            connection.executemany("DELETE FROM vectors WHERE encoder = ? AND text = ?", bad)
-        return len(bad)
-
-    def _cached_keys(self, encoder: str) -> set[bytes]:
-        with self.reading() as connection:
-            return {row[0] for row in connection.execute("SELECT text FROM vectors WHERE encoder = ?", (encoder,))}
+            damaged = [(encoder, key) for encoder, key, value, checksum in rows if not _is_sound(value, checksum)]
+            connection.executemany("DELETE FROM vectors WHERE encoder = ? AND text = ?", damaged)
+        return len(damaged)
 
     @rebuild_if_damaged
     def _read(self, encoder: str, keys: Container[bytes]) -> dict[bytes, Rows]:
-        """Return key → stored vector, without damaged ones."""
+        """Return key → stored vector, for those of `keys` that have one, without damaged vectors."""
         vectors: dict[bytes, Rows] = {}
-        damaged = 0
+        n_damaged = 0
         with self.reading() as connection:
             row = connection.execute("SELECT dim FROM encoders WHERE fingerprint = ?", (encoder,)).fetchone()
+            if row is None:
+                return {}
+            (dim,) = row
             query = "SELECT text, value, checksum FROM vectors WHERE encoder = ?"
-            for key, value, checksum in connection.execute(query, (encoder,)) if row else ():
+            for key, value, checksum in connection.execute(query, (encoder,)):
                 if key not in keys:
                     continue
-                if len(value) == 4 * row[0] and checksum in (None, zlib.crc32(value)):
+                if len(value) == 4 * dim and _is_sound(value, checksum):
                     vectors[key] = np.frombuffer(value, dtype="<f4")
                 else:
-                    damaged += 1
-        if damaged:
-            _log.warning("%s: %d vectors were damaged; they are computed again", self.path, damaged)
+                    n_damaged += 1
+        if n_damaged:
+            _log.warning("%s: %d vectors were damaged; they are computed again", self.path, n_damaged)
         return vectors
 
     @rebuild_if_damaged
@@ -166,21 +168,30 @@ class VectorStore(CacheDatabase):
             connection.execute("INSERT OR IGNORE INTO encoders VALUES (?, ?, ?)", (encoder, name, rows.shape[1]))
             connection.executemany(
                 "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)",
-                [(encoder, _key(text), value, zlib.crc32(value)) for text, value in zip(texts, values, strict=True)],
+                [
+                    (encoder, _hash_text(text), value, zlib.crc32(value))
+                    for text, value in zip(texts, values, strict=True)
+                ],
             )
 
     def _write_if_possible(self, encoder: str, name: str, texts: Sequence[str], rows: Array) -> None:
-        """Store vectors. If the file cannot be written, warn once; the vectors then serve this search only."""
+        """Store vectors. If the file cannot be written, warn once; the vectors are then used for this search only."""
         try:
             if not self.read_only:
                 self._write_vectors(encoder, name, texts, rows)
         except StoreError as error:
-            if not self._warned:
+            if not self._has_warned:
                 _log.warning("New vectors are not stored: %s", error)
-            self._warned = True
+            self._has_warned = True
 
 
-def _key(text: str) -> bytes:
+def _is_sound(value: bytes, checksum: int | None) -> bool:
+    """Return whether the bytes of a vector match its checksum. Old vectors have none."""
+    return checksum is None or checksum == zlib.crc32(value)
+
+
+def _hash_text(text: str) -> bytes:
+    """Return the key of a text in the column `text`."""
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
 
 
@@ -193,14 +204,18 @@ def show_progress(done: int, total: int) -> None:
 
 
 class VectorMaker:
-    """Makes vectors until it has finished or is stopped. What is made is stored batch by batch.
+    """Makes vectors in a thread, until all are made or `stop` is called.
 
     Attributes:
         progress: how far it is, in a clause.
     """
 
     def __init__(self, make: Callable[[Progress], None]) -> None:
-        """Begin. `make` makes the vectors, and calls what it is given after each batch."""
+        """Start the thread.
+
+        Args:
+            make: makes and stores the vectors, and calls the function that it is given after each batch.
+        """
         self.progress = "the vectors of new tools are being made"
         self._shall_stop = False  # checked after each batch
         self._thread = threading.Thread(target=self._run, args=(make,), daemon=True, name="toolscout vectors")
@@ -208,12 +223,13 @@ class VectorMaker:
 
     def _run(self, make: Callable[[Progress], None]) -> None:
         try:
-            make(self._note)
+            make(self._report)
         except Exception as error:
-            if not self._shall_stop:
+            if not self._shall_stop:  # otherwise it is the error of `_report`
                 _log.warning("Vectors are missing, and cannot be made: %s", error)
 
-    def _note(self, done: int, total: int) -> None:
+    def _report(self, done: int, total: int) -> None:
+        """Tell how many of `total` vectors are done. Ends the making by an error if it shall stop."""
         self.progress = f"{done:,} of {total:,} vectors of new tools are made"
         _log.info("%s", self.progress)
         show_progress(done, total)

@@ -8,8 +8,8 @@ Promotion is atomic and keeps a history for rollback.
                   lock.db           locks changes across all processes
                   <name>/           the fitted models (`toolscout.home.models.model_store`)
 
-In a PostgreSQL home the list and the models are rows, the lock is one of the database, and the folder of this machine
-holds the models that it has used (`toolscout.home.models.champion`).
+In a PostgreSQL home the list and the models are rows, and the lock is one of the database. The folder of this machine
+then has copies of the models that it has used (`fetch_model`).
 
 Before the first promotion, and after everything was rolled back, searches use the setting `recipe`.
 """
@@ -30,7 +30,7 @@ from toolscout.home.database.folder import open_home
 from toolscout.home.models import model_store
 from toolscout.home.models.model_store import Manifest
 from toolscout.location import Home, SharedHome, Stamp, describe_home, find_shared, local_folder
-from toolscout.trust.private_files import make_private_folder, sync_folder, sync_tree
+from toolscout.trust.private_files import make_private_folder
 
 __all__ = [
     "Promotion",
@@ -63,10 +63,10 @@ def publish_model(home: Home, folder: Path) -> None:
 def fetch_model(home: Home, folder: Path) -> None:
     """Bring the folder of a model up to date with the database, if the database has a model of its name.
 
-    It is written beside its place, verified, and renamed. So another process sees the old or the new one.
+    It is written under another name, verified, and renamed. So another process sees the old or the new one.
 
     Raises:
-        StoreError: if what the database holds is damaged.
+        StoreError: if the model in the database is damaged.
     """
     shared = find_shared(home)
     digest = shared.list_models().get(folder.name) if shared else None
@@ -74,37 +74,30 @@ def fetch_model(home: Home, folder: Path) -> None:
         return
     refusal = f"{folder}: another process is unpacking models. Try again."
     with hold_file_lock(folder.parent / "fetch.db", refusal, wait=BUSY_SECONDS):
-        if _read_digest(folder) != digest:
+        if _read_digest(folder) != digest:  # another process may have fetched it meanwhile
             _unpack(shared, folder, digest)
 
 
 def _unpack(home: SharedHome, folder: Path, digest: str) -> None:
-    """Fetch a model from the shared home into a folder, in one step. It replaces what is there only if it is whole.
+    """Fetch a model from a shared home into a folder. It replaces a former model there only if it is sound.
 
     Raises:
-        StoreError: if its digest is not the one that was promoted.
+        StoreError: if its digest is not `digest`, the one that the database has for it.
     """
-    aside = folder.with_name(f".{folder.name}.fetched")
-    shutil.rmtree(aside, ignore_errors=True)
-    make_private_folder(aside)
-    home.read_model(folder.name, aside)
+    partial = folder.with_name(f".{folder.name}.fetched")
+    shutil.rmtree(partial, ignore_errors=True)
+    make_private_folder(partial)
+    home.read_model(folder.name, partial)
     try:
-        actual = model_store.verify(aside).digest
+        actual = model_store.verify(partial).digest
     except NotFound:
         actual = "none"
     if actual != digest:
-        shutil.rmtree(aside)
+        shutil.rmtree(partial)
         raise StoreError(
             f"{home.label}: the model {folder.name} is damaged: its digest is {actual}, not {digest}. Fit it again."
         )
-    sync_tree(aside)
-    former = folder.with_name(f".{folder.name}.former")
-    shutil.rmtree(former, ignore_errors=True)
-    if folder.exists():
-        folder.replace(former)
-    aside.replace(folder)
-    sync_folder(folder.parent)
-    shutil.rmtree(former, ignore_errors=True)
+    model_store.put_folder(partial, folder)
 
 
 def forget_model(home: Home, name: str) -> None:
@@ -113,7 +106,7 @@ def forget_model(home: Home, name: str) -> None:
 
 
 def _read_digest(folder: Path) -> str | None:
-    """Return the digest in the manifest of a folder. None if no whole model is there."""
+    """Return the digest in the manifest of a folder; None: it has no valid manifest."""
     try:
         return model_store.read_manifest(folder).digest
     except (NotFound, StoreError):
@@ -134,6 +127,8 @@ class Promotion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _ChampionFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of `CHAMPION_FILE`: the promotions, the present one last."""
+
     history: list[Promotion]
     format: str = CHAMPION_FORMAT
 
@@ -144,7 +139,7 @@ def shelf(home: Home) -> Path:
 
 
 def list_models(home: Home) -> list[tuple[Path, Manifest | str]]:
-    """List the models of a home, as `model_store.list_models` does."""
+    """List the models of a home, as `model_store.list_models` does. From a database, all of them are fetched first."""
     for name in open_home(home).list_models():
         fetch_model(home, shelf(home) / name)
     return model_store.list_models(shelf(home))
@@ -157,7 +152,7 @@ def find_model(home: Home, name: str) -> Path:
         NotFound: if there is none; the message lists the models.
     """
     folder = shelf(home) / name
-    if Path(name).name == name:
+    if Path(name).name == name:  # otherwise it is a path, which could lead out of the folder
         fetch_model(home, folder)
         if (folder / model_store.MANIFEST).is_file():
             return folder
@@ -190,7 +185,7 @@ def history(home: Home) -> list[Promotion]:
 
 
 def current(home: Home) -> Path | None:
-    """Return the folder of the champion, even if it is gone. None before the first promotion."""
+    """Return the folder of the champion, even if it does not exist any more. None before the first promotion."""
     promotions = history(home)
     if not promotions:
         return None
@@ -217,13 +212,14 @@ def promote(
     over: Stamp | Literal["any"] | None = "any",
     check: Callable[[Path], Manifest] = model_store.verify,
 ) -> Promotion:
-    """Make a model of the shelf the champion.
+    """Make a model of the home the champion.
 
     Args:
         home: the home.
         name: name of the model.
         why: a sentence for the history.
-        over: the `stamp` of the champion that the caller saw; by default any champion is replaced.
+        over: the `stamp` that the caller has read (None: there was no champion). The champion is replaced only if the
+            stamp is still the same. By default any champion is replaced.
         check: raises StoreError for a model that cannot serve: `recipes.registry.check_model`.
 
     Raises:
@@ -231,7 +227,7 @@ def promote(
         StoreError: if the model is damaged.
         Changed: if another process changed the champion since `over`.
     """
-    folder = find_model(home, name)  # refuses an unknown name before a lock is made
+    folder = find_model(home, name)  # before the lock, which would be made in a home without models
     with changing(home):
         if over not in ("any", stamp(home)):
             raise Changed("The champion was changed meanwhile. Look at it again, then promote.")
@@ -243,11 +239,13 @@ def promote(
 
 
 def rollback(home: Home, *, of: str | None = None) -> Promotion | None:
-    """Undo the last promotion. Former champions without a model folder are skipped.
+    """Undo the last promotion: the champion before becomes the champion again, if its model still exists.
+
+    Otherwise the one before it, and so on.
 
     Args:
         home: the home.
-        of: name of the model that is taken back; by default the champion.
+        of: name of the model that the caller takes for the champion; by default any champion is undone.
 
     Returns:
         The entry of the new champion; None: the setting `recipe` serves again.
@@ -256,27 +254,30 @@ def rollback(home: Home, *, of: str | None = None) -> Promotion | None:
         NotFound: if there was no promotion.
         Changed: if another model than the named one is the champion.
     """
-    none = NotFound("There is no promotion to take back: the setting recipe serves already.")
-    if not history(home):  # before a lock is made
-        raise none
+    no_promotion = NotFound("There is no promotion to take back: the setting recipe serves already.")
+    if not history(home):  # before the lock, which would be made in a home without models
+        raise no_promotion
     with changing(home):
-        if not (left := history(home)):
-            raise none
-        if of not in (None, left[-1].model):
-            raise Changed(f"The champion is now {left[-1].model}, not {of!r:.200}. Look at it again, then roll back.")
-        left.pop()
-        while left and not _has_model(home, left[-1].model):
-            left.pop()
-        _write(home, left)
-    return left[-1] if left else None
+        promotions = history(home)
+        if not promotions:
+            raise no_promotion
+        champion = promotions.pop().model
+        if of not in (None, champion):
+            raise Changed(f"The champion is now {champion}, not {of!r:.200}. Look at it again, then roll back.")
+        while promotions and not _has_model(home, promotions[-1].model):
+            promotions.pop()
+        _write(home, promotions)
+    return promotions[-1] if promotions else None
 
 
 def _has_model(home: Home, name: str) -> bool:
+    """Return whether the folder of a model, or its rows in a database, are still there."""
     if shared := find_shared(home):
         return name in shared.list_models()
     return (shelf(home) / name / model_store.MANIFEST).is_file()
 
 
 def _write(home: Home, promotions: list[Promotion]) -> None:
+    """Replace the list of promotions."""
     content = msgspec.json.format(msgspec.json.encode(_ChampionFile(promotions)), indent=1) + b"\n"
     open_home(home).write_document(CHAMPION_FILE, content)

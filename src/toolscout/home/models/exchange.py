@@ -1,13 +1,14 @@
 """Models outside of a home: checks those that come from elsewhere, and packs them as zip files.
 
-What comes from elsewhere is untrusted. It is unpacked beside its place, checked, and only then renamed. Its files are
-data: arrays as safetensors, graphs as ONNX, JSON and text. Pickles and programs are refused by name and never opened.
-Digests show damage. They do not show who made a model.
+What comes from elsewhere is untrusted. It is unpacked into a temporary folder, checked, and only then renamed. Its
+files are data: arrays as safetensors, graphs as ONNX, JSON and text. Pickles and programs are refused by name and never
+opened. Digests show damage. They do not show who made a model.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import shutil
@@ -44,7 +45,7 @@ __all__ = [
 ALLOWED_SUFFIXES: Final = frozenset({".json", ".md", ".model", ".onnx", ".safetensors", ".txt"})
 MAX_PACKAGE_FILES: Final = 1_000
 MAX_PACKAGE_BYTES: Final = 8_000_000_000
-MAX_SETTINGS_BYTES: Final = 50_000_000
+MAX_SETTINGS_BYTES: Final = 50_000_000  # of a file of settings
 ENCODER_FORMAT: Final = "toolscout-onnx/1"
 ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)  # equal models give equal files
 PIECE_BYTES: Final = 1 << 20
@@ -58,7 +59,7 @@ class Package:
         kind: model or encoder.
         label: the recipe of the model, or the source of the encoder.
         digest: digest of the manifest.
-        n_tools: number of tools whose ids and names the model holds.
+        n_tools: number of tools that the model was fitted on; 0 for an encoder.
     """
 
     kind: Literal["model", "encoder"]
@@ -94,7 +95,10 @@ def check_package(folder: Path) -> Package:
 
 
 def check_names(sizes: Iterable[tuple[str, int]]) -> None:
-    """Check paths and sizes of files in bytes, before the files are fetched or unpacked.
+    """Check the paths and sizes of files before they are fetched or unpacked.
+
+    Args:
+        sizes: (path, bytes) of each file.
 
     Raises:
         StoreError: for a path that leads elsewhere or occurs twice, a file of a kind that models do not need, or too
@@ -103,6 +107,7 @@ def check_names(sizes: Iterable[tuple[str, int]]) -> None:
     seen: set[str] = set()
     total = 0
     for name, size in sizes:
+        # some file systems take names for equal that differ in case, or in how accents are written
         path, key = PurePosixPath(name), unicodedata.normalize("NFC", name).casefold()
         if set("\\\0:") & set(name) or path.is_absolute() or {"..", "."} & set(name.split("/")) or key in seen:
             raise StoreError(f"The model holds a path that leads out of its folder, or twice: {name!r:.200}.")
@@ -121,7 +126,7 @@ def check_names(sizes: Iterable[tuple[str, int]]) -> None:
 
 
 def _list_names(folder: Path) -> list[str]:
-    """List the files below a folder without hidden ones. A link is refused: it could lead anywhere."""
+    """List the files below a folder without hidden ones, as sorted paths. A link is refused: it could lead anywhere."""
     names = []
     for path in folder.rglob("*"):
         if path.is_symlink() or not (path.is_dir() or path.is_file()):
@@ -141,12 +146,13 @@ def _is_encoder(folder: Path) -> bool:
 
 
 def _check_model(folder: Path) -> Package:
+    """Check that a folder is a fitted model whose files have the digests in its manifest."""
     manifest = model_store.verify(folder)
     return Package("model", manifest.recipe, manifest.digest, manifest.n_tools)
 
 
 def _check_encoder(folder: Path) -> Package:
-    """Check that a folder is an encoder whose files are those that its manifest names, byte by byte."""
+    """Check that a folder is an encoder whose files have the digests in its manifest."""
     try:
         content = private_files.read_plain_file(folder / model_store.MANIFEST)
         manifest = msgspec.json.decode(content, type=_EncoderManifest)
@@ -154,8 +160,9 @@ def _check_encoder(folder: Path) -> Package:
         raise StoreError(f"{folder}: this is no encoder: {error}") from None
     if manifest.format != ENCODER_FORMAT or not manifest.files:
         raise StoreError(f"{folder}: this is no encoder in the format {ENCODER_FORMAT}.")
+    names = set(_list_names(folder))
     for name, expected in manifest.files.items():
-        if name not in _list_names(folder):
+        if name not in names:
             raise StoreError(f"{folder}: the encoder is damaged: {name!r:.200} is missing.")
         if (actual := model_store.digest_file(folder / name)) != expected:
             raise StoreError(f"{folder / name}: the file was changed: its digest is {actual}, not {expected}.")
@@ -163,18 +170,24 @@ def _check_encoder(folder: Path) -> Package:
 
 
 def _check_settings(path: Path, folder: Path) -> None:
-    """Refuse settings of a transformer that would import a program when it is loaded."""
-    if path.stat().st_size > MAX_SETTINGS_BYTES or path.name not in ("config.json", "modules.json"):
+    """Refuse settings of a transformer that would import a program when it is loaded.
+
+    Raises:
+        StoreError: for such settings, and for a file that cannot be checked.
+    """
+    if path.name not in ("config.json", "modules.json"):
         return
+    if path.stat().st_size > MAX_SETTINGS_BYTES:
+        raise StoreError(f"{path.relative_to(folder)} is too large for settings of a model.")
     try:
-        content: Any = msgspec.json.decode(path.read_bytes())
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return  # whoever reads it refuses it
-    modules = content if isinstance(content, list) else [content]
-    for module in modules:
-        kind = module.get("type") if isinstance(module, Mapping) else None
-        foreign = path.name == "modules.json" and not str(kind).startswith("sentence_transformers.")
-        if foreign or (isinstance(module, Mapping) and "auto_map" in module):
+        content: Any = json.loads(path.read_bytes())  # the parser of the libraries that read it: it takes NaN, too
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path.relative_to(folder)} cannot be read: {error}") from None
+    entries = content if isinstance(content, list) else [content]
+    for entry in entries:
+        type_ = entry.get("type") if isinstance(entry, Mapping) else None
+        is_foreign = path.name == "modules.json" and not str(type_).startswith("sentence_transformers.")
+        if is_foreign or (isinstance(entry, Mapping) and "auto_map" in entry):
             raise StoreError(f"{path.relative_to(folder)} asks to run a program that is not part of a known package.")
 
 
@@ -184,44 +197,41 @@ def _check_settings(path: Path, folder: Path) -> None:
 def install_package(
     folder: Path, fill: Callable[[Path], None], *, check: Callable[[Path], Manifest] = model_store.verify
 ) -> Package:
-    """Let `fill` write a package into an empty folder, check it, and move it to its place, completely or not at all.
+    """Let `fill` write a package into an empty folder, check it, and rename it, so that all of it is there or nothing.
 
     Args:
-        folder: its place.
+        folder: its final folder.
         fill: writes the package into the folder that it gets.
         check: raises StoreError for a model that cannot serve: `recipes.registry.check_model`.
 
     Raises:
-        StoreError: if the package is not sound, or another one is at its place.
+        StoreError: if the package is not sound, or the folder has another one.
         NotFound: if what was written is neither a model nor an encoder.
     """
-    aside = folder.with_name(f".{folder.name}.pulled")
+    partial = folder.with_name(f".{folder.name}.pulled")
     private_files.refuse_links(folder)
-    shutil.rmtree(aside, ignore_errors=True)
-    private_files.make_private_folder(aside)
+    shutil.rmtree(partial, ignore_errors=True)
+    private_files.make_private_folder(partial)
     try:
-        fill(aside)
-        package = check_package(aside)
+        fill(partial)
+        package = check_package(partial)
         if package.kind == "model":
-            check(aside)
-        private_files.protect_tree(aside)
+            check(partial)
+        private_files.protect_tree(partial)
         if folder.exists():
             if _read_digest(folder) == package.digest:
-                return package
+                return package  # it is installed already
             raise StoreError(f"{folder} holds another model. Choose another name with --name.")
-        private_files.sync_tree(aside)
-        aside.rename(folder)
+        private_files.sync_tree(partial)
+        partial.rename(folder)
         private_files.sync_folder(folder.parent)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
     return package
 
 
 def _read_digest(folder: Path) -> str | None:
-    """Return the digest of a package that is installed.
-
-    None if there is none, or it is damaged: it is installed again.
-    """
+    """Return the digest of the package in a folder; None: there is none, or it is damaged."""
     try:
         return check_package(folder).digest
     except (NotFound, StoreError):
@@ -229,7 +239,11 @@ def _read_digest(folder: Path) -> str | None:
 
 
 def suggest_name(text: str) -> str:
-    """Turn the name of a repository or file into the name of a model."""
+    """Turn the name of a repository or file into the name of a model.
+
+    Raises:
+        ConfigError: if it has no letters and digits.
+    """
     name = re.sub(r"[^\w.-]+", "-", text).strip("-.")
     if not name:
         raise ConfigError(f"expected a name with letters or digits, found {text!r:.100}. Choose one with --name.")
@@ -251,7 +265,8 @@ def pack_zip(folder: Path, file: Path) -> Package:
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
             for name in _list_names(folder):
                 info = zipfile.ZipInfo(name, ZIP_TIME)
-                info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, (stat.S_IFREG | 0o644) << 16
+                info.compress_type = zipfile.ZIP_DEFLATED
+                info.external_attr = (stat.S_IFREG | 0o644) << 16  # mode of the unpacked file
                 with (folder / name).open("rb") as source, archive.open(info, "w", force_zip64=True) as target:
                     shutil.copyfileobj(source, target, PIECE_BYTES)
         partial.replace(file)
@@ -273,7 +288,9 @@ def unpack_zip(file: Path, folder: Path) -> None:
         with zipfile.ZipFile(file) as archive:
             entries = [info for info in archive.infolist() if not info.is_dir()]
             for info in entries:
-                if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG) or info.flag_bits & 0x1:
+                file_type = stat.S_IFMT(info.external_attr >> 16)  # 0 if it was not packed on Unix
+                is_encrypted = info.flag_bits & 0x1
+                if file_type not in (0, stat.S_IFREG) or is_encrypted:
                     raise StoreError(f"{file}: {info.orig_filename!r:.200} is a link, a device or encrypted.")
             check_names((info.orig_filename, info.file_size) for info in entries)
             for info in entries:
@@ -285,15 +302,10 @@ def unpack_zip(file: Path, folder: Path) -> None:
 
 
 def _write_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> None:
-    """Write one file. What it really holds counts, not what its header says."""
+    """Write one file. Whatever is packed, `zipfile` unpacks at most the size in the header, which was checked."""
     private_files.make_private_folder(path.parent)
-    left = info.file_size
     with archive.open(info) as source, path.open("wb") as target:
-        while piece := source.read(PIECE_BYTES):
-            left -= len(piece)
-            if left < 0:
-                raise zipfile.BadZipFile(f"{info.orig_filename!r:.200} is longer than it says")
-            target.write(piece)
+        shutil.copyfileobj(source, target, PIECE_BYTES)
 
 
 HUB_PREFIX: Final = "hf://"
@@ -343,7 +355,7 @@ def push_to_hub(folder: Path, address: HubAddress, *, public: bool) -> str:
             revision=address.revision,
             commit_message=f"{package.kind}: {package.label}",
             ignore_patterns=[".*", "**/.*"],
-            delete_patterns=["*"],
+            delete_patterns=["*"],  # files of an earlier model
         )
     return str(commit.commit_url)
 
@@ -378,10 +390,12 @@ def pull_from_hub(address: HubAddress, folder: Path) -> str:
 
 
 def _is_hidden(name: str) -> bool:
+    """Return whether a file or a folder of a path begins with a dot."""
     return any(part.startswith(".") for part in name.split("/"))
 
 
 def _open_api() -> Any:
+    """Return the client of the hub. Progress bars are switched off."""
     hub = require("huggingface_hub", "hub")
     require("huggingface_hub.utils", "hub").disable_progress_bars()
     return hub.HfApi(library_name="toolscout")

@@ -8,8 +8,8 @@
              README.md             model card: training data and figures
              …                     further files of the method, such as the folder of a tuned encoder
 
-A folder is written beside its place and then renamed, so it is complete or absent. The manifest holds the digest of
-every file and its own. Damaged or replaced files are refused. Nothing is unpickled.
+A folder is written under another name and then renamed, so it is complete or absent. The manifest contains the digest
+of every file and its own. Damaged or replaced files are refused. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ __all__ = [
     "Manifest",
     "Model",
     "ModelSetting",
-    "catalogue_mark",
     "check_recipe",
     "digest_file",
+    "fingerprint_catalogue",
     "keys",
     "list_models",
     "load",
     "nest",
     "places",
+    "put_folder",
     "read_manifest",
     "save",
     "stamp",
@@ -54,7 +55,7 @@ __all__ = [
 
 MODEL_FORMAT: Final = "toolscout-model/1"
 MANIFEST, ARRAYS, TOOLS, CARD = "manifest.json", "model.safetensors", "tools.json", "README.md"
-Key = tuple[str, str]
+Key = tuple[str, str]  # of a tool: (id within the source, name); see `keys`
 
 
 class Encodes(Protocol):
@@ -141,7 +142,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     digest: str = ""
 
     def seal(self) -> Manifest:
-        """Return the manifest with the digest of its content."""
+        """Return the manifest with the digest of its other fields in the field `digest`."""
         return msgspec.structs.replace(
             self, digest=digest(MODEL_FORMAT, {**msgspec.structs.asdict(self), "digest": ""})
         )
@@ -182,10 +183,10 @@ class Model:
             )
 
     def check_catalogue(self, tools: Sequence[Tool]) -> None:
-        """Check that the model knows a tool of a catalogue, for methods that learn single tools.
+        """Check that the model knows at least one tool of a catalogue, for methods that learn single tools.
 
         Raises:
-            ConfigError: if it knows none; the message names the data of the fit and the catalogue.
+            ConfigError: if it knows none; the message names the data of the fit.
         """
         if (self.places(tools) < 0).all():
             raise ConfigError(
@@ -234,17 +235,20 @@ def keys(tools: Sequence[Tool]) -> list[Key]:
 def places(known: Sequence[Key], tools: Sequence[Tool]) -> Places:
     """Return the position of each tool in `known`, `(len(tools),)`; -1 if it is not there.
 
-    An id matches with or without its source, because dataset folders written from a catalogue hold whole ids.
+    An id matches with or without its source, because dataset folders written from a catalogue contain whole ids.
     """
-    row = {key: position for position, key in enumerate(known)}
+    positions = {key: position for position, key in enumerate(known)}
     return np.array(
-        [row.get((tool.id, tool.name), row.get(key, -1)) for tool, key in zip(tools, keys(tools), strict=True)],
+        [
+            positions.get((tool.id, tool.name), positions.get(key, -1))
+            for tool, key in zip(tools, keys(tools), strict=True)
+        ],
         dtype=np.intp,
     )
 
 
-def catalogue_mark(tools: Sequence[Tool]) -> str:
-    """Return the fingerprint of the tools of a catalogue and their texts; names of sources do not matter."""
+def fingerprint_catalogue(tools: Sequence[Tool]) -> str:
+    """Return the fingerprint of the tools of a catalogue and their texts. It does not depend on names of sources."""
     return digest(
         "catalogue/1", sorted([*key, render(tool, "full")] for key, tool in zip(keys(tools), tools, strict=True))
     )
@@ -262,15 +266,15 @@ def save(folder: Path, draft: Draft) -> Model:
     """
     from safetensors.numpy import save_file
 
-    aside = folder.with_name(f".{folder.name}.partial")
+    partial = folder.with_name(f".{folder.name}.partial")
     private_files.refuse_links(folder)
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
     if draft.files is not None:
-        draft.files(aside)
-    save_file({name: np.ascontiguousarray(array) for name, array in draft.arrays.items()}, aside / ARRAYS)
-    (aside / TOOLS).write_bytes(msgspec.json.encode(keys(draft.tools)))
-    (aside / CARD).write_text(_write_card(draft), encoding="utf-8")
+        draft.files(partial)
+    save_file({name: np.ascontiguousarray(array) for name, array in draft.arrays.items()}, partial / ARRAYS)
+    (partial / TOOLS).write_bytes(msgspec.json.encode(keys(draft.tools)))
+    (partial / CARD).write_text(_write_card(draft), encoding="utf-8")
     encoder = draft.encoder
     manifest = Manifest(
         recipe=draft.recipe,
@@ -279,30 +283,36 @@ def save(folder: Path, draft: Draft) -> Model:
         seed=draft.seed,
         encoder=EncoderMark(encoder.name, encoder.dim, encoder.fingerprint) if encoder else None,
         data=draft.data,
-        catalogue=catalogue_mark(draft.tools),
+        catalogue=fingerprint_catalogue(draft.tools),
         n_tools=len(draft.tools),
         metrics=dict(draft.metrics),
         values=dict(draft.values),
         fit_seconds=round(draft.fit_seconds, 3),
         version=toolscout.__version__,
-        files={name: digest_file(aside / name) for name in _list_files(aside)},
+        files={name: digest_file(partial / name) for name in _list_files(partial)},
     )
-    _write(aside / MANIFEST, manifest)
-    if not folder.parent.stat().st_mode & private_files.OTHERS:  # a private shelf: a copy of the model stays private
-        private_files.protect_tree(aside)
-    private_files.sync_tree(aside)
-    former = folder.with_name(f".{folder.name}.former")
-    shutil.rmtree(former, ignore_errors=True)
-    if folder.exists():
-        folder.replace(former)
-    aside.replace(folder)
-    private_files.sync_folder(folder.parent)
-    shutil.rmtree(former, ignore_errors=True)
+    _write_manifest(partial / MANIFEST, manifest)
+    is_private = not folder.parent.stat().st_mode & private_files.OTHERS
+    if is_private:  # protect the files too, so that a copy of the model stays private
+        private_files.protect_tree(partial)
+    put_folder(partial, folder)
     return load(folder)
 
 
+def put_folder(partial: Path, folder: Path) -> None:
+    """Rename a completely written folder to its final name, durably. It replaces a former folder of that name."""
+    private_files.sync_tree(partial)
+    former = folder.with_name(f".{folder.name}.former")
+    shutil.rmtree(former, ignore_errors=True)
+    if folder.exists():  # a folder with content cannot be replaced in one step
+        folder.replace(former)
+    partial.replace(folder)
+    private_files.sync_folder(folder.parent)
+    shutil.rmtree(former, ignore_errors=True)
+
+
 def _write_card(draft: Draft) -> str:
-    """Write the model card. Its head is what hubs of models read."""
+    """Return the model card, with a head that hubs of models read."""
     head = f"---\nlibrary_name: toolscout\ntags:\n- tool-retrieval\n- {draft.recipe}\n---\n\n"
     return f"{head}# {draft.recipe}\n\n{draft.card}".rstrip() + "\n"
 
@@ -315,11 +325,11 @@ def note(folder: Path, **values: object) -> None:
         StoreError: if its manifest is damaged.
     """
     manifest = read_manifest(folder)
-    aside = folder / f".{MANIFEST}.partial"
-    _write(aside, msgspec.structs.replace(manifest, values={**manifest.values, **values}))
-    aside.chmod(stat.S_IMODE((folder / MANIFEST).stat().st_mode))
-    private_files.sync_file(aside)
-    aside.replace(folder / MANIFEST)
+    partial = folder / f".{MANIFEST}.partial"
+    _write_manifest(partial, msgspec.structs.replace(manifest, values={**manifest.values, **values}))
+    partial.chmod(stat.S_IMODE((folder / MANIFEST).stat().st_mode))
+    private_files.sync_file(partial)
+    partial.replace(folder / MANIFEST)
     private_files.sync_folder(folder)
 
 
@@ -333,13 +343,16 @@ def nest(folder: Path, into: Path) -> None:
 
 
 def _link(file: str, to: str) -> None:
+    """Make a hard link to a file, or a copy of it if that is impossible."""
     try:
         os.link(file, to)
     except OSError:  # another disk, a file system without links, or a file of another user
         shutil.copy2(file, to)
 
 
-def _write(file: Path, manifest: Manifest) -> None:
+def _write_manifest(file: Path, manifest: Manifest) -> None:
+    """Write a manifest with its digest."""
+    # the digest is that of the values as a reader gets them: tuples, for example, are lists then
     sealed = msgspec.json.decode(msgspec.json.encode(manifest), type=Manifest).seal()
     file.write_bytes(msgspec.json.format(msgspec.json.encode(sealed), indent=1) + b"\n")
 
@@ -347,9 +360,8 @@ def _write(file: Path, manifest: Manifest) -> None:
 def _list_files(folder: Path) -> list[str]:
     """List the files below a folder without the manifest and hidden files, as sorted paths with slashes."""
     paths = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
-    return sorted(
-        path.as_posix() for path in paths if path.as_posix() != MANIFEST and not any(p[0] == "." for p in path.parts)
-    )
+    shown = [path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)]
+    return sorted(name for name in shown if name != MANIFEST)
 
 
 def digest_file(file: Path) -> str:
@@ -372,10 +384,11 @@ def verify(folder: Path) -> Manifest:
         StoreError: if a file is damaged, missing or unknown; the message names it.
     """
     manifest = read_manifest(folder)
-    if sorted(manifest.files) != _list_files(folder):
-        odd = sorted(set(manifest.files) ^ set(_list_files(folder)))[0]
-        state = "is missing" if odd in manifest.files else "does not belong to it"
-        raise StoreError(f"{folder}: the model is damaged: {odd} {state}. Fit the model again.")
+    differing = manifest.files.keys() ^ set(_list_files(folder))
+    if differing:
+        name = min(differing)
+        state = "is missing" if name in manifest.files else "does not belong to it"
+        raise StoreError(f"{folder}: the model is damaged: {name} {state}. Fit the model again.")
     for name, expected in manifest.files.items():
         actual = digest_file(folder / name)
         if actual != expected:
@@ -393,11 +406,11 @@ def read_manifest(folder: Path) -> Manifest:
         StoreError: if it is damaged or of another format.
     """
     try:
-        data = private_files.read_plain_file(folder / MANIFEST)
+        content = private_files.read_plain_file(folder / MANIFEST)
     except OSError:
         raise NotFound(f"{folder}: expected the folder of a fitted model, found no {MANIFEST} there") from None
     try:
-        manifest = msgspec.json.decode(data, type=Manifest)
+        manifest = msgspec.json.decode(content, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StoreError(
             f"{folder / MANIFEST}: this is no manifest of format {MODEL_FORMAT}: {error}. Fit the model again."
@@ -424,10 +437,10 @@ def stamp(folder: Path | None) -> tuple[int, int, int] | None:
 
 
 def check_recipe(folder: Path, manifest: Manifest, recipe: str) -> None:
-    """Check that a fitted model is of the recipe that is wanted.
+    """Check that a fitted model belongs to a recipe.
 
     Raises:
-        ConfigError: if it is of another recipe. The message names both.
+        ConfigError: if it belongs to another one. The message names both.
     """
     if manifest.recipe != recipe:
         raise ConfigError(
@@ -464,9 +477,8 @@ def load(folder: Path, *, recipe: str | None = None) -> Model:
         LookupError,
         TypeError,
         ValueError,
-        AttributeError,
+        AttributeError,  # numpy has no such type of number
     ) as error:
-        # AttributeError: numpy has no such type of number
         raise StoreError(f"{folder}: the model is damaged: {error}. Fit it again") from None
     return Model(folder, manifest, tools, arrays)
 
@@ -475,6 +487,9 @@ def list_models(shelf: Path) -> list[tuple[Path, Manifest | str]]:
     """List the models in a folder by name, each with its manifest or with the reason why it cannot be used.
 
     Every file is compared with its digest. A folder without a manifest and without arrays is no model.
+
+    Args:
+        shelf: the folder that contains the folders of the models.
     """
     models: list[tuple[Path, Manifest | str]] = []
     for folder in sorted(path for path in shelf.glob("*") if path.is_dir() and path.name[0] != "."):

@@ -120,7 +120,7 @@ def _join_sets(
         words: of the new and changed tools, in the order of their numbers.
         sets: of these tools.
     """
-    before = {name: table.take(earlier.places[earlier.kept_positions]) for name, table in _open_sets(part).items()}
+    before = {name: table.take(earlier.positions[earlier.kept_positions]) for name, table in _open_sets(part).items()}
     earlier_words = Strings.from_arrays(part.arrays, "words")
     is_used = np.zeros(len(earlier_words), dtype=np.bool_)
     for table in before.values():

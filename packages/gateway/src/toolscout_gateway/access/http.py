@@ -15,7 +15,7 @@ from toolscout.home.access import http
 from toolscout.home.access.http import (
     MARK,
     build_challenge,
-    check_place,
+    check_origin,
     credential_of,
     find_metadata_url,
     hosts_of,
@@ -89,7 +89,7 @@ class _CallerCheck:
             refusal = JSONResponse({"error": message}, 403)
             await refusal(scope, receive, send)
             return
-        if status := check_place(headers, self._hosts, self.base):
+        if status := check_origin(headers, self._hosts, self.base):
             await JSONResponse({"error": REFUSED_PLACES[status]}, status)(scope, receive, send)
             return
         credential = credential_of(headers)

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from toolscout.home.access.http import RESOURCE_PATH, check_place, hosts_of, make_server
+from toolscout.home.access.http import RESOURCE_PATH, check_origin, hosts_of, make_server
 from toolscout_gateway.access.permissions import PATH
 from toolscout_gateway.access.sign_in import CALLBACK_PATH, CLIENT_PATH, SIGN_IN_PATH, SignIn, SignIns, describe_client
 
@@ -81,7 +81,7 @@ class OAuthRoutes:
         is_described = path == RESOURCE_PATH or path.startswith(f"{RESOURCE_PATH}/")
         if method != "GET" or not (path == CLIENT_PATH or is_described):
             return None
-        if check_place(request.headers, self._hosts, self._sign_ins.base) == 421:
+        if check_origin(request.headers, self._hosts, self._sign_ins.base) == 421:
             return _answer_page("Not here", "This gateway has another address.", status=421)
         if is_described:
             return self._describe_resource()
@@ -91,7 +91,7 @@ class OAuthRoutes:
     def _check_place(self, request: Request) -> Response | None:
         """Refuse requests for other hosts (DNS rebinding), from other pages, and with cookies that are none of ours."""
         headers = request.headers
-        status = check_place(headers, self._hosts, self._sign_ins.base)
+        status = check_origin(headers, self._hosts, self._sign_ins.base)
         if status == 421:
             return _answer_page("Not here", "This gateway has another address.", status=421)
         if status or (request.method == "POST" and headers.get("sec-fetch-site", "same-origin") != "same-origin"):
