@@ -48,21 +48,21 @@ __all__ = [
 
 Visible = Callable[[Tool], bool]
 Ranking = Sequence[tuple[str, float]]
-DEPTH: Final = 100
-WEIGHT: Final = 5.0
-STANDARD_WEIGHT: Final = 1.0  # points of BM25 for one standard deviation; chosen on train and dev queries (LAB.md)
-GIVEN: Final = frozenset({"query", "k", "visible"})
+DEPTH: Final = 100  # candidates of each ranking that are fused
+WEIGHT: Final = 5.0  # what the nearest tool gets, in units of a BM25 score; see `words_and_meaning`
+STANDARD_WEIGHT: Final = 1.0  # BM25 score that equals one standard deviation; chosen on train and dev (LAB.md)
+GIVEN: Final = frozenset({"query", "k", "visible"})  # fields that every search has before the first stage
 
 
 class Stage:
     """One step of a search. Subclasses declare what they read and write, and implement `run`; callers call the stage.
 
-    What goes in is an `Answer` too: the request with what the stages before have found out, so far without an end. It
-    is called a search while stages work on it.
+    A stage also reads an `Answer`: the request, with what the stages before it have found out. While stages work on
+    it, it is called a search.
 
     `reads` and `writes` name fields of `Answer`; `query`, `k` and `visible` are always available. `asks` says whether
     the stage asks a language model: its answers cost money, come from a cache, and may be missing. `name` is for traces
-    and messages; by default it is that of the class.
+    and messages; by default it is the name of the class in lower case.
     """
 
     reads: frozenset[str] = frozenset({"query"})
@@ -85,17 +85,21 @@ class Stage:
         return ""
 
     def __call__(self, requests: Sequence[Request]) -> list[Answer]:
-        """Run on requests, or on answers of earlier stages; each result has a trace with its share of the wall time."""
+        """Run on requests, or on answers of earlier stages, and add an entry to the trace of each.
+
+        The entry contains the wall seconds of the batch, divided by its searches.
+        """
         started = time.perf_counter()
-        searches = [one if isinstance(one, Answer) else begin_answer(one) for one in requests]
+        searches = [request if isinstance(request, Answer) else begin_answer(request) for request in requests]
         results = self.run(searches)
         if len(results) != len(searches):
             raise PipelineError(f"{self.name}: expected {len(searches)} searches back, found {len(results)}")
-        share = (time.perf_counter() - started) / max(1, len(searches))
+        seconds = (time.perf_counter() - started) / max(1, len(searches))
         finished = []
-        for before, result in zip(searches, results, strict=True):
-            inner = sum([step.seconds for step in result.trace[len(before.trace) :]])  # that inner stages took
-            trace = (*result.trace, Trace(self.name, share - inner, self.note(result)))
+        for search, result in zip(searches, results, strict=True):
+            # Stages inside this one have entries of their own, so their seconds are not counted twice.
+            inner_seconds = sum([entry.seconds for entry in result.trace[len(search.trace) :]])
+            trace = (*result.trace, Trace(self.name, seconds - inner_seconds, self.note(result)))
             finished.append(msgspec.structs.replace(result, trace=trace))
         return finished
 
@@ -113,7 +117,7 @@ class Stage:
 
 
 def begin_answer(request: Request) -> Answer:
-    """Return the answer to a request to which no stage has come yet."""
+    """Return the request as an answer that no stage has worked on yet."""
     return Answer(**msgspec.structs.asdict(request))
 
 
@@ -134,7 +138,7 @@ class Pipeline(Stage):
             if missing:
                 raise PipelineError(
                     f"{stage.name} reads {', '.join(missing)}, which no stage before it writes "
-                    f"(there: {' >> '.join(each.name for each in flat)})"
+                    f"(there: {' >> '.join(other.name for other in flat)})"
                 )
             available |= stage.writes
         self.stages = tuple(flat)
@@ -144,10 +148,11 @@ class Pipeline(Stage):
         self.name = " >> ".join(stage.name for stage in flat)
 
     def __call__(self, requests: Sequence[Request]) -> list[Answer]:
-        results = [one if isinstance(one, Answer) else begin_answer(one) for one in requests]
+        """Run the stages. Each adds its own entry to the traces, the pipeline adds none."""
+        searches = [request if isinstance(request, Answer) else begin_answer(request) for request in requests]
         for stage in self.stages:
-            results = stage(results)
-        return results
+            searches = stage(searches)
+        return searches
 
     def explain(self, search: Answer, tool_id: str) -> Explanation | None:
         """Return each stage's explanation in `parts`; rank and score are those of the last stage that ranks."""
@@ -156,7 +161,7 @@ class Pipeline(Stage):
             if (part := stage.explain(search, tool_id)) is not None:
                 parts.append(part)
             if number < len(self.stages):
-                [search] = stage([search])
+                [search] = stage([search])  # as the next stage gets it
         if not parts:
             return None
         last = parts[-1]
@@ -189,7 +194,7 @@ class Floors(msgspec.Struct, frozen=True):
         return float(np.interp(budget, self.budgets, self.need))
 
     def fit_at(self, budget: float) -> float:
-        """Return the threshold of the fit for a budget, by linear interpolation."""
+        """Return the threshold of the fit for a budget, by linear interpolation; 0 if the fit is not judged."""
         return float(np.interp(budget, self.budgets, self.fit)) if self.fit else 0.0
 
 
@@ -279,8 +284,8 @@ class Retrieve(Stage):
         if not searches:
             return []
         texts = [self.wording(search) for search in searches]
-        masks = [None if search.visible is None else self._mask(search) for search in searches]
-        k = max(self.depth, *(search.k for search in searches))
+        masks = [self._mask(search) for search in searches]
+        k = max(self.depth, *(search.k for search in searches))  # the index has one k for a batch
         results = self.index.search(self.encode(texts) if self.encode else texts, k, masks)
         return [
             msgspec.structs.replace(
@@ -332,42 +337,43 @@ def add_standard_scores(
 ) -> dict[str, float]:
     """Score each tool by BM25 + `weight` · standard score, over the tools of either ranking.
 
-    The balance between the two follows the query. A BM25 score is a sum of evidence: matching rare words bring many
-    points and decide. A query in other words than the tool's brings few points, and the encoder decides. It brings many
-    points only where few tools are as near as this one (`indexes.exact`), so a query that is near to everything
-    leaves the decision to the words. A tool below the average gains and loses nothing.
+    A standard score says how many standard deviations a tool is nearer to the query than the average tool
+    (`indexes.exact.StandardScores`). The balance between the two follows the query. If rare words match, the BM25
+    score is high and decides. If the query has other words than the tool, it is low, and the encoder decides. A
+    standard score is high only where few tools are as near as this one, so a query that is near to everything leaves
+    the decision to the words. A tool below the average gains and loses nothing.
 
     Args:
         rankings: the BM25 ranking and the encoder's standard scores, best first, each cut at `DEPTH`.
         search: not used.
-        weight: points for one standard deviation; 0.2 more or less change little.
+        weight: BM25 score that equals one standard deviation; 0.2 more or less change little.
     """
     words, meaning = rankings
     scores = dict(words)
     for tool_id, standard_score in meaning:
-        scores[tool_id] = scores.get(tool_id, 0.0) + (weight * standard_score if standard_score > 0 else 0.0)
+        scores[tool_id] = scores.get(tool_id, 0.0) + weight * max(0.0, standard_score)
     return scores
 
 
 def words_and_meaning(rankings: Sequence[Ranking], search: Answer, *, weight: float = WEIGHT) -> dict[str, float]:
     """Score each tool by BM25 + `weight` · (cosine - lowest) / (highest - lowest), over the tools of either ranking.
 
-    The balance between the two follows the query. A BM25 score is a sum of evidence: matching rare words bring many
-    points and decide. A query in other words than the tool's brings few points, and the encoder decides, which adds at
-    most `weight` points. Only the order and the spacing of the cosines count, so encoders with narrow and with wide
-    ranges are treated alike. A tool that a ranking lacks gets no points from it.
+    The balance between the two follows the query. If rare words match, the BM25 score is high and decides. If the query
+    has other words than the tool, it is low, and the encoder decides, which adds at most `weight`. Only the order and
+    the spacing of the cosines count, so encoders with narrow and with wide ranges are treated alike. A ranking adds
+    nothing to a tool that it lacks.
 
     The default was chosen on validation queries of eight datasets; values between 4 and 6 change little.
 
     Args:
         rankings: the BM25 ranking and the encoder's, best first, each cut at `DEPTH`.
         search: not used.
-        weight: points that the nearest tool gets; an encoder fitted on such queries may deserve more.
+        weight: what the nearest tool gets; an encoder fitted on such queries may deserve more.
     """
     words, meaning = rankings
     scores = dict(words)
     if meaning:
-        highest, lowest = meaning[0][1], meaning[-1][1]
+        (_, highest), (_, lowest) = meaning[0], meaning[-1]
         scale = weight / (highest - lowest) if highest > lowest else 0.0
         for tool_id, cosine in meaning:
             scores[tool_id] = scores.get(tool_id, 0.0) + scale * (cosine - lowest)
@@ -386,7 +392,7 @@ class Fuse(Stage):
         for branch in branches:
             if "hits" not in branch.writes:
                 raise PipelineError(f"fuse: expected branches that write hits, but {branch.name} does not")
-            if branch.reads - GIVEN and not isinstance(branch, Pipeline):
+            if branch.reads - GIVEN:
                 raise PipelineError(
                     f"fuse: {branch.name} reads {', '.join(sorted(branch.reads - GIVEN))} and cannot begin"
                 )
@@ -395,10 +401,9 @@ class Fuse(Stage):
         self.name = f"fuse({', '.join(branch.name for branch in branches)})"
 
     def run(self, searches: Sequence[Answer]) -> list[Answer]:
-        columns = [branch(searches) for branch in self.branches]
-        return [
-            self._join(search, results) for search, results in zip(searches, zip(*columns, strict=True), strict=True)
-        ]
+        by_branch = [branch(searches) for branch in self.branches]
+        by_search = zip(*by_branch, strict=True)
+        return [self._join(search, results) for search, results in zip(searches, by_search, strict=True)]
 
     def _join(self, search: Answer, results: Sequence[Answer]) -> Answer:
         """Combine what the branches returned for one search. Traces and reasons are joined too."""
@@ -408,9 +413,10 @@ class Fuse(Stage):
         for result in results[1:]:
             for hit in result.hits:
                 why[hit.id] = f"{why[hit.id]} + {hit.why}" if hit.id in why else hit.why
-        ranked = sorted([(-float(score), tool_id) for tool_id, score in scores.items()])  # as `order` has it, sooner
-        hits = tuple([Hit(tool_id, -score, why[tool_id]) for score, tool_id in ranked])
-        trace = tuple(step for result in results for step in result.trace[len(search.trace) :])
+        # The same order as by `order`, which would take longer: highest score first, ties by tool id.
+        ranked = sorted([(-float(score), tool_id) for tool_id, score in scores.items()])
+        hits = tuple([Hit(tool_id, -negated, why[tool_id]) for negated, tool_id in ranked])
+        trace = tuple(entry for result in results for entry in result.trace[len(search.trace) :])
         return msgspec.structs.replace(search, hits=hits, trace=(*search.trace, *trace))
 
     def explain(self, search: Answer, tool_id: str) -> Explanation | None:
@@ -445,8 +451,8 @@ class Rerank(Stage):
         heads = [msgspec.structs.replace(search, hits=search.hits[: self.depth]) for search in searches]
         scores = self.scorer(heads)
         return [
-            msgspec.structs.replace(search, hits=self._reorder(search, head.hits, row))
-            for search, head, row in zip(searches, heads, scores, strict=True)
+            msgspec.structs.replace(search, hits=self._reorder(search, head.hits, head_scores))
+            for search, head, head_scores in zip(searches, heads, scores, strict=True)
         ]
 
     def explain(self, search: Answer, tool_id: str) -> Explanation | None:
@@ -461,15 +467,21 @@ class Rerank(Stage):
     def note(self, search: Answer) -> str:
         if search.deadline is None:
             return ""
-        judged, total = self.read(search), min(self.depth, len(search.hits))
-        return f"the deadline left {total - judged} of {total} candidates as they were" if judged < total else ""
+        scored, total = self.read(search), min(self.depth, len(search.hits))
+        return f"the deadline left {total - scored} of {total} candidates as they were" if scored < total else ""
 
     def read(self, search: Answer) -> int:
-        """Return how many of the first hits of a finished search were scored before its deadline."""
+        """Return how many hits of a finished search were scored before its deadline; `_reorder` labels these hits."""
         return sum(self.label in hit.why.split(", ") for hit in search.hits)
 
     def _reorder(self, search: Answer, head: tuple[Hit, ...], scores: Sequence[float]) -> tuple[Hit, ...]:
-        """Order the scored hits by score. The others follow in the old order, with scores just below the last."""
+        """Order the scored hits by score. The others follow in the old order, with scores just below the last.
+
+        Args:
+            search: with all hits.
+            head: the first hits, which the scorer got.
+            scores: of the first hits of the head: of all, unless the search has a deadline.
+        """
         if len(scores) != len(head) and (search.deadline is None or len(scores) > len(head)):
             raise PipelineError(f"{self.name}: expected {len(head)} scores, found {len(scores)}")
         ranked = order(
@@ -477,13 +489,16 @@ class Rerank(Stage):
         )
         if not ranked:
             return search.hits
-        floor = ranked[-1].score
-        tail = search.hits[len(scores) :]
-        return ranked + tuple(Hit(hit.id, floor - 1e-6 * step, hit.why) for step, hit in enumerate(tail, 1))
+        lowest = ranked[-1].score
+        rest = search.hits[len(scores) :]
+        return ranked + tuple(Hit(hit.id, lowest - 1e-6 * number, hit.why) for number, hit in enumerate(rest, 1))
 
 
 class Cut(Stage):
-    """Keeps at most k hits, none with a score below the floor, and no more than the aim of the search needs."""
+    """Keeps at most k hits, and none with a score below the floor.
+
+    A search with an `aim`, a coverage that is enough, keeps only the hits that it needs to reach it.
+    """
 
     reads = frozenset({"query", "hits"})
     writes = frozenset({"hits", "coverage"})
@@ -510,7 +525,7 @@ class Verdict(NamedTuple):
         fit: probability that one of the visible tools fits, if one is needed.
         kind: `no_tool_needed` or `no_tool_fits` if the search must abstain.
         reason: one sentence that says why.
-        is_sure: whether the search abstains also where hits of low confidence are returned: small talk.
+        is_sure: whether the search abstains even if the setting `refuse` is off, as small talk does.
     """
 
     need: float
@@ -541,20 +556,21 @@ class Decide(Stage):
         Args:
             why_empty: a search without hits → one sentence that says why.
             judge: a batch → a verdict each, or None if it cannot judge a search; see `search.abstain.decision`.
-            refuse: whether a search that seems to need no tool, or none of these, gets no hits. Otherwise its hits
-                stay, with the reason in `doubt`, unless the verdict is sure.
+            refuse: the setting. Whether a search that seems to need no tool, or none of these, gets no hits. Otherwise
+                its hits stay, with the reason in `doubt`, unless the verdict is sure.
         """
         self.why_empty, self.judge, self.refuse = why_empty, judge, refuse
 
     def run(self, searches: Sequence[Answer]) -> list[Answer]:
-        judged = [search for search in searches if not search.serves_a_step]
-        verdicts = iter(self.judge(judged) if self.judge else [None] * len(judged))
+        to_judge = [search for search in searches if not search.serves_a_step]
+        verdicts = iter(self.judge(to_judge) if self.judge else [None] * len(to_judge))
         return [self._decide(search, None if search.serves_a_step else next(verdicts)) for search in searches]
 
     def _decide(self, search: Answer, verdict: Verdict | None) -> Answer:
-        """Set `kind` and `reason`, and the doubt that the verdict has.
+        """Set the kind, the reason and the doubt of one search.
 
-        A sure verdict, and any verdict under the setting `refuse`, moves the hits to `weak`. Otherwise the hits stay.
+        A verdict to abstain moves the hits to `weak` if it is sure, or if the setting `refuse` is on. Otherwise the
+        hits stay, and only the doubt says why they may be wrong.
         """
         if verdict is not None and search.need is None:
             search = msgspec.structs.replace(search, need=verdict.need)

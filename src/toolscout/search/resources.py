@@ -1,4 +1,4 @@
-"""What a ranker is lent when it is fitted or built: vectors of an encoder, words, a line for progress, its fit."""
+"""What a ranker may use while it is fitted or built: vectors, words, progress lines, the run of its fit."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Closeable(Protocol):
 
 
 class Resources(Protocol):
-    """What a ranker sees of the home and of the run, whoever makes them; see `search.home_resources`."""
+    """What a ranker sees of the home and of the run. `search.home_resources` has the implementation."""
 
     @property
     def settings(self) -> Settings:

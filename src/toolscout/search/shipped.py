@@ -1,4 +1,4 @@
-"""Reads the small fitted models that ship with toolscout as JSON: splitter, coverage, decision."""
+"""Reads the small fitted models that ship with toolscout as JSON: splitter, coverage, decision, claims."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def read_shipped(file: Path, kind: type[T], format_name: str, is_sound: Callable
 
     Args:
         file: to read.
-        kind: the msgspec struct that it holds.
-        format_name: that `format` must have.
+        kind: the msgspec struct of the model.
+        format_name: what its field `format` must say.
         is_sound: whether the numbers of the model can be used.
 
     Raises:
-        StoreError: if the file is damaged or something else.
+        StoreError: if the file cannot be read, is no such model, or has numbers that cannot be used.
     """
     try:
         model = msgspec.json.decode(file.read_bytes(), type=kind)
         if model.format == format_name and is_sound(model):
             return model
     except (OSError, msgspec.MsgspecError):
-        pass
+        pass  # for the caller, the same as a model that is not sound
     raise StoreError(
         f"{file} is damaged, or has another format than {format_name}. Install toolscout again, or fit it anew"
     )
