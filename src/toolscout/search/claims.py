@@ -4,8 +4,8 @@
 tool does. Rules in words (`toolscout.trust.injection`) know some languages and wordings. Here a logistic regression on
 the sentence's vector decides: the bundled encoder gives a sentence and its translation nearly the same vector.
 
-A sentence with words of the tool's name counts less, and a tool makes claims only if sentences with half of its text
-do.
+A sentence with words of the tool's name counts less. A tool makes claims only if sentences that make claims have half
+of the characters of its description.
 
 The weights (`data/claims.json`) were fitted by `benchmarks/fit_claims.py`; the file names its data.
 """
@@ -31,7 +31,7 @@ __all__ = ["BUNDLED_CLAIMS", "CLAIMS_FORMAT", "find_claimants", "list_sentences"
 
 BUNDLED_CLAIMS: Final = Path(__file__).with_name("data") / "claims.json"
 CLAIMS_FORMAT: Final = "claims/1"
-ENCODED_AS: Final[Kind] = "query"  # as which the encoder reads other languages more readily
+ENCODED_AS: Final[Kind] = "query"  # the encoder reads other languages better in queries than in tools
 MAX_RATED_SENTENCES: Final = 12  # of a tool
 MAX_CLAIM_CHARS: Final = 4_000  # of a description
 NAME_DISCOUNT: Final = 2.0  # of the logit, for each word of the tool's name in a sentence: it says what the tool does
@@ -49,7 +49,7 @@ class ClaimModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         about: record of the data and the command of the fit; JSON values.
         encoder: fingerprint of the encoder.
         weights: of each dimension, and a constant.
-        threshold: logit from which a tool makes claims, if sentences with half of its text reach it.
+        threshold: a tool makes claims if its rating (see `rate_tools`) is above this logit.
     """
 
     format: str
@@ -61,16 +61,16 @@ class ClaimModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.cache
 def load_claims(file: Path = BUNDLED_CLAIMS) -> ClaimModel:
-    """Read the model that ships with toolscout, or another.
+    """Read the model that ships with toolscout, or the model in another file.
 
     Raises:
-        StoreError: if the file is damaged or something else.
+        StoreError: if the file is damaged or no such model.
     """
     return read_shipped(file, ClaimModel, CLAIMS_FORMAT, lambda model: len(model.weights) > 1)
 
 
 def list_sentences(tool: Tool) -> list[str]:
-    """Return the sentences of a tool's description; a comment is one of its own."""
+    """Return the sentences of a tool's description; an HTML comment counts as one."""
     parts = (part.strip() for part in _CLAIM_BREAK.split(tool.description[:MAX_CLAIM_CHARS]))
     return [part for part in parts if part][:MAX_RATED_SENTENCES]
 
@@ -83,29 +83,41 @@ def find_claimants(tools: Sequence[Tool]) -> set[str]:
 
 
 def rate_tools(tools: Sequence[Tool], weights: Floats) -> Floats:
-    """Return the logit that the sentences with half of a tool's text reach, (n,); -inf for a tool without text."""
-    sentences = [list_sentences(tool) for tool in tools]
-    flat = [sentence for some in sentences for sentence in some]
-    logits = load_static().encode(flat, ENCODED_AS) @ weights[:-1] + weights[-1] if flat else np.zeros(0)
-    discounts = [_count_name_words(tool, one) for tool, some in zip(tools, sentences, strict=True) for one in some]
-    logits = logits - NAME_DISCOUNT * np.array(discounts, dtype=np.float64)
-    ends = np.cumsum([0, *map(len, sentences)])
-    ratings = [_find_median(logits[ends[n] : ends[n + 1]], some) for n, some in enumerate(sentences)]
+    """Rate how much each tool makes claims, (n,): the median of its sentences' logits, weighted by their lengths.
+
+    A tool without text has -inf.
+
+    Args:
+        tools: the tools.
+        weights: as in `ClaimModel`: of each dimension, and a constant.
+    """
+    by_tool = [list_sentences(tool) for tool in tools]
+    pairs = [(tool, sentence) for tool, sentences in zip(tools, by_tool, strict=True) for sentence in sentences]
+    vectors = load_static().encode([sentence for _, sentence in pairs], ENCODED_AS) if pairs else None
+    logits = np.zeros(0) if vectors is None else vectors @ weights[:-1] + weights[-1]
+    name_words = [_count_name_words(tool, sentence) for tool, sentence in pairs]
+    logits = logits - NAME_DISCOUNT * np.array(name_words, dtype=np.float64)
+    ends = np.cumsum([0, *map(len, by_tool)])
+    ratings = [_find_median(logits[ends[n] : ends[n + 1]], sentences) for n, sentences in enumerate(by_tool)]
     return np.array(ratings)
 
 
 def _find_median(logits: Floats, sentences: Sequence[str]) -> float:
-    """Return the median of the logits, weighted by the lengths of the sentences."""
-    order = np.argsort(-logits)  # the surest first, until half of the characters are covered
-    covered = np.cumsum([len(sentences[place]) for place in order])
-    return float(logits[order][np.searchsorted(covered, covered[-1] / 2)]) if len(sentences) else -np.inf
+    """Return the median of the logits of sentences, weighted by their lengths; -inf without sentences."""
+    if not sentences:
+        return -np.inf
+    highest_first = np.argsort(-logits)
+    n_chars = np.cumsum([len(sentences[place]) for place in highest_first])
+    middle = np.searchsorted(n_chars, n_chars[-1] / 2)  # the sentence with which half of the characters are reached
+    return float(logits[highest_first][middle])
 
 
 def _count_name_words(tool: Tool, sentence: str) -> int:
-    """Count the words of a tool's name that a sentence has."""
+    """Count the words of a tool's name that a sentence has, compared by their first letters."""
     return len(_list_stems(split_identifiers(tool.name)) & _list_stems(sentence))
 
 
 def _list_stems(text: str) -> set[str]:
+    """Return the first letters of the longer words of a text, in small letters."""
     words = _CLAIM_WORD.findall(text.lower())
     return {word[:NAME_STEM_CHARS] for word in words if len(word) >= MIN_NAME_WORD_CHARS}

@@ -1,8 +1,9 @@
 """Folds the same tool of several sources into one hit, which names the others.
 
-`search.relations.duplicates` says which tools are the same. The hit takes the place of the best of its group. The
-preferred tool that the caller may see stands for the group, or that of the source which the query names most exactly:
-"my-todoist" names `my-todoist` more exactly than `todoist`. The others can be called by their ids too.
+`search.relations.duplicates` says which tools are the same: they form a *group*. The hit of a group has the place of
+the best of its tools. It shows one tool, the *representative*: the preferred one that the caller may see, or the tool
+of the source that the query names most exactly ("my-todoist" names `my-todoist` more exactly than `todoist`). The hit
+lists the others, which can be called by their ids too.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _SAID_WORD: Final = re.compile(r"[^\W_]+")
 class FoldSimilar(Stage):
     """Shows each group of duplicates once.
 
-    A tool keeps its own hit if the query names it, its source and no other of the group, or something with a digit that
-    only its own text says, such as the warehouse 7.
+    A tool keeps a hit of its own if the query names the tool, if it names the tool's source and no other source of the
+    group, or if it has a word with a digit, such as the 7 of "warehouse 7", that only the text of this tool has.
     """
 
     reads = frozenset({"query", "hits"})
@@ -40,7 +41,7 @@ class FoldSimilar(Stage):
     def __init__(self, catalogue: Catalogue, duplicates: Duplicates) -> None:
         """Fold the duplicates of a snapshot."""
         self.catalogue, self.duplicates = catalogue, duplicates
-        self._own_numbers: dict[str, frozenset[str]] = {}  # by id: words with a digit that the first of its group lacks
+        self._own_numbers: dict[str, frozenset[str]] = {}  # cache of `_find_own_numbers`, by tool id
 
     def run(self, searches: Sequence[Answer]) -> list[Answer]:
         """Return the searches with one hit for each group."""
@@ -49,56 +50,61 @@ class FoldSimilar(Stage):
         return [self._fold(search) for search in searches]
 
     def _fold(self, search: Answer) -> Answer:
-        """Show one tool for each group of the same tools, at the best place of any; the others are in its `similar`.
+        """Replace the hits of each group by one, at the place of the best; the other tools are in its `similar`.
 
-        Tools that the request names are shown each by itself.
+        Tools that keep a hit of their own are left out of their groups.
         """
-        first = self.duplicates.first
-        if parse_selection(search.query) is not None or first.keys().isdisjoint(search.ids):
+        group_of = self.duplicates.first  # a group is called by the id of its preferred tool
+        if parse_selection(search.query) is not None or group_of.keys().isdisjoint(search.ids):
             return search
-        named, standing = self._find_named(search)
+        unfolded, representatives = self._find_named(search)
         hits: list[Hit] = []
-        shown: set[str] = set()
+        shown_groups: set[str] = set()
         for hit in search.hits:
-            group = first.get(hit.id)
-            if group is None or hit.id in named:
+            group = group_of.get(hit.id)
+            if group is None or hit.id in unfolded:
                 hits.append(hit)
-            elif group not in shown:
-                shown.add(group)
-                members = [tool_id for tool_id in self._list_visible(search, group) if tool_id not in named]
-                shown_id = standing.get(group, members[0])
+            elif group not in shown_groups:
+                shown_groups.add(group)
+                members = [tool_id for tool_id in self._list_visible(search, group) if tool_id not in unfolded]
+                shown_id = representatives.get(group, members[0])
                 similar = tuple(tool_id for tool_id in members if tool_id != shown_id)
                 hits.append(msgspec.structs.replace(hit, id=shown_id, similar=similar))
         return msgspec.structs.replace(search, hits=tuple(hits))
 
     def _find_named(self, search: Answer) -> tuple[set[str], dict[str, str]]:
-        """Find the tools that keep their own hit, and by group those that stand for others, as the query names them."""
-        words, first = set(tokenize(search.query)), self.duplicates.first
-        kept = {hit.id for hit in search.hits if hit.why == EXACT}
+        """Find what the query says about the tools of groups.
+
+        Returns:
+            The tools that keep hits of their own; group → the representative that the query chooses.
+        """
+        words, group_of = set(tokenize(search.query)), self.duplicates.first
+        unfolded = {hit.id for hit in search.hits if hit.why == EXACT}
+        members = [hit.id for hit in search.hits if hit.id in group_of and hit.id not in unfolded]
         numbers = set(filter(_has_digit, words))
-        copies = [hit.id for hit in search.hits if hit.id in first and hit.id not in kept]
         if numbers:
-            kept |= {tool_id for tool_id in copies if not numbers.isdisjoint(self._find_own_numbers(tool_id))}
+            unfolded |= {tool_id for tool_id in members if not numbers.isdisjoint(self._find_own_numbers(tool_id))}
         named: dict[str, dict[str, list[str]]] = {}  # group → named source → its tools
-        for tool_id in copies:
-            if tool_id not in kept and _is_source_named(words, tool_id):
-                named.setdefault(first[tool_id], {}).setdefault(tool_id.partition("/")[0], []).append(tool_id)
-        standing: dict[str, str] = {}
+        for tool_id in members:
+            if tool_id not in unfolded and _is_source_named(words, tool_id):
+                named.setdefault(group_of[tool_id], {}).setdefault(tool_id.partition("/")[0], []).append(tool_id)
+        representatives: dict[str, str] = {}
         for group, tools in named.items():
             order = [tool_id.partition("/")[0] for tool_id in self.duplicates.groups[group]]
             best = max(tools, key=lambda source: (_count_said_words(search.query, source), -order.index(source)))
             if len(tools) > 1:
-                standing[group] = tools[best].pop(0)
-            kept.update(tools[best])
-        return kept, standing
+                # "my-todoist" also names the source `todoist`. Only one is meant, so the group stays folded.
+                representatives[group] = tools[best].pop(0)
+            unfolded.update(tools[best])
+        return unfolded, representatives
 
     def _find_own_numbers(self, tool_id: str) -> frozenset[str]:
-        """Find the words with a digit in a tool's name and description that the first tool of its group lacks."""
+        """Find the words with a digit in a tool's name and description that the preferred tool of its group lacks."""
         if tool_id not in self._own_numbers:
-            standing = self.duplicates.groups[self.duplicates.first[tool_id]][0]
-            texts = {tool.id: f"{tool.name} {tool.description}" for tool in self.catalogue.tools([tool_id, standing])}
-            own = set(tokenize(texts.get(tool_id, ""))) - set(tokenize(texts.get(standing, "")))
-            self._own_numbers[tool_id] = frozenset(filter(_has_digit, own))
+            preferred = self.duplicates.first[tool_id]
+            texts = {tool.id: f"{tool.name} {tool.description}" for tool in self.catalogue.tools([tool_id, preferred])}
+            own_words = set(tokenize(texts.get(tool_id, ""))) - set(tokenize(texts.get(preferred, "")))
+            self._own_numbers[tool_id] = frozenset(filter(_has_digit, own_words))
         return self._own_numbers[tool_id]
 
     def _list_visible(self, search: Answer, group: str) -> list[str]:
@@ -109,7 +115,7 @@ class FoldSimilar(Stage):
         return [tool_id for tool_id in members if mask[bisect_left(self.catalogue.ids, tool_id)]]
 
     def explain(self, search: Answer, tool_id: str) -> Explanation | None:
-        """Return which tool stands for the tool, or for how many it takes the place; None if it stands for itself."""
+        """Return which tool represents this one, or how many others this one represents; None: it is not folded."""
         group = self.duplicates.first.get(tool_id)
         if group is None or tool_id not in search.ids:
             return None
@@ -118,11 +124,13 @@ class FoldSimilar(Stage):
             hit = folded.hits[folded.ids.index(tool_id)]
             note = f"it stands for {len(hit.similar)} that do the same"
             return Explanation(self.name, folded.ids.index(tool_id) + 1, hit.score, note) if hit.similar else None
-        standing = next((hit for hit in folded.hits if tool_id in hit.similar), None)
-        if standing is None:
+        representative = next((hit for hit in folded.hits if tool_id in hit.similar), None)
+        if representative is None:
             return None
-        rank = folded.ids.index(standing.id) + 1
-        return Explanation(self.name, rank, standing.score, f"{standing.id} stands for it: it does the same")
+        rank = folded.ids.index(representative.id) + 1
+        return Explanation(
+            self.name, rank, representative.score, f"{representative.id} stands for it: it does the same"
+        )
 
     def note(self, search: Answer) -> str:
         """Return how many tools are folded into others."""
@@ -135,12 +143,12 @@ def _has_digit(word: str) -> bool:
 
 
 def _is_source_named(words: AbstractSet[str], tool_id: str) -> bool:
-    """Tell whether the words of the query hold all words of the name of a tool's source."""
+    """Tell whether the query has all words of the name of a tool's source."""
     name = list_source_words(tool_id.partition("/")[0])
     return bool(name) and name <= words
 
 
 def _count_said_words(query: str, source: str) -> int:
-    """Return the number of words in the name of a source if the query says them one after the other, or 0."""
-    name, said = (_SAID_WORD.findall(text.casefold()) for text in (source, query))
-    return len(name) if f" {' '.join(name)} " in f" {' '.join(said)} " else 0
+    """Count the words in the name of a source; 0 if the query does not say them one after the other."""
+    name, query_words = (_SAID_WORD.findall(text.casefold()) for text in (source, query))
+    return len(name) if f" {' '.join(name)} " in f" {' '.join(query_words)} " else 0

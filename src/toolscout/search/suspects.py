@@ -1,7 +1,8 @@
 """Finds the tools of a snapshot that every search holds back, from their texts alone.
 
-`suspects` give orders to the model or are stuffed. `claimants` mostly address the reader or claim a rank
-(`toolscout.search.claims`). Tools that have not changed since the snapshot before are not screened again.
+`suspects` give orders to the model or are stuffed: their text is written for the search. `claimants` mostly address
+the reader or claim a rank (`toolscout.search.claims`). Tools that have not changed since the snapshot before are not
+screened again.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def claimants(catalogue: Catalogue) -> frozenset[str]:
 def screen_change(before: Catalogue, after: Catalogue, tool: Tool) -> None:
     """Screen the snapshot `after`, which differs from `before` in one tool, without screening the other tools again."""
     for key, screen in _SCREENS.items():
-        ids = _list_screened(before, key) - {tool.id} | screen([tool])
+        ids = (_list_screened(before, key) - {tool.id}) | screen([tool])
         after.pending[key] = msgspec.json.encode(sorted(ids))
 
 
@@ -51,14 +52,15 @@ _SCREENS: Final[dict[str, Callable[[Sequence[Tool]], set[str]]]] = {
 
 
 def _list_screened(catalogue: Catalogue, key: str) -> frozenset[str]:
+    """Return the ids that one of the two screens finds; `key`: its format, under which the result is stored."""
     encoded = catalogue.load_or_build(key, lambda: msgspec.json.encode(_screen_new(catalogue, key)))
     return frozenset(msgspec.json.decode(encoded, type=list[str]))
 
 
 def _screen_new(catalogue: Catalogue, key: str) -> list[str]:
-    """Return the ids of the suspicious tools. Tools that have not changed keep the result of the snapshot before."""
+    """Screen the new and changed tools, and add those of the others that the snapshot before found. Returns ids."""
     ids: set[str] = set()
-    positions = None
+    positions = None  # of the tools to screen: all
     if (earlier := catalogue.earlier) and (encoded := earlier.load_value(key)):
         positions = earlier.new_positions
         kept_ids = {catalogue.ids[position] for position in earlier.kept_positions.tolist()}
