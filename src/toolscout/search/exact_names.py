@@ -50,7 +50,7 @@ _QUOTED_NAME: Final = re.compile(
 )
 _SOURCE_WORD: Final = re.compile(r"[^\W_]+")
 _QUOTES: Final = re.compile("[`\"“']")
-_MARKED: Final = re.compile(r"[_.\d/]|(?<=.)[A-Z].*[a-z]|[a-z].*[A-Z]")
+_MARKED: Final = re.compile(r"[_.\d/]|(?<=.)[A-Z].*[a-z]|[a-z].*[A-Z]")  # see `_is_marked`
 _CLEAR: Final = re.compile(  # identifiers that nobody writes by chance
     r"[A-Za-z][A-Za-z0-9]+(?:_[A-Za-z0-9]+)*_[A-Za-z0-9]{2,}"
     r"|[A-Za-z]\w+(?:\.\w{2,})+"
@@ -87,7 +87,7 @@ class PreferSources(Stage):
 
     def __init__(self, catalogue: Catalogue) -> None:
         """Read the names of the sources of a snapshot, without words such as "mcp"."""
-        self._sources: dict[str, str] = {}  # source → its name in small letters, without what joins words
+        self._sources: dict[str, str] = {}  # source → the words of its name, joined
         patterns: set[str] = set()
         for source in dict.fromkeys(tool_id.partition("/")[0] for tool_id in catalogue.ids):
             words = [word for word in _SOURCE_WORD.findall(source.lower()) if word not in GENERIC_WORDS]
@@ -95,15 +95,17 @@ class PreferSources(Stage):
             patterns |= {"[ _.-]?".join(words)} if words else set()
         names = "|".join(sorted(patterns, key=len, reverse=True))
         place = rf"\b(?:{join_phrases(list_words('names.places'))})\s+(?:(?:my|our|the)\s+)?({names})(?!\w)"
-        self._find = re.compile(rf"{place}|^\W*({names})\s*:", re.IGNORECASE) if len(patterns) > 1 else None
+        # Two groups, of which a match fills one. With one source there is none to prefer.
+        self._mention = re.compile(rf"{place}|^\W*({names})\s*:", re.IGNORECASE) if len(patterns) > 1 else None
 
     def run(self, searches: Sequence[Answer]) -> list[Answer]:
         """Return the searches with the hits of named sources moved up."""
-        return [self._raise(search) for search in searches]
+        return [self._move_up(search) for search in searches]
 
-    def _raise(self, search: Answer) -> Answer:
-        found = self._find.findall(search.query[:MAX_NAME_QUERY_CHARS]) if self._find else []
-        named = {"".join(_SOURCE_WORD.findall(name.lower())) for names in found for name in names if name}
+    def _move_up(self, search: Answer) -> Answer:
+        """Add points to the hits of named sources, and order all hits anew."""
+        mentions = self._mention.findall(search.query[:MAX_NAME_QUERY_CHARS]) if self._mention else []
+        named = {"".join(_SOURCE_WORD.findall(name.lower())) for groups in mentions for name in groups if name}
         if not named:
             return search
         hits = [
@@ -123,12 +125,13 @@ class PreferSources(Stage):
 
 
 class _NameLookup:
-    """Finds casefolded names and ids of one catalogue."""
+    """Finds tools of one catalogue by their names and ids. `has_spaces`: whether any id has a space."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.table, self.has_spaces = catalogue.table, catalogue.table.has_spaces
 
     def find(self, text: str) -> list[int]:
+        """Return the positions of the tools with this id or name, whatever its case."""
         key = text.casefold()
         return [*self.table.find_id(key), *self.table.find_name(key)]
 
@@ -146,7 +149,8 @@ class Names(Stage):
 
         Args:
             catalogue: the snapshot.
-            find_doubted: (search, ids) → those that are demoted, and yield to others of their name; None: none is.
+            find_doubted: (search, ids) → those that come behind others of their name, because they are demoted; None:
+                none does.
         """
         self.catalogue, self.find_doubted = catalogue, find_doubted
         self.lookup = _NameLookup(catalogue)
@@ -155,7 +159,10 @@ class Names(Stage):
         return [self._prepend(search) for search in searches]
 
     def _prepend(self, search: Answer) -> Answer:
-        """Put the tools that the query names first. `select:` leaves them as the only hits."""
+        """Put the tools that the query names first. A query `select:…` gets only these tools.
+
+        If the query names a tool that no search returns now, the reason says so.
+        """
         selection = parse_selection(search.query)
         has_hidden = self.catalogue.waiting or self.catalogue.disabled
         reason = explain_hidden(self.catalogue, search) if has_hidden else None
@@ -172,16 +179,20 @@ class Names(Stage):
         query = search.query.casefold()
 
         def rank(tool_id: str) -> tuple[bool, bool, float, str]:
+            """Put tools whose ids are in the query first, then those that are not doubted, then by score."""
             return tool_id.casefold() not in query, tool_id in doubted, -scores.get(tool_id, -math.inf), tool_id
 
-        ids.sort(key=rank)  # tools of one name: the best match first
+        ids.sort(key=rank)
         if not _is_nothing_else(self.lookup, search.query):
             ids = self._limit_namesakes(search, ids)
         rest = tuple(hit for hit in search.hits if hit.id not in set(ids))
         return msgspec.structs.replace(search, hits=_as_hits(ids, search) + rest, reason=search.reason or None)
 
     def _limit_namesakes(self, search: Answer, ids: Sequence[str]) -> list[str]:
-        """Return the named tools without those that follow when tools of their name have half of the places."""
+        """Return the named tools, of each name at most as many as half of the hits.
+
+        A tool whose id is in the query is kept, and does not count.
+        """
         kept, counts, query = [], Counter[str](), search.query.casefold()
         for tool in self.catalogue.tools(ids):
             name = tool.name.casefold()
@@ -194,13 +205,14 @@ class Names(Stage):
 
     def _select(self, search: Answer, names: Sequence[str]) -> Answer:
         """Return the search with the selected tools as its only hits, in the order of `names`."""
-        positions = dict.fromkeys(position for name in names for position in self.lookup.find(name))
+        positions = dict.fromkeys(position for name in names for position in self.lookup.find(name))  # each once
         missing = [name for name in names if not self._visible_ids(search, self.lookup.find(name))]
         reason = search.reason or (f"No visible tool is called {', '.join(map(repr, missing))}." if missing else None)
         hits = _as_hits(self._visible_ids(search, positions), search)
         return msgspec.structs.replace(search, hits=hits, reason=reason)
 
     def _visible_ids(self, search: Answer, positions: Iterable[int]) -> list[str]:
+        """Return the ids of those tools that the caller may see."""
         mask = self.catalogue.mask(search.visible)
         return [self.catalogue.ids[position] for position in positions if mask is None or mask[position]]
 
@@ -209,7 +221,7 @@ class Names(Stage):
         return f"{count} named exactly" if count else ""
 
     def explain(self, search: Answer, tool_id: str) -> Explanation | None:
-        """Return the rank behind or among the named tools, or None if the query names no tool."""
+        """Return the rank of a tool if the query names it or any other tool; None if the query names no tool."""
         [named] = self.run([search])
         count = sum(hit.why == EXACT for hit in named.hits)
         if not count or tool_id not in named.ids:
@@ -228,7 +240,7 @@ def parse_selection(query: str) -> list[str] | None:
 
 
 def _as_hits(ids: Iterable[str], search: Answer) -> tuple[Hit, ...]:
-    """Return hits of exact names, with a score that no other hit of the search exceeds."""
+    """Return hits for tools that the query names, with the highest score of the search, at least 1."""
     top = max([1.0, *(hit.score for hit in search.hits)])
     return tuple(Hit(tool_id, top, EXACT) for tool_id in ids)
 
@@ -239,42 +251,57 @@ def find_named_tools(lookup: _NameLookup, query: str) -> list[int]:
     words = query[:MAX_NAME_QUERY_CHARS].split()
     for text, place in _find_mentions(query[:MAX_NAME_QUERY_CHARS], words, lookup.has_spaces):
         for position in lookup.find(text) if place is None else _find_word(lookup, text, words, place):
-            positions.setdefault(position)
+            positions.setdefault(position)  # a dict, because the order counts
     return list(positions)
 
 
 def _find_word(lookup: _NameLookup, text: str, words: Sequence[str], place: int) -> list[int]:
-    """Return the positions for a word inside a query: an id, or a name that is an identifier there."""
+    """Return the positions of the tools that a word inside a query names.
+
+    The word is an id, or a name that is an identifier there.
+
+    Args:
+        lookup: finds the tools.
+        text: the word, perhaps without its punctuation, or a phrase that begins with it.
+        words: of the query.
+        place: of the word among them.
+    """
     key = text.casefold()
     ids = lookup.table.find_id(key) if "/" in key else ()  # an id begins with its source
     is_name = _is_marked(text) and _is_identifier(text, _is_called(words, place))
-    return [*ids, *lookup.table.find_name(key)] if ids or is_name else []  # most words need not be looked up
+    return [*ids, *lookup.table.find_name(key)] if ids or is_name else []
 
 
 def _is_marked(word: str) -> bool:
-    """Return whether a word is spelt like a name: with a mark or a digit, or in mixed case."""
+    """Tell whether a word is spelt like a name: with `_`, `.`, `/`, a digit, or capitals inside."""
     return len(word) <= MAX_NAME_CHARS and bool(_MARKED.search(word))
 
 
 def _is_identifier(text: str, called: bool) -> bool:
-    """Return whether a word of a query is a name.
+    """Tell whether a word of a query is a name.
 
     Args:
         text: the word, as the query or as a tool spells it.
-        called: whether the query says that the word is a tool.
+        called: whether the words around it say that it is a tool; see `_is_called`.
     """
     core = text.strip("_.-/")
     if not core[:1].isalpha() or not _is_marked(core):
         return False
-    clear = core if "_" in core or not core.isupper() else core.lower()
-    return called or bool(_CLEAR.fullmatch(clear) and not _VALUE.fullmatch(core))
+    # Inner capitals are the sign of an identifier, but not in a word that has only capitals ("A1B2C3").
+    spelling = core if "_" in core or not core.isupper() else core.lower()
+    return called or bool(_CLEAR.fullmatch(spelling) and not _VALUE.fullmatch(core))
 
 
 def _find_mentions(query: str, words: Sequence[str], spaced: bool) -> Iterator[tuple[str, int | None]]:
-    """Yield (text, place) that may name a tool.
+    """Yield the texts in a query that may name a tool, each with its place.
 
-    `place` is the number of the word at which the text begins, or None for the whole query and for quoted text that is
-    meant as a name, which need no further sign.
+    The place is the number of the word at which the text begins. It is None for the whole query and for quoted text
+    that is meant as a name: they name any tool with this name, also if the name is an ordinary word.
+
+    Args:
+        query: the query.
+        words: its words.
+        spaced: whether phrases of several words are read too, because some id has a space.
     """
     yield query.strip(), None
     yield query.strip().strip(_EDGES), None
@@ -310,7 +337,7 @@ def _is_nothing_else(lookup: _NameLookup, query: str) -> bool:
 
 
 def _is_alone(query: str) -> bool:
-    """Tell whether all words of a query stand in quotes or backticks."""
+    """Tell whether all words of a query are in quotes or backticks."""
     return not any(letter.isalnum() for letter in _QUOTED_NAME.sub("", query))
 
 
@@ -345,17 +372,17 @@ def _read_phrases(words: Sequence[str], place: int) -> Iterator[tuple[str, int]]
 
 
 def _is_value(text: str) -> bool:
-    """Return whether a text in quotation marks is a number, an address or a file, which is no tool's name."""
+    """Tell whether a text in quotation marks is a number, an address or a file, which is no tool's name."""
     return not any(letter.isalpha() for letter in text) or bool(_VALUE.fullmatch(text) or _ADDRESS_MARK.search(text))
 
 
 def _is_called(words: Sequence[str], place: int) -> bool:
-    """Return whether the words around one say that it is a tool: `run v2`, `run v1 and v2`, `v2(…)`, `the v2 tool`."""
+    """Tell whether a word of a query is said to be a tool: `run v2`, `run v1 and v2`, `v2(…)`, `the v2 tool`."""
     if not _is_marked(words[place]):
         return False
     if re.match(r"[\w.]+\(", words[place]) or (place + 1 < len(words) and _plain(words[place + 1]) in _NOUNS):
         return True
-    for before in range(place - 1, max(-1, place - MAX_NAME_WORDS), -1):
+    for before in range(place - 1, max(-1, place - MAX_NAME_WORDS), -1):  # back over "the", "and" and other names
         word = _plain(words[before])
         if word in _CALLS or word in _NOUNS:
             return True
@@ -365,6 +392,7 @@ def _is_called(words: Sequence[str], place: int) -> bool:
 
 
 def _plain(word: str) -> str:
+    """Return a word in small letters, without the punctuation around it."""
     return word.strip(_EDGES).casefold()
 
 
@@ -376,11 +404,11 @@ def explain_hidden(catalogue: Catalogue, search: Answer) -> str | None:
 def explain_disabled(catalogue: Catalogue, search: Answer) -> str | None:
     """Return one sentence if the query names a tool of a disabled source, visible to the caller; or None."""
     keys = list(_list_keys(search.query)) if catalogue.disabled else []
-    for source, (message, names) in catalogue.disabled.items():
+    for source, (message, ids_by_key) in catalogue.disabled.items():
         why = message if search.visible is None else "disabled"  # a message may name files of whoever runs the service
         for key in keys:
-            if key in names and any(_sees(search, tool) for tool in catalogue.tools([names[key]])):
-                return f"{names[key]} is not searched: source {source!r} is {why}"
+            if key in ids_by_key and any(_sees(search, tool) for tool in catalogue.tools([ids_by_key[key]])):
+                return f"{ids_by_key[key]} is not searched: source {source!r} is {why}"
     return None
 
 
@@ -394,7 +422,7 @@ def explain_waiting(catalogue: Catalogue, search: Answer) -> str | None:
 
 
 def _sees(search: Answer, tool: Tool) -> bool:
-    """Return whether the search's caller may see the tool; a predicate that raises hides it."""
+    """Tell whether the search's caller may see the tool; a predicate that raises hides it."""
     return search.visible is None or allows(search.visible, tool)
 
 

@@ -32,6 +32,7 @@ MAX_LIFTING_WORDS = 3  # missing words that are added to a description together
 MAX_PARTS = 6  # parts of a request that are tried by themselves
 MIN_PART_WORDS = 2
 MAX_QUOTED_CHARS = 120  # of a part of a request
+MAX_QUOTED_WORDS = 6
 MAX_ADVISED_TOOLS = 20  # more tools than this are no advice
 REQUEST_WORDS = frozenset(list_words("advice.words"))  # of any request, which say nothing about a tool
 _NAME = re.compile(r"(?<=[^\s.?!:])\s+([A-Z][^\W_]*)")  # a capital in mid-sentence
@@ -48,7 +49,7 @@ class RuleTrial(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         words: the words that were added.
-        rank: the tool's place in the answer with these words, from 1. If the answer lacks the tool, its rank before the
+        rank: the tool's rank in the answer with these words, from 1. If the answer lacks the tool, its rank before the
             hits are cut; None: no stage ranks it.
         shown: whether the answer with these words has the tool.
         refusal: why the request is turned away even with these words; None: it is answered.
@@ -66,7 +67,7 @@ class RuleEffect(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         rule: its name, one of `toolscout.settings.RULES`.
         about: what the rule does.
-        place: of the tool in the answer with the rule, from 1; None: it is not returned.
+        place: the tool's rank in the answer with the rule, from 1; None: the tool is not returned.
         place_without: the same without the rule.
         switch: the setting that leaves the rule out.
     """
@@ -99,12 +100,12 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
         missing: words of the query that the tool lacks.
         ahead: (id, score) of the tools that are returned instead.
         step: the part of a compound request for which the tool ranks best; None: the whole request ranks it best.
-        step_rank: the tool's place if this part is searched by itself, from 1, also if it is too low to be returned.
+        step_rank: the tool's rank if this part is searched by itself, from 1, also if it is too low to be returned.
         stands_for_it: id of the tool that is returned in its place because it does the same.
         causes: sentences, the most important first.
         fixes: sentences; those that add words were tested.
         trial: effect of the words that the caller asked to try; None: the caller named no words.
-        rules: those that change the place of the tool, in the order of `toolscout.settings.RULES`.
+        rules: the rules that change the tool's rank in the answer, in the order of `toolscout.settings.RULES`.
     """
 
     query: str
@@ -134,16 +135,14 @@ def find(catalogue: Catalogue, name: str) -> str:
     if name in catalogue.ids:
         return name
     folded = name.casefold()
-    same = [
-        tool_id for tool_id, title in zip(catalogue.ids, catalogue.names, strict=True) if title.casefold() == folded
-    ]
-    if len(same) == 1:
-        return same[0]
-    if same:
-        raise NotFound(f"{len(same)} tools are called {name!r}. Name one by its id: {', '.join(same[:5])}")
-    for source, (why, names) in catalogue.disabled.items():
-        if folded in names:
-            raise NotFound(f"{names[folded]} is not searched: source {source!r} is {why}")
+    ids = [tool_id for tool_id, other in zip(catalogue.ids, catalogue.names, strict=True) if other.casefold() == folded]
+    if len(ids) == 1:
+        return ids[0]
+    if ids:
+        raise NotFound(f"{len(ids)} tools are called {name!r}. Name one by its id: {', '.join(ids[:5])}")
+    for source, (why, ids_by_key) in catalogue.disabled.items():
+        if folded in ids_by_key:
+            raise NotFound(f"{ids_by_key[folded]} is not searched: source {source!r} is {why}")
     raise NotFound(
         f"expected the id or the name of a tool in the catalogue, found {name!r}. See  toolscout list --tools"
     )
@@ -171,7 +170,7 @@ def explain(
     """
     [tool] = catalogue.tools([tool_id])
     explanation = pipeline.explain(search, tool_id)
-    stages = _leaves(explanation) if explanation else ()
+    stages = _list_leaves(explanation) if explanation else ()
     matched, missing = _match_words(search.query, stages)
     shown = tool_id in answer.ids
     hidden = search.visible is not None and not search.visible(tool)
@@ -182,7 +181,7 @@ def explain(
         causes.append("the caller may not see it: the policy hides it")
         fixes.append("allow the caller to see it")
     elif not shown:
-        absence = _note_absence(pipeline, search, tool, answer, explanation)
+        absence = _examine_absence(pipeline, search, tool, answer, explanation)
         causes, fixes = _explain_absence(absence, catalogue, rebuild)
     causes += [effect.describe() for effect in rules]
     return Why(
@@ -205,17 +204,24 @@ def explain(
 def _find_effects(
     without: Mapping[str, Callable[[], Stage]], search: Answer, tool_id: str, answer: Answer
 ) -> Iterator[RuleEffect]:
-    """Yield the rules without which a search gives the tool another place, or takes it in or out."""
+    """Yield the rules without which the tool has another rank in the answer, gets into it or drops out.
+
+    Args:
+        without: rule → builds the pipeline without it.
+        search: what went into the pipeline.
+        tool_id: the tool in question.
+        answer: what came out, with all rules.
+    """
     place = answer.ids.index(tool_id) + 1 if tool_id in answer.ids else None
     for rule, build in without.items():
-        other = _find_place(build(), search, tool_id)
-        if other != place:
+        place_without = _find_place(build(), search, tool_id)
+        if place_without != place:
             switch = f'rules_off = ["{rule}"]'
-            yield RuleEffect(rule=rule, about=RULES[rule], place=place, place_without=other, switch=switch)
+            yield RuleEffect(rule=rule, about=RULES[rule], place=place, place_without=place_without, switch=switch)
 
 
 def _describe_part(absence: _Absence | None) -> dict[str, Any]:
-    """Return the fields of the explanation that name a part of the request, and a tool that stands for the tool."""
+    """Return the fields `step`, `step_rank` and `stands_for_it` of the explanation; none if the tool is returned."""
     if absence is None:
         return {}
     part = absence.part
@@ -223,14 +229,14 @@ def _describe_part(absence: _Absence | None) -> dict[str, Any]:
     return {**fields, "stands_for_it": absence.stand_in}
 
 
-def _note_absence(
+def _examine_absence(
     pipeline: Stage,
     search: Answer,
     tool: Tool,
     answer: Answer,
     explanation: Explanation | None,
 ) -> _Absence:
-    """Return the facts about a tool that a search did not return.
+    """Collect the facts about a tool that a search did not return.
 
     Args:
         pipeline: the pipeline that searched.
@@ -240,7 +246,7 @@ def _note_absence(
         explanation: what the stages did with the tool; None: none of them ranks.
     """
     rank = explanation.rank if explanation else None
-    stages = _leaves(explanation) if explanation else ()
+    stages = _list_leaves(explanation) if explanation else ()
     matched, missing = _match_words(search.query, stages)
     stand_in = next((hit.id for hit in answer.hits if tool.id in hit.similar), None)
     part = None if stand_in else _find_part(pipeline, search, answer, tool.id, rank)
@@ -251,7 +257,7 @@ def _note_absence(
 
 
 def _reaches(pipeline: Stage, search: Answer, tool_id: str, rank: int) -> bool:
-    """Return whether a search with `rank` as its k returns the tool, and advice to ask for that many is sensible."""
+    """Tell whether a search for as many tools as the tool's rank returns it, and they are not too many to advise it."""
     if not search.k < rank <= MAX_ADVISED_TOOLS:
         return False
     return _find_place(pipeline, msgspec.structs.replace(search, k=rank), tool_id) is not None
@@ -260,17 +266,24 @@ def _reaches(pipeline: Stage, search: Answer, tool_id: str, rank: int) -> bool:
 def _explain_absence(
     absence: _Absence, catalogue: Catalogue, rebuild: Callable[[Tool], Stage] | None
 ) -> tuple[list[str], list[str]]:
-    """Return the causes of the absence, and what would lift it."""
+    """Return the causes of the absence, and what would bring the tool into the answer, as sentences."""
     twins = _find_twins(absence.tool, absence.returned_tools)
     causes, fixes = _find_causes(absence, twins), _find_fixes(absence, twins)
     if rebuild and not absence.stand_in and not absence.is_found_by_part:
-        lift = _lift(catalogue, rebuild, absence.search, absence.tool, absence.missing)
-        fixes = [lift, *fixes] if lift else fixes
+        advice = _find_lifting_words(catalogue, rebuild, absence.search, absence.tool, absence.missing)
+        fixes = [advice, *fixes] if advice else fixes
     return causes, fixes
 
 
 class _Part(NamedTuple):
-    """A part of a request, and what the tool gets if it is asked by itself: a rank, and a place if it is returned."""
+    """A part of a request, and how the tool fares if the part is searched by itself.
+
+    Attributes:
+        text: the part.
+        rank: the tool's rank before the hits are cut, from 1.
+        is_step: whether the search split the request into this part; otherwise it is a clause.
+        place: the tool's rank in the answer, from 1; None: it is not returned, or this was not tried.
+    """
 
     text: str
     rank: int
@@ -279,16 +292,17 @@ class _Part(NamedTuple):
 
 
 def _find_part(pipeline: Stage, search: Answer, answer: Answer, tool_id: str, rank: int | None) -> _Part | None:
-    """Return the part of a request that ranks the tool best; None: the whole request ranks it as well.
+    """Return the part of a request that ranks the tool best.
 
-    The parts are the steps of the answer, or else the clauses of the request.
+    The parts are the steps of the answer, or else the clauses of the request. None: no part ranks the tool, or no
+    clause ranks it better than the whole request does.
     """
     parts = answer.steps or _cut_clauses(search.query)
-    alone = [msgspec.structs.replace(search, query=part, split=False) for part in parts[:MAX_PARTS]]
+    searches = [msgspec.structs.replace(search, query=part, split=False) for part in parts[:MAX_PARTS]]
     ranked = [
-        _Part(one.query, explanation.rank, bool(answer.steps))
-        for one in alone
-        if (explanation := pipeline.explain(one, tool_id)) is not None and explanation.rank is not None
+        _Part(part.query, explanation.rank, bool(answer.steps))
+        for part in searches
+        if (explanation := pipeline.explain(part, tool_id)) is not None and explanation.rank is not None
     ]
     best = min(ranked, key=lambda part: part.rank, default=None)
     if best is None or (rank is not None and best.rank >= rank and not best.is_step):
@@ -297,7 +311,7 @@ def _find_part(pipeline: Stage, search: Answer, answer: Answer, tool_id: str, ra
 
 
 def _cut_clauses(query: str) -> tuple[str, ...]:
-    """Cut a request at marks and conjunctions; empty if it has one clause."""
+    """Cut a request at punctuation marks and conjunctions; empty if it has one clause."""
     clauses = tuple(
         clause.strip()
         for clause in _PART_END.split(" ".join(query.split()))
@@ -313,20 +327,20 @@ def _find_role(answer: Answer, tool_id: str) -> list[str]:
     ]
 
 
-def _leaves(explanation: Explanation) -> tuple[Explanation, ...]:
+def _list_leaves(explanation: Explanation) -> tuple[Explanation, ...]:
     """Return the explanations of stages without inner stages, in order."""
     parts = explanation.parts
-    return tuple(leaf for part in parts for leaf in _leaves(part)) if parts else (explanation,)
+    return tuple(leaf for part in parts for leaf in _list_leaves(part)) if parts else (explanation,)
 
 
 def _match_words(query: str, stages: Sequence[Explanation]) -> tuple[dict[str, float], tuple[str, ...]]:
     """Return (word of the query → its BM25 contribution, words that the tool lacks)."""
-    sparse = next((stage for stage in stages if stage.terms or stage.missing), None)
-    if sparse is None:
+    bm25 = next((stage for stage in stages if stage.terms or stage.missing), None)
+    if bm25 is None:
         return {}, ()
     words = _map_terms(query)
-    matched = {words.get(term, term): part for term, part in sparse.terms.items()}
-    return matched, tuple(dict.fromkeys(words.get(term, term) for term in sparse.missing))
+    matched = {words.get(term, term): score for term, score in bm25.terms.items()}
+    return matched, tuple(dict.fromkeys(words.get(term, term) for term in bm25.missing))
 
 
 def _map_terms(query: str) -> dict[str, str]:
@@ -350,8 +364,8 @@ class _Absence:
         demotions: notes of the stages that put it behind all others.
         matched: word of the query → its contribution to the BM25 score.
         missing: words of the query that the tool lacks and that its description could take up.
-        part: the part of the request that ranks it best; None: the whole request does.
-        stand_in: id of a returned tool that does the same.
+        part: the part of the request that ranks it best; None: no part ranks it better than the whole request.
+        stand_in: id of a returned tool that does the same and is shown in its place; None: there is none.
         needed_k: for how many tools to ask, so that it is returned; None: no reasonable number was found.
     """
 
@@ -398,30 +412,32 @@ def _find_causes(absence: _Absence, twins: Sequence[str]) -> list[str]:
     causes += _find_part_causes(absence)
     causes += _find_text_causes(absence)
     if twins:
-        causes.append(f"{_list(twins)} says almost the same and stands before it")
+        causes.append(f"{_join_quoted(twins)} says almost the same and stands before it")
     return causes + _find_rank_causes(absence)
 
 
 def _find_name_causes(answer: Answer) -> list[str]:
-    """Return the cause that other tools are named in the request."""
+    """Return the cause that the request names other tools; no cause if it names none."""
     named = [hit.tool.name for hit in answer.hits if hit.why == EXACT and hit.tool]
     names = list(dict.fromkeys(named))
     if not names:
         return []
     read = "is read as the name of a tool" if len(names) == 1 else "are read as names of tools"
-    return [f"{_list(names)} in the request {read}: tools of that name take {len(named)} of the {answer.k} places"]
+    quoted = _join_quoted(names)
+    return [f"{quoted} in the request {read}: tools of that name take {len(named)} of the {answer.k} places"]
 
 
 def _find_refusal(answer: Answer) -> str | None:
     """Return why a request is turned away; None: it is answered."""
-    return None if answer.hits or answer.kind in (None, "tools") else answer.reason or answer.kind
+    is_answered = bool(answer.hits) or answer.kind in (None, "tools")
+    return None if is_answered else answer.reason or answer.kind
 
 
 def _find_rank_causes(absence: _Absence) -> list[str]:
-    """Return the causes that lie in the tool's rank."""
+    """Return the causes that have to do with the tool's rank."""
     if absence.is_cut:
-        count = sum(hit.role == "prerequisite" for hit in absence.answer.hits)
-        causes = [f"{count} of the {absence.search.k} returned tools are prerequisites of others"] if count else []
+        n_added = sum(hit.role == "prerequisite" for hit in absence.answer.hits)
+        causes = [f"{n_added} of the {absence.search.k} returned tools are prerequisites of others"] if n_added else []
         return [*causes, f"it has rank {absence.rank}, and {_count_tools(absence.search.k)} asked for"]
     is_unranked = absence.rank is None and absence.part is None and not absence.demotions
     return ["no stage ranks it among its candidates"] if is_unranked else []
@@ -432,13 +448,13 @@ def _count_tools(count: int) -> str:
 
 
 def _find_fixes(absence: _Absence, twins: Sequence[str]) -> list[str]:
-    """Return sentences on what would lift the tool, of those that need no new words in its description."""
+    """Return sentences on how to get the tool without adding words of the query to its description."""
     if absence.stand_in:
         return [f"call it by its id, {absence.tool.id}, or prefer its source: preferred_sources"]
     fixes = []
     if absence.is_found_by_part and absence.part:
-        step = absence.part
-        fixes.append(f"ask this step by itself: {_quote(step.text)}, where it has rank {step.place} (tried out)")
+        part = absence.part
+        fixes.append(f"ask this step by itself: {_quote(part.text)}, where it has rank {part.place} (tried out)")
     if twins:
         fixes.append(f"say in its description what it does that {twins[0]} does not")
     if absence.is_turned_away and absence.rank is not None and absence.rank <= absence.search.k:
@@ -449,7 +465,7 @@ def _find_fixes(absence: _Absence, twins: Sequence[str]) -> list[str]:
 
 
 def _find_part_causes(absence: _Absence) -> list[str]:
-    """Return the causes that lie in the other parts of the request."""
+    """Return the cause that the tool belongs to one part of the request; no cause if it belongs to the whole."""
     part = absence.part
     if part is None:
         return []
@@ -461,18 +477,18 @@ def _find_part_causes(absence: _Absence) -> list[str]:
 
 
 def _find_text_causes(absence: _Absence) -> list[str]:
-    """Return the causes that lie in the tool's own text: no description, missing words, no word in common."""
+    """Return the causes that the tool's own text has: no description, missing words, no word in common."""
     causes, missing = [], absence.missing
     if not absence.tool.description:
         causes.append("it has no description, so only its name, path and parameters can be found")
     if missing:
-        shared = [word for word in missing if any(_has(other, word) for other in absence.returned_tools)]
+        shared = [word for word in missing if any(_has_word(other, word) for other in absence.returned_tools)]
         causes.append(
-            f"{_list(missing)} of the query {'is' if len(missing) == 1 else 'are'} nowhere in its text"
-            + (f"; tools that are returned instead have {_list(shared)}" if shared else "")
+            f"{_join_quoted(missing)} of the query {'is' if len(missing) == 1 else 'are'} nowhere in its text"
+            + (f"; tools that are returned instead have {_join_quoted(shared)}" if shared else "")
         )
     if absence.matched and missing:
-        causes.append(f"it matches only on {_list(list(absence.matched))}")
+        causes.append(f"it matches only on {_join_quoted(list(absence.matched))}")
     elif not absence.matched and not _map_terms(absence.search.query):
         causes.append("no word of the query can be searched for")
     return causes
@@ -480,38 +496,40 @@ def _find_text_causes(absence: _Absence) -> list[str]:
 
 def _find_twins(tool: Tool, returned_tools: Sequence[Tool]) -> list[str]:
     """Return the ids of returned tools that say almost the same."""
-    return [other.id for other in returned_tools if _overlap(tool, other) >= MIN_TWIN_OVERLAP]
+    return [other.id for other in returned_tools if _measure_overlap(tool, other) >= MIN_TWIN_OVERLAP]
 
 
-def _overlap(one: Tool, other: Tool) -> float:
-    """Return the overlap of words of two descriptions, 0 to 1; names stand in for missing descriptions."""
-    a, b = (set(tokenize(tool.description or tool.name)) for tool in (one, other))
-    return len(a & b) / len(a | b) if a | b else 0.0
+def _measure_overlap(one: Tool, other: Tool) -> float:
+    """Return the Jaccard overlap of two descriptions' words, 0 to 1. For a missing description, the name counts."""
+    words, other_words = (set(tokenize(tool.description or tool.name)) for tool in (one, other))
+    return len(words & other_words) / len(words | other_words) if words | other_words else 0.0
 
 
-def _has(tool: Tool, word: str) -> bool:
+def _has_word(tool: Tool, word: str) -> bool:
+    """Tell whether a word is in the text or the path of a tool."""
     return bool(set(tokenize(word)) & set(tokenize(f"{' '.join(tool.path)} {render(tool)}")))
 
 
-def _lift(
+def _find_lifting_words(
     catalogue: Catalogue, rebuild: Callable[[Tool], Stage], search: Answer, tool: Tool, missing: Sequence[str]
 ) -> str | None:
     """Say which missing words, added to the description, bring the tool into the answer. None: no words do that.
 
-    The words are tried out, as few as possible.
+    The rarest word is tried out first, then the two rarest, and so on.
     """
     if not missing:
         return None
-    tried = sort_by_rarity(missing, catalogue.tools())
-    for count in range(1, min(MAX_LIFTING_WORDS, len(tried)) + 1):
-        place = _find_place(rebuild(_add_words(tool, tried[:count])), search, tool.id)
+    rarest_first = sort_by_rarity(missing, catalogue.tools())
+    for count in range(1, min(MAX_LIFTING_WORDS, len(rarest_first)) + 1):
+        words = rarest_first[:count]
+        place = _find_place(rebuild(_add_words(tool, words)), search, tool.id)
         if place is not None:
-            return f"with {_list(tried[:count])} in its description it would have rank {place} (tried out)"
+            return f"with {_join_quoted(words)} in its description it would have rank {place} (tried out)"
     return None
 
 
 def try_words(rebuild: Callable[[Tool], Stage], search: Answer, tool: Tool, words: Sequence[str]) -> RuleTrial:
-    """Say where a tool would stand if its description had these words too."""
+    """Say which rank a tool would have if its description had these words too."""
     pipeline = rebuild(_add_words(tool, words))
     [answer] = pipeline([search])
     if tool.id in answer.ids:
@@ -522,13 +540,13 @@ def try_words(rebuild: Callable[[Tool], Stage], search: Answer, tool: Tool, word
 
 
 def _find_place(pipeline: Stage, search: Answer, tool_id: str) -> int | None:
-    """Return the place of a tool in the answer to a search, from 1; None: it is not returned."""
+    """Run a search, and return the rank of a tool in the answer, from 1; None: the tool is not returned."""
     [answer] = pipeline([search])
     return answer.ids.index(tool_id) + 1 if tool_id in answer.ids else None
 
 
 def _add_words(tool: Tool, words: Sequence[str]) -> Tool:
-    """Return the tool with more words in its description."""
+    """Return the tool with more words in its description, and in `meta["text"]` if it has that."""
     added = " ".join(words)
     description = f"{tool.description} {added}".strip()
     meta = {**tool.meta, "text": f"{tool.meta['text']} {added}"} if "text" in tool.meta else tool.meta
@@ -540,22 +558,28 @@ def _quote(text: str) -> str:
     return f"“{text}”" if len(text) <= MAX_QUOTED_CHARS else f"“{text[: MAX_QUOTED_CHARS - 1].rstrip()}…”"
 
 
-def _list(words: Sequence[str]) -> str:
-    quoted = [f"“{word}”" for word in words[:6]]
-    remainder = f" and {len(words) - 6} more" if len(words) > 6 else ""
+def _join_quoted(words: Sequence[str]) -> str:
+    """Return words in quotation marks with commas, at most `MAX_QUOTED_WORDS`, and how many more there are."""
+    quoted = [f"“{word}”" for word in words[:MAX_QUOTED_WORDS]]
+    remainder = f" and {len(words) - MAX_QUOTED_WORDS} more" if len(words) > MAX_QUOTED_WORDS else ""
     return ", ".join(quoted) + remainder
 
 
 def keep_advisable(words: Sequence[str], query: str, part: str | None) -> tuple[str, ...]:
     """Return the words that a description could take up.
 
-    Left out are words of any request, values (numbers, and names), and words of another part of the request. A name has
-    a capital in mid-sentence. One at the start of a sentence, or where people are named ("tell anna", "anna's"), is a
-    name unless it is among the everyday words.
+    Left out are words of any request ("please"), values (numbers and names), and words outside the part of the request
+    that the tool belongs to. A name has a capital in mid-sentence. A word at the start of a sentence, or where people
+    are named ("tell anna", "anna's"), is a name unless it is among the everyday words.
+
+    Args:
+        words: words of the query.
+        query: the request.
+        part: the part that the tool belongs to; None: the whole request.
     """
     names = {word.casefold() for word in _NAME.findall(query)}
-    likely = {word.casefold() for found in _MAYBE_NAME.findall(query) for word in found if word}
-    names |= {word for word in likely if word not in list_everyday_words()}
+    likely_names = {word.casefold() for groups in _MAYBE_NAME.findall(query) for word in groups if word}
+    names |= {word for word in likely_names if word not in list_everyday_words()}
     words_of_part = set(re.findall(r"\w+", part.casefold())) if part else None
     return tuple(
         word
@@ -568,9 +592,9 @@ def keep_advisable(words: Sequence[str], query: str, part: str | None) -> tuple[
 
 def sort_by_rarity(words: Sequence[str], tools: Sequence[Tool]) -> list[str]:
     """Sort words, the rarest in the catalogue first. Words of no tool come last, words of any request are dropped."""
-    terms = {word: set(tokenize(word)) for word in words if word.casefold() not in REQUEST_WORDS}
-    frequency = Counter[str]()
+    terms_by_word = {word: set(tokenize(word)) for word in words if word.casefold() not in REQUEST_WORDS}
+    n_tools = Counter[str]()  # word → tools that have it
     for tool in tools:
         tool_terms = set(tokenize(f"{tool.name} {tool.description}"))
-        frequency.update(word for word, parts in terms.items() if parts & tool_terms)
-    return sorted(terms, key=lambda word: (frequency[word] == 0, frequency[word]))
+        n_tools.update(word for word, terms in terms_by_word.items() if terms & tool_terms)
+    return sorted(terms_by_word, key=lambda word: (n_tools[word] == 0, n_tools[word]))
