@@ -16,9 +16,9 @@ from toolscout.recipes.builder import guard
 from toolscout.scout import Scout
 from toolscout.search.pipeline import Cut, Stage
 from toolscout.search.prerequisites import (
-    MAX_BEARERS,
-    MIN_BEARER_SCORE,
-    MIN_LEVEL_SCORE,
+    MAX_DEPENDENTS,
+    MIN_DEPENDENT_SCORE,
+    MIN_EQUAL_SCORE,
     MIN_STRANGER_SCORE,
     Prerequisites,
     bring_prerequisites,
@@ -135,9 +135,9 @@ def test_the_budget_bounds_the_prerequisites_between_two_matches_and_the_rest_fo
 
 
 def test_a_low_ranked_hit_brings_none() -> None:
-    tools = [tool("low", "p"), tool("p"), *(tool(f"m{n}") for n in range(MAX_BEARERS))]
-    far_down = ranked(*(f"m{n}" for n in range(MAX_BEARERS)), "low", fall=0.99)
-    far_lower = ranked("m0", "low", fall=MIN_BEARER_SCORE - 0.01)
+    tools = [tool("low", "p"), tool("p"), *(tool(f"m{n}") for n in range(MAX_DEPENDENTS))]
+    far_down = ranked(*(f"m{n}" for n in range(MAX_DEPENDENTS)), "low", fall=0.99)
+    far_lower = ranked("m0", "low", fall=MIN_DEPENDENT_SCORE - 0.01)
     for search in (far_down, far_lower):
         assert stage(*tools)([search])[0].hits == search.hits
 
@@ -173,8 +173,8 @@ def test_scores_below_zero_are_compared_too() -> None:
 
 def test_matches_as_good_as_the_first_come_before_any_prerequisite() -> None:
     tools = [tool("a", "p"), tool("b", "q"), tool("c"), tool("p"), tool("q")]
-    [level] = stage(*tools)([ranked("a", "b", "c", fall=MIN_LEVEL_SCORE + 0.01)])
-    [clear] = stage(*tools)([ranked("a", "b", "c", fall=MIN_LEVEL_SCORE - 0.01)])
+    [level] = stage(*tools)([ranked("a", "b", "c", fall=MIN_EQUAL_SCORE + 0.01)])
+    [clear] = stage(*tools)([ranked("a", "b", "c", fall=MIN_EQUAL_SCORE - 0.01)])
     assert names(level)[:4] == ["a", "b", "p", "q"] and names(clear) == ["a", "p", "b", "q", "c"]
 
 

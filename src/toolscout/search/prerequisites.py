@@ -1,12 +1,13 @@
 """Prerequisites: brings the tools that the first matches need into the answer.
 
 A tool may need another one before it can be called: for an id that the other supplies, or for a service that it
-switches on. The query says nothing of such tools, so no ranking finds them. They follow the match that needs them, the
-direct ones first, and have the role `prerequisite`. The order of the matches stays as it is.
+switches on. The query says nothing of such tools, so no ranking finds them. They get the role `prerequisite` and follow
+the *match* (a hit that was ranked) that needs them, the direct ones first. The order of the matches stays as it is.
 
-The order of calls in the journal shows more of them. A task is a run of calls of one caller without a long pause. Only
-successful calls count, and of each tool the first. Nobody can change the answers of others alone: an order counts if a
-trusted caller follows it, or two callers do.
+A *need* (`search.relations.dependencies.Need`) lists the tools that can provide one thing. Some needs are declared,
+some are inferred from an API, some from names alone. Others are learned from the order of calls in the journal. A task
+is a run of calls of one caller without a long pause. Only successful calls count, and of each tool the first. Nobody
+can change the answers of others alone: an order counts if a trusted caller follows it, or two callers do.
 
 The numbers below were chosen on train and dev requests of toollinkos, and on requests written for five OpenAPI
 documents that no dataset uses (benchmarks/LAB.md).
@@ -46,15 +47,15 @@ Orders = Callable[[], Mapping[str, Mapping[str, float]]]
 """() → tool → tool that is usually called before it → share of the tasks; see `CallOrder`."""
 
 _log: Final = logging.getLogger("toolscout.search")
-MAX_BEARERS: Final = 5  # matches that bring prerequisites
-MAX_NAMED_BEARERS: Final = 3  # matches of a step that bring what names alone say
-MIN_BEARER_SCORE: Final = 0.5  # part of the first match's score that such a match must have
+MAX_DEPENDENTS: Final = 5  # first matches, which may get prerequisites
+MAX_NAMED_DEPENDENTS: Final = 3  # first matches of a step, which may get prerequisites that names alone suggest
+MIN_DEPENDENT_SCORE: Final = 0.5  # share of the first match's score that a match must have to get prerequisites
 MIN_STRANGER_SCORE: Final = 0.7  # the same for a match of another source than the first one
-MAX_LEVEL_MATCHES: Final = 3  # matches that may come before the first prerequisite
-MIN_LEVEL_SCORE: Final = 0.95  # part of the first match's score from which any of them may be the right one
+MAX_EQUAL_MATCHES: Final = 3  # matches that may come before the first prerequisite
+MIN_EQUAL_SCORE: Final = 0.95  # share of the first match's score from which a match is as good as the first
 MAX_NEED_DEPTH: Final = 6  # of needs of needs
 MAX_OTHER_SUPPLIERS: Final = 3  # further suppliers of one id
-MIN_ALTERNATIVE_PLACE: Final = 5  # hits before the first of them
+MIN_ALTERNATIVE_PLACE: Final = 5  # hits before the first further supplier
 MAX_ORDER_EVENTS: Final = 30_000  # newest events that are read at the start
 TASK_PAUSE_S: Final = 600.0  # a longer pause of a caller ends the task
 MAX_TASK_TOOLS: Final = 20  # tools of one task that count
@@ -62,12 +63,18 @@ MIN_ORDERED_TASKS: Final = 5  # tasks that must show an order
 MIN_ORDERED_SHARE: Final = 0.6  # share of the tasks with the later tool that must show it
 MIN_ORDER_CALLERS: Final = 2  # callers that must show it, unless one of them is trusted
 MAX_TASKS_PER_CALLER: Final = 50  # a caller with more counts like one with so many
-REFRESH_AFTER_S: Final = 30.0
-FIT_WEIGHT: Final = 2.0  # of how well a tool supplies an id (0 to 1), against its score for the query (0 to 1)
+REFRESH_AFTER_S: Final = 30.0  # from one look into the journal to the next
+FIT_WEIGHT: Final = 2.0  # of how well a tool supplies an id (0 to 1), beside 1 for its score in the search (0 to 1)
 
 
 class _Prerequisite(NamedTuple):
-    """A tool that a match needs: its id, the tool that needs it directly, and the need."""
+    """A tool that a match needs, perhaps through another tool.
+
+    Attributes:
+        tool_id: its id.
+        needed_by: the tool that needs it directly.
+        need: the need that it fulfils.
+    """
 
     tool_id: str
     needed_by: str
@@ -80,7 +87,7 @@ class _Ranking(NamedTuple):
     Attributes:
         search: with hits.
         places: tool id → place among the hits, from 0.
-        learned: dependencies that the calls so far show.
+        learned: dependencies that the calls in the journal show.
     """
 
     search: Answer
@@ -88,13 +95,13 @@ class _Ranking(NamedTuple):
     learned: Dependencies
 
     def is_before(self, tool_id: str, match: str) -> bool:
-        """Tell whether a tool is a hit that ranks above a match."""
+        """Tell whether a tool is among the hits and ranks above a match."""
         return tool_id in self.places and self.places[tool_id] < self.places[match]
 
     def rate(self, need: Need, tool_id: str) -> float:
-        """Rate how well a tool fulfils a need of this search: its fit, and its score for the query."""
-        share = _compare_to_first(self.search.hits, self.places[tool_id]) if tool_id in self.places else 0.0
-        return FIT_WEIGHT * need.tools[tool_id] + share
+        """Rate how well a tool fulfils a need, 0 to 3: by its fit, and by its score if it is among the hits."""
+        score = _compare_to_first(self.search.hits, self.places[tool_id]) if tool_id in self.places else 0.0
+        return FIT_WEIGHT * need.tools[tool_id] + score
 
 
 class Prerequisites(Stage):
@@ -112,14 +119,14 @@ class Prerequisites(Stage):
         excluded: AbstractSet[str] = frozenset(),
         orders: Orders | None = None,
     ) -> None:
-        """Bring what these dependencies say.
+        """Add prerequisites by these dependencies.
 
         Args:
             catalogue: the snapshot, which says what a caller may see.
             dependencies: of the snapshot.
             budget: most prerequisites between one match and the next; what is left follows behind the next match.
-            excluded: ids of tools that neither bring prerequisites nor are brought.
-            orders: returns which tools the calls so far show before others; None: nothing is learned.
+            excluded: ids of tools that neither get prerequisites nor are any.
+            orders: returns which tools callers usually call before others; None: nothing is learned.
         """
         self.catalogue, self.dependencies, self.budget = catalogue, dependencies, budget
         self.excluded, self.orders = excluded, orders
@@ -135,13 +142,13 @@ class Prerequisites(Stage):
         return [self._add(search, learned) for search in searches]
 
     def _add(self, search: Answer, learned: Dependencies) -> Answer:
-        """Insert before each hit the tools whose output it needs. A query that selects tools by name gets no others."""
+        """Insert behind the first matches the tools that they need. A query `select:…` gets no further tools."""
         ranking = _Ranking(search, {hit.id: place for place, hit in enumerate(search.hits)}, learned)
-        bearers = self._find_bearers(ranking)
-        if not bearers or parse_selection(search.query) is not None:
+        dependents = self._find_dependents(ranking)
+        if not dependents or parse_selection(search.query) is not None:
             return search
-        waiting: deque[_Prerequisite] = deque()
-        alternatives = self._collect_alternatives(ranking, bearers)
+        waiting: deque[_Prerequisite] = deque()  # found, and not yet in the answer
+        alternatives = self._collect_alternatives(ranking, dependents)
         listed: list[Hit] = []
         present: set[str] = set()
         steps = {hit.id: hit.step for hit in search.hits}
@@ -151,39 +158,38 @@ class Prerequisites(Stage):
                 continue
             listed.append(hit)
             present.add(hit.id)
-            if hit.id in bearers:
-                leads = hit.id in leading
-                waiting += self._collect(ranking, hit.id, leads)
-            if _is_level(search.hits, place + 1):
-                continue
-            if place >= MAX_BEARERS - 1 or len(listed) >= MIN_ALTERNATIVE_PLACE:
+            if hit.id in dependents:
+                waiting += self._collect(ranking, hit.id, by_names=hit.id in leading)
+            if _equals_first(search.hits, place + 1):
+                continue  # no prerequisite separates matches that are equally good
+            if place >= MAX_DEPENDENTS - 1 or len(listed) >= MIN_ALTERNATIVE_PLACE:
                 waiting += alternatives
-                alternatives = []
+                alternatives = []  # they are added once
             added = self._take(waiting, present)
             listed += _as_hits(added, search.hits[place : place + 2], steps)
         return msgspec.structs.replace(search, hits=tuple(listed))
 
-    def _find_bearers(self, ranking: _Ranking) -> list[str]:
-        """Return the ids of the first matches that need something. A match that scores far lower brings nothing.
+    def _find_dependents(self, ranking: _Ranking) -> list[str]:
+        """Return the ids of the first matches that need other tools, without those that score far lower than the first.
 
         Tools of one API serve a request together, so that what a weaker match needs may be needed too. A weaker match
         of another source is rarely right, and what it needs would take the places of better matches.
         """
         hits = ranking.search.hits
         sources: dict[str | None, str] = {}  # step → source of its first match
-        for hit in hits[:MAX_BEARERS]:
+        for hit in hits[:MAX_DEPENDENTS]:
             sources.setdefault(hit.step, _source_of(hit))
         return [
             hit.id
-            for place, hit in enumerate(hits[:MAX_BEARERS])
+            for place, hit in enumerate(hits[:MAX_DEPENDENTS])
             if _compare_to_first(hits, place)
-            >= (MIN_BEARER_SCORE if _source_of(hit) == sources[hit.step] else MIN_STRANGER_SCORE)
+            >= (MIN_DEPENDENT_SCORE if _source_of(hit) == sources[hit.step] else MIN_STRANGER_SCORE)
             and hit.id not in self.excluded
             and (hit.id in self.dependencies or hit.id in ranking.learned)
         ]
 
     def _take(self, waiting: deque[_Prerequisite], present: set[str]) -> list[_Prerequisite]:
-        """Take the next prerequisites that are not present yet, at most the budget, and note that they are present."""
+        """Take the next prerequisites that are not present yet, at most the budget, and add them to `present`."""
         taken: list[_Prerequisite] = []
         while waiting and len(taken) < self.budget:
             prerequisite = waiting.popleft()
@@ -192,17 +198,22 @@ class Prerequisites(Stage):
                 taken.append(prerequisite)
         return taken
 
-    def _collect(self, ranking: _Ranking, match: str, leads: bool) -> Iterator[_Prerequisite]:
+    def _collect(self, ranking: _Ranking, match: str, by_names: bool) -> Iterator[_Prerequisite]:
         """Yield what a match needs, then what these tools need, and so on.
 
-        A need that is best fulfilled by a hit before the match brings nothing.
+        For each need, this is the best tool, or nothing if the best one is a hit before the match.
+
+        Args:
+            ranking: the search.
+            match: id of the match.
+            by_names: whether needs count that were inferred from names alone.
         """
         reached, level = {match}, [match]
         for _ in range(MAX_NEED_DEPTH):
             next_level: list[str] = []
             for tool_id in level:
-                for need in self._needs(ranking, tool_id):
-                    if need.origin == "named" and not leads:
+                for need in self._list_needs(ranking, tool_id):
+                    if need.origin == "named" and not by_names:
                         continue
                     best = next(iter(self._rank_providers(ranking, need)), None)
                     if best is None or best in reached or ranking.is_before(best, match):
@@ -214,23 +225,24 @@ class Prerequisites(Stage):
                 return
             level = next_level
 
-    def _collect_alternatives(self, ranking: _Ranking, bearers: Sequence[str]) -> list[_Prerequisite]:
+    def _collect_alternatives(self, ranking: _Ranking, dependents: Sequence[str]) -> list[_Prerequisite]:
         """Return further suppliers of the ids that the first matches need, each with the best supplier of its own ids.
 
-        People say which way leads to an id in words that few operations have: "the latest book *by Eco*".
+        An id can be found in several ways, and the best supplier may be the wrong one: for "the latest book *by Eco*",
+        the search for books rather than the list of an author's books. At most the budget is returned.
         """
-        found: dict[str, _Prerequisite] = {}
-        for match in bearers:
+        found: dict[str, _Prerequisite] = {}  # by tool id
+        for match in dependents:
             for need in self.dependencies.get(match, ()):
                 providers = self._rank_providers(ranking, need) if need.origin == "inferred" else []
-                for provider in providers[1 : 1 + MAX_OTHER_SUPPLIERS]:
+                for provider in providers[1 : 1 + MAX_OTHER_SUPPLIERS]:  # the first follows its match
                     found.setdefault(provider, _Prerequisite(provider, match, need))
                     for inner in self.dependencies.get(provider, ()):
                         for best in self._rank_providers(ranking, inner)[:1]:
                             found.setdefault(best, _Prerequisite(best, provider, inner))
         return list(found.values())[: self.budget]
 
-    def _needs(self, ranking: _Ranking, tool_id: str) -> Iterator[Need]:
+    def _list_needs(self, ranking: _Ranking, tool_id: str) -> Iterator[Need]:
         return chain(self.dependencies.get(tool_id, ()), ranking.learned.get(tool_id, ()))
 
     def _rank_providers(self, ranking: _Ranking, need: Need) -> list[str]:
@@ -239,6 +251,7 @@ class Prerequisites(Stage):
         return sorted(candidates, key=lambda tool_id: (-ranking.rate(need, tool_id), tool_id))
 
     def _may_add(self, search: Answer, tool_id: str) -> bool:
+        """Tell whether a tool is in the catalogue, is not excluded, and may be seen by the caller."""
         position = None if tool_id in self.excluded else self.catalogue.position(tool_id)
         if position is None:
             return False
@@ -251,7 +264,7 @@ class Prerequisites(Stage):
         return f"{count} added" if count else ""
 
     def explain(self, search: Answer, tool_id: str) -> Explanation | None:
-        """Return the rank of a tool among matches and prerequisites; None if the stage brought nothing."""
+        """Return the rank of a tool among matches and prerequisites; None if the stage added nothing."""
         [result] = self.run([search])
         if result.hits == search.hits or tool_id not in result.ids:
             return None
@@ -268,9 +281,9 @@ def _source_of(hit: Hit) -> str:
 
 
 def _find_leading(hits: Sequence[Hit]) -> set[str]:
-    """Return the ids of the first matches of each step, without those of another source than the first of them.
+    """Return the ids of the first matches of each step, without those of another source than its first match.
 
-    Only these bring what names alone say.
+    Only these get prerequisites that names alone suggest.
     """
     by_step = defaultdict[str | None, list[Hit]](list)
     for hit in hits:
@@ -278,20 +291,20 @@ def _find_leading(hits: Sequence[Hit]) -> set[str]:
     return {
         match.id
         for matches in by_step.values()
-        for match in matches[:MAX_NAMED_BEARERS]
+        for match in matches[:MAX_NAMED_DEPENDENTS]
         if _source_of(match) == _source_of(matches[0])
     }
 
 
-def _is_level(hits: Sequence[Hit], place: int) -> bool:
+def _equals_first(hits: Sequence[Hit], place: int) -> bool:
     """Tell whether the hit at a place is as good as the first, so that it comes before the first prerequisite."""
-    return 0 < place < min(MAX_LEVEL_MATCHES, len(hits)) and _compare_to_first(hits, place) >= MIN_LEVEL_SCORE
+    return 0 < place < min(MAX_EQUAL_MATCHES, len(hits)) and _compare_to_first(hits, place) >= MIN_EQUAL_SCORE
 
 
 def _compare_to_first(hits: Sequence[Hit], place: int) -> float:
-    """Return the part of the first hit's score that another has, 0 to 1.
+    """Return a hit's score as a share of the first hit's score, 0 to 1.
 
-    Scores below zero, such as logarithms of probabilities, count from the lowest.
+    If scores are below zero, such as logarithms of probabilities, both are measured from the lowest.
     """
     lowest = min(0.0, hits[-1].score)
     span = hits[0].score - lowest
@@ -307,12 +320,13 @@ def _as_hits(prerequisites: Sequence[_Prerequisite], around: Sequence[Hit], step
         steps: tool → step of the request that it serves. A prerequisite serves the step of the tool that needs it; the
             new ones are added.
     """
-    fall = (around[0].score - around[-1].score) / (len(prerequisites) + 1)
+    before, behind = around[0], around[-1]  # behind the last match, both are the last match
+    score_step = (before.score - behind.score) / (len(prerequisites) + 1)
     hits = []
-    for number, one in enumerate(prerequisites, 1):
-        step = steps[one.tool_id] = steps.get(one.needed_by)
-        score = around[0].score - fall * number
-        hits.append(Hit(one.tool_id, score, _describe(one), step=step, role="prerequisite"))
+    for number, prerequisite in enumerate(prerequisites, 1):
+        step = steps[prerequisite.tool_id] = steps.get(prerequisite.needed_by)
+        score = before.score - score_step * number
+        hits.append(Hit(prerequisite.tool_id, score, _describe(prerequisite), step=step, role="prerequisite"))
     return hits
 
 
@@ -336,14 +350,13 @@ def bring_prerequisites(
     Args:
         catalogue: the snapshot.
         settings: `prerequisites`, the budget, and `dependencies`, which the user declares.
-        excluded: ids of tools that neither bring prerequisites nor are brought.
-        orders: as in `guard`.
+        excluded: ids of tools that neither get prerequisites nor are any.
+        orders: as in `Prerequisites`.
     """
     dependencies: Dependencies = {}
     if settings.prerequisites:
-        pairs = [pair.partition("=")[::2] for pair in settings.dependencies]
+        pairs = [pair.partition("=")[::2] for pair in settings.dependencies]  # TOOL=PREREQUISITE
         dependencies = add_declared(find_dependencies(catalogue), pairs)
-
     return Prerequisites(catalogue, dependencies, budget=settings.prerequisites, excluded=excluded, orders=orders)
 
 
@@ -351,28 +364,28 @@ def bring_prerequisites(
 
 
 class CallOrder:
-    """Which tools are usually called before a tool. It follows the journal; thread-safe."""
+    """Learns from the journal which tools are usually called before which. Thread-safe."""
 
     def __init__(self, open_journal: Callable[[], Journal], *, trusted: Container[str] = ()) -> None:
         """Follow a journal, whose newest events are read at the first call.
 
         Args:
             open_journal: returns the journal.
-            trusted: callers that may show an order alone.
+            trusted: callers whose calls alone are enough to show an order.
         """
         self._open_journal, self._trusted = open_journal, trusted
         self._lock = threading.Lock()
         self._row: int | None = None  # of the last event that was read
-        self._running: dict[str, tuple[float, list[str]]] = {}  # caller → instant of the last call, tools of the task
+        self._running: dict[str, tuple[float, list[str]]] = {}  # caller → seconds of the last call, tools of the task
         self._tasks: dict[str, Counter[str]] = defaultdict(Counter)  # tool → caller → tasks
         self._before: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)  # (earlier, later) → caller → tasks
         self._shares: dict[str, dict[str, float]] = {}  # tool → earlier tool → share of tasks
         self._read_at = float("-inf")  # monotonic seconds of the last look into the journal
 
     def __call__(self) -> Mapping[str, Mapping[str, float]]:
-        """Return tool → tool that is usually called before it → share of the tasks. New calls count within 30 s.
+        """Return tool → tool that is usually called before it → share of its tasks. New calls count within 30 s.
 
-        If the journal cannot be read, the calls so far count.
+        If the journal cannot be read, the calls that were read before count.
         """
         with self._lock:
             if time.monotonic() - self._read_at >= REFRESH_AFTER_S:
@@ -384,7 +397,7 @@ class CallOrder:
             return self._shares
 
     def _read_new(self) -> None:
-        """Read the events since the last time, at first the newest."""
+        """Read the calls since the last time; the first time, among the newest `MAX_ORDER_EVENTS` events."""
         journal = self._open_journal()
         last = journal.last()
         row = max(0, last - MAX_ORDER_EVENTS) if self._row is None else self._row
@@ -396,19 +409,19 @@ class CallOrder:
         self._shares = self._find_orders()
 
     def _add(self, event: Mapping[str, Any]) -> None:
-        """Count one call."""
-        tool, caller, instant = event.get("tool"), event["caller"], _read_instant(event["at"])
-        if not event.get("ok") or not isinstance(tool, str) or instant is None:
+        """Count one successful call, as part of its caller's running task or as the first one of a new task."""
+        tool, caller, seconds = event.get("tool"), event["caller"], _read_instant(event["at"])
+        if not event.get("ok") or not isinstance(tool, str) or seconds is None:
             return
-        at, earlier = self._running.get(caller, (instant, []))
-        if abs(instant - at) > TASK_PAUSE_S:
+        last_seconds, earlier = self._running.get(caller, (seconds, []))
+        if abs(seconds - last_seconds) > TASK_PAUSE_S:
             earlier = []
         if tool not in earlier and len(earlier) < MAX_TASK_TOOLS:
             self._tasks[tool][caller] += 1
             for other in earlier:
                 self._before[other, tool][caller] += 1
             earlier = [*earlier, tool]
-        self._running[caller] = (instant, earlier)
+        self._running[caller] = (seconds, earlier)
 
     def _find_orders(self) -> dict[str, dict[str, float]]:
         """Return tool → earlier tool → share of its tasks, for pairs that are usually called in this order.
@@ -419,18 +432,20 @@ class CallOrder:
         for (earlier, later), callers in self._before.items():
             if len(callers) < MIN_ORDER_CALLERS and not any(caller in self._trusted for caller in callers):
                 continue
-            tasks = self._tasks[later]
+            tasks = self._tasks[later]  # caller → number
             weights = {caller: min(1.0, MAX_TASKS_PER_CALLER / count) for caller, count in tasks.items()}
             total = sum(count * weights[caller] for caller, count in tasks.items())
             ordered = sum(count * weights[caller] for caller, count in callers.items())
-            reverse = sum(self._before.get((later, earlier), Counter()).values())
+            reverse = sum(
+                self._before.get((later, earlier), Counter()).values()
+            )  # without weights: when in doubt, none
             if ordered >= MIN_ORDERED_TASKS and ordered / total >= MIN_ORDERED_SHARE and ordered > reverse:
                 orders.setdefault(later, {})[earlier] = ordered / total
         return orders
 
 
 def _read_instant(text: object) -> float | None:
-    """Return the seconds of an ISO instant; None if it is none, which imported events may hold."""
+    """Return the seconds since 1970 of an ISO instant; None for another text, which imported events may have."""
     try:
         return datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp()
     except ValueError:
