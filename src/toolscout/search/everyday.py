@@ -1,14 +1,15 @@
-"""Searches with words of tools for phrases of everyday life and work in a request.
+"""Adds words of tools to a request that has phrases of everyday life and work.
 
-People ask whether they need an umbrella; tools say "weather forecast". `words/en.everyday.txt` lists such phrases. Any
-other `words/LANG.everyday.txt` is read too, and used for requests that are not English. A phrase is found by its stems,
-function words included, the longest first. Articles, possessives and *it* do not count, and one other word may stand
-between two words of a phrase: "put it in the calendar" has "put in my calendar".
+People ask whether they need an umbrella; tools say "weather forecast". `words/en.everyday.txt` lists such phrases,
+each with the words that it adds. Any other `words/LANG.everyday.txt` is read too, and used for requests that are not
+English. A phrase is found by its stems, function words included, the longest first. Determiners (articles, possessives,
+*it*) do not count, and one other word may stand between two words of a phrase: "put it in the calendar" has "put in my
+calendar".
 
-The words that a phrase adds count for little beside those of the request: a small weight in BM25, and a share of its
-vector. A short request says little by its own words, so its share is larger, most of all for a phrase of several words.
-A phrase adds nothing where the request's own words serve already: where many tools have them, and in a long request
-where any tool has them.
+The added words count for little beside those of the request: they have a small weight in BM25, and their vector, made
+short, is added to the request's vector. A short request says little by its own words, so the added vector is longer
+there, most of all for a phrase of several words. A phrase adds nothing if its own words find tools already: in any
+request if many tools have all of them, in a long request if one tool has.
 """
 
 from __future__ import annotations
@@ -51,21 +52,21 @@ __all__ = [
 ]
 
 EVERYDAY_WEIGHT: Final = 0.3  # of an added word in BM25, beside 1 for a word of the request; chosen on dev (LAB.md)
-LONG_VECTOR_SHARE: Final = 0.33  # of this weight: length of the added words' vector, beside 1 for that of the request
+LONG_VECTOR_SHARE: Final = 0.33  # times this weight: length of the added words' vector, beside 1 for the request's
 WORD_VECTOR_SHARE: Final = 0.67  # the same in a short request, whose own words say less
-PHRASE_VECTOR_SHARE: Final = 1.67  # the same for a phrase of several words, which means one thing
-MAX_SHORT_VECTOR_REQUEST: Final = 12  # words of a request that is short here
-MAX_SERVED_SHARE: Final = 0.03  # of the tools that have the words of a phrase: more of them, and it adds nothing
+PHRASE_VECTOR_SHARE: Final = 1.67  # the same in a short request with a phrase of several words, which means one thing
+MAX_SHORT_VECTOR_REQUEST: Final = 12  # words of a request that is short for these shares
+MAX_SERVED_SHARE: Final = 0.03  # of all tools: if more have all words of a phrase, the phrase adds nothing
 MAX_SHORT_REQUEST: Final = 10  # words; in a longer request, a phrase whose words some tool has adds nothing
 MAX_CACHED_ADDITIONS: Final = 256  # queries
 MAX_CACHED_ADDED_WORDS: Final = 8192
 EVERYDAY_SUFFIX: Final = ".everyday.txt"
 EVERYDAY_WORDS_FILE: Final = WORDS_FOLDER / f"{FIRST_LANGUAGE}{EVERYDAY_SUFFIX}"
 MAX_WORDS_BETWEEN: Final = 1  # other words between two words of a phrase
-MAX_REACH: Final = 8  # words within which the second word of a phrase stands, articles among them
+MAX_REACH: Final = 8  # words behind the first word of a phrase, among which the second is looked for
 MAX_REMEMBERED_TEXTS: Final = 64  # a search asks twice for the stems of each step
-ONE_WORD: Final = ""  # in place of the second word, where the first is all or has several forms: "mp3"
-MIN_LOOSE_WORDS: Final = 2  # words of a phrase, apart from function words, from which others may stand between
+ONE_WORD: Final = ""  # in place of the second stem, if the phrase has one word or its first has several stems: "mp3"
+MIN_LOOSE_WORDS: Final = 2  # words of a phrase, apart from function words, from which others may be between them
 _PHRASE_WORD: Final = re.compile(r"[^\W_A-Z]+")
 _DETERMINERS: Final = frozenset(list_words("phrases.determiners"))
 _CONTRACTIONS: Final[Mapping[str, str]] = {"s": "is", "re": "are", "ve": "have", "ll": "will", "m": "am"}
@@ -78,11 +79,11 @@ class Phrase(NamedTuple):
     """A phrase of the thesaurus.
 
     Attributes:
-        text: as it stands in the file.
-        words: of tools, for the same thing.
-        stems: that a request must have in this order.
-        has_function_words: whether some of them are function words.
-        is_loose: whether other words may stand between them.
+        text: the phrase as it is in the file.
+        words: the words that it adds: what tools call the same thing.
+        stems: what a request must have in this order.
+        has_function_words: whether some of the stems are of function words.
+        is_loose: whether other words may be between the stems.
     """
 
     text: str
@@ -93,22 +94,21 @@ class Phrase(NamedTuple):
 
 
 class Thesaurus:
-    """Phrases and the words of tools that stand for them.
+    """Finds the phrases of requests.
 
-    A request looks at the phrases of which it has the first two words that count. They are split into stems when the
-    first request looks at them, which keeps loading fast.
+    To keep loading fast, a line of the file becomes a `Phrase` only when a request has its first two stems,
+    determiners left out.
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
-        """Take lines with a phrase, a tab, and words. Empty lines and those that begin with `#` are skipped.
+        """Read lines with a phrase, a tab, and words. Empty lines and those that begin with `#` are skipped.
 
         Raises:
             ValueError: for a line without a tab, or without words on either side of it.
         """
-        self._lines = defaultdict[str, list[str]](list)
-        # Caches of `_split_lines` (first stem → second stem → lines) and `_rank_phrases`
-        self._by_second: dict[str, dict[str, list[tuple[int, str]]]] = {}
-        self._ranked: dict[tuple[str, str], list[tuple[int, int, Phrase]]] = {}
+        self._lines = defaultdict[str, list[str]](list)  # first word that counts → lines
+        self._by_second: dict[str, dict[str, list[tuple[int, str]]]] = {}  # cache: first stem → `_group_lines`
+        self._ranked: dict[tuple[str, str], list[tuple[int, int, Phrase]]] = {}  # cache of `_rank_phrases`
         for line in lines:
             if line and not line.startswith("#"):
                 text, _, words = line.partition("\t")
@@ -125,11 +125,11 @@ class Thesaurus:
         phrases: list[Phrase] = []
         taken = [False] * len(stems)
         for start, stem in enumerate(stems):
-            if taken[start] or not (by_second := self._split_lines(stem)):
+            if taken[start] or not (by_second := self._group_lines(stem)):
                 continue
-            near = [word for word in _list_near(stems, start) if word in by_second]
-            for phrase in self._list_phrases(stem, near) if near else ():
-                if places := _place(phrase, stems, taken, start):
+            seconds = [second for second in _list_second_stems(stems, start) if second in by_second]
+            for phrase in self._list_phrases(stem, seconds) if seconds else ():
+                if places := _find_places(phrase, stems, taken, start):
                     phrases.append(phrase)
                     for place in places:
                         taken[place] = True
@@ -137,12 +137,12 @@ class Thesaurus:
         return phrases
 
     def _list_phrases(self, first: str, seconds: Sequence[str]) -> list[Phrase]:
-        """Return the phrases that begin with a stem and one of these, the longest first."""
+        """Return the phrases that begin with a stem and one of these second stems, the longest first."""
         ranked = [phrase for second in dict.fromkeys(seconds) for phrase in self._rank_phrases(first, second)]
         return [phrase for *_, phrase in (sorted(ranked) if len(ranked) > 1 else ranked)]
 
-    def _split_lines(self, first: str) -> dict[str, list[tuple[int, str]]]:
-        """Map the second stem of the phrases that begin with a stem to their lines and these lines' numbers."""
+    def _group_lines(self, first: str) -> dict[str, list[tuple[int, str]]]:
+        """Group the lines whose phrases begin with a stem: second stem, or `ONE_WORD` → (number, line) of each."""
         if first not in self._lines_by_stem:  # not cached: requests have new words without end
             return {}
         if (by_second := self._by_second.get(first)) is None:
@@ -155,7 +155,10 @@ class Thesaurus:
         return by_second
 
     def _rank_phrases(self, first: str, second: str) -> list[tuple[int, int, Phrase]]:
-        """Return the phrases that begin with two stems; the longest and of those the earliest have the lowest ranks."""
+        """Return the phrases that begin with two stems, each as (- number of stems, number of its line, phrase).
+
+        Sorted, the longest phrases come first, and of equally long ones the earlier in the file.
+        """
         if (ranked := self._ranked.get((first, second))) is None:
             phrases = [(number, _make_phrase(*line.split("\t", 1))) for number, line in self._by_second[first][second]]
             ranked = [(-len(phrase.stems), number, phrase) for number, phrase in phrases]
@@ -164,6 +167,7 @@ class Thesaurus:
 
     @functools.cached_property
     def _lines_by_stem(self) -> dict[str, list[str]]:
+        """The lines by the stem of their first word that counts."""
         by_stem = defaultdict[str, list[str]](list)
         for word, lines in self._lines.items():
             by_stem[_find_stem(word)].extend(lines)
@@ -172,7 +176,7 @@ class Thesaurus:
 
 @functools.cache
 def list_everyday_words() -> frozenset[str]:
-    """Return the words of the English phrases and of what they stand for: words of the language, not names."""
+    """Return all words in the list of English phrases: words of the language, not names of people."""
     text = EVERYDAY_WORDS_FILE.read_text(encoding="utf-8")
     return frozenset(_PHRASE_WORD.findall(text.lower()))
 
@@ -184,17 +188,17 @@ def list_stems(text: str) -> tuple[str, ...]:
 
 
 def _find_stem(word: str) -> str:
-    """Return the stem of a word; of several forms (`mp3`, `mp`) that of the word itself."""
+    """Return the stem of a word, the first one if it has several ("mp3": `mp3`, `mp`)."""
     # Only a text is folded ("müde" to "mude"). A word without accents needs no folding, which keeps loading fast.
     stem = (_all_words.list_terms(word) if word.isascii() else _all_words(word))[0]
     return _CONTRACTIONS.get(stem, stem)
 
 
 def _find_first_word(text: str) -> str:
-    """Return the first word of a phrase that a request must have.
+    """Return the first word of a phrase that counts; determiners count only if hardly anything else is left.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if the phrase does not begin with a word in small letters.
     """
     first = _PHRASE_WORD.match(text)
     if first is None:
@@ -203,43 +207,50 @@ def _find_first_word(text: str) -> str:
 
 
 def _list_needed_words(text: str) -> list[str]:
-    """Return the words of a phrase that a request must have."""
+    """Return the words of a phrase that a request must have: all but determiners, if that leaves two or more."""
     words: list[str] = text.split(" ")
-    if not "".join(words).isalnum():
+    if not "".join(words).isalnum():  # most phrases have no marks, and need no pattern
         words = _PHRASE_WORD.findall(text)
     main = [word for word in words if word not in _DETERMINERS]
     return main if len(main) > 1 else words
 
 
 def _make_phrase(text: str, words: str) -> Phrase:
-    """Split a phrase of the file into stems. Determiners are needed only where hardly anything else is left."""
+    """Make a phrase from the two columns of a line. Its stems are those of `_list_needed_words`."""
     stems = [_CONTRACTIONS.get(stem, stem) for stem in _all_words(text)]
     main = [stem for stem in stems if stem not in _DETERMINER_STEMS]
     needed = main if len(main) > 1 else stems
-    n_main_words = len(_main_words(text))
+    n_main_words = len(_main_words(text))  # without function words
     return Phrase(
         text, tuple(words.split()), tuple(needed), len(needed) > n_main_words, n_main_words >= MIN_LOOSE_WORDS
     )
 
 
-def _list_near(stems: Sequence[str], start: int) -> list[str]:
-    """Return the stems that can be the second of a phrase that begins at a place, and `ONE_WORD`."""
-    near, n_between = [ONE_WORD], 0
+def _list_second_stems(stems: Sequence[str], start: int) -> list[str]:
+    """Return the stems that can be the second of a phrase that begins at a place of a request, and `ONE_WORD`."""
+    seconds, n_between = [ONE_WORD], 0
     for stem in itertools.islice(stems, start + 1, start + 1 + MAX_REACH):
-        near.append(stem)
+        seconds.append(stem)
         n_between += stem not in _DETERMINER_STEMS
         if n_between > MAX_WORDS_BETWEEN:
             break
-    return near
+    return seconds
 
 
-def _place(phrase: Phrase, stems: Sequence[str], taken: Sequence[bool], start: int) -> list[int]:
-    """Return the places of a phrase in the stems of a request, the first at `start`; empty if it is not there."""
+def _find_places(phrase: Phrase, stems: Sequence[str], taken: Sequence[bool], start: int) -> list[int]:
+    """Return the places of a phrase's stems in a request, the first at `start`; empty if the phrase is not there.
+
+    Args:
+        phrase: the phrase, which begins with the stem at `start`.
+        stems: of the request.
+        taken: for each stem of the request, whether another phrase has it.
+        start: where to look.
+    """
     places = [start]
     n_allowed = MAX_WORDS_BETWEEN if phrase.is_loose else 0
-    for wanted in phrase.stems[1:]:
+    for phrase_stem in phrase.stems[1:]:
         place, n_between = places[-1] + 1, 0
-        while place < len(stems) and not taken[place] and stems[place] != wanted:
+        while place < len(stems) and not taken[place] and stems[place] != phrase_stem:
             n_between += stems[place] not in _DETERMINER_STEMS
             place += 1
             if n_between > n_allowed:
@@ -288,12 +299,12 @@ def _read_thesaurus(files: Sequence[Path]) -> Thesaurus:
 
 @functools.lru_cache(maxsize=MAX_CACHED_ADDED_WORDS)
 def _list_terms(word: str) -> tuple[str, ...]:
-    """Return the terms of an added word. Few words are added by many phrases."""
+    """Return the index terms of an added word; cached, because many phrases add the same words."""
     return tuple(tokenize(word))
 
 
 class Addition(NamedTuple):
-    """A phrase of a request, and the words that it adds."""
+    """A phrase of a request, and those of its words that the request gets."""
 
     phrase: str
     words: tuple[str, ...]
@@ -306,15 +317,15 @@ class Addition(NamedTuple):
 class ExpandedWords(BM25):
     """A BM25 index that also searches for the words that everyday phrases of a query add.
 
-    It shares the arrays of the index that it expands, which stays as it is. A query without such phrases is left to it.
+    It shares the arrays of a plain index, which stays as it is and answers queries without such phrases.
 
     Attributes:
         weight: of an added word, beside 1 for a word of the query.
-        last_encoded: queries, their encoder, and the last result of `encode_expanded`.
+        last_encoded: queries and encoder of the last call of `encode_expanded`, and its result.
     """
 
     def __init__(self, words: BM25, thesaurus: Callable[[], Thesaurus], weight: float = EVERYDAY_WEIGHT) -> None:
-        """Take the index, the function that loads the thesaurus, and the weight of an added word."""
+        """Expand the plain index `words`. `thesaurus`: loads the phrases; `weight`: see the attribute."""
         super().__init__(words.ids, words._vocabulary, words._arrays, words.settings)
         self._plain, self._load_thesaurus, self.weight = words, thesaurus, weight
         self.last_encoded: tuple[list[str], Encoder | None, Vectors] = [], None, np.empty((0, 0), dtype=np.float32)
@@ -322,7 +333,7 @@ class ExpandedWords(BM25):
         self._tools_with: dict[str, int] = {}  # cache: phrase → number of tools that have all its words
 
     def find_additions(self, query: str) -> tuple[Addition, ...]:
-        """Return the phrases of a query and what they add."""
+        """Return the phrases of a query that add words, each with words that neither the query nor another one has."""
         if (cached := self._additions.get(query)) is not None:
             return cached
         stems = list_stems(query)
@@ -340,7 +351,7 @@ class ExpandedWords(BM25):
         return self._additions[query]
 
     def _find_phrases(self, query: str, stems: Sequence[str]) -> list[Phrase]:
-        """Find English phrases in an English query, and those of the other languages in any other query."""
+        """Find the phrases of a query: English ones in an English query, phrases of other languages in any other."""
         phrases, foreign = self._load_thesaurus().find(stems), load_foreign_thesaurus()
         foreign_phrases = foreign.find(stems) if foreign is not None else []
         if (phrases or foreign_phrases) and is_foreign(query, load_static().pieces.is_word):
@@ -348,12 +359,13 @@ class ExpandedWords(BM25):
         return phrases
 
     def count_added_words(self, addition: Addition, ids: Sequence[str]) -> int:
-        """Count the words of an addition that a tool has: the most that one of these tools has."""
-        present = [(self._plain.score_terms(word, ids) > 0).any(axis=0) for word in addition.words]
-        return int(np.sum(present, axis=0).max(initial=0))
+        """Return how many words of an addition the tool of `ids` has that has most of them."""
+        # A word has the tools that score anything with any of its terms: one row of booleans for each word.
+        has_word = [(self._plain.score_terms(word, ids) > 0).any(axis=0) for word in addition.words]
+        return int(np.sum(has_word, axis=0).max(initial=0))
 
     def _is_served(self, phrase: Phrase, n_words: int) -> bool:
-        """Tell whether the words of a phrase find its tools without others, in a request of so many words."""
+        """Tell whether a request of `n_words` words needs nothing added, because the phrase's own words find tools."""
         if (n_tools := self._tools_with.get(phrase.text)) is None:
             n_tools = self._tools_with[phrase.text] = self._plain.count_tools(phrase.text)
         if n_tools > MAX_SERVED_SHARE * len(self.ids):
@@ -361,7 +373,7 @@ class ExpandedWords(BM25):
         return n_words > MAX_SHORT_REQUEST and n_tools > 0 and not phrase.has_function_words
 
     def _look_up_terms(self, query: str) -> tuple[Mapping[str, float], dict[str, Postings]]:
-        """Return the weights of the terms of a query and of its additions, and the known terms."""
+        """Return term → weight for a query and its additions, and the postings of the terms that some tool has."""
         if (cached := self._terms_cache.get(query)) is not None:
             return cached
         counts, postings = self._plain._look_up_terms(query)
@@ -379,9 +391,9 @@ class ExpandedWords(BM25):
         }
 
     def _find_best(self, query: str, k: int, mask: Mask | None) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]]:
-        return (
-            super()._find_best(query, k, mask) if self.find_additions(query) else self._plain._find_best(query, k, mask)
-        )
+        if self.find_additions(query):
+            return super()._find_best(query, k, mask)
+        return self._plain._find_best(query, k, mask)
 
     def scores(self, query: str) -> npt.NDArray[np.float32]:
         """Score every tool for a query and its additions; see `BM25.scores`."""
@@ -397,6 +409,7 @@ class ExpandedWords(BM25):
         return msgspec.structs.replace(
             explanation,
             note="; ".join([*filter(None, [explanation.note]), *(addition.describe() for addition in additions)]),
+            # A tool lacks words of the query, and not those that were only added.
             missing=tuple(term for term in explanation.missing if term in query_terms),
         )
 
@@ -411,8 +424,8 @@ def encode_expanded(texts: list[str], encoder: Encoder, words: ExpandedWords) ->
 
     Args:
         texts: the queries.
-        encoder: reads queries and added words.
-        words: finds the additions, and weighs them.
+        encoder: encodes queries and added words.
+        words: finds the added words, and says what they weigh.
     """
     last_texts, last_encoder, rows = words.last_encoded
     if last_encoder is encoder and last_texts == texts:
@@ -424,9 +437,9 @@ def encode_expanded(texts: list[str], encoder: Encoder, words: ExpandedWords) ->
 
 
 def _encode_expanded(texts: list[str], encoder: Encoder, words: ExpandedWords) -> Vectors:
-    """Encode queries, and add to each row the vector of its added words, by their share."""
+    """Encode queries, and add to the row of each the vector of its added words; see `encode_expanded`."""
     rows = encoder.encode(texts, kind="query")
-    added = [" ".join(word for one in words.find_additions(text) for word in one.words) for text in texts]
+    added = [" ".join(word for addition in words.find_additions(text) for word in addition.words) for text in texts]
     places = [place for place, text in enumerate(added) if text]
     if not places:
         return rows
@@ -438,6 +451,7 @@ def _encode_expanded(texts: list[str], encoder: Encoder, words: ExpandedWords) -
 
 
 def _choose_share(text: str, words: ExpandedWords) -> float:
+    """Return the length of the added words' vector for a request with additions, before it is weighted."""
     if len(list_stems(text)) > MAX_SHORT_VECTOR_REQUEST:
         return LONG_VECTOR_SHARE
     has_phrase = any(" " in addition.phrase for addition in words.find_additions(text))

@@ -4,11 +4,12 @@ They share nearly all words, and vectors of opposites are near to each other, so
 chance. The names decide which tools are *siblings*: equal but for a verb that we know, and for words that only join
 others (`add_to_cart`, `remove_from_cart`). Siblings change places among themselves; no other tool moves.
 
-`words/LANG.actions.txt` has the pairs of opposite verbs, the cues of each verb, and cues of all verbs with one effect:
-"no longer" asks for something that is gone. A cue of several words holds if its words come in this order in one clause,
-with at most `MAX_GAP` others between two of them. A cue behind a negation speaks against. "Stop pinning" and "un-pin"
-ask for `unpin`; "any open tickets?" reads, and opens nothing. LAB.md, 2026-11-27, names the finer rules that changed no
-dev request.
+A *cue* of a verb is a word or phrase that asks for its action: "take away" is a cue of `remove`. The files
+`words/LANG.actions.txt` have the pairs of opposite verbs, the cues of each verb, and cues of all verbs with one effect:
+"no longer" asks that something be gone. A cue of several words holds if its words come in this order in one clause,
+with at most `MAX_GAP` others between two of them. A cue behind a negation counts against its verb. "Stop pinning" and
+"un-pin" ask for `unpin`; "any open tickets?" reads, and opens nothing. LAB.md, 2026-11-27, names the finer rules that
+changed no dev request.
 """
 
 from __future__ import annotations
@@ -35,20 +36,20 @@ __all__ = ["QUOTATION", "OrderActions", "are_opposites", "find_verb", "get_cues"
 ACTIONS_FORMAT: Final = "actions/5"  # raise it whenever the result for an unchanged catalogue and vocabulary changes
 MAX_READ_CHARS: Final = 2_000
 MAX_READ_WORDS: Final = 40  # of a request that is read at all; a longer one has several steps
-MIN_HEAD: Final = 60  # first hits of which one takes part in every change: so many may move up later
+MIN_HEAD: Final = 60  # first hits; siblings move only if one of them is among these, as later stages move up so many
 MAX_GAP: Final = 4
-MAX_VERB_WORDS: Final = 2
+MAX_VERB_WORDS: Final = 2  # of a verb in a tool's name: "sign_up"
 MIN_STEM_LETTERS: Final = 3
 MAX_CACHED_PATTERNS: Final = 10_000
 LITERAL_WEIGHT: Final = 3.0  # of the verb itself in the request
 ENDING_WEIGHT: Final = 4.0  # of words that end something: they turn the verb beside them around
-MIN_LEAD: Final = 0.5  # evidence that one sibling must have more than another to stand before it
+MIN_LEAD: Final = 0.5  # by which the evidence for one sibling must exceed that for another to put it first
 MIN_DERIVED_EVIDENCE: Final = 2.0  # for `unfollow` where the request says "follow"
-EFFECT_SHARE: Final = 0.5  # of the weights of cues that hold for all verbs with one effect
-GONE, PRESENT, UNDO, BACK = "-", "+", "undo", "back"  # groups of such cues
-CLAUSE_END: Final = "|"
+EFFECT_SHARE: Final = 0.5  # factor on the weights of cues that hold for all verbs with one effect
+GONE, PRESENT, UNDO, BACK = "-", "+", "undo", "back"  # effects that have cues of their own; see `get_effect_cues`
+CLAUSE_END: Final = "|"  # between the stems of two clauses
 NAMED_THING: Final = "x"  # in place of quoted words
-MOVED: Final = "action word"
+MOVED: Final = "action word"  # what a swapped hit says of its origin
 VERB_ENDINGS: Final = ("ation", "ing", "ion", "ed", "al", "s")
 JOINING_WORDS: Final = frozenset(list_words("actions.joining"))
 COMMON_VERBS: Final = frozenset(list_words("actions.common"))
@@ -66,7 +67,7 @@ _POLITE_START: Final = re.compile(rf"\A(?:(?:{'|'.join(list_words('actions.polit
 _NEGATION: Final = re.compile(r"(?:\b(?:not?|never|nobodi|noth|no one|[a-z]+n t))(?: \w+){0,2} \Z")
 _INNER_NEGATION: Final = re.compile(r" (?:not?|never|n t) ")
 _NEGATED_CUE: Final = re.compile(r"\b(?:not?|never|without|nobody|nothing|[a-z]+n t|any ?(?:more|longer))\b")
-_APART: Final = re.compile(r"\bun[-‐ ](?=([^\W\d_]+))", re.IGNORECASE)  # "un-pin"
+_HYPHENATED: Final = re.compile(r"\bun[-‐ ](?=([^\W\d_]+))", re.IGNORECASE)  # "un-pin"
 _STOPPING: Final = re.compile(rf"\b({join_phrases(list_words('actions.stopping'))})\s+([^\W\d_]+ing)\b", re.IGNORECASE)
 _ASKING: Final = re.compile(rf"\W*(?:{'|'.join(list_words('actions.asking'))})\b", re.IGNORECASE)
 DOERS: Final = frozenset(list_words("actions.doers"))
@@ -85,7 +86,7 @@ class OrderActions(Stage):
     name = "actions"
 
     def __init__(self, catalogue: Catalogue) -> None:
-        """Find the siblings of a snapshot, once for each generation."""
+        """Find the siblings of a snapshot, once for each generation and vocabulary."""
         key = f"{ACTIONS_FORMAT}/{digest('verbs/1', [sorted(get_cues()), sorted(_read_pairs())])}"
         encoded = catalogue.load_or_build(key, lambda: msgspec.json.encode(find_families(catalogue, key)))
         self._families = msgspec.json.decode(encoded, type=list[Family])
@@ -95,22 +96,23 @@ class OrderActions(Stage):
                 self._of_tool[tool_id].append(number)
 
     def run(self, searches: Sequence[Answer]) -> list[Answer]:
-        """Return the searches with siblings in the order of their evidence."""
+        """Return the searches with opposite siblings in the order that each request asks for."""
         return [self._reorder(search) for search in searches] if self._families else list(searches)
 
     def _reorder(self, search: Answer) -> Answer:
-        """Swap siblings among the hits. Only families with a hit in the head and at least two hits are looked at."""
+        """Swap siblings among the hits, in families with at least two hits, one of them among the first."""
         text, hits, of_tool = search.query[:MAX_READ_CHARS], list(search.hits), self._of_tool
-        head = {number for hit in hits[: max(search.k, MIN_HEAD)] for number in of_tool.get(hit.id, ())}
-        places: defaultdict[int, list[int]] = defaultdict(list)
-        for place, hit in enumerate(hits) if head else ():
-            for number in head.intersection(of_tool.get(hit.id, ())):
-                places[number].append(place)
-        contested = [(number, rivals) for number, rivals in places.items() if len(rivals) > 1]
+        first = {number for hit in hits[: max(search.k, MIN_HEAD)] for number in of_tool.get(hit.id, ())}
+        places_by_family: defaultdict[int, list[int]] = defaultdict(list)
+        for place, hit in enumerate(hits) if first else ():
+            for number in first.intersection(of_tool.get(hit.id, ())):
+                places_by_family[number].append(place)
+        contested = [(number, places) for number, places in places_by_family.items() if len(places) > 1]
+        # A text with more words than `MAX_READ_WORDS` has more characters too, which are counted sooner.
         if not contested or (len(text) > MAX_READ_WORDS and has_more_words(text, MAX_READ_WORDS)):
             return search
         evidence = ActionEvidence(text)
-        swaps = [evidence.swap_siblings(hits, rivals, self._families[number]) for number, rivals in contested]
+        swaps = [evidence.swap_siblings(hits, places, self._families[number]) for number, places in contested]
         return msgspec.structs.replace(search, hits=tuple(hits)) if any(swaps) else search
 
     def explain(self, search: Answer, tool_id: str) -> Explanation | None:
@@ -121,8 +123,8 @@ class OrderActions(Stage):
         before, after = search.ids.index(tool_id), result.ids.index(tool_id)
         if before == after:
             return None
-        note = f"{before + 1} before; the request's words ask for its action"
-        note = note if after < before else f"the request asks for the action of {search.ids[after]}"
+        moves_up = f"{before + 1} before; the request's words ask for its action"
+        note = moves_up if after < before else f"the request asks for the action of {search.ids[after]}"
         return Explanation(self.name, after + 1, result.hits[after].score, note)
 
     def note(self, search: Answer) -> str:
@@ -135,30 +137,37 @@ class OrderActions(Stage):
 
 
 def find_families(catalogue: Catalogue, key: str) -> list[Family]:
-    """Return the siblings of a snapshot; none is of two sources.
+    """Return the families of a snapshot that have opposites. The tools of a family are all of one source.
 
-    Those of sources that have not changed are taken over from the snapshot before, which stored them under the key.
+    Families of sources that have not changed are taken over from the snapshot before, which stored them under the key.
     """
     encoded, positions = catalogue.list_changed_sources(key)
     changed = range(len(catalogue)) if positions is None else positions.tolist()
-    marked = {catalogue.ids[position]: list(_mark_verbs(catalogue.names[position])) for position in changed}
+    readings = {catalogue.ids[position]: list(_split_name(catalogue.names[position])) for position in changed}
     by_rest: defaultdict[tuple[str, ...], Family] = defaultdict(dict)
-    for tool in catalogue.tools(sorted(tool_id for tool_id, marks in marked.items() if marks)):
-        for verb, rest in marked[tool.id]:
+    for tool in catalogue.tools(sorted(tool_id for tool_id, pairs in readings.items() if pairs)):
+        for verb, rest in readings[tool.id]:
             by_rest[(tool.source, tool.path[0] if tool.path else "", *rest)][tool.id] = verb
-    families = [some for some in by_rest.values() if _have_opposites(some)]
+    families = [family for family in by_rest.values() if _has_opposites(family)]
     if encoded is not None and catalogue.earlier is not None:
         earlier = msgspec.json.decode(encoded, type=list[Family])
-        families += [some for some in earlier if next(iter(some)).partition("/")[0] in catalogue.earlier.sources]
-    return sorted(families, key=lambda siblings: next(iter(siblings)))
+        families += [family for family in earlier if _get_source(family) in catalogue.earlier.sources]
+    return sorted(families, key=lambda family: next(iter(family)))
 
 
-def _have_opposites(siblings: Family) -> bool:
-    return any(are_opposites(*pair) for pair in itertools.combinations(set(siblings.values()), 2))
+def _get_source(family: Family) -> str:
+    return next(iter(family)).partition("/")[0]
 
 
-def _mark_verbs(name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each verb of a name with the other words in alphabetical order. A plural `s` does not count."""
+def _has_opposites(family: Family) -> bool:
+    return any(are_opposites(*pair) for pair in itertools.combinations(set(family.values()), 2))
+
+
+def _split_name(name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield each verb of a tool's name with the rest: what stands before the last dot, and the other words.
+
+    Words that only join others are left out. The words are in alphabetical order, without the `s` of a plural.
+    """
     path, _, name = name.rpartition(".")
     words = _NAME_WORD.findall(split_identifiers(name).lower())
     for start in range(len(words)):
@@ -171,15 +180,15 @@ def _mark_verbs(name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 @functools.lru_cache(maxsize=MAX_CACHED_PATTERNS)
 def find_verb(word: str) -> str | None:
-    """Return the verb with cues of which a word of a name is a form: `cancelling`, `deletion`. None: there is none."""
+    """Return the verb that a word of a name is a form of: `cancel` for `cancelling`. None: no verb with cues."""
     verbs = get_cues()
     if word in verbs:
         return word
     for ending in VERB_ENDINGS:
         stem = word.removesuffix(ending)
         if stem != word and len(stem) >= MIN_STEM_LETTERS:
-            single = stem[:-1] if stem[-1] == stem[-2] else stem
-            known_verb = next((verb for verb in (stem, f"{stem}e", single) if verb in verbs), None)
+            undoubled = stem[:-1] if stem[-1] == stem[-2] else stem  # "cancell" → "cancel"
+            known_verb = next((verb for verb in (stem, f"{stem}e", undoubled) if verb in verbs), None)
             if known_verb is not None:
                 return known_verb
     return None
@@ -189,14 +198,14 @@ def find_verb(word: str) -> str | None:
 
 
 class VerbEvidence(NamedTuple):
-    """How strongly a request speaks for a verb, and against it: sums of the weights of cues."""
+    """How strongly a request asks for a verb's action, and how strongly against it: sums of the weights of cues."""
 
     weight: float
     against: float
 
 
 class RequestStems(NamedTuple):
-    """The stems of a request in order, with `CLAUSE_END` between clauses, and the set of both."""
+    """The stems of a request: joined by spaces in their order, and as a set. `CLAUSE_END` is between clauses."""
 
     text: str
     stems: frozenset[str]
@@ -209,7 +218,7 @@ class RequestStems(NamedTuple):
 
 
 def read_request(text: str) -> RequestStems:
-    """Return the stems of a request. A quotation becomes `NAMED_THING`."""
+    """Return the stems of a request, without polite words at the start of a clause. Quotations become `NAMED_THING`."""
     clauses = _CLAUSE.split(QUOTATION.sub(f" {NAMED_THING} ", text))
     stems = [_POLITE_START.sub("", " ".join(list_stems_in_order(clause))) for clause in clauses]
     joined = f" {CLAUSE_END} ".join(filter(None, stems))
@@ -217,9 +226,9 @@ def read_request(text: str) -> RequestStems:
 
 
 def join_reversed_verbs(text: str) -> str:
-    """Return a request with "un-pin" as one word, and "stop pinning" as what it means: "stop unpinning".
+    """Rewrite "un-pin" as "unpin", and "stop pinning" as "stop unpinning", so that the cues of `unpin` are found.
 
-    Without such an opposite, "stop saving" becomes "stop not saving", so that "save" is negated.
+    If no verb has the opposite meaning, "stop saving" becomes "stop not saving", so that "save" is negated.
     """
 
     def reverse(match: re.Match[str]) -> str:
@@ -228,17 +237,20 @@ def join_reversed_verbs(text: str) -> str:
             return match[0]
         return f"{match[1]} {'un' if f'un{verb}' in get_cues() else 'not '}{match[2].lower()}"
 
-    joined = _APART.sub(lambda match: "un" if find_verb(f"un{match[1].lower()}") else match[0], text)
+    joined = _HYPHENATED.sub(lambda match: "un" if find_verb(f"un{match[1].lower()}") else match[0], text)
     return _STOPPING.sub(reverse, joined)
 
 
 def find_states(text: str) -> frozenset[str]:
-    """Return the verbs that a request has as adjectives: "any open tickets?" reads and opens nothing."""
+    """Return the verbs that a question has as adjectives: "any open tickets?" reads and opens nothing.
+
+    A verb behind someone who acts is none: "which ticket should I close?". Verbs such as "show" are no states either.
+    """
     if not _ASKING.match(text):
         return frozenset()
     words = _NAME_WORD.findall(text.lower())
-    verbs = [(find_verb(word), before) for before, word in itertools.pairwise(words)]
-    acting = {verb for verb, before in verbs if before in DOERS}
+    verbs = [(find_verb(word), word_before) for word_before, word in itertools.pairwise(words)]
+    acting = {verb for verb, word_before in verbs if word_before in DOERS}
     return frozenset(verb for verb, _ in verbs if verb and verb not in READING_VERBS) - acting
 
 
@@ -256,20 +268,20 @@ class _Cue(NamedTuple):
 
 
 class ActionCues:
-    """The cues of one verb, or of one effect, where the verb is empty."""
+    """The cues of one verb or of one effect."""
 
     def __init__(self, verb: str, cues: frozenset[str]) -> None:
-        """Take the cues. They are sorted at their first use."""
+        """Take the cues, which are read at their first use. `verb`: empty for an effect, which is no word itself."""
         self._verb, self._cues = verb.replace("_", " "), cues
 
     @functools.cached_property
     def _literal(self) -> tuple[str, ...]:
-        """Stems of the verb itself; none for the commonest verbs."""
+        """Stems of the verb itself; none for the commonest verbs ("get"), which are in requests of all kinds."""
         return list_stems_in_order(self._verb) if self._verb and self._verb not in COMMON_VERBS else ()
 
     @functools.cached_property
     def _by_first_stem(self) -> dict[str, list[_Cue]]:
-        """The cues by their first stem, each with its weight: longer cues weigh more."""
+        """The cues and the verb itself by their first stem. A cue weighs its number of words; an ending more."""
         weights = {cue: ENDING_WEIGHT if cue in ENDINGS else float(cue.count(" ") + 1) for cue in self._cues}
         if self._verb:
             weights[self._verb] = 1.0 if self._verb in COMMON_VERBS else LITERAL_WEIGHT
@@ -285,12 +297,15 @@ class ActionCues:
 
     def stands_in(self, words: RequestStems) -> bool:
         """Tell whether the verb itself is in a request."""
-        return words.stems.issuperset(self._literal) and bool(
-            self._literal and _compile_cue(self._literal).search(words.text)
-        )
+        if not self._literal or not words.stems.issuperset(self._literal):  # the pattern takes longer
+            return False
+        return bool(_compile_cue(self._literal).search(words.text))
 
     def weigh(self, words: RequestStems) -> VerbEvidence:
-        """Return how strongly a request asks for what the verb does, and how strongly it forbids it."""
+        """Return how strongly a request asks for what the verb does, and how strongly it forbids it.
+
+        A cue that contains a negation itself ("no longer") is not turned around by it.
+        """
         weight = against = 0.0
         for cue in (cue for first in self._by_first_stem.keys() & words.stems for cue in self._by_first_stem[first]):
             match = _compile_cue(cue.stems).search(words.text) if words.stems.issuperset(cue.stems) else None
@@ -303,8 +318,11 @@ class ActionCues:
 
 @functools.lru_cache(maxsize=MAX_CACHED_PATTERNS)
 def _compile_cue(stems: tuple[str, ...]) -> re.Pattern[str]:
-    """Return a pattern that finds the stems of a cue in one clause of a request."""
-    gap = rf"(?: [^\s{CLAUSE_END}]+)"
+    """Return a pattern that finds the stems of a cue in one clause of `RequestStems.text`.
+
+    Between two stems there may be `MAX_GAP` others; before a particle that ends the clause ("turn … off"), any number.
+    """
+    gap = rf"(?: [^\s{CLAUSE_END}]+)"  # one other stem
     *start, last = map(re.escape, stems)
     end = rf"{gap}{{0,{MAX_GAP}}} {last}(?!\S)" if start else rf"{last}(?!\S)"
     if start and stems[-1] in CLOSING_PARTICLES:
@@ -316,13 +334,13 @@ class ActionEvidence:
     """What the words of one request say about actions: "take the label away" asks for `remove_label`."""
 
     def __init__(self, text: str) -> None:
-        """Read the request, and weigh the words that ask for an effect without a verb, such as "no longer"."""
+        """Read the request, and weigh the cues of effects, such as "no longer"."""
         text = join_reversed_verbs(text)
         self._text, self._words, self._states = text, read_request(text), find_states(text)
         self._effects = {effect: cues.weigh(self._words) for effect, cues in get_effect_cues().items()}
         self._weighed: dict[str, tuple[bool, VerbEvidence]] = {}  # verb → (whether it is in the request, evidence)
 
-    def swap_siblings(self, hits: list[Hit], rivals: Sequence[int], verbs: Family) -> bool:
+    def swap_siblings(self, hits: list[Hit], family_places: Sequence[int], verbs: Family) -> bool:
         """Swap tools such as `add_label` and `remove_label` if the request asks for the action of the lower one.
 
         A family is the tools of one source whose names differ only by their verbs. Two tools of a family swap only if
@@ -332,14 +350,14 @@ class ActionEvidence:
 
         Args:
             hits: changed in place.
-            rivals: indices into `hits` at which the tools of the family were, ascending. If another family has moved
-                one of them, it is left out.
+            family_places: indices into `hits` at which the tools of the family were, ascending. If another family has
+                moved one of them, it is left out.
             verbs: tool id → verb, of the whole family.
 
         Returns:
             Whether any tools were swapped.
         """
-        places = [place for place in rivals if hits[place].id in verbs]
+        places = [place for place in family_places if hits[place].id in verbs]
         moved = False
         for _ in places:  # a swap may bring two others into the wrong order
             swapped = False
@@ -347,8 +365,8 @@ class ActionEvidence:
                 front, behind = verbs[hits[left].id], verbs[hits[right].id]
                 asked = are_opposites(front, behind) and self.prefers(behind, front)
                 if asked or (behind in READING_VERBS and self._changes_state(front)):
-                    one, other = hits[left], hits[right]
-                    hits[left], hits[right] = _move(other, one.score), _move(one, other.score)
+                    higher, lower = hits[left], hits[right]
+                    hits[left], hits[right] = _move(lower, higher.score), _move(higher, lower.score)
                     swapped = moved = True
             if not swapped:
                 break
@@ -357,8 +375,9 @@ class ActionEvidence:
     def prefers(self, behind: str, front: str) -> bool:
         """Tell whether the evidence puts a tool that does `behind` before one that does `front`, its opposite.
 
-        A verb that is in the request yields only if it is negated, or to one that is made from it: "stop following
-        her" means `unfollow`. There the shared stem speaks for neither if enough else speaks for the longer verb.
+        If `front` itself is in the request, its tool stays before, unless it is negated, or `behind` is made from it.
+        So "stop following her" means `unfollow`. If one verb is made from the other, "follow" is part of both. Then it
+        counts for neither, if enough else asks for the longer verb.
         """
         (front_stands, first), (behind_stands, second) = self._weigh(front), self._weigh(behind)
         for_front, for_behind = first.weight, second.weight
@@ -366,7 +385,7 @@ class ActionEvidence:
             for_front, for_behind = for_front + self._weigh_negation(second), for_behind + self._weigh_negation(first)
         for_front += self._weigh_effect(front, behind)
         for_behind += self._weigh_effect(behind, front)
-        if behind.endswith(front):
+        if behind.endswith(front):  # `unfollow` and `follow`
             for_front -= LITERAL_WEIGHT if front_stands and for_behind >= MIN_DERIVED_EVIDENCE else 0.0
         elif front_stands and not first.against:
             return False
@@ -379,42 +398,46 @@ class ActionEvidence:
         return any(verb.endswith(state) or are_opposites(verb, state) for state in self._states)
 
     def _weigh(self, verb: str) -> tuple[bool, VerbEvidence]:
-        """Return whether a verb itself is in the request, and the evidence for it; each verb is weighed once."""
+        """Return whether a verb itself is in the request, and the evidence from its cues; each verb is weighed once."""
         if verb not in self._weighed:
             cues = get_cues()[verb]
             self._weighed[verb] = cues.stands_in(self._words), cues.weigh(self._words)
         return self._weighed[verb]
 
     def _weigh_negation(self, evidence: VerbEvidence) -> float:
-        """Return how strongly the negation of a verb speaks for its opposite: not at all where a request asks more.
+        """Return how strongly the negation of a verb or effect asks for its opposite: 0 if the request asks more.
 
         "Do not delete it" may mean that something shall be there. "Do not delete it, just rename it" says what it
         means, and that is none of the two.
         """
+        # Whether it asks more takes long to find out, so the evidence is looked at first.
         return evidence.against if evidence.against and not self._asks_besides else 0.0
 
     @functools.cached_property
     def _asks_besides(self) -> bool:
-        """Whether a request with a negation also asks for something."""
+        """Whether a request with a negation also has a command in a clause without one."""
         cuts = find_cuts(self._text)
         edges = zip([0, *(cut.end for cut in cuts)], [*(cut.start for cut in cuts), len(self._text)], strict=True)
         clauses = [self._text[start:end] for start, end in edges]
         return any(is_command(clause) for clause in clauses if not _NEGATING_WORD.search(clause))
 
     def _weigh_effect(self, verb: str, other: str) -> float:
-        """Return how strongly the request asks for the effect of a verb; 0 if its opposite has the same effect."""
-        mine, its = get_effects().get(verb), get_effects().get(other)
-        if mine is None or its is None or mine == its:
+        """Return how strongly the request asks for the effect of a verb rather than for the effect of its opposite.
+
+        0 if the two have the same effect, or if one has none that is known.
+        """
+        effect, other_effect = get_effects().get(verb), get_effects().get(other)
+        if effect is None or other_effect is None or effect == other_effect:
             return 0.0
-        weight = EFFECT_SHARE * (self._effects[mine].weight + self._weigh_negation(self._effects[its]))
+        weight = EFFECT_SHARE * (self._effects[effect].weight + self._weigh_negation(self._effects[other_effect]))
         pairs = _read_pairs()
         if (other, verb) in pairs and (verb, other) not in pairs:  # the verb undoes the other
-            weight += self._effects[UNDO].weight + (self._effects[BACK].weight if mine == PRESENT else 0.0)
+            weight += self._effects[UNDO].weight + (self._effects[BACK].weight if effect == PRESENT else 0.0)
         return weight
 
 
 def _move(hit: Hit, score: float) -> Hit:
-    """Return a hit at another place."""
+    """Return a hit for another place: with the score of that place, and once with the note that it was moved."""
     return Hit(hit.id, score, f"{hit.why.removesuffix(f', {MOVED}')}, {MOVED}")
 
 
@@ -423,6 +446,11 @@ def _move(hit: Hit, score: float) -> Hit:
 
 @functools.lru_cache(maxsize=1)
 def _read_lines() -> list[str]:
+    """Return the lines of `words/LANG.actions.txt` for all languages, without comments and empty lines.
+
+    There are three forms: `add/remove+delete` (pairs of opposite verbs), `+ add create` or `- remove` (the effect of
+    verbs), and `remove delete = take away, get rid` (the cues of verbs, or of an effect such as `[undo]`).
+    """
     files = sorted(WORDS_FOLDER.glob("*.actions.txt"))
     lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     return [line for line in lines if line and not line.startswith("#")]
@@ -430,7 +458,7 @@ def _read_lines() -> list[str]:
 
 @functools.lru_cache(maxsize=1)
 def _read_pairs() -> frozenset[tuple[str, str]]:
-    """Return the pairs of verbs of which a request asks for one or for the other; the second may undo the first."""
+    """Return the pairs of opposite verbs. The second may undo the first; if neither does, both orders are there."""
     lines = [line for line in _read_lines() if "=" not in line and line[0] not in (PRESENT, GONE)]
     pairs = [pair.partition("/") for line in lines for pair in line.split()]
     return frozenset(
@@ -439,38 +467,39 @@ def _read_pairs() -> frozenset[tuple[str, str]]:
 
 
 def are_opposites(verb: str, other: str) -> bool:
-    """Tell whether a request asks for one of two verbs or for the other."""
+    """Tell whether two verbs are opposites, so that a request asks for one of them only."""
     pairs = _read_pairs()
     return (verb, other) in pairs or (other, verb) in pairs
 
 
 @functools.lru_cache(maxsize=1)
 def get_effects() -> dict[str, str]:
-    """Return what verbs bring about: `+` if something is there afterwards, `-` if it is gone."""
+    """Return verb → its effect: `+` if something is there afterwards, `-` if it is gone."""
     return {verb: line[0] for line in _read_lines() if line[0] in (PRESENT, GONE) for verb in line[1:].split()}
 
 
 @functools.lru_cache(maxsize=1)
 def _read_cues() -> dict[str, ActionCues]:
-    """Map each verb, and each effect in brackets, to its cues."""
-    cues: defaultdict[str, set[str]] = defaultdict(set)
+    """Map each verb, and each effect such as `[undo]`, to its cues."""
+    cues_by_key: defaultdict[str, set[str]] = defaultdict(set)
     for line in _read_lines():
-        verbs, equals, words = line.partition(" = ")
-        for verb in verbs.split() if equals else ():
-            cues[verb].update(filter(None, map(str.strip, words.split(","))))
-    return {verb: ActionCues("" if verb[0] == "[" else verb, frozenset(words)) for verb, words in cues.items()}
+        keys, equals, cues = line.partition(" = ")
+        for key in keys.split() if equals else ():
+            cues_by_key[key].update(filter(None, map(str.strip, cues.split(","))))
+    return {key: ActionCues("" if key[0] == "[" else key, frozenset(cues)) for key, cues in cues_by_key.items()}
 
 
 @functools.lru_cache(maxsize=1)
 def get_cues() -> dict[str, ActionCues]:
-    """Return the cues of each verb. A verb with several words is joined by `_`."""
+    """Return verb → its cues. The words of a verb are joined by `_`."""
     return {verb: cues for verb, cues in _read_cues().items() if verb[0] != "["}
 
 
 @functools.lru_cache(maxsize=1)
 def get_effect_cues() -> dict[str, ActionCues]:
-    """Return the cues of each effect, and those of the second verb of a pair, which undoes the first.
+    """Return effect → its cues: `PRESENT`, `GONE`, `UNDO`, `BACK`.
 
-    Those of `UNDO` hold whatever its effect is, those of `BACK` if something is there again afterwards.
+    The last two ask for the verb of a pair that undoes the other: `UNDO` for any such verb, `BACK` only if something
+    is there again afterwards.
     """
     return {effect.strip("[]"): cues for effect, cues in _read_cues().items() if effect[0] == "["}
