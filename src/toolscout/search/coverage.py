@@ -1,9 +1,9 @@
-"""Estimates how likely an answer holds a right tool for every step of its request.
+"""Estimates how likely an answer has a right tool for every step of its request: its *coverage*.
 
-The merge of the steps (`search.steps.merge`) says how likely it is, if the split into steps is right and the chances of
-the tools are. Both err in ways that repeat, so a logistic regression corrects the estimate. It also reads the number
-of tools, how many steps the splitter probably missed, and which share of the request's words the tools have
-(`search.word_cover`).
+The merge of the steps (`search.steps.merge`) estimates it too, as if the split into steps were right and so were the
+chances of the tools. Both err in ways that repeat, so a logistic regression corrects the estimate of the merge. It also
+reads the number of tools, how many steps the splitter probably missed, and which share of the request's words the tools
+have (`search.steps.merge.WordTable`).
 
 The numbers (`data/coverage.json`) were fitted by `benchmarks/coverage.py`; the file names its data.
 """
@@ -28,7 +28,7 @@ __all__ = ["BUNDLED_COVERAGE", "COVERAGE_FORMAT", "CoverageModel", "SplitChances
 BUNDLED_COVERAGE: Final = Path(__file__).with_name("data") / "coverage.json"
 COVERAGE_FORMAT: Final = "coverage/2"
 MIN_COVERED: Final = 1e-4  # a merged estimate nearer to 0 or 1 counts as this far from it
-USUAL_SHARE: Final = 0.5  # of the words that the tools have, where it is not known
+USUAL_SHARE: Final = 0.5  # stands for the share of the request's words that the tools have, if it is not known
 
 
 class SplitChances(NamedTuple):
@@ -47,32 +47,34 @@ def rate_split(splitter: Splitter, text: str, steps: Sequence[str]) -> SplitChan
     """Rate a split by the probabilities of the splitter.
 
     Args:
-        splitter: that split the request.
+        splitter: the splitter that split the request.
         text: the request.
         steps: its steps; fewer than two: the request was not split.
     """
-    chances = {cut.end: 1 / (1 + math.exp(-logit)) for cut, logit in splitter.score_cuts(text).items()}
-    kept = [chances.pop(start) for start in _find_starts(text, [*chances], steps)]
-    ends = [[*kept[max(0, number - 1) : number], *kept[number : number + 1]] for number in range(len(steps))]
-    rated = {step: sum(both) / len(both) for step, both in zip(steps, ends, strict=True) if both}
-    return SplitChances(rated, sum(chances.values()))
+    probabilities = {cut.end: 1 / (1 + math.exp(-logit)) for cut, logit in splitter.score_cuts(text).items()}
+    cuts = [probabilities.pop(start) for start in _find_starts(text, [*probabilities], steps)]
+    cuts_of_steps = [cuts[max(0, number - 1) : number + 1] for number in range(len(steps))]  # before and behind each
+    rated = {step: sum(both) / len(both) for step, both in zip(steps, cuts_of_steps, strict=True) if both}
+    return SplitChances(rated, missed=sum(probabilities.values()))  # left are the places where nothing was cut
 
 
 def _find_starts(text: str, places: Sequence[int], steps: Sequence[str]) -> list[int]:
     """Return the places at which the steps of a request begin, except for the first.
 
-    A second call of the splitter would take as long as a search of a small catalogue.
+    They are looked for in the text, because asking the splitter again would take as long as a search of a small
+    catalogue.
 
     Args:
         text: the request.
         places: where a step may begin, ascending.
-        steps: as the splitter returns them: parts of the text, some with a reference in brackets behind them.
+        steps: as the splitter returns them: parts of the text, in order.
     """
     starts: list[int] = []
-    left = iter(places)
+    remaining = iter(places)  # each step is looked for behind the one before
     for step in steps[1:]:
-        own = step if step in text else step.rpartition(" (")[0]
-        starts += itertools.islice((place for place in left if text[place:].lstrip().startswith(own)), 1)
+        start = next((place for place in remaining if text[place:].lstrip().startswith(step)), None)
+        if start is not None:
+            starts.append(start)
     return starts
 
 
@@ -83,10 +85,10 @@ class CoverageModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         format: `COVERAGE_FORMAT`.
         about: record of the data and the command of the fit; JSON values.
         constant: the constant.
-        merged: weight of the logit of the merged estimate, above 0.
+        merged: weight of the logit of the merge's estimate, above 0.
         places: weight of the logarithm of the number of tools, at least 0.
         missed: weight of the expected number of missed steps.
-        words: weight of the share of the words that the tools have, at least 0.
+        words: weight of the share of the request's words that the tools have, at least 0.
     """
 
     format: str
@@ -102,11 +104,11 @@ class CoverageModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Args:
             merged: the estimate of the merge, 0 to 1.
-            places: how many tools the answer has.
+            places: number of tools in the answer.
             missed: as in `SplitChances`.
-            share: of the words of the request, those that a tool of the answer has.
+            share: share of the request's words that a tool of the answer has.
         """
-        if merged <= 0.0:
+        if merged <= 0.0:  # without any tool that may be right, the number of tools and the words prove nothing
             return 0.0
         bounded = min(max(merged, MIN_COVERED), 1 - MIN_COVERED)
         logit = self.merged * math.log(bounded / (1 - bounded))
@@ -114,32 +116,29 @@ class CoverageModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return 1 / (1 + math.exp(-logit))
 
     def correct(self, hits: Sequence[Hit], missed: float = 0.0, shares: Sequence[float] = ()) -> tuple[Hit, ...]:
-        """Return hits with the coverage of the answer that ends with each, instead of the estimate of the merge.
+        """Return the hits with corrected coverages. The coverage of a hit is that of the hits up to it.
 
         Args:
-            hits: best first; those without an estimate stay as they are.
+            hits: best first, with the estimates of the merge; those without an estimate stay as they are.
             missed: as in `SplitChances`.
-            shares: as in `estimate`, after each of the first tools; empty: not known.
+            shares: for each of the first hits the share of the request's words that the tools up to it have; the last
+                one also counts for all hits behind; empty: not known.
         """
         all_shares = itertools.chain(shares, itertools.repeat(shares[-1] if shares else USUAL_SHARE))
-        return tuple(
-            [
-                hit if hit.coverage is None else self._correct_hit(hit, places, missed, share)
-                for places, (hit, share) in enumerate(zip(hits, all_shares, strict=False), 1)
-            ]
-        )
-
-    def _correct_hit(self, hit: Hit, places: int, missed: float, share: float) -> Hit:
-        coverage = self.estimate(hit.coverage or 0.0, places, missed, share)
-        return Hit(hit.id, hit.score, hit.why, hit.tool, hit.step, hit.role, hit.similar, coverage)
+        corrected = list(hits)
+        for place, (hit, share) in enumerate(zip(hits, all_shares, strict=False)):
+            if hit.coverage is not None:
+                coverage = self.estimate(hit.coverage, place + 1, missed, share)
+                corrected[place] = Hit(hit.id, hit.score, hit.why, hit.tool, hit.step, hit.role, hit.similar, coverage)
+        return tuple(corrected)
 
 
 @functools.cache
 def load_coverage(file: Path = BUNDLED_COVERAGE) -> CoverageModel:
-    """Read the model that ships with toolscout, or another.
+    """Read the model that ships with toolscout, or the model in another file.
 
     Raises:
-        StoreError: if the file is damaged or something else.
+        StoreError: if the file is damaged or no such model.
     """
     return read_shipped(file, CoverageModel, COVERAGE_FORMAT, _is_sound)
 

@@ -1,14 +1,16 @@
 """Merges the ranked tools of the steps of a request, and estimates how likely the answer is complete.
 
-A candidate's score becomes its *chance*: the probability that it is the right tool of its list. Scores of steps are
-comparable (`indexes.exact`), so one softmax with a discount for lower ranks serves every list, and a list of weak
-scores leaves much of its probability to "none of these". A step that names no tool clearly ("mark the milk as done")
-prefers sources that the request or another step points to, and tools that the unsplit request points to.
+Each step has a list of ranked tools, and so has the unsplit request, which competes as one more list. A candidate's
+score becomes its *chance*: the probability that it is the right tool of its list. Scores of steps are comparable
+(`indexes.exact`), so one softmax with a discount for lower ranks serves every list, and a list of weak scores leaves
+much of its probability to "none of these". A step that names no tool clearly ("mark the milk as done") prefers sources
+that the request or another step points to, and tools that the unsplit request points to.
 
-Places go one by one to the tool that raises the coverage of all lists most, relative to what they have already. So a
-step with one clear tool leaves its places to steps with several likely ones, and the unsplit request competes as one
-more list. Requests often have needs that no mark separates ("export the interpolated values of the angles in radians
-as text"), so the last places are for words of the request that no earlier tool has (`cover_words`).
+The *coverage* of a list is the probability that its right tool is in the answer. The places in the answer are given out
+one by one, each to the tool that raises the coverage of all lists most, relative to what they have already. So a step
+with one clear tool leaves places to steps with several likely ones. Requests often have needs that no mark separates
+("export the interpolated values of the angles in radians as text"), so the last places are for words of the request
+that no earlier tool has (`cover_words`).
 
 `benchmarks/coverage.py` fits the constants of the chances on dev requests with one gold tool. The others were chosen on
 joined and on single dev requests (`benchmarks/joined.py`); LAB.md, 2026-11-27, names the refinements that brought
@@ -43,20 +45,22 @@ __all__ = [
     "read_words",
 ]
 
-POINTS_PER_NAT: Final = 1.6  # of `search.pipeline`: so many points make a tool e times as likely
+POINTS_PER_NAT: Final = 1.6  # a score (`pipeline.add_standard_scores`) so much higher is e times as likely
 RANK_DISCOUNT: Final = 0.6  # exponent: the tool of rank r is r to this power less likely than its score says
 NO_TOOL_LOGIT: Final = 2.4  # of "none of these", in nats
-CANDIDATES: Final = 30  # of each list that have a chance
-COVERED_AT_START: Final = 0.8  # added to each list's coverage: a weak list gains less by its first tool
-SOURCE_POINTS: Final = 6.0  # that the source of the other lists brings a tool of an unclear step
-UNSPLIT_POINTS: Final = 4.0  # that the unsplit request brings a tool of an unclear step
+CANDIDATES: Final = 30  # first hits of each list that have a chance
+COVERED_AT_START: Final = 0.8  # added to each list's coverage, so that the first tool of a list doesn't count too much
+SOURCE_POINTS: Final = (
+    6.0  # added to the score of a step's tool: if the step is unclear and others surely need its source
+)
+UNSPLIT_POINTS: Final = 4.0  # the same, if the unsplit request surely needs the tool
 MIN_GAIN_SHARE: Final = 0.15  # of what the aim lacks to 1: an answer ends where each further tool gains less coverage
-MIN_MERGED_HITS: Final = 20  # so many places are given out one by one, or k; the others follow by score
+MIN_MERGED_HITS: Final = 20  # so many places are given out one by one, or k if that is more; the rest follow by score
 MAX_LIST_HITS: Final = 60  # so many hits of each list are merged, or k; `explain` asks for all
 MAX_RANK_OF_STEP: Final = 10  # a hit of the unsplit request belongs to a step that ranks it among so many
 FIRST_COVER_PLACE: Final = 8  # from 0: so many tools keep their places before uncovered words
 LAST_COVER_PLACE: Final = 10  # after it all tools keep their order
-MIN_NEW_POINTS: Final = 3.0  # of BM25, by words that no tool before has, that move a tool up
+MIN_NEW_POINTS: Final = 3.0  # BM25 score by words that no tool before has, from which a tool moves up
 MAX_COVER_HITS: Final = 60  # hits whose words are read, and that may move up
 _LABEL: Final = re.compile(  # up to two words before a value: "train number T12306", "password is abc123"
     r"(?:\b[A-Za-z]{1,30}\s{1,3})?\b[A-Za-z]{1,30}(?:\s{1,3}(?:is|of|as|are|was))?[\s:#=('\"“]{1,4}"
@@ -67,31 +71,39 @@ _TOKEN: Final = re.compile(r"[\w'’-]+")
 
 
 def find_chances(hits: Sequence[Hit]) -> list[float]:
-    """Return for each of the first hits the probability that it is the right tool; their sum is below 1."""
+    """Return for each of the first hits the probability that it is the right tool: a softmax with "none of these"."""
     if not hits:
         return []
     logits = [
         hit.score / POINTS_PER_NAT - RANK_DISCOUNT * math.log(rank) for rank, hit in enumerate(hits[:CANDIDATES], 1)
     ]
-    highest = max(NO_TOOL_LOGIT, *logits)
+    highest = max(NO_TOOL_LOGIT, *logits)  # is subtracted, so that no exponential overflows
     weights = [math.exp(logit - highest) for logit in logits]
     total = sum(weights) + math.exp(NO_TOOL_LOGIT - highest)
     return [weight / total for weight in weights]
 
 
-class _List:
-    """The hits of one list that may still get a place, their chances, and how far the list is covered."""
+class _RankedList:
+    """The ranked tools of a step or of the unsplit request, while places in the answer are given out.
 
-    def __init__(self, hits: Sequence[Hit], step: str | None, sure: float = 1.0) -> None:
-        self.hits, self.step, self.sure = hits, step, sure
-        self.place, self.coverage = 0, 0.0
+    Attributes:
+        hits: best first.
+        step: the step; None: the unsplit request.
+        step_probability: probability that the step is one of its own.
+        chances: tool id → its chance; only for the first hits.
+        coverage: probability that the right tool of the list has a place: the sum of the chances of tools with places.
+    """
+
+    def __init__(self, hits: Sequence[Hit], step: str | None, step_probability: float = 1.0) -> None:
+        self.hits, self.step, self.step_probability = hits, step, step_probability
+        self.coverage, self._next = 0.0, 0
         self.chances = {hit.id: chance for hit, chance in zip(hits, find_chances(hits), strict=False)}
 
-    def find_next(self, taken: Mapping[str, Hit]) -> Hit | None:
+    def find_next(self, placed: Mapping[str, Hit]) -> Hit | None:
         """Return the best hit with a chance that has no place yet."""
-        while self.place < len(self.chances) and self.hits[self.place].id in taken:
-            self.place += 1
-        return self.hits[self.place] if self.place < len(self.chances) else None
+        while self._next < len(self.chances) and self.hits[self._next].id in placed:
+            self._next += 1
+        return self.hits[self._next] if self._next < len(self.chances) else None
 
 
 def merge_steps(
@@ -99,68 +111,89 @@ def merge_steps(
     parts: Sequence[Sequence[Hit]],
     steps: Sequence[str],
     k: int | None,
-    sure: Mapping[str, float] | None = None,
+    probabilities: Mapping[str, float] | None = None,
 ) -> tuple[Hit, ...]:
-    """Merge the hits of a request and of its steps, so that the first ones most likely hold a right tool of every step.
+    """Merge the hits of a request and of its steps, so that the first ones most likely have a right tool of every step.
 
     Args:
         unsplit: hits of the unsplit request, best first.
         parts: hits of each step, best first.
         steps: the steps.
         k: how many hits are wanted; None: all.
-        sure: step → probability that it is a step of its own, for the coverage; without one: 1.
+        probabilities: step → probability that it is a step of its own, for the coverage; a missing step has 1.
 
     Returns:
-        Every tool once, with the step of the list that gave it its place, and scores that never rise. Those that got
-        their place one by one tell how likely the answer that ends with them is complete, as `coverage`, which
-        `search.coverage` corrects.
+        Every tool once, with scores that never rise, and with the step of the list that gave it its place. The hits
+        whose places were given out one by one have a `coverage`: the probability that the answer is complete with
+        this hit and those before it. `search.coverage` corrects it.
     """
     if k is not None:
         depth = max(MAX_LIST_HITS, k)
         unsplit, parts = unsplit[:depth], [hits[:depth] for hits in parts]
-    ranked = zip(_prefer_others(unsplit, parts), steps, strict=True)
-    lists = [_List(unsplit, None), *(_List(hits, step, (sure or {}).get(step, 1.0)) for hits, step in ranked)]
-    taken, given, coverages = _give_places(lists, max(k or 0, MIN_MERGED_HITS))
-    rest = [(hit, some.step) for some in lists for hit in some.hits if hit.id not in taken]
+    probabilities = probabilities or {}
+    ranked_parts = zip(_prefer_others(unsplit, parts), steps, strict=True)
+    lists = [
+        _RankedList(unsplit, None),
+        *(_RankedList(hits, step, probabilities.get(step, 1.0)) for hits, step in ranked_parts),
+    ]
+    placed, step_of, coverages = _give_places(lists, max(k or 0, MIN_MERGED_HITS))
+    rest = [(hit, ranked.step) for ranked in lists for hit in ranked.hits if hit.id not in placed]
     for hit, step in sorted(rest, key=lambda pair: (-pair[0].score, pair[0].id)):
-        if taken.setdefault(hit.id, hit) is hit:
-            given[hit.id] = step
-    return _finish(list(taken.values()), given, coverages, _find_steps(lists))
+        if placed.setdefault(hit.id, hit) is hit:  # of a tool in several lists, the hit with the highest score
+            step_of[hit.id] = step
+    return _complete_hits(list(placed.values()), step_of, coverages, _find_steps(lists))
 
 
-def _give_places(lists: Sequence[_List], count: int) -> tuple[dict[str, Hit], dict[str, str | None], list[float]]:
-    """Give so many places one by one, each to the tool that raises the coverage of all lists most.
+def _give_places(lists: Sequence[_RankedList], count: int) -> tuple[dict[str, Hit], dict[str, str | None], list[float]]:
+    """Give out so many places one by one, each to the tool that raises the coverage of all lists most.
+
+    Args:
+        lists: the unsplit request first, then the steps.
+        count: number of places.
 
     Returns:
-        The tools in their order, by id; the step that gave each its place; the coverage after each.
+        Tool id → hit, in the order of the places; tool id → step of the list that gave the tool its place (None: the
+        unsplit request); after each place, the probability that the answer is complete.
     """
-    taken: dict[str, Hit] = {}
-    given: dict[str, str | None] = {}
+    placed: dict[str, Hit] = {}
+    step_of: dict[str, str | None] = {}
     coverages: list[float] = []
-    while len(taken) < count:
-        heads = [(hit, some.step) for some in lists if (hit := some.find_next(taken)) is not None]
+    while len(placed) < count:
+        heads = [(hit, ranked.step) for ranked in lists if (hit := ranked.find_next(placed)) is not None]
         if not heads:
             break
-        gains = [(some.chances, 1 / (some.coverage + COVERED_AT_START)) for some in lists]
-        hit, step = max(heads, key=lambda head: sum([gain * chances.get(head[0].id, 0.0) for chances, gain in gains]))
-        taken[hit.id], given[hit.id] = hit, step
-        for some in lists:
-            some.coverage += some.chances.get(hit.id, 0.0)
-        coverages.append(_multiply_coverages(lists[1:]))
-    return taken, given, coverages
+        # A tool counts in each list where it has a chance: the more, the less the list is covered.
+        weights = [(ranked.chances, 1 / (ranked.coverage + COVERED_AT_START)) for ranked in lists]
+        hit, step = max(
+            heads, key=lambda head: sum([weight * chances.get(head[0].id, 0.0) for chances, weight in weights])
+        )
+        placed[hit.id], step_of[hit.id] = hit, step
+        for ranked in lists:
+            ranked.coverage += ranked.chances.get(hit.id, 0.0)
+        coverages.append(_multiply_coverages(lists[1:]))  # complete is an answer with the tools of all steps
+    return placed, step_of, coverages
 
 
-def _multiply_coverages(lists: Sequence[_List]) -> float:
-    """Return the probability that every list has its tool. Of steps that are not sure to be ones, one surely is."""
-    factors = [1 - some.sure * (1 - some.coverage) for some in lists]
+def _multiply_coverages(steps: Sequence[_RankedList]) -> float:
+    """Return the probability that the answer has a right tool for each step that is one of its own.
+
+    A step fails if it is one of its own (`step_probability`) and is not covered; the probabilities that it does not
+    fail are multiplied. But a request has at least one step. So one step counts as one of its own for certain, and its
+    factor is its coverage alone: the step with which the product is highest.
+    """
+    factors = [1 - step.step_probability * (1 - step.coverage) for step in steps]
     product = math.prod(factors)
-    return (
-        max([some.coverage * product / factor for some, factor in zip(lists, factors, strict=True)]) if product else 0.0
-    )
+    if not product:
+        return 0.0
+    return max([step.coverage * product / factor for step, factor in zip(steps, factors, strict=True)])
 
 
 def estimate_coverage(hits: Sequence[Hit]) -> tuple[Hit, ...]:
-    """Return the hits of a request with one need, with the coverage of the answer that ends with each, as merged."""
+    """Return the hits of a request with one need, each with the coverage of the answer that ends with it.
+
+    This is the sum of the chances up to the hit, as far as hits have chances. `search.coverage` corrects it, as it does
+    for merged hits.
+    """
     covered, finished = 0.0, list(hits)
     for place, chance in enumerate(find_chances(hits)):
         covered += chance
@@ -170,39 +203,43 @@ def estimate_coverage(hits: Sequence[Hit]) -> tuple[Hit, ...]:
 
 
 def end_answer(hits: tuple[Hit, ...], aim: float | None) -> tuple[tuple[Hit, ...], float | None]:
-    """Return the hits up to the first that reaches the aim, with its prerequisites, and their coverage.
+    """Cut the hits behind the first one that reaches the aim and its prerequisites.
 
-    The answer also ends where no further tools are worth their places: where they raise the coverage, each on average,
-    by less than `MIN_GAIN_SHARE` of what the aim lacks to 1. So an aim of 1 keeps all hits.
+    The answer also ends where no number of further tools is worth its places: where they raise the coverage, each on
+    average, by less than `MIN_GAIN_SHARE` of what the aim lacks to 1. So an aim of 1 keeps all hits.
 
     Args:
         hits: all that may be returned.
         aim: the coverage that is enough; None: all hits are wanted.
+
+    Returns:
+        The hits that are left, and their coverage; None: it is not known.
     """
-    reached = list(itertools.accumulate((hit.coverage or 0.0 for hit in hits), max))
-    if aim is not None and reached and reached[-1]:
-        end = _find_end(reached, aim)
+    # Not every hit has a coverage (prerequisites have none), so each gets the highest up to it; 0: none is known.
+    coverages = list(itertools.accumulate((hit.coverage or 0.0 for hit in hits), max))
+    if aim is not None and coverages and coverages[-1]:
+        end = _find_end(coverages, aim)
         end += sum(1 for _ in itertools.takewhile(lambda hit: hit.role == "prerequisite", hits[end:]))
         hits = hits[:end]
-    return hits, (reached[len(hits) - 1] or None) if hits else None
+    return hits, (coverages[len(hits) - 1] or None) if hits else None
 
 
-def _find_end(reached: Sequence[float], aim: float) -> int:
-    """Return after how many tools an answer ends whose coverage is known after each; see `end_answer`."""
-    least = MIN_GAIN_SHARE * (1 - aim)
-    for count, value in enumerate(reached, 1):
-        gains = ((later - value) / number for number, later in enumerate(reached[count:], 1))
-        if value >= aim or max(gains, default=-1.0) < least:
+def _find_end(coverages: Sequence[float], aim: float) -> int:
+    """Return the number of tools after which an answer ends; see `end_answer`. `coverages`: after each tool."""
+    min_gain = MIN_GAIN_SHARE * (1 - aim)
+    for count, coverage in enumerate(coverages, 1):
+        gains = ((later - coverage) / n_more for n_more, later in enumerate(coverages[count:], 1))
+        if coverage >= aim or max(gains, default=-1.0) < min_gain:
             return count
-    return len(reached)
+    return len(coverages)
 
 
 class BestChance(NamedTuple):
     """How likely the best tool of a step is the right one.
 
     Attributes:
-        alone: by the step alone.
-        together: with what the unsplit request and the other steps tell.
+        alone: judged by the step alone.
+        together: judged also by the unsplit request and the other steps; see `_prefer_others`.
     """
 
     alone: float
@@ -212,7 +249,7 @@ class BestChance(NamedTuple):
 def find_best_chances(unsplit: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> list[BestChance]:
     """Return for each step how likely its best tool is the right one.
 
-    A step with few hits has 0: they leave too little to "none of these" to be compared.
+    A step with fewer hits than `CANDIDATES` has 0: with so few, the chances are too high to be compared.
 
     Args:
         unsplit: hits of the unsplit request, best first.
@@ -228,25 +265,28 @@ def find_best_chances(unsplit: Sequence[Hit], parts: Sequence[Sequence[Hit]]) ->
 
 
 def _prefer_others(unsplit: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
-    """Return the hits of the steps, ranked anew by what the other lists say of an unclear step.
+    """Rank the hits of each step anew: an unclear step prefers what the other lists point to.
 
-    It prefers sources that other lists point to, and tools that the unsplit request points to.
+    A tool gains by the highest chance that any other list gives its source, and by its own chance for the unsplit
+    request. It gains the more, the less likely the best tool of its step is. Returns hits by step, best first.
     """
-    lists = (unsplit, *parts)
+    lists = (unsplit, *parts)  # steps are numbered from 1
     chances = [find_chances(hits) for hits in lists]
-    brought = {hit.id: UNSPLIT_POINTS * chance for hit, chance in zip(unsplit, chances[0], strict=False)}
-    sources = [_sum_by_source(hits, some) for hits, some in zip(lists, chances, strict=True)]
+    unsplit_points = {hit.id: UNSPLIT_POINTS * chance for hit, chance in zip(unsplit, chances[0], strict=False)}
+    source_chances = [_sum_by_source(hits, some) for hits, some in zip(lists, chances, strict=True)]
     ranked = []
     for number, hits in enumerate(parts, 1):
-        lifts: dict[str, float] = {}
-        for some in (*sources[:number], *sources[number + 1 :]):
-            lifts.update((source, chance) for source, chance in some.items() if chance > lifts.get(source, 0.0))
+        elsewhere: dict[str, float] = {}  # source → its highest chance in another list
+        for by_source in (*source_chances[:number], *source_chances[number + 1 :]):
+            elsewhere.update(
+                (source, chance) for source, chance in by_source.items() if chance > elsewhere.get(source, 0.0)
+            )
         unclear = 1 - max(chances[number], default=1.0)
-        lifted = []
+        rescored = []
         for hit in hits:
-            points = SOURCE_POINTS * lifts.get(_find_source(hit), 0.0) + brought.get(hit.id, 0.0)
-            lifted.append(_with_score(hit, hit.score + unclear * points))
-        ranked.append(sorted(lifted, key=lambda hit: (-hit.score, hit.id)))
+            points = SOURCE_POINTS * elsewhere.get(_find_source(hit), 0.0) + unsplit_points.get(hit.id, 0.0)
+            rescored.append(_with_score(hit, hit.score + unclear * points))
+        ranked.append(sorted(rescored, key=lambda hit: (-hit.score, hit.id)))
     return ranked
 
 
@@ -255,31 +295,38 @@ def _find_source(hit: Hit) -> str:
 
 
 def _sum_by_source(hits: Sequence[Hit], chances: Sequence[float]) -> dict[str, float]:
-    """Return source → the probability that the right tool is one of its."""
+    """Return source → the probability that the right tool is one of this source."""
     sums: defaultdict[str, float] = defaultdict(float)
     for hit, chance in zip(hits, chances, strict=False):
         sums[_find_source(hit)] += chance
     return sums
 
 
-def _find_steps(lists: Sequence[_List]) -> dict[str, str]:
-    """Return tool id → the step among whose first hits it stands highest."""
+def _find_steps(lists: Sequence[_RankedList]) -> dict[str, str]:
+    """Return tool id → the step that ranks the tool highest, among the first hits of the steps."""
     ranks: dict[str, tuple[int, str]] = {}
-    for some in lists:
-        for rank, hit in enumerate(some.hits[:MAX_RANK_OF_STEP] if some.step is not None else ()):
-            place = rank, some.step or ""
-            ranks[hit.id] = min(ranks.get(hit.id, place), place)
+    for ranked in lists:
+        if ranked.step is not None:
+            for rank, hit in enumerate(ranked.hits[:MAX_RANK_OF_STEP]):
+                ranks[hit.id] = min(ranks.get(hit.id, (rank, ranked.step)), (rank, ranked.step))
     return {tool_id: step for tool_id, (_, step) in ranks.items()}
 
 
-def _finish(
-    hits: Sequence[Hit], given: Mapping[str, str | None], coverages: Sequence[float], steps: Mapping[str, str]
+def _complete_hits(
+    hits: Sequence[Hit], step_of: Mapping[str, str | None], coverages: Sequence[float], steps: Mapping[str, str]
 ) -> tuple[Hit, ...]:
-    """Return the hits in their order with step and coverage, and with scores that never rise."""
+    """Return the hits in their order with step and coverage, and with scores that never rise.
+
+    Args:
+        hits: in their order.
+        step_of: tool id → the step that gave the tool its place; None: the unsplit request did.
+        coverages: of the first hits; the others have none.
+        steps: tool id → the step that a tool belongs to if no step gave it its place.
+    """
     lowest, finished = math.inf, []
     for hit, coverage in itertools.zip_longest(hits, coverages):
         lowest = min(lowest, hit.score)
-        step = given[hit.id] or steps.get(hit.id) or hit.step
+        step = step_of[hit.id] or steps.get(hit.id) or hit.step
         finished.append(Hit(hit.id, lowest, hit.why, hit.tool, step, hit.role, hit.similar, coverage))
     return tuple(finished)
 
@@ -296,11 +343,11 @@ class Words(Protocol):
     """Compares the words of a text with those of tools: a BM25 index."""
 
     def score_terms(self, query: str, ids: Sequence[str]) -> Array:
-        """Return the points of each known word for each tool, (words, tools)."""
+        """Return what each known word adds to the score of each tool, (words, tools)."""
         ...
 
     def mass(self, query: str) -> tuple[float, float]:
-        """Return what a text can score at most, and the share of its words that some tool has."""
+        """Return an upper bound of a text's scores, and the share of its words that some tool has."""
         ...
 
 
@@ -308,8 +355,8 @@ class WordTable(NamedTuple):
     """Which words of a request the first hits have.
 
     Attributes:
-        points: of each word that some tool has, for each hit, (words, hits).
-        request_points: the same, without the words that only pasted texts have.
+        points: what each word that some tool has adds to the BM25 score of each hit, (words, hits).
+        request_points: the same, without words that are only in a text pasted before the request.
         columns: id of a hit → its column.
         known_share: share of the words of the request that some tool has; None: the request has no words that count.
     """
@@ -320,7 +367,10 @@ class WordTable(NamedTuple):
     known_share: float | None
 
     def share(self, hits: Sequence[Hit]) -> list[float]:
-        """Return after each hit the share of the words that it or one before has; nothing if there are no words."""
+        """Return for each hit the share of the request's words that it or a hit before it has.
+
+        Empty if the request has no words that count.
+        """
         if self.known_share is None:
             return []
         columns = [self.columns[hit.id] for hit in hits if hit.id in self.columns]
@@ -331,26 +381,25 @@ class WordTable(NamedTuple):
 
 
 def read_words(query: str, hits: Sequence[Hit], words: Words) -> WordTable:
-    """Compare the words of a request with its first hits.
-
-    Verbs ("confirm", "check"), labels of values ("verification code 7788") and a text pasted before the query
-    ("EMAIL: … query: …") name no need by themselves, and are left out.
-    """
-    text, request = (
-        _TOKEN.sub(lambda match: "" if match[0].lower() in VERBS else match[0], _LABEL.sub(" ", some))
-        for some in (query, _PASTED.sub(" ", query))
-    )
+    """Compare the words of a request with its first hits. A pasted text ("EMAIL: … query: …") is part of the query."""
+    text, request = _keep_content(query), _keep_content(_PASTED.sub(" ", query))
     ids = [hit.id for hit in hits[:MAX_COVER_HITS]]
-    points, (most, known_share) = words.score_terms(text, ids), words.mass(text)
+    points, (max_score, known_share) = words.score_terms(text, ids), words.mass(text)
     request_points = points if request == text else words.score_terms(request, ids)
     columns = {tool_id: column for column, tool_id in enumerate(ids)}
-    return WordTable(points, request_points, columns, known_share if most else None)
+    return WordTable(points, request_points, columns, known_share if max_score else None)
+
+
+def _keep_content(text: str) -> str:
+    """Return a text without verbs ("confirm") and labels of values ("code 7788"), which name no need by themselves."""
+    return _TOKEN.sub(lambda match: "" if match[0].lower() in VERBS else match[0], _LABEL.sub(" ", text))
 
 
 def cover_words(hits: tuple[Hit, ...], table: WordTable, k: int | None = None) -> tuple[Hit, ...]:
-    """Return the hits with tools for uncovered words moved up to the last places.
+    """Move tools for uncovered words up to the ninth and tenth place.
 
-    From the ninth place on, the first tool comes next that scores enough points with words that none before it has.
+    The next place goes to the first tool that scores enough (`MIN_NEW_POINTS`) by words that no tool before has. If
+    none does, the next tool keeps its place.
 
     Args:
         hits: best first.
@@ -358,25 +407,26 @@ def cover_words(hits: tuple[Hit, ...], table: WordTable, k: int | None = None) -
         k: how many hits are wanted; None: all.
 
     Returns:
-        All hits, with scores that never rise. Places keep their coverage, since a hit that moves up changes hardly more
-        than the chance of one tool.
+        All hits, with scores that never rise. The coverage stays at its place and does not move with the hit, since a
+        hit that moves up changes hardly more than the chance of one tool.
     """
     last = LAST_COVER_PLACE if k is None else min(k, LAST_COVER_PLACE)
     if len(hits) <= FIRST_COVER_PLACE or last <= FIRST_COVER_PLACE:
         return hits
     points = table.request_points
-    order, left = list(range(FIRST_COVER_PLACE)), list(range(FIRST_COVER_PLACE, points.shape[1]))
+    n_read = points.shape[1]
+    order, remaining = list(range(FIRST_COVER_PLACE)), list(range(FIRST_COVER_PLACE, n_read))  # places in `hits`
     uncovered = ~(points[:, :FIRST_COVER_PLACE] > 0).any(axis=1)
-    while left and len(order) < last:
-        enough = points[uncovered][:, left].sum(axis=0) >= MIN_NEW_POINTS
-        place = left.pop(int(np.argmax(enough)))  # the first that has enough, or the first of all
+    while remaining and len(order) < last:
+        enough = points[uncovered][:, remaining].sum(axis=0) >= MIN_NEW_POINTS
+        place = remaining.pop(int(np.argmax(enough)))  # the first that has enough, or the first of all
         order.append(place)
         uncovered &= points[:, place] <= 0
     if order == list(range(len(order))):
         return hits
     lowest, finished = math.inf, []
-    moved = [*(hits[place] for place in (*order, *left)), *hits[points.shape[1] :]]
-    for hit, replaced in zip(moved, hits, strict=True):
+    reordered = [*(hits[place] for place in (*order, *remaining)), *hits[n_read:]]
+    for hit, replaced in zip(reordered, hits, strict=True):
         lowest = min(lowest, hit.score)
         finished.append(Hit(hit.id, lowest, hit.why, hit.tool, hit.step, hit.role, hit.similar, replaced.coverage))
     return tuple(finished)

@@ -1,8 +1,9 @@
 """Splits a request into its steps, without a language model.
 
-"Find flights to Rome, check the weather there and email the plan to Anna" has three steps. The text is cut into pieces
-at punctuation, list marks and connectors (`step_words`). A logistic regression decides for each cut whether a new step
-begins there, from what stands on both sides: marks, connectors, verbs, questions, lengths. Nothing inside quotes or
+"Find flights to Rome, check the weather there and email the plan to Anna" has three steps. A *cut* is a place where a
+step may begin: a *mark* (punctuation, a line, a list mark), a connector ("then", "and"; `search.steps.words`), or both.
+The text between two cuts is a *piece*. A logistic regression decides for each cut whether a step begins there, from its
+marks and connectors and from the verbs, questions and lengths of the pieces on both sides. Nothing inside quotes or
 brackets is a cut.
 
 The numbers (`data/steps.json`) were fitted by `benchmarks/fit_steps.py`; the file names its data.
@@ -22,6 +23,7 @@ import msgspec
 
 from toolscout.search.shipped import read_shipped
 from toolscout.search.steps import words
+from toolscout.vocabulary import join_phrases
 
 __all__ = [
     "BUNDLED_STEPS",
@@ -39,10 +41,10 @@ __all__ = [
 
 BUNDLED_STEPS: Final = Path(__file__).parents[1] / "data" / "steps.json"
 STEPS_FORMAT: Final = "steps/1"
-MAX_DESCRIBED_REQUESTS: Final = 64  # whose cuts are remembered
+MAX_DESCRIBED_REQUESTS: Final = 64  # requests whose cuts are cached
 MAX_SPLIT_CHARS: Final = 3_000  # longer requests are documents, and are not split
-MAX_STEPS: Final = 8
-MAX_LEAD_IN_TOKENS: Final = 8
+MAX_STEPS: Final = 8  # a request with more is a document too
+MAX_LEAD_IN_TOKENS: Final = 8  # of a piece such as "that reminds me:"
 
 _PROTECTED: Final = re.compile(
     r"\"[^\"\n]{1,300}\"|“[^”\n]{1,300}”|„[^“”\n]{1,300}[“”]|«[^»\n]{1,300}»|「[^」\n]{1,300}」|『[^』\n]{1,300}』"
@@ -80,21 +82,23 @@ _LETTER_MARK: Final = re.compile(r"(?<!\S)([a-hA-H])[.:]\s+")  # counts if all i
 _TOKEN: Final = re.compile(r"[\w'’-]+")
 _UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 _CHARS_PER_UNSPACED_TOKEN: Final = 2
-_TRY_AND: Final = re.compile(r"\b(?:try|go|come|wait)\s*\Z", re.IGNORECASE)  # "go and get" is one step
-MAX_TRY_CHARS: Final = 4  # of the longest of these verbs
+_TRY_AND: Final = re.compile(rf"\b(?:{join_phrases(words.TRY_VERBS)})\s*\Z", re.IGNORECASE)
+MAX_TRY_CHARS: Final = max(map(len, words.TRY_VERBS))
 _DUTCH_AND: Final = re.compile(r"(?<!\S)en\s+(\w+)", re.IGNORECASE)  # also Spanish and French for "in"
 _LIST_MARKS: Final = frozenset(("line", "item"))
 _GAP: Final = re.compile(r"[\s,，]*")
 
 
 class SplitPoint(NamedTuple):
-    """A place where a step may begin.
+    """A cut: a place where a step may begin.
 
     Attributes:
         start: where the piece before it ends.
         end: where the piece after it begins, behind marks and connectors.
-        marks: kinds of marks in between: line, item, end, semicolon, colon, dash, comma, slash.
-        links: kinds of connectors in between: then, also, joint, lead (a lead-in).
+        marks: kinds of marks in between: line, item (a list mark), end (of a sentence), semicolon, colon, dash, comma,
+            slash (a sign that stands alone).
+        links: kinds of connectors in between: then ("then", "after that"), also ("also", "in addition"), joint ("and"),
+            lead (a lead-in such as "besides all that,").
     """
 
     start: int
@@ -104,43 +108,46 @@ class SplitPoint(NamedTuple):
 
 
 def find_cuts(text: str) -> list[SplitPoint]:
-    """Return the places where a step of a request may begin, in order; none before the first item of a list."""
+    """Return the cuts of a request in order, without those in a lead-in before a list."""
     start = _find_lead_end(text)
     return [cut for cut in _find_all_cuts(text) if cut.start >= start]
 
 
 @functools.lru_cache(maxsize=MAX_DESCRIBED_REQUESTS)
 def _find_lead_end(text: str) -> int:
-    """Return where a lead-in before a list ends, with the first mark ("I need to (1) …"); 0 if there is none."""
-    marks = [cut for cut in _find_all_cuts(text) if cut.marks & _LIST_MARKS]
-    if len(marks) < 2 or _FIRST_MARK.match(text):
+    """Return where a lead-in before a list ends, behind the first list mark ("I need to (1) …"); 0 if there is none."""
+    list_cuts = [cut for cut in _find_all_cuts(text) if cut.marks & _LIST_MARKS]
+    if len(list_cuts) < 2 or _FIRST_MARK.match(text):
         return 0
-    first = marks[0]
+    first = list_cuts[0]
     return first.end if words.is_lead_in(text[: first.start], text[first.start : first.end]) else 0
 
 
 @functools.lru_cache(maxsize=MAX_DESCRIBED_REQUESTS)
 def _find_all_cuts(text: str) -> tuple[SplitPoint, ...]:
-    """Return the places where a step may begin, those in a lead-in too."""
+    """Return all cuts, those in a lead-in too. Marks and connectors that touch each other make one cut."""
     masked = _PROTECTED.sub(_mask_text, text)
     cuts: list[SplitPoint] = []
     for start, end, kind in _find_marks(masked):
-        kinds = {kind} if kind else set()
-        if cuts and start <= cuts[-1].end:  # inside or directly behind the last cut
+        marks = {kind} if kind else set()
+        links: set[str] = set()
+        if cuts and start <= cuts[-1].end:  # inside or directly behind the last cut: both become one
             last = cuts.pop()
             if end <= last.end:
-                cuts.append(last._replace(marks=last.marks | kinds))
+                cuts.append(last._replace(marks=last.marks | marks))
                 continue
-            start, kinds, links = last.start, kinds | last.marks, set(last.links)
-        else:
-            links = set()
-        end, more = _skip_links(masked, end)
-        cuts.append(SplitPoint(start, end, frozenset(kinds), frozenset(links | more)))
-    return tuple(cut for cut in cuts if _parts_text(cut, masked))
+            start, marks, links = last.start, marks | last.marks, set(last.links)
+        end, links_behind = _skip_links(masked, end)
+        cuts.append(SplitPoint(start, end, frozenset(marks), frozenset(links | links_behind)))
+    return tuple(cut for cut in cuts if _separates_pieces(cut, masked))
 
 
 def _mask_text(match: re.Match[str]) -> str:
-    """Return protected text without marks. A bracket with a further order, "(and book a table)", begins at a comma."""
+    """Replace what could be a cut in protected text (quotes, brackets, addresses). The length stays the same.
+
+    A bracket with a further command, "(and book a table)", is a step instead. For this, a comma that needs no space
+    behind it replaces the opening bracket.
+    """
     inside = match[0][1:-1]
     start, links = _skip_links(inside, 0) if match[0][0] == "(" else (0, set())
     if links and _is_active(_read_piece(inside[start:])):
@@ -149,7 +156,10 @@ def _mask_text(match: re.Match[str]) -> str:
 
 
 def _find_marks(masked: str) -> list[tuple[int, int, str]]:
-    """Return start, end and kind of each mark, in order; a connector without a mark has no kind and no length."""
+    """Return (start, end, kind) of marks and of connectors without a mark, in order.
+
+    A connector has the kind "" and the length 0: `_skip_links` reads it.
+    """
     marks = [(match.start(), match.end(), str(match.lastgroup)) for match in _CUT.finditer(masked)]
     letters = list(_LETTER_MARK.finditer(masked))
     if len(letters) > 1 and "".join(match[1] for match in letters).lower() in "abcdefgh":
@@ -159,8 +169,8 @@ def _find_marks(masked: str) -> list[tuple[int, int, str]]:
     return sorted(marks)
 
 
-def _parts_text(cut: SplitPoint, masked: str) -> bool:
-    """Tell whether there is text on both sides of a cut, and no "go and"."""
+def _separates_pieces(cut: SplitPoint, masked: str) -> bool:
+    """Tell whether there is text on both sides of a cut, and the cut is not the "and" of "go and get"."""
     if not masked[: cut.start].strip() or not masked[cut.end :].strip(" \t\n.!?"):
         return False
     if cut.marks:
@@ -170,7 +180,7 @@ def _parts_text(cut: SplitPoint, masked: str) -> bool:
 
 
 def _skip_links(text: str, place: int) -> tuple[int, set[str]]:
-    """Return where the connectors from a place on end, and their kinds."""
+    """Skip spaces, commas and connectors from a place on. Returns where they end, and the kinds of the connectors."""
     links: set[str] = set()
     gap = _GAP.match(text, place)
     place = gap.end() if gap else place
@@ -186,7 +196,19 @@ def _is_verb(word: str) -> bool:
 
 
 class _Piece(NamedTuple):
-    """The words of a piece, in lower case, and what its beginning says."""
+    """A piece of a request, and how it begins.
+
+    Attributes:
+        text: as it is in the request.
+        words: its words in small letters.
+        size: their number; in a language without spaces, half the number of letters.
+        verb: whether it begins with a verb, as a command does; polite words before it do not count.
+        question: whether it begins with a question word or ends with a question mark.
+        request: whether it begins as a wish: "I want to".
+        pronoun: whether it begins with a pronoun.
+        bound: whether it begins as a subordinate clause: "because", "if".
+        has_verb: whether it has a verb anywhere.
+    """
 
     text: str
     words: list[str]
@@ -201,22 +223,24 @@ class _Piece(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def _read_piece(text: str) -> _Piece:
-    """Return how long a piece of a request is, and how it begins: with a verb, a question, a pronoun, and so on."""
+    """Read a piece of a request; see `_Piece`."""
     tokens = [token.lower().replace("’", "'") for token in _TOKEN.findall(text)]
     unspaced = len(_UNSPACED.findall(text))
     size = len(tokens) + unspaced / _CHARS_PER_UNSPACED_TOKEN
     request = bool(words.REQUESTS.match(text.lstrip()))
     place = next((number for number, token in enumerate(tokens) if token not in words.POLITE), 0)
-    first = tokens[place] if tokens and tokens[place + 1 : place + 2] != ["of"] else ""  # "merge of" is a noun
+    main_word = tokens[place] if tokens and tokens[place + 1 : place + 2] != ["of"] else ""  # "merge of" is a noun
     start = tokens[0] if tokens else ""
-    verb = first in words.VERBS or (unspaced > 0 and text.lstrip().startswith(words.UNSPACED_VERBS))
+    verb = main_word in words.VERBS or (unspaced > 0 and text.lstrip().startswith(words.UNSPACED_VERBS))
     question = start in words.QUESTIONS or text.rstrip().endswith(("?", "？", "吗"))
     pronoun, bound = start in words.PRONOUNS, start in words.SUBORDINATORS
     has_verb = verb or request or question or not words.VERBS.isdisjoint(tokens)
     return _Piece(text, tokens, size, verb, question, request, pronoun, bound, has_verb)
 
 
-#: Names of the features of a cut; each counts separately for lines and items, for ends of sentences, and for the rest.
+#: Names of the features of a cut. "before_" and "after_" tell of the pieces on both sides, "active" is a piece that
+#: begins as a command, a wish or a question. Each feature has a weight of its own in each of the three `CLASSES` of
+#: cuts: at lines and items of a list, at ends of sentences, and at the rest.
 FEATURES: Final = (
     *("bias", "line", "item", "end", "semicolon", "colon", "dash", "comma", "slash", "then", "also", "joint", "lead"),
     *("asked", "exclaimed", "after_verb", "after_request", "after_question", "after_pronoun", "after_bound"),
@@ -234,13 +258,13 @@ CLASSES: Final = ("list", "sentence", "inner")
 
 def describe_cuts(text: str, cuts: Sequence[SplitPoint]) -> list[dict[str, float]]:
     """Return the features of each cut that are not 0, by name (`class.feature`)."""
-    edges = [_find_lead_end(text), *(cut.end for cut in cuts)]
+    starts = [_find_lead_end(text), *(cut.end for cut in cuts)]
     ends = [*(cut.start for cut in cuts), len(text)]
-    pieces = [_read_piece(text[start:end]) for start, end in zip(edges, ends, strict=True)]
+    pieces = [_read_piece(text[start:end]) for start, end in zip(starts, ends, strict=True)]
     rows, active = [], False
     shapes = [(cut.marks - {"end"}, cut.links) for cut in cuts]
     share = sum(_is_active(piece) for piece in pieces) / len(pieces)
-    common = {
+    of_request = {
         "share_active": share,
         "all_active": share == 1.0,
         "short_request": sum(piece.size for piece in pieces) < 25,
@@ -249,23 +273,30 @@ def describe_cuts(text: str, cuts: Sequence[SplitPoint]) -> list[dict[str, float
     for number, cut in enumerate(cuts):
         before, after = pieces[number], pieces[number + 1]
         active = active or _is_active(before)
-        regular = sum(shape == shapes[number] for shape in shapes) > 1
-        context = {**common, "active_so_far": active, "regular": regular, **_describe_lead_in(cuts, pieces, number)}
+        regular = sum(shape == shapes[number] for shape in shapes) > 1  # another cut has the same marks and connectors
+        context = {**of_request, "active_so_far": active, "regular": regular, **_describe_lead_in(cuts, pieces, number)}
         rows.append(_describe_cut(text, cut, before, after, context))
     return rows
 
 
 def _describe_lead_in(cuts: Sequence[SplitPoint], pieces: Sequence[_Piece], number: int) -> dict[str, float]:
-    """Return whether a short piece, such as "that reminds me:", stands behind a cut or before it."""
-    marks = cuts[number + 1].marks if number + 1 < len(cuts) else frozenset[str]()
-    leads = bool(marks & {"comma", "colon"}) and pieces[number + 1].size <= MAX_LEAD_IN_TOKENS
-    behind = number > 0 and pieces[number].size <= MAX_LEAD_IN_TOKENS and not _is_active(pieces[number])
+    """Return the features that tell whether a short piece, such as "that reminds me:", is behind a cut or before it.
+
+    Args:
+        cuts: of the request.
+        pieces: one more than cuts; piece n is before cut n.
+        number: of the cut.
+    """
+    next_marks = cuts[number + 1].marks if number + 1 < len(cuts) else frozenset[str]()
+    leads = bool(next_marks & {"comma", "colon"}) and pieces[number + 1].size <= MAX_LEAD_IN_TOKENS
+    leads_to_active = leads and _is_active(pieces[number + 2])
+    is_behind_short = number > 0 and pieces[number].size <= MAX_LEAD_IN_TOKENS and not _is_active(pieces[number])
     return {
-        "leads_to_active": leads and _is_active(pieces[number + 2]),
-        "short_before_active": leads and _is_active(pieces[number + 2]) and not _is_active(pieces[number + 1]),
-        "short_before_comma": leads and "comma" in marks,
-        "short_before_colon": leads and "colon" in marks,
-        "behind_short": behind and bool(cuts[number - 1].marks - {"comma", "colon"}),
+        "leads_to_active": leads_to_active,
+        "short_before_active": leads_to_active and not _is_active(pieces[number + 1]),
+        "short_before_comma": leads and "comma" in next_marks,
+        "short_before_colon": leads and "colon" in next_marks,
+        "behind_short": is_behind_short and bool(cuts[number - 1].marks - {"comma", "colon"}),
     }
 
 
@@ -287,7 +318,7 @@ def _is_active(piece: _Piece) -> bool:
 
 
 def _describe_after(after: _Piece, first_word: str) -> dict[str, float]:
-    """Return what the piece after a cut says."""
+    """Return the features that the piece after a cut alone decides."""
     return {
         "after_verb": after.verb,
         "after_request": after.request,
@@ -306,7 +337,7 @@ def _describe_after(after: _Piece, first_word: str) -> dict[str, float]:
 
 
 def _describe_before(before: _Piece) -> dict[str, float]:
-    """Return what the piece before a cut says."""
+    """Return the features that the piece before a cut alone decides."""
     return {
         "before_verb": before.verb,
         "before_request": before.request,
@@ -321,10 +352,10 @@ def _describe_before(before: _Piece) -> dict[str, float]:
 
 
 def _describe_edge(text: str, cut: SplitPoint, before: _Piece, after: _Piece, first_word: str) -> dict[str, float]:
-    """Return what both sides of a cut and the marks between them say together."""
+    """Return the features that both sides of a cut and the text between them decide together."""
     between = text[cut.start : cut.end]
-    last = _TOKEN.findall(before.text[-40:])
-    last_word = last[-1] if last else ""
+    last_words = _TOKEN.findall(before.text[-40:])
+    last_word = last_words[-1] if last_words else ""
     return {
         "asked": "?" in between or "？" in between,
         "exclaimed": "!" in between,
@@ -337,32 +368,47 @@ def _describe_edge(text: str, cut: SplitPoint, before: _Piece, after: _Piece, fi
 
 
 def _describe_sequence(cut: SplitPoint, after: _Piece, context: Mapping[str, float]) -> dict[str, float]:
-    """Return what the piece after a cut says together with the marks, and with the pieces before."""
-    mark, is_active = bool(cut.marks), bool(context["active_so_far"])
+    """Return the features that the piece after a cut decides together with the cut or with the pieces before it.
+
+    Args:
+        cut: the cut.
+        after: the piece after it.
+        context: features of the request; `active_so_far`: whether any piece before is a command, a wish or a question.
+    """
+    has_mark, active_so_far = bool(cut.marks), bool(context["active_so_far"])
     return {
-        "joint_without_mark": not mark and "joint" in cut.links,
-        "verb_after_joint": not mark and after.verb,
+        "joint_without_mark": not has_mark and "joint" in cut.links,
+        "verb_after_joint": not has_mark and after.verb,  # a cut without a mark is a connector, mostly "and"
         "verb_after_comma": after.verb and "comma" in cut.marks,
-        "verb_after_active": after.verb and is_active,
-        "question_after_active": after.question and is_active,
-        "request_after_active": after.request and is_active,
+        "verb_after_active": after.verb and active_so_far,
+        "question_after_active": after.question and active_so_far,
+        "request_after_active": after.request and active_so_far,
     }
 
 
 def _refers(piece: _Piece) -> bool:
-    """Tell whether a piece begins with a word for something that was named before."""
+    """Tell whether one of a piece's first six words is for something that was named before: "it", "there"."""
     return not words.ANAPHORA.isdisjoint(piece.words[:6])
 
 
 def _describe_cut(
     text: str, cut: SplitPoint, before: _Piece, after: _Piece, context: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return the features of one cut that are not 0; `context`: those of the request and of the cuts before."""
+    """Return the features of one cut that are not 0, by name.
+
+    Args:
+        text: the request.
+        cut: the cut.
+        before: the piece before it.
+        after: the piece after it.
+        context: features of the request, and those that depend on other cuts.
+    """
     active = [_is_active(piece) for piece in (before, after)]
     first_word = after.words[0] if after.words else ""
     values: dict[str, float] = {
         "bias": 1.0,
-        **dict.fromkeys((*sorted(cut.marks), *sorted(cut.links)), 1.0),  # a sum has one order in every process
+        # Sorted, because the weights are summed in this order, and sets have another one in each process.
+        **dict.fromkeys((*sorted(cut.marks), *sorted(cut.links)), 1.0),
         **_describe_after(after, first_word),
         **_describe_before(before),
         **_describe_edge(text, cut, before, after, first_word),
@@ -385,7 +431,7 @@ class Splitter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         format: `STEPS_FORMAT`.
         about: record of the data and the command of the fit; JSON values.
-        weights: of each feature of `describe_cuts`; a feature without one counts 0.
+        weights: feature of `describe_cuts` → its weight; a feature without one has 0.
         threshold: probability from which a step begins at a cut.
     """
 
@@ -395,7 +441,7 @@ class Splitter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threshold: float = 0.5
 
     def split(self, text: str) -> tuple[str, ...]:
-        """Return the steps of a request; one step: the request itself, unchanged."""
+        """Return the steps of a request. If there is only one, it is the request itself, unchanged."""
         spans = self.find_spans(text)
         if len(spans) < 2:
             return (text,)
@@ -403,20 +449,21 @@ class Splitter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def find_spans(self, text: str) -> list[tuple[int, int]]:
         """Return where each step starts and ends."""
-        whole = [(0, len(text))]
-        scored = self.score_cuts(text)
-        if not scored:
-            return whole
-        limit = math.log(self.threshold / (1 - self.threshold))
-        kept = _drop_continuations(text, [*scored], [cut for cut, logit in scored.items() if logit >= limit])
+        whole_text = [(0, len(text))]
+        logits = self.score_cuts(text)
+        if not logits:
+            return whole_text
+        min_logit = math.log(self.threshold / (1 - self.threshold))
+        kept = _drop_continuations(text, [*logits], [cut for cut, logit in logits.items() if logit >= min_logit])
         if not kept or len(kept) >= MAX_STEPS:
-            return whole
-        first = _FIRST_MARK.match(text) if any(cut.marks & _LIST_MARKS for cut in scored) else None
+            return whole_text
+        # A list mark at the very beginning is no cut, so it is skipped here.
+        first = _FIRST_MARK.match(text) if any(cut.marks & _LIST_MARKS for cut in logits) else None
         starts = [first.end() if first else _find_lead_end(text), *(cut.end for cut in kept)]
         return list(zip(starts, [*(cut.start for cut in kept), len(text)], strict=True))
 
     def score_cuts(self, text: str) -> dict[SplitPoint, float]:
-        """Map each place of a request where a step may begin to the logit that one does; {} for a document."""
+        """Return cut → logit of the probability that a step begins there; {} for a document."""
         weights = self.weights
         rows = _describe_request(text) if len(text) <= MAX_SPLIT_CHARS else ()
         return {cut: sum(weights.get(name, 0.0) * value for name, value in row.items()) for cut, row in rows}
@@ -424,32 +471,41 @@ class Splitter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.lru_cache(maxsize=MAX_DESCRIBED_REQUESTS)
 def _describe_request(text: str) -> tuple[tuple[SplitPoint, dict[str, float]], ...]:
-    """Return the cuts of a request and their features. A search asks for them twice: for steps, then for coverage."""
+    """Return each cut of a request with its features. Cached, as a search asks twice: for steps, then for coverage."""
     cuts = find_cuts(text)
     return tuple(zip(cuts, describe_cuts(text, cuts), strict=True))
 
 
 def _drop_continuations(text: str, cuts: Sequence[SplitPoint], kept: Sequence[SplitPoint]) -> list[SplitPoint]:
-    """Return the cuts without those inside a message, and those before a piece that goes on with its step."""
-    ends = {cut.end: later.start for cut, later in itertools.pairwise(cuts)}
-    starts = {later.start: cut.end for cut, later in itertools.pairwise(kept)}
+    """Return those of the kept cuts at which a step begins after all.
+
+    Cuts at list marks stay. Others are dropped between two verbs with one object, inside the text of a message, before
+    a piece that goes on with its step ("… and make it loud"), and behind a prelude ("when you get a chance, …").
+
+    Args:
+        text: the request.
+        cuts: all its cuts.
+        kept: the cuts that are likely enough.
+    """
+    piece_ends = {cut.end: later.start for cut, later in itertools.pairwise(cuts)}  # by start of the piece
+    step_starts = {later.start: cut.end for cut, later in itertools.pairwise(kept)}  # by end of the step
     message = words.MESSAGE.search(text) if kept and ":" in text else None
-    place, end = (message.end(), _find_message_end(text, message.end())) if message else (0, 0)
+    message_start, message_end = (message.end(), _find_message_end(text, message.end())) if message else (0, 0)
     return [
         cut
         for cut in kept
         if cut.marks & _LIST_MARKS
         or not (
-            _parts_verbs(text, cut)
-            or place < cut.start < end
-            or words.CONTINUATION.match(text[cut.end : ends.get(cut.end, len(text))])
-            or words.PRELUDE.match(text[starts.get(cut.start, 0) : cut.start])
+            _joins_verbs(text, cut)
+            or message_start < cut.start < message_end
+            or words.CONTINUATION.match(text[cut.end : piece_ends.get(cut.end, len(text))])
+            or words.PRELUDE.match(text[step_starts.get(cut.start, 0) : cut.start])
         )
     ]
 
 
-def _parts_verbs(text: str, cut: SplitPoint) -> bool:
-    """Tell whether "and" parts two verbs with one object: "read and write rights"."""
+def _joins_verbs(text: str, cut: SplitPoint) -> bool:
+    """Tell whether a cut is an "and" between two verbs with one object: "read and write rights"."""
     if cut.marks or cut.links != {"joint"}:
         return False
     before, after = _TOKEN.findall(text[max(0, cut.start - 40) : cut.start]), _TOKEN.match(text, cut.end)
@@ -457,16 +513,16 @@ def _parts_verbs(text: str, cut: SplitPoint) -> bool:
 
 
 def _find_message_end(text: str, start: int) -> int:
-    """Return where the sentence ends that begins at a place, or the line."""
+    """Return where the message that starts at a place ends: with its first sentence or line."""
     end = re.compile(r"[.!?](?=\s+[A-Z])|\n").search(text, start)
     return end.start() if end else len(text)
 
 
 @functools.cache
 def load_splitter(file: Path = BUNDLED_STEPS) -> Splitter:
-    """Read the splitter that ships with toolscout, or another.
+    """Read the splitter that ships with toolscout, or the splitter in another file.
 
     Raises:
-        StoreError: if the file is damaged or something else.
+        StoreError: if the file is damaged or no splitter.
     """
     return read_shipped(file, Splitter, STEPS_FORMAT, lambda splitter: 0 < splitter.threshold < 1)

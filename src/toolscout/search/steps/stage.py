@@ -1,11 +1,13 @@
 """Searches each step of a compound request by itself, and merges the answers so that every step is served.
 
-The unsplit request competes as one more list (`search.steps.merge`). If all steps have the same best tool, the request
-is one need after all. A request with one need keeps the hits of the base, except at the last places.
+`search.steps.merge` merges the hits of the steps and of the unsplit request. If all steps have the same best tool, the
+request is one need after all. A request with one need keeps the hits of the *base*, the stages that rank tools for one
+text, except at the last places.
 
-A step that is surely chat gets no place. A step that the judge refuses is named in `uncovered`, unless the merge finds
-it a likely tool: the judge reads the step alone, and "what can I do with two dumbbells?" says little without the server
-that the rest of the request points to.
+The *judge* (`search.abstain.decision`) tells whether a step needs a tool and whether one fits. A step that is surely
+chat gets no place. A step for which the judge would abstain is named in `uncovered`, unless the merge finds it a likely
+tool: the judge reads the step alone, and "what can I do with two dumbbells?" says little without the server that the
+rest of the request points to.
 """
 
 from __future__ import annotations
@@ -37,10 +39,11 @@ __all__ = ["StepSearch"]
 
 Judge = Callable[[Sequence[Answer]], Sequence[Verdict | None]]
 IsChat = Callable[[str, Sequence[str], Callable[[Tool], bool] | None], bool]
+"""(request, its steps, what is visible) → whether the request is clearly chat."""
 
-SURE_CHAT_NEED: Final = 0.02  # a step that the judge calls chat and whose need is lower gets no place
-MAX_UNCOVERED_CHANCE: Final = 0.4  # a step whose best tool is more likely the right one is not named as uncovered
-MAX_UNCOVERED_LIFT: Final = 0.15  # nor one whose best tool gains more by what the request and other steps point to
+SURE_CHAT_NEED: Final = 0.02  # a step gets no place if the judge calls it chat and its need is lower
+MAX_UNCOVERED_CHANCE: Final = 0.4  # a step is not uncovered if its best tool is at least so likely the right one,
+MAX_UNCOVERED_LIFT: Final = 0.15  # or at least so much likelier with the request and the other steps than without
 
 
 class StepSearch(Stage):
@@ -59,17 +62,17 @@ class StepSearch(Stage):
         words: Words | None = None,
         covers: bool = True,
     ) -> None:
-        """Search with a base.
+        """Search the steps and the whole request with a base.
 
         Args:
             base: ranks the tools for one text.
             splitter: splits requests. None: every request is one need.
-            judge: tells whether a tool fits a step; see `search.abstain.decision`. None: every step is served.
+            judge: tells whether a tool fits a step. None: every step is served.
             coverage: estimates the coverage of answers. None: the model that ships with toolscout.
-            is_chat: tells from a request, its steps and what is visible whether it is clearly chat. Chat is not
-                split, because steps of few words are hardly ever turned away. None: every request may be split.
+            is_chat: tells whether a request is clearly chat, which is not split, because steps of few words are hardly
+                ever turned away. None: every request may be split.
             words: compares the words of requests with tools. None: no tool moves up, and the coverage does not read
-                them.
+                the words.
             covers: whether the last places are for words that no earlier tool has.
         """
         self.base, self.splitter, self.judge = base, splitter, judge
@@ -86,20 +89,20 @@ class StepSearch(Stage):
         """
         splits = [self._split(search) for search in searches]
         groups = self._rank_groups(searches, splits)
-        parts = [part for _, some in groups for part in some]
-        verdicts = iter(self.judge(parts) if self.judge and parts else [None] * len(parts))
+        all_parts = [part for _, parts in groups for part in parts]
+        verdicts = iter(self.judge(all_parts) if self.judge and all_parts else [None] * len(all_parts))
         answers = [
-            self._merge(search, whole, some, [next(verdicts) for _ in some], every)
-            if some
+            self._merge(search, whole, parts, [next(verdicts) for _ in parts], every)
+            if parts
             else msgspec.structs.replace(whole, hits=estimate_coverage(whole.hits))
-            for search, (whole, some) in zip(searches, groups, strict=True)
+            for search, (whole, parts) in zip(searches, groups, strict=True)
         ]
         return [self._finish(answer) for answer in answers]
 
     def _rank_groups(
         self, searches: Sequence[Answer], splits: Sequence[Sequence[str]]
     ) -> list[tuple[Answer, list[Answer]]]:
-        """Rank each request and its steps, all in one batch of the base."""
+        """Rank all requests and their steps in one batch of the base. Returns (request, its steps), with hits."""
         batch: list[Answer] = []
         for search, steps in zip(searches, splits, strict=True):
             batch += [search, *_as_searches(search, steps)]
@@ -107,7 +110,7 @@ class StepSearch(Stage):
         return [(next(ranked), [next(ranked) for _ in steps]) for steps in splits]
 
     def _finish(self, answer: Answer) -> Answer:
-        """Return the answer with the last places for words that no earlier tool has, and with its coverage."""
+        """Give the last places to words that no earlier tool has, and correct the coverage of each hit."""
         hits, words = answer.hits, self.words
         shares: Sequence[float] = ()
         if words is not None and hits and not answer.rewrites and parse_selection(answer.query) is None:
@@ -118,7 +121,7 @@ class StepSearch(Stage):
         return msgspec.structs.replace(answer, hits=self.coverage.correct(hits, missed, shares))
 
     def _split(self, search: Answer) -> tuple[str, ...]:
-        """Return the steps to search one by one; empty for one need."""
+        """Return the steps to search one by one; empty if the request is one need or is not to be split."""
         if self.splitter is None or not search.split or search.rewrites or parse_selection(search.query) is not None:
             return ()
         steps = self.splitter.split(search.query)
@@ -129,10 +132,19 @@ class StepSearch(Stage):
     def _merge(
         self, search: Answer, whole: Answer, parts: Sequence[Answer], verdicts: Sequence[Verdict | None], every: bool
     ) -> Answer:
-        """Return the search with the merged hits."""
+        """Merge the hits of a request and its steps.
+
+        Args:
+            search: the request as it came in.
+            whole: the request with its own hits.
+            parts: its steps with theirs.
+            verdicts: of the judge, on each step.
+            every: see `run`.
+        """
         judged = list(zip(parts, verdicts, strict=True))
         is_refused = any(_is_refused(verdict) for verdict in verdicts)
         trace = (*search.trace, *_add_traces(search, [whole, *parts]))
+        # If all steps have the same best tool, they are one need, unless a step must be named as uncovered.
         if not is_refused and len({part.hits[0].id if part.hits else "" for part in parts}) == 1:
             return msgspec.structs.replace(whole, hits=estimate_coverage(whole.hits), trace=trace)
         kept = [part for part, verdict in judged if not _is_sure_chat(verdict)]
@@ -149,11 +161,11 @@ class StepSearch(Stage):
     def _merge_hits(
         self, whole: Answer, parts: Sequence[Answer], kept: Sequence[Answer], k: int | None
     ) -> tuple[Hit, ...]:
-        """Return the hits of a request and of those of its steps that get places."""
+        """Merge the hits of a request and of those of its parts that are kept."""
         if not kept or self.splitter is None:
             return whole.hits
-        sure = rate_split(self.splitter, whole.query, [part.query for part in parts]).steps
-        return merge_steps(whole.hits, [part.hits for part in kept], [part.query for part in kept], k, sure)
+        probabilities = rate_split(self.splitter, whole.query, [part.query for part in parts]).steps
+        return merge_steps(whole.hits, [part.hits for part in kept], [part.query for part in kept], k, probabilities)
 
     def note(self, search: Answer) -> str:
         """Return the note for the trace, such as `3 steps`; empty if the request is not split."""
@@ -178,7 +190,7 @@ class StepSearch(Stage):
         return Explanation(self.name, rank, score, f"for the step “{step}”", parts=(best,))
 
     def _explain_place(self, search: Answer, tool_id: str) -> Explanation | None:
-        """Return the explanation of the base; the rank of the answer if tools for uncovered words changed it."""
+        """Return the explanation of the base, or the rank in the answer if tools for uncovered words changed it."""
         explained = self.base.explain(search, tool_id)
         if explained is None or explained.rank is None or explained.rank <= FIRST_COVER_PLACE or self.words is None:
             return explained
@@ -192,7 +204,12 @@ class StepSearch(Stage):
 
 
 def _find_uncovered(whole: Answer, judged: Sequence[tuple[Answer, Verdict | None]]) -> tuple[str, ...]:
-    """Return the steps that no tool seems to fit: neither by themselves, nor with what the other steps tell."""
+    """Return the steps that no tool seems to fit, neither by the judge nor with what the other steps point to.
+
+    Args:
+        whole: the request with its hits.
+        judged: each step with its hits, and the verdict on it.
+    """
     if not any(_is_uncovered(part.query, verdict) for part, verdict in judged):
         return ()
     chances = find_best_chances(whole.hits, [part.hits for part, _ in judged])
@@ -204,6 +221,7 @@ def _find_uncovered(whole: Answer, judged: Sequence[tuple[Answer, Verdict | None
 
 
 def _is_likely(chance: BestChance) -> bool:
+    """Tell whether the best tool of a step is likely enough, or gains enough by the rest of the request."""
     lift = chance.together - chance.alone
     return chance.together >= MAX_UNCOVERED_CHANCE or lift >= MAX_UNCOVERED_LIFT
 
@@ -218,17 +236,25 @@ def _is_sure_chat(verdict: Verdict | None) -> bool:
 
 
 def _is_refused(verdict: Verdict | None) -> bool:
+    """Tell whether the judge would abstain for a step."""
     return verdict is not None and verdict.kind is not None
 
 
 def _as_searches(search: Answer, steps: Sequence[str]) -> list[Answer]:
+    """Return a search for each step, with the rights and bounds of the request, and a trace of its own."""
     return [msgspec.structs.replace(search, query=step, trace=()) for step in steps]
 
 
 def _add_traces(search: Answer, results: Sequence[Answer]) -> list[Trace]:
-    """Return the work of each inner stage for a request and its steps together."""
+    """Return one trace entry for each inner stage: its seconds for a request and its steps together.
+
+    Args:
+        search: the request as it came in, with the trace of earlier stages.
+        results: the request as it was ranked, which keeps that trace, and then its steps.
+    """
+    whole, *parts = results
     seconds: defaultdict[str, float] = defaultdict(float)
-    for number, result in enumerate(results):
-        for entry in result.trace[len(search.trace) if number == 0 else 0 :]:
+    for entries in (whole.trace[len(search.trace) :], *(part.trace for part in parts)):
+        for entry in entries:
             seconds[entry.stage] += entry.seconds
     return [Trace(stage, total) for stage, total in seconds.items()]

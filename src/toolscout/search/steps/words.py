@@ -27,6 +27,7 @@ __all__ = [
     "TELLING_STARTS",
     "THANKS",
     "THING_REFERENCES",
+    "TRY_VERBS",
     "UNSPACED_VERBS",
     "VERBS",
     "is_lead_in",
@@ -34,17 +35,17 @@ __all__ = [
 
 
 def _read(*names: str) -> frozenset[str]:
-    """Return the words of some entries."""
+    """Return the words of these entries of the section `steps`, in all languages."""
     return frozenset(word for name in names for word in list_words(f"steps.{name}"))
 
 
 def _read_patterns(name: str) -> str:
-    """Return a regular expression for any of the expressions of an entry."""
+    """Return a regular expression for any of the regular expressions of an entry."""
     return "|".join(list_words(f"steps.{name}"))
 
 
 def _chain_words(chained: Iterable[str], mark: str) -> str:
-    """Return a regular expression for one to eight of the words, with a mark behind the last."""
+    """Return a regular expression for one to eight of these words in a row, with a mark behind the last."""
     word = rf"(?:{join_phrases(chained)})(?:['’]\w{{1,2}})?"
     return rf"{word}(?:\s+{word}){{0,7}}\s*{mark}"
 
@@ -56,7 +57,7 @@ _COLON: Final = r"[:：](?=\s)"
 #: A lead-in, which asks for nothing itself: "besides all that, …", "my second question is: …".
 _LEAD: Final = rf"{_chain_words(_read('lead'), _COMMA)}|{_chain_words(_read('lead', 'wish'), _COLON)}"
 
-#: A connector at the start of a piece. Groups: `then` (sequence), `also`, `joint` (and), `lead` (a lead-in).
+#: A connector at the start of a piece. Its groups are the kinds of `SplitPoint.links`.
 CONNECTOR: Final = re.compile(
     rf"(?:(?P<then>(?:{_read_patterns('done')}|{join_phrases(_read('then'))})(?![\w’'])"
     rf"|{_UNSPACED_THEN}|[再并还先](?=[\u3400-\u9fff]))"
@@ -84,6 +85,8 @@ SUBORDINATORS: Final = _read("subordinators")
 THING_REFERENCES: Final = _read("things")
 ANAPHORA: Final = _read("anaphora")
 TELLING_STARTS: Final = _read("telling_starts")
+#: Verbs of "try and find" and "go and get", which are one step.
+TRY_VERBS: Final = _read("try_and")
 THANKS: Final = re.compile(rf"\W*(?:{_read_patterns('thanks')})\b", re.IGNORECASE)
 PASTED_TEXT: Final = r"\b(?:(?-i:[A-Z]{2,12})|context|background)[:：][\s\S]{1,2000}?\s(?:query|question)[:：]"
 """Pattern of a text pasted before the request itself ("EMAIL: … query: …"), whatever the case of the other words."""
@@ -109,17 +112,21 @@ MAX_LEAD_IN_WORDS: Final = 12
 
 
 def is_lead_in(text: str, mark: str) -> bool:
-    """Tell whether what stands before the first mark of a list only announces it: "My tasks for today:", "I need to".
+    """Tell whether the text before a list only announces it: "My tasks for today:", "I need to".
 
     Args:
-        text: what stands before the mark.
-        mark: the mark, with a colon before it.
+        text: the text before the first mark of the list.
+        mark: the mark, with a colon if there is one before it.
     """
     return all(_announces(sentence, mark) for sentence in re.split(r"[.!?]\s", text))
 
 
 def _announces(sentence: str, mark: str) -> bool:
-    """Tell whether a sentence asks for nothing, or has no verb of its own and breaks off or names the list."""
+    """Tell whether a sentence before a list asks for nothing itself, and announces the list.
+
+    It announces the list if it names it ("my tasks"), breaks off ("I need to"), has no word of its own, or has one such
+    word before a colon ("Groceries:").
+    """
     tokens = _LEAD_IN_WORD.findall(sentence.lower().replace("’", "'"))
     content = [token for token in tokens if token not in _LEAD_IN_WORDS]
     if _begins_request(tokens) or len(tokens) > MAX_LEAD_IN_WORDS or not VERBS.isdisjoint(content):
@@ -133,10 +140,10 @@ def _announces(sentence: str, mark: str) -> bool:
 
 def _begins_request(tokens: list[str]) -> bool:
     """Tell whether a sentence begins as a question of its own or as a command: "what time", "order the following"."""
-    start, behind = (*tokens, "", "")[:2]
-    if start in _EMPTY_VERBS and behind in _ASKED:  # "do you know …"
+    first, second = (*tokens, "", "")[:2]
+    if first in _EMPTY_VERBS and second in _ASKED:  # "do you know …"
         return True
-    if start in QUESTIONS - _EMPTY_VERBS and behind not in _ASKED:  # "what time …", but not "what I want:"
+    if first in QUESTIONS - _EMPTY_VERBS and second not in _ASKED:  # "what time …", but not "what I want:"
         return True
-    verb, behind = (*(token for token in tokens if token not in POLITE), "", "")[:2]
-    return verb in VERBS - _EMPTY_VERBS and behind not in _AFTER_NOUN
+    first, second = (*(token for token in tokens if token not in POLITE), "", "")[:2]  # without "please"
+    return first in VERBS - _EMPTY_VERBS and second not in _AFTER_NOUN  # "order the …", but not "order of:"
