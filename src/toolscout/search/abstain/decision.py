@@ -1,11 +1,11 @@
 """Estimates how likely a request needs a tool at all, and how likely a tool of the catalogue fits it.
 
-Both come from logistic regressions on how the catalogue scores the request (`search.abstain.score_features`). The
-first also reads the meaning of the request, by another regression on its vector. Only the bundled encoder and BM25 are
-used, so the decision does not depend on the encoder and recipe that rank the hits. A request is turned away if a
-probability lies below its threshold. The thresholds follow from the false-abstention budget: the share of answerable
-requests that may be turned away. Which of the two answers the caller then gets depends on the request alone: whether
-such requests need tools elsewhere.
+Both probabilities, *need* and *fit*, come from logistic regressions on how the catalogue scores the request
+(`search.abstain.score_features`). The first also reads the *wish*: how much the request resembles those that need
+tools, whatever the catalogue is, by another regression on its vector and its words. Only the bundled encoder and BM25
+are used, so the decision does not depend on the encoder and recipe that rank the hits. A request is turned away if a
+probability is below its threshold, called floor. The floors follow from the false-abstention budget: the share of
+answerable requests that may be turned away. The wish then decides between "no tool needed" and "no tool fits".
 
 The numbers that ship with toolscout (`data/decision.json`) were fitted by `benchmarks/fit_decision.py`; the file names
 its data. There is no verdict (None) where it would be a guess: if the encoder knows no word of the request, or if the
@@ -62,39 +62,36 @@ __all__ = [
 
 BUNDLED_DECISION: Final = Path(__file__).with_name("data") / "decision.json"
 DECISION_FORMAT: Final = "decision/1"
-VIEW: Final = "static"
+VIEW: Final = "static"  # name of the bundled encoder among the views of `score_features`
 MAX_DEVIATIONS: Final = 4.0  # values are clipped here: farther out they carry no information
 MAX_CATALOGUE_GROWTH: Final = 2.0
-"""Factor by which a catalogue may grow or shrink before the floors of a fitted model no longer hold."""
+"""Factor by which a catalogue may grow or shrink before the floors of a fitted model do not hold any more."""
 MAX_SMALL_CATALOGUE: Final = 5  # tools; with so few, scores say little about how far the first one stands out
 MAX_CHAT_NEED: Final = 0.5  # a request with a higher need is not called chat, whatever its words are
-TERSE_BUDGETS: Final = (
-    (2, 0.0),
-    (5, 0.1),
-    (8, 0.5),
-)  # (words, share of the budget) of requests with at most so many words
+#: (words, share of the budget) of requests with at most so many words; see `find_budget_share`.
+TERSE_BUDGETS: Final = ((2, 0.0), (5, 0.1), (8, 0.5))
 CLEAR_CHAT_WISH: Final = -2.5  # a lower wish says that a request is chat, however few words it has
 MAX_SPLIT_CHAT_WISH: Final = -2.0  # a request of several parts with a lower wish is chat if its need is very low too
 MAX_SPLIT_CHAT_NEED: Final = 0.05
-MIN_HANDED_NEED: Final = 0.3  # of a step that does something with what the chat before it makes: "and email it to Anna"
+MIN_HANDED_NEED: Final = 0.3  # of a step that uses what the chat before it makes ("and email it to Anna"): it is a task
 MAX_CHAT_STEP_WISH: Final = 1.0  # a step with a higher wish asks for a tool, however chatty the rest of the request is
 _REQUEST_WORD: Final = re.compile(r"\w+")
 SMALL_TALK_VERDICT: Final = Verdict(
     0.0, 0.0, "no_tool_needed", "This is small talk rather than a task for a tool.", is_sure=True
 )
-NO_FLOORS: Final = {"budgets": (0.0,), "need": (0.0,), "fit": (0.0,)}
+NO_FLOORS: Final = {"budgets": (0.0,), "need": (0.0,), "fit": (0.0,)}  # fields of `Floors` that turn nobody away
 
 
 class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A logistic regression on named columns, standardised and clipped to 4 deviations.
+    """A logistic regression on named columns, which are standardised and clipped to 4 deviations.
 
     Attributes:
         columns: names of the columns.
-        means: of each.
-        deviations: of each, above 0.
-        weights: of each.
-        shift: the constant. Weights and shift are calibrated: the logistic of their sum is a probability where both
-            classes are equally frequent.
+        means: mean of each column.
+        deviations: standard deviation of each column, above 0.
+        weights: weight of each column.
+        shift: the constant. Weights and shift are calibrated: the result is the logit of a probability, if both classes
+            are equally frequent.
     """
 
     columns: tuple[str, ...]
@@ -104,7 +101,7 @@ class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shift: float
 
     def logits(self, table: Mapping[str, Floats]) -> Floats:
-        """Return the logits, (n,), of columns by name, (n,) each."""
+        """Return the logits, (n,). `table`: column → its values, (n,)."""
         rows = np.array([table[name] for name in self.columns]).T
         means, deviations, weights = np.array((self.means, self.deviations, self.weights))
         scaled = np.clip((rows - means) / deviations, -MAX_DEVIATIONS, MAX_DEVIATIONS)
@@ -117,16 +114,16 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         format: `DECISION_FORMAT`.
         about: record of the data and the command of the fit; JSON values.
-        encoders: view → fingerprint of its encoder.
+        encoders: view (name of a way to turn a query into a vector) → fingerprint of its encoder.
         wishes: view → weights and constant of a regression that predicts the need from a query's vector alone. Its
-            output is the *wish*, the column `wish.<view>`.
+            result is the column `wish.<view>`.
         need: regression for whether a tool is needed.
         fit: regression for whether a tool of the catalogue fits. It tells requests that the catalogue serves from those
-            that are foreign to it; whether the right one of many near tools is there, scores do not tell.
+            that are foreign to it. Among many near tools, scores do not tell whether the right one is there.
         floors: probabilities below which a request is turned away, by budget.
-        terms: terms of requests, the columns of the view `terms`; empty: there is no such view.
-        small_floors: as `floors`, where the caller sees at most `MAX_SMALL_CATALOGUE` tools; None: `floors`.
-        small_fit: as `fit`, there; None: `fit`.
+        terms: the terms that the view `terms` has as columns; empty: there is no such view.
+        small_floors: floors for callers who see at most `MAX_SMALL_CATALOGUE` tools; None: `floors`.
+        small_fit: regression of the fit for these callers; None: `fit`.
     """
 
     format: str
@@ -141,7 +138,7 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     small_fit: Linear | None = None
 
     def mark_terms(self, texts: Sequence[str]) -> dict[str, Vectors]:
-        """Return the view `terms` of requests, or nothing if there is none."""
+        """Return the vectors of requests in the view `terms`, by its name; {} if there is no such view."""
         return {TERMS_VIEW: mark_terms(texts, self.terms)} if self.terms else {}
 
     def measure_wishes(self, texts: Sequence[str], vectors: Mapping[str, Vectors]) -> Floats:
@@ -151,22 +148,23 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def estimate(self, table: Mapping[str, Floats]) -> tuple[Floats, Floats]:
         """Return the probabilities of need and fit, (n,) each, from `columns`."""
-        fits = self.fit.logits(table)
+        fit_logits = self.fit.logits(table)
         if self.small_fit is not None:
-            fits = np.where(table["size"] <= np.log1p(MAX_SMALL_CATALOGUE), self.small_fit.logits(table), fits)
-        return sigmoid(self.need.logits(table)), sigmoid(fits)
+            is_small = table["size"] <= np.log1p(MAX_SMALL_CATALOGUE)  # the column has log(1 + tools)
+            fit_logits = np.where(is_small, self.small_fit.logits(table), fit_logits)
+        return sigmoid(self.need.logits(table)), sigmoid(fit_logits)
 
 
 def columns(
     names: Sequence[str], rows: Floats, vectors: Mapping[str, Vectors], wishes: Mapping[str, Sequence[float] | Floats]
 ) -> dict[str, Floats]:
-    """Return columns by name: the score features, and `wish.<view>` of the queries' vectors.
+    """Return the columns that the regressions read, by name: the score features, and `wish.<view>` for each view.
 
     Args:
-        names: names of the columns of the rows.
-        rows: (n, columns).
-        vectors: view → (n, d).
-        wishes: view → d weights and a constant.
+        names: names of the score features.
+        rows: the score features of the queries, (n, names).
+        vectors: view → vectors of the queries, (n, d).
+        wishes: view → d weights and a constant; see `Decision`.
     """
     table = {name: rows[:, number] for number, name in enumerate(names)}
     for view, weights in wishes.items():
@@ -178,7 +176,7 @@ def columns(
 def wishes(table: Mapping[str, Floats]) -> Floats:
     """Return the wish of each request, (n,): the sum over the views of `columns`.
 
-    Above 0 the request resembles those that need tools, in any catalogue; below 0 it resembles chat.
+    Above 0 the request resembles those that need tools, whatever the catalogue is; below 0 it resembles chat.
     """
     return np.asarray(sum(values for name, values in table.items() if name.startswith("wish.")))
 
@@ -187,26 +185,28 @@ def read(file: Path = BUNDLED_DECISION) -> Decision:
     """Read a decision from a JSON file.
 
     Raises:
-        StoreError: if the file is damaged or something else.
+        StoreError: if the file is damaged or no decision.
     """
     return read_shipped(file, Decision, DECISION_FORMAT, _has_even_weights)
 
 
 def _has_even_weights(decision: Decision) -> bool:
-    """Tell whether each regression has as many means, deviations and weights as names."""
+    """Tell whether each regression has as many means, deviations and weights as columns."""
     models = (decision.need, decision.fit, decision.small_fit or decision.fit)
-    return all(len({len(getattr(model, name)) for name in model.__struct_fields__[:4]}) == 1 for model in models)
+    return all(
+        len(model.columns) == len(model.means) == len(model.deviations) == len(model.weights) for model in models
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Abstainer:
-    """Decides over one catalogue, for the stage `Decide`.
+    """Decides which requests one catalogue cannot serve, for the stage `Decide`.
 
     Attributes:
-        decision: the numbers.
-        features: score features of the catalogue.
-        encoders: view → encoder of queries, in the order of the features' meanings.
-        is_word: whether the bundled encoder knows a word as a whole; tells the language of a request.
+        decision: the fitted numbers.
+        features: computes the score features over the catalogue.
+        encoders: view → encoder of queries, in the order of `features.meanings`.
+        is_word: word → whether the bundled encoder knows it as a whole, which tells the language of a request.
         mask: `Request.visible` → mask over the catalogue.
         budget: share of answerable requests that may be turned away.
         floors: thresholds of both probabilities.
@@ -229,20 +229,23 @@ class Abstainer:
     words: ExpandedWords | None = None
 
     def __call__(self, searches: Sequence[Answer]) -> list[Verdict | None]:
-        """Return the verdict on each search; None: no verdict."""
+        """Return the verdict on each search; None: no verdict; see the module for when."""
         texts = [search.query for search in searches]
         vectors = self._encode_requests(texts)
         masks = [self.mask(search.visible) for search in searches]
         sizes = [len(self.features.words.ids) if mask is None else int(mask.sum()) for mask in masks]
-        readable = _find_readable(texts, vectors, self.encoders, self.is_word)
-        is_open = [size > 0 and not _names_a_tool(search) for search, size in zip(searches, sizes, strict=True)]
-        is_talk = [can_judge and is_small_talk(text) for text, can_judge in zip(texts, is_open, strict=True)]
-        decidable = np.flatnonzero(
-            np.array([is_open, readable, np.logical_not(is_talk)], dtype=bool).all(axis=0)
-        ).tolist()
-        verdicts: list[Verdict | None] = [SMALL_TALK_VERDICT if talk else None for talk in is_talk]
-        estimates = self._estimate(texts, vectors, masks, decidable)
-        for number, (need, fit, wish) in zip(decidable, estimates, strict=True):
+        is_readable = _find_readable(texts, vectors, self.encoders, self.is_word)
+        verdicts: list[Verdict | None] = [None] * len(texts)
+        to_estimate = []  # numbers of searches
+        for number, search in enumerate(searches):
+            if not sizes[number] or _names_a_tool(search):
+                continue
+            if is_small_talk(search.query):
+                verdicts[number] = SMALL_TALK_VERDICT
+            elif is_readable[number]:
+                to_estimate.append(number)
+        estimates = self._estimate(texts, vectors, masks, to_estimate)
+        for number, (need, fit, wish) in zip(to_estimate, estimates, strict=True):
             verdicts[number] = self._decide(searches[number], need, fit, wish, sizes[number])
         return verdicts
 
@@ -261,7 +264,7 @@ class Abstainer:
         masks: Sequence[Mask | None],
         chosen: Sequence[int],
     ) -> list[tuple[float, float, float]]:
-        """Estimate need, fit and wish of the chosen texts."""
+        """Estimate (need, fit, wish) for some of the texts; `chosen`: their numbers."""
         rows = {view: table[chosen] for view, table in vectors.items()}
         table = self._read_columns([texts[number] for number in chosen], rows, [masks[number] for number in chosen])
         needs, fits = self.decision.estimate(table)
@@ -270,21 +273,23 @@ class Abstainer:
     def _read_columns(
         self, texts: list[str], vectors: Mapping[str, Vectors], masks: Sequence[Mask | None]
     ) -> dict[str, Floats]:
-        """Return the columns of requests: wishes of their words, and score features of what a search looks for.
+        """Return the columns of requests; see `columns`.
 
-        That is a request with the words of its phrases.
+        The wishes read the request as it is. The score features read it with the words that everyday phrases add, as a
+        search does.
         """
-        searched: Iterable[Vectors] = vectors.values()
+        expanded: Iterable[Vectors] = vectors.values()
         if self.words is not None:
-            searched = [encode_expanded(texts, encoder, self.words) for encoder in self.encoders.values()]
-        rows = self.features.rows(texts, list(searched), masks)
+            expanded = [encode_expanded(texts, encoder, self.words) for encoder in self.encoders.values()]
+        rows = self.features.rows(texts, list(expanded), masks)
         return columns(self.features.names, rows, {**vectors, **self.decision.mark_terms(texts)}, self._wishes)
 
     def is_clear_chat(self, query: str, steps: Sequence[str], visible: Visible | None = None) -> bool:
-        """Tell whether a request is clearly chat.
+        """Tell whether a request is clearly chat, so that it should not be split into its steps.
 
-        It is by its words, if none of its steps clearly resembles a request for a tool, or by a very low need. It is
-        not if a later step is likely to need a tool for the result: "write a poem and email it to Anna".
+        It is if its wish is very low and none of its steps clearly resembles a request for a tool, or if its wish is
+        low and its need very low. It is not if a later step is likely to need a tool for what the step before makes:
+        "write a poem and email it to Anna".
         """
         if is_small_talk(query):
             return True
@@ -292,10 +297,10 @@ class Abstainer:
         vectors = self._encode_requests(texts)
         if not all(_find_readable(texts, vectors, self.encoders, self.is_word)):
             return False
-        whole, *parts = self.decision.measure_wishes(texts, vectors).tolist()
+        whole, *parts = self.decision.measure_wishes(texts, vectors).tolist()  # wishes of the request and its steps
         if whole >= MAX_SPLIT_CHAT_WISH:
             return False
-        handing = [number for number, step in enumerate(steps, 1) if number > 1 and hands_on(step)]
+        handing = [number for number, step in enumerate(steps, 1) if number > 1 and hands_on(step)]  # in `texts`
         need, *handed = self._estimate_needs(texts, vectors, [0, *handing], visible)
         by_words = whole < CLEAR_CHAT_WISH and max(parts, default=whole) < MAX_CHAT_STEP_WISH
         return (by_words or need < MAX_SPLIT_CHAT_NEED) and max(handed, default=0.0) < MIN_HANDED_NEED
@@ -303,16 +308,23 @@ class Abstainer:
     def _estimate_needs(
         self, texts: Sequence[str], vectors: Mapping[str, Vectors], chosen: Sequence[int], visible: Visible | None
     ) -> list[float]:
-        """Return the needs of the chosen texts."""
+        """Estimate the need of some of the texts; `chosen`: their numbers."""
         masks = [self.mask(visible)] * len(texts)
         return [need for need, _, _ in self._estimate(texts, vectors, masks, chosen)]
 
     def _decide(self, search: Answer, need: float, fit: float, wish: float, size: int) -> Verdict:
         """Decide one search from its estimates; see `Decision.estimate` and `wishes`.
 
-        A need that the pipeline itself estimated replaces `need` and `wish`. If the search is turned away, the sign of
-        `wish` says why: below 0 the request resembles chat, unless its need is high, else a request for tools that
-        this catalogue lacks.
+        A need that the pipeline itself estimated replaces `need` and `wish`. If the search is turned away, it counts as
+        chat if its wish is below 0 and its need is not high; otherwise, as a request for tools that this catalogue
+        lacks.
+
+        Args:
+            search: with its hits.
+            need: probability that it needs a tool.
+            fit: probability that a tool fits it.
+            wish: above 0 if it resembles requests that need tools.
+            size: number of tools that the caller sees.
         """
         if search.need is not None:
             need, wish = search.need, search.need - 0.5
@@ -330,13 +342,17 @@ class Abstainer:
         return Verdict(need, fit, "no_tool_fits", reason)
 
     def _finds_phrase(self, search: Answer, wish: float) -> bool:
-        """Tell whether a search that is not clearly chat has a phrase that one of its first tools serves."""
+        """Tell whether a search that is not clearly chat has an everyday phrase that one of its first tools serves."""
         if self.words is None or search.need is not None or wish < CLEAR_CHAT_WISH:
             return False
         return serves_phrase(search.query, search.ids, self.words)
 
     def _find_floors(self, search: Answer, size: int, wish: float) -> tuple[float, float]:
-        """Return the thresholds of need and fit. A need that the pipeline estimated shares the budget with the fit."""
+        """Return the thresholds of need and fit.
+
+        The floors of a decision keep the budget with both together. The floors of a need that the pipeline estimated
+        were set for this need alone. So need and fit get half of the budget each.
+        """
         floors = self.floors
         if self.small_floors is not None and size <= MAX_SMALL_CATALOGUE:
             floors = self.small_floors
@@ -351,14 +367,14 @@ def find_budget_share(text: str, wish: float = 0.0) -> float:
     """Return the share of the budget that a request may use.
 
     Few words are little evidence ("lights off"), unless they are clearly chat ("tell me a joke"). One or two words are
-    none, even of chat, and get no budget.
+    no evidence, even of chat, and get no budget.
 
     Args:
         text: the request.
         wish: how much it resembles requests that need tools: above 0 more than chat; see `wishes`.
     """
-    count = len(_REQUEST_WORD.findall(text))
-    share = next((share for most, share in TERSE_BUDGETS if count <= most), 1.0)
+    n_words = len(_REQUEST_WORD.findall(text))
+    share = next((share for max_words, share in TERSE_BUDGETS if n_words <= max_words), 1.0)
     return 1.0 if share and wish < CLEAR_CHAT_WISH else share
 
 
@@ -378,7 +394,7 @@ def _find_readable(
         texts: the requests.
         vectors: view → (requests, d); a row of zeros where the encoder knows no word.
         encoders: view → encoder.
-        is_word: as in `Abstainer`.
+        is_word: word → whether the bundled encoder knows it as a whole.
     """
     return [
         all(
@@ -392,7 +408,7 @@ def _find_readable(
 def _judged_languages(encoder: Encoder) -> frozenset[str] | None:
     """Return the languages of an encoder in which requests are judged: English, on which the decision was fitted.
 
-    An encoder of all languages is taken at its word.
+    None: all languages, for an encoder that claims to read all.
     """
     languages = get_languages(encoder)
     return None if languages is None else languages & ENGLISH
@@ -404,24 +420,24 @@ def _names_a_tool(search: Answer) -> bool:
 
 
 def _names_best(search: Answer) -> bool:
-    """Tell whether a search, whose need no pipeline judged, names the object of its best tool."""
+    """Tell whether a search names the object of its best tool. False if the pipeline estimated the need itself."""
     return search.need is None and bool(search.hits) and names_object(search.query, search.hits[0].id)
 
 
 def build_abstainer(
     resources: Resources, catalogue: Catalogue, stage: Stage, manifest: model_store.Manifest | None = None
 ) -> Abstainer | None:
-    """Build the bundled decision over a snapshot, with the budget of the settings; None: it is 0.
+    """Build the bundled decision over a snapshot, with the budget of the settings; None if the budget is 0.
 
-    The requests of a fitted model may differ from those of the bundled decision. So a model brings its own floors.
-    They keep the budget on the requests that it was fitted on (`fit_floors`). A champion of `toolscout learn` also
-    brings `sure`: a request with a first hit of at least this score is never turned away.
+    The requests of a fitted model may differ from those of the bundled decision. So a model has floors of its own,
+    which keep the budget on the requests that it was fitted on (`fit_floors`). A champion of `toolscout learn` also has
+    the value `sure`: a request with a first hit of at least this score is never turned away.
 
     Args:
         resources: with the settings and the caches.
         catalogue: the snapshot.
         stage: the pipeline that retrieves; if it estimates the need itself, its estimate counts.
-        manifest: of the fitted model that serves, if there is one.
+        manifest: of the fitted model that serves; None: no fitted model serves.
 
     Raises:
         StoreError: if the bundled file is damaged.
@@ -455,9 +471,14 @@ def build_abstainer(
 
 
 def _load_model_floors(manifest: model_store.Manifest, size: int) -> Floors:
-    """Load the floors of a fitted model. If the catalogue has changed too much in size, they turn nobody away."""
-    small, large = sorted((size, manifest.n_tools))
-    floors = manifest.values.get("floors") if large <= MAX_CATALOGUE_GROWTH * small else None
+    """Return the floors of a fitted model; floors that turn nobody away, if the size of the catalogue differs too much.
+
+    Args:
+        manifest: of the model.
+        size: number of tools in the catalogue.
+    """
+    smaller, larger = sorted((size, manifest.n_tools))
+    floors = manifest.values.get("floors") if larger <= MAX_CATALOGUE_GROWTH * smaller else None
     return msgspec.convert(NO_FLOORS if floors is None else floors, Floors)
 
 

@@ -1,9 +1,9 @@
 """Score features: statistics of the scores of all tools, which show whether a catalogue fits a query.
 
-Several *views* score each tool: words (BM25, as a share of the score of a tool with every word of the query) and the
-cosines of one or more encoders. The features describe the spread of the scores: if a tool serves the request, it stands
-out; for any other text, many tools score a little above the rest. No feature depends on the recipe that ranks the hits,
-or on the form of the query: questions, long texts and code do not count by themselves.
+Several *views* score each tool: words (BM25, divided by the greatest score that any tool could have) and the cosines of
+one or more encoders. The features describe the spread of the scores: if a tool serves the request, it stands out; for
+any other text, many tools score a little above the rest. No feature depends on the recipe that ranks the hits, or on
+the form of the query: questions, long texts and code do not count by themselves.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from toolscout.indexes.exact import Exact
 
 __all__ = ["ScoreFeatures", "names"]
 
-SCORES_READ: Final = 20  # greatest scores of each view that the features read
+SCORES_READ: Final = 20  # greatest scores of each view, which the features read
 VIEW_FEATURES: Final = ("top", "second", "next4", "next15", "first10", "above", "deviations", "sharp")
 MIN_DEVIATION: Final = 1e-3  # smaller deviations count as this one
 
 
 def _average(start: int, stop: int) -> Floats:
-    """Return the weights with which the scores at some ranks make their mean."""
+    """Return weights of the best scores with which their sum is the mean of those at ranks `start` to `stop` - 1."""
     ranks = np.arange(SCORES_READ)
     return np.where((ranks >= start) & (ranks < stop), 1 / (stop - start), 0.0)
 
@@ -43,7 +43,7 @@ _LINEAR: Final = np.stack(
     ],
     axis=1,
 )
-"""Weights of a view's best scores in its features from `top` to `first10`, and in the numerator of `sharp`."""
+"""Weights of a view's best scores in its features from `top` to `first10` and in the numerator of `sharp`."""
 
 
 def names(views: Sequence[str]) -> tuple[str, ...]:
@@ -51,21 +51,22 @@ def names(views: Sequence[str]) -> tuple[str, ...]:
 
     For each view: the `top` score; its distance to the `second`, to the mean of the `next4`, and to the mean of the
     `next15` after those; the mean of the `first10`; the distance of the top to the mean of all tools (`above`), and the
-    same in standard `deviations`; how `sharp` the top stands out of the first twenty. For each pair of views, a>b: how
-    far below its own top b scores the first tool of a. `points`: the top BM25 score itself; `known`: the share of the
-    query's terms that the catalogue has; `size`: log of one more than the number of tools.
+    same in standard `deviations`; the distance of the top to the mean of the ten after it, in deviations of the first
+    twenty without the top (`sharp`). For each pair of views, `a>b`: the top score of b, less the score that b gives the
+    first tool of a. `points`: the top BM25 score, not divided; `known`: the share of the query's terms that the
+    catalogue has; `size`: log of one more than the number of tools.
     """
     pairs = (f"{a}>{b}" for a, b in itertools.permutations(views, 2))
     return (*(f"{view}.{feature}" for view in views for feature in VIEW_FEATURES), *pairs, "points", "known", "size")
 
 
 def _describe_views(best: Floats, mean: Floats, deviation: Floats) -> Floats:
-    """Compute the features of each view alone; see `names`.
+    """Compute the features of each view alone, (queries, views · features); see `names`.
 
     Args:
-        best: (queries, views, SCORES_READ), descending.
-        mean: (queries, views).
-        deviation: (queries, views).
+        best: the best scores, (queries, views, SCORES_READ), descending.
+        mean: mean of all scores, (queries, views).
+        deviation: standard deviation of all scores, (queries, views).
     """
     linear = np.einsum("qvs,sf->qvf", best, _LINEAR)
     above = best[..., 0] - mean
@@ -104,18 +105,18 @@ class ScoreFeatures:
 
         Args:
             texts: the queries.
-            vectors: for each encoder, `(queries, d)` unit rows; a row of zeros has no meaning.
+            vectors: for each encoder, `(queries, d)` unit rows; a row of zeros if the encoder knows no word of a text.
             visible: a mask over the tools for each query, or None for all tools; None: all tools for every query.
         """
         rows = np.zeros((len(texts), len(self.names)))
-        limits, size = masks(visible, len(texts)), len(self.words.ids)
-        counts = [size if mask is None else int(mask.sum()) for mask in limits]
+        query_masks, size = masks(visible, len(texts)), len(self.words.ids)
+        counts = [size if mask is None else int(mask.sum()) for mask in query_masks]
         answerable = [number for number, count in enumerate(counts) if count]
         if answerable:
             rows[answerable] = self._describe_queries(
                 [texts[number] for number in answerable],
                 [query_rows[answerable] for query_rows in vectors],
-                [limits[number] for number in answerable],
+                [query_masks[number] for number in answerable],
                 [counts[number] for number in answerable],
             )
         return rows
@@ -131,12 +132,12 @@ class ScoreFeatures:
             visible: a mask over the tools for each query, or None for all of them.
             counts: for each query, the number of visible tools.
         """
-        indexes: tuple[Any, ...] = (self.words, *self.meanings.values())
-        queries: tuple[Any, ...] = (texts, *vectors)
+        indexes: tuple[Any, ...] = (self.words, *self.meanings.values())  # one for each view, words first
+        queries: tuple[Any, ...] = (texts, *vectors)  # what each index reads
         spreads = [index.spreads(view, SCORES_READ, visible) for index, view in zip(indexes, queries, strict=True)]
-        mass, known_share = np.array([self.words.mass(text) for text in texts]).T
-        scale = np.ones((len(texts), len(indexes)))  # BM25 scores become shares of the greatest possible score
-        scale[:, 0] = np.maximum(mass, MIN_DEVIATION)
+        max_scores, known_share = np.array([self.words.mass(text) for text in texts]).T
+        scale = np.ones((len(texts), len(indexes)))
+        scale[:, 0] = np.maximum(max_scores, MIN_DEVIATION)  # BM25 scores become shares of the greatest possible score
         best = _stack_field(spreads, "best") / scale[..., None]
         mean, deviation = _stack_field(spreads, "mean") / scale, _stack_field(spreads, "deviation") / scale
         crossed = _score_firsts(indexes, queries, _stack_field(spreads, "first")) / scale[..., None]
@@ -146,10 +147,10 @@ class ScoreFeatures:
 
 
 def _stack_field(spreads: Sequence[Sequence[Any]], field: str) -> Any:
-    """Stack one field of the spreads: (queries, views), and its own axis if it has one.
+    """Stack one field of the spreads into an array, (queries, views), with one more axis if the field is an array.
 
     Args:
-        spreads: for each view, the spread of each query.
+        spreads: for each view, the `Spread` (statistics of the scores) of each query.
         field: name of the field.
     """
     return np.stack([[getattr(spread, field) for spread in view] for view in spreads], axis=1)
@@ -163,7 +164,7 @@ def _score_firsts(indexes: Sequence[Any], queries: Sequence[Any], firsts: Array)
     Args:
         indexes: of the views.
         queries: of the views: texts, or (queries, d) vectors.
-        firsts: (queries, views), positions of tools.
+        firsts: (queries, views), the position of the first tool.
     """
     positions = firsts.tolist()
     scores = [

@@ -1,16 +1,16 @@
-"""What the words of a request say of its need, beside its vector: terms of chat, small talk, the object of a tool.
+"""Reads from the words of a request, beside its vector, whether it needs a tool.
 
-`mark_terms` gives the terms from which the need is estimated: "poem" and "explain" speak of chat. Only which terms
-occur counts. The form of the text does not: its length, its lines, whether it is a question.
+`mark_terms` returns the terms from which the need is estimated: "poem" and "explain" are signs of chat. Only which
+terms occur counts. The form of the text does not: its length, its lines, whether it is a question.
 
 `is_small_talk` recognises requests that are nothing but greetings, thanks and small talk: they need no tool in any
-catalogue. `data/small_talk.txt` holds the phrases, in the languages of the bundled encoder. Only a request of such
+catalogue. `data/small_talk.txt` has the phrases, in the languages of the bundled encoder. Only a request of such
 phrases alone counts, beside a name: "good morning, Anna! how are you?". So no request for a tool is lost by it.
 
-`names_object` tells whether a short request names what one of its best tools does: "write down a note" and `add_note`.
-The need of a request is estimated from its own words for the most part, and "write" speaks of chat. But who names the
+`names_object` tells whether a short request names the object of its best tool: "write down a note" and `add_note`. The
+need of a request is estimated from its own words for the most part, and "write" is a sign of chat. But who names the
 object of the tool that ranks first asks for this tool, whatever the verb is. The same holds for an everyday phrase
-(`search.everyday`) whose words for the same thing stand in one of the first tools (`serves_phrase`).
+(`search.everyday`), if one of the first tools has the words that it adds (`serves_phrase`).
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ MAX_CACHED_REQUESTS: Final = 64
 MAX_CHARS_READ: Final = 600  # of a request; long prompts say at the beginning what is wanted
 SMALL_TALK_FILE: Final = Path(__file__).with_name("data") / "small_talk.txt"
 MAX_SMALL_TALK_CHARS: Final = 120
-ADDITIONS: Final = "+"
+ADDITIONS: Final = "+"  # in place of a language, before words that may stand beside small talk
 _LETTERS: Final = re.compile(r"[^\W_]+")
 _UNSPACED_LETTER: Final = "[\u3040-\u30ff\u3400-\u9fff]"  # scripts in which phrases follow each other without a space
 MAX_NAMING_WORDS: Final = 12  # longer requests share a word with some tool by chance
 MIN_OBJECT_LETTERS: Final = 3
-MAX_SERVING_TOOLS: Final = 3  # the first ones, which may serve a phrase
-MIN_SERVED_WORDS: Final = 2  # words that a phrase adds and one tool has
+MAX_SERVING_TOOLS: Final = 3  # first tools that may serve a phrase
+MIN_SERVED_WORDS: Final = 2  # words of those that a phrase adds, which a tool must have to serve it
 _REQUEST_WORD: Final = re.compile(r"\w+")
 _NAME_WORD: Final = re.compile(r"[^\W_]+")
 
@@ -54,7 +54,7 @@ _NAME_WORD: Final = re.compile(r"[^\W_]+")
 
 @functools.lru_cache(maxsize=MAX_CACHED_REQUESTS)
 def find_terms(text: str) -> frozenset[str]:
-    """Return the terms of a request. A search asks for those of each step twice."""
+    """Return the terms of a request. They are cached, because a search asks for the terms of each step twice."""
     return frozenset(list_stems_in_order(text[:MAX_CHARS_READ]))
 
 
@@ -65,7 +65,10 @@ def _place_terms(terms: tuple[str, ...]) -> dict[str, int]:
 
 
 def mark_terms(texts: Sequence[str], terms: tuple[str, ...]) -> Vectors:
-    """Return a row for each request, (n, terms): equal values for the terms that occur, unit length, else zeros."""
+    """Return a unit row for each request, (n, terms): equal values for the terms that occur, zeros for the others.
+
+    A request without any of the terms gets a row of zeros.
+    """
     places = _place_terms(terms)
     rows = np.zeros((len(texts), len(terms)), dtype=np.float32)
     for row, text in zip(rows, texts, strict=True):
@@ -82,20 +85,20 @@ def is_small_talk(text: str) -> bool:
     if len(text) > MAX_SMALL_TALK_CHARS:
         return False
     phrases = _compile_phrases()
-    if not phrases.match(_normalise(text)):
+    if not phrases.match(_normalise(text)):  # most requests do not even begin with a phrase
         return False
     return any(phrases.fullmatch(_normalise(shorter)) for shorter in itertools.chain([text], _drop_names(text)))
 
 
 def _drop_names(text: str) -> Iterator[str]:
-    """Yield a text without each of its capitalised words but the first, which may be a name: "hello Anna"."""
+    """Yield the text without one word that may be a name ("hello Anna"): each capitalised one but the first word."""
     for word in list(_LETTERS.finditer(text))[1:]:
         if word[0].istitle():
             yield text[: word.start()] + text[word.end() :]
 
 
 def _normalise(text: str) -> str:
-    """Return the words of a text in small letters and without marks, a space between two of them."""
+    """Return the words of a text in small letters, without accents and punctuation, with a space between two words."""
     spaced = "".join(
         letter if unicodedata.category(letter)[0] in "LMN" else " "
         for letter in unicodedata.normalize("NFD", text.casefold())
@@ -105,7 +108,7 @@ def _normalise(text: str) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _compile_phrases() -> re.Pattern[str]:
-    """Return a pattern of one phrase or more, with additions between and behind them."""
+    """Return a pattern of one phrase of small talk or more, with additions before, between and behind them."""
     phrases: set[str] = set()
     additions: set[str] = set()
     for line in SMALL_TALK_FILE.read_text(encoding="utf-8").splitlines():
@@ -125,18 +128,21 @@ def _join_longest_first(phrases: set[str]) -> str:
 
 
 def names_object(text: str, tool_id: str) -> bool:
-    """Tell whether a request of few words holds all words of a tool's name but its verb.
+    """Tell whether a request of few words has all words of a tool's name but its verb.
+
+    A name without a verb that we know (`search.opposites.get_cues`) has no object.
 
     Args:
         text: the request.
-        tool_id: of the tool; its last part is the name. A name without a verb that we know names no object.
+        tool_id: of the tool; its last part is the name.
     """
     if len(_REQUEST_WORD.findall(text)) > MAX_NAMING_WORDS:
         return False
     words = _NAME_WORD.findall(split_identifiers(tool_id.rpartition("/")[2]).lower())
     objects = {stem for word in words if word not in get_cues() for stem in list_stems_in_order(word)}
     objects = {stem for stem in objects if len(stem) >= MIN_OBJECT_LETTERS}
-    return bool(objects) and any(word in get_cues() for word in words) and objects <= set(list_stems_in_order(text))
+    has_verb = any(word in get_cues() for word in words)
+    return bool(objects) and has_verb and objects <= set(list_stems_in_order(text))
 
 
 def serves_phrase(text: str, tool_ids: Sequence[str], words: ExpandedWords) -> bool:
@@ -145,7 +151,7 @@ def serves_phrase(text: str, tool_ids: Sequence[str], words: ExpandedWords) -> b
     Args:
         text: the request.
         tool_ids: its tools, best first.
-        words: finds the phrases, and the words that a tool has.
+        words: finds the phrases, and tells which words a tool has.
     """
     if len(_REQUEST_WORD.findall(text)) > MAX_NAMING_WORDS:
         return False
