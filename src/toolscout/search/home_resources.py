@@ -1,4 +1,8 @@
-"""What the rankers of one home are lent: encoders with cached vectors, indexes that snapshots keep, progress."""
+"""What the rankers of one home may use: encoders with cached vectors, indexes that are stored with snapshots, progress.
+
+An index is built once for each snapshot of the catalogue. What it has of tools that have not changed is taken over from
+the snapshot before, called the earlier one.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,7 @@ from toolscout.types import Tool, digest
 __all__ = ["BASE_FOLDER", "HomeResources", "VectorsMissing", "expand_words", "index_words", "name_space"]
 
 SHARED_PARAMETERS_FORMAT: Final = "shared parameters/1"  # raise it whenever an unchanged source would share others
-MAX_TEXTS_EMBEDDED_BY_SEARCH: Final = 256  # for which every caller waits; see `HomeResources.embed`
+MAX_TEXTS_EMBEDDED_BY_SEARCH: Final = 256  # every caller waits for them; see `HomeResources.embed`
 
 
 class VectorsMissing(Unavailable):
@@ -59,7 +63,7 @@ def _say_nothing(line: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class HomeResources:
-    """The encoder, caches and settings that the rankers of one home are lent; see `search.resources.Resources`.
+    """The encoder, caches and settings that the rankers of one home may use; see `search.resources.Resources`.
 
     Attributes:
         encoder: by name or loaded. A recipe with its own encoder ignores a name. None: the recipe's own encoder, or
@@ -72,8 +76,8 @@ class HomeResources:
         say: called with one line of progress at a time.
         seed: see `FitRun`; likewise `resume`, `work` and `identity`.
         live: examples since the model was fitted. None: there are none.
-        extras: what packages lend to their own rankers.
-        build: builds another recipe. `recipes.registry.build` sets it.
+        extras: objects that packages share with their own rankers.
+        build: builds another recipe. `recipes.registry.build` sets it to itself.
     """
 
     encoder: str | Encoder | None = None
@@ -126,11 +130,14 @@ class HomeResources:
         kind = find_index_class(choose_index(len(catalogue), self.settings.index), len(catalogue))
 
         def make() -> tuple[Arrays, Mapping[str, object]]:
-            taken = catalogue.open_earlier(key) if self._has_vectors(encoder) else None
-            index = kind.of(catalogue.ids, self._encode_all(catalogue, encoder, style, taken))
-            earlier = (taken[1].arrays, taken[0].positions) if taken else None
-            # A graph is built in other threads, which leave a core for the words that every recipe needs.
-            return index.arrays(functools.partial(index_words, catalogue), earlier), index.meta
+            earlier = catalogue.open_earlier(key) if self._has_vectors(encoder) else None
+            index = kind.of(catalogue.ids, self._encode_all(catalogue, encoder, style, earlier))
+            earlier_arrays = None
+            if earlier:
+                snapshot, part = earlier
+                earlier_arrays = part.arrays, snapshot.positions
+            # A graph is built in other threads. Meanwhile, this thread indexes the words, which every recipe needs.
+            return index.arrays(functools.partial(index_words, catalogue), earlier_arrays), index.meta
 
         def load() -> Exact:
             part = catalogue.load_part(key, make)
@@ -140,18 +147,19 @@ class HomeResources:
         return catalogue.share(key, load)
 
     def _encode_all(
-        self, catalogue: Catalogue, encoder: Encoder, style: str, taken: tuple[EarlierSnapshot, SnapshotPart] | None
+        self, catalogue: Catalogue, encoder: Encoder, style: str, earlier: tuple[EarlierSnapshot, SnapshotPart] | None
     ) -> Vectors:
-        """Encode all tools of a snapshot that have no vector in this part of the snapshot before.
+        """Return the vectors of all tools of a snapshot, (tools, dim). Tools without an earlier vector are encoded.
 
-        A cheap encoder reads them batch by batch, so that few tools are in memory.
+        A cheap encoder gets them batch by batch, so that few tools are in memory. Another one gets all at once, because
+        the vector cache makes batches of its own.
         """
         rows = np.empty((len(catalogue), encoder.dim), dtype=np.float32)
-        positions = np.arange(len(catalogue))
-        if taken is not None:
-            earlier, part = taken
-            rows[earlier.kept_positions] = part.arrays["vectors"][earlier.positions[earlier.kept_positions]]
-            positions = earlier.new_positions
+        positions = np.arange(len(catalogue))  # of the tools to encode
+        if earlier is not None:
+            snapshot, part = earlier
+            rows[snapshot.kept_positions] = part.arrays["vectors"][snapshot.positions[snapshot.kept_positions]]
+            positions = snapshot.new_positions
         start = 0
         for batch in catalogue.batches(positions, TOOLS_BATCH if encoder.cheap else max(1, len(positions))):
             rows[positions[start : start + len(batch)]] = self.encode_tools(encoder, batch, style)
@@ -161,7 +169,8 @@ class HomeResources:
     def index_nearest(self, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> VectorIndex:
         """Return the index that the setting `index` names, over the vectors of the catalogue's tools.
 
-        Only the search for candidates asks it. What needs the scores of all tools asks `index_tools`, the exact index.
+        Only the search for candidates uses it. What needs the scores of all tools uses `index_tools`, the exact index.
+        A catalogue that is not in a store has no fingerprints, and does not change an engine outside of this process.
 
         Raises:
             ConfigError: if there is no such index, or it does not hold what was put in.
@@ -192,7 +201,10 @@ class HomeResources:
     def index_nearest_words(
         self, catalogue: Catalogue, encoder: Encoder, style: str = "named", settings: BM25Settings = CODE_SETTINGS
     ) -> BM25 | WordsInEngine:
-        """Return the BM25 index, or the engine that holds its weights beside the vectors of an encoder."""
+        """Return the BM25 index, or an engine that stores the BM25 weights beside the vectors of an encoder.
+
+        An engine stores the weights of `CODE_SETTINGS` only.
+        """
         nearest = self.index_nearest(catalogue, encoder, style)  # first, because its graph takes longest
         words = index_words(catalogue, settings)
         engine = find_engine(self.settings.index)
@@ -203,23 +215,26 @@ class HomeResources:
 
     def build_recipe(self, name: str, catalogue: Catalogue, model: Path | None = None) -> Stage:
         """Build another recipe over the same resources, up to its ranked hits."""
-        assert self.build is not None
+        assert self.build is not None  # recipes are built by the registry, which sets it
         return self.build(name, catalogue, self, model=model)
 
     def build_base(self, catalogue: Catalogue, model: Model) -> Stage:
-        """Build the base of a fitted model. If the base is fitted, its model is inside the model's folder."""
+        """Build the base of a fitted model: the recipe that finds its candidates.
+
+        If the base is fitted too, its model is inside the model's folder. It gets the encoder that it was fitted on.
+        """
         name, folder = model.manifest.settings["base"].value, model.folder / BASE_FOLDER
         if not folder.exists():
             return self.build_recipe(name, catalogue)
         resources, fitted_on = self, model_store.read_manifest(folder).encoder
         if fitted_on is not None:
-            ready = None if self.encoder is None or isinstance(self.encoder, str) else self.encoder
-            if ready is None or ready.fingerprint != fitted_on.fingerprint:
+            loaded = None if self.encoder is None or isinstance(self.encoder, str) else self.encoder
+            if loaded is None or loaded.fingerprint != fitted_on.fingerprint:
                 resources = dataclasses.replace(self, encoder=fitted_on.name)
         return resources.build_recipe(name, catalogue, folder)
 
     def _encode(self, encoder: Encoder, texts: list[str], kind: encoders.Kind) -> Vectors:
-        """Encode texts, or take their vectors from the cache if the encoder is so slow that this pays."""
+        """Return the vectors of texts, (texts, dim). Those of an encoder that is not cheap come from the cache."""
         if encoder.cheap or self.vectors is None:
             return encoder.encode(texts, kind)
         key = encoder.fingerprint if kind == "tool" else f"{encoder.fingerprint}/{kind}"
@@ -233,20 +248,24 @@ class HomeResources:
         )
 
     def _has_vectors(self, encoder: Encoder) -> bool:
-        """Return whether the cache has vectors of an encoder, if it needs any. One begun anew is filled again."""
+        """Tell whether vectors may be taken over from the earlier snapshot instead of being encoded.
+
+        Not if the cache has none of an encoder that uses it: then someone has cleared it, and encoding fills it again.
+        """
         return encoder.cheap or self.vectors is None or self.vectors.has_any(encoder.fingerprint)
 
 
 def _weigh_terms(catalogue: Catalogue, ids: Sequence[str]) -> list[Mapping[str, float]]:
-    """Return the weights of the terms of some tools."""
+    """Return term → BM25 weight for each of some tools, as `index_words` indexes them."""
     words, shared = index_words(catalogue), _load_shared_parameters(catalogue)
     return [words.weigh_tool(drop_parameters(tool, shared.get(tool.source, ()))) for tool in catalogue.tools(ids)]
 
 
 def name_space(encoder: Encoder, style: str = "named", index: str = "") -> str:
-    """Return the digest that tells vectors apart: of the encoder's fingerprint and how a tool becomes text.
+    """Return the name of a set of vectors that can be compared: a digest of the encoder and of how a tool becomes text.
 
-    An engine that searches words too, such as `index` may name, keeps the weights of BM25 beside the vectors.
+    If `index` names an engine that searches words too, the digest also reads the BM25 settings, because such an engine
+    stores the weights of BM25 beside the vectors.
     """
     engine = find_engine(index) if index else None
     words = [CODE_SETTINGS.fingerprint] if engine is not None and engine.searches_words else []
@@ -266,7 +285,7 @@ def index_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) ->
     key, counts_key = f"bm25/{settings.fingerprint}", f"{TERM_COUNTS_FORMAT}/{settings.fingerprint}"
 
     def build_index() -> tuple[Arrays, Mapping[str, object]]:
-        """Build the BM25 index, from the counts of the earlier one where tools have not changed."""
+        """Build the BM25 index. The terms of tools that have not changed come from the earlier index."""
         shared = _load_shared_parameters(catalogue)
         earlier = _open_earlier_terms(catalogue, key, counts_key, shared)
         batches = (
@@ -276,7 +295,8 @@ def index_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) ->
         index = BM25.build_batches(batches, settings, ids=catalogue.ids, earlier=earlier)
         assert index.counts is not None
         counts = index.counts.arrays()
-        catalogue.load_part(counts_key, lambda: (counts, {}))  # stores the counts, from which the next index grows
+        # Loading a part that is not there stores what the function returns: here, for the index of the next snapshot.
+        catalogue.load_part(counts_key, lambda: (counts, {}))
         return index.arrays(), index.meta
 
     def load() -> BM25:
@@ -289,24 +309,21 @@ def index_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) ->
 def expand_words(
     catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS, weight: float = EVERYDAY_WEIGHT
 ) -> ExpandedWords:
-    """Return the BM25 index that also searches for what everyday phrases add. Search and abstention share it."""
+    """Return the BM25 index that also searches for the words that everyday phrases add. One is shared by all users."""
     key = f"expanded/{settings.fingerprint}/{weight}"
     return catalogue.share(key, lambda: ExpandedWords(index_words(catalogue, settings), load_thesaurus, weight))
 
 
 def _load_shared_parameters(catalogue: Catalogue) -> dict[str, list[str]]:
-    """Return the parameters that most tools of a source take, whose words the index leaves out."""
+    """Return source → the parameters that most of its tools have. The index leaves their words out."""
 
     def find() -> bytes:
-        """Find the parameters that the tools of a source share.
-
-        Unchanged sources keep those of the earlier snapshot.
-        """
+        """Find the parameters that the tools of new and changed sources share, and add those of the other sources."""
         encoded, positions = catalogue.list_changed_sources(SHARED_PARAMETERS_FORMAT)
         shared = find_shared_parameters(itertools.chain.from_iterable(catalogue.batches(positions)))
         if encoded is not None and catalogue.earlier is not None:
-            taken = msgspec.json.decode(encoded, type=dict[str, list[str]])
-            shared |= {source: names for source, names in taken.items() if source in catalogue.earlier.sources}
+            earlier = msgspec.json.decode(encoded, type=dict[str, list[str]])
+            shared |= {source: names for source, names in earlier.items() if source in catalogue.earlier.sources}
         return msgspec.json.encode(shared, order="sorted")
 
     encoded = catalogue.load_or_build(SHARED_PARAMETERS_FORMAT, find)
@@ -316,25 +333,28 @@ def _load_shared_parameters(catalogue: Catalogue) -> dict[str, list[str]]:
 def _open_earlier_terms(
     catalogue: Catalogue, key: str, counts_key: str, shared: Mapping[str, list[str]]
 ) -> EarlierTerms | None:
-    """Return the terms of the tools that have not changed; None if nothing can be taken over.
+    """Return the terms of the earlier snapshot's tools, with the positions of those that have not changed.
+
+    None: nothing can be taken over.
 
     Args:
         catalogue: the snapshot.
-        key: of the index.
-        counts_key: of its counts.
-        shared: by source the parameters that are left out; where they have changed, all tools are read again.
+        key: key of the index.
+        counts_key: key of its counts.
+        shared: source → the parameters that are left out. If they have changed, all tools of the source are read again.
     """
     index, counts = catalogue.open_earlier(key), catalogue.open_earlier(counts_key)
     if index is None or counts is None:
         return None
-    earlier, part = index
+    (earlier, index_part), (_, counts_part) = index, counts
     encoded = earlier.load_value(SHARED_PARAMETERS_FORMAT)
-    before = msgspec.json.decode(encoded, type=dict[str, list[str]]) if encoded else {}
-    changed = {source for source in {*shared, *before} if shared.get(source) != before.get(source)}
+    earlier_shared = msgspec.json.decode(encoded, type=dict[str, list[str]]) if encoded else {}
+    sources = {*shared, *earlier_shared}
+    changed = {source for source in sources if shared.get(source) != earlier_shared.get(source)}
     is_changed = np.fromiter((id.partition("/")[0] in changed for id in catalogue.ids), np.bool_, len(catalogue.ids))
-    places = np.where(is_changed, -1, earlier.positions)
-    vocabulary = Strings.from_arrays(part.arrays, "vocabulary")
-    return EarlierTerms(places, vocabulary, part.arrays, TermCounts.from_arrays(counts[1].arrays))
+    places = np.where(is_changed, -1, earlier.positions)  # -1: nothing is taken over
+    vocabulary = Strings.from_arrays(index_part.arrays, "vocabulary")
+    return EarlierTerms(places, vocabulary, index_part.arrays, TermCounts.from_arrays(counts_part.arrays))
 
 
 def __getattr__(name: str) -> Any:
