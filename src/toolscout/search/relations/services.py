@@ -1,6 +1,7 @@
-"""Which service a tool belongs to: what its source is called, and whether its description says so.
+"""Finds which service a tool belongs to, by the name of its source, and whether its description names that service.
 
-`acme_todoist-mcp` is of acme and of todoist. "Create a task in Todoist" names its service, "Create a task" does not.
+The source `acme_todoist-mcp` may be acme's or todoist's, so both words name its service. The description "Create a task
+in Todoist" names it, "Create a task" does not.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from toolscout.vocabulary import list_words, read_pairs
 
 __all__ = ["DescriptionWords", "Services"]
 
-MAX_SERVICE_SHARE: Final = 0.08  # a word in the names of more sources than this share names no service
-MIN_COMMON_SOURCES: Final = 8
+MAX_SERVICE_SHARE: Final = 0.08  # a word in the names of more sources than this share names no service,
+MIN_COMMON_SOURCES: Final = 8  # if it is in the names of more sources than this
 GENERIC_WORDS: Final = frozenset(list_words("services.generic"))
 SAME_SERVICES: Final = read_pairs("services.same")
 
-_SAME_SERVICE: Final = re.compile(rf"(?<![a-z])({'|'.join(SAME_SERVICES)})(?![a-z])", re.IGNORECASE)
+# Other names of services (`postgresql` for `postgres`): a pattern of them, and (words of the usual name, other name).
+_OTHER_NAME: Final = re.compile(rf"(?<![a-z])({'|'.join(SAME_SERVICES)})(?![a-z])", re.IGNORECASE)
 _SPELLINGS: Final = [(frozenset(tokenize(plain)), tokenize(other)[0]) for other, plain in SAME_SERVICES.items()]
 
 
@@ -29,9 +31,9 @@ class DescriptionWords(NamedTuple):
     """The words of a tool's description as numbers.
 
     Attributes:
-        words: all but those of addresses of its source.
-        without_source: without the name of its source.
-        service: those that name its service.
+        words: all words, but for addresses of the tool's source (`@acme/hubspot`).
+        without_source: the words without the name of the source.
+        service: the words that name the tool's service.
     """
 
     words: frozenset[int]
@@ -40,7 +42,7 @@ class DescriptionWords(NamedTuple):
 
 
 class Services:
-    """The services of the tools of a snapshot. Words are numbers, tools are positions.
+    """The services of the tools of a snapshot. Each word has a number, and tools are given by their positions.
 
     Attributes:
         numbers: word → its number; words that no tool has are added.
@@ -75,17 +77,17 @@ class Services:
         return ours.isdisjoint(self._read_claims(other)) and theirs.isdisjoint(self._read_claims(one))
 
     def _read_claims(self, tool: int) -> frozenset[int]:
-        """Return all words that may say which service a tool is of."""
+        """Return all words that may name a tool's service: of its source, its name and its description."""
         return self.spellings[self._sources[tool]] | self._tool_words.names.read(tool) | self.read_text(tool).words
 
 
 def _find_services(sources: Iterable[str]) -> dict[str, frozenset[str]]:
     """Return for each source the words of its name that say which service it is."""
-    words = {source: frozenset(tokenize(_SAME_SERVICE.sub(_rename_service, source))) for source in set(sources)}
-    counts = Counter(word for some in words.values() for word in some)
-    max_sources = max(MIN_COMMON_SOURCES, MAX_SERVICE_SHARE * len(words))
+    names = {source: frozenset(tokenize(_OTHER_NAME.sub(_use_usual_name, source))) for source in set(sources)}
+    counts = Counter(word for words in names.values() for word in words)
+    max_sources = max(MIN_COMMON_SOURCES, MAX_SERVICE_SHARE * len(names))
     common = GENERIC_WORDS | {word for word, count in counts.items() if count > max_sources}
-    return {source: frozenset(word for word in some - common if not word.isdigit()) for source, some in words.items()}
+    return {source: frozenset(word for word in words - common if not word.isdigit()) for source, words in names.items()}
 
 
 def _add_spellings(service: frozenset[str]) -> frozenset[str]:
@@ -93,5 +95,5 @@ def _add_spellings(service: frozenset[str]) -> frozenset[str]:
     return service.union(other for plain, other in _SPELLINGS if plain <= service)
 
 
-def _rename_service(match: re.Match[str]) -> str:
+def _use_usual_name(match: re.Match[str]) -> str:
     return SAME_SERVICES[match[0].casefold()]

@@ -1,13 +1,13 @@
-"""Near-duplicates: finds tools that imitate others, and sources whose tools say nothing but their names.
+"""Finds near-duplicates (*rivals*): tools that imitate others, and sources whose tools say nothing but their names.
 
 Nothing here depends on when a source was added, so the order in which sources are added changes no answer.
 
 * A tool is a *copy* of a tool of another source if their descriptions are nearly the same, or if their names look alike
   (`toolscout.trust.confusables`) and their descriptions have much in common. If each names its own service and not the
-  other's ("Create a contact in HubSpot", "… in Salesforce"), it is no copy. The original is the tool without a
-  disguised name, or else the tool that names its own service, or else the tool of the source that imitates the other
-  source less: an imitation consists of copies, and the original has other tools besides. If all are equal, neither is a
-  copy.
+  other's ("Create a contact in HubSpot", "… in Salesforce"), neither is a copy. The original is the tool without a
+  disguised name (with letters that look like others), or else the tool that names its own service, or else the tool of
+  the source that imitates the other source less: an imitation consists of copies, and the original has other tools
+  besides. If all are equal, neither is a copy.
 * A tool is a *twin* of another if the names look alike and the descriptions are nearly the same, but too short to be
   sure.
 * A source is *hollow* if it has many tools that differ in little but their names: they say nothing besides, or all take
@@ -38,9 +38,9 @@ MIN_SHARED: Final = 0.6  # overlap of words from which descriptions count as nea
 MIN_SHARED_OF_NAMESAKES: Final = 0.3  # smaller overlap that is enough if the names look alike
 MIN_DESCRIPTION_WORDS: Final = 4  # shorter descriptions say too little
 MIN_SKELETON_CHARS: Final = 3
-MAX_HOLDERS: Final = 500  # tools remembered for one word or name while pairs are formed, and
-MAX_REMEMBERED: Final = 10_000_000  # of a large catalogue so few that tools times holders stays below this
-MIN_HOLDERS: Final = 8
+MAX_HOLDERS: Final = 500  # tools with one word or name (its holders) that each other tool with it is paired with,
+MAX_REMEMBERED: Final = 10_000_000  # and in a large catalogue so few that tools times holders stays below this,
+MIN_HOLDERS: Final = 8  # but never fewer; see `limit_holders`
 MIN_IMITATED_SHARE: Final = 0.5  # share of a source's tools that are like those of one other source
 MIN_HOLLOW_TOOLS: Final = 20
 MIN_HOLLOW_SHARE: Final = 0.75  # share of a source's tools that differ in nothing but their names
@@ -63,7 +63,7 @@ class Rivals(msgspec.Struct, frozen=True):
 
 
 def find_rivals(catalogue: Catalogue) -> Rivals:
-    """Return the rivals of a snapshot. They are computed once for each generation."""
+    """Return the near-duplicates and hollow sources of a snapshot. They are computed once for each generation."""
     encoded = catalogue.load_or_build(
         RIVALS_FORMAT, lambda: msgspec.json.encode(_compare_tools(catalogue), order="deterministic")
     )
@@ -71,7 +71,7 @@ def find_rivals(catalogue: Catalogue) -> Rivals:
 
 
 class _Pair(NamedTuple):
-    """Two tools of different sources, as positions. `is_twin`: they say too little to be sure."""
+    """Two similar tools of different sources, as positions. `is_twin`: their descriptions are too short to be sure."""
 
     one: int
     other: int
@@ -79,7 +79,7 @@ class _Pair(NamedTuple):
 
 
 def _compare_tools(catalogue: Catalogue) -> Rivals:
-    """Compare all tools of a snapshot, and say of each two alike which is the original."""
+    """Compare all tools of a snapshot, and tell for each two similar ones which is the original."""
     sources = [sys.intern(tool_id.partition("/")[0]) for tool_id in catalogue.ids]
     words = read_tool_words(catalogue)
     texts = rank_by_rarity(words.compared, words.numbers)
@@ -91,41 +91,55 @@ def _compare_tools(catalogue: Catalogue) -> Rivals:
     choose = _OriginalChooser(sources, catalogue.names, services, pairs)
     copies, twins = dict[str, str](), dict[str, str]()
     for pair in pairs:
-        if found := choose.order(pair):
-            original, copy = (catalogue.ids[position] for position in found)
-            kept = twins if pair.is_twin else copies
-            kept[copy] = min(kept.get(copy, original), original)
-    return Rivals(copies, {id: twins[id] for id in twins if id not in copies}, _find_hollow_sources(sources, words))
+        if ordered := choose.order(pair):
+            original, copy = (catalogue.ids[position] for position in ordered)
+            originals = twins if pair.is_twin else copies
+            originals[copy] = min(originals.get(copy, original), original)  # of several, the first by id
+    only_twins = {tool_id: original for tool_id, original in twins.items() if tool_id not in copies}
+    return Rivals(copies, only_twins, _find_hollow_sources(sources, words))
 
 
 class _OriginalChooser:
-    """Tells which of two similar tools is the original, by evidence that does not depend on their age.
-
-    Sources and names are those of the tools, by position; `pairs` are all pairs of similar tools.
-    """
+    """Tells which of two similar tools is the original, by evidence that does not depend on their age."""
 
     def __init__(
         self, sources: Sequence[str], names: Sequence[str], services: Services, pairs: Iterable[_Pair]
     ) -> None:
+        """Count what sources imitate.
+
+        Args:
+            sources: the source of each tool, by position.
+            names: the name of each tool, by position.
+            services: the services of the tools.
+            pairs: all pairs of similar tools.
+        """
         self._sources, self._names, self._services = sources, names, services
         self._sizes = Counter(sources)
-        imitated = defaultdict[tuple[str, str], set[int]](set)  # (source, other source) → its tools like those
+        alike = defaultdict[tuple[str, str], set[int]](set)  # (source, other) → tools of the source like the other's
         for one, other, _ in pairs:
-            imitated[sources[one], sources[other]].add(one)
-            imitated[sources[other], sources[one]].add(other)
-        self._counts = {key: len(tools) for key, tools in imitated.items()}
+            alike[sources[one], sources[other]].add(one)
+            alike[sources[other], sources[one]].add(other)
+        self._counts = {key: len(tools) for key, tools in alike.items()}
 
     def order(self, pair: _Pair) -> tuple[int, int] | None:
-        """Return the original and the copy; None: neither is."""
-        one, other = (self._rate(*both) for both in ((pair.one, pair.other), (pair.other, pair.one)))
-        if one == other:
+        """Return the positions of the original and the copy; None: neither is one.
+
+        The tool with less evidence against it is the original. The other is a copy if its name is disguised, or if
+        much of its source is like the original's source.
+        """
+        evidence, other_evidence = self._rate(pair.one, pair.other), self._rate(pair.other, pair.one)
+        if evidence == other_evidence:
             return None
-        original, copy = (pair.one, pair.other) if one < other else (pair.other, pair.one)
-        disguised, _, share = max(one, other)
+        original, copy = (pair.one, pair.other) if evidence < other_evidence else (pair.other, pair.one)
+        disguised, _, share = max(evidence, other_evidence)
         return (original, copy) if disguised or share >= MIN_IMITATED_SHARE else None
 
     def _rate(self, tool: int, rival: int) -> tuple[bool, bool, float]:
-        """Return what speaks against a tool, the strongest first."""
+        """Return the evidence that a tool is the copy of another, the strongest first.
+
+        Its name is disguised; its description does not name its service; the share of its source's tools that are like
+        tools of the other source.
+        """
         source = self._sources[tool]
         share = self._counts[source, self._sources[rival]] / self._sizes[source]
         return _is_disguised(self._names[tool]), not self._services.read_text(tool).service, share
@@ -134,54 +148,57 @@ class _OriginalChooser:
 def _find_hollow_sources(sources: Sequence[str], words: ToolWords) -> frozenset[str]:
     """Find the sources whose tools differ in nothing but their names."""
     sizes = Counter(sources)
-    bare: Counter[str] = Counter()
-    parameters = defaultdict[str, Counter[frozenset[int]]](Counter)
+    n_bare: Counter[str] = Counter()  # source → tools without parameters, with hardly any words
+    by_parameters = defaultdict[str, Counter[frozenset[int]]](Counter)  # source → parameters → tools with these
     for position, source in enumerate(sources):
         if sizes[source] >= MIN_HOLLOW_TOOLS:
-            taken = words.parameters.read(position)
-            bare[source] += not taken and words.compared.sizes[position] <= MAX_HOLLOW_WORDS
-            if taken:
-                parameters[source][taken] += 1
-    alike = {source: counts.most_common(1)[0][1] for source, counts in parameters.items()}
+            parameters = words.parameters.read(position)
+            n_bare[source] += not parameters and words.compared.sizes[position] <= MAX_HOLLOW_WORDS
+            if parameters:
+                by_parameters[source][parameters] += 1
+    n_alike = {source: max(counts.values()) for source, counts in by_parameters.items()}
     return frozenset(
-        source for source in bare if max(bare[source], alike.get(source, 0)) >= MIN_HOLLOW_SHARE * sizes[source]
+        source for source in n_bare if max(n_bare[source], n_alike.get(source, 0)) >= MIN_HOLLOW_SHARE * sizes[source]
     )
 
 
 def _measure_pairs(
     texts: WordSets, pairs: Iterable[tuple[Places, Places]], least: float = 0.0
 ) -> Iterator[tuple[int, int, float]]:
-    """Yield the pairs whose words overlap by so much, each with the overlap."""
+    """Yield (one, other, overlap) for the pairs whose words have a Jaccard overlap of at least `least`.
+
+    `pairs` come in batches of two arrays, which have the positions of the one and of the other.
+    """
     for ones, others in pairs:
-        shared = texts.measure_overlap(ones, others)
-        near = shared >= least
-        yield from zip(ones[near].tolist(), others[near].tolist(), shared[near].tolist(), strict=True)
+        overlaps = texts.measure_overlap(ones, others)
+        near = overlaps >= least
+        yield from zip(ones[near].tolist(), others[near].tolist(), overlaps[near].tolist(), strict=True)
 
 
 def _compare_descriptions(sources: Sequence[str], texts: WordSets, services: Services) -> Iterator[_Pair]:
     """Yield the tools of different sources with nearly the same descriptions."""
     for one, other, _ in _measure_pairs(texts, _find_similar_texts(texts), MIN_SHARED):
         if sources[one] != sources[other] and not _are_of_two_services(services, sources, one, other):
-            yield _Pair(one, other, False)
+            yield _Pair(one, other, is_twin=False)
 
 
 def _compare_names(
     sources: Sequence[str], names: Sequence[str], texts: WordSets, services: Services
 ) -> Iterator[_Pair]:
     """Yield the tools of different sources with names that look alike, and descriptions that have much in common."""
-    for one, other, shared in _measure_pairs(texts, _find_similar_names(sources, names, texts)):
+    for one, other, overlap in _measure_pairs(texts, _find_similar_names(sources, names, texts)):
         are_long = min(texts.sizes[one], texts.sizes[other]) >= MIN_DESCRIPTION_WORDS
         is_disguise = _is_disguised(names[one]) != _is_disguised(names[other])
         if not is_disguise and _are_of_two_services(services, sources, one, other):
             continue
-        if is_disguise or (are_long and shared >= MIN_SHARED_OF_NAMESAKES):
-            yield _Pair(one, other, False)
-        elif shared >= MIN_SHARED:
-            yield _Pair(one, other, True)
+        if is_disguise or (are_long and overlap >= MIN_SHARED_OF_NAMESAKES):
+            yield _Pair(one, other, is_twin=False)
+        elif overlap >= MIN_SHARED:
+            yield _Pair(one, other, is_twin=True)
 
 
 def _are_of_two_services(services: Services, sources: Sequence[str], one: int, other: int) -> bool:
-    """Tell whether two tools name two services, whose sources do not look alike."""
+    """Tell whether two tools name two services, and the names of their sources do not look alike."""
     return skeleton(sources[one]) != skeleton(sources[other]) and services.differ(one, other)
 
 
@@ -191,29 +208,30 @@ def _is_disguised(name: str) -> bool:
 
 
 def limit_holders(n_tools: int) -> int:
-    """Return how many tools are remembered for one word or name, so that the pairs do not grow with the square."""
+    """Return with how many tools that have the same word or name a tool is paired, so that pairs don't grow squared."""
     return max(MIN_HOLDERS, min(MAX_HOLDERS, MAX_REMEMBERED // max(1, n_tools)))
 
 
 def word_overlap(one: AbstractSet[Hashable], other: AbstractSet[Hashable]) -> float:
     """Return the Jaccard overlap of two sets of words, 0 to 1."""
-    count = len(one & other)
-    return count / (len(one) + len(other) - count) if count else 0.0
+    n_shared = len(one & other)
+    return n_shared / (len(one) + len(other) - n_shared) if n_shared else 0.0
 
 
 def _find_similar_texts(texts: WordSets) -> Iterator[tuple[Places, Places]]:
-    """Yield pairs of descriptions that may share `MIN_SHARED` of their words, as positions, the smaller one first.
+    """Yield pairs of descriptions that may have an overlap of `MIN_SHARED`, as positions, the smaller one first.
 
-    Two sets that share so many words have a word in common among the rarest of each (prefix filtering), and nearly the
-    same size. Only these words are indexed, so that not every pair must be compared.
+    The pairs come in batches of two arrays. Two sets with so large an overlap have a word in common among the rarest of
+    each (prefix filtering), and nearly the same size. Only these words are indexed, so that not every pair must be
+    compared.
 
     Args:
         texts: with the rarest words first; see `rank_by_rarity`.
     """
     sizes, owners = texts.sizes, texts.list_owners()
-    prefixes = sizes - np.ceil(MIN_SHARED * sizes).astype(np.int64) + 1
-    places = np.arange(len(owners)) - texts.ends[owners]
-    chosen = (places < prefixes[owners]) & (sizes[owners] >= MIN_DESCRIPTION_WORDS)
+    n_indexed = sizes - np.ceil(MIN_SHARED * sizes).astype(np.int64) + 1  # rarest words of each set
+    places = np.arange(len(owners)) - texts.ends[owners]  # of each word within its set
+    chosen = (places < n_indexed[owners]) & (sizes[owners] >= MIN_DESCRIPTION_WORDS)
 
     def select(ones: Places, others: Places) -> Mask:
         smallest, largest = MIN_SHARED * sizes[others], sizes[others] / MIN_SHARED
@@ -227,16 +245,16 @@ def _find_similar_texts(texts: WordSets) -> Iterator[tuple[Places, Places]]:
 def _find_similar_names(
     tool_sources: Sequence[str], names: Sequence[str], texts: WordSets
 ) -> Iterator[tuple[Places, Places]]:
-    """Yield pairs of tools of different sources with names that look alike, as positions.
+    """Yield pairs of tools of different sources with names that look alike, as positions, in batches of two arrays.
 
     Pairs with too few words in common are left out, unless one of the names is disguised.
     """
-    shapes: dict[str, int] = {}
-    sources: dict[str, int] = {}
-    groups = np.array([shapes.setdefault(skeleton(name), len(shapes)) for name in names], dtype=np.int64)
+    skeletons: dict[str, int] = {}  # skeleton, which is the same for names that look alike → its number
+    sources: dict[str, int] = {}  # source → its number
+    groups = np.array([skeletons.setdefault(skeleton(name), len(skeletons)) for name in names], dtype=np.int64)
     source_of = np.array([sources.setdefault(source, len(sources)) for source in tool_sources], dtype=np.int64)
     disguised = np.array([_is_disguised(name) for name in names], dtype=np.bool_)
-    is_long = np.array([len(shape) >= MIN_SKELETON_CHARS for shape in shapes], dtype=np.bool_)
+    is_long = np.array([len(text) >= MIN_SKELETON_CHARS for text in skeletons], dtype=np.bool_)
     members = np.flatnonzero(is_long[groups]) if len(names) else groups
 
     def select(ones: Places, others: Places) -> Mask:
