@@ -27,9 +27,9 @@ class Need(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing that a tool needs first, and the tools that provide it.
 
     Attributes:
-        origin: declared by the source or by the user, inferred from the API, inferred from the names of tools, or
-            learned from calls.
-        tools: id → how well the tool provides it, from 0 to 1. One of them is enough.
+        origin: how the need is known: declared by the source or by the user, inferred from the paths and results of an
+            API, inferred from the names of tools alone (`named`), or learned from calls.
+        tools: id of a tool → how well it provides the thing, from 0 to 1. One of the tools is enough.
         what: the argument that is provided, such as `order_id`; empty if the tool as a whole is needed.
     """
 
@@ -49,57 +49,58 @@ def find_dependencies(catalogue: Catalogue) -> dict[str, list[Need]]:
 
 
 def _collect_needs(catalogue: Catalogue) -> dict[str, list[Need]]:
-    """Return the needs of all tools, by id. Those within sources that have not changed are taken over."""
+    """Return tool id → its needs. The needs in sources that have not changed are those of the snapshot before."""
     needs: dict[str, list[Need]] = defaultdict(list)
     lookup = _Lookup(catalogue)
-    operations: dict[tuple[str, ...], list[Operation]] = defaultdict(list)
+    operations: dict[tuple[str, ...], list[Operation]] = defaultdict(list)  # API → its operations
     encoded, positions = catalogue.list_changed_sources(DEPENDENCIES_FORMAT)
     for tool in itertools.chain.from_iterable(catalogue.batches(positions)):
         for tool_id in lookup.resolve(tool) if tool.requires else ():
             needs[tool.id].append(Need("declared", {tool_id: 1.0}))
         operation = read_operation(tool)
         if operation is not None:
-            group = () if operation.segments else tool.path  # a folder of tools may hold many servers
-            operations[(tool.source, *group)].append(operation)
-    for others in operations.values():
-        suppliers = Suppliers(others)
-        for operation in others:
+            server = () if operation.segments else tool.path  # a folder of tools may have tools of many servers
+            operations[(tool.source, *server)].append(operation)
+    for api in operations.values():
+        suppliers = Suppliers(api)
+        for operation in api:
             if operation.tool_id not in needs:  # what a source declares takes the place of what could be inferred
                 inferred = _infer_needs(operation, suppliers)
                 if inferred:
                     needs[operation.tool_id] = inferred
     if encoded is not None and catalogue.earlier is not None:
-        taken = msgspec.json.decode(encoded, type=dict[str, list[Need]])
-        needs |= {id: some for id, some in taken.items() if id.partition("/")[0] in catalogue.earlier.sources}
+        earlier = msgspec.json.decode(encoded, type=dict[str, list[Need]])
+        unchanged = catalogue.earlier.sources
+        needs |= {tool_id: kept for tool_id, kept in earlier.items() if tool_id.partition("/")[0] in unchanged}
     return dict(sorted(needs.items()))
 
 
 def add_declared(dependencies: Dependencies, pairs: Iterable[tuple[str, str]]) -> dict[str, list[Need]]:
-    """Return the dependencies with those that the user declares: (tool id, id of its prerequisite).
+    """Return the dependencies with those that the user declares as pairs (tool id, id of its prerequisite).
 
-    What the user declares for a tool takes the place of what was inferred for it.
+    If the user declares any for a tool, what was inferred for it is dropped. What its source declares stays.
     """
     declared: dict[str, list[Need]] = defaultdict(list)
     for tool_id, needed in pairs:
         declared[tool_id].append(Need("declared", {needed: 1.0}))
-    stated = {
+    all_declared = {
         tool_id: [*(need for need in dependencies.get(tool_id, ()) if need.origin == "declared"), *needs]
         for tool_id, needs in declared.items()
     }
-    return {**{tool_id: list(needs) for tool_id, needs in dependencies.items()}, **stated}
+    return {**{tool_id: list(needs) for tool_id, needs in dependencies.items()}, **all_declared}
 
 
 class _Lookup:
-    """Finds the tools that a tool declares: by id, by the id within the source, or by name within the source.
+    """Finds the prerequisites that a tool declares (`Tool.requires`): by id, or by name, in the tool's own source.
 
-    Only a skill in a folder of the user declares those of other sources, which may be added later.
+    Only a skill in a folder of the user may declare tools of other sources, which may be added later.
     """
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
 
     def resolve(self, tool: Tool) -> list[str]:
-        """Return the ids of the declared prerequisites that exist; a name that several tools have names none."""
+        """Return the ids of the declared prerequisites that exist. A name that several tools have counts for none."""
         if tool.kind == "skill" and "folder" in tool.meta:
             return list(tool.requires)
         resolved = []
@@ -107,14 +108,15 @@ class _Lookup:
             namesakes = (self.catalogue.ids[place] for place in self.catalogue.table.find_name(name.casefold()))
             same_name = [tool_id for tool_id in namesakes if tool_id.startswith(f"{tool.source}/")]
             candidates = [f"{tool.source}/{name}", name, *(same_name if len(same_name) == 1 else ())]
-            tool_id = next((one for one in candidates if self.catalogue.position(one) is not None), None)
+            existing = (candidate for candidate in candidates if self.catalogue.position(candidate) is not None)
+            tool_id = next(existing, None)
             if tool_id is not None and tool_id != tool.id and tool_id.startswith(f"{tool.source}/"):
                 resolved.append(tool_id)
         return list(dict.fromkeys(resolved))
 
 
 def _infer_needs(operation: Operation, suppliers: Suppliers) -> list[Need]:
-    """Return a need for each id of an operation that other operations of its API supply."""
+    """Return a need for each id that an operation needs and that other operations of its API supply."""
     needs: dict[str, Need] = {}
     for want in operation.wants:
         ranked = suppliers.rank(want, operation)

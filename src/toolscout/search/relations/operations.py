@@ -1,13 +1,14 @@
 """Infers from the operations of an API which of them supply the ids that others need.
 
-`GET /orders/{orderId}` needs the id of an order, which no person knows. `GET /orders/search` returns orders, so it
-supplies the id. Three things say what an operation supplies: the words of its path, the words of its name, and the
-schema of its result. A schema that says what is in the result decides whether the id can be there:
-`GET /genre/movie/list` with `{"genres": [{"id": …}]}` supplies no movie. Names that people know (`username`, `branch`,
-`city`) are not ids, so they need no supplier. An operation that changes something supplies nothing.
+`GET /orders/{orderId}` needs the id of an order, which no person knows: a *want*. Its *noun* is "order".
+`GET /orders/search` returns orders, so it supplies the id. Three things tell what an operation supplies: the words of
+its path, the words of its name, and the schema of its result. If there is a schema, it decides whether the id can be in
+the result: `GET /genre/movie/list` with `{"genres": [{"id": …}]}` supplies no movie. Names that people know
+(`username`, `branch`, `city`) are not ids, so they need no supplier. An operation that changes something supplies
+nothing.
 
-Most tools of MCP servers have neither path nor result schema. Their names say it: `update_todo` with `todoId` needs a
-todo, and `list_todos` and `search_todos` supply it.
+Most tools of MCP servers have neither path nor result schema, so their names decide: `update_todo` with `todoId` needs
+a todo, and `list_todos` and `search_todos` supply it.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from toolscout.vocabulary import list_words, read_pairs
 __all__ = ["Operation", "Suppliers", "Want", "read_operation"]
 
 MAX_SUPPLIERS: Final = 12  # alternatives kept for one id
-MAX_READ_CHOICES: Final = 12  # values of one argument that are read
+MAX_READ_CHOICES: Final = 12  # listed values (`enum`) of one argument that are read
 MAX_RESULT_NODES: Final = 500  # parts of a result's schema that are read, the outer ones first
 MAX_PATH_SEGMENTS: Final = 40
 _IRREGULAR: Final = read_pairs("operations.singulars")  # stem of a plural → stem of its singular
 
 
 def _stem_words(text: str) -> list[str]:
-    """Split a text into stems, in which a plural equals its singular."""
+    """Split a text into stems. A plural has the same stem as its singular."""
     return [_IRREGULAR.get(word, word) for word in tokenize(text)]
 
 
@@ -58,7 +59,7 @@ class Want(NamedTuple):
     Attributes:
         parameter: name of the argument.
         noun: stem of what it identifies, such as `movi` of `movie_id`.
-        collection: the path before its variable; None: it is not in the path.
+        collection: segments of the path before the argument; None: the argument is not in the path.
     """
 
     parameter: str
@@ -73,15 +74,15 @@ class Operation(NamedTuple):
         tool_id: id of its tool.
         reads: whether it changes nothing.
         finds: whether its path or its name says that it searches.
-        segments: of its path.
+        segments: segments of its path; empty: it has none.
         wants: the ids that it needs.
-        tail: words of each fixed segment after the last variable of its path.
-        words: of its name.
+        tail: words of each segment after the last variable of its path. Without a path, one element: `words`.
+        words: words of its name.
         text: words of its description and of the values that its arguments may have.
         head: what its name is about: `track` of `get-users-saved-tracks`.
-        results: nouns whose ids its result holds.
-        holders: the nouns around each id of the result, the outer ones first: `(playlist, owner)` of
-            `{"playlists": [{"owner": {"id": …}}]}`. None: no schema says what the result holds.
+        results: nouns of the ids in its result.
+        holders: for each id in the result the nouns around it, the outer ones first: `(playlist, owner)` of
+            `{"playlists": [{"owner": {"id": …}}]}`. None: no schema tells what is in the result.
     """
 
     tool_id: str
@@ -103,9 +104,10 @@ class Operation(NamedTuple):
 
 
 def read_operation(tool: Tool) -> Operation | None:
-    """Return the operation of a tool, by its method and path if it has them, or else by its name; None if it has none.
+    """Read the operation of a tool from its method and path if it has them, or else from its name.
 
-    An OpenAPI document gives both. Other sources may say them as `endpoint`: `GET /orders/{orderId}`.
+    Tools of an OpenAPI document have both. Others may have them as `endpoint`: `GET /orders/{orderId}`. None: the tool
+    has no path, and by its name it neither finds nor needs an id.
     """
     method, path = tool.meta.get("method"), tool.meta.get("path")
     if not isinstance(method, str) or not isinstance(path, str):
@@ -114,8 +116,8 @@ def read_operation(tool: Tool) -> Operation | None:
     if not path.strip().startswith("/"):
         return _read_named(tool)
     segments = tuple(part for part in path.strip().split("/") if part)[:MAX_PATH_SEGMENTS]
-    last = max((place for place, part in enumerate(segments) if "{" in part), default=-1)
-    tail = tuple(frozenset(_stem_words(part)) for part in segments[last + 1 :])
+    last_variable = max((place for place, part in enumerate(segments) if "{" in part), default=-1)
+    tail = tuple(frozenset(_stem_words(part)) for part in segments[last_variable + 1 :])
     words = frozenset(_stem_words(tool.name))
     finds = bool(_FINDING & words.union(*tail))
     method, results = method.upper(), _read_result(tool.returns)
@@ -137,9 +139,8 @@ def read_operation(tool: Tool) -> Operation | None:
 def _read_named(tool: Tool) -> Operation | None:
     """Return the operation of a tool without a path, by its name; None if it neither finds nor needs an id."""
     words = _NAME_WORD.findall(split_identifiers(tool.name).casefold())
-    words = words[
-        len(set(words[:1]) & set(_NAME_WORD.findall(tool.source.casefold()))) :
-    ]  # `slack_list_users` of slack
+    if words and words[0] in _NAME_WORD.findall(tool.source.casefold()):  # `slack_list_users` of slack
+        words = words[1:]
     finds = _is_finder(words)
     wants = tuple(_find_named_wants(tool, _stem_word(words[-1]) if words else ""))
     if tool.kind != "tool" or not (finds or wants):
@@ -164,12 +165,14 @@ def _read_named(tool: Tool) -> Operation | None:
 
 def _is_finder(words: Sequence[str]) -> bool:
     """Tell whether the words of a name say that it lists or searches: `search_notes`, `get_notes`, `note_list`."""
-    first, last = (*words[:1], ""), (*words[-1:], "")
-    if first[0] in _LISTING:
+    if not words:
+        return False
+    first, last = words[0], words[-1]
+    if first in _LISTING:
         return True
-    if first[0] in _GETTING:
-        return last[0].endswith("s") and not last[0].endswith(("ss", "us", "is", "ics")) and "by" not in words
-    return len(words) > 1 and last[0] in _LISTING and first[0] not in _ACTIONS
+    if first in _GETTING:  # "get" lists if what it gets is a plural
+        return last.endswith("s") and not last.endswith(("ss", "us", "is", "ics")) and "by" not in words
+    return len(words) > 1 and last in _LISTING and first not in _ACTIONS
 
 
 def _drop_verb(words: Sequence[str]) -> Sequence[str]:
@@ -179,11 +182,17 @@ def _drop_verb(words: Sequence[str]) -> Sequence[str]:
 
 
 def _stem_word(word: str) -> str:
+    """Return the stem of a word; empty if it has none, like a function word."""
     return next(iter(_stem_words(word)), "")
 
 
 def _find_named_wants(tool: Tool, head: str) -> Iterator[Want]:
-    """Yield the ids among the required arguments: `todo_id`, `id` of `delete_todo`, `chat` with "id" in its text."""
+    """Yield the ids among the required arguments: `todo_id`, `id` of `delete_todo`, `chat` described as "id of a chat".
+
+    Args:
+        tool: the tool.
+        head: what its name is about, for arguments that are called `id` alone.
+    """
     properties, required = gather_properties(tool.parameters)
     for name in required:
         field = properties.get(name)
@@ -192,7 +201,7 @@ def _find_named_wants(tool: Tool, head: str) -> Iterator[Want]:
         text = field.get("description")
         is_id = _ID_SUFFIX.search(name) or (isinstance(text, str) and _SAYS_ID.search(text))
         noun = _find_noun(name) or head
-        if is_id and noun and noun not in _PERSON_NOUNS:  # who asks is known, or named
+        if is_id and noun and noun not in _PERSON_NOUNS:  # a person is the caller, or is named in the request
             yield Want(name, noun, None)
 
 
@@ -200,28 +209,29 @@ def _find_named_wants(tool: Tool, head: str) -> Iterator[Want]:
 
 
 def _find_path_wants(segments: Sequence[str]) -> Iterator[Want]:
-    """Yield the ids in a path."""
+    """Yield the ids in a path. `{id}` is of what the segment before it names: `/orders/{id}`."""
     for place, part in enumerate(segments):
-        before = next((fixed for fixed in reversed(segments[:place]) if "{" not in fixed), "")
+        fixed_before = next((fixed for fixed in reversed(segments[:place]) if "{" not in fixed), "")
         for name in _PATH_VARIABLE.findall(part):
-            noun = _find_noun(name) or _find_noun(before)
+            noun = _find_noun(name) or _find_noun(fixed_before)
             if noun and (_ID_SUFFIX.search(name) or _NUMBER_SUFFIX.search(name)):
                 yield Want(name, noun, tuple(segments[:place]))
 
 
 def _find_argument_wants(schema: Mapping[str, object] | None, segments: Sequence[str]) -> Iterator[Want]:
-    """Yield the ids among the required arguments outside the path. An argument with listed values is none."""
+    """Yield the ids among the required arguments outside the path. An argument with listed values is no id."""
     required = (schema or {}).get("required")
     names = [name for name in required if isinstance(name, str)] if isinstance(required, (list, tuple)) else []
     variables = set(_PATH_VARIABLE.findall("/".join(segments)))
-    last = next((part for part in reversed(segments) if "{" not in part), "")
+    last_fixed = next((part for part in reversed(segments) if "{" not in part), "")
     for name in names:
-        noun = _find_noun(name) or _find_noun(last)
+        noun = _find_noun(name) or _find_noun(last_fixed)
         if noun and name not in variables and _ID_SUFFIX.search(name) and not _has_choices(schema, name):
             yield Want(name, noun, None)
 
 
 def _has_choices(schema: Mapping[str, object] | None, name: str) -> bool:
+    """Tell whether a schema lists the values that an argument may have."""
     properties = (schema or {}).get("properties")
     field = properties.get(name) if isinstance(properties, Mapping) else None
     return isinstance(field, Mapping) and bool(field.get("enum"))
@@ -237,7 +247,7 @@ def _find_noun(name: str) -> str:
 
 
 def _read_choices(schema: Mapping[str, object] | None) -> Iterator[str]:
-    """Yield the stems of the values that the outermost arguments may have."""
+    """Yield the stems of the values that the outermost arguments, or the items in them, may have."""
     properties = (schema or {}).get("properties")
     fields = properties.values() if isinstance(properties, Mapping) else ()
     for field in (field for field in fields if isinstance(field, Mapping)):
@@ -248,18 +258,22 @@ def _read_choices(schema: Mapping[str, object] | None) -> Iterator[str]:
 
 
 class _Result(NamedTuple):
-    """What the schema of a result says; see `Operation`."""
+    """What the schema of a result tells: `results` and `holders` of an `Operation`."""
 
     nouns: frozenset[str]
     holders: frozenset[tuple[str, ...]] | None
 
 
 def _read_result(schema: object) -> _Result:
-    """Read the ids of a result: of an album in `{"albums": {"items": [{"id": …}]}}`, and in `{"album_id": …}`."""
+    """Find the ids in the schema of a result: an album's in `{"albums": {"items": [{"id": …}]}}` and `{"album_id": …}`.
+
+    The outer parts of the schema are read first. If it is too large to be read to its end, it decides nothing: the
+    holders are None.
+    """
     nouns: set[str] = set()
     holders: set[tuple[str, ...]] = set()
     has_properties = False
-    waiting: deque[tuple[object, tuple[str, ...]]] = deque([(schema, ())])
+    waiting: deque[tuple[object, tuple[str, ...]]] = deque([(schema, ())])  # parts, and the nouns around each
     for _ in range(MAX_RESULT_NODES):
         if not waiting:
             break
@@ -273,21 +287,21 @@ def _read_result(schema: object) -> _Result:
         holders.update(id_holders)
         nouns.update(holder[-1] for holder in id_holders if holder)
         if node.get("type") in ("object", "array") and not inner:
-            holders.add(around)  # it may hold anything
+            holders.add(around)  # the schema says nothing of its content, so an id may be in it
         waiting += inner
     is_read = has_properties and not waiting
     return _Result(frozenset(filter(None, nouns)), frozenset(holders) if is_read else None)
 
 
 def _read_title(node: Mapping[object, object]) -> tuple[str, ...]:
-    """Return the noun of a schema's title, if it has one."""
+    """Return the noun of a schema's title, or nothing if it has no title."""
     title = node.get("title")
     noun = _find_noun(title) if isinstance(title, str) else ""
     return (noun,) if noun else ()
 
 
 def _list_id_holders(node: Mapping[object, object], around: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the nouns around each id among the properties of a schema."""
+    """Yield for each id among the properties of a schema the nouns around it: `around` for `id`, one for `order_id`."""
     properties = node.get("properties")
     for name in properties if isinstance(properties, Mapping) else ():
         if name in _ID_PROPERTIES:
@@ -299,7 +313,10 @@ def _list_id_holders(node: Mapping[object, object], around: tuple[str, ...]) -> 
 def _list_inner_schemas(
     node: Mapping[object, object], around: tuple[str, ...]
 ) -> Iterator[tuple[object, tuple[str, ...]]]:
-    """Yield the schemas inside a schema, each with the nouns around it, the last of which its property names."""
+    """Yield the schemas inside a schema, each with the nouns around it. The last noun is the name of its property.
+
+    A property such as `data` or `items` only wraps others, and adds no noun.
+    """
     properties = node.get("properties")
     for name, inner in properties.items() if isinstance(properties, Mapping) else ():
         noun = "" if name in _WRAPPERS else _find_noun(str(name))
@@ -315,11 +332,11 @@ def _list_inner_schemas(
 
 def _find_head(name: str) -> str:
     """Return the stem of what the name of an operation is about: its last word, or the last before `by` or `for`."""
-    words = re.split(r"\b(?:by|for|from|with)\b", split_identifiers(name).casefold().replace("_", " "))[0]
-    return next(iter(reversed(_stem_words(words))), "")
+    start, *_ = re.split(r"\b(?:by|for|from|with)\b", split_identifiers(name).casefold().replace("_", " "))
+    return next(iter(reversed(_stem_words(start))), "")
 
 
-#: How well an operation supplies an id, and what shows it; the first that holds counts.
+#: How well an operation supplies an id, 0 to 1, and the sign that shows it. The first sign that holds counts.
 SIGNS: Final[tuple[tuple[float, Callable[[Want, Operation], bool]], ...]] = (
     # GET /search/movie
     (1.0, lambda want, other: other.finds and want.noun in other.path_words | other.words),
@@ -354,16 +371,16 @@ def _list_parents(want: Want) -> tuple[tuple[str, ...], ...]:
 
 
 def _list_nouns(operation: Operation) -> set[str]:
-    """Return the words for things that an operation shows: those of its path, and whose ids it needs."""
-    fixed = (part for part in operation.segments if "{" not in part)
-    return {want.noun for want in operation.wants}.union(*map(_stem_words, fixed))
+    """Return the nouns that an operation shows to be things of its API: in its path, and of the ids that it needs."""
+    fixed_segments = (part for part in operation.segments if "{" not in part)
+    return {want.noun for want in operation.wants}.union(*map(_stem_words, fixed_segments))
 
 
 class Suppliers:
-    """The operations of one API by what they may supply."""
+    """Finds the operations of one API that supply an id."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
-        """Index the operations that change nothing."""
+        """Index the operations that change nothing; the others only tell which nouns the API has."""
         operations = list(operations)
         self._nouns = frozenset().union(*map(_list_nouns, operations))
         self._by_word: dict[str, list[Operation]] = defaultdict(list)  # word → operations that may supply it
@@ -374,15 +391,17 @@ class Suppliers:
                 continue
             self._by_path[operation.segments].append(operation)
             words = operation.path_words | operation.words | operation.results
-            for word in words | operation.text if operation.finds else words:
+            if operation.finds:  # the description of a search says what it finds
+                words |= operation.text
+            for word in words:
                 self._by_word[word].append(operation)
             if operation.finds or _ends_in_self(operation):
                 self._general.append(operation)
 
     def rank(self, want: Want, needed_by: Operation) -> list[tuple[float, str]]:
-        """Return (fit, tool id) of the operations that supply an id, the best first. The fit is between 0 and 1.
+        """Return (fit, tool id) of the operations that supply an id, the best first. The fit tells how well, 0 to 1.
 
-        An operation that needs such an id itself supplies none.
+        An operation that needs an id with the same noun does not supply it.
 
         Args:
             want: the id that is needed.
@@ -398,19 +417,19 @@ class Suppliers:
             and want.noun not in {inner.noun for inner in other.wants}
             and self._may_hold(other, want.noun)
         ]
-        return [(-fit, tool_id) for fit, tool_id in sorted(ranked) if fit < 0][:MAX_SUPPLIERS]
+        return [(-negated, tool_id) for negated, tool_id in sorted(ranked) if negated < 0][:MAX_SUPPLIERS]
 
     def _may_hold(self, other: Operation, noun: str) -> bool:
-        """Tell whether the result of an operation may hold the id of a noun, as far as its schema says.
+        """Tell whether the id of a noun may be in the result of an operation, as far as its schema tells.
 
-        An id belongs to the noun around it. If the API does not know any noun around it (`cast`), it belongs to what
-        the path or the name of the operation is about. Without any noun around it, it may also belong to the caller
-        (`GET /me`), or to anything in a search that does not say what it finds.
+        An id belongs to the noun right around it. If none of the nouns around it is a thing of the API (`cast`), it
+        belongs to what the path or the name of the operation is about. Without any noun around it, it may also belong
+        to the caller (`GET /me`), or to anything if the operation is a search that does not say what it finds.
         """
         if other.holders is None or noun in {around[-1] for around in other.holders if around}:
             return True
         if all(self._nouns.intersection(around) for around in other.holders):
-            return False
+            return False  # all ids belong to other things, or there are none
         if noun in other.path_words or noun == other.head:
             return True
         is_general = other.finds and other.path_words <= _FINDING

@@ -1,8 +1,8 @@
-"""Sets of words of many tools in flat arrays, and pairs of tools whose sets may agree.
+"""Keeps sets of words of many tools in flat arrays, and finds pairs of tools with similar sets.
 
-A set for each tool would take gigabytes in a large catalogue, and comparing one pair after the other hours. Here the
-overlap of many pairs is bounded at once, from 256 bits for each tool, and only the few pairs that are left are compared
-word by word. The result is that of comparing all of them.
+A Python set for each tool would take gigabytes in a large catalogue, and comparing one pair after the other hours. Here
+256 bits for each tool give an upper bound of the overlap of many pairs at once, and only the few pairs that may be
+similar are compared word by word. The result is the same as of comparing all pairs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ __all__ = ["PairSelector", "WordSets", "WordSetsBuilder", "pair_holders", "rank_
 
 Numbers = npt.NDArray[np.int32]
 Places = npt.NDArray[np.int64]
+"""Positions of sets, and so of tools; or positions in a flat array."""
 PairSelector = Callable[[Places, Places], npt.NDArray[np.bool_]]
-MARK_LANES: Final = 4  # of 64 bits, for each set
+"""Positions of the one and of the other of each pair, (n,) → which pairs are selected, (n,)."""
+MARK_LANES: Final = 4  # numbers of 64 bits for each set
 PAIRS_BATCH: Final = 1 << 21  # pairs in memory at once
-ROWS_BATCH: Final = 1 << 16
+ROWS_BATCH: Final = 1 << 16  # sets or pairs that are worked on at once
 _BIT_COUNTS: Final = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
 
 
@@ -31,7 +33,7 @@ class WordSetsBuilder:
     """Collects the sets of words of tools one by one. Several builders may share the numbers of words."""
 
     def __init__(self, numbers: dict[str, int]) -> None:
-        """Collect sets of words, which get the numbers of this dictionary, and new ones behind them."""
+        """Begin without sets. `numbers`: word → number; new words are added to it."""
         self.numbers = numbers
         self._words, self._ends = array("i"), array("q", [0])
 
@@ -51,7 +53,7 @@ class WordSets:
 
     Attributes:
         words: numbers of words, no number twice in one set.
-        ends: where the sets end, behind a 0.
+        ends: 0, and then where each set ends in `words`.
         sizes: number of words of each set.
     """
 
@@ -59,11 +61,11 @@ class WordSets:
         """Take the arrays."""
         self.words, self.ends = words, ends
         self.sizes: Places = np.diff(ends)
-        self._marks: npt.NDArray[np.uint64] | None = None  # bits of each set, once they are needed; see `_mark`
+        self._marks: npt.NDArray[np.uint64] | None = None  # cache of `_mark`
 
     @classmethod
     def of(cls, sets: Iterable[Iterable[str]]) -> WordSets:
-        """Build the table of some sets."""
+        """Build the object from sets of words."""
         builder = WordSetsBuilder({})
         for words in sets:
             builder.add(words)
@@ -73,39 +75,43 @@ class WordSets:
         return len(self.sizes)
 
     def read(self, place: int) -> frozenset[int]:
-        """Return one set."""
+        """Return the set at a position, as numbers of words."""
         return frozenset(self.words[self.ends[place] : self.ends[place + 1]].tolist())
 
     def renumber(self, numbers: Numbers) -> WordSets:
-        """Return the sets with other numbers of words, ascending in each set: `numbers[old]`."""
-        keys = (self.list_owners() << 32) + numbers[self.words]
+        """Return the sets with `numbers[old]` in place of each number, ascending in each set."""
+        keys = (self.list_owners() << 32) + numbers[self.words]  # sorted by set, then by number
         keys.sort()
         return WordSets((keys & 0xFFFFFFFF).astype(np.int32), self.ends)
 
     def take(self, places: Places) -> WordSets:
-        """Return the sets at some places."""
+        """Return the sets at some positions."""
         sizes = self.sizes[places]
         return WordSets(self.words[_expand(self.ends[places], sizes)], np.concatenate([[0], np.cumsum(sizes)]))
 
     @classmethod
     def join(cls, tables: Sequence[WordSets]) -> WordSets:
-        """Return the sets of some tables with the same words, one table after the other."""
+        """Return the sets of several objects, which share the numbers of words, one object after the other."""
         sizes = np.concatenate([table.sizes for table in tables])
         words = np.concatenate([table.words for table in tables])
         return cls(words, np.concatenate([[0], np.cumsum(sizes)]))
 
     def list_owners(self) -> Places:
-        """Return for each entry of `words` the place of its set."""
+        """Return for each entry of `words` the position of its set."""
         return np.repeat(np.arange(len(self), dtype=np.int64), self.sizes)
 
     def find_holders(self, word: int) -> npt.NDArray[np.bool_]:
-        """Return for each set whether it holds a word."""
-        holds = np.zeros(len(self), dtype=np.bool_)
-        holds[np.searchsorted(self.ends, np.flatnonzero(self.words == word), side="right") - 1] = True
-        return holds
+        """Return for each set whether it has a word, `(n,)`."""
+        has_word = np.zeros(len(self), dtype=np.bool_)
+        places = np.flatnonzero(self.words == word)
+        has_word[np.searchsorted(self.ends, places, side="right") - 1] = True  # the set that each place is in
+        return has_word
 
     def compute_checksums(self) -> npt.NDArray[np.uint64]:
-        """Return a checksum of each set: sets with different words have the same one hardly ever."""
+        """Return a checksum of each set, `(n,)`: the sum of random numbers of its words.
+
+        Sets with different words hardly ever have the same checksum.
+        """
         n_words = int(self.words.max(initial=-1)) + 1
         values = np.random.default_rng(0).integers(0, 2**63, n_words, dtype=np.uint64)
         sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(values[self.words], dtype=np.uint64)])
@@ -115,35 +121,41 @@ class WordSets:
         """Tell for each pair of sets whether their Jaccard overlap may reach `least`. False is certain.
 
         `ones` and `others` are positions of sets, `(n,)` each; the result is `(n,)`. Each bit in which the marks of two
-        sets differ stands for a word of one of them alone.
+        sets differ stands for at least one word of one of them alone. This bounds the number of shared words.
         """
+        if least <= 0:
+            return np.ones(len(ones), dtype=np.bool_)
         marks = self._mark()
         total = self.sizes[ones] + self.sizes[others]
         shared = (total - _count_bits(marks[ones] ^ marks[others])) / 2
-        return shared >= least * (total - shared) * (1 - 1e-9) if least > 0 else np.ones(len(ones), dtype=np.bool_)
+        return shared >= least * (total - shared) * (1 - 1e-9)  # a little lower, as rounding must exclude no pair
 
     def measure_overlap(self, ones: Places, others: Places) -> npt.NDArray[np.float64]:
         """Return the Jaccard overlap, 0 to 1, of each pair of sets; all arguments and the result are `(n,)`."""
         overlaps = np.empty(len(ones), dtype=np.float64)
-        step = ROWS_BATCH
-        for start in range(0, len(ones), step):
-            pairs = ones[start : start + step], others[start : start + step]
-            (words, first), (second_words, second) = (self._list_words(places) for places in pairs)
-            keys = np.concatenate([(first << 32) + words, (second << 32) + second_words])
+        for start in range(0, len(ones), ROWS_BATCH):
+            batch = slice(start, start + ROWS_BATCH)
+            first, second = ones[batch], others[batch]
+            # Each word becomes the key (number of its pair, word). A word that both sets have is there twice.
+            (words, pairs), (other_words, other_pairs) = self._list_words(first), self._list_words(second)
+            keys = np.concatenate([(pairs << 32) + words, (other_pairs << 32) + other_words])
             keys.sort()
-            shared = np.bincount(keys[1:][keys[1:] == keys[:-1]] >> 32, minlength=len(pairs[0]))
-            union = self.sizes[pairs[0]] + self.sizes[pairs[1]] - shared
-            overlaps[start : start + step] = np.divide(shared, union, out=np.zeros(len(union)), where=shared > 0)
+            n_shared = np.bincount(keys[1:][keys[1:] == keys[:-1]] >> 32, minlength=len(first))
+            n_either = self.sizes[first] + self.sizes[second] - n_shared
+            overlaps[batch] = np.divide(n_shared, n_either, out=np.zeros(len(first)), where=n_shared > 0)
         return overlaps
 
     def _list_words(self, places: Places) -> tuple[Numbers, Places]:
-        """Return the words of some sets one after the other, and for each the number of its set among them."""
+        """Return the words of the sets at some positions, one set after the other, and for each word its set's index.
+
+        The index is that of the set's position in `places`.
+        """
         sizes = self.sizes[places]
         owners = np.repeat(np.arange(len(places), dtype=np.int64), sizes)
         return self.words[_expand(self.ends[places], sizes)], owners
 
     def _mark(self) -> npt.NDArray[np.uint64]:
-        """Return 256 bits for each set, `(n, MARK_LANES)`: one for each of its words, which words may share."""
+        """Return 256 bits for each set, `(n, MARK_LANES)`. Each word sets one bit, which other words may set too."""
         if self._marks is None:
             self._marks = np.zeros((len(self), MARK_LANES), dtype=np.uint64)
             for start in range(0, len(self), ROWS_BATCH):
@@ -154,18 +166,18 @@ class WordSets:
                 words = self.words[ends[0] : ends[-1]]
                 bits = np.uint64(1) << (words & 63).astype(np.uint64)
                 for lane in range(MARK_LANES):
-                    of_lane = np.where(words >> 6 & (MARK_LANES - 1) == lane, bits, np.uint64(0))
-                    merged = np.bitwise_or.reduceat(of_lane, ends[filled] - ends[0])
+                    lane_bits = np.where(words >> 6 & (MARK_LANES - 1) == lane, bits, np.uint64(0))
+                    merged = np.bitwise_or.reduceat(lane_bits, ends[filled] - ends[0])
                     self._marks[start + filled, lane] = merged
         return self._marks
 
 
 def rank_by_rarity(sets: WordSets, numbers: Mapping[str, int]) -> WordSets:
-    """Return the sets with each word's rank in place of its number, the rarest first; equal ones by the word.
+    """Return the sets with the rank of each word in place of its number. The rarest word has rank 0; ties by the word.
 
     Args:
-        sets: of these words.
-        numbers: word → number.
+        sets: the sets.
+        numbers: word → number, for all words of the sets.
     """
     frequency = np.bincount(sets.words, minlength=len(numbers)).tolist()
     ranks = np.empty(len(numbers), dtype=np.int32)
@@ -175,21 +187,21 @@ def rank_by_rarity(sets: WordSets, numbers: Mapping[str, int]) -> WordSets:
 
 
 def pair_holders(groups: Array, members: Places, most: int, select: PairSelector) -> Iterator[tuple[Places, Places]]:
-    """Yield the pairs of members of the same group, none twice, ordered by the later and then the earlier member.
+    """Yield pairs of members that share a group, as (earlier members, later members), in batches.
 
-    A member is paired with the earliest `most` members of the group that come before it, so that the number of pairs
-    does not grow with the square.
+    No pair comes twice. The pairs are ordered by the later and then the earlier member. A member is paired with the
+    earliest `most` members of the group that come before it, so that the number of pairs does not grow with the square.
 
     Args:
-        groups: of each entry; an entry puts one member into one group.
-        members: of each entry, ascending; no member twice in one group.
-        most: see above.
+        groups: the group of each entry; an entry puts one member into one group.
+        members: the member of each entry, ascending; no member twice in one group.
+        most: members of one group with which a member is paired, at most.
         select: (earlier, later) → which pairs to yield.
     """
     if not len(groups):
         return
-    # By group, its members are neighbours, ascending. An entry's partners are the first `counts` of its group, from
-    # `starts` on: those before itself, at most `most`.
+    # Sorted by group, the members of a group are neighbours, ascending. The partners of an entry are the first `counts`
+    # holders of its group, which begin at `starts`: those before the entry, at most `most`.
     order = np.argsort(groups, kind="stable")
     sorted_groups, holders = groups[order], members[order]
     begins = np.flatnonzero(np.concatenate([[True], sorted_groups[1:] != sorted_groups[:-1]]))
@@ -197,29 +209,29 @@ def pair_holders(groups: Array, members: Places, most: int, select: PairSelector
     starts, counts = np.empty(len(groups), dtype=np.int64), np.empty(len(groups), dtype=np.int64)
     starts[order] = np.repeat(begins, sizes)
     counts[order] = np.minimum(np.arange(len(groups)) - np.repeat(begins, sizes), most)
-    n_pairs, start = np.cumsum(counts), 0
+    n_pairs, start = np.cumsum(counts), 0  # pairs up to each entry; the first entry of a batch
     while start < len(groups):
-        done = n_pairs[start - 1] if start else 0
-        end = max(start + 1, int(np.searchsorted(n_pairs, done + PAIRS_BATCH)))
+        n_done = n_pairs[start - 1] if start else 0
+        end = max(start + 1, int(np.searchsorted(n_pairs, n_done + PAIRS_BATCH)))
         # Entries of one member stay in one batch, so that a pair of two common groups is yielded once.
         end = int(np.searchsorted(members, members[min(end, len(members)) - 1], side="right"))
         part = slice(start, end)
         earlier = holders[_expand(starts[part], counts[part])]
         later = np.repeat(members[part], counts[part])
         chosen = select(earlier, later)
-        keys = np.unique((later[chosen] << 32) + earlier[chosen])
+        keys = np.unique((later[chosen] << 32) + earlier[chosen])  # both in one number, which sorts by the later one
         yield keys & 0xFFFFFFFF, keys >> 32
         start = end
 
 
 def _expand(starts: Places, counts: Places) -> Places:
-    """Return `counts[i]` numbers from `starts[i]` on, for each i."""
+    """Return for each i the `counts[i]` consecutive numbers from `starts[i]` on, all in one array."""
     ends = np.cumsum(counts)
     return np.repeat(starts - (ends - counts), counts) + np.arange(int(ends[-1]) if len(ends) else 0)
 
 
 def _count_bits(marks: npt.NDArray[np.uint64]) -> Places:
-    """Return the number of bits in each row."""
+    """Return for each row how many bits are set; numpy below 2.0 cannot count them itself."""
     counts = np.bitwise_count(marks) if hasattr(np, "bitwise_count") else _BIT_COUNTS[marks.view(np.uint8)]
     n_bits: Places = counts.sum(axis=1, dtype=np.int64)
     return n_bits
