@@ -391,6 +391,7 @@ class ExpandedWords(BM25):
         }
 
     def _find_best(self, query: str, k: int, mask: Mask | None) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]]:
+        """Find the best tools; see `BM25._find_best`. Without additions the plain index finds them its own way."""
         if self.find_additions(query):
             return super()._find_best(query, k, mask)
         return self._plain._find_best(query, k, mask)
@@ -414,6 +415,7 @@ class ExpandedWords(BM25):
         )
 
     def _label_terms(self, query: str) -> dict[str, str]:
+        """Map the terms of a query and its additions to what an explanation calls them."""
         return self._list_added_terms(query) | self._plain._label_terms(query)
 
 

@@ -186,7 +186,7 @@ class Names(Stage):
         if not _is_nothing_else(self.lookup, search.query):
             ids = self._limit_namesakes(search, ids)
         rest = tuple(hit for hit in search.hits if hit.id not in set(ids))
-        return msgspec.structs.replace(search, hits=_as_hits(ids, search) + rest, reason=search.reason or None)
+        return msgspec.structs.replace(search, hits=_as_hits(ids, search) + rest)
 
     def _limit_namesakes(self, search: Answer, ids: Sequence[str]) -> list[str]:
         """Return the named tools, of each name at most as many as half of the hits.

@@ -295,21 +295,21 @@ class ActionCues:
             by_first[cue.stems[0]].append(cue)
         return by_first
 
-    def stands_in(self, words: RequestStems) -> bool:
+    def is_literally_in(self, request: RequestStems) -> bool:
         """Tell whether the verb itself is in a request."""
-        if not self._literal or not words.stems.issuperset(self._literal):  # the pattern takes longer
+        if not self._literal or not request.stems.issuperset(self._literal):  # the pattern takes longer
             return False
-        return bool(_compile_cue(self._literal).search(words.text))
+        return bool(_compile_cue(self._literal).search(request.text))
 
-    def weigh(self, words: RequestStems) -> VerbEvidence:
+    def weigh(self, request: RequestStems) -> VerbEvidence:
         """Return how strongly a request asks for what the verb does, and how strongly it forbids it.
 
         A cue that contains a negation itself ("no longer") is not turned around by it.
         """
         weight = against = 0.0
-        for cue in (cue for first in self._by_first_stem.keys() & words.stems for cue in self._by_first_stem[first]):
-            match = _compile_cue(cue.stems).search(words.text) if words.stems.issuperset(cue.stems) else None
-            if match is not None and not cue.is_negated and words.negates(match):
+        for cue in (cue for first in self._by_first_stem.keys() & request.stems for cue in self._by_first_stem[first]):
+            match = _compile_cue(cue.stems).search(request.text) if request.stems.issuperset(cue.stems) else None
+            if match is not None and not cue.is_negated and request.negates(match):
                 against += cue.weight
             elif match is not None:
                 weight += cue.weight
@@ -336,8 +336,8 @@ class ActionEvidence:
     def __init__(self, text: str) -> None:
         """Read the request, and weigh the cues of effects, such as "no longer"."""
         text = join_reversed_verbs(text)
-        self._text, self._words, self._states = text, read_request(text), find_states(text)
-        self._effects = {effect: cues.weigh(self._words) for effect, cues in get_effect_cues().items()}
+        self._text, self._request, self._states = text, read_request(text), find_states(text)
+        self._effects = {effect: cues.weigh(self._request) for effect, cues in get_effect_cues().items()}
         self._weighed: dict[str, tuple[bool, VerbEvidence]] = {}  # verb → (whether it is in the request, evidence)
 
     def swap_siblings(self, hits: list[Hit], family_places: Sequence[int], verbs: Family) -> bool:
@@ -379,18 +379,17 @@ class ActionEvidence:
         So "stop following her" means `unfollow`. If one verb is made from the other, "follow" is part of both. Then it
         counts for neither, if enough else asks for the longer verb.
         """
-        (front_stands, first), (behind_stands, second) = self._weigh(front), self._weigh(behind)
-        for_front, for_behind = first.weight, second.weight
-        if first.against or second.against:
-            for_front, for_behind = for_front + self._weigh_negation(second), for_behind + self._weigh_negation(first)
+        (has_front, front_evidence), (has_behind, behind_evidence) = self._weigh(front), self._weigh(behind)
+        for_front = front_evidence.weight + self._weigh_negation(behind_evidence)
+        for_behind = behind_evidence.weight + self._weigh_negation(front_evidence)
         for_front += self._weigh_effect(front, behind)
         for_behind += self._weigh_effect(behind, front)
-        if behind.endswith(front):  # `unfollow` and `follow`
-            for_front -= LITERAL_WEIGHT if front_stands and for_behind >= MIN_DERIVED_EVIDENCE else 0.0
-        elif front_stands and not first.against:
+        if behind.endswith(front):  # `unfollow` behind `follow`
+            for_front -= LITERAL_WEIGHT if has_front and for_behind >= MIN_DERIVED_EVIDENCE else 0.0
+        elif has_front and not front_evidence.against:
             return False
-        elif front.endswith(behind):
-            for_behind -= LITERAL_WEIGHT if behind_stands and for_front >= MIN_DERIVED_EVIDENCE else 0.0
+        elif front.endswith(behind):  # `follow` behind `unfollow`
+            for_behind -= LITERAL_WEIGHT if has_behind and for_front >= MIN_DERIVED_EVIDENCE else 0.0
         return for_behind - for_front >= MIN_LEAD
 
     def _changes_state(self, verb: str) -> bool:
@@ -401,7 +400,7 @@ class ActionEvidence:
         """Return whether a verb itself is in the request, and the evidence from its cues; each verb is weighed once."""
         if verb not in self._weighed:
             cues = get_cues()[verb]
-            self._weighed[verb] = cues.stands_in(self._words), cues.weigh(self._words)
+            self._weighed[verb] = cues.is_literally_in(self._request), cues.weigh(self._request)
         return self._weighed[verb]
 
     def _weigh_negation(self, evidence: VerbEvidence) -> float:

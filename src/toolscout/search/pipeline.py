@@ -420,6 +420,7 @@ class Fuse(Stage):
         return msgspec.structs.replace(search, hits=hits, trace=(*search.trace, *trace))
 
     def explain(self, search: Answer, tool_id: str) -> Explanation | None:
+        """Return rank and score among the fused candidates (None if it is none), with each branch's explanation."""
         parts = tuple(part for branch in self.branches if (part := branch.explain(search, tool_id)) is not None)
         [fused] = self.run([search])
         for rank, hit in enumerate(fused.hits, 1):

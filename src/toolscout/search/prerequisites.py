@@ -436,9 +436,8 @@ class CallOrder:
             weights = {caller: min(1.0, MAX_TASKS_PER_CALLER / count) for caller, count in tasks.items()}
             total = sum(count * weights[caller] for caller, count in tasks.items())
             ordered = sum(count * weights[caller] for caller, count in callers.items())
-            reverse = sum(
-                self._before.get((later, earlier), Counter()).values()
-            )  # without weights: when in doubt, none
+            # The reverse order counts without weights, so that in doubt no order is learned.
+            reverse = sum(self._before.get((later, earlier), Counter()).values())
             if ordered >= MIN_ORDERED_TASKS and ordered / total >= MIN_ORDERED_SHARE and ordered > reverse:
                 orders.setdefault(later, {})[earlier] = ordered / total
         return orders

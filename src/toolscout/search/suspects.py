@@ -42,6 +42,7 @@ def screen_change(before: Catalogue, after: Catalogue, tool: Tool) -> None:
 
 
 def _find_suspects(tools: Sequence[Tool]) -> set[str]:
+    """Return the ids of the tools that screening demotes."""
     return {tool.id for tool in tools if any(finding.kind in _DEMOTED_KINDS for finding in scan(tool))}
 
 

@@ -121,6 +121,7 @@ def _compile_phrases() -> re.Pattern[str]:
 
 
 def _join_longest_first(phrases: set[str]) -> str:
+    """Return a pattern for any of the phrases. Longer ones come first, so that they are not cut short."""
     return "|".join(map(re.escape, sorted(phrases, key=lambda phrase: (-len(phrase), phrase))))
 
 

@@ -63,6 +63,7 @@ def read_tool_words(catalogue: Catalogue) -> ToolWords:
 
 
 def _open_sets(part: SnapshotPart) -> dict[str, WordSets]:
+    """Return the sets that `_collect_words` stored, by the names of `SETS`."""
     return {name: WordSets(part.arrays[f"{name}.words"], part.arrays[f"{name}.ends"]) for name in SETS}
 
 

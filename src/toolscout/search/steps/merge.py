@@ -50,10 +50,8 @@ RANK_DISCOUNT: Final = 0.6  # exponent: the tool of rank r is r to this power le
 NO_TOOL_LOGIT: Final = 2.4  # of "none of these", in nats
 CANDIDATES: Final = 30  # first hits of each list that have a chance
 COVERED_AT_START: Final = 0.8  # added to each list's coverage, so that the first tool of a list doesn't count too much
-SOURCE_POINTS: Final = (
-    6.0  # added to the score of a step's tool: if the step is unclear and others surely need its source
-)
-UNSPLIT_POINTS: Final = 4.0  # the same, if the unsplit request surely needs the tool
+SOURCE_POINTS: Final = 6.0  # score that an unclear step's tool gains at most if other lists point to its source
+UNSPLIT_POINTS: Final = 4.0  # the same, if the unsplit request points to the tool
 MIN_GAIN_SHARE: Final = 0.15  # of what the aim lacks to 1: an answer ends where each further tool gains less coverage
 MIN_MERGED_HITS: Final = 20  # so many places are given out one by one, or k if that is more; the rest follow by score
 MAX_LIST_HITS: Final = 60  # so many hits of each list are merged, or k; `explain` asks for all
@@ -273,7 +271,7 @@ def _prefer_others(unsplit: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> li
     lists = (unsplit, *parts)  # steps are numbered from 1
     chances = [find_chances(hits) for hits in lists]
     unsplit_points = {hit.id: UNSPLIT_POINTS * chance for hit, chance in zip(unsplit, chances[0], strict=False)}
-    source_chances = [_sum_by_source(hits, some) for hits, some in zip(lists, chances, strict=True)]
+    source_chances = [_sum_by_source(*hits_and_chances) for hits_and_chances in zip(lists, chances, strict=True)]
     ranked = []
     for number, hits in enumerate(parts, 1):
         elsewhere: dict[str, float] = {}  # source → its highest chance in another list

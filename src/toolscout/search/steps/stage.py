@@ -232,6 +232,7 @@ def _is_uncovered(step: str, verdict: Verdict | None) -> bool:
 
 
 def _is_sure_chat(verdict: Verdict | None) -> bool:
+    """Tell whether a step is chat by a need so low that it gets no place."""
     return verdict is not None and verdict.kind == "no_tool_needed" and verdict.need < SURE_CHAT_NEED
 
 
