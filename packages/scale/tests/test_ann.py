@@ -175,7 +175,7 @@ def test_more_twins_are_found_than_the_graph_holds() -> None:
 
 def test_a_mask_that_hides_the_twins_in_the_graph_shows_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ann, "MAX_COMPARED_TOOLS", 100)
-    monkeypatch.setattr(Ann, "_compare", lambda *_: pytest.fail("the tools were compared one by one"))
+    monkeypatch.setattr(Ann, "_choose_nearest", lambda *_: pytest.fail("the tools were compared one by one"))
     for n_hidden in (graph.MAX_TWINS, 30):
         expect_exact(*make_twins(2_000, 40), 1, 5, mask=np.arange(2_000) >= n_hidden)
 
@@ -340,7 +340,7 @@ def test_a_graph_grows_by_new_tools_and_loses_those_that_are_gone(pair: tuple[Ex
         ids = [f"t/{number:05}" for number in range(len(vectors))]
         places = np.insert(kept, [7, 90], -1)
         earlier = EarlierGraph(arrays, places)
-        assert earlier.is_worthwhile and len(earlier.keyed) >= N_TOOLS + 2 * round_
+        assert earlier.is_worthwhile and len(earlier.position_of_key) >= N_TOOLS + 2 * round_
         arrays = Ann.of(ids, vectors).arrays(earlier=(arrays, places))
         grown = Ann.from_arrays(arrays, before.meta, ids)
         exact, queries = Exact.of(ids, vectors), np.concatenate([vectors[[7, 91]], make_rows(40, 9)])

@@ -1,12 +1,12 @@
-"""Indexes find the nearest tools of a query. This file holds their contract, and makes them by name.
+"""Indexes find the nearest tools of a query. This file states their contract, and makes an index by its name.
 
-Every index holds the ids of its tools in `ids`, an ascending sequence. The *position* of a tool is its place there ::
+Every index has the ids of its tools in `ids`, an ascending sequence. The *position* of a tool is its index there ::
 
     search(queries, k, visible=None) -> (ids, scores)
 
 * `queries`: texts (sparse) or unit rows, `(n, d)` float32 (dense). One answer each, in order.
 * `visible`: a boolean mask over positions, one for all queries or one (or None) per query; None shows all tools. The
-  search itself applies it, so one index serves every caller and returns `k` visible tools if there are that many.
+  search itself applies it, so all callers share one index, and get `k` visible tools if there are that many.
 * `ids[i]`: at most `k` tool ids, best first; `scores[i]`: their scores, float32, higher is better.
 * Equal scores are ordered by tool id, also at the cut, so the same query always gets the same answer.
 * `explain(query, tool_id, visible=None)` returns the exact rank and score of one tool as an `Explanation`.
@@ -85,8 +85,8 @@ def choose_index(n_tools: int, name: str = "auto") -> str:
 
     Args:
         n_tools: of the catalogue.
-        name: the setting `index`. `exact` and `ann` are taken as they are; with any other, the number of tools and
-            whether the package is installed decide.
+        name: the setting `index`. `exact` and `ann` are returned as they are. For any other, also an engine, the result
+            depends on the number of tools, and on whether the package of `ann` is installed.
     """
     if name in ("exact", "ann"):
         return name
@@ -94,7 +94,11 @@ def choose_index(n_tools: int, name: str = "auto") -> str:
 
 
 def find_index_class(name: str, n_tools: int = 0) -> type[Exact]:
-    """Return the class of the built-in index over vectors: `exact` or `ann`, for a catalogue of so many tools.
+    """Return the class of a built-in index over vectors.
+
+    Args:
+        name: `ann`; any other name stands for the exact index.
+        n_tools: of the catalogue. For a large one, the exact index may come from a package (`large.find_large`).
 
     Raises:
         MissingExtra: for `ann`, if its package is not installed.

@@ -40,15 +40,15 @@ Positions = npt.NDArray[np.intp]
 class BM25:
     """An immutable BM25 index (Lucene's formula over the weighted sums of the fields' counts and lengths).
 
-    `build` computes the score of every (term, tool) pair and stores it by term. The tools of term `t` are
-    `indices[indptr[t]:indptr[t + 1]]`, ascending positions; their scores are at the same places of `data`. Terms are
-    the stems of words and, after `WRITTEN_MARK`, the words as written. Each kind has its own frequencies, and the two
-    scores are averaged with the weight `settings.written`.
+    `build` computes the score of every (term, tool) pair, a *posting*, and stores it by term. The tools of term `t` are
+    `indices[indptr[t]:indptr[t + 1]]`, ascending positions; their scores are the same slice of `data`. Terms are the
+    stems of words and, with the prefix `WRITTEN_MARK`, the words as written. Each kind has its own frequencies, and the
+    two scores are averaged with the weight `settings.written`.
 
     Attributes:
         ids: tool ids, ascending.
         settings: the settings it was built with.
-        counts: how often the tools have the terms; None: it was not built here.
+        counts: how often each tool has each term; None if the index was read from arrays.
     """
 
     counts: TermCounts | None = None
@@ -60,15 +60,15 @@ class BM25:
         arrays: Arrays,
         settings: BM25Settings,
     ) -> None:
-        """Take what `from_arrays` has checked."""
+        """Take ids, terms and arrays that fit together; `from_arrays` checks stored ones."""
         self.ids, self.settings = ids, settings
         self._vocabulary, self._arrays = vocabulary, arrays
         self._data, self._indices, self._indptr = arrays["data"], arrays["indices"], arrays["indptr"]
         self._token_kinds = list_kinds(settings)
-        # Both by query: a search asks for the same scores several times. Emptied when they are full.
+        # Two caches by query, because one search asks for the same values several times. Emptied when they are full.
         self._scores_cache: dict[str, Scores] = {}
         self._terms_cache: dict[str, tuple[Mapping[str, float], dict[str, Postings]]] = {}
-        # `toolscout-scale` in a large catalogue: finds the best without scoring all tools
+        # Of the package `toolscout-scale`, for a large catalogue: finds the best tools without scoring all.
         self._large: LargeWords | None = None
         open_large = find_large("large-words", len(ids))
         if open_large is not None:
@@ -104,8 +104,8 @@ class BM25:
         Args:
             batches: the tools.
             settings: as in `build`.
-            ids: of all tools; None: those of the batches.
-            earlier: the tools that are not among the batches; the index is the same as if they were.
+            ids: of all tools, if `earlier` is given; None: the batches contain all tools.
+            earlier: terms of the tools that are not in the batches. The index equals one that is built of all tools.
         """
         built = build_arrays(batches, settings, earlier)
         arrays = {"data": built.data, "indices": built.indices, "indptr": built.indptr}
@@ -131,11 +131,11 @@ class BM25:
         return ids, values
 
     def _find_best(self, query: str, k: int, mask: Mask | None) -> tuple[Positions, Scores]:
-        """Return positions and scores of the best tools with a score above 0."""
-        if self._large is not None and (
-            best := self._large.find_best([*self._look_up_terms(query)[1].values()], k, mask)
-        ):
-            return best
+        """Return positions and scores of the `k` best tools with a score above 0."""
+        if self._large is not None:
+            best = self._large.find_best(self._list_postings(query), k, mask)
+            if best is not None:
+                return best
         scores = self.scores(query)
         positions = top_k(scores, k, mask, floor=0.0)
         return positions, scores[positions]
@@ -148,7 +148,7 @@ class BM25:
         """
         if (cached := self._scores_cache.get(query)) is not None:
             return cached
-        postings = [*self._look_up_terms(query)[1].values()]
+        postings = self._list_postings(query)
         scores = np.zeros(len(self.ids), dtype=np.float32)
         if postings:
             tools = np.concatenate([self._indices[start:end] for _, start, end, _ in postings])
@@ -156,6 +156,7 @@ class BM25:
                 self._data[start:end] if weight == 1 else self._data[start:end] * np.float32(weight)
                 for _, start, end, weight in postings
             ]
+            # `bincount` adds the scores of each tool, in double precision.
             scores = np.bincount(tools, np.concatenate(parts), len(self.ids)).astype(np.float32)
         scores.flags.writeable = False
         if (len(self._scores_cache) + 1) * len(scores) > MAX_CACHED_SCORES:
@@ -164,9 +165,10 @@ class BM25:
         return scores
 
     def _look_up_terms(self, query: str) -> tuple[Mapping[str, float], dict[str, Postings]]:
-        """Return the counts of a query's terms, and the known terms. One search asks for them five times.
+        """Return the count of each term of a query, and the postings of the terms that some tool has.
 
-        A term counts once or as often as it occurs, depending on the settings.
+        With `settings.repeats`, a term counts as often as it occurs, else once. The last results are cached, because
+        one search asks for them five times.
         """
         if (cached := self._terms_cache.get(query)) is not None:
             return cached
@@ -179,13 +181,19 @@ class BM25:
     def _remember_terms(
         self, query: str, counts: Mapping[str, float], postings: dict[str, Postings]
     ) -> tuple[Mapping[str, float], dict[str, Postings]]:
+        """Cache what `_look_up_terms` returns for a query, and return it."""
         if len(self._terms_cache) >= MAX_CACHED_SPLITS:
             self._terms_cache = {}
         self._terms_cache[query] = counts, postings
         return counts, postings
 
+    def _list_postings(self, query: str) -> list[Postings]:
+        """Return the postings of the terms of a query that some tool has, in the order of the query."""
+        _, postings = self._look_up_terms(query)
+        return [*postings.values()]
+
     def _find_postings(self, counts: Mapping[str, float]) -> dict[str, Postings]:
-        """Return those of some terms that a tool has."""
+        """Find the postings of terms, weighted by their counts; a term of no tool is left out."""
         postings = {}
         for term, count in counts.items():
             number = self._vocabulary.get(term)
@@ -205,11 +213,14 @@ class BM25:
         for query, mask in zip(queries, masks(visible, len(queries)), strict=True):
             best, scores = self._find_best(query, depth, mask)
             n_tools = len(self.ids) if mask is None else int(np.count_nonzero(mask))
-            first = int(best[0]) if len(best) else 0 if mask is None else int(np.argmax(mask))
+            # If no tool has a term of the query, all have the score 0, and the first visible tool is the best.
+            first_visible = 0 if mask is None else int(np.argmax(mask))
+            first = int(best[0]) if len(best) else first_visible
+            # `_find_best` leaves out scores of 0. Where tools are missing, the next best score is therefore 0.
             row = scores if len(best) == min(depth, n_tools) else np.append(scores, np.float32(0.0))
-            moments = None  # a large catalogue may estimate them
+            moments = None  # mean and deviation, which the package for large catalogues may estimate
             if self._large is not None and len(best):
-                moments = self._large.describe_scores([*self._look_up_terms(query)[1].values()], mask)
+                moments = self._large.describe_scores(self._list_postings(query), mask)
             spreads.append(Spread(pad_best(row, depth), first, *(moments or describe_scores(self.scores(query), mask))))
         return spreads
 
@@ -217,60 +228,62 @@ class BM25:
         """Return the scores of the tools at some positions, equal to those of `scores`."""
         if (scores := self._scores_cache.get(query)) is not None:
             return scores[np.array(positions, dtype=np.intp)]
-        parts = self._score_parts([*self._look_up_terms(query)[1].values()], np.array(positions, dtype=np.int32))
-        totals: Scores = parts.sum(axis=0, dtype=np.float64).astype(np.float32)
+        term_scores = self._score_terms_at(self._list_postings(query), np.array(positions, dtype=np.int32))
+        totals: Scores = term_scores.sum(axis=0, dtype=np.float64).astype(np.float32)
         return totals
 
     def score_terms(self, query: str, ids: Sequence[str]) -> Scores:
-        """Return what each known term of a query adds to the score of each tool, `(terms, len(ids))`.
+        """Return what each term of a query that some tool has adds to the score of each tool, `(terms, len(ids))`.
 
         Args:
             query: the text.
-            ids: of tools of the index.
+            ids: of tools of the index; for other ids the scores are wrong.
         """
         positions = np.array([bisect.bisect_left(self.ids, tool_id) for tool_id in ids], dtype=np.int32)
-        return self._score_parts([*self._look_up_terms(query)[1].values()], positions)
+        return self._score_terms_at(self._list_postings(query), positions)
 
-    def _score_parts(self, postings: Sequence[Postings], positions: npt.NDArray[np.int32]) -> Scores:
+    def _score_terms_at(self, postings: Sequence[Postings], positions: npt.NDArray[np.int32]) -> Scores:
         """Return what each term adds to the scores of the tools at some positions, `(terms, tools)`."""
         table = np.zeros((len(postings), len(positions)), dtype=np.float32)
         for row, (_, start, end, _) in zip(table, postings, strict=True):
             tools = self._indices[start:end]
             places = tools.searchsorted(positions)
+            # A tool above all tools of the term has the place after the last one, which `take` clips to the last.
             has_term = (tools.take(places, mode="clip") == positions).nonzero()[0]
             row[has_term] = self._data[start:end][places[has_term]]
-        weights = np.array([known.weight for known in postings], dtype=np.float32)
+        weights = np.array([posting.weight for posting in postings], dtype=np.float32)
         return table * weights[:, None]
 
     def count_tools(self, text: str) -> int:
-        """Count the tools that have every word of a text, function words aside; 0 if it has no other words."""
+        """Count the tools that have the stem of every word of a text. Function words are ignored; without others, 0."""
         terms = dict.fromkeys(self._token_kinds[0].tokens(text), 1.0)
         postings = self._find_postings(terms)
         if not terms or len(postings) < len(terms):
             return 0
         lists = sorted((self._indices[start:end] for _, start, end, _ in postings.values()), key=len)
-        tools = lists[0]
-        for others in lists[1:]:
-            places = np.searchsorted(others, tools)
-            tools = tools[others[np.minimum(places, len(others) - 1)] == tools]
+        tools, *longer_lists = lists
+        for others in longer_lists:
+            places = np.minimum(np.searchsorted(others, tools), len(others) - 1)
+            tools = tools[others[places] == tools]  # both lists ascend: this is their intersection
         return len(tools)
 
     def mass(self, query: str) -> tuple[float, float]:
-        """Compute an upper bound of a query's scores, and the share of its terms that occur in some tool.
+        """Compute an upper bound of a query's scores, and the share of its stems that occur in some tool.
 
         The bound is the score of a tool that repeats every term without end. Terms of no tool count as the rarest.
         """
-        upper_bound, n_known, total = 0.0, 0, 0
+        upper_bound, n_known, n_stems = 0.0, 0, 0
         counts, postings = self._look_up_terms(query)
         for term, count in counts.items():
             is_written = term.startswith(WRITTEN_MARK)
-            upper_bound += count * self._measure_rarity(postings.get(term)) * self._token_kinds[is_written].share
+            kind = self._token_kinds[is_written]  # stems are the first kind, words as written the second
+            upper_bound += count * self._measure_rarity(postings.get(term)) * kind.share
             if not is_written:
-                n_known, total = n_known + (term in postings), total + 1
-        return upper_bound, n_known / max(total, 1)
+                n_known, n_stems = n_known + (term in postings), n_stems + 1
+        return upper_bound, n_known / max(n_stems, 1)
 
     def _measure_rarity(self, postings: Postings | None) -> float:
-        """Return the weight of a term by the number of tools that have it; None: no tool has it."""
+        """Compute how rare a term is (its IDF, Lucene's form); `postings`: None if no tool has the term."""
         frequency = postings.end - postings.start if postings else 0
         return math.log(1 + (len(self.ids) - frequency + 0.5) / (frequency + 0.5))
 
@@ -289,47 +302,54 @@ class BM25:
         scores = self.scores(query)
         score = scores[position]
         counts, postings = self._look_up_terms(query)
-        points = self._score_parts(list(postings.values()), np.array([position], dtype=np.int32))[:, 0].tolist()
         label_of = self._label_terms(query)
-        parts: dict[str, float] = {}
-        for term, part in zip(postings, points, strict=True):
-            if part:
-                parts[label_of[term]] = parts.get(label_of[term], 0.0) + part
-        missing = [term for term in counts if not term.startswith(WRITTEN_MARK) and term not in parts]
+        score_of_label: dict[str, float] = {}  # of a stem and the words as written with that stem together
+        for term, term_score in zip(postings, self._score_terms_of(position, postings), strict=True):
+            if term_score:
+                score_of_label[label_of[term]] = score_of_label.get(label_of[term], 0.0) + term_score
+        missing = [term for term in counts if not term.startswith(WRITTEN_MARK) and term not in score_of_label]
         if not score:
             return Explanation("bm25", None, 0.0, "no word in common", missing=tuple(missing))
-        terms = dict(sorted(parts.items(), key=lambda part: -part[1]))
+        terms = dict(sorted(score_of_label.items(), key=lambda item: -item[1]))
         return Explanation("bm25", rank(scores, position, visible), float(score), terms=terms, missing=tuple(missing))
 
+    def _score_terms_of(self, position: int, postings: Mapping[str, Postings]) -> list[float]:
+        """Return what each term adds to the score of the tool at a position."""
+        column = self._score_terms_at(list(postings.values()), np.array([position], dtype=np.int32))[:, 0]
+        scores: list[float] = column.tolist()
+        return scores
+
     def _label_terms(self, query: str) -> dict[str, str]:
-        """Map each term of a query to its stem, under which people read it."""
-        words = [kind.tokens(query) for kind in self._token_kinds]
+        """Map each term of a query to the text that `explain` shows for it: its stem, also for a word as written."""
+        terms_of_kinds = [kind.tokens(query) for kind in self._token_kinds]
+        stems = terms_of_kinds[0]
         return {
             kind.mark + term: stem
-            for kind, terms in zip(self._token_kinds, words, strict=True)
-            for stem, term in zip(words[0], terms, strict=True)
+            for kind, terms in zip(self._token_kinds, terms_of_kinds, strict=True)
+            for stem, term in zip(stems, terms, strict=True)
         }
 
     def weigh_tool(self, tool: Tool) -> dict[str, float]:
-        """Return the weight of each term of a tool of the index, apart from how rare the term is.
+        """Return the weight of each term in a tool of the index: its score divided by its rarity.
 
-        The score of a query is the sum of the products of these weights and those of `weigh_query`: another engine can
-        compute it. They change with the mean length of the tools, but not with the tools that have the same terms.
+        `weigh_query` returns the other factor. So an engine that stores these weights computes the score of a query as
+        a dot product. The weights change with the mean length of all tools, but not with how many tools have a term.
         """
         position = place(self.ids, tool.id)
         texts = render_fields(tool, self.settings)
         terms = {kind.mark + word: 1.0 for kind in self._token_kinds for text in texts for word in kind.tokens(text)}
         postings = self._find_postings(terms)
-        points = self._score_parts(list(postings.values()), np.array([position], dtype=np.int32))[:, 0].tolist()
         return {
-            term: part / self._measure_rarity(known)
-            for (term, known), part in zip(postings.items(), points, strict=True)
+            term: term_score / self._measure_rarity(posting)
+            for (term, posting), term_score in zip(
+                postings.items(), self._score_terms_of(position, postings), strict=True
+            )
         }
 
     def weigh_query(self, query: str) -> dict[str, float]:
-        """Return the weight of each term of a query that occurs in some tool: how rare it is, times its count."""
-        postings = self._look_up_terms(query)[1]
-        return {term: known.weight * self._measure_rarity(known) for term, known in postings.items()}
+        """Return the weight of each term of a query that occurs in some tool: its rarity times its count."""
+        _, postings = self._look_up_terms(query)
+        return {term: posting.weight * self._measure_rarity(posting) for term, posting in postings.items()}
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -359,7 +379,7 @@ class BM25:
             arrays: as `arrays` returned them.
             meta: as `meta` returned it.
             ids: tool ids, ascending.
-            is_checked: whether a checksum covers the arrays, so that not all of them need to be read.
+            is_checked: whether a checksum has covered the arrays. If so, `indices` is not read to check its values.
 
         Raises:
             StoreError: if they are damaged or of another format.

@@ -1,7 +1,10 @@
 """Builds the arrays of a BM25 index from tools, some thousand at a time, or from an earlier index and new tools.
 
 A score depends on how rare the term is and how long the tools are, which any new tool changes. How often a tool has a
-term does not change. So a build that knows these counts reads the new tools alone, and computes all scores again.
+term does not change. So a build that has these counts from an earlier index (`EarlierTerms`) reads only the new tools,
+and computes all scores again.
+
+Terms are of one or two *kinds*: stems, and words as written (`bm25_settings.list_kinds`).
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ __all__ = [
 TERM_COUNTS_FORMAT: Final = "terms/2"
 SCORED_PAIRS: Final = 1 << 20  # pairs whose scores are computed at once
 MIN_SHARING_TOOLS: Final = 8  # of a source whose parameters are compared
-MIN_SHARED_PART: Final = 0.75  # of its tools that take a parameter; chosen on dev (LAB.md, 2026-11-27)
+MIN_SHARED_PART: Final = 0.75  # a parameter that so many of a source's tools take is shared (dev; LAB.md, 2026-11-27)
 WORD_BOUNDARY: Final = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])")
 
 Numbers = npt.NDArray[np.int32]
@@ -49,9 +52,9 @@ class TermCounts(NamedTuple):
     """How often the tools of a BM25 index have its terms.
 
     Attributes:
-        counts: `(postings,)`, sums of the weights of the fields, in the order of the index's `data`.
-        lengths: `(tools, fields)`, number of words.
-        n_terms: number of terms of each kind.
+        counts: `(postings,)`, how often the tool has the term, each time weighted by the field; ordered as `data`.
+        lengths: `(tools, fields)`, number of words in each field.
+        n_terms: `(kinds,)`, number of terms of each kind.
     """
 
     counts: Counts
@@ -59,12 +62,12 @@ class TermCounts(NamedTuple):
     n_terms: Numbers
 
     def arrays(self) -> dict[str, Array]:
-        """Return the counts as arrays."""
+        """Return the three arrays, by their names."""
         return self._asdict()
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> Self:
-        """Take the arrays of `arrays`."""
+        """Read the counts from the arrays of a file, as `arrays` returned them."""
         return cls(*(arrays[name] for name in cls._fields))
 
 
@@ -76,8 +79,8 @@ class BM25Arrays(NamedTuple):
         vocabulary: the terms; a position in it is a row.
         data: BM25 weights of the (term, tool) pairs, row after row.
         indices: column of each weight.
-        indptr: where each row begins in `data`, and its end.
-        counts: of the terms, from which a later index is built faster.
+        indptr: `(terms + 1,)`: row `t` is `data[indptr[t]:indptr[t + 1]]`.
+        counts: what a later index is built faster from.
     """
 
     ids: list[str]
@@ -89,7 +92,13 @@ class BM25Arrays(NamedTuple):
 
 
 class _Pairs(NamedTuple):
-    """Pairs of a term and a tool that has it, and how often."""
+    """Pairs of a term and a tool that has it, in three arrays of the same length.
+
+    Attributes:
+        terms: number of the term.
+        tools: position of the tool.
+        counts: how often the tool has the term, each time weighted by the field.
+    """
 
     terms: Numbers
     tools: Numbers
@@ -97,11 +106,12 @@ class _Pairs(NamedTuple):
 
 
 class EarlierTerms:
-    """The postings of an earlier index, of which those of tools that have not changed are taken over.
+    """The terms of an earlier index, for the tools of a new index that have not changed since.
 
     Attributes:
-        kept_positions: of the tools in the new index that are taken over.
-        new_positions: of the others.
+        kept_positions: positions in the new index of the tools that the earlier index has too.
+        new_positions: positions in the new index of the other tools, ascending.
+        lengths: `(kept tools, fields)`, number of words in each field, in the order of `kept_positions`.
     """
 
     def __init__(
@@ -111,68 +121,84 @@ class EarlierTerms:
         postings: Arrays,
         counts: TermCounts,
     ) -> None:
-        """Take over from an index.
+        """Match the tools of a new index with those of an earlier one.
 
         Args:
             places: `(tools,)`, for each tool of the new index its position in the earlier one; -1: it is read again.
             vocabulary: terms of the earlier index.
-            postings: its arrays `indices` and `indptr`.
+            postings: arrays `indices` and `indptr` of the earlier index.
             counts: of the earlier index.
         """
         self.kept_positions, self.new_positions = np.flatnonzero(places >= 0), np.flatnonzero(places < 0)
         self.lengths = counts.lengths[places[self.kept_positions]]
         self._vocabulary, self._counts = vocabulary, counts
         self._indices, self._indptr = postings["indices"], postings["indptr"]
+        # For each tool of the earlier index its position in the new one; -1: it is gone or has changed.
         self._new_position_of = np.full(len(counts.lengths), -1, dtype=np.int32)
         self._new_position_of[places[self.kept_positions]] = self.kept_positions
 
     def list_pairs(self, kind: int) -> tuple[list[str], _Pairs]:
-        """Return the terms of a kind that unchanged tools have, and the pairs. Terms are numbered by that list."""
+        """Return the terms of a kind that kept tools have, and the pairs of these terms and tools.
+
+        Args:
+            kind: its place in `list_kinds`, from 0.
+
+        Returns:
+            The terms; the pairs, in which the number of a term is its place among these terms.
+        """
         # The terms of a kind are neighbours in the vocabulary, and so are their postings.
-        first, last = np.cumsum([0, *self._counts.n_terms])[[kind, kind + 1]].tolist()
-        part = slice(int(self._indptr[first]), int(self._indptr[last]))
+        first, end = np.cumsum([0, *self._counts.n_terms])[[kind, kind + 1]].tolist()
+        part = slice(int(self._indptr[first]), int(self._indptr[end]))
         tools = self._new_position_of[self._indices[part]]
-        terms = np.repeat(np.arange(first, last), np.diff(self._indptr[first : last + 1]))
+        terms = np.repeat(np.arange(first, end), np.diff(self._indptr[first : end + 1]))
         is_kept = tools >= 0
-        present, numbers = np.unique(terms[is_kept], return_inverse=True)
-        names = [self._vocabulary[number] for number in present.tolist()]
+        present, numbers = np.unique(terms[is_kept], return_inverse=True)  # numbers: places in `present`
+        names = [self._vocabulary[term] for term in present.tolist()]
         return names, _Pairs(numbers.astype(np.int32), tools[is_kept], self._counts.counts[part][is_kept])
 
 
 class _KindOfTerms:
-    """Collects the terms of one kind, and how often each tool has them."""
+    """Collects the terms of one kind, and how often each tool has them.
+
+    Attributes:
+        kind: the kind.
+        vocabulary: term → number, in the order in which the terms were first seen.
+    """
 
     def __init__(self, kind: TokenKind, settings: BM25Settings) -> None:
+        """Start without terms."""
         self.kind = kind
+        # One weight for each text of `render_fields`: the glosses, if they count, are the last text.
         self._text_weights = np.array([*settings.fields.values(), *filter(None, [settings.glosses])])
-        self.vocabulary: dict[str, int] = {}  # term → number, in the order in which they came
-        self._numbers: dict[str, tuple[int, ...]] = {}  # of the terms of each word
+        self.vocabulary: dict[str, int] = {}
+        self._term_numbers_of: dict[str, tuple[int, ...]] = {}  # word → numbers of its terms
         self._pairs: list[_Pairs] = []
 
     def take_over(self, terms: Sequence[str], pairs: _Pairs) -> None:
-        """Begin with the pairs of an earlier index."""
+        """Add the terms and pairs that `EarlierTerms.list_pairs` returned, before anything else is added."""
         self.vocabulary.update((term, number) for number, term in enumerate(terms))
         self._pairs.append(pairs)
 
     def read(self, words: Sequence[Sequence[str]], positions: Numbers) -> npt.NDArray[np.int64]:
-        """Count the terms of some tools, weighted by their texts, and add them to the pairs of terms and tools.
-
-        Returns the number of terms in each text, `(tools, texts)`.
+        """Count the terms of a batch of tools, each time weighted by the text, and keep the pairs of terms and tools.
 
         Args:
-            words: of each text of each tool (`render_fields`), tool by tool.
-            positions: of the tools.
+            words: the words of each text of each tool (`render_fields`), tool by tool.
+            positions: of the tools in the index.
+
+        Returns:
+            Number of terms in each text, `(tools, texts)`.
         """
-        terms, lengths = array("i"), []
+        terms, lengths = array("i"), []  # the number of each term of all texts; terms in each text
         for text in words:
-            before = len(terms)
+            n_before = len(terms)
             for word in text:
-                numbers = self._numbers.get(word)
+                numbers = self._term_numbers_of.get(word)
                 terms.extend(self._number_terms(word) if numbers is None else numbers)
-            lengths.append(len(terms) - before)
+            lengths.append(len(terms) - n_before)
         n_tools = len(positions)
         n_terms = np.array(lengths, dtype=np.int64).reshape(n_tools, len(self._text_weights))
-        tools = np.repeat(np.arange(n_tools), n_terms.sum(axis=1))  # of each term
+        tools = np.repeat(np.arange(n_tools), n_terms.sum(axis=1))  # for each term its tool, counted in this batch
         # One key for each pair of a term and a tool: sorting them once brings equal pairs together.
         keys, pair_of_term = np.unique(np.array(terms, dtype=np.int64) * n_tools + tools, return_inverse=True)
         weights = np.repeat(np.tile(self._text_weights, n_tools), n_terms.ravel())
@@ -181,39 +207,42 @@ class _KindOfTerms:
         return n_terms
 
     def _number_terms(self, word: str) -> tuple[int, ...]:
-        """Return the numbers of the terms of a word that is read for the first time."""
+        """Return the numbers of the terms of a word that is read for the first time; a new term gets the next one."""
         terms = [self.kind.mark + term for term in self.kind.tokens.list_terms(word)]
-        self._numbers[word] = tuple([self.vocabulary.setdefault(term, len(self.vocabulary)) for term in terms])
-        return self._numbers[word]
+        self._term_numbers_of[word] = tuple([self.vocabulary.setdefault(term, len(self.vocabulary)) for term in terms])
+        return self._term_numbers_of[word]
 
     def sort(self) -> tuple[list[str], _Pairs]:
-        """Return all terms, ascending, and the pairs by term, then by tool."""
+        """Return all terms, ascending, and all pairs, ordered by term and then by tool. The pairs are not kept.
+
+        In these pairs, the number of a term is its place among the ascending terms.
+        """
         names = list(self.vocabulary)
         order = sorted(range(len(names)), key=names.__getitem__)
         ranks = np.empty(len(names), dtype=np.int32)
         ranks[order] = np.arange(len(names), dtype=np.int32)
         empty = _Pairs(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.float32))
         terms, tools, counts = (np.concatenate(column) for column in zip(empty, *self._pairs, strict=True))
-        self._pairs.clear()
+        self._pairs.clear()  # frees their memory before the arrays are copied once more
         terms = ranks[terms]
-        by_term = np.argsort((terms.astype(np.int64) << 32) + tools)
+        by_term = np.argsort((terms.astype(np.int64) << 32) + tools)  # one key orders by both
         return [names[number] for number in order], _Pairs(terms[by_term], tools[by_term], counts[by_term])
 
 
 def build_arrays(
     batches: Iterable[Sequence[Tool]], settings: BM25Settings, earlier: EarlierTerms | None = None
 ) -> BM25Arrays:
-    """Score every (term, tool) pair.
+    """Build a BM25 index: score every pair of a term and a tool that has it.
 
     Args:
         batches: the tools, in ascending order of their ids, none twice.
         settings: fields, tokenizer, weights.
-        earlier: the tools that are not among the batches.
+        earlier: terms of the tools that are not in the batches. Then `ids` of the result lacks these tools.
     """
     kinds = [_KindOfTerms(kind, settings) for kind in list_kinds(settings)]
     ids, lengths = _read_tools(batches, settings, kinds, earlier)
-    n_words = lengths @ np.array(list(settings.fields.values()))
-    mean = n_words.sum() / max(len(n_words), 1) or 1.0
+    n_words = lengths @ np.array(list(settings.fields.values()))  # of each tool, weighted by field
+    mean = n_words.sum() / max(len(n_words), 1) or 1.0  # 1 without words, since it is a divisor
     saturation = settings.k1 * (1 - settings.b + settings.b * n_words / mean)
     vocabulary: list[str] = []
     scores, indices, frequencies, counts = [], [], [], []
@@ -241,7 +270,11 @@ def _read_tools(
     kinds: Sequence[_KindOfTerms],
     earlier: EarlierTerms | None,
 ) -> tuple[list[str], Numbers]:
-    """Count the terms of all tools. Returns the ids of those read, and the words of all, `(tools, fields)`."""
+    """Add the terms of all tools to each kind: first those of the earlier index, then those of the batches.
+
+    Returns:
+        Ids of the tools in the batches; number of words in each field of all tools, `(tools, fields)`, by position.
+    """
     n_fields, split = len(settings.fields), kinds[0].kind.tokens.split
     ids: list[str] = []
     lengths: list[Array] = [np.empty((0, n_fields), dtype=np.int32)]
@@ -251,13 +284,14 @@ def _read_tools(
             kind.take_over(*earlier.list_pairs(number))
     for batch in filter(None, batches):
         positions = np.arange(len(ids), len(ids) + len(batch), dtype=np.int32)
-        if earlier is not None:
+        if earlier is not None:  # so far positions among the new tools alone
             positions = earlier.new_positions[positions].astype(np.int32)
         ids += [tool.id for tool in batch]
         words = [split(text) for tool in batch for text in render_fields(tool, settings)]
         n_terms = [kind.read(words, positions) for kind in kinds]
         lengths.append(n_terms[0][:, :n_fields])  # all kinds have as many terms, and glosses do not lengthen a tool
     all_lengths = np.concatenate(lengths).astype(np.int32)
+    # So far kept tools come first: now all are brought into the order of their positions.
     if earlier is not None:
         all_lengths = all_lengths[np.argsort(np.concatenate([earlier.kept_positions, earlier.new_positions]))]
     return ids, all_lengths
@@ -272,8 +306,9 @@ def _score_pairs(
         pairs: of one kind of terms.
         frequency: `(terms,)`, number of tools with each term.
         saturation: `(tools,)`, the count at which a term has half of its greatest score.
-        share: of the kind in a score.
+        share: weight of this kind of terms in a score; see `TokenKind`.
     """
+    # IDF
     rarity = np.log(1 + (len(saturation) - frequency + 0.5) / (frequency + 0.5))
     scores = np.empty(len(pairs.terms), dtype=np.float32)
     for start in range(0, len(scores), SCORED_PAIRS):
@@ -283,7 +318,7 @@ def _score_pairs(
 
 
 def render_fields(tool: Tool, settings: BM25Settings) -> list[str]:
-    """Render the fields of a tool and, where they count, the glosses of its description."""
+    """Render each field of a tool and, if they have a weight, the English glosses of its description as a last text."""
     render_field = render if settings.tokenizer == "code" else _render_plain
     texts = [render_field(tool, field) for field in settings.fields]
     if settings.glosses:
@@ -294,7 +329,7 @@ def render_fields(tool: Tool, settings: BM25Settings) -> list[str]:
 def _render_plain(tool: Tool, field: str) -> str:
     """Render a field like the published baseline: names split into words, and only the outermost parameters.
 
-    A dataset entry without a title (ToolLens) is only its text.
+    A dataset entry without a title (ToolLens) has one text, which is rendered as its description.
     """
     if tool.meta.get("title") == "" and tool.meta.get("text"):
         return render(tool, "raw") if field == "description" else ""
@@ -309,7 +344,10 @@ def _render_plain(tool: Tool, field: str) -> str:
 
 
 def find_shared_parameters(tools: Iterable[Tool]) -> dict[str, list[str]]:
-    """Return for each source the parameters that most of its tools take: they tell none of them from the others."""
+    """Return for each source the parameters that most of its tools take, since they don't distinguish its tools.
+
+    Sources with fewer than `MIN_SHARING_TOOLS` tools, or without such a parameter, are left out.
+    """
     sizes: Counter[str] = Counter()
     counts = defaultdict[str, Counter[str]](Counter)
     for tool in tools:
@@ -319,14 +357,15 @@ def find_shared_parameters(tools: Iterable[Tool]) -> dict[str, list[str]]:
         source: names
         for source, count in counts.items()
         if sizes[source] >= MIN_SHARING_TOOLS
-        and (names := sorted(name for name, some in count.items() if some >= MIN_SHARED_PART * sizes[source]))
+        and (names := sorted(name for name, n_tools in count.items() if n_tools >= MIN_SHARED_PART * sizes[source]))
     }
 
 
 def drop_parameters(tool: Tool, names: Sequence[str]) -> Tool:
-    """Return a tool without some of its outermost parameters."""
+    """Return a tool without some of its outermost parameters; its schema then has only properties and definitions."""
     if not names or not isinstance(tool.parameters, Mapping):
         return tool
-    properties = {name: schema for name, schema in gather_properties(tool.parameters)[0].items() if name not in names}
-    rest = {key: tool.parameters[key] for key in tool.parameters.keys() & {"$defs", "definitions", "components"}}
-    return msgspec.structs.replace(tool, parameters={**rest, "properties": properties})
+    all_properties, _ = gather_properties(tool.parameters)
+    properties = {name: schema for name, schema in all_properties.items() if name not in names}
+    definitions = {key: tool.parameters[key] for key in tool.parameters.keys() & {"$defs", "definitions", "components"}}
+    return msgspec.structs.replace(tool, parameters={**definitions, "properties": properties})

@@ -14,7 +14,7 @@ from toolscout.types import STYLES, digest
 __all__ = ["BM25_FORMAT", "CODE_SETTINGS", "PLAIN_SETTINGS", "WRITTEN_MARK", "BM25Settings", "TokenKind", "list_kinds"]
 
 BM25_FORMAT: Final = "bm25/4"  # raise it whenever the same settings would give other terms or scores
-WRITTEN_MARK: Final = "="  # begins a term that is the written form of a word, not its stem; no tokenizer yields it
+WRITTEN_MARK: Final = "="  # prefix of a term that is a word as written, not its stem; no tokenizer yields this sign
 
 
 class BM25Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,8 +22,8 @@ class BM25Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     Attributes:
         tokenizer, stem, stopwords, fold: see `tokenize`.
-        written: the share of a score that counts words as they are written; the rest counts their stems. Among tools
-            that differ in little else, `list` and `listing` are not the same. Without stems it has no effect.
+        written: weight of the words as written in a score, from 0 to 1; their stems have the rest. It lets `list` and
+            `listing` differ where tools differ in little else. Without stems it has no effect.
         repeats: whether a repeated word of a query counts each time, or once.
         fields: weight of each field of a tool (a style of `render`). A word in a field of weight 2 counts twice.
         glosses: weight of the English words that stand for a description in another language (`encoders.gloss`). They
@@ -92,7 +92,13 @@ PLAIN_SETTINGS: Final = BM25Settings(
 
 
 class TokenKind(NamedTuple):
-    """One kind of terms: what marks them, how a text is split into them, and their share of the score."""
+    """One kind of terms: stems, or words as written.
+
+    Attributes:
+        mark: prefix of each term in the vocabulary: "" for stems, `WRITTEN_MARK` for words as written.
+        tokens: splits a text into terms, without the prefix.
+        share: weight of the kind in a score; the shares of all kinds add up to 1.
+    """
 
     mark: str
     tokens: WordSplitter
@@ -100,7 +106,7 @@ class TokenKind(NamedTuple):
 
 
 def list_kinds(settings: BM25Settings) -> tuple[TokenKind, ...]:
-    """Return the kinds of terms of an index: stems and, where they count, words as written."""
+    """Return the kinds of terms of an index: stems first, then words as written, unless their weight is 0."""
     tokens = tokenizer_for(settings.tokenizer, settings.stem, settings.stopwords, settings.fold)
     share = settings.written if settings.stem else 0.0
     if not share:

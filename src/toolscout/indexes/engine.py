@@ -1,6 +1,7 @@
 """The contract of an engine: an index plug-in that keeps the vectors of tools outside of the process, as a server does.
 
-A plug-in of the group `toolscout.indexes` is an engine if what it names has the methods of `VectorEngine`.
+A plug-in of the group `toolscout.indexes` is an engine if the object that its entry point names has the methods of
+`VectorEngine`. An engine keeps a *collection* of vectors for each home (or tenant) and each encoder.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ WeighTerms = Callable[[Sequence[str]], Sequence[Mapping[str, float]]]
 
 
 class EngineInUse(Unavailable):
-    """Another process uses an engine that serves one process. That process will see the change of the catalogue."""
+    """Raised if an engine that serves one process is in use by another, which will see a change of the catalogue."""
 
 
 class Snapshot(NamedTuple):
-    """The tools that a collection must hold.
+    """The tools that a collection must contain.
 
     Attributes:
-        generation: of the catalogue.
-        ids: ascending.
-        fingerprints: () → tool id → fingerprint of its definition.
+        generation: number of the catalogue's state; every change raises it.
+        ids: of the tools, ascending.
+        fingerprints: returns a mapping from each tool id to the fingerprint of its definition.
     """
 
     generation: int
@@ -74,23 +75,23 @@ class WordsInEngine(Protocol):
 
 @runtime_checkable
 class VectorEngine(Protocol):
-    """What an engine offers."""
+    """An engine: it opens indexes over vectors, keeps them in step with the catalogue, and deletes them."""
 
     searches_words: bool
-    """Whether it searches words too."""
+    """Whether `search_words` works; if not, words are searched without the engine."""
 
     def __call__(self, dim: int, argument: str, settings: Settings) -> VectorIndex:
-        """Return an empty index, for checks: not over the catalogue of a home."""
+        """Return an empty index that belongs to no home, for checks of the contract."""
         ...
 
     def open_index(
         self, settings: Settings, space: str, snapshot: Snapshot, exact: Exact, weigh_terms: WeighTerms
     ) -> VectorIndex:
-        """Return the index over a snapshot, brought in step with it.
+        """Bring the collection of an encoder in step with a snapshot, and return the index over it.
 
         Args:
             settings: name the engine and the home.
-            space: digest of the encoder's fingerprint and of how a tool becomes text.
+            space: names the encoder: a digest of its fingerprint and of how a tool becomes text.
             snapshot: the tools to search.
             exact: their vectors.
             weigh_terms: called for the tools whose words the engine must store.
@@ -102,7 +103,12 @@ class VectorEngine(Protocol):
         ...
 
     def search_words(self, nearest: VectorIndex, words: BM25) -> WordsInEngine:
-        """Return the search for words beside an index that `open_index` returned."""
+        """Return the search for words in the collection that an index searches.
+
+        Args:
+            nearest: an index that `open_index` returned.
+            words: weighs the terms of queries.
+        """
         ...
 
     def follow_catalogue(
@@ -115,13 +121,14 @@ class VectorEngine(Protocol):
 
         Args:
             settings: name the engine and the home.
-            connection: has the transaction open.
-            make_encoders: () → space → the encoder for tools, if it is fast enough for a transaction.
+            connection: to the database, in the transaction.
+            make_encoders: returns a mapping from each `space` (see `open_index`) to a function that encodes tools. It
+                has only encoders that are fast enough for a transaction.
         """
         ...
 
     def drop_collections(self, settings: Settings) -> AbstractContextManager[None]:
-        """Delete the vectors of a home or of one of its tenants, around the block that removes the rest."""
+        """Delete the vectors of a home or of one of its tenants. The caller deletes the rest in the `with` block."""
         ...
 
     def close(self, settings: Settings) -> None:
@@ -130,7 +137,10 @@ class VectorEngine(Protocol):
 
 
 def find_engine(index: str) -> VectorEngine | None:
-    """Return the engine that the setting `index` names; None: it names another index, or its package is missing."""
+    """Return the engine that the setting `index` names.
+
+    None if the setting names an index that is not an engine, or if the package of the engine is missing.
+    """
     name = index.partition(":")[0]
     plugin = None if name in BUILT_IN_INDEXES else plugins.find_plugin(plugins.INDEX_PLUGINS, name)
     loaded: object = plugin and plugins.load_plugin(plugin)

@@ -1,6 +1,6 @@
 """Exact nearest neighbours: compares the vectors of all tools with the query.
 
-Also here: standard scores, which make the cosines of several encoders comparable.
+`StandardScores` turns the cosines of a search into standard scores, which are comparable between encoders.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from toolscout.types import Explanation
 if TYPE_CHECKING:
     from typing import Self  # new in Python 3.11
 
-__all__ = ["MIN_COSINE_DEVIATION", "Exact", "StandardScores", "VectorIndex"]
+__all__ = ["MIN_COSINE_DEVIATION", "Exact", "StandardScores", "VectorIndex", "compute_unit_slack"]
 
 Vectors = npt.NDArray[np.float32]
 Positions = npt.NDArray[np.intp]
@@ -55,6 +55,11 @@ class VectorIndex(Protocol):
         ...
 
 
+def compute_unit_slack(dim: int) -> float:
+    """Compute the `slack` of an index whose longest vector has length 1; see `Exact` and `Exact._select_near`."""
+    return 4 * dim * float(np.finfo(np.float32).eps)
+
+
 class Exact:
     """Compares the vectors of tools one by one; the score is the cosine.
 
@@ -62,16 +67,16 @@ class Exact:
     order, which matrix products do not guarantee. One matrix product per batch therefore only selects the tools that
     can be among the nearest; these are then compared one by one.
 
-    An index for large catalogues extends this class, and finds candidates in another way (`find_candidates`).
+    A class for large catalogues extends this one, and finds candidates in another way (`find_candidates`).
 
     Attributes:
         ids: tool ids, ascending.
         vectors: `(len(ids), dim)` float32, unit rows, in the order of `ids`.
         dim: length of a vector.
-        slack: twice the amount by which a cosine can differ between two orders of its sum; see `_select_near`.
+        slack: how far below the k-th highest matrix product a tool among the `k` nearest can be; see `_select_near`.
     """
 
-    key = "exact"  # names the stored index
+    key = "exact"  # names the folder of the stored index
 
     def __init__(self, dim: int) -> None:
         """Create an empty index for vectors of length `dim`."""
@@ -79,18 +84,19 @@ class Exact:
 
     @classmethod
     def of(cls, ids: Sequence[str], vectors: Vectors) -> Self:
-        """Return an index of vectors that are not copied: `(len(ids), dim)` unit rows, by ascending ids."""
+        """Make an index of vectors without copying them: `(len(ids), dim)` unit rows, in the order of ascending ids."""
         index = cls(vectors.shape[1])
         index._replace(ids, check_rows(vectors, (len(ids), index.dim)))
         return index
 
     def _replace(self, ids: Sequence[str], vectors: Vectors, slack: float | None = None) -> None:
-        """Take ids and vectors, and forget what was computed from those before."""
+        """Replace ids and vectors, and forget what was computed from the former ones. Without `slack`, compute it."""
         self.ids, self.vectors, self.dim = ids, vectors, int(vectors.shape[1])
         if slack is None:
             longest = float(np.sqrt(np.einsum("nd,nd->n", vectors, vectors)).max(initial=0.0))
-            slack = 4 * self.dim * float(np.finfo(np.float32).eps) * longest
+            slack = compute_unit_slack(self.dim) * longest
         self.slack = slack
+        # Caches, by the bytes of a query: nearest tools and their cosines, all cosines, mean and deviation.
         self._nearest: dict[bytes, tuple[Positions, Vectors]] = {}
         self._last_cosines: tuple[bytes, Vectors] | None = None
         self._last_description: tuple[bytes, tuple[float, float]] | None = None
@@ -171,8 +177,9 @@ class Exact:
         """Return the positions, ascending, of all tools that can be among the `k` nearest.
 
         In any order of addition, a sum of d products is off by at most about d · eps / 2 · |a| · |b| (Higham, Accuracy
-        and Stability of Numerical Algorithms, section 3.1). Two orders can differ by twice that. The k-th nearest can
-        move down by this much, and a tool below it up by as much. `slack` is twice the sum of both.
+        and Stability of Numerical Algorithms, section 3.1). Two orders can differ by twice that, d · eps · |a| · |b|.
+        From one order to the other, the k-th nearest can move down by this much, and a tool below it up by as much.
+        `slack` is twice the sum of both moves, 4 · d · eps · |a| for the longest vector a; |b| is the query's length.
 
         Args:
             row: `(dim,)`, the query.
@@ -198,6 +205,7 @@ class Exact:
         return scores
 
     def _remember_nearest(self, row: Vectors, best: Positions, scores: Vectors) -> None:
+        """Cache the nearest of all tools to a query for `spreads`, which is called right after a search."""
         if len(self._nearest) >= MAX_CACHED_NEAREST:
             self._nearest = {}
         self._nearest[row.tobytes()] = best, scores
@@ -217,11 +225,12 @@ class Exact:
         return [self._summarise(row, depth, mask) for row, mask in zip(rows, masks(visible, len(rows)), strict=True)]
 
     def _summarise(self, row: Vectors, depth: int, mask: Mask | None) -> Spread:
-        """Describe the cosines of a query with the visible tools. Without a mask, moments spare computing them all."""
+        """Summarise the cosines of a query with the visible tools. Without a mask, moments spare computing them all."""
         if mask is not None or len(self.ids) <= self.dim:  # two moments cost more than the cosines of few tools
             return spread(self.cosines(row), depth, mask)
-        best, scores = self._nearest.get(row.tobytes(), (np.empty(0, dtype=np.intp), row[:0]))
-        if len(best) < min(depth, len(self.ids)):
+        nothing_cached = np.empty(0, dtype=np.intp), row[:0]
+        best, scores = self._nearest.get(row.tobytes(), nothing_cached)
+        if len(best) < min(depth, len(self.ids)):  # nothing is cached, or a search for fewer tools
             [positions] = self.find_candidates(row[None], depth, [None])
             best, scores = self._choose_best(row, positions, depth)
             self._remember_nearest(row, best, scores)
@@ -239,16 +248,16 @@ class Exact:
             return 0.0, 0.0
         key = query.tobytes()
         if self._last_description is None or self._last_description[0] != key:
-            mean, products = self.compute_moments()
+            mean_vector, products = self.compute_moments()
             row = query.astype(np.float64)
-            mean_cosine = float(np.einsum("d,d->", mean, row))
+            mean_cosine = float(np.einsum("d,d->", mean_vector, row))
             mean_square = float(np.einsum("d,d->", np.einsum("de,e->d", products, row), row))
             deviation = max(mean_square - mean_cosine * mean_cosine, 0.0) ** 0.5
             self._last_description = key, (mean_cosine, deviation)
         return self._last_description[1]
 
     def compute_moments(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Compute the (dim,) mean of the vectors and the (dim, dim) mean of their outer products, once."""
+        """Compute the mean of the vectors, `(dim,)`, and of their outer products, `(dim, dim)`, and cache both."""
         if self._moments is None:
             products = (self.vectors.T @ self.vectors).astype(np.float64) / len(self.vectors)
             self._moments = self.vectors.mean(axis=0, dtype=np.float64), products
@@ -310,9 +319,10 @@ class Exact:
         """Return the index as arrays, without its ids: the vectors, and the moments that describe their cosines.
 
         Args:
-            meanwhile: other work for an index that builds long in other threads. This one has none.
-            earlier: arrays of an index before, and for each tool its position there (-1: it is new), for an index that
-                takes over what it built.
+            meanwhile: not used here. An index that takes long to build calls it while other threads build, so that the
+                caller can work in that time; the caller must not rely on the call.
+            earlier: not used here. An index that can grow from an earlier one takes over from its arrays; for each tool
+                its position there (-1: it is new).
         """
         arrays: dict[str, Array] = {"vectors": self.vectors}
         if len(self.vectors):
@@ -333,14 +343,15 @@ class Exact:
             arrays: as `arrays` returned them.
             meta: as `meta` returned it.
             ids: tool ids, ascending.
-            readers: read rows of some arrays from their file, for an index that needs few.
+            readers: name of an array → function that reads some of its rows from the file. Not used here: an index that
+                needs few rows reads them this way.
 
         Raises:
             StoreError: if they are damaged or of another format.
         """
         try:
             index = cls(meta["dim"])
-            vectors, square = arrays["vectors"], (index.dim, index.dim)
+            vectors = arrays["vectors"]
             is_intact = (
                 meta["format"] == EXACT_FORMAT
                 and vectors.dtype == np.float32
@@ -348,8 +359,8 @@ class Exact:
             )
             index._replace(ids, vectors, slack=float(meta["slack"]))
             if len(ids):
-                index._moments = arrays["mean"], arrays["products"]
-                is_intact = is_intact and arrays["mean"].shape + arrays["products"].shape == (index.dim, *square)
+                mean, products = index._moments = arrays["mean"], arrays["products"]
+                is_intact = is_intact and mean.shape == (index.dim,) and products.shape == (index.dim, index.dim)
         except (KeyError, TypeError, ValueError, AttributeError):
             is_intact = False
         if not is_intact:
@@ -364,8 +375,8 @@ class StandardScores:
     catalogue. Cosines of two encoders, or of two queries, are not comparable: one encoder gives unrelated texts 0.1,
     another 0.7. A standard score far above 0 says that few tools of the catalogue are as near.
 
-    Mean and deviation are those over all tools of the catalogue, whatever is visible. No cosine beyond the candidates
-    is computed.
+    Mean and deviation are taken over all tools of the catalogue, also over hidden ones. They come from two moments of
+    the vectors (`Exact.describe_cosines`), so only the cosines of candidates are computed.
 
     Attributes:
         index: finds the candidates and their cosines.

@@ -1,12 +1,13 @@
 """The contract of a package that brings faster indexes for large catalogues, such as `toolscout-scale`.
 
-Below `MIN_LARGE_TOOLS`, the indexes of this folder are as fast. From there on they still work, and the package serves
-where it is installed. It declares entry points in the group `toolscout.indexes`, each under one of these names:
+With fewer than `MIN_LARGE_TOOLS` tools, the indexes of this folder are as fast. With more they still work, but the
+package is used where it is installed. It declares entry points in the group `toolscout.indexes`, each under one of
+these names:
 
 * `large-exact`: a class like `exact.Exact`, with the same answers.
 * `ann`: a class like `exact.Exact`, whose answers may miss a few tools.
 * `large-words`: `(arrays, n_tools) -> LargeWords`, with the answers of `bm25.BM25`. `arrays` are those of the index.
-* `large-screening`: `(store, catalogue, preferred, parts) -> Screening`, see `recipes.second_process`.
+* `large-screening`: `(store, catalogue, preferred, parts) -> Screening`, see `recipes.builder.SecondProcess`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MIN_LARGE_TOOLS: Final = 20_000
 MIN_ANN_TOOLS: Final = 100_000  # from here on, the setting `auto` is `ann`
 
 LargeName = Literal["large-exact", "ann", "large-words", "large-screening"]
-LARGE_NAMES: Final = frozenset(get_args(LargeName))  # which the setting `index` doesn't take, but for `ann`
+LARGE_NAMES: Final = frozenset(get_args(LargeName))  # of these the setting `index` accepts only `ann`
 
 
 class Postings(NamedTuple):
@@ -36,9 +37,9 @@ class Postings(NamedTuple):
 
     Attributes:
         term: number of the term.
-        start: place of its first tool in the arrays `indices` and `data`.
-        end: place after its last tool.
-        weight: how much the term counts.
+        start: its tools are `indices[start:end]` of the BM25 index, and their scores `data[start:end]`.
+        end: see `start`.
+        weight: factor of these scores, usually how often the query has the term.
     """
 
     term: int
@@ -66,11 +67,14 @@ class LargeWords(Protocol):
 
 
 def find_large(name: LargeName, n_tools: int | None = None) -> Callable[..., Any] | None:
-    """Return what a package brings under a name of the contract. None: nothing, or the catalogue is small.
+    """Load the class or function that a package brings for large catalogues.
 
     Args:
         name: of the entry point.
-        n_tools: of the catalogue; None: whatever its size.
+        n_tools: of the catalogue; None: load it for any catalogue.
+
+    Returns:
+        What the entry point names; None if no package brings it, or if the catalogue is not large.
     """
     if n_tools is not None and n_tools < MIN_LARGE_TOOLS:
         return None
@@ -79,10 +83,10 @@ def find_large(name: LargeName, n_tools: int | None = None) -> Callable[..., Any
 
 
 def require_large(name: LargeName) -> Callable[..., Any]:
-    """Return what a package brings under a name of the contract.
+    """Load the class or function that a package brings for large catalogues.
 
     Raises:
-        MissingExtra: if there is nothing.
+        MissingExtra: if no package brings it.
     """
     large = find_large(name)
     if large is None:

@@ -1,4 +1,4 @@
-"""Ranks tools by their scores: the best of them, the place of one, and how all scores are spread."""
+"""Ranks tools by their scores: finds the best, the rank of one tool, and the distribution of all scores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Spread(NamedTuple):
     """The distribution of the scores of all visible tools for one query.
 
     Attributes:
-        best: `(depth,)` float64, the highest scores, descending; padded with the lowest of them.
+        best: `(depth,)` float64, the highest scores, descending; if fewer tools are visible, the lowest is repeated.
         first: position of the tool with the highest score.
         mean: mean of all scores.
         deviation: population standard deviation of all scores.
@@ -68,7 +68,7 @@ def top_k(
 
 
 def spread(scores: npt.NDArray[np.floating], depth: int, visible: Mask | None = None) -> Spread:
-    """Summarise the distribution of scores; among equal highest scores the first position counts.
+    """Summarise the distribution of scores. `first` is the lowest position among equal highest scores.
 
     Args:
         scores: `(n,)`, finite.
@@ -83,23 +83,30 @@ def describe_scores(scores: npt.NDArray[np.floating], visible: Mask | None = Non
     """Return the mean and the population standard deviation of the visible scores, in double precision."""
     row = (scores if visible is None else scores[visible]).astype(np.float64)
     mean, mean_square = float(row.sum()) / len(row), float(np.einsum("n,n->", row, row)) / len(row)
-    return mean, max(mean_square - mean * mean, 0.0) ** 0.5
+    variance = max(mean_square - mean * mean, 0.0)  # rounding can make the difference negative
+    return mean, variance**0.5
 
 
 def pad_best(best: npt.NDArray[np.floating], depth: int) -> npt.NDArray[np.float64]:
-    """Pad the best scores to `depth` values with the lowest of them, as `Spread` requires.
+    """Pad the best scores to `depth` values by repeating the lowest, as `Spread` requires.
 
     Args:
         best: descending, at least one.
         depth: number of values to return.
     """
-    row = np.full(depth, best[-1], dtype=np.float64)
+    lowest = best[-1]
+    row = np.full(depth, lowest, dtype=np.float64)
     row[: len(best)] = best[:depth]
     return row
 
 
 def masks(visible: Mask | Sequence[Mask | None] | None, n: int) -> Sequence[Mask | None]:
-    """Return one mask (or None) for each of `n` queries, from any accepted form of `visible`."""
+    """Return one mask for each of `n` queries, None for a query that sees all tools.
+
+    Args:
+        visible: one mask for all queries, one mask (or None) per query, or None: all queries see all tools.
+        n: number of queries.
+    """
     if visible is None:
         return [None] * n
     if isinstance(visible, np.ndarray):
@@ -108,7 +115,7 @@ def masks(visible: Mask | Sequence[Mask | None] | None, n: int) -> Sequence[Mask
 
 
 def place(ids: Sequence[str], tool_id: str) -> int:
-    """Find the position of a tool in ascending ids.
+    """Find the position of a tool in ascending ids. Callers also use it to refuse an unknown tool.
 
     Raises:
         NotFound: if the ids do not contain it.
@@ -120,17 +127,22 @@ def place(ids: Sequence[str], tool_id: str) -> int:
 
 
 def rank(scores: npt.NDArray[np.floating], position: int, visible: Mask | None = None) -> int:
-    """Rank the tool at a position by its score, from 1, as if it were visible; ties as in `top_k`."""
+    """Return the rank of the tool at a position among the visible tools, from 1, as if it were visible itself.
+
+    Of equal scores, the lower position has the better rank, as in `top_k`.
+    """
     visible_scores = scores if visible is None else scores[visible]
-    earlier = scores[:position] if visible is None else scores[:position][visible[:position]]
-    return 1 + int((visible_scores > scores[position]).sum() + (earlier == scores[position]).sum())
+    scores_before = scores[:position] if visible is None else scores[:position][visible[:position]]
+    n_higher = (visible_scores > scores[position]).sum()
+    n_equal_before = (scores_before == scores[position]).sum()
+    return 1 + int(n_higher + n_equal_before)
 
 
 def check_rows(vectors: Array, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
-    """Return vectors as contiguous float32 rows, `(tools, dim)`.
+    """Return vectors as contiguous float32 rows, `(rows, dim)`.
 
     Raises:
-        ValueError: if they have another shape, or one is not finite.
+        ValueError: if their shape is not `shape`, or a value is not finite.
     """
     rows = np.ascontiguousarray(vectors, dtype=np.float32)
     if rows.shape != shape:

@@ -18,23 +18,23 @@ Tokenizer = Literal["code", "plain"]
 
 _PLAIN_STOPWORDS: Final = frozenset(list_words("index.plain"))
 _STOPWORDS: Final = _PLAIN_STOPWORDS.union(list_words("index.more"))
-# Scripts written without spaces, or with endings attached to the word: their runs become pairs of characters.
-_RUNS: Final = (
+# Scripts written without spaces, or with endings attached to the word: a run of them becomes pairs of characters.
+_RUN_CHARS: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
     "\U00020000-\U0003ffff"
 )
 # Vowel signs and accents: not letters, but part of the word that they stand in.
 _COMBINING_MARKS: Final = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0900-\u0963\u0966-\u0dff"
-_CODE_WORD: Final = re.compile(f"[{_RUNS}]+|[^\\W_{_RUNS}]+(?:[{_COMBINING_MARKS}]+[^\\W_{_RUNS}]*)*")
-_WHOLE_WORD: Final = re.compile(r"[A-Z]?[a-z]*|[A-Z]+")  # as most are: there is nothing to split
-_RUN: Final = re.compile(f"[{_RUNS}]")
+_CODE_WORD: Final = re.compile(f"[{_RUN_CHARS}]+|[^\\W_{_RUN_CHARS}]+(?:[{_COMBINING_MARKS}]+[^\\W_{_RUN_CHARS}]*)*")
+_UNSPLIT_WORD: Final = re.compile(r"[A-Z]?[a-z]*|[A-Z]+")  # as most words are: no digits, no inner capitals
+_RUN_CHAR: Final = re.compile(f"[{_RUN_CHARS}]")
 _PLAIN_WORD: Final = re.compile(r"\b\w\w+\b")
-_DIGITS: Final = re.compile(r"\d+|\D+")
+_DIGITS_OR_OTHERS: Final = re.compile(r"\d+|\D+")
 _ACCENTS: Final = re.compile("[\u0300-\u036f]")
 MAX_CACHED_WORD_CHARS: Final = 64
-MAX_CACHED_WORDS: Final = 100_000
-MAX_SHARED_WORDS: Final = 2_048
-MAX_SHARED_TEXTS: Final = 64
+MAX_CACHED_WORDS: Final = 100_000  # of each splitter
+MAX_SHARED_WORDS: Final = 2_048  # words whose stems or forms are cached for all splitters
+MAX_SHARED_TEXTS: Final = 64  # texts whose stems are cached for all stages
 
 Split = TypeVar("Split")
 
@@ -58,21 +58,29 @@ def tokenize(
 
 @functools.lru_cache(maxsize=4096)
 def list_source_words(source: str) -> frozenset[str]:
-    """Return the terms of the name of a source. Every search asks for those of its hits."""
+    """Return the terms of the name of a source, cached, because every search asks for the sources of its hits."""
     return frozenset(tokenize(source))
 
 
 @functools.lru_cache(maxsize=MAX_SHARED_TEXTS)
 def list_stems_in_order(text: str) -> tuple[str, ...]:
-    """Return the stems of all words of a text, in order. Several stages ask for those of the same request."""
-    return tuple(tokenizer_for("code", True, False, True)(text))
+    """Return the stems of all words of a text, function words too, in order.
+
+    They are cached, because several stages ask for the stems of the same request.
+    """
+    stem, stopwords, fold = True, False, True  # given by position as elsewhere: only then is the splitter shared
+    return tuple(tokenizer_for("code", stem, stopwords, fold)(text))
 
 
 class WordSplitter:
-    """Splits texts into words, and words into terms, with fixed settings. Calling it gives the terms of a text."""
+    """Splits texts into words, and words into terms, with fixed settings. Calling it gives the terms of a text.
+
+    Attributes:
+        list_terms: word → its terms, from a cache; a word is one of those that `split` returns.
+    """
 
     def __init__(self, tokenizer: Tokenizer, stem: bool, stopwords: bool, fold: bool) -> None:
-        """Fix the settings; the terms of a word are cached.
+        """Fix the settings.
 
         Args:
             tokenizer: `code` splits identifiers, `plain` does not.
@@ -80,14 +88,17 @@ class WordSplitter:
             stopwords: whether function words are dropped.
             fold: whether accents are removed.
         """
-        self._code, self._fold = tokenizer == "code", fold
-        self._find, split = (_CODE_WORD.findall, _index_forms) if self._code else (_PLAIN_WORD.findall, _keep_word)
-        dropped = (_STOPWORDS if self._code else _PLAIN_STOPWORDS) if stopwords else frozenset[str]()
-        ending = _stem_word if stem else str
+        self._splits_identifiers, self._fold = tokenizer == "code", fold
+        if self._splits_identifiers:
+            self._find_words, list_forms, stopword_set = _CODE_WORD.findall, _list_forms, _STOPWORDS
+        else:
+            self._find_words, list_forms, stopword_set = _PLAIN_WORD.findall, _keep_word, _PLAIN_STOPWORDS
+        dropped = stopword_set if stopwords else frozenset[str]()
+        make_term = _stem_word if stem else str
 
         class WordCache(dict[str, tuple[str, ...]]):
             def __missing__(self, word: str) -> tuple[str, ...]:
-                terms = tuple([ending(form) for form in split(word) if form not in dropped])
+                terms = tuple([make_term(form) for form in list_forms(word) if form not in dropped])
                 if len(word) <= MAX_CACHED_WORD_CHARS:
                     if len(self) >= MAX_CACHED_WORDS:
                         self.clear()
@@ -97,10 +108,12 @@ class WordSplitter:
         self.list_terms: Callable[[str], tuple[str, ...]] = WordCache().__getitem__
 
     def split(self, text: str) -> list[str]:
-        """Return the words of a text. They depend on the tokenizer and on `fold` alone."""
+        """Return the words of a text. They depend only on the tokenizer and on `fold`."""
         if self._fold and not text.isascii():
-            text = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text)))
-        words: list[str] = self._find(text if self._code else text.lower())
+            decomposed = unicodedata.normalize("NFKD", text)  # an accent becomes a character of its own
+            text = unicodedata.normalize("NFC", _ACCENTS.sub("", decomposed))
+        # `code` needs the capitals to split identifiers, and lowers the words afterwards (`_list_forms`).
+        words: list[str] = self._find_words(text if self._splits_identifiers else text.lower())
         return words
 
     def __call__(self, text: str) -> list[str]:
@@ -110,43 +123,50 @@ class WordSplitter:
 
 @functools.lru_cache(maxsize=32)
 def tokenizer_for(tokenizer: Tokenizer, stem: bool, stopwords: bool, fold: bool) -> WordSplitter:
-    """Return the splitter with these settings, as `WordSplitter`; equal settings share one splitter and its cache."""
+    """Return the `WordSplitter` with these settings. Equal settings share one splitter and its cache."""
     return WordSplitter(tokenizer, stem, stopwords, fold)
 
 
 def _remember(split: Callable[[str], Split]) -> Callable[[str], Split]:
-    """Return a function that remembers its results for the last short words: splitters share them."""
-    remembered = functools.lru_cache(MAX_SHARED_WORDS)(split)
-    return lambda word: remembered(word) if len(word) <= MAX_CACHED_WORD_CHARS else split(word)
+    """Cache the results of a function of a word for the last words, except long ones. All splitters share the cache."""
+    split_cached = functools.lru_cache(MAX_SHARED_WORDS)(split)
+    return lambda word: split_cached(word) if len(word) <= MAX_CACHED_WORD_CHARS else split(word)
 
 
 @functools.lru_cache(maxsize=1)
 def _load_stemmer() -> tuple[Callable[[str], str], threading.Lock]:
+    """Return the function that stems an English word, and the lock to hold while it is called."""
     import Stemmer
 
-    return Stemmer.Stemmer("english", 0).stemWord, threading.Lock()
+    max_cached_words = 0  # `_remember` caches the stems
+    return Stemmer.Stemmer("english", max_cached_words).stemWord, threading.Lock()
 
 
 @_remember
 def _stem_word(word: str) -> str:
-    """Return the stem of a word: Snowball's for English."""
+    """Remove the English ending of a word (Snowball)."""
     stem, lock = _load_stemmer()
     with lock:  # a stemmer uses one internal buffer
         return str(stem(word))
 
 
 def _keep_word(word: str) -> Sequence[str]:
+    """Return the only form under which `plain` indexes a word: the word."""
     return (word,)
 
 
 @_remember
-def _index_forms(word: str) -> Sequence[str]:
-    """List the forms under which one run of letters and digits is indexed: pairs of characters, or word and parts."""
-    if _WHOLE_WORD.fullmatch(word):
+def _list_forms(word: str) -> Sequence[str]:
+    """List the forms, in lower case, under which `code` indexes one run of letters and digits.
+
+    They are the word and its parts (`getUser2`: getuser2, get, user), or the pairs of characters of a script that is
+    written without spaces.
+    """
+    if _UNSPLIT_WORD.fullmatch(word):
         return [word.lower()]
-    if _RUN.match(word):
-        return [word[i : i + 2] for i in range(len(word) - 1)] or [word]
-    pieces = _DIGITS.findall(word)
+    if _RUN_CHAR.match(word):
+        return [word[i : i + 2] for i in range(len(word) - 1)] or [word]  # one character alone has no pair
+    pieces = _DIGITS_OR_OTHERS.findall(word)
     parts = [*pieces, *(part for piece in pieces for part in _split_camel_case(piece))]
     forms = [word, *(part for part in parts if len(part) > 1)]
     return list(dict.fromkeys(form.casefold() for form in forms))
@@ -157,6 +177,7 @@ def _split_camel_case(word: str) -> list[str]:
     cuts = [0]
     for i in range(1, len(word)):
         before, letter, after = word[i - 1], word[i], word[i + 1 : i + 3]
+        # Within capitals, only one that begins a word of three letters or more: so `URLs` stays whole.
         if letter.isupper() and (before.islower() or (before.isupper() and len(after) == 2 and after.islower())):
             cuts.append(i)
     return [word[start:end] for start, end in itertools.pairwise([*cuts, len(word)])]

@@ -1,11 +1,11 @@
 """Approximate nearest neighbours for large catalogues: a graph finds candidates, exact cosines order them.
 
-The graph (`graph`) holds the first principal components of the vectors as 8-bit integers. Its candidates are scored
-with the float vectors, so scores and order are those of the exact index; only a tool that the graph misses is lost.
-Of many tools with the same components, the graph holds some, and these lead to the others.
+The graph (`graph`) stores the first principal components of the vectors as 8-bit integers (*codes*). Its candidates are
+scored with the float vectors, so scores and order are those of the exact index; only a tool that the graph misses is
+lost. Of many tools with the same code (*twins*), the graph contains some, and the others are found through these.
 
-A mask that leaves few tools is searched by comparing these tools one by one. With more of them, the graph returns as
-many more candidates as the mask hides, and the tools are compared one by one if that is not enough.
+If a mask leaves few tools visible, they are compared one by one. If it leaves more, the graph returns additional
+candidates in place of the hidden ones; if too few are visible even so, the visible tools are compared one by one.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ __all__ = ["ANN_FORMAT", "MIN_CANDIDATES", "Ann", "EarlierGraph", "advise_all", 
 
 ANN_FORMAT: Final = "ann/4"  # raise it whenever the arrays change
 
-MIN_CANDIDATES: Final = 256  # that the graph returns at least
+MIN_CANDIDATES: Final = 256  # of a walk through the graph
 CANDIDATES_PER_ROOT: Final = 1.8  # candidates for each unit of the square root of the number of tools
 MAX_CANDIDATES: Final = 4_096  # of a walk; where more are needed, comparing all tools takes less time
-MAX_COMPARED_TOOLS: Final = 20_000  # visible tools that are compared one by one at once
-MASK_MARGIN: Final = 1.5  # candidates in reserve, because a mask need not hide tools evenly
-COMPARED_BATCH: Final = 65_536
+MAX_COMPARED_TOOLS: Final = 20_000  # up to so many visible tools are compared one by one, without a walk
+MASK_MARGIN: Final = 1.5  # factor of the candidates with a mask, because a mask need not hide tools evenly
+COMPARED_BATCH: Final = 65_536  # tools that are compared at once: it bounds the memory for their codes
 MOMENT_TOOLS: Final = 4_096  # visible tools from which the distribution of their cosines is estimated
-MIN_READ_TOOLS: Final = 200_000  # from here on, the vectors of candidates are read from their file, not mapped
-MAX_READ_ROWS: Final = 4_096  # rows that are read one by one; more of them come from the array
+MIN_READ_TOOLS: Final = 200_000  # in larger catalogues, vectors of candidates are read from the file, not mapped
+MAX_READ_ROWS: Final = 4_096  # rows that are read one by one; more are read from the mapped array
 
 Vectors = npt.NDArray[np.float32]
 Positions = npt.NDArray[np.intp]
@@ -51,7 +51,11 @@ ReadRows = Callable[[Positions], Vectors]
 
 
 def count_candidates(n_tools: int) -> int:
-    """Return how many candidates a search without a mask takes. In a larger graph, the same number misses more."""
+    """Return how many candidates a search without a mask needs: more in a larger graph, where as many would miss more.
+
+    Args:
+        n_tools: in the graph.
+    """
     return max(MIN_CANDIDATES, int(CANDIDATES_PER_ROOT * math.sqrt(n_tools)))
 
 
@@ -71,26 +75,26 @@ class Ann(Exact):
         super().__init__(dim)
 
     def _replace(self, ids: Sequence[str], vectors: Vectors, slack: float | None = None) -> None:
-        """Take ids and vectors. The graph is built with the next search."""
+        """Take ids and vectors, and forget the graph. The next search builds it."""
         super()._replace(ids, vectors, slack)
-        self._graph: Any = None
+        self._graph: Any = None  # usearch's, opened from `_arrays`
         self._arrays: Graph | None = None
-        self._codes: Codes = np.empty((0, self.dim), dtype=np.int8)
+        self._codes: Codes = np.empty((0, self.dim), dtype=np.int8)  # of whole vectors, not of their projections
         self._projection = Projection(np.eye(self.dim, dtype=np.float32), scale=1.0)
         self._read_rows: ReadRows | None = None
 
     def find_candidates(self, rows: Vectors, k: int, limits: Sequence[Mask | None]) -> Iterable[Positions]:
         """Yield positions, ascending, that include nearly all of the nearest tools of each query."""
         for row, mask in zip(rows, limits, strict=True):
-            wanted = min(k, len(self.ids)) if row.any() else 0
-            yield self._find_candidates(row, wanted, mask) if wanted > 0 else np.empty(0, dtype=np.intp)
+            n_wanted = min(k, len(self.ids)) if row.any() else 0  # a row of zeros finds nothing
+            yield self._find_candidates(row, n_wanted, mask) if n_wanted > 0 else np.empty(0, dtype=np.intp)
 
     def compute_cosines(self, row: Vectors, positions: Positions) -> Vectors:
         """Compute the cosines of the tools at some positions; see `Exact.compute_cosines`.
 
-        Reading rows through the map of the file is eight times as fast, but the pages that were read count as memory of
-        the process, in the end the whole file. Rows that `_read_rows` reads from the file do not, so it reads them if
-        they are few.
+        In a large catalogue, few rows are read from the file (`_read_rows`), not from the mapped array. That takes
+        eight times as long, but pages that are read through a map count as memory of the process, in the end the whole
+        file.
         """
         if self._read_rows is None or len(positions) > MAX_READ_ROWS:
             return super().compute_cosines(row, positions)
@@ -98,72 +102,73 @@ class Ann(Exact):
         return scores
 
     def _find_candidates(self, row: Vectors, k: int, mask: Mask | None) -> npt.NDArray[np.intp]:
-        """Return positions, ascending, that include nearly all of the nearest tools.
+        """Return positions, ascending, that include nearly all of the `k` nearest visible tools.
 
-        With a mask, the graph is walked only if many tools are visible: it doesn't know the mask, so it must return as
-        many more candidates as the mask hides. Where that is too many, or still too few, visible tools are compared one
-        by one.
+        The graph doesn't know the mask, so it must return more candidates, in proportion to the tools that the mask
+        hides. If it would need too many, or returned too few visible ones, or if few tools are visible at all, the
+        visible tools are compared one by one.
         """
         self._open_graph()
         n_tools = len(self.ids)
-        wanted = max(MIN_CANDIDATES, 2 * k)  # twice as many: the 8-bit components order near tools only roughly
+        n_wanted = max(MIN_CANDIDATES, 2 * k)  # twice as many: the 8-bit components order near tools only roughly
         if mask is None:
-            count = max(wanted, count_candidates(n_tools))
-            if count >= n_tools or count > MAX_CANDIDATES:  # a walk to every tool may still miss one
+            n_walked = max(n_wanted, count_candidates(n_tools))
+            if n_walked >= n_tools or n_walked > MAX_CANDIDATES:  # a walk to every tool may still miss one
                 return np.arange(n_tools)
             # The second half of the candidates only widens the walk: at k = 10 it hardly ever has one of the ten best.
-            return self._search_graph(row, k, count, nearest=max(wanted, count // 2))
+            return self._search_graph(row, k, n_walked, n_nearest=max(n_wanted, n_walked // 2))
         n_visible = int(mask.sum())
         if n_visible > MAX_COMPARED_TOOLS:
             visible_share = n_visible / n_tools
-            count = int(MASK_MARGIN * wanted / visible_share) + 1
-            if count <= MAX_CANDIDATES:
-                positions = self._search_graph(row, k, count, nearest=count, mask=mask)
+            n_walked = int(MASK_MARGIN * n_wanted / visible_share) + 1
+            if n_walked <= MAX_CANDIDATES:
+                positions = self._search_graph(row, k, n_walked, n_nearest=n_walked, mask=mask)
                 positions = positions[mask[positions]]
-                if len(positions) >= wanted:
+                if len(positions) >= n_wanted:
                     return positions
-        return self._compare(make_codes(row[None])[0], np.flatnonzero(mask), wanted)
+        return self._choose_nearest(make_codes(row[None])[0], np.flatnonzero(mask), n_wanted)
 
     def make_graph_code(self, row: Vectors) -> Codes:
-        """Return the components of a vector as the graph holds them."""
+        """Return the code of a vector in the graph: its components in the directions of the projection."""
         code: Codes = self._projection.make_codes(row[None])[0]
         return code
 
     def _search_graph(
-        self, row: Vectors, k: int, count: int, nearest: int, mask: Mask | None = None
+        self, row: Vectors, k: int, n_walked: int, n_nearest: int, mask: Mask | None = None
     ) -> npt.NDArray[np.intp]:
-        """Walk the graph to `count` candidates. Returns positions, ascending, of the nearest and of their twins.
+        """Walk the graph to a query. Returns positions, ascending, of the nearest candidates and of their twins.
 
         Args:
             row: `(dim,)`, the query.
             k: how many tools are wanted, and so how many twins of each candidate.
-            count: candidates of the walk; more of them find more.
-            nearest: how many of the candidates are returned.
+            n_walked: candidates of the walk; the more there are, the fewer near tools it misses.
+            n_nearest: how many of the candidates are returned.
             mask: which twins are visible; None: all. The candidates themselves are not masked.
         """
         code = self.make_graph_code(row)
-        with self._lock:  # the breadth of a search is a property of the graph, and it has one buffer
-            self._graph.expansion_search = max(count, MIN_CANDIDATES)
-            keys = self._graph.search(code, count, threads=1).keys[:nearest]
+        with self._lock:  # the number of candidates is a property of the graph, and a search uses its only buffer
+            self._graph.expansion_search = max(n_walked, MIN_CANDIDATES)
+            keys = self._graph.search(code, n_walked, threads=1).keys[:n_nearest]
         assert self._arrays is not None
-        positions = self._arrays.keyed[np.asarray(keys).astype(np.intp)].astype(np.intp)
+        positions = self._arrays.position_of_key[np.asarray(keys).astype(np.intp)].astype(np.intp)
+        # A tool that is gone has the position -1. `np.unique` drops a tool that has two keys.
         positions = positions[positions >= 0]
         if self._arrays.twins.size:
             positions = np.concatenate([positions, self._arrays.find_twins(positions, k, mask)])
         return np.unique(positions)
 
-    def _compare(self, code: Codes, positions: npt.NDArray[np.intp], wanted: int) -> npt.NDArray[np.intp]:
-        """Return the positions, ascending, of the `wanted` nearest of some tools by their codes."""
-        if len(positions) <= wanted:
+    def _choose_nearest(self, code: Codes, positions: npt.NDArray[np.intp], n_wanted: int) -> npt.NDArray[np.intp]:
+        """Return the positions, ascending, of the `n_wanted` tools whose codes are nearest to the code of a query."""
+        if len(positions) <= n_wanted:
             return positions
         scores = np.empty(len(positions), dtype=np.float32)
         for start in range(0, len(positions), COMPARED_BATCH):
             part = slice(start, start + COMPARED_BATCH)
             scores[part] = self._score_codes(code, positions[part])
-        return positions[np.sort(top_k(scores, wanted))]
+        return positions[np.sort(top_k(scores, n_wanted))]
 
     def _score_codes(self, code: Codes, positions: npt.NDArray[np.intp]) -> Vectors:
-        """Return the cosines of some tools with a query, from their codes."""
+        """Return the cosines of the tools at some positions with a query, computed from 8-bit codes of all `dim`."""
         import numkong  # usearch brings it
 
         codes = self._codes[positions]
@@ -172,16 +177,17 @@ class Ann(Exact):
         return scores
 
     def _summarise(self, row: Vectors, depth: int, mask: Mask | None) -> Spread:
-        """Summarise the distribution of cosines. Of masked tools, mean and deviation are estimated from a sample.
+        """Summarise the distribution of cosines. With a mask, mean and deviation are estimated from a sample.
 
-        `Exact` computes those of all tools from two moments of the vectors, which say nothing about a part of them.
+        Without a mask, `Exact` computes both from two moments of all vectors, which say nothing about a part of them.
         """
-        is_empty = not row.any()  # all cosines are 0, and no walk has a direction
-        if mask is None or is_empty:
+        is_zero = not row.any()  # all cosines are 0, and a walk has no direction
+        if mask is None or is_zero:
             return super()._summarise(row, depth, mask)
         best, scores = self._choose_best(row, self._find_candidates(row, depth, mask), depth)
-        positions = np.flatnonzero(mask)
-        sample = self._score_codes(make_codes(row[None])[0], positions[:: 1 + len(positions) // MOMENT_TOOLS])
+        visible_positions = np.flatnonzero(mask)
+        step = 1 + len(visible_positions) // MOMENT_TOOLS
+        sample = self._score_codes(make_codes(row[None])[0], visible_positions[::step])
         return Spread(
             best=pad_best(scores, depth),
             first=int(best[0]),
@@ -190,7 +196,7 @@ class Ann(Exact):
         )
 
     def _open_graph(self) -> None:
-        """Open the graph, or build it if the vectors have none."""
+        """Open the graph if it isn't open. Build it first if the vectors have none."""
         if self._graph is not None:
             return
         with self._lock:
@@ -198,10 +204,10 @@ class Ann(Exact):
                 self._codes, self._projection = make_codes(self.vectors), self._choose_projection()
                 self._arrays = build_graph(self.vectors, self._projection, _count_cores)
             n_components = self._projection.components.shape[1]
-            self._graph = open_graph(self._arrays.content, n_components, len(self._arrays.keyed))
+            self._graph = open_graph(self._arrays.content, n_components, len(self._arrays.position_of_key))
 
     def _choose_projection(self) -> Projection:
-        """Choose the directions that the graph holds from all vectors; without any, all directions."""
+        """Choose the directions that the graph stores by the vectors; without vectors, all directions."""
         if not len(self.vectors):
             return self._projection
         return Projection.of(self.vectors, self.compute_moments()[1])
@@ -215,29 +221,30 @@ class Ann(Exact):
 
         Args:
             meanwhile: called while other threads build the graph. They leave it a core.
-            earlier: an index that most of the tools are in. The others are added to its graph.
+            earlier: arrays of an earlier index, and for each tool its position there (-1: it is new). If few tools are
+                new or gone, the graph of that index grows; else a graph is built anew.
         """
         earlier_graph = EarlierGraph(*earlier) if earlier else None
         arrays = super().arrays()
-        is_alone = threading.Event()
+        may_use_all_cores = threading.Event()
 
         def count_threads() -> int:
-            return _count_cores() if is_alone.is_set() else max(1, _count_cores() - 1)
+            return _count_cores() if may_use_all_cores.is_set() else max(1, _count_cores() - 1)
 
-        def make() -> tuple[Projection, Graph]:
+        def make_graph() -> tuple[Projection, Graph]:
             if earlier_graph is not None and earlier_graph.is_worthwhile:
                 return earlier_graph.projection, earlier_graph.grow(self.vectors, count_threads)
             projection = self._choose_projection()
             return projection, build_graph(self.vectors, projection, count_threads)
 
         with ThreadPoolExecutor(1) as pool:
-            building = pool.submit(make)
+            building = pool.submit(make_graph)
             try:
                 if meanwhile is not None:
                     meanwhile()
                 arrays["codes"] = make_codes(self.vectors)
             finally:
-                is_alone.set()
+                may_use_all_cores.set()
             projection, graph = building.result()
         return arrays | projection.arrays() | graph.arrays()
 
@@ -272,43 +279,43 @@ def _count_cores() -> int:
     return os.cpu_count() or 1
 
 
-# A mapped array is read by the page, and some disks read megabytes ahead of every page. A search needs a few hundred
-# rows of the vectors, so that is in vain. A graph is read here and there too, but so often that one pass over it takes
-# less time.
+# A mapped array is read page by page, and some disks read megabytes ahead of every page. A search needs a few hundred
+# rows of the vectors, so reading ahead is in vain for them. A search reads scattered parts of the graph too, but so
+# many that it takes less time to read the whole graph once in order.
 
 
 def advise_few(array: Array) -> bool:
-    """Say that few rows of an array will be read. Returns whether it is mapped and the system takes advice."""
+    """Tell the system that few rows of a mapped array will be read. Returns whether it took the advice (`_advise`)."""
     return _advise(array, "MADV_RANDOM")
 
 
 def advise_all(array: Array) -> bool:
-    """Say that an array will soon be read as a whole. Returns as `advise_few`."""
+    """Tell the system that a mapped array will soon be read as a whole. Returns whether it took the advice."""
     return _advise(array, "MADV_WILLNEED")
 
 
 def _advise(array: Array, name: str) -> bool:
-    """Advise the system how the pages of an array will be read.
+    """Advise the system how the pages of a mapped array will be read.
 
     Args:
-        array: views of it are followed to the file that is mapped.
-        name: of an advice in the module `mmap`, which not every system has.
+        array: any array; also a view of a mapped one.
+        name: of a constant in the module `mmap`, which not every system has.
 
     Returns:
-        Whether it was given: False if the array is in no mapped file, or the system does not know the advice.
+        Whether the advice was given: False if the array is in no mapped file, or the system does not know the advice.
     """
-    owner: object = array
+    owner: object = array  # followed from view to view, up to the mapped file
     while isinstance(owner, np.ndarray | memoryview):
         owner = owner.obj if isinstance(owner, memoryview) else owner.base
     if not isinstance(owner, mmap.mmap) or not hasattr(mmap, name):
         return False
-    first = _locate(array) - _locate(np.frombuffer(owner, dtype=np.uint8))
+    first = _find_address(array) - _find_address(np.frombuffer(owner, dtype=np.uint8))
     start = first - first % mmap.PAGESIZE  # advice is for whole pages
     owner.madvise(getattr(mmap, name), start, first + array.nbytes - start)
     return True
 
 
-def _locate(array: Array) -> int:
+def _find_address(array: Array) -> int:
     """Return the address of an array's first byte."""
     address: int = array.__array_interface__["data"][0]
     return address

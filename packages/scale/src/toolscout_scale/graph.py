@@ -1,15 +1,17 @@
-"""The graph of `ann`: which directions of the vectors it holds, how it is built, and how it grows.
+"""The graph of `ann`: which directions of the vectors it stores, how it is built, and how it grows.
 
-The graph (HNSW, package usearch) holds the first principal components of the vectors as 8-bit integers. All rows have
-the same scale and nearly the same length, so an inner product orders them as a cosine would, at two thirds of the time.
+The graph (HNSW, package usearch) stores the first principal components of each vector as 8-bit integers, the *code* of
+the tool. All codes have the same scale and nearly the same length, so an inner product orders them as a cosine would,
+at two thirds of the time. usearch knows a code by its *key*: the number of codes that were added before it.
 
 Threads that add tools at the same time overwrite each other's edges, and a tool without edges to it cannot be found. So
-the edges of a new graph are followed from its entry, and a tool that none of them reaches gets a second entry. Others
-are hard to find: only far tools lead to them. So a sample of the tools is searched for, or all of them if many of the
-sample are missed. A tool that a search for itself misses gets a second entry too.
+the edges of a new graph are followed from its entry, and a tool that they do not reach is added once more, under a
+second key. Some other tools are hard to find, because only far tools have edges to them. So a sample of the tools is
+searched for, or all of them if many of the sample are missed; a tool that a search for its own code misses is added
+once more too.
 
-Tools with the same code are *twins*. The graph holds few of them, because more would have edges only to each other. Any
-of these few leads to all its twins (`Graph.find_twins`).
+Tools with the same code are *twins*. The graph contains at most `MAX_TWINS` of them, because more would have edges only
+to each other. The other twins are found through one of these (`Graph.find_twins`).
 """
 
 from __future__ import annotations
@@ -37,21 +39,21 @@ __all__ = ["EarlierGraph", "Graph", "Projection", "build_graph", "import_usearch
 
 CONNECTIVITY: Final = 16  # neighbours of a tool in the graph; twice as many on its lowest level. usearch's own default
 EXPANSION_ADD: Final = 80  # candidates for the neighbours of a new tool: more build a better graph, more slowly
-MIN_SQUARE_SHARE: Final = 0.85  # of the squared lengths of all vectors that the components of the graph hold
-COMPONENTS_STEP: Final = 32  # their number is a multiple of it: 32 of 8 bits fill a register of 256 bits
-CLIPPED_SHARE: Final = 0.001  # of the components, which 8 bits cut so that the others keep more of theirs
-MAX_SCALED_ROWS: Final = 20_000  # from which the scale is estimated
-MAX_SIDES: Final = 10  # components by whose side tools are sorted before they are added
+MIN_SQUARE_SHARE: Final = 0.85  # of the squared lengths of all vectors, which the components in the graph must reach
+COMPONENTS_STEP: Final = 32  # the number of components is a multiple of it: 32 of 8 bits fill a register of 256 bits
+CLIPPED_SHARE: Final = 0.001  # of all components, the largest ones: they are clipped, so that the others are finer
+MAX_SCALED_ROWS: Final = 20_000  # rows from which the scale is estimated
+MAX_SIDES: Final = 10  # components by which tools are sorted before they are added; see `_sort_by_sides`
 MAX_TWINS: Final = 4  # tools with the same code in the graph
-MORE_TWINS: Final = 16  # compared of each code, besides those wanted; tools with the same code can differ a little
-TWINS_PER_TOOL: Final = 2  # compared at most for each tool that the graph returns
-MARK_FACTOR: Final = -0x61C8864680B583EB  # its powers are the factors of the components in a mark
-ADDED_BATCH: Final = 8_192  # tools between two looks at how many threads may build
-BATCH: Final = 65_536  # rows that are projected, marked, searched or read at once: it bounds the memory for them
+MORE_TWINS: Final = 16  # twins of each code that are compared besides the `k` wanted; twins can differ a little
+TWINS_PER_TOOL: Final = 2  # twins that are compared for each tool that the graph returns, on average
+HASH_FACTOR: Final = -0x61C8864680B583EB  # component i of a code is multiplied by its power i + 1 in the code's hash
+ADDED_BATCH: Final = 8_192  # tools that are added before the number of threads is chosen again
+BATCH: Final = 65_536  # rows that are projected, hashed, searched or read at once: it bounds the memory for them
 MAX_SAMPLED_TOOLS: Final = 4_000  # tools of a new graph that are searched for at first
-MAX_MISSED_SHARE: Final = 0.001  # of these; if more are missed, all tools are searched for
-CHECK_BREADTH: Final = 256  # a narrower search misses some tools of any large graph
-MAX_CHANGED_SHARE: Final = 0.1  # of the tools, up to which a graph grows instead of being built anew
+MAX_MISSED_SHARE: Final = 0.001  # of this sample; if more are missed, all tools are searched for
+CHECK_BREADTH: Final = 256  # candidates of such a search; with fewer, some tools of any large graph are missed
+MAX_CHANGED_SHARE: Final = 0.1  # of the keys; if more tools are new or gone, the graph is built anew
 MAGIC: Final = b"usearch\x02\x00"
 DESCRIPTION_BYTES: Final = 64
 NODE_HEAD_BYTES: Final = 10
@@ -60,25 +62,26 @@ DAMAGED: Final = "The stored graph of the index is damaged. Run  toolscout docto
 
 Vectors = npt.NDArray[np.float32]
 Positions = npt.NDArray[np.int32]
-Marks = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.int64]
 CountThreads = Callable[[], int]
-MakeCodes = Callable[[npt.NDArray[np.intp]], Codes]  # of the tools at some positions
+MakeCodes = Callable[[npt.NDArray[np.intp]], Codes]  # positions of tools → their codes
 
 
 class Graph(NamedTuple):
     """A graph as arrays.
 
     Attributes:
-        content: its bytes.
-        keyed: for each key the position of its tool; -1: the tool is gone.
-        marks: `(tools,)`, the same number for tools with the same code.
-        twins: `(2, n)`, mark and position of each tool whose code more have than the graph holds; both ascending.
+        content: the bytes of usearch's graph.
+        position_of_key: `(keys,)`, the position of the tool with each key; -1: the tool is gone.
+        code_hashes: `(tools,)`, a number for each tool's code, equal for equal codes.
+        twins: `(2, n)`, code hash and position of each tool with a code that more than `MAX_TWINS` tools have; ordered
+            by hash, then by position.
     """
 
     content: npt.NDArray[np.uint8]
-    keyed: Positions
-    marks: Marks
-    twins: Marks
+    position_of_key: Positions
+    code_hashes: Hashes
+    twins: Hashes
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, n_tools: int) -> Self:
@@ -89,51 +92,56 @@ class Graph(NamedTuple):
             StoreError: if their types, shapes or positions do not fit a graph of `n_tools` tools.
         """
         graph = cls(arrays["graph"], arrays["keyed"], arrays["marks"], arrays["twins"])
-        types = graph.keyed.dtype.name, graph.marks.dtype.name, graph.twins.dtype.name
-        shapes = graph.keyed.shape, graph.marks.shape, graph.twins.shape
+        types = graph.position_of_key.dtype.name, graph.code_hashes.dtype.name, graph.twins.dtype.name
+        shapes = graph.position_of_key.shape, graph.code_hashes.shape, graph.twins.shape
         if (
             types != ("int32", "int64", "int64")
-            or shapes != ((graph.keyed.size,), (n_tools,), (2, graph.twins.size // 2))
-            or not -1 <= graph.keyed.min(initial=0) <= graph.keyed.max(initial=-1) < n_tools
+            or shapes != ((graph.position_of_key.size,), (n_tools,), (2, graph.twins.size // 2))
+            or not -1 <= graph.position_of_key.min(initial=0) <= graph.position_of_key.max(initial=-1) < n_tools
             or not 0 <= graph.twins[1].min(initial=0) <= graph.twins[1].max(initial=0) < max(1, n_tools)
         ):
             raise StoreError(DAMAGED)
         return graph
 
     def arrays(self) -> dict[str, Array]:
-        """Return the graph as arrays."""
-        return {"graph": self.content, "keyed": self.keyed, "marks": self.marks, "twins": self.twins}
+        """Return the graph as arrays, under their names in an index file."""
+        return {"graph": self.content, "keyed": self.position_of_key, "marks": self.code_hashes, "twins": self.twins}
 
     def find_twins(self, positions: npt.NDArray[np.intp], k: int, mask: Mask | None) -> npt.NDArray[np.intp]:
-        """Return positions of tools with the same codes as some tools.
+        """Find tools that have the same code as one of the given tools.
 
-        The first visible ones of each code are enough: twins score nearly the same, and equal scores are ordered by id.
-        `MORE_TWINS` more than `k` are taken, because twins may still differ a little. Codes that are further away are
-        left out once there are many twins.
+        Of each code, the first `k + MORE_TWINS` visible tools are enough: twins score nearly the same, and equal scores
+        are ordered by id. Once there are `TWINS_PER_TOOL` twins for each given tool, further codes are left out.
 
         Args:
-            positions: those of tools in the graph, the nearest first.
+            positions: of tools in the graph, the nearest first.
             k: how many tools are wanted.
             mask: which tools are visible; None: all.
+
+        Returns:
+            Positions of the twins, those of the nearest tool first.
         """
-        marks, (twin_marks, twins) = self.marks[positions], self.twins
-        ranges = np.stack([np.searchsorted(twin_marks, marks, side) for side in ("left", "right")], axis=1)
-        parts, n_left = [twins[:0]], TWINS_PER_TOOL * len(positions)
-        for first, end in dict.fromkeys(map(tuple, ranges[ranges[:, 0] < ranges[:, 1]].tolist())):
+        code_hashes, (twin_hashes, twin_positions) = self.code_hashes[positions], self.twins
+        # For each given tool, its twins are at `first:end` in `twin_positions`; without twins, both are equal.
+        firsts, ends = (np.searchsorted(twin_hashes, code_hashes, side) for side in ("left", "right"))
+        has_twins = firsts < ends
+        distinct_ranges = dict.fromkeys(zip(firsts[has_twins].tolist(), ends[has_twins].tolist(), strict=True))
+        parts, n_left = [twin_positions[:0]], TWINS_PER_TOOL * len(positions)
+        for first, end in distinct_ranges:
             if n_left <= 0:
                 break
-            some = twins[first:end]
-            parts.append((some if mask is None else some[mask[some]])[: k + MORE_TWINS])
+            twins = twin_positions[first:end]
+            parts.append((twins if mask is None else twins[mask[twins]])[: k + MORE_TWINS])
             n_left -= len(parts[-1])
         return np.concatenate(parts).astype(np.intp)
 
 
 class Projection:
-    """Maps vectors to the 8-bit components that a graph holds.
+    """Maps vectors to their codes: the 8-bit components that a graph stores.
 
     Attributes:
-        components: `(dim, n)`, orthonormal columns.
-        scale: a component times this, rounded, is its int8 code.
+        components: `(dim, n)`, orthonormal columns: the directions that are stored.
+        scale: a component times this, rounded, is its 8-bit value.
     """
 
     def __init__(self, components: Vectors, scale: float) -> None:
@@ -142,17 +150,18 @@ class Projection:
 
     @classmethod
     def of(cls, vectors: Vectors, products: npt.NDArray[np.float64]) -> Self:
-        """Choose the directions in which vectors are longest, as many as hold most of their squared lengths.
+        """Choose the principal directions of vectors, until they have `MIN_SQUARE_SHARE` of the squared lengths.
 
         Args:
             vectors: `(n, dim)`.
             products: `(dim, dim)`, the mean of their outer products.
         """
-        squares, directions = np.linalg.eigh(products)  # ascending: the last directions hold most
-        shares = np.cumsum(squares[::-1]) / max(squares.sum(), np.finfo(np.float64).tiny)
-        enough = int(np.searchsorted(shares, MIN_SQUARE_SHARE)) + 1
-        count = min(vectors.shape[1], -(-enough // COMPONENTS_STEP) * COMPONENTS_STEP)
-        components = np.ascontiguousarray(directions[:, ::-1][:, :count], dtype=np.float32)
+        # An eigenvalue is the mean squared length of the vectors in its direction. They ascend.
+        eigenvalues, directions = np.linalg.eigh(products)
+        shares = np.cumsum(eigenvalues[::-1]) / max(eigenvalues.sum(), np.finfo(np.float64).tiny)
+        n_needed = int(np.searchsorted(shares, MIN_SQUARE_SHARE)) + 1
+        n_components = min(vectors.shape[1], -(-n_needed // COMPONENTS_STEP) * COMPONENTS_STEP)  # rounded up
+        components = np.ascontiguousarray(directions[:, ::-1][:, :n_components], dtype=np.float32)
         sample = _normalise(vectors[:: 1 + len(vectors) // MAX_SCALED_ROWS] @ components)
         largest = float(np.quantile(np.abs(sample), 1 - CLIPPED_SHARE))
         return cls(components, LEVELS / largest if largest else float(LEVELS))
@@ -167,11 +176,14 @@ class Projection:
         return cls(arrays["components"], float(arrays["scale"][0]))
 
     def arrays(self) -> dict[str, Array]:
-        """Return the projection as arrays."""
+        """Return the projection as arrays, under their names in an index file."""
         return {"components": self.components, "scale": np.array([self.scale])}
 
     def make_codes(self, vectors: Vectors) -> Codes:
-        """Return the components of vectors, `(n, components)`, as rows of nearly the same length."""
+        """Return the codes of vectors, `(n, components)`.
+
+        The components are scaled to length 1 before they are rounded, so all codes have nearly the same length.
+        """
         codes: Codes = np.empty((len(vectors), self.components.shape[1]), dtype=np.int8)
         for start in range(0, len(vectors), BATCH):
             rows = _normalise(vectors[start : start + BATCH] @ self.components) * np.float32(self.scale)
@@ -187,20 +199,21 @@ def _normalise(rows: Vectors) -> Vectors:
 
 
 class EarlierGraph:
-    """The graph of an earlier index, to which tools are added. Those that are gone stay in it, and are not found.
+    """The graph of an earlier index, which grows by the tools that are new.
 
-    Added are the new tools, and twins of tools that are gone. A code gets no more tools than in a new graph.
+    Tools that are gone stay in the graph, but their keys lead to no position. Twins of theirs take their place. No code
+    gets more tools than in a new graph.
 
     Attributes:
-        projection: that of the earlier index.
-        keyed: for each key of the earlier graph the position of its tool; -1: it is gone.
+        projection: of the earlier index.
+        position_of_key: for each key of the earlier graph, the position of its tool in the new index; -1: it is gone.
     """
 
     def __init__(self, arrays: Arrays, places: npt.NDArray[np.int64]) -> None:
-        """Take over the graph of an index.
+        """Match the tools of the new index with those in the graph of an earlier one.
 
         Args:
-            arrays: of the index.
+            arrays: of the earlier index.
             places: `(tools,)`, for each tool of the new index its position in the earlier one; -1: it is new.
 
         Raises:
@@ -209,103 +222,112 @@ class EarlierGraph:
         n_earlier = len(arrays["vectors"])
         self._earlier, self.projection = Graph.from_arrays(arrays, n_earlier), Projection.from_arrays(arrays)
         kept, self._new = np.flatnonzero(places >= 0), np.flatnonzero(places < 0)
-        positions = np.full(n_earlier + 1, -1, dtype=np.int32)  # the last stands for tools that were gone
-        positions[places[kept]] = kept
-        self.keyed = positions[self._earlier.keyed]
-        self._marks = np.empty(len(places), dtype=np.int64)
-        self._marks[kept] = self._earlier.marks[places[kept]]
+        # From earlier to new positions. A tool that was gone before has the earlier position -1, the last place here.
+        new_position_of = np.full(n_earlier + 1, -1, dtype=np.int32)
+        new_position_of[places[kept]] = kept
+        self.position_of_key = new_position_of[self._earlier.position_of_key]
+        self._code_hashes = np.empty(len(places), dtype=np.int64)
+        self._code_hashes[kept] = self._earlier.code_hashes[places[kept]]
 
     @property
     def is_worthwhile(self) -> bool:
-        """Whether few tools are new or gone. With more of them, the graph would lose recall, and is built anew."""
-        n_gone = int((self.keyed < 0).sum())
-        return n_gone + len(self._new) <= MAX_CHANGED_SHARE * len(self.keyed)
+        """Whether few tools are new or gone. If many are, a grown graph would find less than one that is built anew."""
+        n_gone = int((self.position_of_key < 0).sum())
+        return n_gone + len(self._new) <= MAX_CHANGED_SHARE * len(self.position_of_key)
 
     def grow(self, vectors: Vectors, count_threads: CountThreads) -> Graph:
-        """Return the graph with the added tools; `vectors`: of all tools. `count_threads`: see `build_graph`."""
+        """Add the new tools, and return the graph.
+
+        Args:
+            vectors: of all tools of the new index.
+            count_threads: see `build_graph`.
+        """
 
         def make_codes(positions: npt.NDArray[np.intp]) -> Codes:
             return self.projection.make_codes(vectors[positions])
 
         graph = _make_graph(self.projection)
         graph.load(self._earlier.content.tobytes())
-        if len(graph) != len(self.keyed):
+        if len(graph) != len(self.position_of_key):
             raise StoreError(DAMAGED)
-        self._marks[self._new] = _mark_codes(make_codes(self._new))
-        added, twins = _limit_twins(self._marks, np.unique(self.keyed[self.keyed >= 0]))
+        self._code_hashes[self._new] = _hash_codes(make_codes(self._new))
+        present = np.unique(self.position_of_key[self.position_of_key >= 0])
+        added, twins = _limit_twins(self._code_hashes, present)
         _add_codes(graph, make_codes(added), count_threads)
-        keyed = np.concatenate([self.keyed, added.astype(np.int32)])
-        return Graph(*_reach_all(graph, keyed, make_codes, count_threads), self._marks, twins)
+        position_of_key = np.concatenate([self.position_of_key, added.astype(np.int32)])
+        return Graph(*_reach_all(graph, position_of_key, make_codes, count_threads), self._code_hashes, twins)
 
 
 def build_graph(vectors: Vectors, projection: Projection, count_threads: CountThreads) -> Graph:
     """Build the graph of vectors.
 
-    Tools that are near to each other are added one after the other. So the rows that are compared are still in the
-    processor's cache, and the graph finds slightly more. Of many tools with the same code, the first are added.
+    Tools that are near to each other are added one after the other: then the rows that are compared are still in the
+    processor's cache, and the graph finds slightly more. Of more than `MAX_TWINS` tools with the same code, only the
+    first are added.
 
     Args:
         vectors: `(n, dim)`.
-        projection: says which components the graph holds.
+        projection: makes the codes that the graph stores.
         count_threads: returns how many threads add the next batch.
     """
     codes = projection.make_codes(vectors)
-    marks = _mark_codes(codes)
-    added, twins = _limit_twins(marks, np.empty(0, dtype=np.int32))
+    code_hashes = _hash_codes(codes)
+    added, twins = _limit_twins(code_hashes, np.empty(0, dtype=np.int32))
     order = added[_sort_by_sides(codes[added])]
     graph = _make_graph(projection)
     _add_codes(graph, codes[order], count_threads)
-    return Graph(*_reach_all(graph, order.astype(np.int32), codes.__getitem__, count_threads), marks, twins)
+    return Graph(*_reach_all(graph, order.astype(np.int32), codes.__getitem__, count_threads), code_hashes, twins)
 
 
-def _mark_codes(codes: Codes) -> Marks:
-    """Return a number for each code. Different codes hardly ever have the same."""
-    factors = np.cumprod(np.full(codes.shape[1], MARK_FACTOR, dtype=np.int64))
-    marks = np.empty(len(codes), dtype=np.int64)
+def _hash_codes(codes: Codes) -> Hashes:
+    """Return a number for each code, `(n,)`. Different codes hardly ever have the same number."""
+    factors = np.cumprod(np.full(codes.shape[1], HASH_FACTOR, dtype=np.int64))
+    code_hashes = np.empty(len(codes), dtype=np.int64)
     for start in range(0, len(codes), BATCH):
-        marks[start : start + BATCH] = codes[start : start + BATCH].astype(np.int64) @ factors
-    return marks
+        code_hashes[start : start + BATCH] = codes[start : start + BATCH].astype(np.int64) @ factors
+    return code_hashes
 
 
-def _limit_twins(marks: Marks, present: Positions) -> tuple[npt.NDArray[np.intp], Marks]:
+def _limit_twins(code_hashes: Hashes, present: Positions) -> tuple[npt.NDArray[np.intp], Hashes]:
     """Choose the tools to add to a graph: of each code the first ones, until the graph has `MAX_TWINS` of the code.
 
     Args:
-        marks: of all tools.
-        present: positions of the tools in the graph.
+        code_hashes: of all tools.
+        present: positions of the tools that are in the graph already.
 
     Returns:
-        Positions, ascending, of the tools to add, and `twins` of `Graph`.
+        Positions, ascending, of the tools to add; `twins` of `Graph`.
     """
-    absent = np.setdiff1d(np.arange(len(marks)), present)
-    # Sorted by mark, tools with the same code are neighbours, those in the graph first.
+    absent = np.setdiff1d(np.arange(len(code_hashes)), present)
+    # Sorted by hash, tools with the same code are neighbours, those in the graph first.
     positions = np.concatenate([present, absent]).astype(np.intp)
-    positions = positions[np.argsort(marks[positions], kind="stable")]
-    ordered = marks[positions]
-    place_among_twins = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)
+    positions = positions[np.argsort(code_hashes[positions], kind="stable")]
+    sorted_hashes = code_hashes[positions]
+    first_of_code = np.searchsorted(sorted_hashes, sorted_hashes)
+    place_among_twins = np.arange(len(sorted_hashes)) - first_of_code
     left_out = positions[place_among_twins >= MAX_TWINS]
-    twins = np.flatnonzero(np.isin(marks, marks[left_out]))
-    twins = twins[np.argsort(marks[twins], kind="stable")]
-    return np.setdiff1d(absent, left_out), np.stack([marks[twins], twins])
+    twins = np.flatnonzero(np.isin(code_hashes, code_hashes[left_out]))
+    twins = twins[np.argsort(code_hashes[twins], kind="stable")]
+    return np.setdiff1d(absent, left_out), np.stack([code_hashes[twins], twins])
 
 
 def _sort_by_sides(codes: Codes) -> npt.NDArray[np.intp]:
-    """Return positions in an order in which near tools are neighbours, so that a graph of them is built faster.
+    """Order tools so that near ones are neighbours: a graph is built faster in this order. Returns positions.
 
-    A tool is compared with tools near to it. If these were added just before, their rows are still in the processor's
-    cache. A rough order is enough: each of the first `MAX_SIDES` components of a code is above its median or not. These
-    bits, the first component's highest, are a number, by which the positions are sorted.
+    When a tool is added, it is compared with tools near to it. If these were added just before, their rows are still in
+    the processor's cache. A rough order is enough: each of the first `MAX_SIDES` components is above its median or not,
+    which gives one bit each. Tools are sorted by the number that these bits make, the first component the highest bit.
     """
     if not len(codes):
         return np.empty(0, dtype=np.intp)
-    first = codes[:, :MAX_SIDES]
-    bits = first > np.median(first, axis=0)
-    values = 1 << np.arange(first.shape[1])[::-1]  # of the bits, the highest first
-    return np.argsort(bits @ values, kind="stable")
+    components = codes[:, :MAX_SIDES]
+    bits = components > np.median(components, axis=0)
+    bit_values = 1 << np.arange(components.shape[1])[::-1]
+    return np.argsort(bits @ bit_values, kind="stable")
 
 
 def _add_codes(graph: Any, codes: Codes, count_threads: CountThreads) -> None:
-    """Add codes to a graph under its next keys."""
+    """Add codes to a graph under its next keys: as many as it has, and so on."""
     for start in range(0, len(codes), ADDED_BATCH):
         batch = codes[start : start + ADDED_BATCH]
         first = len(graph)
@@ -313,50 +335,61 @@ def _add_codes(graph: Any, codes: Codes, count_threads: CountThreads) -> None:
 
 
 def _reach_all(
-    graph: Any, keyed: Positions, make_codes: MakeCodes, count_threads: CountThreads
+    graph: Any, position_of_key: Positions, make_codes: MakeCodes, count_threads: CountThreads
 ) -> tuple[npt.NDArray[np.uint8], Positions]:
-    """Add tools that cannot be found a second time, until no edge or search would find more.
+    """Add tools that cannot be found once more, under new keys.
 
-    Lost are tools that no walk along the edges reaches, missed are those that a search for themselves does not find.
-    Of tools with the same code, one is added, and no code a third time.
+    A tool is *lost* if no walk along the edges reaches it, and *missed* if a search for its own code does not find it.
+    New edges can replace others, so this goes on until all lost codes have been added again. Of tools with the same
+    code, one is added.
+
+    Args:
+        graph: of usearch; it changes.
+        position_of_key: as in `Graph`, for the keys that the graph has.
+        make_codes: positions of tools → their codes.
+        count_threads: see `build_graph`.
 
     Returns:
-        `content` and `keyed` of `Graph`.
+        `content` and `position_of_key` of `Graph`.
     """
-    entered = {bytes(graph.ndim)}  # codes that were added again; the code of zeros is near to nothing
-    missed = _find_missed(graph, keyed, make_codes, count_threads)
+    added_again = {bytes(graph.ndim)}  # codes; the code of zeros is left out, because nothing is near to it
+    missed = _find_missed(graph, position_of_key, make_codes, count_threads)
     while True:
         content = np.frombuffer(graph.save() or b"", dtype=np.uint8)
-        lost = np.union1d(_find_lost(content, keyed), missed) if len(keyed) else missed
+        # A graph without keys has no entry to walk from.
+        lost = np.union1d(_find_lost(content, position_of_key), missed) if len(position_of_key) else missed
         codes = {code.tobytes(): position for code, position in zip(make_codes(lost), lost, strict=True)}
-        chosen = np.array([position for code, position in codes.items() if code not in entered], dtype=np.intp)
+        chosen = np.array([position for code, position in codes.items() if code not in added_again], dtype=np.intp)
         if not len(chosen):
-            return content, keyed
-        entered |= codes.keys()
-        _add_codes(graph, make_codes(chosen), lambda: 1)
-        keyed = np.concatenate([keyed, chosen.astype(np.int32)])
+            return content, position_of_key
+        added_again |= codes.keys()
+        _add_codes(graph, make_codes(chosen), lambda: 1)  # one thread loses no edges
+        position_of_key = np.concatenate([position_of_key, chosen.astype(np.int32)])
 
 
 def _find_missed(
-    graph: Any, keyed: Positions, make_codes: MakeCodes, count_threads: CountThreads
+    graph: Any, position_of_key: Positions, make_codes: MakeCodes, count_threads: CountThreads
 ) -> npt.NDArray[np.intp]:
-    """Return the positions of the tools that a search for themselves misses.
+    """Return the positions of the tools that a search for their own code misses.
 
-    At first a sample is searched for. If few of it are missed, they are the result; else all tools are searched for.
+    First a sample of the tools is searched for. If few of them are missed, these are the result; else all tools are
+    searched for.
     """
-    positions = np.unique(keyed[keyed >= 0]).astype(np.intp)
+    positions = np.unique(position_of_key[position_of_key >= 0]).astype(np.intp)
     if not len(positions):
         return positions
     graph.expansion_search = CHECK_BREADTH
 
-    def select_missed(some: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-        codes = make_codes(some)
-        nearest_distances = graph.search(codes, 1, threads=count_threads()).distances.reshape(len(some))
+    def select_missed(searched: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+        codes = make_codes(searched)
+        nearest_distances = graph.search(codes, 1, threads=count_threads()).distances.reshape(len(searched))
         own_distances = 1 - np.square(codes, dtype=np.float32).sum(axis=1)  # usearch's "ip": 1 - the inner product
-        missed: npt.NDArray[np.intp] = some[nearest_distances > own_distances]
+        # A tool with the same code, or a nearer one, counts as found too.
+        missed: npt.NDArray[np.intp] = searched[nearest_distances > own_distances]
         return missed
 
-    sample = positions[:: -(-len(positions) // MAX_SAMPLED_TOOLS)]
+    step = -(-len(positions) // MAX_SAMPLED_TOOLS)  # rounded up
+    sample = positions[::step]
     missed = select_missed(sample)
     if len(sample) == len(positions) or len(missed) <= MAX_MISSED_SHARE * len(sample):
         return missed
@@ -364,42 +397,44 @@ def _find_missed(
     return np.concatenate([select_missed(positions[start : start + BATCH]) for start in starts])
 
 
-def _find_lost(content: npt.NDArray[np.uint8], keyed: Positions) -> npt.NDArray[np.intp]:
-    """Return the positions of the tools that no walk from the entry of a graph reaches by any of their keys.
+def _find_lost(content: npt.NDArray[np.uint8], position_of_key: Positions) -> npt.NDArray[np.intp]:
+    """Return the positions of the tools that no walk from the entry of a graph reaches, by any of their keys.
 
     Args:
         content: the bytes of the graph.
-        keyed: as in `Graph`: for each key the position of its tool; -1: the tool is gone, and not looked for.
+        position_of_key: as in `Graph`. Tools that are gone (-1) are not looked for.
     """
     edges = _Edges(content)
+    # For each slot, whether it is reached. The last value stands for "no neighbour" (`read_level`): not to be visited.
     is_reached = np.zeros(edges.n_nodes + 1, dtype=np.bool_)
-    is_reached[-1] = True  # stands for places without an edge
-    reached = np.array([edges.entry])
-    for level in range(edges.highest, -1, -1):  # what is reached on one level is an entry to the next
+    is_reached[-1] = True
+    reached_slots = np.array([edges.entry])
+    for level in range(edges.highest, -1, -1):  # the slots reached on one level are the entries to the next
         slots, neighbours = edges.read_level(level)
-        front = reached
+        front = reached_slots
         while len(front):
             is_reached[front] = True
             is_next = np.zeros(len(is_reached), dtype=np.bool_)
             is_next[neighbours[np.searchsorted(slots, front)]] = True
             front = np.flatnonzero(is_next & ~is_reached)
-        reached = np.flatnonzero(is_reached[:-1])
-    positions = keyed[edges.read_keys()]
-    return np.setdiff1d(positions[positions >= 0], positions[reached]).astype(np.intp)
+        reached_slots = np.flatnonzero(is_reached[:-1])
+    position_of_slot = position_of_key[edges.read_keys()]
+    return np.setdiff1d(position_of_slot[position_of_slot >= 0], position_of_slot[reached_slots]).astype(np.intp)
 
 
 class _Edges:
-    """Reads the edges from the bytes of a graph: version 2 of usearch's form, in this order.
+    """Reads the edges from the bytes of a graph: version 2 of usearch's format, in this order.
 
     1. The rows: their number and their length, 4 bytes each, and the rows themselves.
-    2. `DESCRIPTION_BYTES` that describe them. They begin with `MAGIC`.
-    3. Five numbers of 8 bytes: nodes, neighbours of a node, the same on the lowest level, the highest level, the entry.
+    2. `DESCRIPTION_BYTES` that describe the graph. They begin with `MAGIC`.
+    3. Five numbers of 8 bytes: how many nodes there are; how many neighbours a node can have, and how many on the
+       lowest level; the highest level; the entry.
     4. The level of each node, 2 bytes.
     5. The nodes: a head (`NODE_HEAD_BYTES`: key and level), and for each level from the lowest on the number of the
-       node's neighbours and places for as many as it can have, `SLOT_BYTES` each.
+       node's neighbours and room for as many as it can have, `SLOT_BYTES` each.
 
     Attributes:
-        n_nodes: how many nodes there are. A node is known by its place among them, its *slot*.
+        n_nodes: how many nodes there are. The file refers to a node by its index among them, its *slot*.
         highest: the highest level.
         entry: the slot from which every walk begins, on the highest level.
     """
@@ -410,40 +445,45 @@ class _Edges:
         Raises:
             StoreError: if the bytes have another form.
         """
-        n_rows, n_bytes = content[:8].view("<u4").tolist()
-        description = 8 + n_rows * n_bytes
-        magic = content[description : description + len(MAGIC)].tobytes()
-        start = description + DESCRIPTION_BYTES
-        levels = start + 5 * 8
-        numbers = content[start:levels].copy().view("<u8").tolist()
-        self.n_nodes, n_upper, n_lowest, self.highest, self.entry = numbers
-        self._widths = n_lowest, n_upper  # places for neighbours on the lowest level, and on each other one
-        self._lowest_bytes, self._upper_bytes = (SLOT_BYTES * (1 + width) for width in self._widths)
-        first = levels + 2 * self.n_nodes
-        self._content, self._levels = content, content[levels:first].copy().view("<i2").astype(np.int64)
+        n_rows, n_row_bytes = content[:8].view("<u4").tolist()
+        description_start = 8 + n_rows * n_row_bytes
+        magic = content[description_start : description_start + len(MAGIC)].tobytes()
+        numbers_start = description_start + DESCRIPTION_BYTES
+        levels_start = numbers_start + 5 * 8
+        numbers = content[numbers_start:levels_start].copy().view("<u8").tolist()
+        self.n_nodes, self._upper_width, self._lowest_width, self.highest, self.entry = numbers
+        # Bytes of a node on a level: the number of neighbours, and room for them.
+        self._lowest_bytes, self._upper_bytes = (
+            SLOT_BYTES * (1 + width) for width in (self._lowest_width, self._upper_width)
+        )
+        first = levels_start + 2 * self.n_nodes
+        self._content, self._levels = content, content[levels_start:first].copy().view("<i2").astype(np.int64)
         ends = first + np.cumsum(NODE_HEAD_BYTES + self._lowest_bytes + self._levels * self._upper_bytes)
         if magic != MAGIC or self.n_nodes != n_rows or not n_rows or ends[-1] != len(content):
             raise StoreError("This version of usearch writes graphs in a new form. Run  pip install 'usearch>=2.26,<3'")
         self._starts = np.concatenate([[first], ends[:-1]])
 
     def read_keys(self) -> npt.NDArray[np.int64]:
-        """Return the key of each node."""
+        """Return the key of each node, by slot."""
         return self._read(self._starts, n_bytes=8).view("<i8")[:, 0]
 
     def read_level(self, level: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.uint32]]:
-        """Return the slots on a level, ascending, and their neighbours there, filled up with the number of nodes."""
+        """Return the slots on a level, ascending, and the slots of their neighbours on it, `(slots, width)`.
+
+        A slot with fewer neighbours has `n_nodes`, which is no slot, in place of the missing ones.
+        """
         slots = np.flatnonzero(self._levels >= level)
-        width, n_bytes, skipped = self._widths[0], self._lowest_bytes, NODE_HEAD_BYTES
+        width, n_bytes, n_skipped = self._lowest_width, self._lowest_bytes, NODE_HEAD_BYTES
         if level > 0:
-            width, n_bytes = self._widths[1], self._upper_bytes
-            skipped += self._lowest_bytes + (level - 1) * self._upper_bytes
-        numbers = self._read(self._starts[slots] + skipped, n_bytes).view("<u4")
-        neighbours = numbers[:, 1:]
-        neighbours[np.arange(width) >= numbers[:, :1]] = self.n_nodes
+            width, n_bytes = self._upper_width, self._upper_bytes
+            n_skipped += self._lowest_bytes + (level - 1) * self._upper_bytes
+        numbers = self._read(self._starts[slots] + n_skipped, n_bytes).view("<u4")
+        n_neighbours, neighbours = numbers[:, :1], numbers[:, 1:]
+        neighbours[np.arange(width) >= n_neighbours] = self.n_nodes
         return slots, neighbours
 
     def _read(self, starts: npt.NDArray[np.int64], n_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return so many bytes from each start, `(len(starts), n_bytes)`."""
+        """Return the `n_bytes` bytes from each start on, `(len(starts), n_bytes)`."""
         rows = np.empty((len(starts), n_bytes), dtype=np.uint8)
         for first in range(0, len(starts), BATCH):
             part = slice(first, first + BATCH)
@@ -455,7 +495,7 @@ def open_graph(content: npt.NDArray[np.uint8], n_components: int, n_keys: int) -
     """Open the bytes of a graph without copying them.
 
     Raises:
-        StoreError: if `content` is no graph over vectors of `n_components` with `n_keys` tools.
+        StoreError: if `content` is not a graph of `n_keys` codes with `n_components` components.
     """
     graph = import_usearch().Index.restore(content.data, view=True)
     if graph is None or graph.ndim != n_components or len(graph) != n_keys:
@@ -464,15 +504,15 @@ def open_graph(content: npt.NDArray[np.uint8], n_components: int, n_keys: int) -
 
 
 def import_usearch() -> ModuleType:
-    """Import the package of the graph so that onnxruntime can still be imported after it.
+    """Import the package usearch in a way that lets onnxruntime be imported later.
 
     usearch brings a C++ library of its own that numbers the parts of its locale. The system's C++ library, which
-    onnxruntime uses, would take over these numbers, and end the process. So the system's comes first.
+    onnxruntime uses, would take over these numbers, and end the process. So the system's library is loaded first.
     """
     if "usearch" not in sys.modules and "onnxruntime" not in sys.modules and find_spec("onnxruntime") is not None:
         try:
             ctypes.CDLL("libstdc++.so.6")._ZNSt6locale7classicEv()  # std::locale::classic()
-        except (OSError, AttributeError):  # another system
+        except (OSError, AttributeError):  # another system: onnxruntime itself loads the library
             importlib.import_module("onnxruntime")
     return require("usearch.index", "scale")
 

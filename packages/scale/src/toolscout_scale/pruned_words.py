@@ -1,13 +1,17 @@
 """Searches the words of a large catalogue without reading all tools of common words.
 
-The tools of a common word are also stored in the order of their scores (*impacts*). A search reads a prefix of each
-such list. It chooses the prefixes so that a tool in none of them cannot reach the k-th best score, which it knows from
-a first look at short prefixes. What is left is scored exactly, term by term in the order of the query, so the answer
-and every bit of its scores equal those of a full scan.
+The score of a tool for one term is the *impact* of the term. The tools of a common term, its *long list*, are also
+stored in the order of their impacts, highest first. A search reads a prefix of each such list. It chooses the prefixes
+so that a tool in none of them cannot reach the k-th best score, of which a first look at short prefixes gives a lower
+bound. The tools that can reach it are scored exactly, term by term in the order of the query, so the answer and every
+bit of its scores equal those of a full scan.
+
+A prefix ends at one of a few ranks, the same in all lists. For these ranks the impacts are stored (*tiers*): a tool
+beyond the prefix has at most the impact at the rank where it ends.
 
 For most queries a full scan is as fast, since they have few common words; see `MIN_PRUNED_POSTINGS`.
 
-The distribution of a query's scores is estimated. The mean of all scores follows from the sum of each term's scores.
+The distribution of a query's scores is estimated. The mean of all scores follows from the sum of each term's impacts.
 Their deviation would need every tool of every term; it is estimated from every n-th tool, which are some ten thousand.
 """
 
@@ -27,16 +31,18 @@ from toolscout.indexes.ranking import Mask, top_k
 
 __all__ = ["PrunedWords", "make_impact_arrays", "make_sample_arrays"]
 
-MIN_LONG_LIST: Final = 1_024  # tools of a term from which its list is also stored by impact
-N_TIERS: Final = 24  # impacts at the ranks 0, 64, 128, 256 …
+MIN_LONG_LIST: Final = 1_024  # tools; a term with so many has a long list
+N_TIERS: Final = 24  # ranks at which the impacts of a long list are stored: 0, 64, 128, 256 …
 FIRST_TIER_RANK: Final = 64
-FIRST_LOOK: Final = 1_024  # tools of each long list that the first look reads; one of the tiers
-ROUNDING: Final = 1e-5  # relative; more than float32 sums of the terms of a query can differ by
-MIN_PRUNED_POSTINGS: Final = 1_000_000  # of a query; below, a full scan is as fast
-MAX_PRUNED_SHARE: Final = 0.3  # share of all postings from which a full scan is as fast
-BOUND_SHARE: Final = 0.5  # of the k-th best score that may be beyond the prefixes: more reads less and scores more
-PARTED_SCORES: Final = 16_384  # scores that show first which others can't be the k-th
-SAMPLED_TOOLS: Final = 16_384  # at least; with fewer tools the sample is the catalogue
+FIRST_LOOK: Final = 1_024  # tools of each long list that the first look reads; the rank of a tier
+ROUNDING: Final = 1e-5  # relative; sums of a query's impacts in float32 differ by less
+MIN_PRUNED_POSTINGS: Final = 1_000_000  # tools of all terms of a query; with fewer, a full scan is as fast
+MAX_PRUNED_SHARE: Final = 0.3  # of these postings; if prefixes have more of them, a full scan is as fast
+# Prefixes may end where a tool beyond all of them gains up to this share of the k-th best score. With a higher share,
+# fewer postings are read, but more tools can reach the k-th best score and must be scored.
+BOUND_SHARE: Final = 0.5
+PARTED_SCORES: Final = 16_384  # sampled scores that give a lower bound of the k-th highest; see `_find_kth`
+SAMPLED_TOOLS: Final = 16_384  # tools in the sample of `make_sample_arrays`, at least; of fewer tools, all
 MIN_VISIBLE_SAMPLE: Final = 1_000  # visible tools in the sample from which it describes what is visible
 
 Positions = npt.NDArray[np.int32]
@@ -46,10 +52,16 @@ Scores = npt.NDArray[np.float32]
 def make_impact_arrays(data: Scores, indices: Positions, indptr: npt.NDArray[np.int32]) -> dict[str, Array]:
     """Order the long lists by impact.
 
+    Args:
+        data: impact of each posting, as in `BM25`.
+        indices: tool of each posting.
+        indptr: where the postings of each term begin, and where the last ones end.
+
     Returns:
-        `impact_terms`, the terms with long lists, ascending; `impact_starts`, where the list of each begins;
-        `impact_tools` and `impact_scores`, the lists, highest impact first, equal ones by tool; `impact_tiers`,
-        `(long lists, N_TIERS)`, the impacts at the ranks of `_list_tier_ranks`, 0 beyond the end.
+        `impact_terms`, the terms with long lists, ascending; `impact_starts`, where the list of each begins in the
+        next two; `impact_tools` and `impact_scores`, the tools and impacts of all lists, highest impact first, equal
+        ones by tool; `impact_tiers`, `(long lists, N_TIERS)`, the impacts at the ranks of `_list_tier_ranks`, 0 beyond
+        the end of a list.
     """
     lengths = np.diff(indptr)
     terms = np.flatnonzero(lengths >= MIN_LONG_LIST).astype(np.int32)
@@ -64,8 +76,8 @@ def make_impact_arrays(data: Scores, indices: Positions, indptr: npt.NDArray[np.
         ordered = impacts[order]
         scores[starts[number] : starts[number + 1]] = ordered
         tools[starts[number] : starts[number + 1]] = indices[indptr[term] : indptr[term + 1]][order]
-        within = ranks[ranks < len(ordered)]
-        tiers[number, : len(within)] = ordered[within]
+        ranks_in_list = ranks[ranks < len(ordered)]
+        tiers[number, : len(ranks_in_list)] = ordered[ranks_in_list]
     return {
         "impact_terms": terms,
         "impact_starts": starts,
@@ -78,13 +90,17 @@ def make_impact_arrays(data: Scores, indices: Positions, indptr: npt.NDArray[np.
 def make_sample_arrays(
     data: npt.NDArray[np.float32], indices: npt.NDArray[np.int32], indptr: npt.NDArray[np.int32], n_tools: int
 ) -> dict[str, Array]:
-    """Return the sums of all scores by term, and the postings of every n-th tool.
+    """Return the sum of each term's impacts, and the postings of every n-th tool.
 
     Args:
-        data: score of each posting, as in `BM25`.
+        data: impact of each posting, as in `BM25`.
         indices: tool of each posting.
         indptr: where the postings of each term begin, and where the last ones end.
         n_tools: in the index.
+
+    Returns:
+        `sample_sums`, for each term; `sample_data`, `sample_indices` and `sample_indptr`, the postings of the sample in
+        the form of the arguments, where tool `i` is the tool `i * n` of the index; `sample_step`, `[n, n_tools]`.
     """
     step = max(1, n_tools // SAMPLED_TOOLS)
     lengths = np.diff(indptr)
@@ -101,43 +117,51 @@ def make_sample_arrays(
 
 
 def _list_tier_ranks() -> npt.NDArray[np.int64]:
-    """Return the ranks whose impacts are stored, ascending: 0, then each twice the one before.
+    """Return the ranks at which impacts are stored, ascending: 0, `FIRST_TIER_RANK`, then each twice the one before.
 
-    They are also the lengths that the prefix of a long list can have: at the rank where it ends, the impact says how
-    much the tools beyond it can still gain.
+    They are also the lengths that the prefix of a long list can have: the impact at the rank where it ends bounds the
+    impacts of the tools beyond it.
     """
     return np.array([0, *(FIRST_TIER_RANK << step for step in range(N_TIERS - 1))], dtype=np.int64)
 
 
 def _score_positions(positions: Positions, postings: Sequence[Postings], data: Scores, indices: Positions) -> Scores:
-    """Score the tools at ascending positions, as `BM25.scores` does, to the last bit."""
+    """Score the tools at ascending positions, as `BM25.scores` does, to the last bit.
+
+    Args:
+        positions: of the tools.
+        postings: the terms of the query, in its order.
+        data: impact of each posting of the index.
+        indices: tool of each posting of the index.
+    """
     scores = np.zeros(len(positions))
     for _, start, end, weight in postings:
         tools = indices[start:end]
         places = np.searchsorted(tools, positions)
-        places[places == len(tools)] = 0
+        places[places == len(tools)] = 0  # above all tools of the term: any valid place shows that it differs
         has_term = np.flatnonzero(tools[places] == positions)
         scores[has_term] += _weigh(data[start + places[has_term]], weight)
     return scores.astype(np.float32)
 
 
 def _weigh(impacts: Scores, weight: float) -> Scores:
-    """Multiply impacts by a term's weight. A copy is spared where it is 1, as in nearly all queries."""
+    """Multiply impacts by a term's weight. If it is 1, as in nearly all queries, they are not copied."""
     return impacts if weight == 1 else impacts * np.float32(weight)
 
 
 class _TermList(NamedTuple):
-    """The tools of one term of a query.
+    """The tools of one term of a query. Only a long list is also stored by impact.
 
     Attributes:
         posting: the term.
-        start: place in `impact_tools` where its list begins; None: the list is short.
-        impacts: at the ranks of the tiers, times the count of the term; 0 beyond the end. Empty for a short list.
+        start: index in `impact_tools` where the list begins; None: the list is short.
+        tier_impacts: impacts at the ranks of `_list_tier_ranks`, times the term's weight; 0 beyond the end of the
+            list. Empty for a short list.
     """
 
     posting: Postings
     start: int | None
-    impacts: list[float]
+    tier_impacts: list[float]
 
     @property
     def length(self) -> int:
@@ -146,7 +170,7 @@ class _TermList(NamedTuple):
 
     @property
     def is_short(self) -> bool:
-        """Whether the list is not stored by impact, so that it is always read as a whole."""
+        """Whether the list is not stored by impact. It is then always read as a whole."""
         return self.start is None
 
 
@@ -154,17 +178,17 @@ class PrunedWords:
     """The long lists of a BM25 index by impact, and a sample of its scores. See `toolscout.indexes.large`.
 
     Attributes:
-        min_postings: of a query; with fewer of them, a full scan is as fast.
+        min_postings: tools of all terms of a query; with fewer, a full scan is as fast.
     """
 
     min_postings = MIN_PRUNED_POSTINGS
 
     def __init__(self, arrays: Arrays, n_tools: int) -> None:
-        """Take the arrays of an index. Those of this class are made if they aren't among them.
+        """Take the arrays of an index, and make the additional arrays of this class if the index has none yet.
 
         Args:
-            arrays: of the index, as it is stored.
-            n_tools: of the index.
+            arrays: of a BM25 index, as it is built or stored.
+            n_tools: in the index.
         """
         self._data, self._indices, self._n_tools = arrays["data"], arrays["indices"], n_tools
         if "impact_terms" in arrays:
@@ -175,10 +199,10 @@ class PrunedWords:
         self._terms, self._starts = self._own["impact_terms"], self._own["impact_starts"]
         self._tools, self._scores = self._own["impact_tools"], self._own["impact_scores"]
         self._tiers = self._own["impact_tiers"]
-        self._prefix_lengths: list[int] = _list_tier_ranks().tolist()  # that a search can choose from, ascending
+        self._prefix_lengths: list[int] = _list_tier_ranks().tolist()  # the lengths that a prefix can have, ascending
 
     def arrays(self) -> Arrays:
-        """Return the arrays that the index stores besides its own."""
+        """Return the arrays that a BM25 index stores besides its own."""
         return self._own
 
     def find_best(
@@ -196,23 +220,24 @@ class PrunedWords:
         n_postings = sum(part.end - part.start for part in postings)
         if n_postings < self.min_postings:
             return None
-        lists = [self._open(posting) for posting in postings]
+        lists = [self._find_list(posting) for posting in postings]
         sums = _PartialSums(self._n_tools, visible)
         for term in lists:
             sums.add(*self._read(term, 0, term.length if term.is_short else FIRST_LOOK))
-        floor = sums.find_kth(k)
-        if floor <= 0:
+        kth_sum = sums.find_kth(k)  # a lower bound of the k-th best score
+        if kth_sum <= 0:
             return None
-        lengths = self._choose_prefixes(lists, floor * BOUND_SHARE)
+        lengths = self._choose_prefixes(lists, kth_sum * BOUND_SHARE)
         if sum(lengths) > MAX_PRUNED_SHARE * n_postings:
             return None
-        bound = 0.0
+        bound = 0.0  # what a tool can still gain from the terms whose prefix it is not in
         for term, length in zip(lists, lengths, strict=True):
             if length > FIRST_LOOK and not term.is_short:
                 sums.add(*self._read(term, FIRST_LOOK, length))
-            if length < term.length:
-                bound += term.impacts[self._prefix_lengths.index(length)]
-        positions = sums.list_above(sums.find_kth(k) * (1 - ROUNDING) - bound * (1 + ROUNDING))
+            if length < term.length:  # then the list is long, and the prefix ends at a tier
+                bound += term.tier_impacts[self._prefix_lengths.index(length)]
+        # The k-th sum has grown. A tool further below it than the bound cannot be among the k best.
+        positions = sums.list_from(sums.find_kth(k) * (1 - ROUNDING) - bound * (1 + ROUNDING))
         scores = _score_positions(positions, postings, self._data, self._indices)
         best = top_k(scores, k, floor=0.0)
         return positions[best].astype(np.intp), scores[best]
@@ -225,8 +250,9 @@ class PrunedWords:
             visible: mask over all tools; None for all.
         """
         data, indices, indptr = (self._own[f"sample_{name}"] for name in ("data", "indices", "indptr"))
-        step = int(self._own["sample_step"][0])
-        scores = np.zeros(-(-self._n_tools // step))
+        step, _ = self._own["sample_step"].tolist()
+        n_sampled = -(-self._n_tools // step)  # rounded up
+        scores = np.zeros(n_sampled)
         for term, _, _, weight in postings:
             start, end = int(indptr[term]), int(indptr[term + 1])
             scores[indices[start:end]] += data[start:end] * weight
@@ -239,16 +265,19 @@ class PrunedWords:
             return None
         return float(scores.mean()), float(scores.std())
 
-    def _open(self, posting: Postings) -> _TermList:
-        """Find the list of a term among those stored by impact."""
+    def _find_list(self, posting: Postings) -> _TermList:
+        """Find where the tools of a term are stored by impact, if the term has a long list."""
         number = int(np.searchsorted(self._terms, posting.term))
         if number == len(self._terms) or self._terms[number] != posting.term:
-            return _TermList(posting, start=None, impacts=[])
-        impacts = self._tiers[number].astype(np.float64) * posting.weight
-        return _TermList(posting, int(self._starts[number]), impacts.tolist())
+            return _TermList(posting, start=None, tier_impacts=[])
+        tier_impacts = self._tiers[number].astype(np.float64) * posting.weight
+        return _TermList(posting, int(self._starts[number]), tier_impacts.tolist())
 
     def _read(self, term: _TermList, first: int, end: int) -> tuple[Positions, Scores]:
-        """Return positions and impacts of the tools at the ranks from `first` to `end`; of a short list, of all."""
+        """Return positions and weighted impacts of the tools at the ranks from `first` up to `end`.
+
+        Of a short list all tools are returned, in the order of their positions.
+        """
         posting = term.posting
         if term.start is None:
             part = slice(posting.start, posting.end)
@@ -257,77 +286,82 @@ class PrunedWords:
         return self._tools[part], _weigh(self._scores[part], posting.weight)
 
     def _choose_prefixes(self, lists: Sequence[_TermList], budget: float) -> list[int]:
-        """Choose how much of each list is read, so that no tool gains more than the budget from what is not.
+        """Choose a prefix of each list, so that a tool in none of them gains at most the budget.
 
-        From whole lists on, one list after another is cut to the next shorter prefix: each time the list whose cut
-        spares the most postings for the least impact. A list is left as it is once its next cut would exceed what is
-        left of the budget. Short lists are read as a whole, and no prefix is shorter than the first look.
+        At first all lists are whole. Then one list at a time is cut to the next shorter prefix, always the list whose
+        cut raises the possible gain least for each posting that is not read. A list whose next cut would exceed the
+        rest of the budget stays as it is. Short lists are read as a whole, and no prefix is shorter than the first
+        look.
 
         Args:
             lists: of the terms of a query.
-            budget: the most that a tool may gain from what is not read, over all terms: a score.
+            budget: the score that a tool beyond all prefixes may have at most.
 
         Returns:
             The number of tools that are read of each list.
         """
         lengths = [term.length for term in lists]
-        tiers = [bisect.bisect_left(self._prefix_lengths, length) for length in lengths]  # of the chosen prefixes
-        impacts = [0.0] * len(lists)  # the greatest beyond each chosen prefix
+        # For each list: the tier at which its prefix ends, and the highest impact beyond that prefix.
+        tiers = [bisect.bisect_left(self._prefix_lengths, length) for length in lengths]
+        highest_beyond = [0.0] * len(lists)
 
         def price_cut(number: int) -> float:
-            """Return the impact that the next cut of a list gives up, for each posting that it spares."""
+            """Return how much the next cut of a list raises the possible gain, for each posting that is not read."""
             tier = tiers[number] - 1
-            return (lists[number].impacts[tier] - impacts[number]) / (lengths[number] - self._prefix_lengths[tier])
+            rise = lists[number].tier_impacts[tier] - highest_beyond[number]
+            return rise / (lengths[number] - self._prefix_lengths[tier])
 
         cuts = [(price_cut(number), number) for number, term in enumerate(lists) if not term.is_short]
         heapq.heapify(cuts)
         while cuts:
             _, number = heapq.heappop(cuts)
             tier = tiers[number] - 1
-            impact = lists[number].impacts[tier]
-            rise = impact - impacts[number]
+            impact = lists[number].tier_impacts[tier]
+            rise = impact - highest_beyond[number]
             if rise > budget:
                 continue
             budget -= rise
-            tiers[number], lengths[number], impacts[number] = tier, self._prefix_lengths[tier], impact
+            tiers[number], lengths[number], highest_beyond[number] = tier, self._prefix_lengths[tier], impact
             if lengths[number] > FIRST_LOOK:
                 heapq.heappush(cuts, (price_cut(number), number))
         return lengths
 
 
 def _find_kth(scores: Scores, k: int) -> np.float32:
-    """Find the k-th highest score. Of many scores, a part first shows which of them cannot be it.
+    """Find the k-th highest score. Of many scores, a sample first rules out most.
 
-    That saves time only if most scores lie below the k-th of the part: so it has many more than `k`.
+    The k-th highest of the sample is at most the k-th highest of all, so only higher scores are looked at. That saves
+    time only if `k` is small beside the sample.
     """
     if len(scores) >= 2 * PARTED_SCORES and k <= PARTED_SCORES // 4:
-        part = scores[:: len(scores) // PARTED_SCORES]
-        least: np.float32 = np.partition(part, part.size - k)[part.size - k]
-        scores = scores[scores > least]
-        if len(scores) < k:
-            return least
+        sample = scores[:: len(scores) // PARTED_SCORES]
+        kth_of_sample: np.float32 = np.partition(sample, sample.size - k)[sample.size - k]
+        scores = scores[scores > kth_of_sample]
+        if len(scores) < k:  # fewer than k are higher, and at least k as high: so it is the k-th of all
+            return kth_of_sample
     kth: np.float32 = np.partition(scores, scores.size - k)[scores.size - k]
     return kth
 
 
 class _PartialSums:
-    """The sums of what is read so far of each tool's score: lower bounds of the scores."""
+    """The sum of the impacts of each visible tool that are read so far: a lower bound of its score."""
 
     def __init__(self, n_tools: int, visible: Mask | None) -> None:
+        """Start with sums of 0; `visible`: mask over positions, None for all."""
         self._sums = np.zeros(n_tools, dtype=np.float32)
         self._visible = visible
 
     def add(self, positions: Positions, impacts: Scores) -> None:
-        """Add the impacts of one term for tools that did not have them yet."""
+        """Add impacts of one term to the sums of some tools, none of them twice. Hidden tools are ignored."""
         if self._visible is not None:
-            seen = self._visible[positions]
-            positions, impacts = positions[seen], impacts[seen]
+            is_visible = self._visible[positions]
+            positions, impacts = positions[is_visible], impacts[is_visible]
         self._sums[positions] += impacts
 
     def find_kth(self, k: int) -> float:
-        """Return the k-th highest sum; 0 if fewer tools have one."""
+        """Return the k-th highest sum; 0 if fewer than `k` tools have a sum above 0."""
         return float(_find_kth(self._sums, k))
 
-    def list_above(self, limit: float) -> Positions:
-        """Return the positions of the tools with at least this sum, ascending."""
+    def list_from(self, limit: float) -> Positions:
+        """Return the positions, ascending, of the tools whose sum is at least `limit`."""
         return np.flatnonzero(self._sums >= limit).astype(np.int32)

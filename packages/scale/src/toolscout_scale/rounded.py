@@ -1,8 +1,8 @@
 """The exact index of a large catalogue: 8-bit copies of the vectors show which tools can be among the nearest.
 
-Each row has its own scale, and is off by its *residual*. The product of two rows is off by no more than their residuals
-allow (Cauchy-Schwarz), so a search of the copies loses no tool: those that are left are compared exactly. The copies
-have a quarter of the bytes.
+Each row is stored as whole numbers (*codes*) times a scale of its own. Its *residual* is the length of what rounding
+lost. The residuals of two rows bound the error of their product (Cauchy-Schwarz). So a search of the copies rules out
+only tools that cannot be among the nearest; the others are compared exactly. The copies have a quarter of the bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from toolscout.arrays import Array, Arrays
 from toolscout.errors import StoreError
-from toolscout.indexes.exact import Exact
+from toolscout.indexes.exact import Exact, compute_unit_slack
 from toolscout.indexes.ranking import Mask
 
 if TYPE_CHECKING:
@@ -23,17 +23,20 @@ if TYPE_CHECKING:
 
 __all__ = ["LEVELS", "Codes", "RoundedExact", "RoundedRows", "make_codes"]
 
-LEVELS: Final = 127  # whole numbers on either side of 0 that 8 bits hold alike
-CODED_BATCH: Final = 16_384  # rows at once: it bounds the memory for their copies
-MAX_NEAR_SHARE: Final = 0.25  # of the tools that can be among the nearest; with more of them, all are compared
-BOUND_ROUNDING: Final = 1e-6  # of the bounds themselves
+LEVELS: Final = 127  # codes are whole numbers from -127 to 127: the symmetric range of 8 bits
+CODED_BATCH: Final = 16_384  # rows that are rounded at once: it bounds the memory for their copies
+MAX_NEAR_SHARE: Final = 0.25  # of all tools; if more of them can be among the nearest, all are compared exactly
+BOUND_ROUNDING: Final = 1e-6  # added to each error bound, because the bound itself is computed in float32
 
 Vectors = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.int8]
 
 
 def make_codes(vectors: Vectors) -> Codes:
-    """Round rows to whole numbers from -127 to 127, each row with its own scale. The scale does not change a cosine."""
+    """Round rows to whole numbers: each row is scaled so that its largest component is 127 or -127.
+
+    The scale of a row does not change its cosines, so callers that need only cosines forget it.
+    """
     codes: Codes = np.empty(vectors.shape, dtype=np.int8)
     for start in range(0, len(vectors), CODED_BATCH):
         rows = vectors[start : start + CODED_BATCH]
@@ -47,14 +50,14 @@ class RoundedRows:
     """The rows of an index as 8-bit numbers."""
 
     def __init__(self, codes: Codes, scales: Vectors, residuals: Vectors) -> None:
-        """Take the arrays of `arrays`: `(n, dim)`, and for each row its scale and the length of what rounding lost."""
+        """Take the codes, `(n, dim)`, and for each row its scale and its residual, `(n,)`."""
         self.codes, self._scales, self._residuals = codes, scales, residuals
 
     @classmethod
     def of(cls, vectors: Vectors) -> Self:
-        """Round rows, and remember how far each is off."""
+        """Round rows, and compute the scale and the residual of each."""
         codes = make_codes(vectors)
-        # of the whole numbers: the same by which `make_codes` divided
+        # A code times this scale is about the component: `make_codes` multiplied by the inverse.
         scales = np.abs(vectors).max(axis=1, initial=0.0) / np.float32(LEVELS)
         residuals = np.empty(len(vectors), dtype=np.float32)
         for start in range(0, len(vectors), CODED_BATCH):
@@ -64,7 +67,7 @@ class RoundedRows:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, shape: tuple[int, int]) -> Self | None:
-        """Take the arrays of `arrays` out of others; None if they are not among them.
+        """Read the rows from the arrays of a stored index; None if it has no rounded rows.
 
         Raises:
             ValueError: if they have another shape.
@@ -77,7 +80,7 @@ class RoundedRows:
         return cls(codes, scales, residuals)
 
     def arrays(self) -> dict[str, Array]:
-        """Return the rows as arrays."""
+        """Return the rows as arrays, under the names that `from_arrays` reads."""
         return {
             "rounded.codes": self.codes,
             "rounded.scales": self._scales,
@@ -85,35 +88,41 @@ class RoundedRows:
         }
 
     def find_near(self, row: Vectors, k: int, mask: Mask | None, longest: float) -> npt.NDArray[np.intp] | None:
-        """Find positions, ascending, that include the `k` rows with the highest products; None if they are too many.
+        """Find the rows that can be among the `k` with the highest products with a query.
 
         Args:
             row: `(dim,)`, the query.
             k: number of rows, at least 1.
             mask: mask over positions; None for all.
             longest: length of the longest row.
+
+        Returns:
+            Positions, ascending; None if they are too many for the codes to save time.
         """
         import numkong
 
         code = make_codes(row[None])
         scale = float(np.abs(row).max()) / LEVELS
-        lost = float(np.linalg.norm(row - code[0] * np.float32(scale)))
+        residual = float(np.linalg.norm(row - code[0] * np.float32(scale)))
         products = np.asarray(numkong.cdist(code, self.codes, metric="dot")).ravel().astype(np.float32)
         products *= self._scales
         products *= np.float32(scale)
-        errors = self._residuals * np.float32(np.linalg.norm(row) + lost)
-        errors += np.float32(lost * longest + BOUND_ROUNDING)
-        lower = products - errors
-        shown = lower if mask is None else lower[mask]
-        if len(shown) <= k:
-            return np.arange(len(lower)) if mask is None else np.flatnonzero(mask)
-        near = products + errors >= np.partition(shown, len(shown) - k)[len(shown) - k]
+        # A row r and a query q, rounded to r' and q', are off by |qr - q'r'| <= |q - q'| |r| + |q'| |r - r'|.
+        errors = self._residuals * np.float32(np.linalg.norm(row) + residual)
+        errors += np.float32(residual * longest + BOUND_ROUNDING)
+        lower_bounds = products - errors
+        visible_bounds = lower_bounds if mask is None else lower_bounds[mask]
+        if len(visible_bounds) <= k:
+            return np.arange(len(lower_bounds)) if mask is None else np.flatnonzero(mask)
+        # At least k rows reach the k-th lower bound. A row that may reach it too can be among the nearest.
+        kth_bound = np.partition(visible_bounds, len(visible_bounds) - k)[len(visible_bounds) - k]
+        near = products + errors >= kth_bound
         positions = np.flatnonzero(near if mask is None else near & mask)
-        return positions if len(positions) <= max(k, MAX_NEAR_SHARE * len(lower)) else None
+        return positions if len(positions) <= max(k, MAX_NEAR_SHARE * len(lower_bounds)) else None
 
 
 class RoundedExact(Exact):
-    """Compares 8-bit copies with a query first. The answers are those of `Exact`, to the last bit."""
+    """Compares 8-bit copies of the vectors first. The answers are those of `Exact`, to the last bit."""
 
     def __init__(self, dim: int) -> None:
         """Create an empty index for vectors of length `dim`."""
@@ -129,11 +138,10 @@ class RoundedExact(Exact):
         """Yield positions that include the nearest tools of each query; see `Exact.find_candidates`."""
         if self._rounded is None:
             self._rounded = RoundedRows.of(self.vectors)
-        # The length of the longest vector: `Exact` computes its slack from it by this formula.
-        longest = self.slack / (4 * self.dim * float(np.finfo(np.float32).eps))
+        longest = self.slack / compute_unit_slack(self.dim)
         for row, mask in zip(rows, limits, strict=True):
             near = self._rounded.find_near(row, k, mask, longest) if k > 0 else np.empty(0, dtype=np.intp)
-            if near is None:  # too many rows are near for the copies to save time
+            if near is None:  # too many tools could be near: compare all
                 [near] = super().find_candidates(row[None], k, [mask])
             yield near
 
@@ -142,7 +150,11 @@ class RoundedExact(Exact):
         meanwhile: Callable[[], object] | None = None,
         earlier: tuple[Arrays, npt.NDArray[np.int64]] | None = None,
     ) -> dict[str, Array]:
-        """Return the index as arrays, with the copies; see `Exact.arrays`."""
+        """Return the index as arrays, with the copies.
+
+        Both arguments are ignored, as `Exact.arrays` ignores them: only a graph has work to do meanwhile, or grows from
+        an earlier one.
+        """
         if self._rounded is None:
             self._rounded = RoundedRows.of(self.vectors)
         return super().arrays() | self._rounded.arrays()
@@ -155,7 +167,10 @@ class RoundedExact(Exact):
         ids: Sequence[str],
         readers: Mapping[str, Callable[[npt.NDArray[np.intp]], Vectors]] | None = None,
     ) -> Self:
-        """Rebuild an index from `arrays` and `meta`; see `Exact.from_arrays`. Copies that are missing are made."""
+        """Rebuild an index from `arrays` and `meta`; see `Exact.from_arrays`.
+
+        An index that was stored without copies has none at first: the first search makes them.
+        """
         index = super().from_arrays(arrays, meta, ids, readers)
         try:
             index._rounded = RoundedRows.from_arrays(arrays, index.vectors.shape)

@@ -28,7 +28,7 @@ from toolscout.search.suspects import claimants, suspects
 
 __all__ = ["ScreeningProcess", "screen_tools"]
 
-MIN_SCREENED_ASIDE: Final = 30_000  # tools; below, a second process saves less than a few seconds
+MIN_SCREENED_ASIDE: Final = 30_000  # tools; with fewer, a second process saves less than a few seconds
 _log: Final = logging.getLogger("toolscout_scale.second_process")
 # The child is isolated from its folder and the environment, so it gets the paths of modules as data.
 _SCREENING: Final = """
@@ -41,19 +41,22 @@ sys.stdout.buffer.write(screen_tools(**request))
 
 
 class ScreeningProcess:
-    """Screens a snapshot that is built from nothing; see `toolscout.recipes.second_process`."""
+    """Screens the tools of a snapshot in a second process; see `toolscout.recipes.builder.SecondProcess`."""
 
     def __init__(self, store: Store, catalogue: Catalogue, preferred: Sequence[str], parts: Sequence[str]) -> None:
-        """Start, if the catalogue is large, in a folder and read for the first time, and the machine has a second core.
+        """Start the process if it saves time and can read the snapshot; else do nothing.
+
+        It saves time if the catalogue is large, no earlier snapshot has values to take over, and the machine has a
+        second core. It can read the snapshot if the home is a folder, in which this process has begun files for it.
 
         Args:
             store: the snapshot's.
             catalogue: the snapshot.
             preferred: sources, as `duplicates.find_duplicates` takes them.
-            parts: what is needed, as `toolscout.recipes.second_process.list_parts` returns it.
+            parts: names of the values to build, as `toolscout.recipes.builder.list_parts` returns them.
         """
         self._catalogue, self._process = catalogue, None
-        stamp = catalogue.pending.get(STAMP_KEY)
+        stamp = catalogue.pending.get(STAMP_KEY)  # the name of files that are new
         is_worth_it = len(catalogue) >= MIN_SCREENED_ASIDE and (os.cpu_count() or 1) > 1
         if not (is_worth_it and parts and stamp and store.dialect.is_file) or catalogue.earlier is not None:
             return
@@ -80,7 +83,10 @@ class ScreeningProcess:
             _log.info("The tools are screened without a second process: %s", error)
 
     def finish(self) -> None:
-        """Wait, and give the snapshot what was found."""
+        """Wait for the process, and add its values to those that the store saves with the snapshot.
+
+        If it failed, nothing is added: the first process then builds the values when it needs them.
+        """
         process, self._process = self._process, None
         if process is None or process.stdout is None:
             return
@@ -101,15 +107,18 @@ class ScreeningProcess:
 
 
 def screen_tools(*, home: str, pin: bool, stamp: str, generation: int, preferred: list[str], parts: list[str]) -> bytes:
-    """Screen the tools of a home. Returns the values for the store; none if the catalogue has changed.
+    """Screen the tools of a home; runs in the second process.
 
     Args:
         home: its folder.
         pin: as `Store` takes it.
-        stamp: of the snapshot's files.
+        stamp: names the snapshot's files.
         generation: of the snapshot.
         preferred: sources, as `duplicates.find_duplicates` takes them.
-        parts: what is needed, as `toolscout.recipes.second_process.list_parts` returns it.
+        parts: names of the values to build, as `toolscout.recipes.builder.list_parts` returns them.
+
+    Returns:
+        The values for the store, key → bytes, as msgpack; none of them if the catalogue has changed.
     """
     store = Store(Path(home), pin=pin)
     try:
@@ -125,7 +134,7 @@ def screen_tools(*, home: str, pin: bool, stamp: str, generation: int, preferred
 
 
 def _build_parts(catalogue: Catalogue, preferred: Sequence[str], parts: Sequence[str]) -> None:
-    """Build the values of some parts; the snapshot keeps them as pending."""
+    """Build the values with the given names. Each maker keeps them in `catalogue.pending`; its result is unused."""
     makers: dict[str, Callable[[], object]] = {
         "suspects": lambda: (suspects(catalogue), claimants(catalogue)),
         "duplicates": lambda: find_duplicates(catalogue, preferred),
