@@ -40,16 +40,26 @@ class CollectionEngine:
     """
 
     def __init__(self, name: str, *, searches_words: bool) -> None:
+        """Name the engine. It is opened with its first use."""
         self.name, self.searches_words = name, searches_words
 
     def __call__(self, dim: int, argument: str, settings: Settings) -> VectorIndex:
-        """Return an empty index, for checks: not over the catalogue of a home."""
+        """Return an empty index that belongs to no home, for checks of the contract.
+
+        Args:
+            dim: length of a vector.
+            argument: what follows the name and a colon in the setting `index`; "" if nothing does.
+            settings: of the home.
+        """
         return open_empty(f"{self.name}:{argument}" if argument else self.name, dim, settings)
 
     def open_index(
         self, settings: Settings, space: str, snapshot: Snapshot, exact: Exact, weigh_terms: WeighTerms
     ) -> VectorIndex:
-        """Return the index over a snapshot, brought in step with it; see `reflect.open_index`."""
+        """Bring the collection of an encoder in step with a snapshot, and return the index over it.
+
+        See `VectorEngine.open_index`.
+        """
 
         def number_weights(ids: Sequence[str]) -> list[dict[int, float]]:
             return [number_terms(weights) for weights in weigh_terms(ids)]
@@ -67,13 +77,16 @@ class CollectionEngine:
         connection: Connection,
         make_encoders: Callable[[], Mapping[str, Callable[[Sequence[Tool]], Vectors]]],
     ) -> None:
-        """Change the vectors in the transaction that changes the tools, if both are in one database."""
+        """Change the vectors in the transaction that changes the tools, if both are in one database; else do nothing.
+
+        See `VectorEngine.follow_catalogue`.
+        """
         engine = open_engine(settings)
         if isinstance(engine, PgvectorEngine) and engine.shares_home and isinstance(connection, PostgresConnection):
             engine.follow(connection.raw, identify_home(settings.place), make_encoders())
 
     def drop_collections(self, settings: Settings) -> AbstractContextManager[None]:
-        """Delete the vectors of a home around the block that removes the rest."""
+        """Delete the vectors of a home or of one of its tenants. The caller deletes the rest in the `with` block."""
         return drop_collections(settings)
 
     def close(self, settings: Settings) -> None:

@@ -1,11 +1,13 @@
 """Engines keep the vectors of tools outside of the process: in PostgreSQL with pgvector, or in Milvus.
 
 The setting `index` names an engine: `pgvector` (in the database of the home), `pgvector:ADDRESS`, or `milvus:` and the
-path of a Milvus Lite file or the address of a server. This file holds their contract. `search` turns a collection of an
-engine into an index, and `reflect` brings it in step with the catalogue.
+path of a Milvus Lite file or the address of a server. This file states their contract. The module `search` turns a
+*collection*, the vectors of one encoder for the tools of one home, into an index, and brings it in step with the
+catalogue.
 
-The catalogue is right, and an engine only reflects it. Each collection holds a *mark*: the generation that its vectors
-reflect. A collection whose mark differs is compared with the catalogue tool by tool, and mended.
+The catalogue is right, and an engine only reflects it. Each collection has a *mark*: the generation of the catalogue
+that its vectors reflect. If the mark is not the catalogue's generation, the collection is compared with the catalogue
+tool by tool, and mended.
 """
 
 from __future__ import annotations
@@ -41,13 +43,13 @@ IDENTITY_FILE: Final = "engine-id"
 
 
 class CollectionKey(NamedTuple):
-    """What a collection holds: the vectors of one encoder for the tools of one tenant of one home.
+    """Names a collection by its content: the vectors of one encoder for the tools of one tenant of one home.
 
     Attributes:
-        home: identity of the home, of which each tenant has its own; see `identify_home`.
-        space: digest of the encoder's fingerprint and of how a tool becomes text.
+        home: identity of the home. Each tenant has an identity of its own; see `identify_home`.
+        space: names the encoder: a digest of its fingerprint and of how a tool becomes text.
         dim: length of a vector.
-        tenant: the tenant. Each has collections of its own, and in pgvector row-level security hides those of others.
+        tenant: the tenant. In pgvector, row-level security hides the collections of other tenants.
     """
 
     home: str
@@ -57,17 +59,20 @@ class CollectionKey(NamedTuple):
 
     @property
     def name(self) -> str:
-        """A name of letters, digits and underscores, the same for equal keys. 64 bits of the space tell keys apart."""
+        """A name of letters, digits and underscores, the same for equal keys.
+
+        It has the first 64 bits of the space, and 32 bits of a hash of the tenant, whose name may have other letters.
+        """
         tenant = hashlib.blake2b(self.tenant.encode(), digest_size=4).hexdigest()
         return f"toolscout_{self.home}_{self.space[:16]}_{tenant}"
 
 
 class Mark(NamedTuple):
-    """The state that a collection says it reflects.
+    """Stored with a collection: the state of the catalogue that it reflects.
 
     Attributes:
-        generation: of the catalogue; `UNFINISHED` if a change has begun and has not ended.
-        size: number of tools.
+        generation: of the catalogue; `UNFINISHED` if a change of the collection has begun and not ended.
+        size: number of tools in the collection.
     """
 
     generation: int
@@ -82,13 +87,14 @@ class CollectionState(NamedTuple):
 
 
 class ToolRows(NamedTuple):
-    """Rows to write.
+    """Rows to write to a collection, one for each tool.
 
     Attributes:
         ids: tool ids.
         fingerprints: of the tools' definitions.
         vectors: `(n, dim)` float32.
-        terms: for each tool the weights of its terms, for engines that search words too; None: they stay out.
+        terms: for each tool, number of a term → its weight, for an engine that searches words; None: for one that
+            does not.
     """
 
     ids: Sequence[str]
@@ -98,11 +104,11 @@ class ToolRows(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """What an engine filters by, for each tool of a snapshot.
+    """Numbers by which an engine filters, for each tool of a snapshot.
 
     Attributes:
-        tools: `(n,)`, the number of each tool; negative in pgvector if the engine has no such tool.
-        sources: `(n,)`, the number of each tool's source.
+        tools: `(n,)`, in Milvus a hash of the tool id; in pgvector the number of the tool's row, -1 without a row.
+        sources: `(n,)`, a hash of the name of each tool's source; see `number_sources`.
     """
 
     tools: Ints
@@ -110,7 +116,12 @@ class Numbers(NamedTuple):
 
 
 class View(NamedTuple):
-    """The tools that a search may return: a boolean mask over `Numbers`."""
+    """The tools that a search may return.
+
+    Attributes:
+        numbers: of all tools of a snapshot.
+        mask: `(n,)` bool, which of these tools may be returned.
+    """
 
     numbers: Numbers
     mask: Mask
@@ -123,7 +134,7 @@ class Candidates(NamedTuple):
         ids: tool ids.
         vectors: `(len(ids), dim)` float32, as they were written.
         complete: whether every tool that may be returned is among them.
-        slack: how much nearer than the last one a tool can be that is not among them.
+        slack: how much higher than the lowest score here the score of a tool that is missing here can be.
     """
 
     ids: Sequence[str]
@@ -133,11 +144,12 @@ class Candidates(NamedTuple):
 
 
 class Collection(Protocol):
-    """The vectors of one key in an engine. Safe to use from several threads."""
+    """The vectors of one encoder for the tools of one home, in an engine. Safe to use from several threads."""
 
     key: CollectionKey
+    """Names the collection."""
     max_limit: int
-    """The most candidates that one search returns."""
+    """The highest number of candidates that one search returns."""
 
     def read_mark(self) -> Mark | None:
         """Return the mark; None: the collection was never written."""
@@ -155,11 +167,17 @@ class Collection(Protocol):
         ...
 
     def number_tools(self, ids: Sequence[str]) -> Numbers:
-        """Return the numbers by which `find` filters."""
+        """Return the numbers by which `find` and `find_words` filter."""
         ...
 
     def find(self, queries: Vectors, limit: int, view: View | None) -> list[Candidates]:
-        """Find up to `limit` nearest tools of each query, `(n, dim)`; `view`: only of these tools."""
+        """Find up to `limit` nearest tools of each query.
+
+        Args:
+            queries: `(n, dim)`.
+            limit: maximum tools per query.
+            view: the tools that may be returned; None: all rows of the collection.
+        """
         ...
 
     def find_words(
@@ -168,6 +186,11 @@ class Collection(Protocol):
         """Find tools by the inner product of weights of terms: (tool id, score) above 0, best first.
 
         Only Milvus has this.
+
+        Args:
+            queries: for each, number of a term → its weight.
+            limit: maximum tools per query.
+            view: the tools that may be returned; None: all rows of the collection.
         """
         ...
 
@@ -196,7 +219,7 @@ class Engine(Protocol):
         ...
 
     def list_collections(self, home: str) -> list[CollectionState]:
-        """Return the collections of one home."""
+        """Return the collections of one home; see `identify_home`."""
         ...
 
     def close(self) -> None:
@@ -205,9 +228,10 @@ class Engine(Protocol):
 
 
 def identify_home(home: Home) -> str:
-    """Return the identity of a home, 16 hexadecimal digits that move with it. The first use makes it.
+    """Return the identity of a home: 16 random hexadecimal digits in a file of the home. The first use writes it.
 
-    Several homes may keep vectors in one engine, so each names its collections by its identity.
+    Several homes may keep vectors in one engine, so each names its collections by its identity, which stays when the
+    home is moved.
 
     Raises:
         StoreError: if it must be made and the home cannot be written.
@@ -219,11 +243,12 @@ def identify_home(home: Home) -> str:
             open_home(home).write_document(IDENTITY_FILE, secrets.token_hex(8).encode())
         except OSError as error:
             raise StoreError(f"The identity of the home {home} cannot be written: {error.strerror}.") from None
+        # Read again, because another process may have written its own at the same time.
         return open_home(home).read_document(IDENTITY_FILE).decode()
 
 
 def hash_number(text: str) -> int:
-    """Return a number of 63 bits for a text. Two of a million texts are equal with a probability of 5 in 10⁸."""
+    """Return a number of 63 bits for a text: that any two of a million texts get the same has a chance of 5 in 10⁸."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
@@ -235,4 +260,4 @@ def number_sources(ids: Sequence[str]) -> Ints:
 
 
 Mend = Callable[[], Mark]
-"""() → the mark, after the collection has been compared with the catalogue and mended."""
+"""Compares a collection with the catalogue, mends it, and returns its mark."""

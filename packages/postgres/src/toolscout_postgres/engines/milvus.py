@@ -1,11 +1,11 @@
 """Vectors and weights of words in Milvus: a Milvus Lite file, or a server or cluster.
 
-A collection holds a row for each tool, with its vector and with the weights of its terms. It is partitioned by source.
-An alias names the collection that searches ask. A first load, and a change of more than half of the tools, fill a new
-collection beside the old one, and then move the alias in one step.
+A collection has a row for each tool, with its vector and with the weights of its terms. It is partitioned by source.
+Searches go to an *alias*, which names a collection. The first write, and a change of more than half of the tools, fill
+a new collection beside the old one, and then move the alias in one step.
 
-Milvus has no transactions. So a small collection of marks says which generation each collection reflects. It says
-`UNFINISHED` before the first row of a change is written, and the generation after the last one.
+Milvus has no transactions. So the small collection `MARKS` has the mark of each other collection (`contract.Mark`). It
+is `UNFINISHED` before the first row of a change is written, and the generation after the last one.
 
 All values in filters are numbers, so no text of a tool or a source becomes part of an expression.
 """
@@ -45,19 +45,19 @@ from toolscout_postgres.engines.contract import (
 __all__ = ["MilvusCollection", "MilvusEngine"]
 
 MARKS: Final = "toolscout_marks"
-MAX_LIMIT: Final = 16_384  # rows that Milvus returns for one query
-FLAT_ROWS: Final = 20_000  # up to so many tools are all compared with the query
+MAX_LIMIT: Final = 16_384  # the most rows that Milvus returns for one query
+FLAT_ROWS: Final = 20_000  # up to so many tools are all compared with the query, without a graph
 MAX_LISTED: Final = 10_000  # tools that a filter names one by one
-WRITE_BATCH: Final = 1_000
-READ_BATCH: Final = 4_000
+WRITE_BATCH: Final = 1_000  # rows
+READ_BATCH: Final = 4_000  # rows
 REBUILD_SHARE: Final = 2  # a change of more than one tool in so many builds a new collection
 GRAPH_SETTINGS: Final = {"M": 24, "efConstruction": 200}  # neighbours of a tool, and candidates for them, in the graph
 MIN_EF: Final = 200  # candidates of a search of the graph
-MAX_EF: Final = 32_768  # that Milvus allows
+MAX_EF: Final = 32_768  # the most candidates that Milvus allows
 PARTITIONS: Final = 16
 MAX_ID_BYTES: Final = 65_535
-NO_TERM: Final = {0: 1e-6}  # a row must have a term; no query has this one
-FLOAT_SLACK: Final = 1e-5
+NO_TERM: Final = {0: 1e-6}  # the words of a tool without words: Milvus wants a term, and no query has the term 0
+FLOAT_SLACK: Final = 1e-5  # by how much the inner product of two unit rows can be off
 WITHOUT_PINGS: Final = {"grpc.keepalive_time_ms": 2**31 - 1}  # Milvus Lite breaks connections that ping every 10 s
 TOKEN_VARIABLE: Final = "MILVUS_TOKEN"
 REMOTE: Final = ("http://", "https://", "tcp://", "unix:")
@@ -65,7 +65,7 @@ ROW_FIELDS: Final = ("number", "source", "tool", "fingerprint", "dense", "words"
 
 
 class _State(msgspec.Struct):
-    """What the row of a collection in `MARKS` says."""
+    """A row of `MARKS`: the key and the mark of a collection."""
 
     home: str
     space: str
@@ -81,12 +81,13 @@ class MilvusEngine:
     Attributes:
         name: `milvus`.
         label: the path or the address.
+        is_file: whether it is a Milvus Lite file.
     """
 
     name = "milvus"
 
     def __init__(self, place: str, settings: Settings) -> None:
-        """Name the place. The first use opens it.
+        """Name the file or the server. The first use of `client` opens it.
 
         Args:
             place: an address, or the path of a file that ends with `.db`, relative to the home.
@@ -100,7 +101,7 @@ class MilvusEngine:
 
     @property
     def client(self) -> Any:
-        """The client, which the first use connects.
+        """The client of Milvus. The first use opens the file or connects to the server.
 
         Raises:
             MissingExtra: if pymilvus is not installed.
@@ -112,7 +113,7 @@ class MilvusEngine:
             return self._client
 
     def load(self, name: str) -> None:
-        """Load a collection, so that it can be searched. A file that was opened has none loaded."""
+        """Load a collection, so that it can be searched, once after each connection: a file opens with none loaded."""
         client = self.client
         with self._lock:
             if name not in self._loaded:
@@ -127,9 +128,9 @@ class MilvusEngine:
             StoreError: if the file cannot be opened.
         """
         pymilvus = require("pymilvus", "milvus")
-        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # what fails is raised, and `errors` describes it
+        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs what it raises, and we describe that
         if not self.is_file:
-            with self.errors():
+            with self.convert_errors():
                 return pymilvus.MilvusClient(uri=self.label, token=os.environ.get(TOKEN_VARIABLE, ""))
         require("milvus_lite", "milvus")
         path = Path(self.label)
@@ -151,17 +152,20 @@ class MilvusEngine:
                 raise StoreError(f"The Milvus Lite file {self.label} cannot be opened: {reason}.") from error
 
     @contextlib.contextmanager
-    def errors(self) -> Iterator[None]:
-        """Turn errors of Milvus into one sentence: Unavailable if it does not answer, or else StoreError."""
+    def convert_errors(self) -> Iterator[None]:
+        """Raise errors of Milvus as Unavailable, if it does not answer, or else as StoreError, in one sentence."""
         import grpc
         from pymilvus import exceptions
 
-        away = (exceptions.MilvusUnavailableException, exceptions.ConnectError, exceptions.ConnectionNotExistException)
+        no_answer = (
+            *(grpc.RpcError, exceptions.MilvusUnavailableException),
+            *(exceptions.ConnectError, exceptions.ConnectionNotExistException),
+        )
         try:
             yield
         except UserError:
             raise
-        except (grpc.RpcError, *away) as error:
+        except no_answer as error:
             raise Unavailable(f"Milvus at {self.label} does not answer. Check that it runs.") from error
         except exceptions.MilvusException as error:
             reason = " ".join(str(error.message).split()).rstrip(".")
@@ -174,9 +178,9 @@ class MilvusEngine:
         return MilvusCollection(self, key)
 
     def list_collections(self, home: str) -> list[CollectionState]:
-        """Return the collections of one home."""
+        """Return the collections of one home; see `identify_home`."""
         client = self.client
-        with self.errors():
+        with self.convert_errors():
             if not client.has_collection(MARKS):
                 return []
             self.load(MARKS)
@@ -206,19 +210,19 @@ class MilvusEngine:
 
 
 class MilvusCollection:
-    """The rows of one key, in the collection behind an alias. `key` and `max_limit`: see `Collection`."""
+    """The rows of one collection, under an alias. `key` and `max_limit`: see `Collection`."""
 
     max_limit = MAX_LIMIT
 
     def __init__(self, engine: MilvusEngine, key: CollectionKey) -> None:
-        """Name the rows; nothing is read."""
+        """Name the collection; nothing is read."""
         self.key, self._engine = key, engine
-        self._number = hash_number(key.name)
+        self._number = hash_number(key.name)  # of its row in `MARKS`
 
     def read_mark(self) -> Mark | None:
-        """Return the mark; None: the collection was never written, or is gone."""
+        """Return the mark; None: the collection was never written, or no alias names it any more."""
         client = self._engine.client
-        with self._engine.errors():
+        with self._engine.convert_errors():
             if not client.has_collection(MARKS):
                 return None
             self._engine.load(MARKS)
@@ -232,15 +236,18 @@ class MilvusCollection:
 
     def list_rows(self) -> dict[str, str]:
         """Return tool id → fingerprint of every row."""
-        with self._engine.errors():
+        with self._engine.convert_errors():
             return {row["tool"]: row["fingerprint"] for row in self._read_rows(["tool", "fingerprint"])}
 
     def change(self, rows: ToolRows, gone: Sequence[str], generation: int) -> Mark:
-        """Add or replace rows, remove others, and set the mark; beside the old collection if much changes."""
+        """Add or replace rows, remove others, and set the mark; see `Collection.change`.
+
+        If many tools change, a new collection is filled beside the old one.
+        """
         too_long = next((tool_id for tool_id in rows.ids if len(tool_id.encode()) > MAX_ID_BYTES), None)
         if too_long is not None:
             raise StoreError(f"index milvus: the id of the tool {too_long[:80]}… is longer than Milvus can hold.")
-        with self._engine.errors():
+        with self._engine.convert_errors():
             self._make_marks()
             target = self._find_target()
             self._drop_leftovers(target)
@@ -257,15 +264,16 @@ class MilvusCollection:
         return mark
 
     def number_tools(self, ids: Sequence[str]) -> Numbers:
-        """Return numbers that follow from the ids."""
+        """Return a hash of each id and of its source, which are the numbers of the rows."""
         tools = np.fromiter((hash_number(tool_id) for tool_id in ids), dtype=np.int64, count=len(ids))
         return Numbers(tools, number_sources(ids))
 
     def find(self, queries: Vectors, limit: int, view: View | None) -> list[Candidates]:
-        """Find the nearest tools of each query."""
+        """Find the nearest tools of each query; see `Collection.find`."""
         condition, limit = _write_filter(view, limit)
-        hidden = 1 if view is None else len(view.mask) // max(int(view.mask.sum()), 1)
-        ef = min(MAX_EF, max(MIN_EF, 2 * limit) * max(hidden, 1))  # a graph is searched past the hidden tools
+        tools_per_visible = 1 if view is None else len(view.mask) // max(int(view.mask.sum()), 1)
+        # The candidates of the graph include hidden tools, so there must be more of them.
+        ef = min(MAX_EF, max(MIN_EF, 2 * limit) * max(tools_per_visible, 1))
         params = {"metric_type": "IP", "params": {"ef": ef}}
         answers = self._search(list(queries), "dense", limit, condition, params, ["tool", "dense"])
         candidates = []
@@ -278,14 +286,14 @@ class MilvusCollection:
     def find_words(
         self, queries: Sequence[Mapping[int, float]], limit: int, view: View | None
     ) -> list[list[tuple[str, float]]]:
-        """Find tools by the inner product of weights: (tool id, score), best first, with a score above 0."""
+        """Find tools by the inner product of weights of terms; see `Collection.find_words`."""
         condition, limit = _write_filter(view, limit)
         answers = self._search([dict(query) for query in queries], "words", limit, condition, {}, ["tool"])
         return [[(hit["entity"]["tool"], float(hit["distance"])) for hit in hits] for hits in answers]
 
     def read_vectors(self) -> tuple[list[str], Vectors]:
         """Return every tool id and its vector."""
-        with self._engine.errors():
+        with self._engine.convert_errors():
             rows = list(self._read_rows(["tool", "dense"]))
         vectors = np.array([row["dense"] for row in rows], dtype=np.float32).reshape(-1, self.key.dim)
         return [row["tool"] for row in rows], vectors
@@ -293,7 +301,7 @@ class MilvusCollection:
     def drop(self) -> None:
         """Delete the collection, its alias and its mark."""
         client = self._engine.client
-        with self._engine.errors():
+        with self._engine.convert_errors():
             if self._find_target() is not None:
                 client.drop_alias(self.key.name)
             self._drop_leftovers(target=None)  # no alias is left, so all are dropped
@@ -303,9 +311,21 @@ class MilvusCollection:
     def _search(
         self, queries: list[Any], field: str, limit: int, condition: str, params: dict[str, Any], output: list[str]
     ) -> Any:
-        """Search a vector field; no results if the collection was never written."""
+        """Search a field of vectors, or of weights of terms.
+
+        Args:
+            queries: vectors, or for each query number of a term → its weight.
+            field: `dense` or `words`.
+            limit: maximum hits per query.
+            condition: filter of Milvus; "": all rows.
+            params: of the index; empty: its defaults.
+            output: names of the fields that a hit has.
+
+        Returns:
+            Hits of each query, best first; none if the collection was never written.
+        """
         client = self._engine.client
-        with self._engine.errors():
+        with self._engine.convert_errors():
             if self._find_target() is None:
                 return [[] for _ in queries]
             return client.search(
@@ -322,7 +342,7 @@ class MilvusCollection:
     # --- collections
 
     def _find_target(self) -> str | None:
-        """Return the collection behind the alias; None: there is no alias."""
+        """Return the name of the collection that the alias names, and load it; None: there is no alias."""
         from pymilvus.exceptions import MilvusException
 
         try:
@@ -335,7 +355,13 @@ class MilvusCollection:
             raise
 
     def _build_beside(self, old: str | None, rows: ToolRows, gone: Sequence[str]) -> str:
-        """Fill a new collection with the rows of the old one and the new rows, and move the alias to it."""
+        """Fill a new collection, move the alias to it, drop the old collection, and return the new one's name.
+
+        Args:
+            old: name of the collection that the alias names; None: there is none yet.
+            rows: to add, or to write in place of old ones.
+            gone: ids of tools whose rows are left out.
+        """
         client, new = self._engine.client, f"{self.key.name}_{secrets.token_hex(4)}"
         replaced = {*rows.ids, *gone}
         unchanged = [row for row in self._read_rows(ROW_FIELDS) if row["tool"] not in replaced] if old else []
@@ -369,7 +395,7 @@ class MilvusCollection:
                 client.drop_collection(name)
 
     def _write_rows(self, target: str, rows: ToolRows) -> None:
-        """Write rows in batches. A tool without words gets a term that no query has, because each row must have one."""
+        """Write rows to a collection, in batches; a row with the number of an old one replaces it."""
         sources = number_sources(rows.ids)
         for start in range(0, len(rows.ids), WRITE_BATCH):
             end = min(start + WRITE_BATCH, len(rows.ids))
@@ -398,13 +424,14 @@ class MilvusCollection:
         iterator.close()
 
     def _count(self, target: str) -> int:
+        """Return the number of rows of a collection."""
         rows = self._engine.client.query(target, filter="", output_fields=["count(*)"], consistency_level="Strong")
         return int(rows[0]["count(*)"])
 
     # --- marks
 
     def _make_marks(self) -> None:
-        """Create the collection of the marks, unless it exists."""
+        """Create the collection `MARKS` unless it exists, and load it."""
         client = self._engine.client
         if client.has_collection(MARKS):
             self._engine.load(MARKS)
@@ -421,15 +448,21 @@ class MilvusCollection:
         self._engine.load(MARKS)
 
     def _write_mark(self, mark: Mark) -> None:
+        """Write the mark of this collection to `MARKS`."""
         state = _State(self.key.home, self.key.space, self.key.dim, self.key.tenant, mark.generation, mark.size)
         text = msgspec.json.encode(state).decode()
         self._engine.client.upsert(MARKS, [{"number": self._number, "state": text, "unused": [0.0, 1.0]}])
 
 
 class _Causes(logging.Handler):
-    """Collects the errors that Milvus Lite logs and does not raise."""
+    """Collects the errors that Milvus Lite logs and does not raise.
+
+    Attributes:
+        errors: in the order in which they were logged.
+    """
 
     def __init__(self) -> None:
+        """Start without errors."""
         super().__init__()
         self.errors: list[BaseException] = []
 
@@ -441,15 +474,15 @@ class _Causes(logging.Handler):
 
 @contextlib.contextmanager
 def _catch_cause() -> Iterator[list[BaseException]]:
-    """Collect what Milvus Lite logs when it does not open a file, and keep it from being printed."""
+    """Collect the errors that Milvus Lite logs meanwhile, such as why it cannot open a file. They are not printed."""
     logger, handler = logging.getLogger("milvus_lite"), _Causes()
-    propagate, logger.propagate = logger.propagate, False
+    propagated_before, logger.propagate = logger.propagate, False
     logger.addHandler(handler)
     try:
         yield handler.errors
     finally:
         logger.removeHandler(handler)
-        logger.propagate = propagate
+        logger.propagate = propagated_before
 
 
 def _make_schema(dim: int) -> Any:
@@ -469,27 +502,39 @@ def _make_schema(dim: int) -> Any:
 def _write_filter(view: View | None, limit: int) -> tuple[str, int]:
     """Return the filter for the visible tools, and how many rows to ask for.
 
-    Sources that are visible as a whole are named. Of others the visible tools are named, unless they are too many: then
-    the whole source is searched, more rows are asked for, and the caller leaves out what is not visible.
+    The filter lists the sources of which all tools are visible, and the visible tools of the other sources. If these
+    tools are too many, it lists their sources instead; then more rows are asked for, and the caller leaves out hidden
+    tools.
+
+    Args:
+        view: the visible tools; None: no filter.
+        limit: how many visible tools are wanted.
     """
     if view is None:
         return "", min(limit, MAX_LIMIT)
     tools, sources = view.numbers
-    visible, totals = _count_sources(sources[view.mask]), _count_sources(sources)
-    whole = [source for source, count in visible.items() if count == totals[source]]
-    partly = view.mask & ~np.isin(sources, np.array(whole, dtype=np.int64))
-    listed = tools[partly]
-    if len(listed) > MAX_LISTED:
-        n_searched = sum(totals[source] for source in visible)
-        return _name("source", list(visible)), min(MAX_LIMIT, -(-limit * n_searched // int(view.mask.sum())))
-    parts = [_name(field, values) for field, values in (("source", whole), ("number", listed.tolist())) if values]
-    return " or ".join(parts) or "number < 0", min(limit, MAX_LIMIT)
+    n_visible_of, n_tools_of = _count_sources(sources[view.mask]), _count_sources(sources)
+    whole_sources = [source for source, n_visible in n_visible_of.items() if n_visible == n_tools_of[source]]
+    listed_tools = tools[view.mask & ~np.isin(sources, np.array(whole_sources, dtype=np.int64))]
+    if len(listed_tools) > MAX_LISTED:
+        n_searched, n_visible = sum(n_tools_of[source] for source in n_visible_of), int(view.mask.sum())
+        widened_limit = -(-limit * n_searched // n_visible)  # in proportion to the searched tools, rounded up
+        return _list_values("source", list(n_visible_of)), min(MAX_LIMIT, widened_limit)
+    parts = [
+        _list_values(field, values)
+        for field, values in (("source", whole_sources), ("number", listed_tools.tolist()))
+        if values
+    ]
+    nothing = "number < 0"  # no row has a negative number
+    return " or ".join(parts) or nothing, min(limit, MAX_LIMIT)
 
 
-def _name(field: str, values: list[int]) -> str:
+def _list_values(field: str, values: list[int]) -> str:
+    """Write the condition that a field has one of some values."""
     return f"{field} in [{', '.join(map(str, values))}]"
 
 
 def _count_sources(sources: Ints) -> dict[int, int]:
+    """Return how often each number of a source occurs."""
     numbers, counts = np.unique(sources, return_counts=True)
     return dict(zip(numbers.tolist(), counts.tolist(), strict=True))

@@ -1,8 +1,10 @@
 """Vectors in PostgreSQL with pgvector: one table, with an HNSW index of 16-bit numbers for each collection.
 
-The index finds candidates, and their cosines are computed from the vectors as they were written (32 bits). A search
-that may return few tools, or is asked for many, compares all of them instead. Visibility is a bitmap over row numbers:
-a bit for each tool, however a policy chooses. The index is read on until enough visible tools were found.
+The index finds candidates, and their cosines are computed from the vectors as they were written (32 bits). If few tools
+are visible, or a search asks for many of them, all visible tools are compared instead. PostgreSQL filters by a bitmap
+over row numbers, in which the bits of visible tools are 1. The index is scanned until it has found enough of them.
+
+A collection (`contract`) has a number in the tables, and one row in `tool_vectors` for each tool.
 """
 
 from __future__ import annotations
@@ -41,24 +43,24 @@ if TYPE_CHECKING:
 __all__ = ["PgvectorEngine"]
 
 MAX_DIM: Final = 4_000  # of an HNSW index over halfvec
-EXACT_ROWS: Final = 4_000  # up to so many tools that may be returned are all compared with the query
-EXACT_SHARE: Final = 4  # so is every tool if a search asks for more than one in so many of them
+EXACT_ROWS: Final = 4_000  # if no more tools are visible, all are compared with the query, without the index
+EXACT_SHARE: Final = 4  # the same if a search asks for at least one in so many of the visible tools
 HALF_SLACK: Final = 1e-3  # by how much the inner product of two unit rows of 16-bit numbers can be off
-FLOAT_SLACK: Final = 1e-5
-MIN_EF_SEARCH: Final = 200  # hnsw.ef_search
-MAX_EF_SEARCH: Final = 1_000
+FLOAT_SLACK: Final = 1e-5  # the same for 32-bit numbers
+MIN_EF_SEARCH: Final = 200  # of hnsw.ef_search: candidates of a walk through the graph
+MAX_EF_SEARCH: Final = 1_000  # the highest value that pgvector allows
 BEAM_RESERVE: Final = 2  # candidates for each tool that is wanted: 16-bit rows order near tools only roughly
-MIN_SCAN_TUPLES: Final = 20_000  # hnsw.max_scan_tuples; pgvector's own default
-MAX_SCAN_TUPLES: Final = 2**31 - 1  # that PostgreSQL allows
-SCAN_RESERVE: Final = 4  # times as many tuples as an even spread of visible tools would need
+MIN_SCAN_TUPLES: Final = 20_000  # of hnsw.max_scan_tuples; pgvector's own default
+MAX_SCAN_TUPLES: Final = 2**31 - 1  # the highest value that PostgreSQL allows
+SCAN_RESERVE: Final = 4  # times as many tuples as a scan would need if visible tools were spread evenly
 INDEX_MEMORY: Final = "256MB"  # a graph that fits is built several times faster
 MIN_PGVECTOR: Final = (0, 8)
 COPY_HEADER: Final = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
 COPY_TRAILER: Final = struct.pack(">h", -1)
 COPIED_FIELDS: Final = 3  # of a row: tool, fingerprint, vector
-VECTOR_HEAD_BYTES: Final = 4  # length and two unused bytes
-TOOL: Final = msgspec.json.Decoder(Tool)
-SEARCHED: Final = "sources.enabled AND sources.state != 'disabled'"
+VECTOR_HEAD_BYTES: Final = 4  # of a vector in binary form: its length and two unused bytes
+TOOL_DECODER: Final = msgspec.json.Decoder(Tool)
+IS_SEARCHED: Final = "sources.enabled AND sources.state != 'disabled'"  # whether the tools of a source are searched
 EncodeTools = Callable[[Sequence[Tool]], Vectors]
 
 
@@ -68,21 +70,21 @@ class PgvectorEngine:
     Attributes:
         name: `pgvector`.
         label: the address without a password.
-        shares_home: whether the catalogue lies in the same schema.
+        shares_home: whether the catalogue is in the same schema.
     """
 
     name = "pgvector"
 
     def __init__(self, address: Address, *, shares_home: bool) -> None:
-        """Name the schema. The first use connects."""
+        """Name the schema. The first use of `database` connects."""
         self.label, self.shares_home, self._address = address.label, shares_home, address
         self._lock = threading.Lock()
-        self._database: PostgresDatabase | None = None  # once it is needed, as the next one
-        self._schema = ""  # of the type `vector`, in quotation marks
+        self._database: PostgresDatabase | None = None  # None until it is needed
+        self._schema = ""  # set together with `_database`; see `schema`
 
     @property
     def database(self) -> PostgresDatabase:
-        """The tables, which the first use creates.
+        """The database with the tables of this module. The first use connects and creates the tables.
 
         Raises:
             ConfigError: if the server has no pgvector, or an old one.
@@ -96,7 +98,8 @@ class PgvectorEngine:
     @property
     def schema(self) -> str:
         """The schema of the type `vector`, in quotation marks."""
-        return self._schema if self.database else ""
+        _ = self.database  # connects, which finds the schema
+        return self._schema
 
     def collection(self, key: CollectionKey) -> PgvectorCollection:
         """Return the collection of a key, whether or not it has been written.
@@ -109,8 +112,8 @@ class PgvectorEngine:
         return PgvectorCollection(self, key)
 
     def list_collections(self, home: str) -> list[CollectionState]:
-        """Return the collections of one home."""
-        with _unavailable(), self.database.reading() as connection:
+        """Return the collections of one home; see `identify_home`."""
+        with _raise_unavailable(), self.database.reading() as connection:
             rows = connection.execute(
                 "SELECT space, dim, tenant, generation, size FROM vector_collections "
                 "JOIN vector_marks USING (tenant, collection) WHERE home = ? ORDER BY space, tenant",
@@ -124,46 +127,55 @@ class PgvectorEngine:
     def follow(self, raw: psycopg.Connection[Any], home: str, encoders: Mapping[str, EncodeTools]) -> None:
         """Bring vectors in step within the transaction that changes the catalogue, in the same schema.
 
-        Vectors of tools that are gone or changed are removed from all collections of the home. Those of new tools are
-        written where the encoder is at hand, and only these collections get the new mark.
+        Vectors of tools that are gone or changed are deleted from all collections of the home. Vectors of new tools are
+        written only to the collections whose encoder is given, and only these get the new mark.
 
         Args:
             raw: the connection that writes the catalogue.
-            home: identity of the home.
-            encoders: space → its encoder.
+            home: identity of the home; see `identify_home`.
+            encoders: space (names an encoder, see `CollectionKey`) → the function that encodes tools.
         """
-        assert self.shares_home and self.database  # opening it creates the tables
+        assert self.shares_home
+        _ = self.database  # creates the tables if they are missing
         tenant = self._address.tenant
-        current = (
-            f"SELECT 1 FROM tools JOIN sources ON sources.name = tools.source WHERE {SEARCHED} "
+        definition_of_vector = (
+            f"SELECT 1 FROM tools JOIN sources ON sources.name = tools.source WHERE {IS_SEARCHED} "
             "AND tools.id = v.tool_id AND tools.fingerprint = v.fingerprint"
         )
-        known = raw.execute("SELECT collection, space, dim FROM vector_collections WHERE home = %s", (home,)).fetchall()
+        collections = raw.execute(
+            "SELECT collection, space, dim FROM vector_collections WHERE home = %s", (home,)
+        ).fetchall()
         (generation,) = raw.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone() or (0,)
-        for number, space, dim in known:
+        for number, space, dim in collections:
             raw.execute(
-                f"DELETE FROM tool_vectors v WHERE collection = %s AND tenant = %s AND NOT EXISTS ({current})".encode(),
+                "DELETE FROM tool_vectors v WHERE collection = %s AND tenant = %s "
+                f"AND NOT EXISTS ({definition_of_vector})".encode(),
                 (number, tenant),
             )
             if (encode := encoders.get(space)) is None:
                 continue
             rows = raw.execute(
                 "SELECT tools.id, tools.fingerprint, tools.body FROM tools "
-                f"JOIN sources ON sources.name = tools.source WHERE {SEARCHED} AND NOT EXISTS (SELECT 1 FROM "
+                f"JOIN sources ON sources.name = tools.source WHERE {IS_SEARCHED} AND NOT EXISTS (SELECT 1 FROM "
                 "tool_vectors v WHERE v.collection = %s AND v.tenant = %s AND v.tool_id = tools.id)",
                 (number, tenant),
             ).fetchall()
             if rows:
-                vectors = encode([TOOL.decode(bytes(body)) for _, _, body in rows])
-                ids, fingerprints = [row[0] for row in rows], [row[1] for row in rows]
+                ids, fingerprints, bodies = zip(*rows, strict=True)
+                vectors = encode([TOOL_DECODER.decode(bytes(body)) for body in bodies])
                 assert vectors.shape == (len(rows), dim)
                 self.copy_rows(raw, number, ToolRows(ids, fingerprints, vectors))
             _write_mark(raw, number, tenant, generation)
 
     def copy_rows(self, raw: psycopg.Connection[Any], number: int, rows: ToolRows) -> None:
-        """Write rows of a collection in the binary form of COPY, in which a vector is its numbers.
+        """Write rows of a collection with COPY in binary form, where a vector is its 32-bit numbers.
 
-        COPY cannot write to a table with row-level security, so the rows pass through a temporary one.
+        COPY cannot write to a table with row-level security, so the rows pass through a temporary table.
+
+        Args:
+            raw: the connection.
+            number: of the collection in the tables.
+            rows: none of which the collection has.
         """
         raw.execute(
             "CREATE TEMPORARY TABLE IF NOT EXISTS copied_vectors "
@@ -193,18 +205,18 @@ class PgvectorEngine:
 
 
 class PgvectorCollection:
-    """The rows of one key. `key` and `max_limit`: see `Collection`."""
+    """The rows of one collection. `key` and `max_limit`: see `Collection`."""
 
     max_limit = MAX_SCAN_TUPLES
 
     def __init__(self, engine: PgvectorEngine, key: CollectionKey) -> None:
-        """Name the rows; nothing is read."""
+        """Name the collection; nothing is read."""
         self.key, self._engine = key, engine
-        self._number: int | None = None  # of the collection in the tables; None: not looked up
+        self._number: int | None = None  # of the collection in the tables; None: not looked up, or never written
 
     def read_mark(self) -> Mark | None:
         """Return the mark; None: the collection was never written."""
-        with _unavailable(), self._engine.database.reading() as connection:
+        with _raise_unavailable(), self._engine.database.reading() as connection:
             row = connection.execute(
                 "SELECT collection, generation, size FROM vector_collections "
                 "JOIN vector_marks USING (tenant, collection) WHERE home = ? AND space = ? AND tenant = ?",
@@ -212,14 +224,14 @@ class PgvectorCollection:
             ).fetchone()
         if row is None:
             return None
-        self._number = row[0]
-        return Mark(row[1], row[2])
+        self._number, generation, size = row
+        return Mark(generation, size)
 
     def list_rows(self) -> dict[str, str]:
         """Return tool id → fingerprint of every row."""
         if (number := self._find_number()) is None:
             return {}
-        with _unavailable(), self._engine.database.reading() as connection:
+        with _raise_unavailable(), self._engine.database.reading() as connection:
             return dict(
                 connection.execute(
                     "SELECT tool_id, fingerprint FROM tool_vectors WHERE collection = ? AND tenant = ?",
@@ -228,8 +240,8 @@ class PgvectorCollection:
             )
 
     def change(self, rows: ToolRows, gone: Sequence[str], generation: int) -> Mark:
-        """Add or replace rows, remove others, and set the mark, in one transaction."""
-        with _unavailable(), self._engine.database.writing() as connection:
+        """Add or replace rows, remove others, and set the mark, in one transaction; see `Collection.change`."""
+        with _raise_unavailable(), self._engine.database.writing() as connection:
             raw = connection.raw
             number = _insert_collection(raw, self.key)
             raw.execute(
@@ -239,8 +251,8 @@ class PgvectorCollection:
             self._engine.copy_rows(raw, number, rows)
             self._build_index(raw, number)
             mark = _write_mark(raw, number, self.key.tenant, generation)
-        if len(rows.ids) * EXACT_SHARE >= mark.size:
-            with _unavailable(), self._engine.database.writing() as connection:
+        if len(rows.ids) * EXACT_SHARE >= mark.size:  # many rows are new: PostgreSQL must plan with new statistics
+            with _raise_unavailable(), self._engine.database.writing() as connection:
                 connection.raw.execute("ANALYZE tool_vectors")
         return mark
 
@@ -257,19 +269,19 @@ class PgvectorCollection:
         """Return the row numbers of tools; -1 for one without a row."""
         numbers: dict[str, int] = {}
         if (number := self._find_number()) is not None:
-            with _unavailable(), self._engine.database.reading() as connection:
+            with _raise_unavailable(), self._engine.database.reading() as connection:
                 query = "SELECT tool_id, number FROM tool_vectors WHERE collection = ? AND tenant = ?"
                 numbers = dict(connection.execute(query, (number, self.key.tenant)).fetchall())
         tools = np.fromiter((numbers.get(tool_id, -1) for tool_id in ids), dtype=np.int64, count=len(ids))
         return Numbers(tools, number_sources(ids))
 
     def find(self, queries: Vectors, limit: int, view: View | None) -> list[Candidates]:
-        """Find the nearest tools of each query."""
+        """Find the nearest tools of each query; see `Collection.find`."""
         if (number := self._find_number()) is None:
             no_rows = np.empty((0, self.key.dim), dtype=np.float32)
             nothing = Candidates(ids=(), vectors=no_rows, complete=True, slack=0.0)
             return [nothing] * len(queries)
-        with _unavailable(), self._engine.database.reading() as connection:
+        with _raise_unavailable(), self._engine.database.reading() as connection:
             raw = connection.raw
             (size,) = raw.execute(
                 "SELECT size FROM vector_marks WHERE collection = %s AND tenant = %s", (number, self.key.tenant)
@@ -278,9 +290,12 @@ class PgvectorCollection:
             n_visible = size if visible is None else len(visible)
             is_exact = n_visible <= EXACT_ROWS or limit * EXACT_SHARE >= n_visible
             condition, values = _write_condition(visible)
-            schema, cast = self._engine.schema, "" if is_exact else f"::{self._engine.schema}.halfvec({self.key.dim})"
+            schema = self._engine.schema
+            # The index is over 16-bit copies, so PostgreSQL uses it only for an expression with this cast.
+            cast = "" if is_exact else f"::{schema}.halfvec({self.key.dim})"
             if not is_exact:
                 _set_scan(raw, limit, size / max(n_visible, 1))
+            # `<#>` is the negative inner product, the negative cosine of unit rows.
             statement = (
                 f"SELECT tool_id, {schema}.vector_send(embedding) FROM tool_vectors WHERE collection = {number} "
                 f"AND tenant = %s {condition} ORDER BY (embedding{cast}) OPERATOR({schema}.<#>) "
@@ -296,10 +311,11 @@ class PgvectorCollection:
     def find_words(
         self, queries: Sequence[Mapping[int, float]], limit: int, view: View | None
     ) -> list[list[tuple[str, float]]]:
-        """Refuse: words are searched beside the database."""
+        """Refuse: `PGVECTOR.searches_words` is False, so nobody calls it."""
         raise NotImplementedError("pgvector searches no words")
 
     def _read_candidates(self, rows: list[tuple[str, bytes]], limit: int, is_exact: bool) -> Candidates:
+        """Read the answer to a query, (tool id, vector) of each row. `is_exact`: whether all tools were compared."""
         vectors = _parse_vectors([vector for _, vector in rows], self.key.dim)
         slack = FLOAT_SLACK if is_exact else HALF_SLACK
         return Candidates([tool_id for tool_id, _ in rows], vectors, is_exact and len(rows) < limit, slack)
@@ -308,7 +324,7 @@ class PgvectorCollection:
         """Return every tool id and its vector."""
         if (number := self._find_number()) is None:
             return [], np.empty((0, self.key.dim), dtype=np.float32)
-        with _unavailable(), self._engine.database.reading() as connection:
+        with _raise_unavailable(), self._engine.database.reading() as connection:
             cursor = connection.raw.cursor(binary=True)
             cursor.execute(
                 f"SELECT tool_id, {self._engine.schema}.vector_send(embedding) FROM tool_vectors "
@@ -319,10 +335,11 @@ class PgvectorCollection:
         return [tool_id for tool_id, _ in rows], _parse_vectors([vector for _, vector in rows], self.key.dim)
 
     def drop(self) -> None:
-        """Delete the rows, the mark and the index."""
+        """Delete the collection with its rows, its mark and its index, if it is there."""
         if (number := self._find_number()) is None:
             return
-        with _unavailable(), self._engine.database.writing() as connection:
+        with _raise_unavailable(), self._engine.database.writing() as connection:
+            # Rows and mark refer to the collection, and are deleted with it (ON DELETE CASCADE).
             connection.execute("DELETE FROM vector_collections WHERE collection = ?", (number,))
             connection.raw.execute(f"DROP INDEX IF EXISTS tool_vectors_{number}".encode())
         self._number = None
@@ -335,23 +352,29 @@ class PgvectorCollection:
 
 
 def _open_database(address: Address, shares_home: bool) -> tuple[str, PostgresDatabase]:
-    """Create the extension and the tables where they are missing. Returns the schema of `vector`, and the tables."""
+    """Create the extension pgvector and the tables where they are missing.
+
+    Returns:
+        The schema of the type `vector`, in quotation marks; the database, opened for the tables of this module.
+    """
     require("psycopg", "postgres")
     from toolscout_postgres.database import PostgresDatabase
 
-    with _unavailable():
+    with _raise_unavailable():
         if not shares_home:
             admit_tenant(address)
-        migrations: list[str] = []
-        database = PostgresDatabase(address, "vector_types", migrations)  # the schema of the home must be there
+        # Before there are tables, whose columns name the schema of the extension. This makes the home's schema too.
+        no_migrations: list[str] = []
+        database = PostgresDatabase(address, "vector_types", no_migrations)
         try:
             with database.session() as connection:
                 schema = _find_extension(connection.raw, address.label)
         finally:
             database.close()
         tables = _TABLES.format(vector=f"{schema}.vector", tenant=TENANT_COLUMN)
-        former = ""  # the first version did not separate tenants; its rows are written again from the catalogue
-        return schema, PostgresDatabase(address, "vectors", (former, tables + hide_rows(_SEPARATED)))
+        # The first version did not separate tenants. The second drops its tables; rows come from the catalogue again.
+        first_version = ""
+        return schema, PostgresDatabase(address, "vectors", (first_version, tables + hide_rows(_SEPARATED)))
 
 
 _TABLES: Final = """
@@ -407,7 +430,7 @@ def _find_extension(raw: psycopg.Connection[Any], label: str) -> str:
 
 
 def _insert_collection(raw: psycopg.Connection[Any], key: CollectionKey) -> int:
-    """Return the number of a collection, which is made if it is new."""
+    """Insert a collection unless it is there, and return its number. The column of the tenant has a default."""
     raw.execute(
         "INSERT INTO vector_collections (home, space, dim) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
         (key.home, key.space, key.dim),
@@ -420,7 +443,7 @@ def _insert_collection(raw: psycopg.Connection[Any], key: CollectionKey) -> int:
 
 
 def _write_mark(raw: psycopg.Connection[Any], number: int, tenant: str, generation: int) -> Mark:
-    """Write the state that a collection reflects, with the number of its rows, and return it."""
+    """Write the mark of a collection, with the number of its rows, and return it."""
     row = raw.execute(
         "INSERT INTO vector_marks SELECT %(tenant)s, %(number)s, %(generation)s, (SELECT count(*) FROM tool_vectors "
         "WHERE collection = %(number)s AND tenant = %(tenant)s) ON CONFLICT (tenant, collection) DO UPDATE "
@@ -432,11 +455,18 @@ def _write_mark(raw: psycopg.Connection[Any], number: int, tenant: str, generati
 
 
 def _write_fields(fields: Iterable[bytes]) -> bytes:
+    """Write the fields of a row for COPY in binary form: each with its length before it."""
     return b"".join(struct.pack(">i", len(field)) + field for field in fields)
 
 
 def _write_condition(visible: Ints | None) -> tuple[str, list[Any]]:
-    """Return the condition on row numbers, and the values of its parameters."""
+    """Return the condition on row numbers, and the values of its parameters.
+
+    Many numbers are a bitmap, so that the statement stays small.
+
+    Args:
+        visible: row numbers of the visible tools; None: all are visible.
+    """
     if visible is None:
         return "", []
     if len(visible) <= EXACT_ROWS:
@@ -450,12 +480,12 @@ def _write_condition(visible: Ints | None) -> tuple[str, list[Any]]:
 
 
 def _set_scan(raw: psycopg.Connection[Any], limit: int, tools_per_visible: float) -> None:
-    """Choose how far the index is searched, for this transaction.
+    """Set how far the index is searched in this transaction.
 
     Args:
         raw: the connection.
         limit: how many tools are wanted.
-        tools_per_visible: how many tools the scan meets for one that may be returned.
+        tools_per_visible: how many tools the scan meets for each visible one, if these are spread evenly.
     """
     beam = min(MAX_EF_SEARCH, max(MIN_EF_SEARCH, BEAM_RESERVE * limit))
     tuples = min(MAX_SCAN_TUPLES, max(MIN_SCAN_TUPLES, int(SCAN_RESERVE * limit * tools_per_visible)))
@@ -467,12 +497,15 @@ def _set_scan(raw: psycopg.Connection[Any], limit: int, tools_per_visible: float
 
 
 def _format_vector(row: Vectors) -> str:
-    """Format a vector as pgvector reads it."""
+    """Format a vector as text that pgvector reads. `repr` has all digits of each number."""
     return "[" + ",".join(map(repr, row.tolist())) + "]"
 
 
 def _parse_vectors(blocks: Sequence[bytes], dim: int) -> Vectors:
-    """Parse vectors as PostgreSQL sends them: the length, two unused bytes, the numbers; big-endian."""
+    """Parse vectors in binary form: each has its length, two unused bytes, and its numbers, big-endian.
+
+    Returns `(len(blocks), dim)`.
+    """
     if not blocks:
         return np.empty((0, dim), dtype=np.float32)
     numbers = np.frombuffer(b"".join(block[VECTOR_HEAD_BYTES:] for block in blocks), dtype=">f4")
@@ -480,8 +513,8 @@ def _parse_vectors(blocks: Sequence[bytes], dim: int) -> Vectors:
 
 
 @contextlib.contextmanager
-def _unavailable() -> Iterator[None]:
-    """Raise Unavailable where a server does not answer: a search then goes on without the engine, and says so."""
+def _raise_unavailable() -> Iterator[None]:
+    """Raise Unavailable if the server does not answer: a search then goes on without the engine, and says so."""
     from toolscout_postgres.database import is_away
 
     try:

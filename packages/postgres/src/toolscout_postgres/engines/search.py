@@ -1,4 +1,8 @@
-"""Turns a collection of an engine into an index: exact scores, ties by tool id, visibility."""
+"""Turns a collection of an engine into an index: exact scores, ties by tool id, visibility.
+
+A *collection* keeps the vectors of one encoder for the tools of a home (or tenant); its *mark* says which generation of
+the catalogue it reflects. See `contract`.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +58,7 @@ __all__ = [
     "reflect",
 ]
 
-_engines: dict[tuple[str, Home], Engine] = {}
+_engines: dict[tuple[str, Home], Engine] = {}  # by the setting `index` and the home: the engines that are open
 _engines_lock: Final = threading.Lock()
 
 
@@ -82,26 +86,31 @@ def close_engine(settings: Settings) -> None:
 
 @contextlib.contextmanager
 def drop_collections(settings: Settings) -> Iterator[None]:
-    """Delete the vectors of a home or of one of its tenants, around the block that removes the rest.
+    """Delete the vectors of a home or of one of its tenants. The caller deletes the rest in the `with` block.
 
-    They go first, so after a crash the tenant is still there and can be removed. They go again after the block, because
-    a service may have written some meanwhile. What lies in the home itself goes with it.
+    The vectors are deleted first, so after a crash the tenant is still there and can be removed. They are deleted again
+    after the block, because a service may have written some meanwhile.
 
     Raises:
         UserError: if the engine does not answer; nothing is then removed.
     """
     home, engine = identify_home(settings.place), open_engine(settings)
+    # The label of a Milvus Lite file is its path. A file in the folder of the home is deleted with the folder.
+    is_in_home_folder = Path(engine.label).is_relative_to(settings.home)
+    # `pgvector` alone means the database of the home. There, a tenant's rows are deleted with its row in `tenants`.
+    is_in_home_database = settings.index == "pgvector"
     try:
-        if not Path(engine.label).is_relative_to(settings.home):
+        if not is_in_home_folder:
             _drop_all(engine, home)
         yield
-        if settings.index != "pgvector" and not Path(engine.label).is_relative_to(settings.home):
+        if not is_in_home_folder and not is_in_home_database:
             _drop_all(engine, home)
     finally:
         close_engine(settings)
 
 
 def _drop_all(engine: Engine, home: str) -> None:
+    """Delete the collections of a home; see `identify_home`."""
     for state in engine.list_collections(home):
         engine.collection(state.key).drop()
 
@@ -124,12 +133,15 @@ def _make_engine(settings: Settings) -> Engine:
         return MilvusEngine(argument, settings)
     from toolscout_postgres.engines.pgvector import PgvectorEngine
 
-    if argument and not is_address(argument):
-        raise ConfigError("index: pgvector needs an address such as  pgvector:postgresql://user@host/database")
-    address = Address.parse(argument) if argument else _find_address(settings)
-    if argument and settings.tenant != DEFAULT_TENANT:
-        address = dataclasses.replace(Address.parse(argument), tenant=settings.tenant)
-    if address is None:
+    if argument:
+        if not is_address(argument):
+            raise ConfigError("index: pgvector needs an address such as  pgvector:postgresql://user@host/database")
+        address = Address.parse(argument)
+        if settings.tenant != DEFAULT_TENANT:
+            address = dataclasses.replace(address, tenant=settings.tenant)
+    elif isinstance(settings.database, Address):
+        address = settings.database
+    else:
         raise ConfigError(
             "index: pgvector keeps vectors in the database of the home, but this home is a folder. Set  "
             'index = "pgvector:postgresql://user@host/database"  or move the home with  toolscout migrate'
@@ -137,12 +149,8 @@ def _make_engine(settings: Settings) -> Engine:
     return PgvectorEngine(address, shares_home=address == settings.database)
 
 
-def _find_address(settings: Settings) -> Address | None:
-    return settings.database if isinstance(settings.database, Address) else None
-
-
 MIN_SPARE: Final = 64  # candidates beyond k: the engine's order is approximate, and other tools may be among them
-WIDEN: Final = 4  # factor by which a search that may have missed a tool looks for more
+WIDEN: Final = 4  # a search that may have missed a tool is repeated with so many times the candidates
 MARK_CHECK_S: Final = 1.0  # how long a search trusts the mark that it read
 
 
@@ -155,7 +163,7 @@ class EngineIndex:
 
     Attributes:
         ids: tool ids, ascending, of the snapshot that is searched.
-        collection: holds the vectors.
+        collection: contains the vectors.
     """
 
     def __init__(
@@ -170,10 +178,10 @@ class EngineIndex:
         """Search a collection.
 
         Args:
-            collection: holds at least the tools of `ids`.
+            collection: contains at least the tools of `ids`.
             ids: ascending.
             mark: of the collection, when it was in step with `ids`.
-            mend: called when the mark has changed.
+            mend: brings the collection in step with `ids`; called when its mark has changed. None: never.
             exact: all vectors, if they are at hand, to explain any rank. None: they are read from the engine.
         """
         self.ids: tuple[str, ...] = tuple(ids)
@@ -197,8 +205,8 @@ class EngineIndex:
         if len(set(ids)) != len(ids):
             raise ValueError("expected each id once, found one of them again")
         rows = check_rows(vectors, (len(ids), self.dim))
-        marks = [digest("row/1", row.tobytes().hex()) for row in rows]
-        self._change(ToolRows(ids, marks, rows), (), {*self.ids, *ids})
+        fingerprints = [digest("row/1", row.tobytes().hex()) for row in rows]  # there are no definitions to hash
+        self._change(ToolRows(ids, fingerprints, rows), (), {*self.ids, *ids})
 
     def delete(self, ids: Iterable[str]) -> None:
         """Remove tools; unknown ids are ignored."""
@@ -207,6 +215,7 @@ class EngineIndex:
         self._change(rows, sorted(gone), set(self.ids) - gone)
 
     def _change(self, rows: ToolRows, gone: Sequence[str], ids: set[str]) -> None:
+        """Write rows, remove the tools in `gone`, and search `ids` from now on."""
         mark = self.collection.read_mark()
         self._mark = self.collection.change(rows, gone, mark.generation + 1 if mark else 0)
         self.ids, self._numbers, self._exact = tuple(sorted(ids)), None, None
@@ -214,61 +223,73 @@ class EngineIndex:
     def search(
         self, queries: Array, k: int, visible: Mask | Sequence[Mask | None] | None = None
     ) -> tuple[list[list[str]], list[Vectors]]:
-        """Find the nearest tools of each query: `(ids, scores)`, best first; see `Exact.search`."""
+        """Find the nearest tools of each query: `(ids, scores)`, best first; see `Exact.search`.
+
+        Queries with the same mask are searched together. A query of zeros finds nothing.
+        """
         rows = check_rows(queries, (len(queries), self.dim))
-        limits = masks(visible, len(rows))
+        query_masks = masks(visible, len(rows))
         self.check_mark()
         ids: list[list[str]] = [[] for _ in rows]
         scores: list[Vectors] = [np.empty(0, dtype=np.float32) for _ in rows]
-        groups: dict[int, list[int]] = defaultdict(list)
-        for number, mask in enumerate(limits):
+        queries_of_mask: dict[int, list[int]] = defaultdict(list)  # by `id(mask)`; the masks live as long
+        for number, mask in enumerate(query_masks):
             if rows[number].any():
-                groups[id(mask)].append(number)
-        for numbers in groups.values():
-            answers = self._search_alike(rows[numbers], k, limits[numbers[0]])
+                queries_of_mask[id(mask)].append(number)
+        for numbers in queries_of_mask.values():
+            answers = self._search_with_mask(rows[numbers], k, query_masks[numbers[0]])
             for number, (positions, values) in zip(numbers, answers, strict=True):
                 ids[number] = [self.ids[position] for position in positions]
                 scores[number] = values
         return ids, scores
 
-    def _search_alike(self, rows: Vectors, k: int, mask: Mask | None) -> list[tuple[npt.NDArray[np.intp], Vectors]]:
-        """Search for queries that may return the same tools: positions and scores, best first."""
+    def _search_with_mask(self, rows: Vectors, k: int, mask: Mask | None) -> list[tuple[npt.NDArray[np.intp], Vectors]]:
+        """Search for queries with one mask. Returns positions and scores of the nearest for each, best first.
+
+        The engine is asked for some candidates more than `k`, and again for `WIDEN` times as many for each query whose
+        answer is not certain, up to what the engine can return.
+        """
         if mask is not None and mask.shape != (len(self.ids),):
             raise ValueError(f"expected a mask of shape {(len(self.ids),)}, found {mask.shape}")
         n_visible = len(self.ids) if mask is None else int(mask.sum())
-        wanted = min(k, n_visible)
+        n_wanted = min(k, n_visible)
         nothing = np.empty(0, dtype=np.intp), np.empty(0, dtype=np.float32)
         answers = [nothing] * len(rows)
-        pending = list(range(len(rows))) if wanted > 0 else []
-        limit, view = max(2 * wanted, wanted + MIN_SPARE), None if mask is None else self.view(mask)
+        pending = list(range(len(rows))) if n_wanted > 0 else []
+        limit, view = max(2 * n_wanted, n_wanted + MIN_SPARE), None if mask is None else self.view(mask)
         while pending:
             limit = min(limit, self.collection.max_limit)
             uncertain = []
             for number, candidates in zip(pending, self.collection.find(rows[pending], limit, view), strict=True):
-                answers[number], is_certain = self._rank(rows[number], candidates, wanted, mask)
+                answers[number], is_certain = self._rank(rows[number], candidates, n_wanted, mask)
                 if not is_certain:
                     uncertain.append(number)
-            if limit == self.collection.max_limit and view is not None:
+            if not uncertain or (limit == self.collection.max_limit and view is not None):
                 break
-            view = view or self.view(np.ones(len(self.ids), dtype=np.bool_))  # other tools can crowd these out
+            # Without a view, tools of the collection that the snapshot lacks can take the places of others.
+            view = view or self.view(np.ones(len(self.ids), dtype=np.bool_))
             pending, limit = uncertain, limit * WIDEN
         return answers
 
     def _rank(
-        self, row: Vectors, candidates: Candidates, wanted: int, mask: Mask | None
+        self, row: Vectors, candidates: Candidates, n_wanted: int, mask: Mask | None
     ) -> tuple[tuple[npt.NDArray[np.intp], Vectors], bool]:
-        """Return positions and scores of the nearest candidates, and whether no other tool can belong to them."""
+        """Choose the nearest of the candidates that are in the snapshot and visible.
+
+        Returns:
+            Their positions and scores, best first; whether it is certain that no other tool belongs among them.
+        """
         scores = np.einsum("nd,d->n", candidates.vectors, row)
         lowest = float(scores.min(initial=np.inf))
         positions = np.array([self.find_position(tool_id) for tool_id in candidates.ids], dtype=np.intp)
         allowed = positions >= 0
         if mask is not None:
-            allowed &= mask[positions]
-        order = np.argsort(positions[allowed], kind="stable")
+            allowed &= mask[positions]  # at -1 it reads the last tool's value, but is False already
+        order = np.argsort(positions[allowed], kind="stable")  # `top_k` orders equal scores by place: here by tool id
         positions, scores = positions[allowed][order], scores[allowed][order]
-        best = top_k(scores, wanted)
+        best = top_k(scores, n_wanted)
         is_certain = candidates.complete or (
-            len(best) == wanted and float(scores[best[-1]]) > lowest + candidates.slack
+            len(best) == n_wanted and float(scores[best[-1]]) > lowest + candidates.slack
         )
         return (positions[best], scores[best]), is_certain
 
@@ -278,7 +299,7 @@ class EngineIndex:
         return position if position < len(self.ids) and self.ids[position] == tool_id else -1
 
     def view(self, mask: Mask) -> View:
-        """Return what the engine filters by, for the tools of a mask."""
+        """Return what the engine needs to search only the tools of a mask. Their numbers are read once."""
         with self._lock:
             if self._numbers is None:
                 self._numbers = self.collection.number_tools(self.ids)
@@ -299,11 +320,11 @@ class EngineIndex:
         Raises:
             NotFound: if the index has no such tool.
         """
-        place(self.ids, tool_id)
+        place(self.ids, tool_id)  # raises NotFound before all vectors are read
         return self._load_exact().explain(query, tool_id, visible)
 
     def _load_exact(self) -> Exact:
-        """Return all vectors of the snapshot."""
+        """Return all vectors of the snapshot as an index, which is read from the engine once if it was not given."""
         with self._lock:
             if self._exact is None:
                 ids, vectors = self.collection.read_vectors()
@@ -319,11 +340,14 @@ if TYPE_CHECKING:
 
 
 MAX_TERM: Final = 2**32 - 2  # the highest number of a term in Milvus
-SCORE_SLACK: Final = 1e-4  # by how much the sums of two engines differ
+SCORE_SLACK: Final = 1e-4  # scores closer than this count as a tie: sums of the engine and ours differ by less
 
 
 def number_terms(weights: Mapping[str, float]) -> dict[int, float]:
-    """Replace each term by a number that follows from it, 1 or more."""
+    """Replace each term by a hash from 1 to `MAX_TERM - 1`, because Milvus names terms by numbers.
+
+    Terms with a weight of 0 are left out.
+    """
     return {1 + hash_number(term) % (MAX_TERM - 1): weight for term, weight in weights.items() if weight > 0}
 
 
@@ -361,26 +385,39 @@ class EngineWords:
         return ids, scores
 
     def _search_one(self, query: Mapping[int, float], k: int, mask: Mask | None) -> list[tuple[int, float]]:
-        """Return (position, score) of the best tools, equal scores by position, also at the cut."""
+        """Return (position, score) of the best tools, equal scores by position, also at the cut.
+
+        Args:
+            query: number of each term → its weight; see `number_terms`.
+            k: maximum number of tools.
+            mask: mask over positions; None for all.
+        """
         n_visible = len(self.ids) if mask is None else int(mask.sum())
-        wanted = min(k, n_visible)
-        if not query or wanted <= 0:
+        n_wanted = min(k, n_visible)
+        if not query or n_wanted <= 0:
             return []
-        collection, limit = self.nearest.collection, max(2 * wanted, wanted + MIN_SPARE)
+        collection, limit = self.nearest.collection, max(2 * n_wanted, n_wanted + MIN_SPARE)
         view: View | None = None if mask is None else self.nearest.view(mask)
         while True:
             limit = min(limit, collection.max_limit)
             [scored] = collection.find_words([query], limit, view)
             hits = self._keep_visible(scored, mask)
-            reached = len(hits) >= wanted and hits[wanted - 1][1] > scored[-1][1] + SCORE_SLACK
-            if len(scored) < limit or reached or limit == collection.max_limit:
-                return hits[:wanted]
+            is_complete = len(scored) < limit
+            # The last hit is clearly above the last candidate: no tie reaches beyond the candidates.
+            is_certain = len(hits) >= n_wanted and hits[n_wanted - 1][1] > scored[-1][1] + SCORE_SLACK
+            if is_complete or is_certain or limit == collection.max_limit:
+                return hits[:n_wanted]
             limit *= WIDEN
 
     def _keep_visible(self, scored: Sequence[tuple[str, float]], mask: Mask | None) -> list[tuple[int, float]]:
-        """Return (position, score) of the tools that are visible and in the snapshot, best first."""
+        """Return (position, score) of the tools that are visible and in the snapshot, best first.
+
+        Args:
+            scored: (tool id, score).
+            mask: mask over positions; None for all.
+        """
         hits = [(self.nearest.find_position(tool_id), score) for tool_id, score in scored]
-        hits = [hit for hit in hits if hit[0] >= 0 and (mask is None or mask[hit[0]])]
+        hits = [(position, score) for position, score in hits if position >= 0 and (mask is None or mask[position])]
         return sorted(hits, key=lambda hit: (-hit[1], hit[0]))
 
     def explain(self, query: str, tool_id: str, visible: Mask | None = None) -> Explanation:
@@ -388,9 +425,9 @@ class EngineWords:
         return self.words.explain(query, tool_id, visible)
 
 
-LOCK_NAME = "engine.lock"
+LOCK_NAME = "engine.lock"  # of the home: one process at a time changes its collections
 MAX_LOCK_WAIT_S = 600.0
-MakeTerms = Callable[[Sequence[str]], Sequence[Mapping[int, float]]]
+MakeTerms = Callable[[Sequence[str]], Sequence[Mapping[int, float]]]  # tool ids → number of a term → its weight
 
 
 class Differences(NamedTuple):
@@ -430,22 +467,22 @@ def compare(collection: Collection, snapshot: Snapshot) -> Differences:
 def reflect(
     collection: Collection, snapshot: Snapshot, vectors: Callable[[], Vectors], terms: MakeTerms | None = None
 ) -> Mark:
-    """Write what differs between a collection and a snapshot, and return the mark.
+    """Bring a collection in step with a snapshot: write the tools that differ. Returns the collection's mark.
 
     If another process has brought the collection to a newer generation in which all tools of this snapshot are as they
     were, nothing is written: the search leaves out what the snapshot does not have.
 
     Args:
         collection: to bring in step.
-        snapshot: what it must hold.
-        vectors: () → `(len(snapshot.ids), dim)`, in the order of the ids.
-        terms: ids → the weights of each tool's terms; None: the engine searches no words.
+        snapshot: what it must contain.
+        vectors: returns the vectors of the snapshot, `(len(snapshot.ids), dim)`, in the order of the ids.
+        terms: tool ids → the weights of each tool's terms; None: the engine searches no words.
     """
     mark = collection.read_mark()
     if mark is not None and mark.generation == snapshot.generation and mark.size == len(snapshot.ids):
         return mark
     differences = compare(collection, snapshot)
-    write = [*differences.missing, *differences.changed]
+    write = [*differences.missing, *differences.changed]  # ids
     if mark is not None and mark.generation > snapshot.generation and not write:
         return mark
     rows = _make_rows(collection.key.dim, snapshot, write, vectors, terms)
@@ -455,22 +492,23 @@ def reflect(
 def _make_rows(
     dim: int, snapshot: Snapshot, ids: Sequence[str], vectors: Callable[[], Vectors], terms: MakeTerms | None
 ) -> ToolRows:
-    """Return the rows of some tools of a snapshot."""
-    if not ids:
+    """Return the rows of some tools of a snapshot; the other arguments are as in `reflect`."""
+    if not ids:  # then neither vectors nor terms are computed
         return ToolRows((), (), np.empty((0, dim), dtype=np.float32))
-    fingerprints = snapshot.fingerprints()
-    places = {tool_id: position for position, tool_id in enumerate(snapshot.ids)}
-    positions = [places[tool_id] for tool_id in ids]
-    marks = [fingerprints.get(tool_id, "") for tool_id in ids]
-    return ToolRows(ids, marks, vectors()[positions], terms(ids) if terms else None)
+    fingerprint_of = snapshot.fingerprints()
+    position_of = {tool_id: position for position, tool_id in enumerate(snapshot.ids)}
+    positions = [position_of[tool_id] for tool_id in ids]
+    fingerprints = [fingerprint_of.get(tool_id, "") for tool_id in ids]
+    return ToolRows(ids, fingerprints, vectors()[positions], terms(ids) if terms else None)
 
 
 def _make_key(settings: Settings, space: str, dim: int) -> CollectionKey:
+    """Name the collection of an encoder (`space`) for the home and the tenant of the settings."""
     return CollectionKey(identify_home(settings.place), space, dim, settings.tenant)
 
 
 def open_empty(name: str, dim: int, settings: Settings) -> EngineIndex:
-    """Return an empty index in an engine, for checks: not over the catalogue of a home.
+    """Return an empty index in an engine, for checks of the contract. It is not over the catalogue of the home.
 
     Args:
         name: as the setting `index` has it.
@@ -486,11 +524,11 @@ def open_empty(name: str, dim: int, settings: Settings) -> EngineIndex:
 def open_index(
     settings: Settings, space: str, snapshot: Snapshot, exact: Exact, terms: MakeTerms | None = None
 ) -> EngineIndex:
-    """Return the index over the collection of a snapshot, brought in step with it.
+    """Bring the collection of an encoder in step with a snapshot, and return the index over it.
 
     Args:
         settings: name the engine and the home.
-        space: digest of the encoder's fingerprint and of how a tool becomes text.
+        space: names the encoder: a digest of its fingerprint and of how a tool becomes text.
         snapshot: the tools to search.
         exact: their vectors.
         terms: see `reflect`.
