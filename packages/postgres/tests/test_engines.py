@@ -132,6 +132,18 @@ def test_only_visible_tools_are_returned_and_as_many_as_there_are(settings: Sett
     assert_equal_answers(index, exact, queries, 20, [of_source, None, nothing, of_source, None])
 
 
+@over_engines
+def test_a_certain_search_of_all_tools_reads_no_row_numbers(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, rows = make_rows(300)
+    index = new_index(settings.index, DIM, settings)
+    index.upsert(ids, rows)
+    assert isinstance(index, EngineIndex)
+    monkeypatch.setattr(type(index.collection), "number_tools", lambda *_: pytest.fail("they are not needed"))
+    assert_equal_answers(index, make_exact(ids, rows), make_rows(3, seed=1)[1], 5)
+
+
 @over_all
 def test_equal_vectors_are_ordered_by_id_also_at_the_cut(settings: Settings) -> None:
     ids, rows = make_rows(400)

@@ -36,9 +36,9 @@ class Address:
 
     Attributes:
         conninfo: what libpq connects with. It may contain a password, so it is never shown.
-        schema: the schema that holds the tables of this home. Several homes may share a database.
-        label: the address without a password, for people.
-        tenant: whose catalogue it is. The database hides the rows of all others.
+        schema: the schema with the tables of this home. Several homes may share a database.
+        label: the address for people, without a password and without the tenant.
+        tenant: the tenant whose part of the home this is. The database hides the rows of other tenants.
     """
 
     conninfo: str = dataclasses.field(repr=False)
@@ -53,7 +53,7 @@ class Address:
         All parameters of libpq may follow the question mark. `schema` and `tenant` are our own.
 
         Raises:
-            ConfigError: if it cannot be an address. The message does not repeat it, because it may hold a password.
+            ConfigError: if it cannot be an address. The message does not repeat it, since it may contain a password.
         """
         try:
             parts = urlsplit(text)
@@ -72,17 +72,19 @@ class Address:
                 f"found {schema!r:.80}. Name it in the address: {EXAMPLE}?schema=team_a"
             )
         tenant = check_tenant_name(dict(options).get("tenant", DEFAULT_TENANT))
-        libpq = [(name, value) for name, value in options if name not in ("schema", "tenant")]
-        shown = [(name, value) for name, value in options if name != "tenant" and not name.endswith("password")]
-        host, user = parts.netloc.rpartition("@")[2], parts.netloc.rpartition("@")[0].partition(":")[0]
+        libpq_options = [(name, value) for name, value in options if name not in ("schema", "tenant")]
+        shown_options = [(name, value) for name, value in options if name != "tenant" and not name.endswith("password")]
+        credentials, _, host = parts.netloc.rpartition("@")
+        user, _, _ = credentials.partition(":")
         shown_netloc = f"{user}@{host}" if user else host
-        return cls(_join(parts.netloc, parts.path, libpq), schema, _join(shown_netloc, parts.path, shown), tenant)
+        conninfo = _write_address(parts.netloc, parts.path, libpq_options)
+        return cls(conninfo, schema, _write_address(shown_netloc, parts.path, shown_options), tenant)
 
     @property
     def folder(self) -> Path:
         """The folder of this machine for the home: caches, unpacked models, and journal lines that wait."""
-        mark = hashlib.blake2b(f"{self.label} {self.schema}".encode(), digest_size=8).hexdigest()
-        folder = Path(platformdirs.user_data_dir("toolscout", appauthor=False)) / "databases" / mark
+        home_hash = hashlib.blake2b(f"{self.label} {self.schema}".encode(), digest_size=8).hexdigest()
+        folder = Path(platformdirs.user_data_dir("toolscout", appauthor=False)) / "databases" / home_hash
         return folder if self.tenant == DEFAULT_TENANT else folder / TENANTS_FOLDER / self.tenant
 
     def __str__(self) -> str:
@@ -99,8 +101,10 @@ class Address:
 
     def describe(self) -> str:
         """Return the address as a person would type it, without a password."""
-        mark = "&" if "?" in self.label else "?"
-        return self.label if self.tenant == DEFAULT_TENANT else f"{self.label}{mark}tenant={self.tenant}"
+        if self.tenant == DEFAULT_TENANT:
+            return self.label
+        separator = "&" if "?" in self.label else "?"
+        return f"{self.label}{separator}tenant={self.tenant}"
 
     def open_database(self, part: str, migrations: Sequence[str], *, pragmas: Sequence[str] = ()) -> PostgresDatabase:
         """Open a part of the home. `pragmas` are for SQLite alone."""
@@ -127,13 +131,13 @@ class Address:
         return SharedWriter(journal, self)
 
     def open_files(self) -> PostgresDatabase:
-        """Return the part `files`, which holds documents and models."""
+        """Return the part `files`: documents (small files) and models."""
         from toolscout_postgres import files
 
         return files.open_files(self)
 
     def open_handles(self) -> PostgresHandles:
-        """Return what handles name: results of calls, and questions to users."""
+        """Return the store of results of calls, and of questions to users, which clients name by handles."""
         from toolscout_postgres.handles import PostgresHandles
 
         return PostgresHandles(self)
@@ -176,16 +180,19 @@ class Address:
         return [name for name in names if name.startswith(f"{folder}/")]
 
     def stamp_document(self, name: str) -> Stamp | None:
-        """Return a cheap stamp that changes when the file is written; None: there is none."""
+        """Return a stamp that changes when the file is written, without reading it; None: there is no such file."""
         rows = self.open_files().ask("SELECT version, length(body) FROM documents WHERE name = ?", (name,))
-        return (0, int(rows[0][0]), int(rows[0][1])) if rows else None
+        if not rows:
+            return None
+        [(version, size)] = rows
+        return 0, int(version), int(size)  # three numbers, as for a file in a folder
 
     def list_models(self) -> dict[str, str]:
         """Return name → digest of the manifest, for the models in the database."""
         return dict(self.open_files().ask("SELECT name, digest FROM models ORDER BY name"))
 
     def write_model(self, name: str, digest: str, folder: Path) -> None:
-        """Store all files of a model folder under a name."""
+        """Store all files of a model folder under a name; see `files.write_model`."""
         from toolscout_postgres import files
 
         files.write_model(self, name, digest, folder)
@@ -220,6 +227,7 @@ class Address:
         tenants.remove_tenant(self, name)
 
 
-def _join(netloc: str, path: str, options: list[tuple[str, str]]) -> str:
+def _write_address(netloc: str, path: str, options: list[tuple[str, str]]) -> str:
+    """Write an address of its parts; the scheme is always `postgresql`."""
     query = urlencode(options, quote_via=quote)
     return f"postgresql://{netloc}{path}" + (f"?{query}" if query else "")

@@ -59,14 +59,14 @@ CONNECT_S: Final = 5  # time to establish one connection
 RECONNECT_S: Final = 2.0  # time that a transaction waits for a server that does not answer, before it begins
 MAX_CONNECTIONS: Final = 10  # of one part of a home in one process
 MIN_POOL_WAIT_S: Final = 0.05  # so that the last attempt still gets a connection that is free
-LOCK_POLL_S: Final = 0.1  # between two attempts to take a lock that another holds
+LOCK_POLL_S: Final = 0.1  # between two attempts to take a lock
 BEGIN_READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 BEGIN_WRITE: Final = f"BEGIN; SET LOCAL lock_timeout = '{int(BUSY_SECONDS)}s'"
 VERSIONS_TABLE: Final = """
     CREATE TABLE IF NOT EXISTS versions (part TEXT PRIMARY KEY, version INTEGER NOT NULL);
     ALTER TABLE versions ADD COLUMN IF NOT EXISTS oldest INTEGER;
     """
-READ_VERSION: Final = (  # the table has no column `oldest` in a home that only older versions have used
+READ_VERSION: Final = (  # by way of JSON, since a home that only older versions have used has no column `oldest`
     "SELECT version, coalesce((to_jsonb(versions) ->> 'oldest')::bigint, version) FROM versions WHERE part = ?"
 )
 READ_BYPASS: Final = "SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user"
@@ -79,17 +79,23 @@ logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
 
 class PostgresConnection:
-    """A connection of psycopg that takes statements as they are written for SQLite."""
+    """A connection of psycopg that takes statements as they are written for SQLite.
+
+    Attributes:
+        raw: the connection of psycopg, for statements that are written for PostgreSQL.
+    """
 
     __slots__ = ("raw",)
 
     def __init__(self, raw: psycopg.Connection[Any]) -> None:
+        """Wrap a connection of psycopg."""
         self.raw = raw
 
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open."""
-        return self.raw.info.transaction_status != 0
+        idle = 0  # psycopg.pq.TransactionStatus.IDLE
+        return self.raw.info.transaction_status != idle
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> psycopg.Cursor[Any]:
         """Run one statement with `?` for its parameters."""
@@ -103,11 +109,12 @@ class PostgresConnection:
 
 
 class PostgresDatabase:
-    """One part of a home: tables in a schema of a PostgreSQL database, with numbered migrations.
+    """One part of a home, such as its journal: tables in a schema of a PostgreSQL database, with numbered migrations.
 
     Attributes:
         label: the address without a password.
         read_only: False; a role that may not write is refused when it writes.
+        dialect: SQL that differs from SQLite's.
     """
 
     dialect = POSTGRES
@@ -118,16 +125,17 @@ class PostgresDatabase:
 
         Raises:
             MissingExtra: if psycopg is not installed.
-            StoreError: if the server does not answer, refuses, or holds a home of a newer version.
+            StoreError: if the server does not answer or refuses, or if the home is of a newer version.
             NotFound: if the home has no such tenant.
         """
         require("psycopg", "postgres")
         pool = require("psycopg_pool", "postgres")
         self.label, self._address, self._part = address.label, address, part
         self._writer_key = _number_lock(address, part)
-        self._local = threading.local()  # per thread: `connection`, while it is in use
+        self._local = threading.local()  # its attribute `connection`: the connection that the thread uses now
         with _describe_errors(self.label):
-            self._guard = _prepare_home(address, part, adapt_steps(part, migrations))  # SQL behind each `begin`
+            # SQL that is appended to each BEGIN, so that no row of another tenant is read; empty: it is not needed.
+            self._guard = _prepare_home(address, part, adapt_steps(part, migrations))
         self._pool: psycopg_pool.ConnectionPool[Any] = pool.ConnectionPool(
             address.conninfo,
             min_size=0,
@@ -140,7 +148,7 @@ class PostgresDatabase:
         )
 
     def errors(self) -> contextlib.AbstractContextManager[None]:
-        """Turn errors of psycopg into a StoreError of one sentence, with the error as its cause."""
+        """Raise errors of psycopg as a StoreError of one sentence, with the error as its cause."""
         return _describe_errors(self.label)
 
     @property
@@ -157,11 +165,11 @@ class PostgresDatabase:
 
     @contextlib.contextmanager
     def session(self) -> Iterator[PostgresConnection]:
-        """Give this thread one connection for several transactions. May be nested."""
+        """Give this thread one connection for several transactions, or for single statements. May be nested."""
         if (connection := getattr(self._local, "connection", None)) is not None:
             yield connection
             return
-        with self._use("SELECT 1") as connection:
+        with self._use("SELECT 1") as connection:  # begins no transaction, but shows whether the connection is broken
             yield connection
 
     @contextlib.contextmanager
@@ -174,7 +182,7 @@ class PostgresDatabase:
         with self._use(BEGIN_READ) as connection:
             try:
                 yield connection
-                connection.execute("COMMIT")  # it wrote temporary tables at most
+                connection.execute("COMMIT")  # a read transaction writes temporary tables at most
             except BaseException:
                 _roll_back(connection)
                 raise
@@ -190,11 +198,8 @@ class PostgresDatabase:
             raise StoreError(f"{self.label}: a transaction cannot begin within another one")
         with self._use(BEGIN_WRITE) as connection:
             try:
-                if wait:
-                    connection.execute("SELECT pg_advisory_xact_lock(?)", (self._writer_key,))
-                elif connection.execute("SELECT pg_try_advisory_xact_lock(?)", (self._writer_key,)).fetchone() == (
-                    False,
-                ):
+                take_lock = "SELECT pg_advisory_xact_lock(?)" if wait else "SELECT pg_try_advisory_xact_lock(?)"
+                if connection.execute(take_lock, (self._writer_key,)).fetchone() == (False,):
                     raise StoreError(f"{self.label}: somebody else is writing. Try again.")
                 yield connection
                 connection.execute("COMMIT")
@@ -204,7 +209,10 @@ class PostgresDatabase:
 
     @contextlib.contextmanager
     def _use(self, begin: str) -> Iterator[PostgresConnection]:
-        """Run the statement `begin` on the connection of this thread, which takes one from the pool if it has none."""
+        """Run the statement `begin`, and give this thread the connection for the block.
+
+        A thread that already uses a connection keeps it; another takes one from the pool, and returns it afterwards.
+        """
         connection: PostgresConnection | None = getattr(self._local, "connection", None)
         if connection is not None:
             with self.errors():
@@ -221,7 +229,10 @@ class PostgresDatabase:
                 self._pool.putconn(connection.raw)
 
     def ask(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of one statement that only reads; outside of a transaction without begin and commit."""
+        """Return the rows of one statement that only reads.
+
+        Outside of a transaction, it is run without BEGIN and COMMIT, unless the guard of tenants must run before it.
+        """
         if self._guard or getattr(self._local, "connection", None) is not None:
             with self.reading() as connection:
                 return connection.execute(sql, parameters).fetchall()
@@ -231,10 +242,10 @@ class PostgresDatabase:
             return rows
 
     def _try_connections(self, act: Callable[[PostgresConnection], T]) -> tuple[PostgresConnection, T]:
-        """Take a connection from the pool and act on it. Broken ones are replaced until the time is over.
+        """Call `act` with a connection from the pool. If it is broken, try others for `RECONNECT_S` seconds.
 
         Returns:
-            The connection, which must be given back, and what `act` returned.
+            The connection, which the caller must give back to the pool; what `act` returned.
         """
         import psycopg
 
@@ -257,7 +268,7 @@ class PostgresDatabase:
         """Do nothing: PostgreSQL checks its pages, and an operator rebuilds indexes with REINDEX."""
 
     def check(self) -> list[str]:
-        """Return why the database does not answer, or nothing. PostgreSQL itself holds keys and references."""
+        """Return why the database does not answer, or nothing. PostgreSQL itself enforces keys and references."""
         try:
             with self.reading() as connection:
                 connection.execute("SELECT 1").fetchone()
@@ -271,7 +282,7 @@ class PostgresDatabase:
 
 
 def connect(address: Address) -> psycopg.Connection[Any]:
-    """Open one connection outside of any pool, in the schema of the home and for its tenant.
+    """Open one connection outside of any pool, with the schema and the tenant of the address set.
 
     Raises:
         psycopg.OperationalError: if the server does not answer or refuses.
@@ -289,7 +300,7 @@ def open_tenants(address: Address) -> Iterator[PostgresConnection]:
     """Open a write transaction that sees the list of tenants, and no row of any tenant.
 
     Raises:
-        StoreError: if the server does not answer, or the role is bound by no policy, so that it separates nothing.
+        StoreError: if the server does not answer or refuses.
     """
     with _describe_errors(address.label), contextlib.closing(connect(address)) as raw:
         connection = PostgresConnection(raw)
@@ -301,14 +312,14 @@ def open_tenants(address: Address) -> Iterator[PostgresConnection]:
 
 
 def binds_role(connection: PostgresConnection) -> bool:
-    """Return whether row-level security binds the role of a connection."""
+    """Return whether row-level security applies to the role of a connection, so that it hides rows of other tenants."""
     row = connection.execute(READ_BYPASS).fetchone()
     return row is not None and not row[0]
 
 
 @contextlib.contextmanager
 def hold_lock(address: Address, name: str, refusal: str, *, wait: float = 0.0) -> Iterator[None]:
-    """Hold an advisory lock of a home; see `toolscout.home.database.hold_lock`."""
+    """Hold an advisory lock of a home during the block; see `toolscout.home.database.hold_lock`."""
     key, deadline = _number_lock(address, name), time.monotonic() + wait
     with contextlib.ExitStack() as stack:
         with _describe_errors(address.label):
@@ -324,7 +335,7 @@ def hold_lock(address: Address, name: str, refusal: str, *, wait: float = 0.0) -
 
 
 def _release_lock(raw: psycopg.Connection[Any], key: int) -> None:
-    """Give an advisory lock back at once: closing the connection gives it back only when the server gets to that."""
+    """Give an advisory lock back at once. Closing the connection alone would give it back a little later."""
     import psycopg
 
     with contextlib.suppress(psycopg.OperationalError, psycopg.InterfaceError):  # the server has gone, its locks too
@@ -332,19 +343,23 @@ def _release_lock(raw: psycopg.Connection[Any], key: int) -> None:
 
 
 def is_away(error: BaseException) -> bool:
-    """Return whether an error means that the server does not answer, rather than that it refuses a statement."""
+    """Return whether an error means that the server does not answer, rather than that it refuses a statement.
+
+    Args:
+        error: a StoreError, whose cause is the error of psycopg.
+    """
     import psycopg
 
     return isinstance(error.__cause__, (psycopg.OperationalError, psycopg.InterfaceError))
 
 
-_REFUSED_LOGIN = re.compile(r"FATAL: +(?=role|database|password|no pg_hba|Peer|Ident)")  # the server runs
+_REFUSED_LOGIN = re.compile(r"FATAL: +(?=role|database|password|no pg_hba|Peer|Ident)")  # then the server answers
 _BAD_ADDRESS = re.compile(r"invalid (URI|connection option|port|sslmode)")
 
 
 @contextlib.contextmanager
 def _describe_errors(label: str) -> Iterator[None]:
-    """Turn errors of psycopg into a StoreError that says what to do."""
+    """Raise errors of psycopg as a StoreError that says what to do."""
     import psycopg
 
     try:
@@ -354,7 +369,7 @@ def _describe_errors(label: str) -> Iterator[None]:
     except (psycopg.OperationalError, psycopg.InterfaceError) as error:
         reason = " ".join(str(error).split()).partition(" Is the server running")[0].rstrip(".")
         if _REFUSED_LOGIN.search(reason):
-            cause = _REFUSED_LOGIN.split(reason)[-1]
+            cause = _REFUSED_LOGIN.split(reason)[-1]  # what follows the last FATAL, of several attempts to connect
             raise StoreError(f"The database {label} refuses the connection: {cause}. Check the address.") from error
         raise StoreError(f"The database {label} does not answer: {reason}. Check that it runs.") from error
     except psycopg.Error as error:
@@ -367,37 +382,37 @@ def _prepare_home(address: Address, part: str, migrations: Sequence[str | Migrat
     """Bring a part of a home up to date for its tenant.
 
     Returns:
-        What must be appended to the BEGIN of each transaction, with its semicolon. It guards the rows of other tenants;
-        empty: the role is bound by row-level security, which hides them.
+        SQL to append to the BEGIN of each transaction, with its semicolon. It refuses a role that would see the rows of
+        other tenants, once the home has several. "": row-level security applies to the role, and hides these rows.
 
     Raises:
         NotFound: if the home has no such tenant.
         StoreError: if a newer version has changed the part so that this one cannot use it.
     """
-    # Migrations run as `default`, because what a home had before it had tenants belongs to that tenant.
+    # Migrations run as `default`: rows that a home had before it had tenants belong to that tenant.
     with contextlib.closing(connect(address.with_tenant(DEFAULT_TENANT))) as raw:
         connection = PostgresConnection(raw)
         _migrate(connection, address, "tenants", TENANT_MIGRATIONS)
         _migrate(connection, address, part, migrations)
-        is_bound = binds_role(connection)
+        hides_rows = binds_role(connection)
         if address.tenant != DEFAULT_TENANT:
             _choose_tenant(raw, address)
             if connection.execute("SELECT 1 FROM tenants WHERE name = ?", (address.tenant,)).fetchone() is None:
                 names = [name for (name,) in connection.execute("SELECT name FROM tenants")]
                 advice = name_nearest(address.tenant, names, f"Add it with  toolscout tenant add {address.tenant}")
                 raise NotFound(f"{address.label} has no tenant {address.tenant!r}. {advice}")
-            # The migrations insert the first rows of `default` alone. Another tenant gets its own here, whoever comes
-            # first: a tenant can be older than the part. They change nothing the second time.
+            # The migrations insert the first rows only of `default`. Any other tenant gets its own here, with every
+            # connection: the second time, these statements change nothing.
             for step in migrations:
                 if isinstance(step, Migration) and step.first_rows:
                     connection.execute(step.first_rows)
-    return "" if is_bound else f"; {BYPASS_GUARD}"
+    return "" if hides_rows else f"; {BYPASS_GUARD}"
 
 
 def _migrate(
     connection: PostgresConnection, address: Address, part: str, migrations: Sequence[str | Migration]
 ) -> None:
-    """Run the migrations that the part has not seen, all in one transaction. Others wait meanwhile.
+    """Run the migrations that the part has not seen, in one transaction. Other processes that migrate wait meanwhile.
 
     Raises:
         StoreError: if a newer version has changed the part so that this one cannot use it.
@@ -409,6 +424,7 @@ def _migrate(
     if not connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = ?", (address.schema,)).fetchone():
         _run_script(connection, f'CREATE SCHEMA "{address.schema}"')
     _run_script(connection, VERSIONS_TABLE)
+    # Asked again, now under the lock: another process may have run the migrations meanwhile.
     if not _is_current(connection, address, part, len(migrations)):
         version, _ = _read_version(connection, part)
         for step in migrations[version:]:
@@ -420,7 +436,10 @@ def _migrate(
 
 
 def _find_oldest(migrations: Sequence[str | Migration]) -> int:
-    """Return how many of the migrations a program must know to use a home that has all of them."""
+    """Return how many of the migrations a program must know to use a home that has all of them.
+
+    It need not know the last ones if they only expand the schema; see `Migration.expands`.
+    """
     known = len(migrations)
     while known and isinstance(step := migrations[known - 1], Migration) and step.expands:
         known -= 1
@@ -443,11 +462,12 @@ def _is_current(connection: PostgresConnection, address: Address, part: str, ver
 
 
 def _run_script(connection: PostgresConnection, script: str) -> None:
+    """Run statements that make or change tables, written for SQLite."""
     connection.raw.execute(translate_schema(script).encode())
 
 
 def _read_version(connection: PostgresConnection, part: str) -> tuple[int, int]:
-    """Return the version of a part, and the oldest version that can use it."""
+    """Return the version of a part, and the oldest version that can use it; (0, 0) if the home does not have it yet."""
     if connection.execute("SELECT to_regclass('versions')").fetchone() == (None,):
         return 0, 0
     row = connection.execute(READ_VERSION, (part,)).fetchone()
@@ -471,29 +491,38 @@ def _roll_back(connection: PostgresConnection) -> None:
 
 
 def _number_lock(address: Address, name: str, *, is_shared: bool = False) -> int:
-    """Return the number of an advisory lock: 64 bits with a sign. Each tenant has locks of its own, unless shared."""
+    """Return the number of an advisory lock: a hash of 64 bits, signed, as PostgreSQL wants it.
+
+    Args:
+        address: each home has its own locks, and so has each tenant.
+        name: of the lock in the home.
+        is_shared: whether all tenants of the home have the lock in common.
+    """
     owner = "" if is_shared or address.tenant == DEFAULT_TENANT else f" {address.tenant}/"
     digest = hashlib.blake2b(f"toolscout {address.schema}{owner} {name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 
 def _make_storable(parameters: Sequence[Any]) -> Sequence[Any]:
-    """Replace the character U+0000, which texts of PostgreSQL cannot hold."""
+    """Replace the character U+0000, which PostgreSQL cannot store in texts."""
     if any(isinstance(value, str) and "\0" in value for value in parameters):
         return [value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in parameters]
     return parameters
 
 
-LISTEN_AFTER_QUESTIONS: Final = 20  # a process that asks so often serves searches
+LISTEN_AFTER_QUESTIONS: Final = 20  # a process that asks so often for the generation answers searches: it listens
 LISTEN_POLL_S: Final = 1.0  # the generation is read again after this time without an announcement
 _log: Final = logging.getLogger("toolscout_postgres.database")
 
 
 class PostgresListener:
-    """Knows the generation of a catalogue while its connection lasts. Thread-safe."""
+    """Listens for the generation of a catalogue, so that searches need not read it from the database. Thread-safe.
+
+    PostgreSQL announces each new generation with NOTIFY. While the connection lasts, the last one heard is current.
+    """
 
     def __init__(self, address: Address) -> None:
-        """Prepare to listen. A process that never asks often opens no connection for it."""
+        """Prepare to listen. No connection is opened before `hear` was called `LISTEN_AFTER_QUESTIONS` times."""
         self._address = address
         self._generation = self._questions = 0
         self._is_connected = self._is_doubtful = False
@@ -502,7 +531,7 @@ class PostgresListener:
         self._thread: threading.Thread | None = None
 
     def hear(self) -> int | None:
-        """Return `generation`. After many questions, a thread begins to listen."""
+        """Return `generation`. After `LISTEN_AFTER_QUESTIONS` calls, a thread begins to listen."""
         if self._thread is None:
             self._questions += 1
             if self._questions >= LISTEN_AFTER_QUESTIONS:
@@ -510,6 +539,7 @@ class PostgresListener:
         return self.generation
 
     def _start(self) -> None:
+        """Start the thread that listens, unless another thread has started it."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="toolscout listener", daemon=True)
@@ -517,15 +547,15 @@ class PostgresListener:
 
     @property
     def generation(self) -> int | None:
-        """The generation, as far as it was heard; None: the database must be asked."""
+        """The generation of the catalogue; None: it is not known, so the database must be asked."""
         return self._generation if self._is_connected and not self._is_doubtful else None
 
     def doubt(self) -> None:
-        """Answer None until `learn` is called, because this process has just written."""
+        """Let `generation` be None until `learn` is called: this process has just written, and not heard of it yet."""
         self._is_doubtful = True
 
     def learn(self, generation: int) -> None:
-        """Take a generation that was read from the database."""
+        """Take over a generation that was read from the database."""
         self._generation, self._is_doubtful = max(self._generation, generation), False
 
     def close(self) -> None:
@@ -535,7 +565,10 @@ class PostgresListener:
             self._thread.join()
 
     def _run(self) -> None:
-        """Listen until the end. The generation is read again whenever the connection is new, and after each pause."""
+        """Listen until `close`, in a thread. A connection that breaks is replaced after `LISTEN_POLL_S` seconds.
+
+        The generation is also read from the table: when a connection is new, and after each announcement or pause.
+        """
         import psycopg
 
         while not self._stopped.is_set():
@@ -555,8 +588,12 @@ class PostgresListener:
 
 
 def _name_channel(address: Address) -> str:
-    """Return the channel on which the tenant of an address hears of its generations."""
+    """Return the channel on which new generations of a tenant's catalogue are announced.
+
+    The trigger `announce_generation` (`schema`) makes the same names. They are hashes because schema and tenant
+    together can be longer than the 63 bytes of a channel's name; that of `default` is older than tenants.
+    """
     if address.tenant == DEFAULT_TENANT:
         return f"toolscout_{address.schema}"
-    mark = hashlib.md5(f"{address.schema}/{address.tenant}".encode(), usedforsecurity=False).hexdigest()
-    return f"toolscout_{mark}"
+    name_hash = hashlib.md5(f"{address.schema}/{address.tenant}".encode(), usedforsecurity=False).hexdigest()
+    return f"toolscout_{name_hash}"

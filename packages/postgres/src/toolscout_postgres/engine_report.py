@@ -19,7 +19,7 @@ from toolscout_postgres.engines.search import compare, open_engine
 
 __all__ = ["CACHE_FILES", "check", "describe", "print_report"]
 
-CACHE_FILES: Final[Mapping[str, type[CacheDatabase]]] = {}  # an engine has no cache in the home
+CACHE_FILES: Final[Mapping[str, type[CacheDatabase]]] = {}  # part of the contract: an engine has no cache in the home
 
 
 def uses_collections(index: str) -> bool:
@@ -28,36 +28,41 @@ def uses_collections(index: str) -> bool:
 
 
 def describe(settings: Settings, scout: Scout | None) -> dict[str, Any] | None:
-    """Describe the engine and its collections of this home. None: the index is not in an engine."""
+    """Describe the engine and its collections of this home for `doctor`. None: the index is not in an engine."""
     if scout is None or not uses_collections(scout.settings.index):
         return None
     try:
         engine = open_engine(scout.settings)
         states = engine.list_collections(identify_home(scout.settings.place))
-        current = _name_current(scout)
+        current_space = _find_current_space(scout)
     except UserError as error:
         return {"name": scout.settings.index.partition(":")[0], "place": None, "error": str(error), "collections": []}
     return {
         "name": engine.name,
         "place": engine.label,
         "error": None,
-        "collections": [_describe_collection(state, current) for state in states],
+        "collections": [_describe_collection(state, current_space) for state in states],
     }
 
 
-def _describe_collection(state: CollectionState, current: str) -> dict[str, Any]:
-    """Describe a collection for `doctor`. Its generation is None while a change has begun and not ended."""
+def _describe_collection(state: CollectionState, current_space: str) -> dict[str, Any]:
+    """Describe a collection for `doctor`. Its generation is None while a change has begun and not ended.
+
+    Args:
+        state: of the collection.
+        current_space: names the encoder in the settings; see `CollectionKey`.
+    """
     return {
         "tenant": state.key.tenant,
         "dim": state.key.dim,
         "tools": state.mark.size,
         "generation": None if state.mark.generation == UNFINISHED else state.mark.generation,
-        "current_encoder": state.key.space == current,
+        "current_encoder": state.key.space == current_space,
     }
 
 
-def _name_current(scout: Scout) -> str:
-    """Return the space of the vectors of the encoder in the settings."""
+def _find_current_space(scout: Scout) -> str:
+    """Return the name by which collections know the encoder in the settings; see `CollectionKey.space`."""
     encoder = scout.engine.builder.lend(Selection(scout.settings.recipe)).load_encoder()
     return name_space(encoder, index=scout.settings.index)
 
@@ -65,26 +70,26 @@ def _name_current(scout: Scout) -> str:
 def check(scout: Scout) -> list[str]:
     """Compare the engine with the catalogue. Returns one line for each problem.
 
-    Only the collection of the encoder in the settings is compared: no search uses the others. While another process
-    writes to the engine, nothing can be said about it.
+    Only the collections of the encoder in the settings are compared, because no search uses the others. If another
+    process uses the engine, nothing can be read from it, and no problem is returned.
     """
     if not uses_collections(scout.settings.index):
         return []
     try:
         engine = open_engine(scout.settings)
-        current = _name_current(scout)
+        current_space = _find_current_space(scout)
         catalogue = scout.store.catalogue()
         assert catalogue.fingerprints is not None
         snapshot = Snapshot(catalogue.generation, catalogue.ids, catalogue.fingerprints)
         problems = []
         for state in engine.list_collections(identify_home(scout.settings.place)):
-            if state.key.space != current:
+            if state.key.space != current_space:
                 continue
             if differences := str(compare(engine.collection(state.key), snapshot)):
                 problems.append(f"index: {engine.label} differs from the catalogue: tools {differences}")
             elif state.mark.generation == UNFINISHED:
                 problems.append(f"index: a change of {engine.label} was interrupted")
-    except EngineInUse:  # see above
+    except EngineInUse:
         return []
     except UserError as error:
         return [f"index: {error}"]
@@ -92,7 +97,7 @@ def check(scout: Scout) -> list[str]:
 
 
 def print_report(report: dict[str, Any] | None) -> None:
-    """Print the description of the engine."""
+    """Print the description that `describe` returned."""
     if report is None:
         return
     echo()

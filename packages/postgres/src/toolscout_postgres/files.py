@@ -1,7 +1,7 @@
-"""Documents and models of a home in PostgreSQL: the part `files`.
+"""Keeps documents (small files) and models of a home in PostgreSQL: the part `files`.
 
-A model is stored as the content of its files, in pieces, with the digest of its manifest, which contains the digests of
-all files.
+The files of a model are stored in pieces, because a value of PostgreSQL is in memory as a whole. A model also has the
+digest of its manifest, which contains the digests of all its files.
 """
 
 from __future__ import annotations
@@ -22,29 +22,36 @@ __all__ = ["close_files", "open_files", "read_model", "write_model"]
 
 MODEL_PIECE_BYTES: Final = 4_000_000
 APPEND: Final = os.O_WRONLY | os.O_APPEND
-_open: dict[Address, PostgresDatabase] = {}
-_open_lock = threading.Lock()
+_databases: dict[Address, PostgresDatabase] = {}  # those that are open
+_databases_lock = threading.Lock()
 
 
 def open_files(address: Address) -> PostgresDatabase:
     """Return the part `files` of a home. It is opened once in a process, and stays open until `close_files`."""
-    with _open_lock:
-        if address not in _open:
-            if not _open:
+    with _databases_lock:
+        if address not in _databases:
+            if not _databases:
                 atexit.register(close_files)
-            _open[address] = PostgresDatabase(address, "files", FILE_MIGRATIONS)
-        return _open[address]
+            _databases[address] = PostgresDatabase(address, "files", FILE_MIGRATIONS)
+        return _databases[address]
 
 
 def close_files(home: Address | None = None) -> None:
-    """Close the connections for documents and models of a home, or of all homes. The next use opens them again."""
-    with _open_lock:
-        for address in [address for address in _open if home in (None, address)]:
-            _open.pop(address).close()
+    """Close the part `files` of a home; None: of all homes. The next use opens it again."""
+    with _databases_lock:
+        for address in [address for address in _databases if home in (None, address)]:
+            _databases.pop(address).close()
 
 
 def write_model(address: Address, name: str, digest: str, folder: Path) -> None:
-    """Store all files of a model folder under a name, in one transaction. Nothing is written if the digest is there."""
+    """Store all files of a model's folder, except hidden ones, in one transaction.
+
+    Args:
+        address: of the home.
+        name: of the model. Another model of this name is replaced; one with the same digest stays as it is.
+        digest: of the model's manifest.
+        folder: the folder of the model.
+    """
     files = open_files(address)
     with files.writing() as connection:
         if connection.execute("SELECT 1 FROM models WHERE name = ? AND digest = ?", (name, digest)).fetchone():
@@ -68,7 +75,7 @@ def read_model(address: Address, name: str, folder: Path) -> None:
         for path, piece in pieces:
             file = folder / path
             if not file.resolve().is_relative_to(folder.resolve()):
-                continue  # the manifest of a model that toolscout wrote names no such file
+                continue  # a path out of the folder, which toolscout never stores
             make_private_folder(file.parent)
             query = "SELECT body FROM model_files WHERE model = ? AND path = ? AND piece = ?"
             (body,) = connection.execute(query, (name, path, piece)).fetchone()  # type: ignore[misc]
@@ -77,7 +84,7 @@ def read_model(address: Address, name: str, folder: Path) -> None:
 
 
 def _read_pieces(path: Path) -> Iterator[bytes]:
-    """Yield the content of a file in pieces, at least one."""
+    """Yield the content of a file in pieces; of an empty file one empty piece, so that the file is stored too."""
     with path.open("rb") as stream:
         yield stream.read(MODEL_PIECE_BYTES)
         while piece := stream.read(MODEL_PIECE_BYTES):

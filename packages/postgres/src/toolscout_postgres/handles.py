@@ -1,7 +1,12 @@
-"""What a handle names, for all replicas of a home in PostgreSQL: results of calls, and questions to users.
+"""Stores what a handle names, for all replicas of a home in PostgreSQL: results of calls, and questions to users.
 
-A client keeps a handle and shows it to whichever replica answers next. Results are kept for a day. A question belongs
-to the replica that waits for its answer: that replica renews it, so others notice when it has ended.
+A handle is a random name that a client gets. It shows the handle to whichever replica serves its next request. Results
+are kept for a day.
+
+A call that must ask its user something waits in one replica, the *asking* replica. The user's answer may reach another
+replica, the *receiving* one. It stores the answer (`answer`), the asking replica fetches it (`renew`), goes on with the
+call, and stores the outcome (`finish`), which the receiving replica fetches (`take`) and returns to the client. While
+the asking replica waits or works, it keeps renewing the question, so that others notice when it has ended.
 """
 
 from __future__ import annotations
@@ -23,20 +28,20 @@ __all__ = ["MAX_SHARED_RESULT_BYTES", "PostgresHandles"]
 
 RESULT_PIECE_BYTES: Final = 4_000_000
 MAX_SHARED_RESULT_BYTES: Final = 64 * 2**20  # a larger result stays on the machine that made the call
-RENEWAL_S: Final = 10.0  # a question that its replica has not renewed for this time is lost
-QUESTION_KEPT_S: Final = 3600.0
+RENEWAL_S: Final = 10.0  # after this time without a renewal, the asking replica counts as ended
+QUESTION_KEPT_S: Final = 3600.0  # after this time without a renewal, a question is deleted
 _NOW: Final = "extract(epoch FROM clock_timestamp())"  # the clock of the database, which all replicas share
 
 
 class PostgresHandles:
-    """What handles name in a home; see `toolscout.location.SharedHandles`."""
+    """Results and questions of a home; see `toolscout.location.SharedHandles`."""
 
     def __init__(self, address: Address) -> None:
-        """Use the database of a home. It is opened with the first handle."""
+        """Use the database of a home. It is opened with the first use."""
         self._address = address
 
     def share_secret(self, name: str) -> bytes:
-        """Return the secret of a home under a name: 32 random bytes that all its replicas use. The first one makes it.
+        """Return a secret of the home: 32 random bytes that all replicas get. The first replica that asks makes them.
 
         Raises:
             StoreError: if the database does not answer.
@@ -54,12 +59,12 @@ class PostgresHandles:
 
         Args:
             handle: names the result.
-            about: what is known of it.
-            file: its bytes.
-            kept_s: seconds that results are kept.
+            about: bytes that describe the result; `fetch_result` returns them.
+            file: has the content of the result.
+            kept_s: seconds for which results are kept.
 
         Returns:
-            Whether it was stored. A result above 64 MiB is not stored.
+            Whether it was stored. A result above `MAX_SHARED_RESULT_BYTES` is not stored.
 
         Raises:
             StoreError: if the database does not answer.
@@ -74,7 +79,7 @@ class PostgresHandles:
         return True
 
     def fetch_result(self, handle: str, file: Path) -> bytes | None:
-        """Write the bytes of a stored result to a new file. Returns what is known of it; None: there is no such result.
+        """Write the content of a stored result to a file. Returns its `about`; None: there is no such result.
 
         Raises:
             StoreError: if the database does not answer.
@@ -86,22 +91,29 @@ class PostgresHandles:
             make_private_folder(file.parent)
             with open(open_private(file, os.O_WRONLY | os.O_TRUNC), "wb") as stream:
                 query = "SELECT body FROM result_pieces WHERE handle = ? AND piece = ?"
-                piece = 0
-                while (body := connection.execute(query, (handle, piece)).fetchone()) is not None:
-                    stream.write(body[0])
-                    piece += 1
+                number = 0  # of the next piece; one piece at a time is in memory
+                while (piece := connection.execute(query, (handle, number)).fetchone()) is not None:
+                    stream.write(piece[0])
+                    number += 1
         return bytes(row[0])
 
     def offer(self, handle: str, caller: str) -> None:
-        """Let other replicas take the answer to a question of this one. `caller`: a mark of who may answer."""
+        """Store a question of this replica, so that another replica can receive the answer.
+
+        Old questions are deleted.
+
+        Args:
+            handle: names the question.
+            caller: identifies the caller who may answer.
+        """
         with self._address.open_files().session() as connection:
             connection.execute(f"DELETE FROM questions WHERE renewed_at < {_NOW} - ?", (QUESTION_KEPT_S,))
             connection.execute(f"INSERT INTO questions VALUES (?, ?, {_NOW}, NULL, NULL)", (handle, caller))
 
     def renew(self, handle: str) -> bytes | None:
-        """Say that this replica still waits for an answer, and return the answer that another one has taken.
+        """Say that this replica still waits, and return the answer that another replica has received.
 
-        None: there is no answer, or its caller has given the request up since.
+        None if there is no answer yet, or if the question is gone, because its caller gave the request up.
         """
         with self._address.open_files().session() as connection:
             query = f"UPDATE questions SET renewed_at = {_NOW} WHERE handle = ? RETURNING answer"
@@ -109,13 +121,20 @@ class PostgresHandles:
         return None if row is None or row[0] is None else bytes(row[0])
 
     def withdraw(self, handle: str) -> bool:
-        """Close a question that got its answer here, or was given up. Returns whether no other replica answered it."""
+        """Delete a question that got its answer in this replica, or was given up.
+
+        Returns False if another replica has answered it, or if it is gone; nothing is then deleted.
+        """
         with self._address.open_files().session() as connection:
             query = "DELETE FROM questions WHERE handle = ? AND answer IS NULL"
             return connection.execute(query, (handle,)).rowcount > 0
 
     def answer(self, handle: str, caller: str, answer: bytes) -> bool:
-        """Give the replica that waits the answer of its caller. Returns whether the question was still open."""
+        """Store the answer that this replica has received, for the replica that asked.
+
+        Returns:
+            Whether the question was open: asked to this caller, not answered, and its replica still waits.
+        """
         with self._address.open_files().session() as connection:
             query = (
                 "UPDATE questions SET answer = ? WHERE handle = ? AND caller = ? AND answer IS NULL "
@@ -124,7 +143,7 @@ class PostgresHandles:
             return connection.execute(query, (answer, handle, caller, RENEWAL_S)).rowcount > 0
 
     def give_up(self, handle: str, caller: str) -> None:
-        """Forget an answered question, because its caller no longer waits for what comes of it.
+        """Delete an answered question, because its caller no longer waits for the outcome.
 
         A question without an answer stays, because the replica that asked it still waits.
         """
@@ -134,23 +153,29 @@ class PostgresHandles:
             )
 
     def finish(self, handle: str, outcome: bytes) -> None:
-        """Hand what came of the request to the replica that took the answer."""
+        """Store the outcome of the request, for the replica that received the answer."""
         with self._address.open_files().session() as connection:
             connection.execute("UPDATE questions SET outcome = ? WHERE handle = ?", (outcome, handle))
 
     def take(self, handle: str) -> tuple[bytes | None, bool]:
-        """Return what came of an answered question, and whether the replica that works on it still runs."""
+        """Return the outcome of an answered question, and delete the question.
+
+        Returns:
+            The outcome, None if there is none yet; whether the replica that works on it still runs.
+        """
         with self._address.open_files().session() as connection:
             query = f"SELECT outcome, renewed_at > {_NOW} - ? FROM questions WHERE handle = ?"
             row = connection.execute(query, (RENEWAL_S, handle)).fetchone()
             if row is None:
                 return None, False
-            if row[0] is not None:
+            outcome, still_runs = row
+            if outcome is not None:
                 connection.execute("DELETE FROM questions WHERE handle = ?", (handle,))
-        return None if row[0] is None else bytes(row[0]), bool(row[1])
+        return None if outcome is None else bytes(outcome), bool(still_runs)
 
 
 def _read_pieces(file: Path) -> Iterator[bytes]:
+    """Yield the content of a file in pieces; nothing if it is empty."""
     with contextlib.closing(file.open("rb")) as stream:
         while piece := stream.read(RESULT_PIECE_BYTES):
             yield piece

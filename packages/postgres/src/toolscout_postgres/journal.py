@@ -1,4 +1,7 @@
-"""Writes to the journal of a home in PostgreSQL, which must lose nothing while the database does not answer."""
+"""Writes to the journal of a home in PostgreSQL, and loses nothing while the database does not answer.
+
+Events that cannot be written wait in the *spool*, a file of this machine, until the database answers again.
+"""
 
 from __future__ import annotations
 
@@ -30,37 +33,42 @@ SPOOL_MIGRATIONS: Final = (
 
 
 class Spool:
-    """The events of one machine that are still to be written. All processes of the machine share it."""
+    """The events of one machine that wait for the database, in a file. All processes of the machine share it.
+
+    A row is the columns `EVENT_COLUMNS` of an event: uid, at, event, caller, search_id, body.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Open or create the file in the folder of the home on this machine."""
         self._database = SqliteDatabase(folder / SPOOL_FILE, SPOOL_MIGRATIONS, pragmas=("secure_delete = ON",))
 
     def add(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Keep rows of events.
+        """Add rows of events.
 
         Raises:
-            StoreError: if there is no room, or the file cannot be written. Then nothing is kept.
+            StoreError: if more than `MAX_SPOOLED_EVENTS` would wait, or the file cannot be written; nothing is then
+                added.
         """
         with self._database.writing() as connection:
-            (size,) = connection.execute("SELECT count(*) FROM waiting").fetchone()
-            if size + len(rows) > MAX_SPOOLED_EVENTS:
+            (n_waiting,) = connection.execute("SELECT count(*) FROM waiting").fetchone()
+            if n_waiting + len(rows) > MAX_SPOOLED_EVENTS:
                 raise StoreError(
-                    f"{size:,} events wait in {self._database.path} for the database, and more are not kept. Make the "
-                    "database answer again."
+                    f"{n_waiting:,} events wait in {self._database.path} for the database, and more are not kept. Make "
+                    "the database answer again."
                 )
             connection.executemany(
                 f"INSERT INTO waiting ({EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", rows
             )
 
     def read(self) -> tuple[int, list[tuple[Any, ...]]]:
-        """Return the number of the last waiting row (0: none waits), and the rows in their order."""
+        """Return the number of the last waiting row, 0 if none waits, and all rows, the oldest first."""
         with self._database.reading() as connection:
-            rows = connection.execute(f"SELECT number, {EVENT_COLUMNS} FROM waiting ORDER BY number").fetchall()
-        return (rows[-1][0] if rows else 0), [row[1:] for row in rows]
+            numbered = connection.execute(f"SELECT number, {EVENT_COLUMNS} FROM waiting ORDER BY number").fetchall()
+        last_number = numbered[-1][0] if numbered else 0
+        return last_number, [row[1:] for row in numbered]  # without their numbers
 
     def remove_until(self, last_number: int) -> None:
-        """Remove the rows up to a number, because the database has them. Rows that came since then have higher ones."""
+        """Remove the rows up to a number, because the database has them. Rows that came later have higher numbers."""
         with self._database.writing() as connection:
             connection.execute("DELETE FROM waiting WHERE number <= ?", (last_number,))
 
@@ -83,8 +91,8 @@ class Spool:
         self._database.close()
 
 
-RETRY_DATABASE_S: Final = 1.0  # a database that did not answer is not asked again before that
-MAX_RECENT_SEARCHES: Final = 5_000  # searches of this process that are in memory, so that calls find them meanwhile
+RETRY_DATABASE_S: Final = 1.0  # after this time, a database that did not answer is asked again
+MAX_RECENT_SEARCHES: Final = 5_000  # searches of this process in memory, so that calls find them without the database
 _log: Final = logging.getLogger("toolscout_postgres.journal")
 
 
@@ -99,8 +107,8 @@ class SharedWriter:
         """Write to the journal in `database`, and write first what an earlier process left in the spool."""
         self._database, self.spool = database, Spool(address.folder)
         self._lock = threading.Lock()
-        self._asked_at = -RETRY_DATABASE_S  # monotonic seconds of the last attempt that failed
-        self._is_away = False  # the database did not answer at that attempt, and no other has succeeded
+        self._is_away = False  # whether the database did not answer at the last attempt to write
+        self._asked_at = -RETRY_DATABASE_S  # when that attempt was, in seconds of `time.monotonic`
         self._recent: dict[str, tuple[Any, ...]] = {}  # search id → row, of this process
         try:
             self.replay()
@@ -126,7 +134,7 @@ class SharedWriter:
                 self.spool.add(rows)
 
     def is_absence(self, error: Exception) -> bool:
-        """Return whether an error means that the database does not answer now."""
+        """Return whether an error means that the database does not answer, rather than that it refuses."""
         return is_away(error)
 
     def is_waiting(self) -> bool:
@@ -134,16 +142,17 @@ class SharedWriter:
         return self._is_away and time.monotonic() - self._asked_at < RETRY_DATABASE_S
 
     def _remember(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Keep the searches among some rows in memory, the newest `MAX_RECENT_SEARCHES` of this process."""
+        """Keep the rows that are searches in memory, the newest `MAX_RECENT_SEARCHES` of this process."""
         for row in rows:
             _, _, event, _, search_id, _ = row
             if event == "search" and search_id:
                 self._recent[search_id] = row
         while len(self._recent) > MAX_RECENT_SEARCHES:
-            del self._recent[next(iter(self._recent))]
+            oldest = next(iter(self._recent))
+            del self._recent[oldest]
 
     def find_search(self, search_id: str) -> dict[str, Any] | None:
-        """Return a search that this process wrote, or one that waits in the spool; None: neither."""
+        """Return a search that this process wrote lately, or one that waits in the spool; None: it is neither."""
         row = self._recent.get(search_id)
         if row is None:
             return self.spool.find_search(search_id)
@@ -167,7 +176,7 @@ class SharedWriter:
         self._is_away = False
 
     def _note_absence(self, error: StoreError) -> bool:
-        """Remember that the database does not answer, if the error says so. Return whether it says so."""
+        """Note that the database does not answer, if an error says so, and return whether it does."""
         if not is_away(error):
             return False
         if not self._is_away:
@@ -176,7 +185,7 @@ class SharedWriter:
         return True
 
     def close(self) -> None:
-        """Write what the spool holds if the database answers, and close it. Otherwise the next process writes it."""
+        """Write the events of the spool if the database answers again; else the next process does. Close the spool."""
         with self._lock:
             if self._is_away:
                 try:

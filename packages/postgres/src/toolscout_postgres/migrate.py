@@ -50,7 +50,7 @@ DOCUMENTS: Final = (
     PROFILE_FILE,
     champion.CHAMPION_FILE,
 )
-MARK_FILE: Final = "migration.json"
+MARK_FILE: Final = "migration.json"  # in the new home until the copy is verified
 COPY_BATCH_ROWS: Final = 1000
 
 
@@ -74,7 +74,7 @@ class MigrationReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Mark(msgspec.Struct, frozen=True):
-    """The file of an unfinished migration in the new home."""
+    """The content of `MARK_FILE`: which home is being copied, and when the copy began."""
 
     source: str
     at: str
@@ -91,7 +91,7 @@ def migrate_home(source: Home, target: Home, say: Callable[[str], None] = lambda
         say: called with one line of progress at a time.
 
     Raises:
-        ConfigError: if both are the same, or the target holds something else.
+        ConfigError: if both are the same, or the target is neither empty nor an unfinished copy of the source.
         StoreError: if a home cannot be used, or the copy differs.
     """
     if source == target:
@@ -101,22 +101,27 @@ def migrate_home(source: Home, target: Home, say: Callable[[str], None] = lambda
     with contextlib.ExitStack() as stack:
         for home in (source, target):
             stack.callback(open_home(home).close)
-        stores = [stack.enter_context(contextlib.closing(Store(home))) for home in (source, target)]
-        journals = [stack.enter_context(contextlib.closing(Journal(home))) for home in (source, target)]
-        _begin(source, target, stores[1], journals[1])
+        old_store, new_store = stores = [
+            stack.enter_context(contextlib.closing(Store(home))) for home in (source, target)
+        ]
+        old_journal, new_journal = journals = [
+            stack.enter_context(contextlib.closing(Journal(home))) for home in (source, target)
+        ]
+        _begin(source, target, new_store, new_journal)
         say("copying the catalogue")
-        tools = _copy_catalogue(stores[0], stores[1])
+        tools = _copy_catalogue(old_store, new_store)
         say("copying the journal")
-        _copy_journal(journals[0], journals[1], say)
+        _copy_journal(old_journal, new_journal, say)
         models = _copy_models(source, target, say)
         names = [*DOCUMENTS, *list_entry_names(source)]
         documents = sum(_copy_document(source, target, name) for name in names)
         say("comparing both homes")
         catalogue_digest = _compare("catalogue", stores, _read_catalogue)
         journal_digest = _compare("journal", journals, _read_events)
-        with journals[1].reading() as connection:
+        with new_journal.reading() as connection:
             (events,) = connection.execute("SELECT count(*) FROM events").fetchone()
         open_home(target).delete_document(MARK_FILE)
+    # A tenant does not see the others. `default` does: it is the first of the list, and was copied.
     is_tenant = not isinstance(source, Path) and source.tenant != DEFAULT_TENANT
     return MigrationReport(
         tools=tools,
@@ -130,15 +135,15 @@ def migrate_home(source: Home, target: Home, say: Callable[[str], None] = lambda
 
 
 def has_catalogue(home: Home) -> bool:
-    """Tell whether a home was ever opened. A database makes its tables when a tenant is added."""
+    """Tell whether a home can have a catalogue: for a folder, whether its file is there; for a database, always."""
     return not isinstance(home, Path) or (home / "catalogue.db").is_file()
 
 
 def _begin(source: Home, target: Home, store: Store, journal: Journal) -> None:
-    """Mark the target as the copy of the source.
+    """Write the mark of an unfinished copy into an empty target; a target that has this mark stays as it is.
 
     Raises:
-        ConfigError: if it holds something, and that is not an unfinished copy of the source.
+        ConfigError: if the target is not empty, and not an unfinished copy of the source.
     """
     try:
         mark = msgspec.json.decode(open_home(target).read_document(MARK_FILE), type=_Mark)
@@ -161,31 +166,32 @@ def _copy_catalogue(source: Store, target: Store) -> int:
         writer.execute("DELETE FROM caches")
         for table, columns in CATALOGUE_TABLES.items():
             rows = map(tuple, _read_table(reader, table, columns))
-            marks = ", ".join("?" * len(columns))
-            writer.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
+            placeholders = ", ".join("?" * len(columns))
+            writer.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({placeholders})", rows)
         (last,) = writer.execute("SELECT max(id) FROM origins").fetchone()
         _set_sequence(target, writer, "origins", last or 0)
-        (count,) = writer.execute("SELECT count(*) FROM tools").fetchone()
-    return int(count)
+        (n_tools,) = writer.execute("SELECT count(*) FROM tools").fetchone()
+    return int(n_tools)
 
 
 def _copy_journal(source: Journal, target: Journal, say: Callable[[str], None]) -> None:
     """Copy the events after the last one of the target, with their row ids, in batches."""
-    columns, marks = ", ".join(EVENT_TABLE), ", ".join("?" * len(EVENT_TABLE))
+    columns, placeholders = ", ".join(EVENT_TABLE), ", ".join("?" * len(EVENT_TABLE))
     with target.reading() as connection:
-        copied = connection.execute("SELECT max(id) FROM events").fetchone()[0] or 0
+        (last_id,) = connection.execute("SELECT max(id) FROM events").fetchone()
+    last_copied = last_id or 0
     while True:
         with source.reading() as reader:
             rows = reader.execute(
-                f"SELECT {columns} FROM events WHERE id > ? ORDER BY id LIMIT ?", (copied, COPY_BATCH_ROWS)
+                f"SELECT {columns} FROM events WHERE id > ? ORDER BY id LIMIT ?", (last_copied, COPY_BATCH_ROWS)
             ).fetchall()
         if not rows:
             break
         with target.writing() as writer:
-            writer.executemany(f"INSERT INTO events ({columns}) VALUES ({marks})", rows)
-        copied = rows[-1][0]
-        say(f"copied the events up to row {copied:,}")
-    last = source.last()
+            writer.executemany(f"INSERT INTO events ({columns}) VALUES ({placeholders})", rows)
+        last_copied = rows[-1][0]
+        say(f"copied the events up to row {last_copied:,}")
+    last = source.last()  # also if events up to it were removed
     with target.writing() as writer:
         _set_sequence(target, writer, "events", last)
         if not target.dialect.is_file:
@@ -204,33 +210,33 @@ def _set_sequence(database: Database, writer: Connection, table: str, last: int)
 
 
 def _copy_models(source: Home, target: Home, say: Callable[[str], None]) -> int:
-    """Copy the sound models of the source. Returns their number.
+    """Copy the models of the source that are not damaged. Returns their number.
 
     Raises:
         StoreError: if the champion is damaged.
     """
-    count = 0
-    serving = champion.current(source)
+    n_copied = 0
+    current_champion = champion.current(source)
     for folder, manifest in champion.list_models(source):
-        if isinstance(manifest, str):
-            if serving is not None and folder.name == serving.name:
+        if isinstance(manifest, str):  # why the model is damaged
+            if current_champion is not None and folder.name == current_champion.name:
                 raise StoreError(f"The champion cannot be copied: {manifest}")
             say(f"left out a model: {manifest}")
             continue
-        place = champion.shelf(target) / folder.name
+        copy = champion.shelf(target) / folder.name
         if not isinstance(target, Path):
             publish_model(target, folder)
-            fetch_model(target, place)
-        elif not (place / model_store.MANIFEST).is_file():
-            shutil.copytree(folder, place, dirs_exist_ok=True)
-        if model_store.verify(place).digest != manifest.digest:
-            raise StoreError(f"{place} differs from {folder}. Run the command again.")
-        count += 1
-    return count
+            fetch_model(target, copy)  # read back, so that the copy in the database is verified
+        elif not (copy / model_store.MANIFEST).is_file():
+            shutil.copytree(folder, copy, dirs_exist_ok=True)
+        if model_store.verify(copy).digest != manifest.digest:
+            raise StoreError(f"{copy} differs from {folder}. Run the command again.")
+        n_copied += 1
+    return n_copied
 
 
 def _copy_document(source: Home, target: Home, name: str) -> bool:
-    """Copy a small file, and return whether there is one."""
+    """Copy a small file of the home if the source has it, and return whether it has."""
     try:
         content = open_home(source).read_document(name)
     except OSError:
@@ -244,24 +250,30 @@ def _copy_document(source: Home, target: Home, name: str) -> bool:
 # --- the comparison
 
 
-def _compare(part: str, homes: Sequence[Any], read: Callable[[Any], Iterable[Any]]) -> str:
-    """Return the digest of a part that both homes agree on.
+def _compare(part: str, databases: Sequence[Any], read: Callable[[Any], Iterable[Any]]) -> str:
+    """Return the digest of a part of both homes.
+
+    Args:
+        part: its name, for the message.
+        databases: the part in the old home, and in the new one.
+        read: yields what the digest covers.
 
     Raises:
-        StoreError: if they differ.
+        StoreError: if the digests differ.
     """
     digests = []
-    for database in homes:
-        hashed = hashlib.blake2b(digest_size=16)
+    for database in databases:
+        digest = hashlib.blake2b(digest_size=16)
         for row in read(database):
-            hashed.update(msgspec.json.encode(row) + b"\n")
-        digests.append(hashed.hexdigest())
-    if digests[0] != digests[1]:
+            digest.update(msgspec.json.encode(row) + b"\n")
+        digests.append(digest.hexdigest())
+    (old, new), (old_digest, new_digest) = databases, digests
+    if old_digest != new_digest:
         raise StoreError(
-            f"The {part} in {homes[1].label} differs from that in {homes[0].label} ({digests[1]}, not {digests[0]}). "
+            f"The {part} in {new.label} differs from that in {old.label} ({new_digest}, not {old_digest}). "
             "Make sure that nobody writes to either, and run the command again."
         )
-    return digests[0]
+    return old_digest
 
 
 def _read_catalogue(store: Store) -> Iterator[Any]:
@@ -289,7 +301,7 @@ def _read_events(journal: Journal) -> Iterator[Any]:
 
 
 def _read_table(connection: Connection, table: str, columns: Sequence[str]) -> Iterator[list[Any]]:
-    """Yield the rows of a table, sorted, with values of the same types from either engine."""
+    """Yield the rows of a table, sorted, with values of the same types from SQLite and PostgreSQL."""
     names = ", ".join(columns)
     for row in connection.execute(f"SELECT {names} FROM {table} ORDER BY {names}"):
         yield [bool(value) if column == "enabled" else value for column, value in zip(columns, row, strict=True)]

@@ -38,11 +38,13 @@ def migrate_command(source: str, target: str, as_json: bool) -> None:
         echo(f"other tenants were not copied: {', '.join(migrated.other_tenants)}. Copy each by itself:")
     for name in migrated.other_tenants:
         echo(f"  toolscout --home {shlex.quote(describe_home(new_home))} tenant add {name}")
-        homes = [place_tenant(home, name) for home in (old_home, new_home)]
-        if has_catalogue(homes[0]):
-            echo(f"  toolscout migrate {' '.join(shlex.quote(describe_home(home)) for home in homes)}")
+        old_tenant, new_tenant = (place_tenant(home, name) for home in (old_home, new_home))
+        if has_catalogue(old_tenant):
+            addresses = " ".join(shlex.quote(describe_home(home)) for home in (old_tenant, new_tenant))
+            echo(f"  toolscout migrate {addresses}")
 
 
 def _parse_home(text: str) -> Home:
+    """Parse the folder or the address of a home. A folder becomes absolute."""
     home = parse_home(text)
     return home.absolute() if isinstance(home, Path) else home
