@@ -114,6 +114,11 @@ def test_what_is_no_document_is_named_in_one_line(text: str) -> None:
         parse_document(text, "x.json")
 
 
+def test_json_with_thousands_of_levels_is_said_to_be_too_deep() -> None:
+    with pytest.raises(SourceError, match=r"x\.json: expected JSON, found an error in it: it is too deeply nested"):
+        parse_document("[" * 3_000 + "]" * 3_000, "x.json")
+
+
 def test_a_file_that_is_no_text_is_named_with_the_byte(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(b"\x89PNG\x00\xff\xfe")

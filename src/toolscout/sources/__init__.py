@@ -88,7 +88,8 @@ def _is_url(locator: str) -> bool:
     return locator.lower().startswith(("http://", "https://"))
 
 
-def _ends_url(locator: str, pattern: str) -> bool:
+def _matches_url(locator: str, pattern: str) -> bool:
+    """Return whether a locator is a URL in which the pattern is found before its query."""
     return _is_url(locator) and re.search(pattern, locator.partition("?")[0], re.I) is not None
 
 
@@ -131,8 +132,8 @@ KIND_TABLE: Final = (
         "an OpenAPI 3.x or Swagger 2.0 document, JSON or YAML, file or URL",
         "toolscout.sources.openapi:read",
         lambda text: (
-            _ends_url(text, r"\.(json|ya?ml)$|openapi|swagger|api-?docs|apispec|api-json")
-            and not _ends_url(text, _CARD_ADDRESS)
+            _matches_url(text, r"\.(json|ya?ml)$|openapi|swagger|api-?docs|apispec|api-json")
+            and not _matches_url(text, _CARD_ADDRESS)
         ),
         claims_document=lambda document: isinstance(document, Mapping) and bool({"openapi", "swagger"} & set(document)),
     ),
@@ -140,14 +141,14 @@ KIND_TABLE: Final = (
         "mcp",
         "an mcpServers JSON file, or the URL or the command of an MCP server",
         "toolscout.sources.mcp:read",
-        lambda text: (_is_url(text) and not _ends_url(text, _CARD_ADDRESS)) or ".json#" in text,
+        lambda text: (_is_url(text) and not _matches_url(text, _CARD_ADDRESS)) or ".json#" in text,
         claims_document=_names_servers,
     ),
     SourceKind(
         "agents",
         "an A2A agent card, file or URL",
         "toolscout.sources.skills:read_agents",
-        lambda text: _ends_url(text, _CARD_ADDRESS),
+        lambda text: _matches_url(text, _CARD_ADDRESS),
         claims_document=_is_agent_card,
     ),
     SourceKind(
@@ -176,14 +177,14 @@ def detect(locator: str) -> str:
         SourceError: if no reader understands it. The message lists what the readers understand.
     """
     if _REPOSITORY.match(locator):
-        mend = "Add the command that starts its server, such as 'npx -y PACKAGE'."
-        raise SourceError(f"{locator}: this is the address of a repository. {mend}")
+        advice = "Add the command that starts its server, such as 'npx -y PACKAGE'."
+        raise SourceError(f"{locator}: this is the address of a repository. {advice}")
     if kind := next((kind.name for kind in KIND_TABLE if kind.claims_text(locator)), None):
-        return _detect_remote(locator) if kind == "mcp" else kind
+        return _detect_remote(locator) if kind == "mcp" and _is_url(locator) else kind
     if re.match(r"\w+://", locator) and plugin_prefix(locator) is None:
         raise SourceError(f"{locator}: toolscout reads from http:// and https:// addresses only. Download it first.")
     path = Path(os.path.expanduser(locator))
-    if os.path.isdir(path):  # unlike `Path.is_dir` it takes a command that is too long for a path
+    if os.path.isdir(path):  # not `Path.is_dir`, which raises an error if a long command line is tested as a path
         return _detect_folder(locator, path)
     if os.path.isfile(path):
         return _detect_file(path)
@@ -191,7 +192,10 @@ def detect(locator: str) -> str:
 
 
 def _detect_remote(url: str) -> str:
-    """Return the reader of a URL that does not tell: a look decides whether a document or a server is there."""
+    """Return the reader of a URL: `openapi` if a document is there, else `mcp`.
+
+    The URL is requested, unless its path is one that MCP servers have.
+    """
     from toolscout.sources.documents import is_openapi_address
 
     is_server = re.search(r"^https?://[^/]+/?$|/(mcp|sse|messages?)(/|$)", url.partition("?")[0], re.I)
@@ -216,7 +220,8 @@ def _detect_command(locator: str) -> str:
     """Return the reader of MCP servers, if the locator is a command line that can run.
 
     Raises:
-        SourceError: if no program on PATH has the name of its first word.
+        SourceError: if no program on PATH has the name of its first word. The message guesses what was meant: a file
+            of another name, or a Python module.
     """
     words = _split_command(locator)
     if words and shutil.which(words[0]):
@@ -234,7 +239,7 @@ def _detect_command(locator: str) -> str:
 
 
 def _list_names(folder: Path) -> list[str]:
-    """List what lies in a folder; nothing if it cannot be read."""
+    """List the names of the files in a folder; none if it cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except (OSError, ValueError):
@@ -242,7 +247,7 @@ def _list_names(folder: Path) -> list[str]:
 
 
 def _is_module(name: str) -> bool:
-    """Tell whether a name is that of a Python module that could be imported. Nothing is imported."""
+    """Return whether a Python module of this name could be imported. Nothing is imported."""
     try:
         return name.isidentifier() and importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):
@@ -283,8 +288,9 @@ def _detect_file(path: Path) -> str:
         raise SourceError(f"{path}: a Python file is added as a module, with its folder on PYTHONPATH: py:{path.stem}")
     document = load_document(path)
     if not isinstance(document, (Mapping, list)):
-        what = "it is empty" if document is None else f"it holds only {describe_type(document)}"
-        raise SourceError(f"{path}: this file describes no tools: {what}. See  toolscout add --help")
+        reason = "it is empty" if document is None else f"it holds only {describe_type(document)}"
+        raise SourceError(f"{path}: this file describes no tools: {reason}. See  toolscout add --help")
+    # One always claims it: `schemas`, the last, claims every object and list.
     kind = next(kind.name for kind in KIND_TABLE if kind.claims_document(document))
     if kind in ("agents", "schemas") and isinstance(document, Mapping) and _is_package_manifest(document):
         raise SourceError(f"{path}: the manifest of a package describes no tools. See  toolscout add --help")
@@ -323,8 +329,8 @@ def read(
         return _read_with_plugin(locator, name, kind, settings)
     module, _, function = reader.partition(":")
     read_locator = getattr(importlib.import_module(module), function)
-    part = {"only": only} if kind == "mcp" else {}
-    readings: list[Reading] = read_locator(locator, name=name and source_name(name), settings=settings, **part)
+    arguments = {"only": only} if kind == "mcp" else {}
+    readings: list[Reading] = read_locator(locator, name=name and source_name(name), settings=settings, **arguments)
     return readings
 
 
@@ -352,20 +358,24 @@ def _read_with_plugin(locator: str, name: str | None, kind: str, settings: Setti
 
 
 def _read_items(reader: Source, locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
-    """Read a locator with a `Source`. Its tools get ids of the source's name, by default that in their own ids."""
+    """Read a locator with a plug-in that is a `Source`. `settings` is ignored: a `Source` takes none.
+
+    The ids of its tools are `SOURCE/NAME`. If the user gave the source a name, that name replaces their SOURCE; else
+    the SOURCE of the first tool is the name for all.
+    """
     items = list(reader.read(locator))
     tools = [item for item in items if isinstance(item, Tool)]
     source = name or source_name(tools[0].id.partition("/")[0] if tools else locator)
-    named = [msgspec.structs.replace(tool, id=f"{source}/{tool.id.partition('/')[2]}") for tool in tools]
+    renamed = [msgspec.structs.replace(tool, id=f"{source}/{tool.id.partition('/')[2]}") for tool in tools]
     problems = [item for item in items if isinstance(item, Problem)]
-    return [Reading(source=source, kind="", tools=named, problems=problems)]
+    return [Reading(source=source, kind="", tools=renamed, problems=problems)]  # `_check_reading` sets the kind
 
 
 def _check_reading(reading: Reading, kind: str) -> Reading:
-    """Return a plug-in's reading under the plug-in's kind, after a check that it names its tools by its source.
+    """Check that a plug-in's source and tools are named as the catalogue expects; return its reading with its kind.
 
     Raises:
-        SourceError: if the name of the source or an id of a tool is not what the catalogue expects.
+        SourceError: if the name of the source is not one of `source_name`, or the id of a tool does not begin with it.
     """
     if reading.source != source_name(reading.source):
         raise SourceError(f"The plug-in {kind!r} named a source {reading.source!r}. Names come from `source_name`.")

@@ -62,7 +62,7 @@ ARRAY_TYPES: Final = (
     collections.abc.MutableSet,
 )
 #: Attributes of pydantic models, named tuples, msgspec structs and attrs classes.
-RECORD_MARKS: Final = ("model_fields", "_fields", "__struct_fields__", "__attrs_attrs__")
+RECORD_ATTRIBUTES: Final = ("model_fields", "_fields", "__struct_fields__", "__attrs_attrs__")
 #: Type names in docstrings → type names of JSON Schema.
 DOCUMENTED_TYPES: Final = {kind.__name__: PLAIN_TYPES[kind] for kind in (str, int, float, bool, dict, list)} | {
     "string": "string",
@@ -126,7 +126,7 @@ def describe_callable(
         path: as in `Tool`.
         module: where the function can be imported from. By default the module that defines it.
         qualname: its name within the module.
-        receiver: whether the first parameter is the object that the method belongs to. It is left out.
+        receiver: whether the first parameter is the object that the method belongs to (`self`). It is left out.
 
     Raises:
         BadEntry: if the function has no name, or raises an error when it is inspected.
@@ -173,7 +173,7 @@ def convert_errors(expected: str) -> Iterator[None]:
 
 
 def _read_signature(function: Callable[..., object], receiver: bool = False) -> inspect.Signature | None:
-    """Return the signature that Python knows, without the receiver. None if it knows none."""
+    """Return the signature that Python knows, without its first parameter if `receiver`. None if it knows none."""
     options: dict[str, Any] = {}
     if sys.version_info >= (3, 14):
         import annotationlib
@@ -191,10 +191,12 @@ def _parse_documented_signature(text: str, name: str) -> inspect.Signature | Non
 
     Of several signatures the longest counts. None if there is none, or it is not a list of names.
     """
-    lines = _find_signature_lines(text, {name})
+    argument_lists = [line["arguments"] for line in _find_signature_lines(text, {name})]
+    if not argument_lists:
+        return None
     try:
-        return inspect.Signature(_parse_parameters(max((line["arguments"] for line in lines), key=len)))
-    except ValueError:
+        return inspect.Signature(_parse_parameters(max(argument_lists, key=len)))
+    except ValueError:  # also of `Signature`: a name occurs twice, or in an order that Python refuses
         return None
 
 
@@ -209,46 +211,50 @@ def _parse_parameters(arguments: str) -> list[inspect.Parameter]:
     parameters: list[inspect.Parameter] = []
     kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
     optional = False
-    for part in (part for part in arguments.split(",") if part.strip(" []") not in ("...", "/")):
+    for part in arguments.split(","):
+        if part.strip(" []") in ("...", "/"):
+            continue
         match = _DOCUMENTED_PARAMETER.fullmatch(part)
         if match is None or keyword.iskeyword(match[3]):
             raise ValueError(part)
-        before, stars, name, default = match.groups()
-        optional = optional or "[" in before or bool(default)
+        brackets_before, stars, name, default_text = match.groups()
+        optional = optional or "[" in brackets_before or bool(default_text)
         kind = _STAR_KINDS.get(stars, kind)
         if name:
-            omitted = _Verbatim("...") if optional and not stars else _ABSENT
-            parameters.append(inspect.Parameter(name, kind, default=omitted))
+            # The text of a default need not be Python, so it is not shown.
+            default = _Verbatim("...") if optional and not stars else _ABSENT
+            parameters.append(inspect.Parameter(name, kind, default=default))
         if stars == "*":
             kind = inspect.Parameter.KEYWORD_ONLY
-        optional = optional or "[" in part
+        optional = optional or "[" in part  # a bracket behind the name: the next parameters are optional
     return parameters
 
 
 def _format_signature(signature: inspect.Signature) -> str:
     """Format a signature as a text that is the same in every run."""
 
-    def write(value: object, form: Callable[[object], str]) -> object:
-        return value if value is _ABSENT else _Verbatim(form(value))
+    def replace(value: object, format_value: Callable[[object], str]) -> object:
+        return value if value is _ABSENT else _Verbatim(format_value(value))
 
     parameters = [
-        part.replace(annotation=write(part.annotation, _format_type), default=write(part.default, _format_default))
+        part.replace(annotation=replace(part.annotation, _format_type), default=replace(part.default, _format_default))
         for part in signature.parameters.values()
     ]
-    result = write(signature.return_annotation, _format_type)
+    result = replace(signature.return_annotation, _format_type)
     return str(inspect.Signature(parameters, return_annotation=result))
 
 
 def _format_default(value: object) -> str:
+    """Format a default: as Python if it is JSON, a class or function by its name, anything else as `...`."""
     if _is_json(value):
         return repr(value)
     return value.__name__ if inspect.isclass(value) or inspect.isroutine(value) else "..."
 
 
 def _is_json(value: object, depth: int = 0) -> bool:
-    """Return whether a default can stand in a schema: small, JSON, and the same on every machine.
+    """Return whether a default may be part of a schema: small, JSON, and the same on every machine.
 
-    An absolute path belongs to one machine, a memory address to one run. Instances of subclasses are no JSON.
+    Instances of subclasses of `str`, `int` and the others are no JSON.
     """
     kind = type(value)
     if isinstance(value, (list, tuple, dict)) and kind in (list, tuple, dict):
@@ -277,8 +283,9 @@ def _build_parameters(
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             schema["additionalProperties"] = True
             continue
-        entry = _build_property(parameter.annotation, *documented.get(name, ("", "")), scope, depth)
-        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        documented_type, documented_text = documented.get(name, ("", ""))
+        entry = _build_property(parameter.annotation, documented_type, documented_text, scope, depth)
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:  # `*names`: a list of what the annotation describes
             text = entry.pop("description", None)
             entry = {"type": "array"} | ({"items": entry} if entry else {}) | ({"description": text} if text else {})
         elif parameter.default is _ABSENT:
@@ -289,24 +296,26 @@ def _build_parameters(
     return schema | ({"required": required} if required else {})
 
 
-def _build_property(annotation: object, kind: str, description: str, scope: Scope, depth: int) -> Schema:
-    """Build the schema of one parameter. The description names a type that JSON Schema cannot express.
+def _build_property(annotation: object, documented_type: str, description: str, scope: Scope, depth: int) -> Schema:
+    """Build the schema of one parameter. A type that JSON Schema cannot express is put before the description.
 
     Args:
         annotation: the type in the signature, or `_ABSENT`.
-        kind: the type in the docstring. It counts if the signature has none.
+        documented_type: the type in the docstring. It counts if the signature has none.
         description: from the docstring.
         scope: where the names in a text annotation are looked up.
         depth: nesting of the parameter; see `build_type_schema`.
     """
+    entry: Schema
     if annotation is _ABSENT:
-        plain = DOCUMENTED_TYPES.get(re.sub(r",? *(optional|default.*)$", "", kind).strip())
-        entry, text = ({"type": plain}, "") if plain else ({}, kind)
+        type_name = DOCUMENTED_TYPES.get(re.sub(r",? *(optional|default.*)$", "", documented_type).strip())
+        entry = {"type": type_name} if type_name else {}
+        type_text = "" if entry else documented_type
     else:
         entry = build_type_schema(annotation, scope, depth)
-        text = "" if entry or annotation is Any else _format_type(annotation)
+        type_text = "" if entry or annotation is Any else _format_type(annotation)
     description = " ".join((description or entry.get("description", "")).split())
-    description = f"({text}) {description}".strip() if text else description
+    description = f"({type_text}) {description}".strip() if type_text else description
     return entry | {"description": description} if description else entry
 
 
@@ -315,7 +324,7 @@ def _describe_result(signature: inspect.Signature | None, documented: str, scope
     annotation = _ABSENT if signature is None else signature.return_annotation
     if annotation is _ABSENT:
         return documented or None
-    return _build_property(annotation, "", documented, scope, 0) or None
+    return _build_property(annotation, documented_type="", description=documented, scope=scope, depth=0) or None
 
 
 # --- types ------------------------------------------------------------------------------------------------------------
@@ -347,15 +356,15 @@ def build_type_schema(annotation: object, scope: Scope | None = None, depth: int
 
 
 def _read_note(notes: Sequence[object]) -> Schema:
-    """Return the first text beside a type, or the text of an object such as a pydantic field, as its description."""
+    """Return the description in the notes of `Annotated`: the first text, or the text of a field such as pydantic's."""
     texts = (note if isinstance(note, str) else getattr(note, "description", None) for note in notes)
     text = next((text for text in texts if isinstance(text, str)), None)
     return {} if text is None else {"description": text}
 
 
 def _join_branches(branches: list[Schema]) -> Schema:
-    """Join the schemas of a union: a list of type names if that says it, else `anyOf`."""
-    if not all(branches):
+    """Join the schemas of a union: to a list of type names if each has only a type, else to `anyOf`."""
+    if not all(branches):  # one allows anything, so the union does
         return {}
     if all(set(branch) == {"type"} and isinstance(branch["type"], str) for branch in branches):
         names = list(dict.fromkeys(branch["type"] for branch in branches))
@@ -364,7 +373,7 @@ def _join_branches(branches: list[Schema]) -> Schema:
 
 
 def _build_class_schema(kind: object, inner: list[Schema], is_typed: bool, depth: int) -> Schema:
-    """Build the schema of a class. Empty if `kind` is none.
+    """Build the schema of a class. Empty if `kind` is no class, or JSON Schema cannot express it.
 
     Args:
         kind: the class, without the types in brackets behind it.
@@ -375,21 +384,25 @@ def _build_class_schema(kind: object, inner: list[Schema], is_typed: bool, depth
     if not isinstance(kind, type):
         return {}
     if issubclass(kind, collections.abc.Mapping) and not typing.is_typeddict(kind):
+        # JSON allows texts alone as keys: only the type of the values is kept.
         return {"type": "object"} | ({"additionalProperties": inner[1]} if len(inner) == 2 and inner[1] else {})
     is_typed_collection = is_typed and issubclass(kind, collections.abc.Collection)
-    if kind in PLAIN_TYPES or kind in ARRAY_TYPES or is_typed_collection:  # of others, only those with item types
+    if kind in PLAIN_TYPES or kind in ARRAY_TYPES or is_typed_collection:
         return {"type": "array"} | ({"items": inner[0]} if len(inner) == 1 and inner[0] else {})
     return _build_record_schema(kind, depth)
 
 
 def _build_enum_schema(kind: type[enum.Enum]) -> Schema:
-    """Build the schema of a class of choices: of their values, or of their names if the values are no JSON."""
+    """Build the schema of an enum: its values, or its members' names if a value is no JSON."""
     values = [member.value for member in kind]
     return {"enum": values if all(map(_is_json, values)) else [member.name for member in kind]}
 
 
 def _build_record_schema(kind: type, depth: int) -> Schema:
-    """Build the schema of a class of choices, of a typed dictionary, or of records, from their constructor."""
+    """Build the schema of an enum, a typed dictionary or a class of records. Empty for other classes.
+
+    The fields of records are the parameters of their constructor.
+    """
     if issubclass(kind, enum.Enum):
         return _build_enum_schema(kind)
     scope = vars(sys.modules.get(kind.__module__, typing))
@@ -398,18 +411,19 @@ def _build_record_schema(kind: type, depth: int) -> Schema:
         properties = {name: build_type_schema(annotation, scope, depth + 1) for name, annotation in annotations.items()}
         needed = getattr(kind, "__required_keys__", ())
         return {"type": "object", "properties": properties, "required": [name for name in properties if name in needed]}
-    if not dataclasses.is_dataclass(kind) and not any(hasattr(kind, mark) for mark in RECORD_MARKS):
+    if not dataclasses.is_dataclass(kind) and not any(hasattr(kind, attribute) for attribute in RECORD_ATTRIBUTES):
         return {}
-    signature, fields = _read_signature(kind), getattr(kind, "model_fields", {})  # of pydantic, with descriptions
-    documented = {name: ("", getattr(field, "description", None) or "") for name, field in fields.items()}
+    signature = _read_signature(kind)
+    pydantic_fields = getattr(kind, "model_fields", {})
+    documented = {name: ("", getattr(field, "description", None) or "") for name, field in pydantic_fields.items()}
     return {} if signature is None else _build_parameters(signature, documented, scope, depth + 1)
 
 
 def _find_scope(function: object) -> Scope:
     """Return the global names of the module that defines a function, in which its annotations are resolved.
 
-    Decorators and binding are taken off first. A callable without `__globals__`, such as one in C, has those of the
-    module that it names, or else those of `typing`.
+    Of a decorated function or a bound method, it is the function inside that counts. A callable without `__globals__`,
+    such as one in C, has those of the module that it names, or else those of `typing`.
     """
     with contextlib.suppress(ValueError):
         function = inspect.unwrap(function)  # type: ignore[arg-type]  # ValueError: it wraps itself
@@ -437,6 +451,7 @@ def _resolve_annotation(annotation: object, scope: Scope) -> object:
 
 
 def _format_type(annotation: object) -> str:
+    """Format an annotation as a text of at most 200 characters that is the same in every run."""
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
@@ -464,7 +479,10 @@ def _get_docstring(function: object) -> str:
 
 
 def _read_documentation(function: Callable[..., object], text: str, names: set[str]) -> _Docstring:
-    """Parse the docstring of a function or a class, whose constructor may describe the parameters instead."""
+    """Parse the docstring `text` of a function or class. `names` as in `_read_docstring`.
+
+    If the docstring of a class describes no parameters, those in the docstring of its constructor count.
+    """
     doc = _read_docstring(text, names)
     if inspect.isclass(function) and not doc.parameters:
         doc = doc._replace(parameters=_read_docstring(_get_docstring(function.__init__), set()).parameters)
@@ -503,17 +521,17 @@ def _find_examples(text: str) -> str:
     if ">>>" not in text:
         return ""
     lines: list[str] = []
-    inside = False
+    is_inside = False
     for line in text.splitlines():
-        starts = line.lstrip().startswith(">>>")
-        if starts and not inside and lines:
-            lines.append("")
-        inside = starts or (inside and bool(line.strip()))
-        if inside:
+        is_prompt = line.lstrip().startswith(">>>")
+        if is_prompt and not is_inside and lines:
+            lines.append("")  # between two doctests
+        is_inside = is_prompt or (is_inside and bool(line.strip()))  # a doctest ends with a blank line
+        if is_inside:
             lines.append(line.rstrip())
-    sizes = itertools.accumulate(len(line) + 1 for line in lines)
-    short_lines = [line for line, size in zip(lines, sizes, strict=True) if size <= MAX_EXAMPLE_CHARS]
-    return _MEMORY_ADDRESS.sub("", _escape_unprintable(textwrap.dedent("\n".join(short_lines)).strip("\n")))
+    ends = itertools.accumulate(len(line) + 1 for line in lines)
+    first_lines = [line for line, end in zip(lines, ends, strict=True) if end <= MAX_EXAMPLE_CHARS]
+    return _MEMORY_ADDRESS.sub("", _escape_unprintable(textwrap.dedent("\n".join(first_lines)).strip("\n")))
 
 
 def _escape_unprintable(text: str) -> str:
@@ -537,32 +555,43 @@ def _shorten(text: str) -> str:
 
 
 def _to_plain_text(text: str) -> str:
+    """Return a text in one line, without Sphinx roles (:class:`X` becomes X), version notes and memory addresses."""
     return _MEMORY_ADDRESS.sub("", _ROLE.sub(r"\1", _VERSION_NOTE.sub("", " ".join(text.split()))).strip())
 
 
 def _skip_signature_lines(text: str, names: set[str]) -> str:
-    """Return a docstring without the signatures at its beginning, unless it continues them as a sentence."""
+    """Return a docstring without the signatures at its beginning.
+
+    It is unchanged if it consists of signatures alone, or if a sentence goes on behind the last one.
+    """
     lines = _find_signature_lines(text, names)
     tail = text[lines[-1].end() :] if lines else text
     return text if tail[:1] in ("", " ", "(") else tail.lstrip()
 
 
 def _skip_leading_calls(text: str) -> str:
-    """Return a docstring without the calls at its beginning, or the words behind the first arrow if that is all."""
+    """Return a docstring without the calls at its beginning, such as `f(x) -> value`.
+
+    If nothing is behind them, return the first result that consists of several words.
+    """
     if described := _DESCRIBED_CALL.match(text):
         return text[described.end() :]
-    words, tail = "", text
+    described_result, tail = "", text
     while match := _LEADING_CALL.match(tail):
         result = (match["result"] or "").strip()
-        words = words or (result if " " in result and not result.startswith("(") else "")
+        if not described_result and " " in result and not result.startswith("("):
+            described_result = result
         tail = tail[match.end() :].lstrip()
         if tail.startswith("("):  # a remark on the call, such as "(an obsolete synonym)"
             tail = tail.partition("\n")[2].lstrip()
-    return tail or words
+    return tail or described_result
 
 
 def _find_signature_lines(text: str, names: set[str]) -> list[re.Match[str]]:
-    """Find the lines `name(arguments)` at the beginning of a docstring. The matches have a group `arguments`."""
+    """Find the lines `name(arguments)` at the beginning of a docstring, with one of the `names`, also as `x.name`.
+
+    The matches have a group `arguments`.
+    """
     matches: list[re.Match[str]] = []
     while match := _SIGNATURE_LINE.match(text, matches[-1].end() if matches else 0):
         if not any(f".{match['name']}".endswith(f".{name}") for name in names):

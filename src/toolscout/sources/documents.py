@@ -24,7 +24,7 @@ __all__ = ["MAX_CHAIN", "Library", "hide_credentials", "is_openapi_address", "is
 
 MAX_DOCUMENTS: Final = 5_000
 MAX_TOTAL_BYTES: Final = 2 * MAX_DOCUMENT_BYTES  # of a document and all to which it refers
-MAX_CHAIN: Final = 64
+MAX_CHAIN: Final = 64  # references, each of which leads to the next
 MAX_REFERENCE_STEPS: Final = 1_000_000  # of the pointers of all references together
 SERVER_MARK: Final = "#server="  # in a locator, before the address that replaces the document's servers
 MAX_LOOK_S: Final = 3.0  # to see whether a document is at an address
@@ -38,7 +38,7 @@ class Library:
     def __init__(self, locator: str, timeout: float, private_hosts: Iterable[str] = ()) -> None:
         self._timeout, self._private_hosts = timeout, tuple(private_hosts)
         self._downloader: Downloader | None = None  # inside `with`, if the root is remote
-        self._opened: dict[str, object] = {}  # location → document
+        self._opened: dict[str, object] = {}  # location → document, or the error of reading it
         self._bytes_left, self._steps_left = MAX_TOTAL_BYTES, MAX_REFERENCE_STEPS
         self._values_left = MAX_DOCUMENT_VALUES
         self.remote = is_remote(locator)
@@ -68,10 +68,10 @@ class Library:
         Raises:
             SourceError: if it cannot be fetched or parsed.
         """
-        document = self._read(self.root)
+        document = self._read(self.root)  # not `_open`: it sets `self.root` to the target of a redirect
         self._opened[self.root] = document
         if self._downloader is not None:
-            self._downloader.check_url = self._require_same_origin
+            self._downloader.check_url = self._require_same_origin  # also for redirects of later documents
         return document
 
     def _open(self, location: str) -> object:
@@ -103,12 +103,17 @@ class Library:
         return value
 
     def _spend_bytes(self, count: int, where: str) -> None:
+        """Count the bytes of a document. Raises SourceError, which begins with `where`, if all have too many."""
         self._bytes_left -= count
         if self._bytes_left < 0:
             raise SourceError(f"{where}: the documents of this source hold more than {MAX_TOTAL_BYTES / 1e6:g} MB")
 
     def _fetch(self, url: str, where: str, downloader: Downloader) -> str:
-        """Download a document, and note the address to which the root was redirected."""
+        """Download a document. If the root is redirected, `self.root` becomes its final address.
+
+        Raises:
+            SourceError: which begins with `where`, whatever goes wrong.
+        """
         import httpx
 
         from toolscout.sources.addresses import PrivateAddress
@@ -137,13 +142,18 @@ class Library:
             raise SourceError(f"{where}: expected a readable document, found: {reason}") from None
 
     def follow(self, node: object, base: str, hops: int = MAX_CHAIN) -> tuple[object, str]:
-        """Follow the `$ref` of a node of the document `base` to its target.
+        """Follow the `$ref` of a node to its target, and the `$ref` of the target, until there is none.
+
+        Args:
+            node: any part of a document.
+            base: the location of that document.
+            hops: how many references may still be followed.
 
         Returns:
             The target and the location of its document. A node without `$ref` is its own target.
 
         Raises:
-            BadEntry: for a reference to nothing, in a circle, or to a forbidden place.
+            BadEntry: for a reference to nothing, in a circle, or to a document that may not be read.
         """
         while isinstance(node, Mapping) and isinstance(node.get("$ref"), str):
             if hops <= 0:
@@ -156,13 +166,13 @@ class Library:
 
     def _find_target(self, ref: str, base: str, hops: int) -> tuple[object, str]:
         """Follow one `$ref`: find its document, then step through its JSON pointer. Returns target and location."""
-        target, _, fragment = ref.partition("#")
+        document_name, _, fragment = ref.partition("#")
         pointer = unquote(fragment)
-        self._steps_left -= 1 + pointer.count("/") + len(ref) // 100
+        self._steps_left -= 1 + pointer.count("/") + len(ref) // 100  # a long one takes time even if it has no steps
         if self._steps_left < 0:  # references inside pointers can double the work at each step
             raise SourceError(f"{hide_credentials(self.root)}: following its references takes too long: write them out")
         try:
-            location = self._locate(base, target) if target else base
+            location = self._locate(base, document_name) if document_name else base
             node = self._open(location)
         except SourceError as error:
             raise BadEntry(f"$ref {describe_value(ref)}: {error}") from None
@@ -170,9 +180,9 @@ class Library:
             raise BadEntry(f"expected the name of a document in $ref {describe_value(ref)}, found: {error}") from None
         if pointer and not pointer.startswith("/"):
             raise BadEntry(f"expected a $ref with a JSON pointer (#/…), found {describe_value(ref)}")
-        for raw in pointer.split("/")[1:]:
-            token = raw.replace("~1", "/").replace("~0", "~")
-            if isinstance(node, Mapping) and token not in node:
+        for escaped in pointer.split("/")[1:]:
+            token = escaped.replace("~1", "/").replace("~0", "~")
+            if isinstance(node, Mapping) and token not in node:  # a part without it may be a reference to one with it
                 node, location = self.follow(node, location, hops - 1)
             node = _step_into(node, token)
             if node is _NO_VALUE:
@@ -181,15 +191,15 @@ class Library:
                 )
         return node, location
 
-    def _locate(self, base: str, target: str) -> str:
-        """Return the location of a document that another one names.
+    def _locate(self, base: str, name: str) -> str:
+        """Return the location of a document that the document at `base` names.
 
         Raises:
             SourceError: if the document may not refer to it.
         """
         if self.remote:
-            return self._require_same_origin(urljoin(base, target))
-        parts = urlsplit(target)
+            return self._require_same_origin(urljoin(base, name))
+        parts = urlsplit(name)
         path = unquote(parts.path)
         if parts.scheme or parts.netloc or os.path.isabs(path):
             raise SourceError("expected a file named relative to the document, found a URL or an absolute path")
@@ -217,7 +227,7 @@ _NO_VALUE: Final = object()
 def _step_into(node: object, token: str) -> object:
     """Return the part of an object or list that a token of a JSON pointer names. `_NO_VALUE` if there is none."""
     number = int(token) if re.fullmatch(r"[0-9]{1,9}", token) else None
-    if isinstance(node, Mapping) and (token in node or number in node):
+    if isinstance(node, Mapping) and (token in node or number in node):  # in YAML, a key such as 200 is a number
         return node[token] if token in node else node[number]
     if isinstance(node, list) and number is not None and number < len(node):
         return node[number]
@@ -230,12 +240,13 @@ def is_remote(locator: str) -> bool:
 
 
 def _parse_origin(url: str) -> tuple[str, str | None, int | None]:
+    """Return the scheme, host and port of a URL."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def is_openapi_address(url: str) -> bool:
-    """Look whether an OpenAPI document is at a URL. Nothing, a server or a slow answer is none."""
+    """Request a URL, and return whether the answer looks like an OpenAPI document. No answer within 3 s is none."""
     import httpx
 
     from toolscout.errors import UserError
@@ -250,12 +261,12 @@ def is_openapi_address(url: str) -> bool:
 
 
 def join_server(locator: str, server: str) -> str:
-    """Add the address of an API to the locator of its document, for which the user gave it."""
+    """Return the locator of a document with the address of its API, which replaces the servers in the document."""
     return f"{split_server(locator)[0]}{SERVER_MARK}{server}"
 
 
 def split_server(locator: str) -> tuple[str, str]:
-    """Split a locator into the document's own and the address that the user gave; see `join_server`."""
+    """Split what `join_server` returned into the document's locator and the address of the API, empty if none."""
     document, _, server = locator.partition(SERVER_MARK)
     return document, server
 

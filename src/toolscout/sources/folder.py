@@ -34,7 +34,7 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
         settings: not used.
 
     Raises:
-        SourceError: if there is no corpus.jsonl, or it holds no tool.
+        SourceError: if there is no corpus.jsonl, or it contains no tool.
     """
     folder = Path(locator).expanduser()
     return [read_tools(folder, name or source_name(folder.resolve().name))]
@@ -44,24 +44,24 @@ def read_tools(folder: Path, source: str) -> Reading:
     """Read the tools of `folder/corpus.jsonl`, in its order. Their ids are `<source>/<_id>`.
 
     Raises:
-        SourceError: if there is no such file, or it holds no tool.
+        SourceError: if there is no such file, or it contains no tool.
     """
     corpus = folder / "corpus.jsonl"
     entries = ((line, functools.partial(_build_tool, source, value)) for line, value in read_json_lines(corpus))
     reading = collect(source, "folder", entries)
     if not reading.tools:
-        first = reading.problems[0]
+        first = reading.problems[0]  # there is one, since `read_json_lines` refuses an empty file
         raise SourceError(f"{corpus}: expected tools, found none that can be read; {first.entry}: {first.message}")
     return reading
 
 
 def _build_tool(source: str, entry: object) -> Tool:
-    """Build the tool of one line.
+    """Build the tool of one line of `corpus.jsonl`. Without a title, it is read as a line of ToolLens.
 
     Raises:
         BadEntry: if one of its fields has the wrong type, or it has no id.
     """
-    if isinstance(entry, BadEntry):
+    if isinstance(entry, BadEntry):  # a line that is not JSON
         raise entry
     if not isinstance(entry, Mapping) or "_id" not in entry:
         raise BadEntry('expected an object with "_id", "title" and "text", found something else')
@@ -98,21 +98,21 @@ def _read_columns(entry: Mapping[str, object]) -> tuple[str, str, Mapping[str, o
 
 
 def _parse_toollens(text: str) -> Schema:
-    """Recover the fields of a ToolLens text. Empty if the text is in another form.
+    """Return the fields of a ToolLens text, by their names in `RawTool`. Empty if the text is in another form.
 
-    Commas and colons may stand in every field, so the JSON lists at the end are found first.
+    Commas and colons may be in every field, so the JSON lists at the end are found first.
     """
-    for mark in re.finditer(r", required_params: (?=\[)", text):
+    for start in re.finditer(r", required_params: (?=\[)", text):
         try:
-            required, end = DECODER.raw_decode(text, mark.end())
-            optional, end = DECODER.raw_decode(text, _skip_mark(text, end, ", optional_params: "))
-            returns = text[_skip_mark(text, end, ", return_schema: ") :]
+            required, end = DECODER.raw_decode(text, start.end())
+            optional, end = DECODER.raw_decode(text, _skip_label(text, end, ", optional_params: "))
+            returns = text[_skip_label(text, end, ", return_schema: ") :]
         except (ValueError, RecursionError):
-            continue
-        category, first, tail = text[: mark.start()].partition(", tool_name:")
-        tool, second, tail = tail.partition(", api_name:")
-        name, third, description = tail.partition(", api_description:")
-        if not (first and second and third and category.startswith("category_name:")):
+            continue  # the description contains this label
+        category, has_tool, tail = text[: start.start()].partition(", tool_name:")
+        tool, has_name, tail = tail.partition(", api_name:")
+        name, has_description, description = tail.partition(", api_description:")
+        if not (has_tool and has_name and has_description and category.startswith("category_name:")):
             return {}
         return {
             "name": name.strip() or tool,
@@ -124,14 +124,15 @@ def _parse_toollens(text: str) -> Schema:
     return {}
 
 
-def _skip_mark(text: str, start: int, mark: str) -> int:
-    """Return the offset behind `mark`. Raises ValueError if the mark does not stand at `start`."""
-    if not text.startswith(mark, start):
-        raise ValueError(mark)
-    return start + len(mark)
+def _skip_label(text: str, start: int, label: str) -> int:
+    """Return the offset behind `label`. Raises ValueError if the label is not at `start`."""
+    if not text.startswith(label, start):
+        raise ValueError(label)
+    return start + len(label)
 
 
 def _decode_returns(text: str) -> object:
+    """Return what a tool returns: the value of a JSON text, or the text itself if it is not JSON."""
     try:
         return DECODER.decode(text)
     except (ValueError, RecursionError):
@@ -139,7 +140,11 @@ def _decode_returns(text: str) -> object:
 
 
 def _build_parameters(required: object, optional: object) -> Schema:
-    """Build the JSON Schema of parameters that are listed. A type that JSON does not have becomes a format."""
+    """Build the JSON Schema of two lists of `{"name": …, "type": …}`. A type unknown to JSON becomes a format.
+
+    Raises:
+        BadEntry: if a parameter has no name.
+    """
     properties: Schema = {}
     for parameter in (*as_list(required), *as_list(optional)):
         if not isinstance(parameter, dict) or not isinstance(parameter.get("name"), str):

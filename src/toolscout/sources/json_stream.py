@@ -13,8 +13,9 @@ from typing import Final, Protocol
 __all__ = ["ENTER", "KEEP", "TAKE", "JsonPath", "JsonSplitter", "Sink"]
 
 JsonPath = tuple[str | int, ...]  # keys and positions from the root to a value
+#: What is done with a value. The rest is the JSON that remains when the taken values are out of it.
 KEEP: Final = "keep"  # copy the value into the rest
-ENTER: Final = "enter"  # copy an object or a list, and choose again for each of its values
+ENTER: Final = "enter"  # copy an object or a list into the rest, and choose again for each of its values
 TAKE: Final = "take"  # hand the value to the sink; an empty value of its kind stays in the rest
 
 NOT_JSON: Final = -1  # returned by a state instead of a position
@@ -34,7 +35,8 @@ _TEXT: Final = re.compile(
     + rb'|(?=[^\\]|\\[^u]|\\u[^dD]|\\u[dD][^c-fC-F])))[^"\\]*)*',
     re.DOTALL,
 )  # fmt: skip
-_PART_OF_LETTER: Final = re.compile(rb"[\xc0-\xff][\x80-\xbf]{0,2}\Z")  # of a letter in UTF-8 that may go on
+_CUT_CHARACTER: Final = re.compile(rb"[\xc0-\xff][\x80-\xbf]{0,2}\Z")  # in UTF-8; its last bytes may follow
+MAX_ESCAPE_BYTES: Final = 12  # two halves of a surrogate pair, such as \ud83d\ude00
 _QUOTE: Final = ord('"')
 _EMPTY_VALUES: Final = {ord("{"): b"{}", ord("["): b"[]"}
 
@@ -60,8 +62,8 @@ class JsonSplitter:
         splitter.finish()
 
     Attributes:
-        path: where the value stands that is read now.
-        skipped: bytes of white space that stand in no value and go nowhere.
+        path: keys and positions from the root to the value that is read now.
+        skipped: bytes of white space between values. They are dropped: neither the sink nor the rest gets them.
     """
 
     def __init__(self, choose: Callable[[JsonPath], str], sink: Sink, keep: Callable[[bytes], object]) -> None:
@@ -70,10 +72,11 @@ class JsonSplitter:
         self.skipped = 0
         self._choose, self._sink, self._keep = choose, sink, keep
         self._containers = bytearray()  # brackets that are open around the value
-        self._state: Callable[[bytes, int], int] = self._read_value
+        self._state: Callable[[bytes, int], int] = self._read_value  # the method that reads what comes next
         self._pending = b""  # the end of the last piece, which needs the next one to be read
         self._write: Callable[[bytes], object] = keep  # receives the value that is copied: the sink or the rest
-        self._depth, self._in_string = 0, False  # brackets that are open inside the value that is copied; in a string
+        self._depth = 0  # brackets that are open inside the value that is copied
+        self._in_string = False  # whether the end of the copied bytes is inside a string
         self._may_close = False  # right after a bracket: an empty object or list may end here
 
     def feed(self, piece: bytes) -> None:
@@ -85,11 +88,11 @@ class JsonSplitter:
         data = self._pending + piece if self._pending else piece
         position = 0
         while position < len(data):
-            state, before = self._state, position
+            state_before, position_before = self._state, position
             position = self._state(data, position)
             if position == NOT_JSON:
                 raise ValueError("expected JSON, found something else")
-            if position == before and self._state == state:
+            if position == position_before and self._state == state_before:
                 break  # it needs more bytes
         self._pending = data[position:]
         if len(self._pending) > MAX_PENDING_BYTES:
@@ -101,8 +104,9 @@ class JsonSplitter:
         Raises:
             ValueError: if it is not complete.
         """
-        is_number = self._state == self._copy and not (self._depth or self._in_string)  # it has no end of its own
-        is_complete = is_number or self._state in (self._read_next, self._read_end)
+        # A number, true, false or null has no closing character: it ends where the JSON ends.
+        is_scalar = self._state == self._copy and not (self._depth or self._in_string)
+        is_complete = is_scalar or self._state in (self._read_next, self._read_end)
         if self._containers or not is_complete or self._pending.strip():
             raise ValueError("expected JSON to the end, found a part of it")
 
@@ -120,7 +124,7 @@ class JsonSplitter:
         if start == len(data):
             return start
         first = data[start]
-        if first in b"]" and self._may_close:
+        if first == ord("]") and self._may_close:
             return self._close(data, start)
         if first in b",]}:":
             return NOT_JSON
@@ -129,8 +133,13 @@ class JsonSplitter:
         if chosen == ENTER and first in b"{[":
             self._keep(data[start : start + 1])
             self._containers.append(first)
-            self.path.append("" if first == ord("{") else 0)
-            self._state, self._may_close = (self._read_key if first == ord("{") else self._read_value), True
+            self._may_close = True
+            if first == ord("{"):
+                self.path.append("")  # until the key is read
+                self._state = self._read_key
+            else:
+                self.path.append(0)
+                self._state = self._read_value
             return start + 1
         if chosen == TAKE and first == _QUOTE:
             self._keep(b'""')
@@ -139,10 +148,10 @@ class JsonSplitter:
             return start + 1
         return self._begin_copy(data, start, chosen == TAKE)
 
-    def _begin_copy(self, data: bytes, start: int, takes: bool) -> int:
-        """Begin to copy a value, to the sink if it takes it."""
+    def _begin_copy(self, data: bytes, start: int, is_taken: bool) -> int:
+        """Begin to copy a value: to the sink if it is taken, else to the rest."""
         first, self._write = data[start], self._keep
-        if takes:
+        if is_taken:
             self._keep(_EMPTY_VALUES.get(first, b"null"))
             self._sink.begin(tuple(self.path), False)
             self._write = self._sink.write
@@ -154,7 +163,7 @@ class JsonSplitter:
         return start
 
     def _copy(self, data: bytes, position: int) -> int:
-        """Copy a value as it is."""
+        """Copy a value as it is, up to its end or the end of `data`. Brackets inside are counted, not checked."""
         start = position
         if not (self._depth or self._in_string):
             return self._copy_scalar(data, position)
@@ -162,13 +171,13 @@ class JsonSplitter:
             position = _end_of(_STRING_BODY if self._in_string else _FLAT, data, position)
             if position == len(data):
                 break
-            mark = data[position]
-            if mark == _QUOTE:
+            byte = data[position]
+            if byte == _QUOTE:
                 self._in_string = not self._in_string
             elif self._in_string:
                 break  # the backslash of an escape that is not complete
             else:
-                self._depth += 1 if mark in b"{[" else NOT_JSON
+                self._depth += 1 if byte in b"{[" else -1
             position += 1
             if not (self._depth or self._in_string):
                 self._state = self._read_next
@@ -177,7 +186,7 @@ class JsonSplitter:
         return position
 
     def _copy_scalar(self, data: bytes, position: int) -> int:
-        """Copy a number, true, false or null. `NOT_JSON` if another character follows than one that may end it."""
+        """Copy a number, true, false or null. `NOT_JSON` if a character follows that cannot be behind one."""
         end = _end_of(_SCALAR, data, position)
         if end < len(data):
             if data[end] not in b",]} \t\r\n":
@@ -187,16 +196,19 @@ class JsonSplitter:
         return end
 
     def _read_text(self, data: bytes, position: int) -> int:
-        """Take a string without its escapes."""
+        """Hand the text of a string to the sink, with its escapes resolved.
+
+        An escape or a character that is cut at the end of `data` is left for the next piece.
+        """
         end = _end_of(_TEXT, data, position)
-        if end == len(data) and (part := _PART_OF_LETTER.search(data, max(position, end - 3))):
-            end = part.start()
+        if end == len(data) and (cut := _CUT_CHARACTER.search(data, max(position, end - 3))):
+            end = cut.start()
         if end > position:
             self._sink.write(_unescape(data[position:end]))
         if end < len(data) and data[end] == _QUOTE:
             self._state = self._read_next
             return end + 1
-        return NOT_JSON if len(data) - end > 12 else end  # no escape has more bytes
+        return NOT_JSON if len(data) - end > MAX_ESCAPE_BYTES else end
 
     def _read_key(self, data: bytes, position: int) -> int:
         """Read the key of the next value with its colon, or close an empty object."""
@@ -233,7 +245,7 @@ class JsonSplitter:
         return start + 1
 
     def _close(self, data: bytes, position: int) -> int:
-        """Close the object or list that is open around the position. `NOT_JSON` if the other bracket is there."""
+        """Close the object or list that is open around the position. `NOT_JSON` if its closing bracket is not there."""
         opened = self._containers.pop()
         if data[position] != (ord("}") if opened == ord("{") else ord("]")):
             return NOT_JSON
@@ -243,17 +255,19 @@ class JsonSplitter:
         return position + 1
 
     def _read_end(self, data: bytes, position: int) -> int:
-        return end if (end := self._skip_space(data, position)) == len(data) else NOT_JSON
+        """Read the white space after the whole JSON value. `NOT_JSON` if anything else follows."""
+        end = self._skip_space(data, position)
+        return end if end == len(data) else NOT_JSON
 
 
 def _end_of(pattern: re.Pattern[bytes], data: bytes, position: int) -> int:
-    """Return where a pattern that may match nothing ends."""
+    """Return where the bytes that match a pattern end; `position` itself if none match."""
     match = pattern.match(data, position)
     return position if match is None else match.end()
 
 
 def _unescape(text: bytes) -> bytes:
-    """Return a part of a string without its escapes. A surrogate without its half becomes U+FFFD."""
+    """Return a part of a JSON string with its escapes resolved. Half of a surrogate pair becomes U+FFFD."""
     if b"\\" not in text:
         return text
     plain: str = json.loads(f'"{text.decode("utf-8", "replace")}"', strict=False)

@@ -73,9 +73,11 @@ class Spill(NamedTuple):
 
 
 def choose_part(path: JsonPath) -> str:
-    """Choose what is taken out of a message: the texts, data and structured content of a result."""
-    if not path or path[0] != "result" or len(path) > 5:
-        return KEEP if path else ENTER
+    """Choose what `JsonSplitter` takes out of a message: the texts, data and structured content of a result."""
+    if not path:
+        return ENTER  # the message itself
+    if path[0] != "result":
+        return KEEP
     match path[1:]:
         case () | ("content",) | ("content", int()) | ("content", int(), "resource"):
             return ENTER
@@ -87,7 +89,7 @@ def choose_part(path: JsonPath) -> str:
 
 
 class SpillWriter:
-    """Splits one message: values of a result go to a file, the rest stays in memory.
+    """Splits one message: large values of a result go to a file, the rest stays in memory.
 
     Attributes:
         size: bytes that were read.
@@ -136,7 +138,7 @@ class SpillWriter:
         return msgspec.json.encode(message)
 
     def abandon(self) -> None:
-        """Remove what was written."""
+        """Remove the file, if one was made."""
         if self._file is not None:
             self._file.close()
             self._path.unlink(missing_ok=True)
@@ -144,12 +146,13 @@ class SpillWriter:
     # What `JsonSplitter` calls for the values that it takes.
 
     def begin(self, path: JsonPath, is_text: bool) -> None:
-        """Begin a value."""
+        """Begin a value. The file is made for the first one."""
         if self._file is None:
             make_private_folder(self._spills.folder)
             self._file = os.fdopen(open_private(self._path, os.O_WRONLY | os.O_EXCL), "wb")
         self._close_part()
-        self._parts.append(SpilledPart(path[1:], is_text, self._written, 0))
+        path_in_result = path[1:]  # without "result"
+        self._parts.append(SpilledPart(path_in_result, is_text, start=self._written, size=0))
 
     def write(self, data: bytes) -> None:
         """Write the next bytes of the value."""
@@ -158,6 +161,7 @@ class SpillWriter:
         self._written += len(data)
 
     def _close_part(self) -> None:
+        """Set the size of the last part, which ends where the file ends now."""
         if self._parts:
             last = self._parts[-1]
             self._parts[-1] = last._replace(size=self._written - last.start)
@@ -172,7 +176,7 @@ class Spills:
         self._waiting: OrderedDict[str, Spill] = OrderedDict()  # token → result, the oldest first
 
     def open(self) -> SpillWriter:
-        """Begin to split a message."""
+        """Return a writer that splits one message."""
         return SpillWriter(self)
 
     def keep(self, spill: Spill) -> str:
@@ -220,8 +224,8 @@ class LineSplitter:
 
         Args:
             limit: bytes of one line. A longer one becomes a `LongLine`.
-            spills: where the values of large results go. None: they count as the rest.
-            prefix: stands before the JSON of each message, in an event stream.
+            spills: where the large values of lines above 2 MiB go, if the line is the JSON of a result. None: nowhere.
+            prefix: the bytes before the JSON of each message in an event stream, such as `data: `.
         """
         self.limit = limit
         self.discarded = 0
@@ -245,7 +249,7 @@ class LineSplitter:
             self._add_piece(chunk[start:] if start else chunk)
 
     def _add_piece(self, piece: bytes) -> None:
-        """Add bytes to the current line. One that gets too long is split into values and rest, or else thrown away."""
+        """Add bytes to the current line. If it gets too long, its large values go to a file, or it is discarded."""
         if self.discarded:
             self.discarded += len(piece)
             self._tail = (self._tail + piece)[-EDGE_BYTES:]
@@ -255,31 +259,30 @@ class LineSplitter:
             self._split(piece)
             return
         self._parts.append(piece)
-        if self._spills is not None and self._size > SPLIT_BYTES:
-            line = b"".join(self._parts)
-            self._head, self._parts = line[:EDGE_BYTES], []
-            if line.startswith(self._prefix):
-                self._writer = self._spills.open()
-                self._split(line[len(self._prefix) :])
-            else:
-                self._discard(line)
-        elif self._size > self.limit:
-            line = b"".join(self._parts)
-            self._head, self._parts = line[:EDGE_BYTES], []
+        spills = self._spills if self._size > SPLIT_BYTES else None
+        if spills is None and self._size <= self.limit:
+            return
+        line = b"".join(self._parts)
+        self._head, self._parts = line[:EDGE_BYTES], []
+        if spills is not None and line.startswith(self._prefix):
+            self._writer = spills.open()
+            self._split(line[len(self._prefix) :])
+        else:
             self._discard(line)
 
     def _discard(self, piece: bytes) -> None:
+        """Throw the current line away, and whatever else comes of it. `piece`: its last bytes so far."""
         self._tail, self.discarded = piece[-EDGE_BYTES:], self._size
 
     def _split(self, piece: bytes) -> None:
-        """Pass a piece of a large message to its writer. Throw the message away if it is no result."""
+        """Pass a piece of a large message to its writer. Discard the line if it cannot be split or gets too large."""
         assert self._writer is not None
         try:
             self._writer.feed(piece)
             if self._size <= MAX_DISCARDED_BYTES:
                 return
         except ValueError:
-            pass  # it is no JSON
+            pass  # no JSON, too much outside of the large values, or the file cannot be written
         self._drop_writer()
         self._discard(piece)
 
@@ -289,11 +292,11 @@ class LineSplitter:
             self._writer = None
 
     def close(self) -> None:
-        """Remove what was written of a line that will not end."""
+        """End the stream: remove the file of a line that has not ended."""
         self._drop_writer()
 
     def _end_message(self) -> bytes | LongLine:
-        """Return the large message that ends here, without the values in its file."""
+        """Return the large message that ends here, without the values in its file. `LongLine` if it is no JSON."""
         assert self._writer is not None
         try:
             line = self._prefix + self._writer.finish()

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 MAX_DOCUMENT_BYTES: Final = 50_000_000
-MAX_SNIFFED_BYTES: Final = 1_000
+MAX_SNIFFED_BYTES: Final = 1_000  # in which a zero byte means a binary file
 MAX_DOCUMENT_DEPTH: Final = 200
 MAX_DOCUMENT_VALUES: Final = 2_000_000
 MAX_TOML_CHARS: Final = 1_000_000  # which people write by hand; its parser takes 2 s for as many
@@ -47,7 +47,7 @@ MAX_COMMENTED_CHARS: Final = 2_000_000  # of JSON with comments, which people wr
 MAX_YAML_S: Final = 10.0  # of processor time, for one document
 EVENTS_PER_LOOK: Final = 5_000  # at the clock
 MAX_RESOLVED_TEXTS: Final = 10_000  # plain scalars whose value is remembered
-MAX_TAGGED_CHARS: Final = 200  # a longer scalar is never a number or a date
+MAX_TYPED_CHARS: Final = 200  # a longer scalar is never a number, a boolean, null or a date
 CHARS_PER_VALUE: Final = 64  # of text behind an alias; each further 64 characters count as one more value
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _WHOLE_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]{0,17})")
@@ -126,7 +126,7 @@ def parse_counted(text: str, where: str, max_values: int) -> tuple[object, int]:
                 return _count_values(msgspec.json.decode(plain), where)
             except (msgspec.DecodeError, RecursionError) as error:
                 reason = describe_json_error(plain, error)
-            if "\n{" in text.strip():  # JSON lines in a file with the suffix of JSON
+            if "\n{" in text.strip():  # it may be JSON lines, although the file has another suffix
                 with contextlib.suppress(msgspec.DecodeError, RecursionError):
                     return _count_values(msgspec.json.Decoder().decode_lines(text), where)
             raise SourceError(f"{where}: expected JSON, found an error {reason}")
@@ -134,47 +134,59 @@ def parse_counted(text: str, where: str, max_values: int) -> tuple[object, int]:
 
 
 def describe_json_error(text: str | bytes, error: Exception) -> str:
-    """Say where a JSON text is wrong and how: `in line 3, column 18: invalid character`, counted from 1."""
-    reason = str(error).removeprefix("JSON is malformed: ") or "it is too deeply nested"
-    content = text.encode() if isinstance(text, str) else text
-    place = re.search(r" \(byte (\d+)\)$", reason)
-    if place is not None:
-        reason, content = reason[: place.start()], content[: int(place[1])]
+    """Say where a JSON text is wrong and how: `in line 3, column 18: invalid character`, counted from 1.
+
+    Args:
+        text: what was decoded.
+        error: the DecodeError or RecursionError of msgspec. The former's message may end with `(byte N)`.
+    """
+    if isinstance(error, RecursionError):
+        return "in it: it is too deeply nested"
+    reason = str(error).removeprefix("JSON is malformed: ")
+    content_before = text.encode() if isinstance(text, str) else text
+    offset = re.search(r" \(byte (\d+)\)$", reason)
+    if offset is not None:
+        reason, content_before = reason[: offset.start()], content_before[: int(offset[1])]
     elif reason == "Input data was truncated":
         reason = "it ends too early"
     else:
         return f"in it: {reason}"
-    line, column = content.count(b"\n") + 1, len(content.rpartition(b"\n")[2].decode(errors="replace")) + 1
-    return f"in line {line}, column {column}: {reason}"
+    line_number = content_before.count(b"\n") + 1
+    column = len(content_before.rpartition(b"\n")[2].decode(errors="replace")) + 1  # in characters
+    return f"in line {line_number}, column {column}: {reason}"
 
 
-def _report_too_many(where: str) -> SourceError:
+def _build_count_error(where: str) -> SourceError:
     return SourceError(
         f"{where}: the document holds more than {MAX_DOCUMENT_VALUES:,} values, counting those behind its aliases: "
         "split it"
     )
 
 
-def _report_too_deep(where: str) -> SourceError:
+def _build_depth_error(where: str) -> SourceError:
     return SourceError(f"{where}: the document nests deeper than {MAX_DOCUMENT_DEPTH} levels: flatten it")
 
 
 def _reject_many_values(text: str, where: str, max_values: int) -> None:
     """Refuse JSON with too many values before it is decoded.
 
-    Each value follows a bracket or a comma. Only if there are too many, those inside strings are subtracted.
+    Each value follows a bracket or a comma, so their number bounds the number of values. Those inside strings are left
+    out only if all together are too many, because that takes longer.
     """
     if text.count(",") + text.count("[") + text.count("{") <= max_values:
         return
     if text.lstrip()[:1] not in ("{", "["):
-        return  # the builder of YAML counts values itself
+        return  # `_YamlBuilder` counts the values itself
     outside = re.sub(r'"[^"]*"?', "", text.replace("\\\\", "").replace('\\"', ""))
     if outside.count(",") + outside.count("[") + outside.count("{") > max_values:
-        raise _report_too_many(where)
+        raise _build_count_error(where)
 
 
 def _count_values(value: object, where: str) -> tuple[object, int]:
-    """Return a value and its number of values. Raises SourceError below 200 levels; the decoder stops at 1,000."""
+    """Return a value and the number of values in it. Raises SourceError if it nests deeper than 200 levels.
+
+    It goes down level by level, not recursively: the decoder allows 1,000 levels.
+    """
     level: list[object] = [value]
     count = 0
     for _ in range(MAX_DOCUMENT_DEPTH + 1):
@@ -183,7 +195,7 @@ def _count_values(value: object, where: str) -> tuple[object, int]:
         if not parts:
             return value, count
         level = [inner for node in parts for inner in (node.values() if isinstance(node, dict) else node)]
-    raise _report_too_deep(where)
+    raise _build_depth_error(where)
 
 
 _STRING: Final = r'"(?:[^"\\]+|\\.?)*(?:"|\Z)'  # an open string ends with the text: no backtracking
@@ -208,16 +220,16 @@ class _Anchored(NamedTuple):
     weight: int
 
 
-class _Open:
-    """A collection that has begun and not yet ended: an object (with its next key) or a list.
+class _OpenCollection:
+    """A collection that has begun and not yet ended: an object or a list.
 
     Attributes:
-        pairs: of an object so far; None: it is a list.
-        items: of a list so far.
+        pairs: the keys and values of an object so far. None: it is a list.
+        items: the items of a list so far.
         anchor: the name by which an alias may repeat it.
-        key: of the object, of which the value comes next; `_NO_KEY`: a key comes next.
+        key: the key for the next value of the object. `_NO_KEY`: a key comes next.
         merged: objects that `<<` names.
-        depth, weight: of what is in it so far, itself included; see `_Builder._place_value`.
+        depth, weight: levels and values of what is in it so far, itself included; see `_YamlBuilder._place_value`.
     """
 
     __slots__ = ("anchor", "depth", "items", "key", "merged", "pairs", "weight")
@@ -235,7 +247,11 @@ _MERGE_KEY: Final = object()
 
 
 def _parse_yaml(text: str, where: str, max_values: int) -> tuple[object, int]:
-    """Parse YAML with the number of its values, refusing what would take long: tags by directive, and deep nesting."""
+    """Parse YAML. Returns its value and the number of values in it.
+
+    Raises:
+        SourceError: if it is no YAML, or would take too long: for %TAG directives, deep nesting, too many values.
+    """
     import yaml
 
     if re.search(r"^%TAG", text, re.M):  # libyaml needs quadratic time for them
@@ -245,7 +261,7 @@ def _parse_yaml(text: str, where: str, max_values: int) -> tuple[object, int]:
         return _YamlBuilder(where, max_values).build(yaml.parse(text, Loader=loader))
     except (yaml.YAMLError, ValueError, TypeError, OverflowError, AttributeError, KeyError) as error:
         if "nesting depth" in str(getattr(error, "problem", None)):  # libyaml reads ahead, and has a limit of its own
-            raise _report_too_deep(where) from None
+            raise _build_depth_error(where) from None
         raise SourceError(f"{where}: expected JSON or YAML, found neither: {_describe_yaml_error(error)}") from None
 
 
@@ -273,10 +289,10 @@ class _YamlBuilder:
         self._resolvable = frozenset(yaml.SafeLoader.yaml_implicit_resolvers)  # first characters; others are texts
         self._resolved: dict[str, object] = {}  # cache: plain text → value
         self._anchors: dict[str, _Anchored] = {}  # values that an alias may repeat
-        self._stack: list[_Open] = []  # collections that are open, the innermost last
+        self._stack: list[_OpenCollection] = []  # the innermost last
         self._count = 0  # values so far, with those behind aliases
         self._result: object = None
-        self._ends = time.thread_time() + MAX_YAML_S  # in seconds of this thread
+        self._deadline_s = time.thread_time() + MAX_YAML_S  # processor time of this thread
 
     def build(self, events: Iterable[yaml.Event]) -> tuple[object, int]:
         """Build the value of a document. Returns it and its number of values.
@@ -301,7 +317,7 @@ class _YamlBuilder:
                 documents += 1
                 if documents > 1:
                     raise ValueError("a second document in the same file")
-            if number % EVENTS_PER_LOOK == 0 and time.thread_time() > self._ends:
+            if number % EVENTS_PER_LOOK == 0 and time.thread_time() > self._deadline_s:
                 message = f"{self._where}: this YAML takes longer than {MAX_YAML_S:g} s to read: save it as JSON"
                 raise SourceError(message)
         return self._result, self._count
@@ -312,17 +328,17 @@ class _YamlBuilder:
         value: object = text
         if event.tag is not None or (event.implicit[0] and text[:1] in self._resolvable):
             value = self._resolve_scalar(event, text)
-        weight = 1 + len(text) // CHARS_PER_VALUE  # behind aliases
+        weight = 1 + len(text) // CHARS_PER_VALUE
         if event.anchor is not None:
-            self._anchors[event.anchor] = _Anchored(value, 0, weight)
-        self._charge(1)
+            self._anchors[event.anchor] = _Anchored(value, depth=0, weight=weight)
+        self._add_to_count(1)  # the weight counts only where an alias repeats it
         self._place_value(value, 0, weight)
 
     def _resolve_scalar(self, event: yaml.ScalarEvent, text: str) -> object:
-        """Return the value of a scalar that has a tag, or may be another value than a text."""
+        """Return the value of a scalar that has a tag, or looks like a number, a boolean, null or a date."""
         if event.tag is not None:
-            return text if event.tag == "!" else self._construct(event.tag, text)
-        if len(text) > MAX_TAGGED_CHARS:
+            return text if event.tag == "!" else self._construct(event.tag, text)  # `!` alone means: a text
+        if len(text) > MAX_TYPED_CHARS:
             return text
         if _WHOLE_NUMBER.fullmatch(text):
             return int(text)
@@ -346,7 +362,7 @@ class _YamlBuilder:
         if tag == _MERGE:
             is_key = bool(self._stack) and self._stack[-1].pairs is not None and self._stack[-1].key is _NO_KEY
             return _MERGE_KEY if is_key else text
-        if tag not in _SCALARS or len(text) > MAX_TAGGED_CHARS:
+        if tag not in _SCALARS or len(text) > MAX_TYPED_CHARS:
             raise ValueError(f"the tag {tag[:60]!r}, which is not known: leave it out")
         value: object = self._scalars.construct_object(self._node(tag, text), deep=True)
         return value
@@ -358,16 +374,16 @@ class _YamlBuilder:
         if self._stack and self._stack[-1].pairs is not None and self._stack[-1].key is _NO_KEY:
             raise ValueError("a list or an object as a key")
         if len(self._stack) >= MAX_DOCUMENT_DEPTH:
-            raise _report_too_deep(self._where)
-        self._charge(1)
+            raise _build_depth_error(self._where)
+        self._add_to_count(1)
         if event.anchor is not None:
             self._anchors.pop(event.anchor, None)  # no alias may name it before it ends
-        self._stack.append(_Open(event.anchor, is_mapping=is_mapping))
+        self._stack.append(_OpenCollection(event.anchor, is_mapping=is_mapping))
 
     def _close_collection(self) -> None:
         """End the innermost collection, and place it in the one around it.
 
-        Merged keys count where it has none of its own.
+        A key of the objects that `<<` names is taken only if the collection itself does not have it.
         """
         closed = self._stack.pop()
         if closed.pairs is not None:
@@ -380,22 +396,23 @@ class _YamlBuilder:
         self._place_value(value, closed.depth, closed.weight)
 
     def _add_alias(self, anchor: str) -> None:
-        """Place a value again.
+        """Put a value with an anchor where an alias names it.
 
-        It counts with all that is in it, so that aliases of aliases cannot grow without limit.
+        All values in it are counted again, so that aliases of aliases cannot grow without limit.
         """
         anchored = self._anchors.get(anchor)
         if anchored is None:
-            inside = any(collection.anchor == anchor for collection in self._stack)
-            what = "a value that contains itself" if inside else "no value before it"
-            raise ValueError(f"the alias {anchor[:60]!r} of {what}")
-        self._charge(anchored.weight)
+            is_inside = any(collection.anchor == anchor for collection in self._stack)
+            target = "a value that contains itself" if is_inside else "no value before it"
+            raise ValueError(f"the alias {anchor[:60]!r} of {target}")
+        self._add_to_count(anchored.weight)
         self._place_value(*anchored)
 
-    def _charge(self, weight: int) -> None:
-        self._count += weight
+    def _add_to_count(self, n_values: int) -> None:
+        """Count values. Raises SourceError if the document has too many."""
+        self._count += n_values
         if self._count > self._max_values:
-            raise _report_too_many(self._where)
+            raise _build_count_error(self._where)
 
     def _place_value(self, value: object, depth: int, weight: int) -> None:
         """Put a complete value into the innermost open collection, as a key, a value or an item.
@@ -403,7 +420,7 @@ class _YamlBuilder:
         Args:
             value: a scalar, or a collection that has ended.
             depth: levels of collections in the value: 0 for a scalar, 2 for `[[1]]`.
-            weight: values that it counts as, wherever an alias repeats it.
+            weight: the number of values that it counts as where an alias repeats it.
         """
         if not self._stack:
             self._result = value
@@ -413,7 +430,7 @@ class _YamlBuilder:
         if depth >= holder.depth:
             holder.depth = depth + 1
             if len(self._stack) + depth > MAX_DOCUMENT_DEPTH:
-                raise _report_too_deep(self._where)
+                raise _build_depth_error(self._where)
         if holder.pairs is None:
             holder.items.append(value)
         elif holder.key is _NO_KEY:
@@ -427,10 +444,10 @@ class _YamlBuilder:
                 holder.pairs[holder.key] = value
             holder.key = _NO_KEY
 
-    def _merge(self, holder: _Open, value: object) -> None:
-        """Remember the objects that `<<` names. Keys of the holder itself win, then those of the first object."""
+    def _merge(self, holder: _OpenCollection, value: object) -> None:
+        """Remember the objects that `<<` names, for `_close_collection`. If several have a key, the first counts."""
         for part in value if isinstance(value, list) else [value]:
             if not isinstance(part, dict):
                 raise ValueError("something else than an object to merge with '<<'")
-            self._charge(len(part))
+            self._add_to_count(len(part))
             holder.merged.append(part)

@@ -51,7 +51,7 @@ ossaudiodev pipes smtpd sndhdr spwd sunau telnetlib uu xdrlib
 class _Member(NamedTuple):
     """A public callable or property and its place.
 
-    `receiver`: whether its first parameter is the object that it belongs to.
+    `receiver`: whether its first parameter is the object that it belongs to (`self`).
     """
 
     module: str
@@ -88,13 +88,13 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
         members = _remove_aliases(_find_member(locator, module, member))
     else:
         modules = list(_walk_modules(module_name, module, problems))
-        members = _remove_aliases(member for part in modules for member in _list_members(*part, problems))
-        members = _add_class_members(members)
+        functions = (item for name, module in modules for item in _list_members(name, module, problems))
+        members = _add_class_members(_remove_aliases(functions))
     return [_build_reading(source, members, problems, f"imported {_label_version(module)}")]
 
 
 def _read_stdlib(source: str) -> Reading:
-    """Read the documented functions, classes and methods. The message names modules that this Python lacks."""
+    """Read what is documented in the standard library. The message names modules that cannot be imported here."""
     problems: list[Problem] = []
     absent: list[Problem] = []
     modules: list[tuple[str, ModuleType]] = []
@@ -116,20 +116,21 @@ def _read_stdlib(source: str) -> Reading:
 
 
 def _is_documented(value: object) -> bool:
+    """Return whether a value has a docstring. One that a class has from its base does not count."""
     return bool(vars(value).get("__doc__") if isinstance(value, type) else getattr(value, "__doc__", None))
 
 
 def _remove_aliases(members: Iterable[_Member]) -> list[_Member]:
     """Return each object once, sorted by name. Its own name wins over an alias, then the shortest path wins."""
-    best: dict[int, _Member] = {}
+    by_object: dict[int, _Member] = {}  # id of the object → its best name so far
 
     def rank(item: _Member) -> tuple[bool, int, str]:
         is_alias = item.qualname.rpartition(".")[2] != getattr(item.value, "__name__", None)
         return is_alias, len(item.name), item.name
 
     for item in members:
-        best[id(item.value)] = min(best.get(id(item.value), item), item, key=rank)
-    return sorted(best.values(), key=lambda item: item.name)
+        by_object[id(item.value)] = min(by_object.get(id(item.value), item), item, key=rank)
+    return sorted(by_object.values(), key=lambda item: item.name)
 
 
 def _build_reading(source: str, members: Iterable[_Member], problems: list[Problem], message: str) -> Reading:
@@ -191,17 +192,22 @@ def _label_version(module: ModuleType) -> str:
 
 
 def _walk_modules(
-    name: str, module: ModuleType, problems: list[Problem], *, listed: bool = False
+    name: str, module: ModuleType, problems: list[Problem], *, must_declare: bool = False
 ) -> Iterator[tuple[str, ModuleType]]:
-    """Yield (public name, module) of a module and its public submodules, sorted. Failing imports become problems.
+    """Yield (public name, module) of a module and its public submodules, sorted.
 
-    A package with `__all__` says what is public, and so does every package below it (`listed`). Of their submodules
-    only those count that `__all__` names or that declare `__all__` themselves. A module that `__all__` names may live
-    elsewhere, as `os.path` does.
+    In a package that declares `__all__`, and in every package below it, a submodule is public only if `__all__` names
+    it or if it declares `__all__` itself.
+
+    Args:
+        name: the public name of the module.
+        module: the module.
+        problems: a submodule that cannot be imported is added to it.
+        must_declare: whether a package above declares `__all__`.
     """
     yield name, module
     declared = _read_declared_names(module)
-    listed = listed or declared is not None
+    must_declare = must_declare or declared is not None
     for inner in _list_submodules(name, module, declared or ()):
         path = f"{name}.{inner}"
         try:
@@ -209,17 +215,20 @@ def _walk_modules(
         except SourceError as error:
             problems.append(Problem(path, str(error)))
             continue
-        if not listed or inner in (declared or ()) or _read_declared_names(submodule) is not None:
-            yield from _walk_modules(path, submodule, problems, listed=listed)
+        if not must_declare or inner in (declared or ()) or _read_declared_names(submodule) is not None:
+            yield from _walk_modules(path, submodule, problems, must_declare=must_declare)
 
 
 def _list_submodules(name: str, module: ModuleType, declared: Collection[str]) -> list[str]:
-    """Return the names of the submodules that a package has or `__all__` names, sorted, without private and tests."""
-    inside = {entry.name for entry in pkgutil.iter_modules(getattr(module, "__path__", ()))}
-    inside.update(entry for entry in declared if f"{name}.{entry}" in sys.modules)
+    """Return the sorted names of a package's submodules, without private ones and tests.
+
+    `__all__` (`declared`) may name one that is in no file of the package, such as `os.path`.
+    """
+    submodules = {entry.name for entry in pkgutil.iter_modules(getattr(module, "__path__", ()))}
+    submodules.update(entry for entry in declared if f"{name}.{entry}" in sys.modules)
     return [
         inner
-        for inner in sorted(inside - SKIPPED - HELPER_MODULES)
+        for inner in sorted(submodules - SKIPPED - HELPER_MODULES)
         if not (inner.startswith(("_", "test_")) or inner.endswith(("_test", "_tests")))
     ]
 
@@ -231,7 +240,7 @@ def _read_declared_names(module: ModuleType) -> list[str] | None:
 
 
 def _list_members(path: str, module: ModuleType, problems: list[Problem]) -> Iterator[_Member]:
-    """Yield the public functions and classes of the module called `path`, sorted."""
+    """Yield the public functions and classes of the module called `path`, sorted. Names that fail become problems."""
     declared = _read_declared_names(module)
     for name in sorted(vars(module)) if declared is None else declared:
         if name.startswith("_") or name in SKIPPED:
@@ -239,7 +248,7 @@ def _list_members(path: str, module: ModuleType, problems: list[Problem]) -> Ite
         try:
             with _silence():
                 value = getattr(module, name)
-                is_member = _is_tool(value) and (declared is not None or _belongs(value, module))
+                is_member = _is_tool(value) and (declared is not None or _is_defined_in(module, value))
         except Exception as error:
             problems.append(Problem(f"{path}.{name}", f"expected a public name, found {type(error).__name__}"))
             continue
@@ -247,8 +256,11 @@ def _list_members(path: str, module: ModuleType, problems: list[Problem]) -> Ite
             yield _Member(path, name, value)
 
 
-def _belongs(value: object, module: ModuleType) -> bool:
-    """Return whether a name belongs to a module without `__all__`. A package also owns names of its submodules."""
+def _is_defined_in(module: ModuleType, value: object) -> bool:
+    """Return whether a function or class is defined in a module, or for a package, in any module of the package.
+
+    Names that a module without `__all__` imports are not its own. Its internal half (`_json` of `json`) is part of it.
+    """
     origin = getattr(value, "__module__", None)
     if not isinstance(origin, str):
         return False
@@ -258,6 +270,7 @@ def _belongs(value: object, module: ModuleType) -> bool:
 
 
 def _is_tool(value: object) -> bool:
+    """Return whether a value can be a tool: a class that can be constructed, or a named function."""
     if isinstance(value, type):
         return not issubclass(value, (BaseException, enum.Enum)) and not inspect.isabstract(value)
     return callable(value) and isinstance(getattr(value, "__name__", None), str) and type(value).__module__ != "typing"
@@ -267,7 +280,11 @@ def _is_tool(value: object) -> bool:
 
 
 def _find_member(locator: str, module: ModuleType, member: str) -> list[_Member]:
-    """Return the members that `py:module:member` names: the methods of a class, or one function."""
+    """Return the members that `py:module:member` names: the methods and properties of a class, or one function.
+
+    Raises:
+        SourceError: if the module has no such name, or the name is of another value.
+    """
     value: object = module
     for part in member.split("."):
         try:
@@ -323,7 +340,6 @@ def _list_class_members(owner: _Member, public: Collection[int], *, nested: bool
         public: ids of the classes that are listed themselves.
         nested: whether to list the members of classes inside.
     """
-    top = _find_top(owner.value)
     for name in sorted(dir(owner.value)):
         definer = _find_definer(owner.value, name)
         is_listed_elsewhere = definer is not owner.value and id(definer) in public
@@ -332,21 +348,27 @@ def _list_class_members(owner: _Member, public: Collection[int], *, nested: bool
         item = _Member(owner.module, f"{owner.qualname}.{name}", vars(definer)[name])
         inner = _find_inner_class(owner.value, name, item.value)
         if inner is None:
-            placed = _place_attribute(owner.value, name, item)
-            if placed is not None and _is_documented(placed.value):
-                yield placed
-        elif nested and id(inner) not in public and _find_top(inner) == top:
+            member = _read_member(owner.value, name, item)
+            if member is not None and _is_documented(member.value):
+                yield member
+        elif nested and id(inner) not in public and _read_package(inner) == _read_package(owner.value):
             yield from _list_class_members(item._replace(value=inner), public, nested=False)
 
 
 def _find_definer(owner: type, name: str) -> type | None:
-    """Return the class that defines an attribute of another. None if none does, or one of another package."""
+    """Return the class that defines an attribute: the owner or a base. None if none does, or one of another package."""
     definer = next((base for base in owner.__mro__ if name in vars(base)), None)
-    return definer if definer is not None and _find_top(definer) == _find_top(owner) else None
+    return definer if definer is not None and _read_package(definer) == _read_package(owner) else None
 
 
-def _place_attribute(owner: type, name: str, item: _Member) -> _Member | None:
-    """Return a method or a property of a class as it is read from the class. None for another value."""
+def _read_member(owner: type, name: str, item: _Member) -> _Member | None:
+    """Return a member whose value is that of the class, not the raw one in `vars`. None if it is no method or property.
+
+    Args:
+        owner: the class.
+        name: the attribute.
+        item: the attribute as a member, with its raw value.
+    """
     raw = item.value
     if isinstance(raw, (property, functools.cached_property)) or inspect.isdatadescriptor(raw):
         return item._replace(receiver=True, is_property=True)
@@ -357,12 +379,12 @@ def _place_attribute(owner: type, name: str, item: _Member) -> _Member | None:
 
 
 def _is_bound(raw: object) -> bool:
-    """Return whether a raw attribute is a static method or a method of its class, which needs no object."""
-    return isinstance(raw, (staticmethod, classmethod)) or type(raw).__name__ == "classmethod_descriptor"
+    """Return whether a raw attribute is a static method or a class method, which can be called without an object."""
+    return isinstance(raw, (staticmethod, classmethod)) or type(raw).__name__ == "classmethod_descriptor"  # one in C
 
 
-def _find_top(value: type) -> str:
-    """Return the package that defines a class, without the underscore of an internal one."""
+def _read_package(value: type) -> str:
+    """Return the name of the package that defines a class, without the underscore of an internal one."""
     return str(getattr(value, "__module__", "")).partition(".")[0].lstrip("_")
 
 
@@ -376,14 +398,13 @@ def _read_attribute(owner: type, name: str) -> object:
 
 
 def _find_inner_class(owner: type, name: str, raw: object) -> type | None:
-    """Return the class behind an attribute; None if there is none, or one that is not listed as a tool.
-
-    That is a class defined inside the owner, or an accessor: reading `pandas.Series.str` returns a class.
+    """Return the class that an attribute is or gives. None if there is none, or one that cannot be a tool.
 
     Args:
         owner: the class that has the attribute.
         name: of the attribute.
-        raw: the attribute as `vars` has it. It is read from the owner only if it may be a class, since that runs code.
+        raw: the attribute as `vars` has it: a class inside the owner, or an accessor such as `pandas.Series.str`,
+            which gives a class when it is read. That runs code, so it is read only if it may be a class.
     """
     if inspect.isfunction(raw) or inspect.isbuiltin(raw) or not (isinstance(raw, type) or hasattr(raw, "__get__")):
         return None
@@ -392,6 +413,6 @@ def _find_inner_class(owner: type, name: str, raw: object) -> type | None:
 
 
 def _find_getter(value: Any) -> Any:
-    """Return the function behind a property, if it has the property's docstring; else the property."""
+    """Return the function behind a property, or the property itself if it was given a docstring of its own."""
     getter = getattr(value, "fget", None) or getattr(value, "func", None)
     return getter if getter is not None and getattr(getter, "__doc__", None) == value.__doc__ else value

@@ -126,12 +126,14 @@ def build_tool(source: str, raw: RawTool) -> Tool:
 
 
 def _read_names(value: object) -> tuple[str, ...]:
-    """Return the names of the tools that an entry requires: from a list, from one text, or none.
+    """Return the first 32 names of tools that an entry requires. Its value is a list, one name, or None for none.
 
     Raises:
         BadEntry: for anything else.
     """
-    names = (value,) if isinstance(value, str) else () if value is None else value
+    if value is None:
+        return ()
+    names = (value,) if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)):
         raise BadEntry(f"expected a list of tool names as depends_on, found {describe_type(value)}")
     return tuple(_read_text("depends_on", name).strip() for name in names[:MAX_REQUIRED_TOOLS])
@@ -154,7 +156,7 @@ def as_list(value: object) -> list[object]:
 
 
 def as_text(value: object) -> str:
-    """Return a text as `clean` does, without white space around it; empty for another type."""
+    """Return a text that JSON and SQLite accept, without white space around it; empty for another type."""
     return str(clean(value)).strip() if isinstance(value, str) else ""
 
 
@@ -170,25 +172,26 @@ def describe_value(value: object) -> str:
 
 
 def check_schema(schema: object) -> Schema:
-    """Refuse a schema that cannot describe the arguments of a tool, and return it as `clean` does.
+    """Refuse a schema that cannot describe the arguments of a tool; return it as `types.clean` copies it.
 
     Errors of published tools that do not harm the search are accepted: unknown type names inside properties,
     `"properties": []`, `"required": null` or a boolean.
 
     Raises:
-        BadEntry: not an object, of another type, properties or required of a wrong shape, too large or too deep.
+        BadEntry: if it is no object or describes none, its properties or required names have a wrong type, or it is
+            too large or too deep.
     """
     if not isinstance(schema, Mapping):
         raise BadEntry(f"expected a JSON Schema object as parameters, found {describe_type(schema)}")
-    kind, properties, names = schema.get("type"), schema.get("properties"), schema.get("required")
-    if isinstance(kind, (list, tuple)):
-        kind = "object" if "object" in kind else str(list(kind))
-    if kind is not None and str(kind).lower() not in ("object", "dict"):
-        raise BadEntry(f'expected parameters of type "object", found type {str(kind)[:60]!r}')
-    _check_properties(properties)
-    is_list = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
-    if names is not None and not isinstance(names, bool) and not is_list:
-        raise BadEntry(f"expected a list of names as required, found {describe_type(names)}")
+    type_name, required = schema.get("type"), schema.get("required")
+    if isinstance(type_name, (list, tuple)):
+        type_name = "object" if "object" in type_name else str(list(type_name))
+    if type_name is not None and str(type_name).lower() not in ("object", "dict"):
+        raise BadEntry(f'expected parameters of type "object", found type {str(type_name)[:60]!r}')
+    _check_properties(schema.get("properties"))
+    is_list_of_names = isinstance(required, (list, tuple)) and all(isinstance(name, str) for name in required)
+    if required is not None and not isinstance(required, bool) and not is_list_of_names:
+        raise BadEntry(f"expected a list of names as required, found {describe_type(required)}")
     cleaned: Schema = clean(schema)
     if len(msgspec.json.encode(cleaned)) > MAX_SCHEMA_BYTES:
         raise BadEntry(f"expected parameters of at most {MAX_SCHEMA_BYTES:,} bytes, found more")
@@ -196,6 +199,7 @@ def check_schema(schema: object) -> Schema:
 
 
 def _check_properties(properties: object) -> None:
+    """Raise BadEntry unless the `properties` of a schema are an object of schemas, or missing."""
     if properties not in (None, []) and not isinstance(properties, Mapping):
         raise BadEntry(f"expected an object as properties, found {describe_type(properties)}")
     for key, inner in as_object(properties).items():

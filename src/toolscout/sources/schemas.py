@@ -19,12 +19,12 @@ from toolscout.errors import BadEntry, SourceError
 from toolscout.settings import Settings
 from toolscout.sources.callables import convert_errors, describe_callable
 from toolscout.sources.parsing import describe_json_error, load_document
-from toolscout.sources.reading import RawTool, Reading, Schema, as_object, build_tool, collect, source_name
+from toolscout.sources.reading import RawTool, Reading, Schema, as_list, as_object, build_tool, collect, source_name
 from toolscout.types import MAX_JSON_DEPTH, Hints, Tool
 
 __all__ = ["read", "read_json_lines", "read_objects"]
 
-#: Keys of an object that is not a function itself but holds a list of functions.
+#: Keys of an object that is not a function itself but contains a list of functions.
 LIST_KEYS: Final = ("tools", "functions", "function", "functionDeclarations", "function_declarations")
 #: Keys of an object around all functions: of an MCP answer, and of Amazon Bedrock.
 HOLDER_KEYS: Final = ("result", "toolConfig")
@@ -36,7 +36,7 @@ PARAMETERS_KEYS: Final = (
     *("parameters", "input_schema", "inputSchema"),
     *("parametersJsonSchema", "parameters_json_schema"),
 )
-CODE_KEYS: Final = {"module", "qualname"}  # name a function that the gateway may run: not for a document to say
+CODE_KEYS: Final = {"module", "qualname"}  # they name a Python function to run, which a document must not choose
 RETURNS_KEYS: Final = (
     "outputSchema",
     "output_schema",
@@ -68,7 +68,7 @@ ToolPath = tuple[str, ...]
 
 
 def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
-    """Read the functions of a `.json` or `.jsonl` file.
+    """Read the functions of a `.json` or `.jsonl` file. An empty list in it is no error: the reading's message says so.
 
     Args:
         locator: path of the file.
@@ -76,7 +76,7 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
         settings: not used.
 
     Raises:
-        SourceError: if the file cannot be read, or holds no function schema.
+        SourceError: if the file cannot be read, or none of its entries can.
     """
     path = Path(locator).expanduser()
     source = name or source_name(path.stem)
@@ -86,12 +86,12 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
         values = [("", load_document(path))]
     entries = (entry for where, value in values for entry in _find_entries(source, value, where))
     reading = collect(source, "schemas", entries)
-    if not reading.problems and not reading.tools:
+    if reading.tools:
+        return [reading]
+    if not reading.problems:
         return [msgspec.structs.replace(reading, message="the file holds an empty list, so it adds no tool")]
-    if reading.problems and not reading.tools:
-        first = reading.problems[0]
-        raise SourceError(f"{locator}: no function schema in it can be read; {first.entry}: {first.message}")
-    return [reading]
+    first = reading.problems[0]
+    raise SourceError(f"{locator}: no function schema in it can be read; {first.entry}: {first.message}")
 
 
 def read_objects(source: str, objects: Iterable[object]) -> Reading:
@@ -99,7 +99,7 @@ def read_objects(source: str, objects: Iterable[object]) -> Reading:
 
     Args:
         source: name of the source.
-        objects: in any mixture. An object of another kind becomes a problem `entry <n>`, counted from 1.
+        objects: in any mixture, also lists of them. What is none of these becomes a problem `entry <n>`, from 1.
     """
     named = ((f"entry {number}", value) for number, value in enumerate(objects, 1))
     entries = (entry for where, value in named for entry in _find_entries(source, value, where))
@@ -117,11 +117,11 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, object]]:
     except OSError as error:
         raise SourceError(f"{path}: expected a readable file, found: {error.strerror}") from None
     decode = msgspec.json.Decoder().decode
-    empty = True
+    is_empty = True
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        empty = False
+        is_empty = False
         value: object
         try:
             value = decode(line)
@@ -129,10 +129,10 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, object]]:
             try:  # what Python writes and strict readers refuse: NaN, infinities and lone surrogates
                 value = json.loads(line)
             except (ValueError, RecursionError):
-                reason = describe_json_error(line, error).replace("line 1, ", "")
+                reason = describe_json_error(line, error).replace("line 1, ", "")  # the caller names the line
                 value = BadEntry(f"expected JSON, found an error {reason}")
         yield f"line {number}", value
-    if empty:
+    if is_empty:
         raise SourceError(f"{path}: expected one JSON object a line, found an empty file")
 
 
@@ -142,25 +142,33 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, object]]:
 def _find_entries(
     source: str, value: object, where: str, path: ToolPath = (), depth: int = 0
 ) -> Iterator[tuple[str, Callable[[], Tool]]]:
-    """Yield the name of every function in `value`, wrapped or not, with a function that builds its tool.
+    """Yield a name and a builder for every function schema in `value`, however deep in lists it is.
 
-    The functions of a namespace have its name in their paths.
+    Args:
+        source: the name of the source.
+        value: a list, an object that contains a list, or one function schema.
+        where: the position of `value` in the source, for the names: `line 3, entry 2`. Empty: the whole source.
+        path: names of the namespaces around `value`. They become the paths of its tools.
+        depth: the number of lists around `value`. Too deep a list is yielded as one entry, which cannot be built.
     """
-    functions: object = value
+    items: object = value
     if isinstance(value, Mapping):
-        value, functions = _unwrap_functions(value)
-        if functions is not None and value.get("type") == "namespace" and isinstance(name := value.get("name"), str):
+        value, items = _unwrap_functions(value)
+        if items is not None and value.get("type") == "namespace" and isinstance(name := value.get("name"), str):
             path = (*path, name)
-    if not isinstance(functions, (list, tuple)) or depth >= MAX_JSON_DEPTH:
+    if not isinstance(items, (list, tuple)) or depth >= MAX_JSON_DEPTH:
         yield where or "entry 1", functools.partial(_build_from_value, source, value, path)
         return
-    for number, item in enumerate(functions, 1):
-        name = f"{where}, entry {number}" if where else f"entry {number}"
-        yield from _find_entries(source, item, name, path, depth + 1)
+    for number, item in enumerate(items, 1):
+        entry_name = f"{where}, entry {number}" if where else f"entry {number}"
+        yield from _find_entries(source, item, entry_name, path, depth + 1)
 
 
 def _unwrap_functions(value: Mapping[str, object]) -> tuple[Mapping[str, object], object]:
-    """Return an object without the answer around it, and the list of functions that it holds, or None."""
+    """Return an object and the list of functions in it, or None.
+
+    An MCP answer `{"result": …}` and Bedrock's `{"toolConfig": …}` are replaced by the object inside.
+    """
     is_function = any(key in value for key in PARAMETERS_KEYS)
     if not is_function and "name" not in value:
         value = next((as_object(value[key]) for key in HOLDER_KEYS if isinstance(value.get(key), Mapping)), value)
@@ -170,7 +178,7 @@ def _unwrap_functions(value: Mapping[str, object]) -> tuple[Mapping[str, object]
 
 def _build_from_value(source: str, value: object, path: ToolPath) -> Tool:
     """Build a tool from a value of unknown form: a schema, a schema inside a wrapper, or a Python object."""
-    if isinstance(value, BadEntry):
+    if isinstance(value, BadEntry):  # a line that is not JSON
         raise value
     if not isinstance(value, Mapping):
         return _build_from_object(source, value)
@@ -182,28 +190,26 @@ def _build_from_schema(source: str, entry: Mapping[str, object], path: ToolPath 
     """Build the tool of a function schema. Keys that mean nothing here stay in `meta`.
 
     Raises:
-        BadEntry: if it has neither parameters nor a name with a type that a function may have.
+        BadEntry: if it has no parameters, and no name or a type that is not of a function.
     """
     name, parameters, other_fields = _split_schema(entry)
     if isinstance(other_fields.get("namespace"), str):
         path = (*path, other_fields.pop("namespace"))
     returns = next((other_fields.pop(key) for key in RETURNS_KEYS if key in other_fields), None)
-    metadata, hints = as_object(other_fields.get("metadata")), as_object(other_fields.get("annotations"))
-    own_path = metadata.get("path")
-    if not path and isinstance(own_path, list) and all(isinstance(part, str) for part in own_path):
-        own_path = tuple(own_path)
-    else:
-        own_path = path
-    holders = (other_fields, metadata, as_object(other_fields.get("_meta")))  # where prerequisites may be named
+    metadata, annotations = as_object(other_fields.get("metadata")), as_object(other_fields.get("annotations"))
+    hints = (annotations.get(key) for key in HINT_KEYS)
+    own_path = as_list(metadata.get("path"))
+    has_own_path = not path and all(isinstance(part, str) for part in own_path)
+    objects_with_requires = (other_fields, metadata, as_object(other_fields.get("_meta")))
     fields = RawTool(
-        id="/".join((*path, name)) if path and isinstance(name, str) else name,
+        id="/".join((*path, name)) if path and isinstance(name, str) else name,  # unique across namespaces
         name=name,
         description=other_fields.pop("description", ""),
         parameters=_normalize_types(parameters),
-        path=own_path,
+        path=own_path if has_own_path else path,
         returns=_normalize_types(returns),
-        hints=Hints(*(hint if isinstance(hint := hints.get(key), bool) else None for key in HINT_KEYS)),
-        requires=next((holder["depends_on"] for holder in holders if "depends_on" in holder), ()),
+        hints=Hints(*(hint if isinstance(hint, bool) else None for hint in hints)),
+        requires=next((fields["depends_on"] for fields in objects_with_requires if "depends_on" in fields), ()),
         meta={key: value for key, value in other_fields.items() if key not in CODE_KEYS},
     )
     return build_tool(source, fields)
@@ -288,7 +294,7 @@ def _build_from_object(source: str, value: object) -> Tool:
 
 
 def _read_langchain_schema(tool: object) -> Mapping[str, object] | None:
-    """Return the arguments of a LangChain tool as the agent sees them. None if it is not such a tool."""
+    """Return the JSON Schema of the arguments that an agent gives to a LangChain tool. None if it is no such tool."""
     schemas = (getattr(tool, attribute, None) for attribute in ("tool_call_schema", "args_schema"))
     schema = next((schema for schema in schemas if schema is not None), None)
     if schema is None and hasattr(tool, "get_input_schema"):
@@ -297,7 +303,7 @@ def _read_langchain_schema(tool: object) -> Mapping[str, object] | None:
 
 
 def _read_model_schema(model: object) -> Mapping[str, object]:
-    """Return the JSON Schema of a pydantic model, or the mapping that stands for one."""
+    """Return the JSON Schema of a pydantic model, or the schema itself if the tool has one in place of a model."""
     read_schema = getattr(model, "model_json_schema", None)
     schema = model if read_schema is None or isinstance(model, Mapping) else read_schema()
     if not isinstance(schema, Mapping):

@@ -57,16 +57,20 @@ WHEN_KEYS: Final = ("when_to_use", "when-to-use", "whenToUse", "when")
 
 
 def find_skills(folder: Path) -> Iterator[Path]:
-    """Yield each SKILL.md in a folder and the folders below, in the order of their paths. Links are not followed."""
-    for count, (parent, names, files) in enumerate(os.walk(folder)):
-        names[:] = sorted(name for name in names if not name.startswith(".") and name != "node_modules")
+    """Yield each SKILL.md in a folder and the folders below, in the order of their paths. Links are not followed.
+
+    The search ends silently after 10,000 folders, and four levels down.
+    """
+    for count, (parent, subfolders, files) in enumerate(os.walk(folder)):
+        # `os.walk` goes on with the folders that are left in this list.
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith(".") and name != "node_modules")
         if count >= MAX_SKILL_FOLDERS:
             return
         if SKILL_FILE in files:
             yield Path(parent) / SKILL_FILE
-            names.clear()  # what lies below belongs to this skill
+            subfolders.clear()  # they belong to this skill
         elif len(Path(parent).relative_to(folder).parts) >= MAX_SKILL_DEPTH:
-            names.clear()
+            subfolders.clear()
 
 
 def read_skills(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
@@ -78,7 +82,7 @@ def read_skills(locator: str, *, name: str | None, settings: Settings) -> list[R
         settings: not used.
 
     Raises:
-        SourceError: if the folder holds no skill.
+        SourceError: if the folder contains no skill.
     """
     folder = Path(locator).expanduser()
     source = name or source_name(folder.resolve().name)
@@ -91,29 +95,29 @@ def read_skills(locator: str, *, name: str | None, settings: Settings) -> list[R
 
 def _build_skill(source: str, path: Path) -> Tool:
     """Build the record of a skill in a folder; see `build_skill`."""
-    place = {"folder": str(path.parent.absolute()), "files": _list_files(path.parent)}
-    return build_skill(source, _read_skill(path), path.parent.name, place)
+    location = {"folder": str(path.parent.absolute()), "files": _list_files(path.parent)}
+    return build_skill(source, _read_skill(path), path.parent.name, location)
 
 
 def build_skill(
     source: str,
     document: str,
     name: str,
-    place: Mapping[str, Any],
+    location: Mapping[str, Any],
     tools: Collection[str] | None = None,
-    apart: str = "",
+    distinct_id: str = "",
 ) -> Tool:
-    """Build the record of one skill. A search that finds it brings the tools that it names.
+    """Build the record of one skill. A search that finds the skill adds the tools that it requires.
 
     Args:
-        source: its source.
-        document: its SKILL.md.
-        name: of a skill whose document has none.
-        place: where it is, for `meta`.
-        tools: names of the tools of its source. Of these alone it may bring some: those in `allowed-tools`, or else
-            those in backticks in its text. None: it is in a folder of the user, and brings the tools of any server that
-            `allowed-tools` names, such as `mcp__clock__get_time`.
-        apart: what its id has in place of its name, because something else of its source has the name.
+        source: the name of its source.
+        document: the text of its SKILL.md.
+        name: its name if the document gives none.
+        location: where the skill is; these keys are added to `meta`.
+        tools: for a skill of a server: names of the server's tools. The skill requires those of them that
+            `allowed-tools` names, or else those in backticks in its text. None: the skill is in a folder of the user,
+            and requires the tools of any server that `allowed-tools` names, such as `mcp__clock__get_time`.
+        distinct_id: its id within the source if its name cannot be the id, because a tool has that id. Empty: the name.
 
     Raises:
         BadEntry: if it does not say what it is for.
@@ -124,34 +128,43 @@ def build_skill(
         raise BadEntry(f'expected "description" at the top of {SKILL_FILE}, found none')
     when = next((fields[key] for key in WHEN_KEYS if isinstance(fields.get(key), str)), "")
     raw = RawTool(
-        id=apart or fields.get("name") or name,
+        id=distinct_id or fields.get("name") or name,
         name=fields.get("name") or name,
         description=f"{description.strip()} Use it when: {when.strip()}" if when else description,
         path=("skills",),
         tags=as_list(fields.get("tags")),
-        meta={"instructions": text, "when_to_use": str(when), **place},
+        meta={"instructions": text, "when_to_use": str(when), **location},
         requires=_read_allowed(fields.get("allowed-tools"), tools) or _find_mentions(text, tools or ()),
     )
     return msgspec.structs.replace(build_tool(source, raw), kind="skill")
 
 
 def _read_allowed(value: object, tools: Collection[str] | None) -> list[str]:
-    """Return the names of the tools that a skill uses, of `tools`, or else the ids of those whose server it names."""
+    """Return the tools that the field `allowed-tools` of a skill names.
+
+    Args:
+        value: a list, or words with spaces or commas between them, such as `Bash(git:*), mcp__clock__get_time`.
+        tools: names of tools. Only these are returned. None: of any server, with its name: `clock/get_time`.
+    """
     words = re.split(r"[,\s]+", value) if isinstance(value, str) else as_list(value)
-    named = [word.partition("(")[0] for word in words if isinstance(word, str)]
+    allowed = list(dict.fromkeys(word.partition("(")[0] for word in words if isinstance(word, str)))
     if tools is not None:
-        return [name for name in dict.fromkeys(word.rpartition("__")[2] for word in named) if name in tools]
-    return ["/".join(word.split("__", 2)[1:]) for word in dict.fromkeys(named) if re.fullmatch(r"mcp__.+?__.+", word)]
+        return [name for name in dict.fromkeys(word.rpartition("__")[2] for word in allowed) if name in tools]
+    return ["/".join(word.split("__", 2)[1:]) for word in allowed if re.fullmatch(r"mcp__.+?__.+", word)]
 
 
 def _find_mentions(text: str, tools: Collection[str]) -> list[str]:
-    """Return the first tools of the source whose names are in backticks in the instructions, alone or as a call."""
+    """Return the first 8 of `tools` that a text has in backticks: `get_time`, or a call such as `get_time(zone)`."""
     words = (match[1].rpartition("__")[2] for match in _TOOL_IN_BACKTICKS.finditer(text))
     return list(dict.fromkeys(word for word in words if word in tools))[:MAX_MENTIONS]
 
 
 def _read_skill(path: Path) -> str:
-    """Read the file of a skill; no link, which could lead out of the folder, and no large file."""
+    """Return the text of a SKILL.md.
+
+    Raises:
+        BadEntry: if it is a link, which could lead out of the folder, is larger than 1 MB, or cannot be read.
+    """
     if path.is_symlink():
         raise BadEntry(f"expected {SKILL_FILE} as a file, found a link: copy the file here")
     try:
@@ -172,17 +185,18 @@ def split_document(text: str) -> tuple[Schema, str]:
     fences = [number for number, line in enumerate(lines) if line.strip() == FENCE]
     if len(fences) < 2 or fences[0] != 0:
         raise BadEntry(f"expected name and description between lines of {FENCE} at the top of {SKILL_FILE}, found none")
+    end = fences[1]
     try:
-        fields = parse_document("\n".join(lines[1 : fences[1]]), SKILL_FILE)
+        fields = parse_document("\n".join(lines[1:end]), SKILL_FILE)
     except SourceError as error:
         raise BadEntry(str(error)) from None
     if not isinstance(fields, dict):
         raise BadEntry(f"expected fields at the top of {SKILL_FILE}, found something else")
-    return fields, "\n".join(lines[fences[1] + 1 :]).strip()
+    return fields, "\n".join(lines[end + 1 :]).strip()
 
 
 def _list_files(folder: Path) -> list[str]:
-    """Name the other files of a skill, relative to its folder."""
+    """List up to 100 files of a skill beside its SKILL.md, as paths relative to its folder."""
     names: list[str] = []
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -207,7 +221,7 @@ def read_agents(locator: str, *, name: str | None, settings: Settings) -> list[R
     """Read an agent card, or a list of cards, from a file or a URL.
 
     Args:
-        locator: the file or URL. A URL without a path is the address of an agent, whose card has a fixed place.
+        locator: the file or URL. A URL without a path is the address of an agent: the path of its card is added.
         name: the source's name. By default the agent's name.
         settings: `http_timeout` and `private_hosts`.
 
@@ -245,14 +259,15 @@ def _build_agent(source: str, card: object) -> Tool:
     if abilities:
         description = f"{description} Skills: {'; '.join(filter(None, abilities))}".strip()
     tags = dict.fromkeys(tag for skill in skills for tag in as_list(skill.get("tags")) if isinstance(tag, str))
-    places = [fields, *map(as_object, as_list(fields.get("supportedInterfaces")))]  # of later versions of the protocol
+    # Later versions of the protocol have the URL in a list of interfaces.
+    interfaces = [fields, *map(as_object, as_list(fields.get("supportedInterfaces")))]
     raw = RawTool(
         id=fields.get("name"),
         description=description,
         path=("agents",),
         tags=tuple(tags),
         meta={
-            "url": next(filter(None, (as_text(place.get("url")) for place in places)), ""),
+            "url": next(filter(None, (as_text(interface.get("url")) for interface in interfaces)), ""),
             "version": as_text(fields.get("version")),
             "protocol": as_text(fields.get("protocolVersion")),
             "provider": as_text(as_object(fields.get("provider")).get("organization")),

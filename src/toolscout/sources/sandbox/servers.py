@@ -26,13 +26,13 @@ __all__ = ["SANDBOX_FILE", "Sandbox", "find_sandbox", "read_sandboxes", "wrap_co
 
 SANDBOX_FILE: Final = "sandbox.toml"  # in the home, where only the owner writes
 ANY_SOURCE: Final = "*"
-PRIVATE_FOLDERS: Final = ("/tmp", "/run")  # of the server's own, and empty at its start
+PRIVATE_FOLDERS: Final = ("/tmp", "/run")  # each server has its own, which is empty when it starts
 #: What is hidden unless a table has a `hide` of its own.
-HIDDEN_PLACES: Final = (
+HIDDEN_PATHS: Final = (
     *("~/.ssh", "~/.gnupg", "~/.aws", "~/.azure", "~/.kube", "~/.docker", "~/.config/gcloud", "~/.config/gh"),
     *("~/.netrc", "~/.git-credentials", "~/.npmrc", "~/.pypirc"),
 )
-NAME_SERVICE: Final = "/run/systemd/resolve"  # where /etc/resolv.conf points to on many systems
+NAME_SERVICE: Final = "/run/systemd/resolve"  # /etc/resolv.conf is a link into it on many systems
 
 
 class Sandbox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,7 +47,7 @@ class Sandbox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     write: tuple[str, ...] = ()
     network: bool = False
-    hide: tuple[str, ...] = HIDDEN_PLACES
+    hide: tuple[str, ...] = HIDDEN_PATHS
     command: tuple[str, ...] = ()
 
 
@@ -70,11 +70,12 @@ def read_sandboxes(home: Path) -> dict[str, Sandbox]:
 
 
 def _check_sandbox(where: str, sandbox: Sandbox) -> None:
+    """Raise ConfigError, which begins with `where`, for rules beside a command and for relative paths."""
     if sandbox.command and sandbox != Sandbox(command=sandbox.command):
         raise ConfigError(f"{where} has a command, which makes rules of its own: remove write, network and hide")
-    for place in (*sandbox.write, *sandbox.hide):
-        if not Path(place).expanduser().is_absolute():
-            raise ConfigError(f"{where}: expected an absolute path, found {place!r}")
+    for path in (*sandbox.write, *sandbox.hide):
+        if not Path(path).expanduser().is_absolute():
+            raise ConfigError(f"{where}: expected an absolute path, found {path!r}")
 
 
 def find_sandbox(sandboxes: Mapping[str, Sandbox], source: str) -> Sandbox | None:
@@ -89,7 +90,7 @@ def wrap_command(sandbox: Sandbox, command: list[str], folder: str, home: Path) 
         sandbox: its rules.
         command: command and arguments of the server.
         folder: its working directory. Empty: the present one.
-        home: the folder of toolscout's home, which holds keys and catalogue.
+        home: the folder of toolscout's home, which the server never sees: it contains keys and the catalogue.
 
     Raises:
         SourceError: if the sandbox cannot be made here. The server does not run without it.
@@ -110,29 +111,34 @@ def wrap_command(sandbox: Sandbox, command: list[str], folder: str, home: Path) 
 
 
 def _build_options(sandbox: Sandbox, home: Path) -> list[str]:
-    """Build the options of bubblewrap. Of two options for the same place, the later one counts."""
+    """Build the options of bubblewrap.
+
+    If two options name the same path, the later one counts. So what is hidden comes last: it is hidden also where the
+    server may write.
+    """
     words = ["--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev"]
-    words += ["--proc", "/proc", *(word for place in PRIVATE_FOLDERS for word in ("--tmpfs", place))]
+    words += ["--proc", "/proc", *(word for folder in PRIVATE_FOLDERS for word in ("--tmpfs", folder))]
     if sandbox.network:
         words += ["--share-net", "--ro-bind-try", NAME_SERVICE, NAME_SERVICE]
-    for place in _list_places(sandbox.write):
-        if not place.is_dir():
-            raise SourceError(f"its sandbox lets it write {place}, which is no folder: make it, or edit {SANDBOX_FILE}")
-        words += ["--bind", str(place), str(place)]
-    for place in _list_places((*sandbox.hide, str(home))):
-        if place.is_dir():
-            words += ["--tmpfs", str(place), "--remount-ro", str(place)]
-        elif place.exists():
-            words += ["--ro-bind", "/dev/null", str(place)]
+    for path in _resolve_paths(sandbox.write):
+        if not path.is_dir():
+            raise SourceError(f"its sandbox lets it write {path}, which is no folder: make it, or edit {SANDBOX_FILE}")
+        words += ["--bind", str(path), str(path)]
+    for path in _resolve_paths((*sandbox.hide, str(home))):
+        if path.is_dir():
+            words += ["--tmpfs", str(path), "--remount-ro", str(path)]
+        elif path.exists():
+            words += ["--ro-bind", "/dev/null", str(path)]
     return words
 
 
 def _find_folder(sandbox: Sandbox) -> str:
-    """Return the present working directory if the server can see it."""
-    folder, places_text = Path.cwd(), _list_places(sandbox.write)
-    is_private = any(folder.is_relative_to(private) for private in (*PRIVATE_FOLDERS, "/dev", "/proc"))
-    return "/" if is_private and not any(folder.is_relative_to(place) for place in places_text) else str(folder)
+    """Return the present working directory if the server can see it, else `/`."""
+    folder = Path.cwd()
+    is_replaced = any(folder.is_relative_to(parent) for parent in (*PRIVATE_FOLDERS, "/dev", "/proc"))
+    can_write = any(folder.is_relative_to(path) for path in _resolve_paths(sandbox.write))
+    return "/" if is_replaced and not can_write else str(folder)
 
 
-def _list_places(places: Iterable[str]) -> list[Path]:
-    return [Path(place).expanduser().resolve() for place in places]
+def _resolve_paths(paths: Iterable[str]) -> list[Path]:
+    return [Path(path).expanduser().resolve() for path in paths]
