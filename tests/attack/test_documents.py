@@ -296,7 +296,7 @@ PACKED = {
 def test_what_is_decoded_is_counted_as_it_is_produced(encoding: str) -> None:
     body = LimitedBody(encoding, 100_000)
     produced: list[int] = []
-    inner = body._inflate
+    inner = body._decoder
     assert inner is not None
 
     class Counted:
@@ -307,7 +307,7 @@ def test_what_is_decoded_is_counted_as_it_is_produced(encoding: str) -> None:
 
         eof = False
 
-    body._inflate = Counted()  # type: ignore[assignment]
+    body._decoder = Counted()  # type: ignore[assignment]
     wanted = [body.feed(PACKED[encoding][start : start + 1000]) for start in range(0, 5_000, 1000)]
     assert body.is_cut and not wanted[-1] and len(body.content) == 100_000
     assert sum(produced) <= 101_000 or encoding == "deflate "
@@ -317,6 +317,15 @@ def test_what_is_decoded_is_counted_as_it_is_produced(encoding: str) -> None:
 def test_an_encoding_that_cannot_be_counted_is_refused_unread(encoding: str) -> None:
     with pytest.raises(UnsupportedEncoding, match="not asked for"):
         LimitedBody(encoding, 100)
+
+
+@pytest.mark.parametrize("encoding", ["deflate", "deflate "])
+def test_a_body_of_deflate_is_the_same_however_it_is_cut(encoding: str) -> None:
+    body = LimitedBody(encoding, 2_000_000)
+    packed = PACKED[encoding]
+    for piece in (packed[:1], packed[1:2], packed[2:]):
+        body.feed(piece)
+    assert bytes(body.content) == ZEROS[:2_000_000]
 
 
 def test_a_damaged_encoding_is_refused() -> None:

@@ -133,7 +133,9 @@ def test_an_unset_variable_is_named_and_a_prompt_explained() -> None:
         resolve(server({"command": "x", "args": ["${input:key}"]}), {})
 
 
-@pytest.mark.parametrize("url", ["ftp://h/mcp", "http://", "h/mcp", "http://h:port/mcp", "http://[/mcp"])
+@pytest.mark.parametrize(
+    "url", ["ftp://h/mcp", "http://h:0/mcp", "http://", "h/mcp", "http://h:port/mcp", "http://[/mcp"]
+)
 def test_an_address_that_is_no_web_address_is_refused(url: str) -> None:
     with pytest.raises(SourceError, match="http://"):
         resolve(server({"url": url}), {})

@@ -762,3 +762,14 @@ def test_more_operations_than_the_setting_allows_are_refused(tmp_path: Path) -> 
 def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="expected a file, found none"):
         openapi.read(str(tmp_path / "gone.yaml"), name=None, settings=SETTINGS)
+
+
+def test_a_tool_without_a_part_says_which_in_one_sentence(read: Callable[..., Reading]) -> None:
+    broken = {"parameters": 3, "requestBody": {"content": 3}, "responses": {"200": 3}}
+    problems = read(document({"/a": {"get": broken}, "/b": {"get": {"parameters": [3]}}})).problems
+    assert [problem.message.rpartition(" (")[2] for problem in problems] == [
+        "the tool is kept without its parameters)",
+        "the tool is kept without the schema of its body)",
+        "the tool is kept without its result)",
+        "the tool is kept without one parameter)",
+    ]

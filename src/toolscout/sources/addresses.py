@@ -47,11 +47,13 @@ __all__ = [
 ]
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+#: Ends of names that the public DNS does not have.
 _LOCAL_NAMES: Final = ("localhost", "local", "internal", "lan", "home.arpa", "intranet", "corp", "home", "test")
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 _IPV4_COMPATIBLE: Final = ipaddress.ip_network("::/96")
 IDENTITY: Final[Mapping[str, str]] = {"accept-encoding": "identity"}  # headers for every request to a stranger
-_WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+_WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # as zlib takes them: 31 is gzip, 15 zlib
+_BARE_WINDOW_BITS: Final = -15  # deflate without the header of zlib
 _HEADER_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")  # RFC 9110, 5.6.2
 _FRAMING: Final = ("host", "content-length", "transfer-encoding", "te", "trailer", "connection", "keep-alive")
 _ROUTING: Final = ("upgrade", "expect", "http2-settings", "forwarded", "via", "cookie", "cookie2", "set-cookie")
@@ -83,11 +85,11 @@ def split_origin(url: str) -> tuple[str, str, int]:
         raise ValueError("an address that does not begin with http:// or https:// and a host")
     if parsed.userinfo or "@" in parts.netloc:
         raise ValueError("an address with a user or password")
-    host, default = parsed.raw_host.decode("ascii").lower(), DEFAULT_PORTS[parsed.scheme]
+    host, default_port = parsed.raw_host.decode("ascii").lower(), DEFAULT_PORTS[parsed.scheme]
     _compare_hosts(host, parts.hostname or "")
-    if (parsed.port or default) != (second_port or default):
+    if (parsed.port or default_port) != (second_port or default_port):
         raise ValueError("an address whose port is ambiguous")
-    return parsed.scheme, host, parsed.port or default
+    return parsed.scheme, host, parsed.port or default_port
 
 
 def _compare_hosts(host: str, second_host: str) -> None:
@@ -113,7 +115,7 @@ def is_public_address(address: str) -> bool:
 def _is_local_host(host: str) -> bool:
     """Return whether a host is local: a private address, a single word, or a name outside the public DNS.
 
-    A public name that resolves to a private address is not local, because its owner decides where it leads.
+    A public name that resolves to a private address is not local, because its owner decides to which.
     """
     try:
         return not is_public_address(host)
@@ -162,12 +164,17 @@ class Reach(NamedTuple):
         return False
 
     def choose(self, host: str, port: int, entries: Iterable[Any]) -> list[str]:
-        """Return the addresses in the entries of getaddrinfo.
+        """Return the IP addresses of a host, each once, if all of them are allowed.
+
+        Args:
+            host: the host.
+            port: the port.
+            entries: what getaddrinfo returned for both. Each ends with a socket address, which begins with the IP.
 
         Raises:
             PrivateAddress: if one of them is not allowed.
         """
-        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
+        addresses = list(dict.fromkeys(str(socket_address[0]) for *_, socket_address in entries))
         for address in addresses:
             if not self.allows(host, port, address):
                 raise PrivateAddress(
@@ -222,8 +229,9 @@ class LimitedBody:
             raise UnsupportedEncoding(f"a body in the encoding {(encoding or '')[:60]!r}, which was not asked for")
         self.content, self.is_cut = bytearray(), False
         self._max_bytes = max_bytes
-        self._inflate = zlib.decompressobj(_WINDOW_BITS[names[0]]) if names else None
+        self._decoder = zlib.decompressobj(_WINDOW_BITS[names[0]]) if names else None
         self._may_be_bare = names == ["deflate"]  # many servers send deflate without the header of zlib
+        self._first_byte = b""  # of deflate, until the second shows whether there is a header
 
     def feed(self, chunk: bytes) -> bool:
         """Decode a raw chunk. Returns whether more bytes are wanted.
@@ -231,20 +239,25 @@ class LimitedBody:
         Raises:
             UnsupportedEncoding: if the chunk is not in the encoding that the header names.
         """
-        room = self._max_bytes - len(self.content) + 1
+        if self._may_be_bare:
+            chunk = self._first_byte + chunk
+            if len(chunk) < 2:
+                self._first_byte = chunk
+                return True
+        limit = self._max_bytes - len(self.content) + 1  # one byte too many shows that the body is cut
         try:
-            piece = chunk[:room] if self._inflate is None else self._inflate.decompress(chunk, room)
+            piece = chunk[:limit] if self._decoder is None else self._decoder.decompress(chunk, limit)
         except zlib.error:
             if not self._may_be_bare:
                 raise UnsupportedEncoding("a compressed body that is damaged") from None
-            self._may_be_bare, self._inflate = False, zlib.decompressobj(-15)
+            self._may_be_bare, self._decoder = False, zlib.decompressobj(_BARE_WINDOW_BITS)
             return self.feed(chunk)
-        self._may_be_bare = self._may_be_bare and not piece
+        self._may_be_bare = False
         self.content += piece
         if len(self.content) > self._max_bytes:
             del self.content[self._max_bytes :]
             self.is_cut = True
-        return not self.is_cut and not (self._inflate is not None and self._inflate.eof)
+        return not self.is_cut and not (self._decoder is not None and self._decoder.eof)
 
 
 # --- connections ------------------------------------------------------------------------------------------------------
@@ -253,7 +266,7 @@ class LimitedBody:
 def _find_proxy(url: httpx.URL, reach: Reach) -> str | None:
     """Return the proxy that the environment names for an address.
 
-    A proxy may stand in the private network, so a host name is checked before the proxy gets it.
+    A proxy may be in the private network, so a host name is checked before the proxy gets it.
 
     Raises:
         PrivateAddress: if the document may not name the host.
@@ -315,6 +328,7 @@ class _CheckedTransport(httpx.AsyncBaseTransport):
         raise failure
 
     def _open_transport(self, key: str, proxy: str | None) -> httpx.AsyncHTTPTransport:
+        """Return the transport for a proxy or an origin (`key`), which keeps its connections."""
         if key not in self._transports:
             self._transports[key] = httpx.AsyncHTTPTransport(verify=self._context, proxy=proxy)
         return self._transports[key]
@@ -328,9 +342,9 @@ def open_async_client(reach: Reach | None, *, timeout: float, follow_redirects: 
     """Open an HTTP client for requests of untrusted origin. It keeps no cookies.
 
     Args:
-        reach: the addresses that it may connect to; None: every address.
+        reach: the addresses that it may connect to. None: every address.
         timeout: seconds for each of connecting, reading and writing.
-        follow_redirects: whether it follows them; each address on the way must be in `reach`.
+        follow_redirects: whether it follows redirects, each of which must lead to an address in `reach`.
     """
     return httpx.AsyncClient(
         transport=None if reach is None else _CheckedTransport(reach),
@@ -363,7 +377,7 @@ class Downloader:
     def __init__(self, reach: Reach, *, timeout: float, total: float) -> None:
         """Prepare to download what `reach` allows. `timeout`: seconds of one step; `total`: of all downloads."""
         self.check_url: Callable[[str], object] | None = None
-        self._ends = time.monotonic() + total
+        self._deadline_s = time.monotonic() + total
         self._client = open_async_client(reach, timeout=timeout, follow_redirects=True)
         self._client.event_hooks = {"request": [self._check_request]}
         self._exit = ExitStack()
@@ -389,10 +403,10 @@ class Downloader:
     async def _get(self, url: str, max_bytes: int) -> Download:
         """Download at most `max_bytes`.
 
-        Another status than 200, and a stream of events, which has no end, give no content.
+        The content is empty for another status than 200, and for a stream of events, which has no end.
         """
         try:
-            with anyio.fail_after(max(0.0, self._ends - time.monotonic())):
+            with anyio.fail_after(max(0.0, self._deadline_s - time.monotonic())):
                 async with self._client.stream("GET", url) as response:
                     is_endless = response.headers.get("content-type", "").startswith("text/event-stream")
                     if response.status_code != 200 or is_endless:

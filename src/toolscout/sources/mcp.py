@@ -26,7 +26,7 @@ from toolscout.sources.mcp_config import (
 from toolscout.sources.mcp_oauth import PersonRequired, has_terminal
 from toolscout.sources.mcp_session import McpConnection, SignInRequired, connect
 from toolscout.sources.mcp_skills import ListedSkill, build_listed_skill, name_by_path, name_skill
-from toolscout.sources.reading import Problem, RawTool, Reading, build_tool, collect, source_name
+from toolscout.sources.reading import Problem, RawTool, Reading, as_object, build_tool, collect, source_name
 from toolscout.sources.sandbox.servers import Sandbox, find_sandbox, read_sandboxes
 from toolscout.types import Hints, Tool
 
@@ -81,23 +81,23 @@ def read(locator: str, *, name: str | None, settings: Settings, only: frozenset[
     if only:
         plans = {source: server for source, server in plans.items() if source in only}
     outcomes: dict[str, ListedTools | SourceError] = {}
-    person = has_terminal()
+    can_sign_in = has_terminal()
 
-    async def read_one(source: str, server: Server, turns: anyio.CapacityLimiter) -> None:
+    async def read_one(source: str, server: Server, limiter: anyio.CapacityLimiter) -> None:
         """List the tools of one server, and keep them or the error under its source."""
         try:
-            async with turns, connect(server, settings=settings, person=person) as connection:
+            async with limiter, connect(server, settings=settings, person=can_sign_in) as connection:
                 tools = await connection.list_tools(settings.max_tools)
                 outcomes[source] = ListedTools(tools, connection.about, connection.list_fault)
         except SourceError as error:
             outcomes.setdefault(source, error)  # an error at the end of the session does not discard the tools
 
     async def read_all() -> None:
-        turns = anyio.CapacityLimiter(MAX_SERVERS_AT_ONCE)
+        limiter = anyio.CapacityLimiter(MAX_SERVERS_AT_ONCE)
         async with anyio.create_task_group() as group:
             for source, server in plans.items():
-                if isinstance(server, Server):
-                    group.start_soon(read_one, source, server, turns)
+                if isinstance(server, Server):  # not a Reading, which says why there is none to read
+                    group.start_soon(read_one, source, server, limiter)
 
     with start_blocking_portal() as portal:
         portal.call(read_all)
@@ -129,18 +129,18 @@ def plan_servers(
     if not entries:
         raise SourceError(f"{path}: expected at least one server, found none: add it there")
     plans: dict[str, Server | Reading] = {}
-    owners: dict[str, str] = {}
+    titles: dict[str, str] = {}  # source → the name of its entry in the file
     for title, entry in entries.items():
         preferred = source_name(title)
         if name is not None:
             preferred = name if len(entries) == 1 else f"{name}-{preferred}"
-        source = next(free for free in _number_names(preferred) if free not in plans)
+        source = next(candidate for candidate in _number_names(preferred) if candidate not in plans)
         if source != preferred:
-            owner = owners[preferred]
-            message = f"{title} and {owner!r} would both become the source {preferred!r}. Rename one of them."
+            first = titles[preferred]
+            message = f"{title} and {first!r} would both become the source {preferred!r}. Rename one of them."
             plans[source] = Reading(source=source, kind="mcp", state="error", message=message)
             continue
-        owners[source] = title
+        titles[source] = title
         try:
             server = parse_server(title, entry, path)
         except SourceError as error:
@@ -160,6 +160,7 @@ def _put_in_sandbox(server: Server, source: str, sandboxes: Mapping[str, Sandbox
 
 
 def _number_names(name: str) -> Iterator[str]:
+    """Yield a name, then the name with -2, -3 and so on, without end."""
     yield name
     for number in itertools.count(2):
         yield f"{name}-{number}"
@@ -179,21 +180,21 @@ def build_reading(source: str, server: Server, outcome: ListedTools | SourceErro
         message = f"{source}: {str(outcome).removeprefix(f'{server.name}: ')}"
         return Reading(source=source, kind="mcp", state="error", message=message, awaits_person=awaits_person)
     listed, about, fault = outcome
-    raw = [tool for tool in listed if server.permits(tool.get("name") if isinstance(tool, Mapping) else tool)]
-    names = Counter(str(tool.get("name")) for tool in raw if isinstance(tool, Mapping))
-    skills = Counter(name_skill(tool.uri) for tool in raw if isinstance(tool, ListedSkill))
-    build = partial(_build_entry, source, server, names.keys(), names + skills)
-    entries = ((_name_entry(tool, i), partial(build, tool)) for i, tool in enumerate(raw, 1))
+    permitted = [tool for tool in listed if server.permits(tool.get("name") if isinstance(tool, Mapping) else tool)]
+    tool_names = Counter(str(tool.get("name")) for tool in permitted if isinstance(tool, Mapping))
+    skill_names = Counter(name_skill(tool.uri) for tool in permitted if isinstance(tool, ListedSkill))
+    build = partial(_build_entry, source, server, tool_names.keys(), tool_names + skill_names)
+    entries = ((_name_entry(tool, number), partial(build, tool)) for number, tool in enumerate(permitted, 1))
     reading = collect(source, "mcp", entries, problems=[Problem("list of tools", fault)] if fault else [])
-    who = " ".join(
-        str(about[key]) for key in ("name", "version") if about.get(key)
-    )  # shown to people; not part of a tool's identity
-    left_out = len(listed) - len(raw)
-    note = f"; its configuration leaves out {left_out} of {len(listed)} tools" if left_out else ""
-    return msgspec.structs.replace(reading, message=who[:200] + note)
+    # Only shown to people: a new version of the server changes no tool.
+    name_and_version = " ".join(str(about[key]) for key in ("name", "version") if about.get(key))
+    n_left_out = len(listed) - len(permitted)
+    note = f"; its configuration leaves out {n_left_out} of {len(listed)} tools" if n_left_out else ""
+    return msgspec.structs.replace(reading, message=name_and_version[:200] + note)
 
 
 def _name_entry(tool: object, number: int) -> str:
+    """Name a tool or a skill for problems. `number`: its position in the list, for one without a name."""
     if isinstance(tool, ListedSkill):
         return tool.uri[:200]
     name = tool.get("name") if isinstance(tool, Mapping) else None
@@ -201,42 +202,43 @@ def _name_entry(tool: object, number: int) -> str:
 
 
 def _read_requires(meta: object) -> list[str]:
-    """Return the prerequisites that the `_meta` of a tool names. Values of another shape mean something else."""
+    """Return the prerequisites that the `_meta` of a tool names. A value that is no list of names is ignored."""
     values = [meta[key] for key in REQUIRES_KEYS if key in meta] if isinstance(meta, Mapping) else []
     names = next((value for value in values if isinstance(value, list)), [])
     return [name for name in names if isinstance(name, str)]
 
 
 def _read_execution(execution: object) -> dict[str, object]:
-    """Return in the form of `Tool.meta` that a tool runs only as a task, as the protocol 2025-11-25 can say."""
+    """Return what `Tool.meta` gets if a tool runs only as a task, which the protocol 2025-11-25 can say."""
     is_task = isinstance(execution, Mapping) and execution.get("taskSupport") == "required"
     return {TASK_ONLY: True} if is_task else {}
 
 
 def _read_page(meta: object) -> dict[str, Any]:
-    """Return in the form of `Tool.meta` the page that an app shows for a tool (MCP Apps), a part of its identity."""
+    """Return what `Tool.meta` gets for the page that an app shows for a tool (MCP Apps)."""
     if not isinstance(meta, Mapping):
         return {}
     page = meta.get(PAGE)
-    older = meta.get("ui/resourceUri")
-    page = {"resourceUri": older} if page is None and isinstance(older, str) else page
+    uri = meta.get("ui/resourceUri")
+    if page is None and isinstance(uri, str):  # as older servers say it
+        page = {"resourceUri": uri}
     return {PAGE: dict(page)} if isinstance(page, Mapping) else {}
 
 
-def _build_entry(source: str, server: Server, tools: Collection[str], names: Mapping[str, int], raw: object) -> Tool:
-    """Build the record of a tool, or of a skill. One whose name is taken has the path on its server in its id.
+def _build_entry(source: str, server: Server, tools: Collection[str], counts: Mapping[str, int], raw: object) -> Tool:
+    """Build the record of a tool, or of a skill. A skill whose name is not unique has its path as id.
 
     Args:
         source: its source.
-        server: where it is.
+        server: its server.
         tools: names of the tools of the source.
-        names: how many tools and skills of the source have each name.
-        raw: as it was listed.
+        counts: name → how many tools and skills of the source have it.
+        raw: the tool or skill as it was listed.
     """
     if not isinstance(raw, ListedSkill):
         return _build_tool(source, server, raw)
-    name = name_skill(raw.uri)
-    return build_listed_skill(source, raw, tools, name_by_path(raw.uri) if names[name] > 1 else "")
+    is_unique = counts[name_skill(raw.uri)] == 1
+    return build_listed_skill(source, raw, tools, "" if is_unique else name_by_path(raw.uri))
 
 
 def _build_tool(source: str, server: Server, raw: object) -> Tool:
@@ -246,10 +248,9 @@ def _build_tool(source: str, server: Server, raw: object) -> Tool:
     schema = {"type": "object"} if raw.get("inputSchema") is None else raw["inputSchema"]  # it takes no arguments
     if not isinstance(schema, Mapping):
         raise BadEntry("expected a JSON Schema object as inputSchema, found something else")
-    notes = raw.get("annotations")
-    notes = notes if isinstance(notes, Mapping) else {}
-    hints = (notes.get(key) for key in ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"))
-    title = raw.get("title") or notes.get("title")
+    annotations = as_object(raw.get("annotations"))
+    hints = (annotations.get(key) for key in ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"))
+    title = raw.get("title") or annotations.get("title")
     fields = RawTool(
         id=raw.get("name"),
         description=raw.get("description"),

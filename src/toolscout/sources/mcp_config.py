@@ -105,20 +105,21 @@ def split_project(locator: str) -> tuple[Path, str | None]:
 
     Claude Code keeps the servers of each project in one file. Without a project, the second part is None.
     """
-    file, mark, project = os.path.expanduser(locator).partition(".json#")
-    return (Path(f"{file}.json"), project) if mark else (Path(file), None)
+    file, separator, project = os.path.expanduser(locator).partition(".json#")
+    return (Path(f"{file}.json"), project) if separator else (Path(file), None)
 
 
 def name_projects(locator: str, folder: Path) -> list[str]:
-    """Return the locators of what a file of Claude Code has for a folder. Any other locator is returned as it is.
+    """Return the locators of all servers that a configuration file has for a folder.
 
-    That is the file, with its servers for all projects, and `FILE#PROJECT` for the project around the folder.
+    For the file of Claude Code: the file, if it has servers for all projects, and `FILE#PROJECT`, if a project is the
+    folder or around it. Any other locator is returned as it is.
     """
     if os.path.basename(locator) != ".claude.json" or not os.path.isfile(locator):
         return [locator]
-    path, around = Path(locator), [str(place) for place in (folder, *folder.parents)]
+    path, folders = Path(locator), [str(parent) for parent in (folder, *folder.parents)]
     projects = find_projects(path)
-    project = next((place for place in around if place in projects), None)
+    project = next((parent for parent in folders if parent in projects), None)
     if project is None:
         return [locator]
     return [*([locator] if read_configuration(path) else []), f"{locator}#{project}"]
@@ -131,7 +132,7 @@ def load_entries(path: Path) -> dict[str, Entry]:
         path: a file, or `FILE#PROJECT`.
 
     Raises:
-        SourceError: if the file cannot be read, or has no key for servers.
+        SourceError: if the file cannot be read, has no key for servers, or has servers for projects alone.
     """
     file, project = split_project(str(path))
     entries = read_configuration(file, project)
@@ -181,7 +182,7 @@ def parse_server(name: str, fields: object, path: Path) -> Server:
         raise SourceError('expected text as "cwd", "envFile" and "protocol", found something else')
     words = _read_words("args", entry.get("args"))
     if transport == "stdio":
-        _require_subject(command, words, 'add it to "args"')
+        _require_target(command, words, 'add it to "args"')
     timeout = entry.get("timeout")
     return Server(
         name=name,
@@ -205,11 +206,12 @@ def parse_server(name: str, fields: object, path: Path) -> Server:
 
 
 def _read_patterns(patterns: object) -> tuple[str, ...] | None:
+    """Return patterns of tools' names as texts. None if the entry has none."""
     return tuple(str(pattern) for pattern in patterns) if isinstance(patterns, list) else None
 
 
 def _find_folder(path: Path) -> Path:
-    """Return the project of a configuration file: the folder around `.vscode` and the like."""
+    """Return the folder of the project that a configuration file belongs to: the one around `.vscode` and the like."""
     folder = path.parent
     while folder.name.startswith(".") or (folder.name == "settings" and folder.parent.name.startswith(".")):
         folder = folder.parent
@@ -242,8 +244,9 @@ def discover(
 ) -> list[Path]:
     """Find MCP configuration files with at least one server in the usual places of editors and agents.
 
-    A file that cannot be read is listed too, because reading it later says why. The files of a project may come with
-    a repository, and reading them starts programs. They are left out with a warning until the user trusts the folder.
+    A file that cannot be read is listed too: when it is read, the error says why. The files of a project may come with
+    a repository, and reading their servers starts programs. They are left out with a warning until the user trusts the
+    folder.
 
     Args:
         home: by default the home folder.
@@ -273,7 +276,7 @@ def discover(
 
 
 def _names_servers(path: Path) -> bool:
-    """Return whether a file has servers, also for some project. One that cannot be read says so later."""
+    """Return whether a file has servers, for all projects or for one. True also for one that cannot be read."""
     try:
         return bool(read_configuration(path)) or bool(find_projects(path))
     except SourceError:
@@ -298,7 +301,7 @@ def server_from_locator(locator: str) -> Server:
         raise SourceError(f"expected the URL or the command of an MCP server, found a broken one: {error}") from None
     if not words:
         raise SourceError("expected the command or the URL of an MCP server, found nothing")
-    _require_subject(words[0], words[1:], f"toolscout add '{words[0]} …'")
+    _require_target(words[0], words[1:], f"toolscout add '{words[0]} …'")
     return Server(
         name=_name_command(words),
         origin=words[0],
@@ -311,7 +314,7 @@ def server_from_locator(locator: str) -> Server:
 
 _PYTHON: Final = re.compile(r"(python|pypy)[\d.]*")
 _SHELLS: Final = {"sh", "bash", "zsh", "fish", "dash"}
-#: Programs that run what is named after them, with the subcommands that may come before it.
+#: Programs that run another program → their subcommands, which may come before its name.
 _LAUNCHERS: Final[Mapping[str, frozenset[str]]] = {
     name: frozenset(subcommands.split())
     for name, subcommands in {
@@ -336,7 +339,14 @@ _GENERIC_LABELS: Final = {"mcp", "api", "www", "server"}
 
 
 def _skip_options(program: str, words: Sequence[str]) -> list[str]:
-    """Return the words after a launcher from what it runs on. Empty: nothing is named."""
+    """Return the words of a command line from the package or script that a program runs. Empty: it names none.
+
+    Options and subcommands of the program are left out, and assignments of variables (`A=1`).
+
+    Args:
+        program: the name of the program, which may be a launcher such as `npx`.
+        words: the words after it.
+    """
     words_left = list(words)
     while words_left:
         word = words_left[0]
@@ -349,16 +359,16 @@ def _skip_options(program: str, words: Sequence[str]) -> list[str]:
     return words_left
 
 
-def _require_subject(command: str, arguments: Sequence[str], mend: str) -> None:
-    """Refuse a launcher or an interpreter without what it shall run: it would wait for input and never answer.
+def _require_target(command: str, arguments: Sequence[str], advice: str) -> None:
+    """Refuse a launcher or an interpreter without a package or script to run: it would wait for input for ever.
 
     Raises:
-        SourceError: naming the mend.
+        SourceError: with the advice.
     """
     program = Path(command).name
     runs_others = program in _LAUNCHERS or program in _SHELLS or _PYTHON.fullmatch(program)
     if runs_others and not _skip_options(program, arguments):
-        raise SourceError(f"no package or script is named after {program}: {mend}")
+        raise SourceError(f"no package or script is named after {program}: {advice}")
 
 
 def _name_command(words: Sequence[str]) -> str:
@@ -432,6 +442,7 @@ def _name_url(url: str) -> str:
 
 
 def _is_like_key(segment: str) -> bool:
+    """Return whether a part of a path may be a secret key: 20 characters or more, and a digit among them."""
     return len(segment) >= 20 and any(char.isdigit() for char in segment)
 
 
@@ -446,10 +457,12 @@ def show_url(url: str) -> str:
 
 
 def _find_value(server: Server, reference: str, environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return name and value of what `${reference}` stands for.
+    """Return the name and the value of a variable `${reference}` in an entry.
+
+    The reference is `NAME`, `env:NAME`, `file:PATH` or `input:ID`, the last of which the entry's file defines.
 
     Raises:
-        SourceError: if there is none. The message contains no value.
+        SourceError: if it has no value. The message contains no value.
     """
     reference, has_default, default = reference.partition(":-")
     kind, colon, argument = reference.partition(":")
@@ -475,8 +488,8 @@ def _find_value(server: Server, reference: str, environ: Mapping[str, str]) -> t
 def resolve(server: Server, environ: Mapping[str, str]) -> Server:
     """Fill in every `${…}` of a server, so that it can be started. Do not keep the result after the connection.
 
-    `${NAME}`, `${env:NAME}` and `${NAME:-default}` come from `environ`, `${file:PATH}` from a file. `_PLACES` are
-    folders.
+    `${NAME}`, `${env:NAME}` and `${NAME:-default}` come from `environ`, `${file:PATH}` from a file. Variables that the
+    clients define (`_CLIENT_VARIABLES`) depend on the folder of the server.
 
     Raises:
         SourceError: if a variable is not set, a file cannot be read, or the URL is invalid. The message contains no
@@ -487,9 +500,10 @@ def resolve(server: Server, environ: Mapping[str, str]) -> Server:
 
     def fill_one(match: re.Match[str]) -> str:
         """Return the value of one variable, and remember it as a secret so that no message shows it."""
-        if match[1] in _PLACES:
-            return _PLACES[match[1]](server.folder)
-        variable, value = _find_value(server, match[1], environ)
+        reference = match[1]
+        if reference in _CLIENT_VARIABLES:
+            return _CLIENT_VARIABLES[reference](server.folder)
+        variable, value = _find_value(server, reference, environ)
         secrets.add(value)
         if looks_secret(variable, value):
             credentials.add(value)
@@ -502,14 +516,15 @@ def resolve(server: Server, environ: Mapping[str, str]) -> Server:
     env = {**from_file, **{key: fill(item) for key, item in server.env.items()}}
     headers = {key: fill(item) for key, item in server.headers.items()}
     url = fill(server.url)
+    # Of a header such as "Bearer TOKEN", the last word is a secret too.
     secrets.update(env.values(), headers.values(), (item.rpartition(" ")[2] for item in headers.values()))
     for key, item in (*env.items(), *headers.items()):
         if looks_secret(key, item) and key.lower() not in PLAIN_HEADERS:
             credentials |= {item, item.rpartition(" ")[2]}
     if server.transport != "stdio":
-        in_url = _check_url(url)
-        secrets.update(in_url)
-        credentials |= in_url
+        url_secrets = _check_url(url)
+        secrets |= url_secrets
+        credentials |= url_secrets
     return dataclasses.replace(
         server,
         command=str(Path(fill(server.command)).expanduser()),
@@ -523,7 +538,7 @@ def resolve(server: Server, environ: Mapping[str, str]) -> Server:
     )
 
 
-_PLACES: Final[Mapping[str, Callable[[Path], str]]] = {
+_CLIENT_VARIABLES: Final[Mapping[str, Callable[[Path], str]]] = {
     "workspaceFolder": str,
     "workspaceFolderBasename": lambda folder: folder.name,
     "workspacePath": str,
@@ -535,7 +550,7 @@ _PLACES: Final[Mapping[str, Callable[[Path], str]]] = {
     "pathSeparator": lambda folder: os.sep,
     "/": lambda folder: os.sep,
 }
-"""Variables that clients define, by the folder of the server's project."""
+"""Variables that clients define → their values, from the folder of the server's project."""
 MAX_VALUE_CHARS: Final = 100_000  # of a file whose content is a value, or of variables
 
 
@@ -570,15 +585,23 @@ def _read_env_file(path: Path) -> dict[str, str]:
 
 
 def _check_url(url: str) -> set[str]:
-    """Check the URL of a server, and return the secrets in it."""
+    """Check the URL of a server, and return the secrets in it.
+
+    These are the user, the password, parts of the path that look like keys, and all values of the query: any of them
+    may be a key.
+
+    Raises:
+        SourceError: if it is no http or https URL with a host.
+    """
     try:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or (parts.port or 1) < 1:
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:  # also: 0 to 65535, or error
             raise ValueError
     except ValueError:
         raise SourceError('expected an http:// or https:// address as "url", found something else') from None
-    keys = {part for part in parts.path.split("/") if _is_like_key(part)}
-    return keys | {parts.username or "", parts.password or ""} | {item for _, item in parse_qsl(parts.query)}
+    keys = [part for part in parts.path.split("/") if _is_like_key(part)]
+    values = [value for _, value in parse_qsl(parts.query)]
+    return {secret for secret in (*keys, *values, parts.username, parts.password) if secret}
 
 
 def redact(text: str, secrets: frozenset[str]) -> str:

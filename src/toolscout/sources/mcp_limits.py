@@ -225,7 +225,7 @@ class LineSplitter:
         Args:
             limit: bytes of one line. A longer one becomes a `LongLine`.
             spills: where the large values of lines above 2 MiB go, if the line is the JSON of a result. None: nowhere.
-            prefix: the bytes before the JSON of each message in an event stream, such as `data: `.
+            prefix: the bytes before the JSON of each message in an event stream, such as `data:`.
         """
         self.limit = limit
         self.discarded = 0

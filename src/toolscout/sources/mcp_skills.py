@@ -63,10 +63,11 @@ class ListedSkill(NamedTuple):
     """A skill of a server as it was read.
 
     Attributes:
-        uri: of its SKILL.md.
-        document: its SKILL.md. Credentials are covered.
-        entry: `frontmatter` and `resources` as the server listed them. Empty: it was found among the resources.
-        fault: why it is no skill that can be used. Empty: it is one.
+        uri: of its SKILL.md. With a fault of the whole list: the name of the list.
+        document: the text of its SKILL.md. Credentials are covered.
+        entry: `frontmatter` and `resources` as the server listed them. Without `frontmatter`, the skill was found among
+            the resources.
+        fault: why it cannot be used. Empty: it can.
     """
 
     uri: str
@@ -88,14 +89,14 @@ class SkillReader:
         self._bytes_left = MAX_LIST_BYTES  # of entries and documents
 
     async def read_all(self) -> list[ListedSkill]:
-        """Read every skill, as far as that takes `MAX_SKILLS_S` seconds. What is left out has a fault that says so."""
+        """Read the skills of the server for at most 10 seconds. If some are left out, the last item has a fault."""
         import anyio
         from mcp.shared.exceptions import MCPError
         from mcp_types import METHOD_NOT_FOUND
 
         if not self._has_resources:
             return []
-        skills: dict[int, ListedSkill] = {}
+        skills: dict[int, ListedSkill] = {}  # position in the list → skill
         total, fault = 0, ""
         with anyio.move_on_after(MAX_SKILLS_S) as scope:
             try:
@@ -103,13 +104,13 @@ class SkillReader:
             except MCPError as error:
                 if not self._is_declared:
                     return []
-                if error.code == METHOD_NOT_FOUND:
+                if error.code == METHOD_NOT_FOUND:  # it declares the extension without having it
                     self._is_declared = False
                     return await self.read_all()
                 return [ListedSkill("skills/list", fault=f"expected its skills, found an error (code {error.code})")]
             total = len(entries)
             await self._read_each(entries, skills)
-        if scope.cancelled_caught:
+        if scope.cancelled_caught:  # the total is 0 if not even the list was read
             fault = f"expected its skills within {MAX_SKILLS_S:g} s, found {len(skills)} of {total or 'all'}"
         elif total >= MAX_SKILLS:
             fault = f"expected fewer than {MAX_SKILLS:,} skills, found more: the list ends there"
@@ -123,17 +124,17 @@ class SkillReader:
         if not self._is_declared:
             return None
         with suppress(MCPError):
-            return await self._read_skill(self._check(await self._get(uri)))
+            return await self._read_skill(self._check_listed(await self._get_entry(uri)))
         return None
 
     async def _read_each(self, entries: Iterable[ListedSkill], skills: dict[int, ListedSkill]) -> None:
-        """Read the SKILL.md of each entry, several at once."""
+        """Read the SKILL.md of each entry, several at once, and put it into `skills` by the entry's position."""
         import anyio
 
-        turns = anyio.CapacityLimiter(MAX_READS_AT_ONCE)
+        limiter = anyio.CapacityLimiter(MAX_READS_AT_ONCE)
 
         async def read(number: int, entry: ListedSkill) -> None:
-            async with turns:
+            async with limiter:
                 skills[number] = await self._read_skill(entry)
 
         async with anyio.create_task_group() as group:
@@ -143,22 +144,24 @@ class SkillReader:
     async def _list_entries(self) -> list[ListedSkill]:
         """List the entries of all pages of `skills/list`, at most `MAX_SKILLS`."""
         entries: list[ListedSkill] = []
-        cursors: list[object] = [None]
+        cursors: list[object] = [None]  # of the pages so far; the first page has none
         while len(entries) < MAX_SKILLS and len(cursors) <= MAX_SKILLS:
             page = await self._request("skills/list", {"cursor": cursors[-1]} if cursors[-1] else {})
-            entries += map(self._check, as_list(page.get("skills")))
-            if not isinstance(cursor := page.get("nextCursor"), str) or cursor in cursors:
+            entries += map(self._check_listed, as_list(page.get("skills")))
+            cursor = page.get("nextCursor")
+            if not isinstance(cursor, str) or cursor in cursors:  # an old cursor would lead in a circle
                 break
             cursors.append(cursor)
         return entries[:MAX_SKILLS]
 
     async def _find_resources(self) -> list[ListedSkill]:
-        """List the resources of the first page that may be skills of a server that does not declare the extension.
+        """List the resources that may be skills, of a server that does not declare the extension. One page is read.
 
-        Whether one is shows in its document. FastMCP has a resource `_manifest` with the other files beside it.
+        Whether a resource is a skill, its document shows. FastMCP lists the files of a skill in a resource `_manifest`
+        next to it.
         """
         page = await self._session.list_resources()
-        listed = [str(each.uri) for each in page.resources]
+        listed = [str(resource.uri) for resource in page.resources]
         uris = [uri for uri in listed if uri.startswith(SKILL_SCHEME) and uri.endswith(f"/{SKILL_FILE}")]
         manifests = {uri: f"{uri.removesuffix(SKILL_FILE)}_manifest" for uri in uris[:MAX_SKILLS]}
         return [
@@ -166,20 +169,23 @@ class SkillReader:
             for uri, manifest in manifests.items()
         ]
 
-    def _check(self, entry: object) -> ListedSkill:
-        """Return an entry of the extension, with its fault if it has one."""
+    def _check_listed(self, entry: object) -> ListedSkill:
+        """Check an entry of `skills/list` or `skills/get`. Returns it as a skill without document, or with a fault."""
         fields = as_object(entry)
         uri = str(fields.get("uri"))[:MAX_URI_CHARS]
         try:
             size = len(msgspec.json.encode(clean(fields)))
-            fault = check_entry(fields) or self._take_bytes(size)
+            fault = check_entry(fields) or self._count_bytes(size)
         except BadEntry as error:
             fault = str(error)
         kept = {} if fault else {key: fields[key] for key in ("frontmatter", "resources")}
         return ListedSkill(uri, entry=kept, fault=fault)
 
     async def _read_skill(self, listed: ListedSkill) -> ListedSkill:
-        """Read the SKILL.md of an entry. A content that is not the listed one is read again with a new entry."""
+        """Read the SKILL.md of an entry. Returns the entry with its document or a fault.
+
+        If the content is not the listed one, the skill has changed since: entry and content are read once more.
+        """
         from mcp.shared.exceptions import MCPError
         from pydantic import ValidationError
 
@@ -187,28 +193,31 @@ class SkillReader:
             return listed
         try:
             content = await self._read_file(listed.uri)
-            if "frontmatter" not in listed.entry:
+            if "frontmatter" not in listed.entry:  # it was found among the resources
                 listed = listed._replace(entry={"resources": await self._read_manifest(listed, content)})
             elif _compare_content(listed, content):
-                listed = self._check(await self._get(listed.uri))
+                listed = self._check_listed(await self._get_entry(listed.uri))
                 content = await self._read_file(listed.uri)
             document = content.decode()
         except MCPError as error:
             return listed._replace(fault=f"expected its {SKILL_FILE}, found an error (code {error.code})")
         except (ValidationError, ValueError):
             return listed._replace(fault=f"expected its {SKILL_FILE} as one text, found something else")
-        if fault := listed.fault or _compare_content(listed, content) or self._take_bytes(len(content)):
+        if fault := listed.fault or _compare_content(listed, content) or self._count_bytes(len(content)):
             return listed._replace(fault=fault)
         return listed._replace(document=self._cover.text(document), entry=self._cover.value(listed.entry))
 
-    def _take_bytes(self, size: int) -> str:
-        """Count bytes that are kept. Returns a fault if there are too many."""
+    def _count_bytes(self, size: int) -> str:
+        """Count the bytes of an entry or a document. Returns a fault if it, or all together, are too many, else ""."""
         self._bytes_left -= size
         is_fine = self._bytes_left >= 0 and size <= MAX_SKILL_BYTES
         return "" if is_fine else f"expected at most {MAX_SKILL_BYTES:,} bytes, and 32 MiB in all skills, found more"
 
     async def _read_manifest(self, listed: ListedSkill, content: bytes) -> object:
-        """Return the files of a skill that was found among resources, by the `_manifest` beside it; else `dynamic`."""
+        """Return the files of a skill that was found among the resources, as its `_manifest` lists them.
+
+        `dynamic` if there is no manifest, or it does not fit the content of the SKILL.md.
+        """
         from mcp.shared.exceptions import MCPError
 
         folder = listed.uri.removesuffix(SKILL_FILE)
@@ -219,8 +228,8 @@ class SkillReader:
                     {"uri": folder + quote(str(file.get("path"))), "digest": file.get("hash"), "size": file.get("size")}
                     for file in map(as_object, files)
                 ]
-                found = listed._replace(entry={"resources": resources})
-                if not (_check_files(listed.uri, resources) or _compare_content(found, content)):
+                with_files = listed._replace(entry={"resources": resources})
+                if not (_check_files(listed.uri, resources) or _compare_content(with_files, content)):
                     return resources
         return DYNAMIC
 
@@ -234,8 +243,8 @@ class SkillReader:
         [part] = read.contents
         return read_content(part)
 
-    async def _get(self, uri: str) -> object:
-        """Return the entry of one skill."""
+    async def _get_entry(self, uri: str) -> object:
+        """Request the entry of one skill."""
         return (await self._request("skills/get", {"uri": uri})).get("skill")
 
     async def _request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -255,7 +264,7 @@ def read_content(part: Any) -> bytes:
 
 
 def take_digest(content: bytes) -> str:
-    """Return the digest of a file in the form of the extension."""
+    """Return the digest of a file as the extension writes it: `sha256:` and 64 hexadecimal digits."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
@@ -263,13 +272,12 @@ def take_digest(content: bytes) -> str:
 
 
 def check_entry(entry: Mapping[str, Any]) -> str:
-    """Say what is wrong with an entry of `skills/list` or `skills/get`. Empty if it is as the extension has it."""
+    """Say what is wrong with an entry of `skills/list` or `skills/get`. Empty if nothing is."""
     frontmatter = as_object(entry.get("frontmatter"))
     name, description = frontmatter.get("name"), frontmatter.get("description")
     if not (isinstance(name, str) and name and isinstance(description, str) and description):
         return "expected a frontmatter with name and description, found none"
-    steps = _split_path(entry.get("uri"))
-    if len(steps) < 2 or steps[-1] != SKILL_FILE or steps[-2] != name:
+    if _split_path(entry.get("uri"))[-2:] != [name, SKILL_FILE]:
         return f"expected a URI that ends with the name and {SKILL_FILE}, found another"
     return _check_files(str(entry["uri"]), entry.get("resources"))
 
@@ -281,9 +289,9 @@ def _check_files(uri: str, resources: object) -> str:
     files = [as_object(file) for file in as_list(resources)]
     folder = uri.removesuffix(SKILL_FILE)
     uris = [file.get("uri") for file in files]
-    if not (uri in uris and len({str(each) for each in uris}) == len(uris)):
+    if not (uri in uris and len({str(item) for item in uris}) == len(uris)):
         return f'expected "{DYNAMIC}" or its files as resources, each once, with {SKILL_FILE}, found something else'
-    if not all(isinstance(each, str) and each.startswith(folder) and _split_path(each) for each in uris):
+    if not all(isinstance(item, str) and item.startswith(folder) and _split_path(item) for item in uris):
         return "expected only files in its folder as resources, found others"
     return _check_sizes(files)
 
@@ -301,7 +309,10 @@ def _check_sizes(files: Sequence[Mapping[str, object]]) -> str:
 
 
 def _split_path(uri: object) -> list[str]:
-    """Split the URI of a file into its authority and the names of its path. Empty if they can lead elsewhere."""
+    """Split the URI of a file into its authority, if it has one, and the names of its path.
+
+    Empty if it is no plain path: with `..`, an empty or escaped part, a query or a fragment.
+    """
     if not isinstance(uri, str) or len(uri) > MAX_URI_CHARS or "://" not in uri:
         return []
     try:
@@ -315,7 +326,7 @@ def _split_path(uri: object) -> list[str]:
 
 
 def _compare_content(skill: ListedSkill, content: bytes) -> str:
-    """Say that the content of a SKILL.md is not the listed one. Empty if it is, or the skill has no stable digests."""
+    """Say that the content of a SKILL.md is not the listed one. Empty if it is, or its content has no digest."""
     resources: Any = skill.entry.get("resources", DYNAMIC)
     if resources == DYNAMIC:
         return ""
@@ -326,27 +337,27 @@ def _compare_content(skill: ListedSkill, content: bytes) -> str:
 
 
 def name_skill(uri: str) -> str:
-    """Return the name of a skill, with which the path of its folder ends."""
+    """Return the name of a skill from the URI of its SKILL.md: the last folder in it."""
     return unquote(uri.split("/")[-2]) if uri.count("/") > 1 else uri
 
 
 def name_by_path(uri: str) -> str:
-    """Return the path of a skill on its server, which tells skills of one name apart: `billing/refunds`.
+    """Return the path of a skill on its server, which differs between skills of one name: `billing/refunds`.
 
-    A path of one name, which is that of a tool, gets a second: `skills/refunds`.
+    If the path is a name alone, return `skills/refunds`: there is a tool of that name.
     """
     path = unquote(uri.partition("://")[2].removesuffix(f"/{SKILL_FILE}").strip("/"))
     return path if "/" in path else f"skills/{path}"
 
 
-def build_listed_skill(source: str, skill: ListedSkill, tools: Collection[str], name: str = "") -> Tool:
-    """Build the record of a skill of a server, with its files and their digests, to which an approval is bound.
+def build_listed_skill(source: str, skill: ListedSkill, tools: Collection[str], distinct_id: str = "") -> Tool:
+    """Build the record of a skill of a server. It contains the digests of its files: an approval is valid for these.
 
     Args:
         source: its source.
-        skill: as it was read.
-        tools: names of the tools of its source. Of these alone it may bring some (`allowed-tools`).
-        name: of its id. Empty: its own name.
+        skill: the skill as it was read.
+        tools: names of the tools of its source. The skill can require only these.
+        distinct_id: its id within the source if its name cannot be the id. Empty: the name.
 
     Raises:
         BadEntry: if it is no skill that can be used.
@@ -359,19 +370,22 @@ def build_listed_skill(source: str, skill: ListedSkill, tools: Collection[str], 
     if listed is not None and not _is_same(clean(listed), clean(fields)):
         raise BadEntry(f"its frontmatter in skills/list is not the one in its {SKILL_FILE}")
     shown = sanitise(skill.document)
-    place: dict[str, Any] = {
+    location: dict[str, Any] = {
         "uri": skill.uri,
         "digest": take_digest(skill.document.encode()),
         "frontmatter": listed if listed is not None and shown == skill.document else split_document(shown)[0],
         "resources": skill.entry.get("resources", DYNAMIC),
     }
     if shown != skill.document:
-        place["cleaned"] = {"digest": take_digest(shown.encode()), "size": len(shown.encode())}
-    return build_skill(source, document, name_skill(skill.uri), place, tools, name)
+        location["cleaned"] = {"digest": take_digest(shown.encode()), "size": len(shown.encode())}
+    return build_skill(source, document, name_skill(skill.uri), location, tools, distinct_id)
 
 
 def _is_same(listed: object, parsed: object) -> bool:
-    """Compare a value of a listed frontmatter with that of the document. Parsers differ in what is text in YAML."""
+    """Return whether a value in a listed frontmatter is the one that we parsed in the document.
+
+    The parser of the server may have read a text where ours reads a number, a boolean or null.
+    """
     if isinstance(listed, dict) and isinstance(parsed, dict):
         return listed.keys() == parsed.keys() and all(_is_same(listed[key], parsed[key]) for key in listed)
     if isinstance(listed, list) and isinstance(parsed, list):
@@ -379,12 +393,12 @@ def _is_same(listed: object, parsed: object) -> bool:
     if isinstance(listed, str) and not isinstance(parsed, str):
         if parsed is None or isinstance(parsed, bool):
             return listed.casefold() in _YAML_WORDS[parsed]
-        return _is_number(listed, parsed)
-    return listed == parsed and isinstance(listed, bool) == isinstance(parsed, bool)
+        return _spells_number(listed, parsed)
+    return listed == parsed and isinstance(listed, bool) == isinstance(parsed, bool)  # True == 1 in Python
 
 
-def _is_number(text: str, parsed: object) -> bool:
-    """Return whether a text spells a number."""
+def _spells_number(text: str, parsed: object) -> bool:
+    """Return whether `parsed` is a number, and the text spells it."""
     try:
         return isinstance(parsed, (int, float)) and float(text) == parsed
     except ValueError:

@@ -22,8 +22,9 @@ from toolscout.sources.addresses import is_header_name, is_reserved_header, spli
 from toolscout.sources.documents import Library, hide_credentials, split_server
 from toolscout.sources.openapi.arguments import (
     DETAILS,
-    FORMS,
     MAX_ENTRIES,
+    MULTIPART_FORM,
+    URL_FORM,
     Input,
     OperationBody,
     choose_media,
@@ -53,7 +54,7 @@ MAX_RETURNS_BYTES: Final = 8_000
 MAX_TOOLS_BYTES: Final = 200_000_000  # of all tools of a document together
 MAX_ID_CHARS: Final = 500
 MAX_PATH_CHARS: Final = 5_000
-_HINTS: Final = {
+_HINTS: Final = {  # by the method of HTTP
     **dict.fromkeys(("get", "head", "options", "query"), Hints(read_only=True, destructive=False)),
     "put": Hints(idempotent=True),
     "delete": Hints(destructive=True, idempotent=True),
@@ -84,7 +85,7 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
         settings: `http_timeout` in seconds, `max_tools` (the largest number of operations), and `private_hosts`.
 
     Raises:
-        SourceError: if the document cannot be fetched or parsed, is not OpenAPI, or holds no usable operation.
+        SourceError: if the document cannot be fetched or parsed, is not OpenAPI, or has no usable operation.
     """
     locator, server = split_server(locator)
     if server:
@@ -98,12 +99,13 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
             raise SourceError(f"{where}: expected OpenAPI 3.x or Swagger 2.0, found version {describe_value(version)}")
         stem = Path(where).stem
         title = as_text(as_object(document.get("info")).get("title")) or stem
-        place = urlsplit(library.root).hostname if library.remote else Path(library.root).parent.name
-        source = name or _name_document(title, stem, place or "")
+        host_or_folder = urlsplit(library.root).hostname if library.remote else Path(library.root).parent.name
+        source = name or _name_document(title, stem, host_or_folder or "")
         return [_Document(library, document, title, server).build_reading(source, settings.max_tools)]
 
 
 def _check_server(server: str) -> None:
+    """Raise SourceError unless the address that replaces the document's servers is an http(s) URL."""
     try:
         split_origin(server)
     except ValueError as error:
@@ -113,12 +115,12 @@ def _check_server(server: str) -> None:
 def _name_document(*titles: str) -> str:
     """Name a document by its title as people would: `petstore` for `Swagger Petstore - OpenAPI 3.0`.
 
-    Words such as API and versions are dropped from both ends. A title of such words alone gives way to the next.
+    Words such as API and versions are dropped from both ends. If nothing is left, the next title is used.
     """
     for title in titles:
         words = [word for word in re.split(r"[\s\-_/:|()]+", title.lower()) if word]
         while words and _GENERIC_TITLE_WORD.fullmatch(words[-1]):
-            if words.pop() == "api" and words and words[-1] == "web":
+            if words.pop() == "api" and words and words[-1] == "web":  # "Web API" is one such word
                 words.pop()
         while words and _GENERIC_TITLE_WORD.fullmatch(words[0]):
             del words[0]
@@ -128,7 +130,16 @@ def _name_document(*titles: str) -> str:
 
 
 class _Operation(NamedTuple):
-    """One operation and its path item. `base` and `item_base` are the locations of their documents."""
+    """One operation of the document.
+
+    Attributes:
+        method: of HTTP, in lower case if OpenAPI defines it.
+        path: such as `/pets/{id}`.
+        item: the path item, which several operations share.
+        item_base: the location of its document.
+        node: the operation itself.
+        base: the location of its document.
+    """
 
     method: str
     path: str
@@ -139,17 +150,14 @@ class _Operation(NamedTuple):
 
     @property
     def entry(self) -> str:
+        """Its name in problems, such as `GET /pets`."""
         return f"{self.method.upper()} {self.path}"
 
     @property
-    def own_name(self) -> str:
-        """The document's own name for the operation. Empty if there is none, or it is far too long."""
-        name = self.node.get("operationId")
-        return as_text(name) if isinstance(name, str) and len(name) <= MAX_ID_CHARS else ""
-
-    @property
     def own_id(self) -> str:
-        return re.sub(r"\s+", "-", self.own_name)
+        """Its `operationId` without white space. Empty if there is none, or it has more than 500 characters."""
+        name = self.node.get("operationId")
+        return re.sub(r"\s+", "-", as_text(name)) if isinstance(name, str) and len(name) <= MAX_ID_CHARS else ""
 
     @property
     def description(self) -> str:
@@ -157,17 +165,20 @@ class _Operation(NamedTuple):
         summary, text = (
             as_text(self.node.get(key)) or as_text(self.item.get(key)) for key in ("summary", "description")
         )
-        bare = summary.rstrip(". ")
-        if text.lower().startswith(bare.lower()):
+        bare_summary = summary.rstrip(". ")
+        if text.lower().startswith(bare_summary.lower()):
             summary = ""
-        elif text and bare[-1:] not in "!?:":
-            summary = f"{bare}."
+        elif text and bare_summary[-1:] not in "!?:":
+            summary = f"{bare_summary}."
         deprecated = "Deprecated." if self.node.get("deprecated") is True else ""
         return " ".join(part for part in (summary, text, deprecated) if part)
 
 
 class _Document:
-    """One document: finds its operations and builds their tools. `server` replaces the document's own servers."""
+    """Finds the operations of one document and builds their tools.
+
+    `server` replaces the document's own servers; empty: they count.
+    """
 
     def __init__(self, library: Library, document: Mapping[str, object], title: str, server: str) -> None:
         self._library = library
@@ -176,7 +187,7 @@ class _Document:
         self._server = server
         self._swagger = "openapi" not in document
         self._schemas = Schemas(library)
-        self._problems: list[Problem] = []  # beside those of the tools
+        self._problems: list[Problem] = []  # those that leave no tool out; `collect` has the others
         self._bytes_left = MAX_TOOLS_BYTES
 
     def build_reading(self, source: str, max_tools: int) -> Reading:
@@ -194,20 +205,20 @@ class _Document:
         ids = Counter(operation.own_id for operation in operations)
         entries = []
         for operation in operations:
-            unique = operation.own_id and ids[operation.own_id] == 1
-            raw_id = operation.own_id if unique else re.sub(r"\s+", "-", f"{operation.method}:{operation.path}")
+            has_unique_id = operation.own_id and ids[operation.own_id] == 1
+            raw_id = operation.own_id if has_unique_id else re.sub(r"\s+", "-", f"{operation.method}:{operation.path}")
             entries.append((operation.entry, functools.partial(self._build_tool, source, raw_id, operation)))
         reading = collect(source, "openapi", entries)
         problems = [*self._problems, *reading.problems]
         if not reading.tools:
             first = f"{problems[0].entry}: {problems[0].message}" if problems else "none"
             raise SourceError(f"{where}: expected at least one usable operation under 'paths', found {first}")
-        stuck = sum(not tool.callable for tool in reading.tools)
+        n_uncallable = sum(not tool.callable for tool in reading.tools)
         message = (
-            f"{stuck:,} of {len(reading.tools):,} tools can be found but not called, because the document names no "
-            "server with an absolute address. Add it again with --server URL."
+            f"{n_uncallable:,} of {len(reading.tools):,} tools can be found but not called, because the document names "
+            "no server with an absolute address. Add it again with --server URL."
         )
-        return msgspec.structs.replace(reading, problems=problems, message=message if stuck else "")
+        return msgspec.structs.replace(reading, problems=problems, message=message if n_uncallable else "")
 
     def _find_operations(self) -> Iterator[_Operation]:
         """Yield every operation of the document. Unusable paths and operations become problems."""
@@ -221,15 +232,25 @@ class _Document:
                 continue
             path = "/" + str(clean(str(key))).strip().lstrip("/")
             item, item_base = self._find_object("a path item", value, base, path) or ({}, base)
-            extra_methods = as_object(item.get("additionalOperations"))
             nodes = {method: item[method] for method in METHODS if method in item}
-            for name, node in (nodes | {str(key): extra_methods[key] for key in extra_methods}).items():
-                operation = self._find_object("an operation", node, item_base, f"{name.upper()} {path}")
-                if operation and is_header_name(name):
-                    yield _Operation(name, path, item, item_base, *operation)
+            nodes |= {str(method): node for method, node in as_object(item.get("additionalOperations")).items()}
+            for method, node in nodes.items():
+                operation = self._find_object("an operation", node, item_base, f"{method.upper()} {path}")
+                if operation and is_header_name(method):  # a method consists of the same characters
+                    yield _Operation(method, path, item, item_base, *operation)
 
     def _find_object(self, what: str, node: object, base: str, entry: str) -> tuple[Mapping[str, object], str] | None:
-        """Follow `node` to an object. Returns it and its location; without an object, notes a problem with `entry`."""
+        """Follow the reference of a node, if it is one, to an object.
+
+        Args:
+            what: what the object is, for the problem.
+            node: part of the document at `base`.
+            base: the location of that document.
+            entry: what has the problem.
+
+        Returns:
+            The object and the location of its document. None if there is no object: that is noted as a problem.
+        """
         try:
             node, base = self._library.follow(node, base)
             if isinstance(node, Mapping):
@@ -248,12 +269,14 @@ class _Document:
         """
         node = operation.node
         inputs = self._collect_inputs(operation)
-        body = self._read_body(operation, [field for field in inputs if field.place in ("body", "formData")])
-        beside = [field for field in inputs if field.place not in ("body", "formData")]
-        parameters, wire = fit_arguments(self._schemas, beside, body)
+        body_inputs = [field for field in inputs if field.place in ("body", "formData")]
+        other_inputs = [field for field in inputs if field.place not in ("body", "formData")]
+        body = self._read_body(operation, body_inputs)
+        parameters, wire = fit_arguments(self._schemas, other_inputs, body)
         returns = self._describe_result(operation)
         self._problems += [Problem(operation.entry, message) for message in self._schemas.take_unread()]
         server = self._find_server(operation)
+        is_complete_url = re.match(r"https?://[^/{}]+[^{}]*$", server) is not None  # no variable is left in it
         meta = {
             "method": operation.method.upper(),
             "path": operation.path,
@@ -276,8 +299,8 @@ class _Document:
             tags=tags,
             requires=node.get("x-depends-on"),
             hints=_HINTS.get(operation.method, Hints()),
-            callable=re.match(r"https?://[^/{}]+[^{}]*$", server) is not None,
-            meta={key: value for key, value in meta.items() if value or key == "in"},
+            callable=is_complete_url,
+            meta={key: value for key, value in meta.items() if value or key == "in"},  # without arguments, `in` is {}
         )
         tool = build_tool(source, fields)
         self._bytes_left -= len(msgspec.json.encode(tool))
@@ -293,7 +316,8 @@ class _Document:
     def _collect_inputs(self, operation: _Operation) -> list[Input]:
         """Collect the parameters of an operation and of its path item; the operation's own take precedence.
 
-        A variable of the path that neither of them describes becomes a required text.
+        A variable of the path that neither of them describes becomes a required text. Headers that a caller must not
+        set are left out.
         """
         inputs: dict[tuple[str, str], Input] = {}
         for holder, base in ((operation.item, operation.item_base), (operation.node, operation.base)):
@@ -301,6 +325,7 @@ class _Document:
                 inputs[field.name, field.place] = field
         for name in TEMPLATE_VARIABLE.findall(operation.path):
             inputs.setdefault((name, "path"), Input(name, "path", {"type": "string"}, operation.base, required=True))
+        # OpenAPI 3 says that parameters of these names are ignored.
         reserved = set() if self._swagger else {"accept", "content-type", "authorization"}
         return [
             field
@@ -320,24 +345,26 @@ class _Document:
             if not isinstance(nodes, (list, type(None))):
                 raise BadEntry(f"expected a list as parameters, found {describe_value(nodes)}")
         except BadEntry as error:
-            self._note_part(entry, error, "its parameters")
+            self._note_missing(entry, error, "its parameters")
         if len(as_list(nodes)) > MAX_ENTRIES:
             raise BadEntry(f"expected at most {MAX_ENTRIES:,} parameters, found more")
         for node in as_list(nodes):
             try:
                 yield read_parameter(self._library, node, base)
             except BadEntry as error:
-                self._note_part(entry, error, "one parameter")
+                self._note_missing(entry, error, "one parameter")
 
-    def _note_part(self, entry: str, error: BadEntry, part: str) -> None:
-        self._problems.append(
-            Problem(entry, f"{error} (the tool is kept without its {part})".replace("its one", "one"))
-        )
+    def _note_missing(self, entry: str, error: BadEntry, part: str) -> None:
+        """Note a problem for which an operation's tool lacks a part, such as "its result"."""
+        self._problems.append(Problem(entry, f"{error} (the tool is kept without {part})"))
 
-    def _read_body(self, operation: _Operation, fields: list[Input]) -> OperationBody | None:
-        """Read the body of a request. Of one that cannot be read, nothing is known but that it is JSON."""
-        if fields:
-            return self._read_swagger_body(operation, fields)
+    def _read_body(self, operation: _Operation, body_inputs: list[Input]) -> OperationBody | None:
+        """Read the body of a request. None if it has none. If it cannot be read, it is JSON of any form.
+
+        `body_inputs`: parameters that are in the body, which only Swagger 2.0 has.
+        """
+        if body_inputs:
+            return self._read_swagger_body(operation, body_inputs)
         try:
             node, base = self._library.follow(operation.node.get("requestBody"), operation.base)
             if node is None or (isinstance(node, Mapping) and node.get("content") == {}):
@@ -345,7 +372,7 @@ class _Document:
             fields_of_body = as_object(node)
             media, value, base = choose_media(self._library, fields_of_body.get("content"), base)
         except BadEntry as error:
-            self._note_part(operation.entry, error, "the schema of its body")
+            self._note_missing(operation.entry, error, "the schema of its body")
             return OperationBody({}, operation.base, "application/json")
         schema = value.get("schema")
         parts = {name: _read_encoding(encoding) for name, encoding in as_object(value.get("encoding")).items()}
@@ -353,23 +380,22 @@ class _Document:
         required = fields_of_body.get("required") is True
         return OperationBody({} if schema is None else schema, base, media, required, description, parts)
 
-    def _read_swagger_body(self, operation: _Operation, fields: list[Input]) -> OperationBody:
+    def _read_swagger_body(self, operation: _Operation, body_inputs: list[Input]) -> OperationBody:
         """Read the body of Swagger 2.0: a parameter in `body`, or several in `formData`."""
         consumes = as_list(operation.node.get("consumes", self._document.get("consumes")))[:MAX_ENTRIES]
-        kinds = [kind for kind in consumes if isinstance(kind, str)]
-        for field in fields:
+        media_types = [media for media in consumes if isinstance(media, str)]
+        for field in body_inputs:
             if field.place == "body":
-                content = {kind: {"schema": field.schema} for kind in kinds or ["application/json"]}
+                content = {media: {"schema": field.schema} for media in media_types or ["application/json"]}
                 media, _, _ = choose_media(self._library, content, field.base)
                 return OperationBody(field.schema, field.base, media, field.required, field.description)
-        properties = {field.name: _add_description(field.schema, field.description) for field in fields}
-        required = [field.name for field in fields if field.required]
-        upload = any(as_object(field.schema).get("type") == "file" for field in fields)
-        form = FORMS[1] if upload or FORMS[1] in kinds else FORMS[0]
+        properties = {field.name: _add_description(field.schema, field.description) for field in body_inputs}
+        required = [field.name for field in body_inputs if field.required]
+        has_file = any(as_object(field.schema).get("type") == "file" for field in body_inputs)
+        form = MULTIPART_FORM if has_file or MULTIPART_FORM in media_types else URL_FORM
         schema = {"type": "object", "properties": properties, "required": required}
-        return OperationBody(
-            schema, operation.base, form, bool(required), parts={field.name: field.style for field in fields}
-        )
+        parts = {field.name: field.style for field in body_inputs}
+        return OperationBody(schema, operation.base, form, bool(required), parts=parts)
 
     # --- result, server and security ---
 
@@ -389,12 +415,12 @@ class _Document:
                 _, media, base = choose_media(self._library, node["content"], base)
                 schema = media.get("schema")
         except BadEntry as error:
-            self._note_part(operation.entry, error, "its result")
+            self._note_missing(operation.entry, error, "its result")
             return None
         for detail in DETAILS if isinstance(schema, Mapping) and schema else ():
             try:
                 return self._schemas.expand(schema, base, detail, hidden="writeOnly", size=MAX_RETURNS_BYTES)
-            except TooLarge:
+            except TooLarge:  # try less detail
                 continue
         return as_text(node.get("description")) or None
 
@@ -403,10 +429,11 @@ class _Document:
         if self._swagger:
             server = self._build_swagger_server(operation.node)
         else:
-            holders = (operation.node, operation.item, self._document)
-            lists = (as_list(holder.get("servers"))[:MAX_ENTRIES] for holder in holders)
+            objects_with_servers = (operation.node, operation.item, self._document)  # the innermost counts
+            lists = (as_list(fields.get("servers"))[:MAX_ENTRIES] for fields in objects_with_servers)
             server = _fill_variables(next((node for nodes in lists for node in nodes if isinstance(node, Mapping)), {}))
         if self._server:
+            # An address of the user without a path gets the one of the document, such as /api/v3.
             is_joined = urlsplit(self._server).path in ("", "/") and server and "://" not in server
             return (urljoin(self._server, server) if is_joined else self._server).rstrip("/")
         try:
@@ -420,39 +447,43 @@ class _Document:
         host, base_path = as_text(self._document.get("host")), as_text(self._document.get("basePath"))
         if not host:
             return base_path
-        given_schemes = as_list(node.get("schemes", self._document.get("schemes")))[:MAX_ENTRIES]
-        schemes = [str(scheme) for scheme in given_schemes if scheme in ("http", "https")]
-        root_schemes = [urlsplit(self._library.root).scheme] if self._library.remote else []
-        scheme = "https" if "https" in schemes else [*schemes, *root_schemes, "https"][0]
+        listed_schemes = as_list(node.get("schemes", self._document.get("schemes")))[:MAX_ENTRIES]
+        root_scheme = urlsplit(self._library.root).scheme if self._library.remote else "https"
+        scheme = "https" if "https" in listed_schemes else "http" if "http" in listed_schemes else root_scheme
         return f"{scheme}://{host}/{base_path.lstrip('/')}"
 
     def _list_security(self, required: object) -> Schema:
-        """Return the names and kinds of the required security schemes, as keys of `meta`. They hold no credential."""
+        """Return the names and kinds of the required security schemes, as keys of `meta`. They contain no credential.
+
+        `required` is a list of alternatives, each an object by names of schemes; all of them are listed.
+        """
         choices = (as_object(choice) for choice in as_list(required)[:MAX_ENTRIES])
         names = list(itertools.islice((str(name) for choice in choices for name in choice), MAX_ENTRIES))
-        holder = self._document if self._swagger else as_object(self._document.get("components"))
+        components = as_object(self._document.get("components"))
+        definitions = self._document.get("securityDefinitions") if self._swagger else components.get("securitySchemes")
         schemes: Schema = {}
         try:
-            key = "securityDefinitions" if self._swagger else "securitySchemes"
-            definitions, base = self._library.follow(holder.get(key), self._library.root)
+            definitions, base = self._library.follow(definitions, self._library.root)
             for name in names:
-                scheme = as_object(self._library.follow(as_object(definitions).get(name), base)[0])
+                target, _ = self._library.follow(as_object(definitions).get(name), base)
+                scheme = as_object(target)
                 kinds = {key: as_text(scheme.get(key)) for key in ("type", "scheme", "in", "name")}
                 if scheme:
                     schemes[name] = {key: value for key, value in kinds.items() if value}
         except BadEntry as error:
             problem = Problem("/components/securitySchemes", str(error))
-            self._problems += [] if problem in self._problems else [problem]
+            if problem not in self._problems:  # every operation would add it
+                self._problems.append(problem)
         return {"security": list(dict.fromkeys(names)), "security_schemes": schemes}
 
 
 def _add_description(schema: object, description: str) -> object:
-    """Give a schema a description, without changing one that other nodes refer to."""
+    """Return a schema with a description. It wraps the schema, since other nodes may refer to the same one."""
     return {"description": description, "allOf": [schema]} if description else schema
 
 
 def _read_encoding(encoding: object) -> Schema:
-    """Read how one part of a form is sent. A list of content types counts by its first."""
+    """Return how one part of a form is sent: `style`, `explode`, and the first of its content types."""
     fields = as_object(encoding)
     part: Schema = {key: fields[key] for key in ("style", "explode") if isinstance(fields.get(key), (str, bool))}
     media = as_text(fields.get("contentType")).partition(",")[0].strip()

@@ -1,6 +1,6 @@
-"""Reads the parameters and the body of an OpenAPI operation: one schema for all, and how form argument is sent.
+"""Reads the parameters and the body of an OpenAPI operation: one schema for all, and how each argument is sent.
 
-`meta` of a tool says how (`toolscout_gateway.openapi` does it):
+`meta` of a tool says how (`toolscout_gateway.calls.openapi` sends them):
 
 * `in`: property → path, query, querystring, header, cookie or body; `names`: property → the name to send
 * `style`: property → `style`, `explode` and `content_type` of a parameter
@@ -23,8 +23,9 @@ from toolscout.sources.reading import Schema, as_list, as_object, as_text, descr
 
 __all__ = [
     "DETAILS",
-    "FORMS",
     "MAX_ENTRIES",
+    "MULTIPART_FORM",
+    "URL_FORM",
     "Input",
     "OperationBody",
     "choose_media",
@@ -33,17 +34,18 @@ __all__ = [
 ]
 
 MAX_ENTRIES: Final = 1_000  # in one list of an operation: parameters, tags, servers, security, responses
-AIM_PARAMETERS_BYTES: Final = 32_000
-MAX_PARAMETERS_BYTES: Final = 96_000
-#: How much of a schema is written out. The first that fits the allowance is used.
+AIM_PARAMETERS_BYTES: Final = 32_000  # above it, less detail is tried
+MAX_PARAMETERS_BYTES: Final = 96_000  # with the least detail
+#: How much of a schema is written out. The first with which it is small enough is used.
 DETAILS: Final = (Detail(8), *(Detail(depth, brief=True) for depth in (8, 6, 5, 4, 3, 2, 1, 0)))
-PLACES: Final = ("path", "query", "querystring", "header", "cookie", "body", "formData")
-FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
+PLACES: Final = ("path", "query", "querystring", "header", "cookie", "body", "formData")  # values of a parameter's `in`
+URL_FORM: Final = "application/x-www-form-urlencoded"
+MULTIPART_FORM: Final = "multipart/form-data"
 JSON_PATCH: Final = "application/json-patch+json"
 #: The content types that are preferred, in this order: other relatives of JSON follow, then forms, then all others.
 PREFERRED_MEDIA: Final = (
     *("application/json", "application/merge-patch+json", "application/strategic-merge-patch+json"),
-    *("+json", JSON_PATCH, *FORMS),
+    *("+json", JSON_PATCH, URL_FORM, MULTIPART_FORM),
 )
 #: Parts of the names of media types that are text. A body of another type is a file.
 TEXT_MEDIA: Final = ("text/", "xml", "yaml", "csv", "graphql", "script", "jsonl", "ndjson", "sql", "toml")
@@ -72,7 +74,10 @@ _PATCH_STEP: Final[Schema] = {
 
 
 class Input(NamedTuple):
-    """One parameter: its name and place in the request, and its schema in the document at `base`."""
+    """One parameter: its name, its place in the request (its `in`), and its schema in the document at `base`.
+
+    `style`: how its value is written in the request: `style`, `explode` and `content_type`.
+    """
 
     name: str
     place: str
@@ -123,9 +128,15 @@ def read_parameter(library: Library, node: object, base: str) -> Input:
 
 
 def choose_media(library: Library, content: object, base: str) -> tuple[str, Mapping[str, object], str]:
-    """Choose a content type: JSON, a relative of JSON, a form, or the first. Returns it, its object and location.
+    """Choose a content type: JSON, a relative of JSON, a form, or the first.
 
-    A body that is a list is a JSON patch if that is allowed: the patches before it in the order are objects.
+    Args:
+        library: where references are followed.
+        content: media type → object with its schema, in the document at `base`.
+        base: the location of that document.
+
+    Returns:
+        The media type as it is written there, its object, and the location of the object's document.
 
     Raises:
         BadEntry: if there is none.
@@ -133,15 +144,26 @@ def choose_media(library: Library, content: object, base: str) -> tuple[str, Map
     content, base = library.follow(content, base)
     if not isinstance(content, Mapping) or not content:
         raise BadEntry(f"expected content with a media type, found {describe_value(content)}")
-    kinds = {str(key).partition(";")[0].strip().lower(): key for key in itertools.islice(content, MAX_ENTRIES)}
-    media, where = library.follow(content[kinds[chosen := min(kinds, key=_rank_media)]], base)
+    keys = {_normalize_media(str(key)): key for key in itertools.islice(content, MAX_ENTRIES)}
+    chosen = min(keys, key=_rank_media)
+    media, where = library.follow(content[keys[chosen]], base)
     schema = as_object(as_object(media).get("schema"))
-    if JSON_PATCH in kinds and chosen in PREFERRED_MEDIA[1:] and _read_type(library, schema, where) == "array":
+    # The patches that are preferred to it are objects, so a list can only be a JSON patch.
+    if JSON_PATCH in keys and chosen in PREFERRED_MEDIA[1:] and _read_type(library, schema, where) == "array":
         chosen = JSON_PATCH
-    return str(kinds[chosen]), as_object(media), where
+    return str(keys[chosen]), as_object(media), where
+
+
+def _normalize_media(media: str) -> str:
+    """Return a media type in lower case, without its parameters such as `; charset=utf-8`."""
+    return media.partition(";")[0].strip().lower()
 
 
 def _rank_media(kind: str) -> int:
+    """Return the position of a normalized media type in `PREFERRED_MEDIA`; its length if it is not there.
+
+    A relative of JSON that is not listed has the position of `+json`. NDJSON is none: it has several values.
+    """
     group = kind if kind in PREFERRED_MEDIA else "+json" if kind.endswith("json") and "nd" not in kind else ""
     return PREFERRED_MEDIA.index(group) if group else len(PREFERRED_MEDIA)
 
@@ -155,9 +177,9 @@ def _read_type(library: Library, schema: Mapping[str, object], base: str) -> obj
 
 
 def fit_arguments(schemas: Schemas, inputs: Sequence[Input], body: OperationBody | None) -> tuple[Schema, Schema]:
-    """Build the schema of all arguments with as much detail as the allowance permits.
+    """Build the schema of all arguments with as much detail as fits into 32 kB (without nested schemas: 96 kB).
 
-    Returns the schema, and the keys of `meta` that say how form argument is sent.
+    Returns the schema, and the keys of `meta` that say how each argument is sent.
 
     Raises:
         BadEntry: if it is too large even with the least detail.
@@ -174,37 +196,37 @@ def fit_arguments(schemas: Schemas, inputs: Sequence[Input], body: OperationBody
 
 
 class _Arguments:
-    """The arguments of one operation, written out with one degree of detail."""
+    """The arguments of one operation, written out with one degree of detail. `size`: the largest, in characters."""
 
     def __init__(self, schemas: Schemas, detail: Detail, size: int) -> None:
         self._schemas, self._detail, self._size = schemas, detail, size
         self._properties: Schema = {}
         self._required: list[str] = []
-        self._wire: Schema = {"in": {}, "names": {}, "style": {}}
+        self._wire: Schema = {"in": {}, "names": {}, "style": {}}  # how arguments are sent; see the module
 
     def build(self, inputs: Sequence[Input], body: OperationBody | None) -> tuple[Schema, Schema]:
-        """Build the schema and the wire keys; see `fit_arguments`.
+        """Build the schema of the arguments, and the keys of `meta` that say how each is sent.
 
         Raises:
             TooLarge: if one of the schemas exceeds the size.
         """
         for field in inputs:
             schema = self._expand(field.schema, field.base, self._detail.inner)
-            wish = f"{field.name}_{field.place}" if field.name in self._properties else field.name
-            key = self._add(wish, field.place, schema, field.description, required=field.required)
+            key = f"{field.name}_{field.place}" if field.name in self._properties else field.name
+            key = self._add_property(key, field.place, schema, field.description, required=field.required)
             if key != field.name:
                 self._wire["names"][key] = field.name
             if field.style:
                 self._wire["style"][key] = dict(field.style)
         if body is not None:
             self._add_body(body)
-        needs = {"required": self._required} if self._required else {}
-        return {"type": "object", "properties": self._properties, **needs}, self._wire
+        required = {"required": self._required} if self._required else {}
+        return {"type": "object", "properties": self._properties, **required}, self._wire
 
     def _expand(self, node: object, base: str, detail: Detail) -> Schema | bool:
         return self._schemas.expand(node, base, detail, hidden="readOnly", size=self._size)
 
-    def _add(self, key: str, place: str, schema: Schema | bool, description: str, *, required: bool) -> str:
+    def _add_property(self, key: str, place: str, schema: Schema | bool, description: str, *, required: bool) -> str:
         """Add a property under `key`, or `key` with underscores if that is taken. Returns the key."""
         while key in self._properties:
             key += "_"
@@ -217,7 +239,10 @@ class _Arguments:
         return key
 
     def _add_body(self, body: OperationBody) -> None:
-        """Add the body: its properties beside the parameters if they can stand there, else as one property."""
+        """Add the body: each of its properties next to the parameters, or else the body as one property.
+
+        It is one property if it is no plain object, or a property has the name of a parameter.
+        """
         schema = self._expand(body.schema, body.base, self._detail)
         schema, self._wire["parts"] = _describe_media(schema, body)
         keywords = schema if isinstance(schema, dict) and _is_plain_object(schema) else {}
@@ -227,31 +252,43 @@ class _Arguments:
             self._wire["in"].update(dict.fromkeys(fields, "body"))
             self._required += keywords.get("required", []) if body.required else []
         else:
-            self._wire["body"] = self._add("body", "body", schema, body.description, required=body.required)
+            self._wire["body"] = self._add_property("body", "body", schema, body.description, required=body.required)
 
 
 def _describe_media(schema: Schema | bool, body: OperationBody) -> tuple[Schema | bool, Schema]:
-    """Return the schema of a body as an agent writes it in the media type, and how its parts are sent."""
-    kind = body.media.partition(";")[0].strip().lower()
-    if kind in FORMS:
+    """Return the schema by which an agent writes a body of this media type, and how the parts of a form are sent.
+
+    Args:
+        schema: the expanded schema of the body, as the document has it.
+        body: gives the media type, and how the document says that parts are sent.
+    """
+    kind = _normalize_media(body.media)
+    if kind in (URL_FORM, MULTIPART_FORM):
         keywords = schema if isinstance(schema, dict) else {}
-        return _describe_parts(keywords, body.parts, is_multipart=kind == FORMS[1])
+        return _describe_parts(keywords, body.parts, is_multipart=kind == MULTIPART_FORM)
     if kind == JSON_PATCH:
         return (schema if as_object(schema).get("type") == "array" else {"type": "array", "items": _PATCH_STEP}), {}
     if kind == "*/*" and not is_file(schema):
-        return schema, {}
-    return _describe_other_media(schema, kind) if _rank_media(kind) == len(PREFERRED_MEDIA) else (schema, {})
+        return schema, {}  # it is sent as JSON
+    is_json = _rank_media(kind) < len(PREFERRED_MEDIA)
+    return (schema, {}) if is_json else _describe_other_media(schema, kind)
 
 
 def _is_plain_object(schema: Schema) -> bool:
-    """Return whether a schema describes an object whose properties can stand beside the parameters."""
+    """Return whether a schema describes an object of one form. Its properties can become arguments of their own."""
     return "object" in schema.get("type", "object") and not schema.keys() & {"anyOf", "oneOf"}
 
 
 def _describe_parts(
     schema: Schema, encoding: Mapping[str, Mapping[str, object]], *, is_multipart: bool
 ) -> tuple[Schema, Schema]:
-    """Return the schema of a form, in which files say how they are given, and how form part is sent."""
+    """Return the schema of a form, with a description of how files are given, and how each part is sent.
+
+    Args:
+        schema: the expanded schema of the form.
+        encoding: property → how the document says that it is sent.
+        is_multipart: whether the form is `multipart/form-data`. Only such a form can have files.
+    """
     properties, parts = {}, {}
     for name, inner in schema.get("properties", {}).items():
         part = dict(encoding.get(name, {}))
@@ -259,10 +296,8 @@ def _describe_parts(
             part = {key: item for key, item in part.items() if key not in ("style", "explode")}
         if is_multipart and (is_file(inner) or _is_file_type(inner, str(part.get("content_type", "")))):
             part["file"] = True
-            media = next(
-                (str(form["contentMediaType"]) for form in _list_forms(inner) if "contentMediaType" in form), ""
-            )
-            part.setdefault("content_type", media)
+            media_types = (alternative.get("contentMediaType", "") for alternative in _list_alternatives(inner))
+            part.setdefault("content_type", str(next(filter(None, media_types), "")))
             inner = _describe_file(as_object(inner))
         properties[name] = inner
         if part := {key: value for key, value in part.items() if value != ""}:
@@ -271,13 +306,12 @@ def _describe_parts(
 
 
 def _describe_other_media(schema: Schema | bool, kind: str) -> tuple[Schema, Schema]:
-    """Return the schema of a body that is neither JSON nor a form: a text, or a file in base64."""
+    """Return the schema of a body that is neither JSON nor a form, and how it is sent: as a text or as a file."""
     keywords = as_object(schema)
     is_text = any(part in kind for part in TEXT_MEDIA)
     if is_file(schema) or not is_text:
-        return _describe_file(keywords if keywords.get("type") == "string" else {"type": "string"}), {
-            "": {"file": True}
-        }
+        file_schema = _describe_file(keywords if keywords.get("type") == "string" else {"type": "string"})
+        return file_schema, {"": {"file": True}}  # "": the entire body
     if not keywords or keywords.get("type") == "string":
         return {"type": "string", **keywords}, {}
     note = f"{keywords.get('description', '')} Written as {kind}.".strip()
@@ -285,6 +319,7 @@ def _describe_other_media(schema: Schema | bool, kind: str) -> tuple[Schema, Sch
 
 
 def _describe_file(schema: Mapping[str, object]) -> Schema:
+    """Return a schema of text whose description says how a file is given."""
     description = f"{schema.get('description', '')} {FILE_HINT}".strip()
     return {**schema, "description": description}
 
@@ -292,22 +327,26 @@ def _describe_file(schema: Mapping[str, object]) -> Schema:
 def is_file(schema: object) -> bool:
     """Return whether values of a schema, or the items of its list, are files."""
     return any(
-        form.get("format") in ("binary", "byte", "base64") or {"contentMediaType", "contentEncoding"} & form.keys()
-        for form in _list_forms(schema)
+        alternative.get("format") in ("binary", "byte", "base64")
+        or {"contentMediaType", "contentEncoding"} & alternative.keys()
+        for alternative in _list_alternatives(schema)
     )
 
 
 def _is_file_type(schema: object, media: str) -> bool:
-    """Return whether a part without a type, or a text, has the content type of a file."""
-    is_open = all(form.get("type", "string") == "string" for form in _list_forms(schema))
-    return bool(media) and is_open and "json" not in media and not any(text in media for text in TEXT_MEDIA)
+    """Return whether a part of a form is a file by its content type `media`: it is a text, or may be anything."""
+    may_be_text = all(alternative.get("type", "string") == "string" for alternative in _list_alternatives(schema))
+    return bool(media) and may_be_text and "json" not in media and not any(text in media for text in TEXT_MEDIA)
 
 
-def _list_forms(schema: object) -> Iterator[Mapping[str, object]]:
-    """Yield a schema, its alternatives, and the items of lists among them. `null` is left out."""
+def _list_alternatives(schema: object) -> Iterator[Mapping[str, object]]:
+    """Yield the alternatives of a schema, or the schema if it has none. A list is replaced by its items.
+
+    `null` and alternatives that have alternatives themselves are left out.
+    """
     outer = as_object(schema)
-    for form in (outer, *as_list(outer.get("anyOf")), *as_list(outer.get("oneOf"))):
-        form = as_object(form)
-        form = as_object(form.get("items")) if form.get("type") == "array" else form
-        if form and form.get("type") != "null" and not form.keys() & {"anyOf", "oneOf"}:
-            yield form
+    for alternative in (outer, *as_list(outer.get("anyOf")), *as_list(outer.get("oneOf"))):
+        inner = as_object(alternative)
+        inner = as_object(inner.get("items")) if inner.get("type") == "array" else inner
+        if inner and inner.get("type") != "null" and not inner.keys() & {"anyOf", "oneOf"}:
+            yield inner

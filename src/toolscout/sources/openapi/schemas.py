@@ -22,8 +22,9 @@ MAX_BRIEF_TEXT_CHARS: Final = 200
 MAX_BRIEF_ENUM_VALUES: Final = 200
 MAX_VALUE_DEPTH: Final = 8  # of a default or an enum value
 MAX_UNREAD_PARTS: Final = 1_000  # that are named
-# All attempts at all schemas of a document together; a second writes some three million characters. GitHub's whole API,
-# 13 MB, takes nine million; of the documents measured, none takes more than three characters for each of its bytes.
+# Bounds for all schemas of a document together, also those that turned out too large and were expanded again. A second
+# writes some three million characters. GitHub's whole API, 13 MB, takes nine million; of the documents measured, none
+# takes more than three characters for each of its bytes.
 MIN_EXPANSION_CHARS: Final = 10_000_000  # allowed to a document of any size
 EXPANSION_CHARS_PER_BYTE: Final = 2  # allowed in addition
 MAX_EXPANSION_CHARS: Final = 100_000_000
@@ -59,20 +60,20 @@ class Detail(NamedTuple):
 
     @property
     def inner(self) -> Detail:
-        """The detail of the parts: one level less."""
+        """The detail of the schemas directly inside: one level less."""
         return self._replace(depth=max(self.depth - 1, 0))
 
 
 class TooLarge(Exception):
-    """A schema with this much detail exceeds its allowance. Less detail may fit."""
+    """A schema with this much detail exceeds the size asked for. Less detail may fit."""
 
 
 class Schemas:
     """Expands the schemas of a document and of the documents to which it refers.
 
     References and `allOf` are merged. If the parts of an `allOf` disagree, the first wins. Examples, XML and vendor
-    keys are dropped. A schema inside itself becomes an object whose description says so. Below the depth asked for, a
-    schema keeps what describes it as a whole (type, description, …) and loses its parts.
+    keys are dropped. A schema inside itself becomes an object with a description that says so. Below the depth asked
+    for, a schema keeps what describes it as a whole (type, description, …) and loses its properties and items.
     """
 
     def __init__(self, library: Library) -> None:
@@ -80,8 +81,10 @@ class Schemas:
         # Cache of `expand`: (id of a node, detail, hidden, size) → the node, and its schema; None: it is too large
         self._memo: dict[tuple[int, Detail, str, int], tuple[object, Schema | bool | None]] = {}
         self._unread: dict[str, bool] = {}  # what cannot be read → whether it has been handed out
-        self._chars_left = self._allowed_chars = self._total_chars_left = 0
-        self._hidden_mark = ""
+        self._allowed_chars = self._total_chars_left = 0  # of all schemas; see `_count_work`
+        # Of the schema that is being expanded:
+        self._chars_left = 0
+        self._hidden_keyword = ""
         self._brief = False
 
     def expand(self, node: object, base: str, detail: Detail, *, hidden: str, size: int) -> Schema | bool:
@@ -89,22 +92,22 @@ class Schemas:
 
         Args:
             node: the schema. A boolean is a schema too.
-            base: location of the document that holds it.
+            base: location of the document that contains it.
             detail: how much of it is expanded.
-            hidden: properties with this mark are left out: readOnly for requests, writeOnly for responses.
-            size: allowance in characters, approximately.
+            hidden: a keyword. Properties for which it is true are left out: readOnly in requests, writeOnly in results.
+            size: the largest size of the result, in characters, approximately.
 
         Raises:
-            TooLarge: if it exceeds the allowance.
+            TooLarge: if the result is larger.
         """
-        if isinstance(node, Mapping) and list(node) == ["$ref"]:
+        if isinstance(node, Mapping) and list(node) == ["$ref"]:  # all references to a schema share its memo
             try:
                 node, base = self._library.follow(node, base)
             except BadEntry as error:
                 return self._leave_open(error)
         key = (id(node), detail, hidden, size)  # the memo keeps the node alive, so no other gets its id
         if key not in self._memo:
-            self._chars_left, self._hidden_mark, self._brief = size, hidden, detail.brief
+            self._chars_left, self._hidden_keyword, self._brief = size, hidden, detail.brief
             try:
                 self._memo[key] = node, self._expand_schema(node, base, detail.depth, frozenset())
             except TooLarge:
@@ -127,33 +130,35 @@ class Schemas:
         return {}
 
     def _expand_schema(self, node: object, base: str, depth: int, outer: frozenset[int]) -> Schema | bool:
+        """Expand a schema to `depth` levels of parts. `outer`: ids of the schemas around it."""
         if isinstance(node, bool):
             return node
         return self._translate_dialect(self._expand_branches(node, base, depth, outer))
 
     def _expand_branches(self, node: object, base: str, depth: int, outer: frozenset[int]) -> Schema:
-        """Merge a schema with its reference and its `allOf`. `outer` holds the ids of the schemas around it."""
+        """Merge a schema with its reference and its `allOf`. Arguments as in `_expand_schema`."""
         if isinstance(node, bool):
             return {}
         if not isinstance(node, Mapping):
             return self._leave_open(f"expected a schema, found {describe_value(node)}")
         if len(outer) > MAX_CHAIN:
             return self._leave_open(f"expected at most {MAX_CHAIN} levels of references, found more")
-        self._spend(10)
-        self._charge(len(node))
+        self._count_chars(10)  # braces, a comma and the shortest keyword
+        self._count_work(len(node))
         if id(node) in outer:
             return {"type": "object", "description": "Recursive: the same kind of value as the one around it."}
         outer = outer | {id(node)}
-        parts: list[Schema] = [{}]
+        own_keywords: Schema = {}
         for key, value, location in self._list_keywords(node, base, depth):
             try:
                 expanded = self._expand_keyword(key, value, location, depth - 1, outer)
             except BadEntry as error:
                 self._leave_open(error)
                 continue
-            if key in _PROPERTY_KEYWORDS:
-                expanded = {**parts[0].get(key, {}), **as_object(expanded)}
-            parts[0][key] = expanded
+            if key in _PROPERTY_KEYWORDS:  # `_list_keywords` may yield them in two halves
+                expanded = {**own_keywords.get(key, {}), **as_object(expanded)}
+            own_keywords[key] = expanded
+        parts = [own_keywords]
         if isinstance(node.get("$ref"), str):
             parts.append(self._expand_reference(node, base, depth, outer))
         branches = node.get("allOf")
@@ -162,24 +167,28 @@ class Schemas:
         return _merge(parts)
 
     def _list_keywords(self, node: Mapping[str, object], base: str, depth: int) -> Iterator[tuple[str, object, str]]:
-        """Yield keyword, value and location of what is expanded. A reference in the place of a value is followed."""
+        """Yield each keyword to expand, with its value and the location of the value's document.
+
+        A value may be a reference, such as `"properties": {"$ref": …}`. Then its target is yielded, and before it, the
+        keys that are next to the `$ref`.
+        """
         for key, value in node.items():
             if not _is_expanded(key, value, depth):
                 continue
             location = base
             if isinstance(value, Mapping) and key not in _SCHEMA_KEYWORDS and isinstance(value.get("$ref"), str):
-                if beside := {name: inner for name, inner in value.items() if name != "$ref"}:
-                    yield key, beside, base
+                if siblings := {name: inner for name, inner in value.items() if name != "$ref"}:
+                    yield key, siblings, base
                 try:
                     value, location = self._library.follow(value, base)
                 except BadEntry as error:
                     self._leave_open(error)
                     continue
-            if self._is_kept(key, value):
+            if self._is_usable(key, value):
                 yield key, value, location
 
-    def _is_kept(self, key: str, value: object) -> bool:
-        """Return whether a list of names or choices is one, and short enough."""
+    def _is_usable(self, key: str, value: object) -> bool:
+        """Return False for an `enum`, `required` or `type` of a wrong type, and for an enum too long for `brief`."""
         if key == "enum":
             return isinstance(value, list) and not (self._brief and len(value) > MAX_BRIEF_ENUM_VALUES)
         if key == "required" or (key == "type" and not isinstance(value, str)):
@@ -187,10 +196,7 @@ class Schemas:
         return True
 
     def _expand_reference(self, node: Mapping[str, object], base: str, depth: int, outer: frozenset[int]) -> Schema:
-        """Expand what a reference leads to.
-
-        A schema inside itself is not expanded again (`outer`: ids of those around it).
-        """
+        """Expand the target of a schema's `$ref`. A schema inside itself (in `outer`) is named, not expanded again."""
         try:
             target, location = self._library.follow(node, base)
         except BadEntry as error:
@@ -202,7 +208,7 @@ class Schemas:
 
     def _expand_keyword(self, key: str, value: object, base: str, depth: int, outer: frozenset[int]) -> object:
         """Expand the value of one keyword: a schema, a list or an object of schemas, or a plain value."""
-        self._spend(len(key) + 4)
+        self._count_chars(len(key) + 4)  # quotes, colon and comma
         if key in _SCHEMA_KEYWORDS:
             return self._expand_schema(value, base, depth, outer)
         if key in _SCHEMA_LIST_KEYWORDS and isinstance(value, list):
@@ -210,7 +216,7 @@ class Schemas:
         if key in _PROPERTY_KEYWORDS:
             if not isinstance(value, Mapping):
                 raise BadEntry(f"expected an object as {key}, found {describe_value(value)}")
-            self._spend(sum(len(str(name)) + 4 for name in value))
+            self._count_chars(sum(len(str(name)) + 4 for name in value))
             return {
                 str(clean(str(name))): self._expand_schema(inner, base, depth, outer) for name, inner in value.items()
             }
@@ -223,17 +229,17 @@ class Schemas:
         if isinstance(value, (list, Mapping)) and depth == 0:
             raise BadEntry(f"expected at most {MAX_VALUE_DEPTH} levels in a default or enum value, found more")
         if isinstance(value, list):
-            self._spend(2)
+            self._count_chars(2)
             return [self._copy_value(inner, depth - 1) for inner in value]
         if isinstance(value, Mapping):
-            self._spend(2 + sum(len(str(name)) + 4 for name in value))
+            self._count_chars(2 + sum(len(str(name)) + 4 for name in value))
             return {str(clean(str(name))): self._copy_value(inner, depth - 1) for name, inner in value.items()}
-        self._spend(len(value) + 3 if isinstance(value, str) else 5)
+        self._count_chars(len(value) + 3 if isinstance(value, str) else 5)
         copied: object = clean(value)
         return copied
 
     def _translate_dialect(self, schema: Schema) -> Schema:
-        """Convert what OpenAPI says in its own words, and remove hidden properties."""
+        """Convert OpenAPI's own keywords and types to JSON Schema, and remove hidden properties. Changes `schema`."""
         kind = schema.get("type")
         if kind == "file":
             schema.update(type="string", format="binary")
@@ -243,36 +249,38 @@ class Schemas:
             _allow_null(schema)
         for bound in ("minimum", "maximum"):
             exclusive = f"exclusive{bound.capitalize()}"
-            if isinstance(schema.get(exclusive), bool) and schema.pop(exclusive) and bound in schema:
-                schema[exclusive] = schema.pop(bound)
+            if isinstance(schema.get(exclusive), bool):  # OpenAPI 3.0: whether the bound is exclusive
+                is_exclusive = schema.pop(exclusive)
+                if is_exclusive and bound in schema:
+                    schema[exclusive] = schema.pop(bound)
         properties = schema.get("properties", {})
-        hidden = [name for name, inner in properties.items() if as_object(inner).get(self._hidden_mark)]
+        hidden = [name for name, inner in properties.items() if as_object(inner).get(self._hidden_keyword)]
         for name in hidden:
             del properties[name]
         if hidden:
             schema["required"] = [name for name in schema.get("required", []) if name not in hidden]
         return schema
 
-    def _spend(self, size: int) -> None:
+    def _count_chars(self, size: int) -> None:
         """Count characters of the expanded schema.
 
         Raises:
-            TooLarge: if they exceed the allowance.
-            SourceError: as `_charge`.
+            TooLarge: if it has more than `expand` was asked for.
+            SourceError: as `_count_work`.
         """
-        self._charge(size)
+        self._count_work(size)
         self._chars_left -= size
         if self._chars_left < 0:
             raise TooLarge
 
-    def _charge(self, size: int) -> None:
-        """Count work on the document, whether or not its result is used.
+    def _count_work(self, size: int) -> None:
+        """Count work on the document in characters, whether or not its result is used.
 
         Raises:
-            SourceError: if all attempts together exceed what the size of the documents read by now allows.
+            SourceError: if all work together exceeds what the size of the documents read by now allows.
         """
         self._total_chars_left -= size
-        if self._total_chars_left < 0:
+        if self._total_chars_left < 0:  # more documents may have been read since the last time: more is allowed
             by_size = MIN_EXPANSION_CHARS + EXPANSION_CHARS_PER_BYTE * self._library.bytes_read
             allowed = min(by_size, MAX_EXPANSION_CHARS)
             self._total_chars_left += allowed - self._allowed_chars
@@ -285,7 +293,7 @@ class Schemas:
 
 
 def _allow_null(schema: Schema) -> None:
-    """Express `nullable: true` in JSON Schema."""
+    """Express OpenAPI's `nullable: true` in JSON Schema. Changes `schema`."""
     if isinstance(schema.get("type"), str):
         schema["type"] = [schema["type"], "null"]
     for key in schema.keys() & {"anyOf", "oneOf"}:
@@ -295,9 +303,11 @@ def _allow_null(schema: Schema) -> None:
 
 
 def _is_expanded(key: object, value: object, depth: int) -> bool:
-    """Return whether a keyword is expanded at this depth."""
+    """Return whether a keyword is known, has a value of its type, and is expanded at this depth."""
     types = _VALUE_TYPES.get(key)
-    if types is None or (depth <= 0 and key in _PART_KEYWORDS) or (key in _PROPERTY_KEYWORDS and value in (None, [])):
+    if types is None or (depth <= 0 and key in _PART_KEYWORDS):
+        return False
+    if key in _PROPERTY_KEYWORDS and value in (None, []):  # written by some generators for "no properties"
         return False
     return isinstance(value, types)
 
@@ -318,8 +328,8 @@ def _merge(parts: list[Schema]) -> Schema:
             elif key == "properties":
                 properties = merged.setdefault(key, {})
                 for name, inner in value.items():
-                    mergeable = isinstance(properties.get(name), dict) and isinstance(inner, dict)
-                    properties[name] = _merge([properties[name], inner]) if mergeable else properties.get(name, inner)
+                    are_objects = isinstance(properties.get(name), dict) and isinstance(inner, dict)
+                    properties[name] = _merge([properties[name], inner]) if are_objects else properties.get(name, inner)
             else:
                 merged.setdefault(key, value)
     return merged
