@@ -35,8 +35,9 @@ class Client(NamedTuple):
     Attributes:
         name: of the client.
         keys: the path of keys to the servers in the document.
-        user: files below the home. `{app}` is the folder in which applications keep settings, `*` any name.
-        project: files below a project.
+        user: files below the home folder of the user. `{app}` is the folder in which applications keep settings, `*`
+            any name.
+        project: files below the folder of a project.
         unit: of `timeout`. Empty: a number from 1,000 is in milliseconds, a smaller one in seconds.
         dollars: whether `$NAME` is a variable everywhere, not only `${NAME}`.
     """
@@ -50,6 +51,7 @@ class Client(NamedTuple):
 
 
 _SERVERS: Final = ("mcpServers",)
+#: First part of a path below the home → the environment variable that can name another folder in its place.
 _MOVED: Final = {".codex": "CODEX_HOME", ".copilot": "COPILOT_HOME", ".claude.json": "CLAUDE_CONFIG_DIR"}
 _MANAGED_SETTINGS: Final = Path("/etc/claude-code/managed-settings.json")
 _EXTENSION_DATA: Final = "{app}/Code/User/globalStorage"
@@ -117,15 +119,15 @@ CLIENTS: Final = (
 
 
 class Entry(NamedTuple):
-    """One server as a file has it, unchecked.
+    """One server as a file has it, unchecked, with the rules outside of the entry: in the file or in settings.
 
     Attributes:
         fields: the value of the entry.
-        client: whose spelling it has.
+        client: the client in which this spelling is usual.
         inputs: `input:ID` → the value that an editor would propose for it.
-        disabled: whether a rule elsewhere, in the file or in the settings of Claude Code, switches the server off.
-        forbidden: patterns of tools that a rule elsewhere forbids.
-        allowed: patterns of tools, where a rule elsewhere allows no others. None: all.
+        disabled: whether a rule switches the server off.
+        forbidden: patterns of the tools that a rule forbids.
+        allowed: patterns of the tools that a rule allows, if it allows no others. None: all.
     """
 
     fields: object
@@ -147,10 +149,11 @@ def find_files(home: Path) -> Iterator[Path]:
     applications = ("Library/Application Support", os.environ.get("XDG_CONFIG_HOME", ".config"), "AppData/Roaming")
     for pattern in (pattern for client in CLIENTS for pattern in client.user):
         first, _, tail = pattern.partition("/")
-        folder = os.environ.get(_MOVED.get(first, ""), "")
-        places = applications if first == "{app}" else (folder or (first if tail else ""),)
-        for place in places:
-            yield from sorted(file for file in (home / place).glob(tail or first) if file.is_file())
+        moved_to = os.environ.get(_MOVED.get(first, ""), "")
+        usual_folder = first if tail else ""  # a file such as .claude.json is in the home itself
+        folders = applications if first == "{app}" else (moved_to or usual_folder,)
+        for folder in folders:
+            yield from sorted(file for file in (home / folder).glob(tail or first) if file.is_file())
 
 
 def read_configuration(path: Path, project: str | None = None) -> dict[str, Entry] | None:
@@ -172,11 +175,11 @@ def read_configuration(path: Path, project: str | None = None) -> dict[str, Entr
     listings = list(_find_listings(document))
     rules = [document, *_load_settings(path, project)]
     entries: dict[str, Entry] = {}
-    for keys, patterns in listings:
-        if isinstance(patterns, str):  # a plug-in of Claude Code names a file
-            return read_configuration(_find_plugin(path) / patterns)
+    for keys, listing in listings:
+        if isinstance(listing, str):  # a plug-in of Claude Code names a file
+            return read_configuration(_find_plugin(path) / listing)
         client = choose_client(path, keys)
-        for name, fields in _list_entries(patterns):
+        for name, fields in _list_entries(listing):
             entries.setdefault(name, _apply_rules(rules, name, Entry(fields, client)))
     return entries if listings else None
 
@@ -192,6 +195,7 @@ def _load_settings(path: Path, project: str | None) -> Iterator[object]:
 
 
 def _find_plugin(path: Path) -> Path:
+    """Return the folder of the plug-in of Claude Code that a manifest belongs to."""
     return path.parent.parent if path.parent.name == ".claude-plugin" else path.parent
 
 
@@ -212,20 +216,20 @@ def _list_projects(document: object) -> list[str]:
 
 
 def _find_listings(document: object) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Yield each path of keys that leads to servers in a document, with what is there.
+    """Yield each path of keys that leads to servers in a document, with the value there.
 
-    That is an object, with Continue a list, and with plug-ins of Claude Code the name of a file. A file of a plug-in
-    may have no key at all.
+    The value is an object, in Continue a list, and in a plug-in of Claude Code the name of a file. The file of a
+    plug-in may have no key: then the document itself is the object of servers.
     """
-    is_bare = True
+    has_keys = False
     for keys in dict.fromkeys(client.keys for client in CLIENTS):
         value = _get(document, *keys)
-        is_named = isinstance(value, Mapping) and (keys not in _SHARED_KEYS or _are_servers(value))
+        is_object = isinstance(value, Mapping) and (keys not in _SHARED_KEYS or _are_servers(value))
         is_list = isinstance(value, list) and value and keys[-1] in ("mcpServers", "modelContextProtocolServers")
-        if is_named or is_list or (isinstance(value, str) and value and keys == _SERVERS):
+        if is_object or is_list or (isinstance(value, str) and value and keys == _SERVERS):
             yield keys, value
-            is_bare = False
-    if is_bare and isinstance(document, Mapping) and all(map(_is_server, document.values())) and document:
+            has_keys = True
+    if not has_keys and isinstance(document, Mapping) and all(map(_is_server, document.values())) and document:
         yield _SERVERS, document
 
 
@@ -242,6 +246,7 @@ def _is_server(value: object) -> bool:
 
 
 def _are_servers(value: Mapping[object, object]) -> bool:
+    """Return whether an object has a value that looks like a server, under a key that other documents use too."""
     fields = [item for item in value.values() if isinstance(item, Mapping)]
     return any({"type", "command", "cmd", "url", "uri"} & item.keys() for item in fields)
 
@@ -261,11 +266,11 @@ def _list_entries(listing: object) -> Iterator[tuple[str, object]]:
 
 
 def choose_client(path: Path, keys: tuple[str, ...] | None = None) -> Client:
-    """Return the client with these keys whose usual file is most like the path."""
+    """Return the client that has a usual file most like the path. `keys`: of clients with these keys alone."""
     text = path.as_posix()
 
     def count_common(client: Client) -> int:
-        """Count how many of the last parts of a client's paths are in the text: more of them are a better match."""
+        """Count the parts at the end of the path that are the same in a usual file of the client: 0 to 3."""
         files = [file.replace("{app}", "").split("/") for file in (*client.user, *client.project)]
         for length in (3, 2, 1):
             tails = ["/".join(parts[-length:]) for parts in files if len(parts) >= length and parts[-length:] != ["*"]]
@@ -287,26 +292,29 @@ def _get(document: object, *keys: str) -> object:
 
 
 def _get_names(document: object, *keys: str) -> list[str]:
+    """Return the texts in the list at a path of keys. Empty if there is no list."""
     value = _get(document, *keys)
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 def _apply_rules(documents: Sequence[object], name: str, entry: Entry) -> Entry:
-    """Return an entry with what the rest of its file, the first document, and other files say about it."""
+    """Return an entry with the rules about it. `documents`: its own file, then the settings of Claude Code."""
     document, *_ = documents
-    on = [*_get_names(document, "mcp", "allowed"), *_get_names(document, "allowMCPServers")]  # Gemini CLI
-    off = [*_get_names(document, "mcp", "excluded"), *_get_names(document, "excludeMCPServers")]
+    enabled_names = [*_get_names(document, "mcp", "allowed"), *_get_names(document, "allowMCPServers")]  # Gemini CLI
+    disabled_names = [*_get_names(document, "mcp", "excluded"), *_get_names(document, "excludeMCPServers")]
     for settings in documents:  # Claude Code
-        off += [*_get_names(settings, "disabledMcpServers"), *_get_names(settings, "disabledMcpjsonServers")]
-        off += [str(_get(rule, "serverName")) for rule in _as_list(_get(settings, "deniedMcpServers"))]
+        disabled_names += _get_names(settings, "disabledMcpServers")
+        disabled_names += _get_names(settings, "disabledMcpjsonServers")
+        disabled_names += [str(_get(rule, "serverName")) for rule in _as_list(_get(settings, "deniedMcpServers"))]
     allowed = _find_allowed(document, name)
-    disabled = name in off or bool(on and name not in on) or allowed == ()
+    is_left_out = bool(enabled_names) and name not in enabled_names
+    disabled = name in disabled_names or is_left_out or allowed == ()
     forbidden = tuple(pattern for settings in documents for pattern in _find_forbidden(settings, name))
     return entry._replace(inputs=_read_inputs(document), disabled=disabled, forbidden=forbidden, allowed=allowed)
 
 
 def _find_allowed(document: object, name: str) -> tuple[str, ...] | None:
-    """Return patterns of the tools of a server, if the file allows no others. None: all."""
+    """Return patterns of the tools of a server that the file allows, if it allows no others. None: all."""
     listed = _get_names(document, "tools")  # an agent of Amazon Q or Kiro: "@server/tool", "@server" or "*"
     if any(item.startswith("@") for item in listed) and "*" not in listed and f"@{name}" not in listed:
         return tuple(item.partition("/")[2] for item in listed if item.startswith(f"@{name}/"))
@@ -318,6 +326,7 @@ def _find_allowed(document: object, name: str) -> tuple[str, ...] | None:
 
 
 def _get_zed_profile(document: object) -> object:
+    """Return the profile of Zed that is used by default, which switches servers and tools on and off."""
     return _get(document, "agent", "profiles", str(_get(document, "agent", "default_profile") or "write"))
 
 
@@ -342,15 +351,19 @@ def _find_forbidden(document: object, name: str) -> Iterator[str]:
 
 
 def _cut_prefix(patterns: list[str], prefix: str) -> Iterator[str]:
-    """Yield what patterns of `PREFIXtool` say about the tools of the server that the prefix names."""
+    """Turn patterns of names with a prefix for their server into patterns of this server's own names of tools.
+
+    With the prefix `mcp__git__`: `mcp__git__push` → `push`; `mcp__git` → `*`; `mcp__*__push` → `*__push` and `push`.
+    Patterns of other servers are dropped.
+    """
     for pattern in patterns:
-        head, star, rest = pattern.partition("*")
+        before_star, star, after_star = pattern.partition("*")
         if pattern.startswith(prefix):
             yield pattern.removeprefix(prefix)
         elif pattern == prefix.rstrip("_"):
             yield "*"
-        elif star and prefix.startswith(head):
-            yield from filter(None, (f"*{rest}", rest.lstrip("_")))
+        elif star and prefix.startswith(before_star):
+            yield from filter(None, (f"*{after_star}", after_star.lstrip("_")))
 
 
 def _list_denied(switches: object) -> list[str]:
@@ -411,13 +424,13 @@ def spell_entry(entry: Entry) -> tuple[dict[str, object], list[str]]:
     if not isinstance(entry.fields, Mapping):
         raise SourceError('expected an object with a "command" or a "url", found something else')
     fields = _flatten(entry.fields)
-    _refuse_foreign_ways(fields)
-    in_order = sorted(fields, key="httpUrl".__eq__)  # Gemini CLI prefers it to "url"
+    _refuse_unsupported(fields)
+    in_order = sorted(fields, key="httpUrl".__eq__)  # moves it to the end, so that it wins over "url" as in Gemini CLI
     spelled = {_FIELD_NAMES.get(key, key): fields[key] for key in in_order if fields[key] is not None}
     filters = {key: spelled.pop(key) for key in list(spelled) if _spell_plainly(key) in _FILTERS}
-    unused = [key for key in spelled if key not in _READ and key not in _IGNORED and key not in _FOLDED]
+    unused = [key for key in spelled if key not in _READ and key not in _IGNORED and key not in _MERGED]
     spelled = {key: value for key, value in spelled.items() if key in _READ}
-    _fold(fields, spelled)
+    _merge_headers_and_variables(fields, spelled)
     _convert_command_and_type(spelled)
     if any(fields.get(key) is not None for key in ("timeout", *_TIMEOUTS)):
         spelled["timeout"] = _read_timeout(fields, entry.client)
@@ -427,8 +440,8 @@ def spell_entry(entry: Entry) -> tuple[dict[str, object], list[str]]:
     return spelled | _read_filters(filters, entry), unused
 
 
-def _refuse_foreign_ways(fields: Mapping[str, object]) -> None:
-    """Refuse an entry that only its client can sign in to, or that speaks no transport of MCP."""
+def _refuse_unsupported(fields: Mapping[str, object]) -> None:
+    """Raise SourceError for a server that only its client can sign in to, or that has no transport of MCP."""
     for key, reason in _REFUSED.items():
         if fields.get(key):
             raise SourceError(f'"{key}" {reason}')
@@ -437,7 +450,7 @@ def _refuse_foreign_ways(fields: Mapping[str, object]) -> None:
 
 
 def _convert_command_and_type(spelled: dict[str, object]) -> None:
-    """Move what follows the program in a list as `command` to `args`, and use the names of MCP for the transport."""
+    """Split a `command` that is a list into `command` and `args`, and give `type` its name in MCP (in place)."""
     if isinstance(command := spelled.get("command"), list):
         spelled["command"] = next(iter(command), "")
         spelled["args"] = [*command[1:], *_as_list(spelled.get("args"))]
@@ -446,11 +459,16 @@ def _convert_command_and_type(spelled: dict[str, object]) -> None:
 
 
 def _spell_plainly(key: str) -> str:
+    """Return a key in lower case without hyphens and underscores, so that all spellings of it are the same."""
     return re.sub("[-_]", "", key).lower()
 
 
 def _read_filters(filters: Mapping[str, object], entry: Entry) -> dict[str, object]:
-    """Return patterns of the tools that an entry allows (None: all) and forbids."""
+    """Return the patterns of the tools that an entry and the rules about it allow (None: all) and forbid.
+
+    `filters`: the fields of the entry that are about tools. Each has a list of patterns, an object `{"tool_names": …}`,
+    or an object that switches tools on and off.
+    """
     allowed = None if entry.allowed is None else list(entry.allowed)
     denied = list(entry.forbidden)
     for key, value in filters.items():
@@ -460,13 +478,17 @@ def _read_filters(filters: Mapping[str, object], entry: Entry) -> dict[str, obje
         patterns = _read_patterns(key, value["tool_names"] if isinstance(value, Mapping) else value)
         if _spell_plainly(key) in _FORBIDDING:
             denied += patterns
-        elif patterns or _spell_plainly(key) != "availabletools":  # of Goose, where none means all
+        elif patterns or _spell_plainly(key) != "availabletools":  # in Goose, an empty list means all
             allowed = [*(allowed or ()), *patterns]
     return {"allowed": allowed, "forbidden": denied}
 
 
 def _flatten(fields: Mapping[object, object]) -> dict[str, object]:
-    """Return fields with those of an inner object beside them: `transport` of Continue, `command` of Zed."""
+    """Return the fields of an entry together with those of an object in it: `transport` of Continue, `command` of Zed.
+
+    Raises:
+        SourceError: if only an extension of the client can start the server.
+    """
     flat = {str(key): value for key, value in fields.items()}
     if isinstance(inner := flat.get("transport"), Mapping):
         flat = {**flat, **inner}
@@ -484,14 +506,17 @@ def _flatten(fields: Mapping[object, object]) -> dict[str, object]:
 #: Fields of single clients for the time to start, and their units in seconds.
 _TIMEOUTS: Final = {"startup_timeout_sec": 1.0, "startup_timeout_ms": 0.001, "connectionTimeout": 0.001}
 #: Fields of single clients whose values become a part of `headers`, `env` or `timeout`.
-_FOLDED: Final = {
+_MERGED: Final = {
     "bearer_token_env_var", "env_http_headers", "env_vars", "env_keys", "requestOptions", "requestInit",
     *_TIMEOUTS,
 }  # fmt: skip
 
 
-def _fold(fields: Mapping[str, object], spelled: dict[str, object]) -> None:
-    """Fold headers and variables that have fields of their own into `headers` and `env`."""
+def _merge_headers_and_variables(fields: Mapping[str, object], spelled: dict[str, object]) -> None:
+    """Merge headers and variables that have fields of their own into `headers` and `env` of `spelled`.
+
+    A field that only names a variable gets its value from the environment: `${env:NAME}`.
+    """
     headers = dict(_read_mapping(spelled.get("headers")))
     for key in ("requestOptions", "requestInit"):
         headers |= _read_mapping(_get(fields.get(key), "headers"))
@@ -503,9 +528,10 @@ def _fold(fields: Mapping[str, object], spelled: dict[str, object]) -> None:
     for key in ("env_vars", "env_keys"):
         for item in _as_list(fields.get(key)):
             variable = _get(item, "name") or item
+            # In Codex (env_vars) a variable may be unset; in Goose (env_keys) it must have a value.
             env.setdefault(str(variable), f"${{env:{variable}:-}}" if key == "env_vars" else f"${{env:{variable}}}")
     for key, values in (("headers", headers), ("env", env)):
-        if values and isinstance(spelled.get(key) or {}, Mapping):
+        if values and isinstance(spelled.get(key) or {}, Mapping):  # a wrong type stays: `parse_server` refuses it
             spelled[key] = values
 
 
@@ -529,7 +555,7 @@ def _read_timeout(fields: Mapping[str, object], client: Client) -> float:
     """Return the seconds that a server may take to start.
 
     Raises:
-        SourceError: if the number is none, or not above 0.
+        SourceError: if it is no number above 0.
     """
     key = next((key for key in _TIMEOUTS if key in fields), "timeout")
     value = fields[key]
@@ -542,7 +568,10 @@ def _read_timeout(fields: Mapping[str, object], client: Client) -> float:
 
 
 def _spell_variables(value: object, key: str, client: Client) -> object:
-    """Return a value with each variable in the spelling `${NAME}`."""
+    """Return a value with each variable spelled `${NAME}`.
+
+    `$NAME` becomes `${NAME:-$NAME}`: if there is no such variable, the text stays as it was.
+    """
     if isinstance(value, Mapping):
         return {name: _spell_variables(item, key, client) for name, item in value.items()}
     if isinstance(value, list):
@@ -551,11 +580,11 @@ def _spell_variables(value: object, key: str, client: Client) -> object:
         return value
     if client.name == "Crush" and "$(" in value:
         raise SourceError(f'"{key}" runs a program to get a value. Put the value into a variable, and write ${{NAME}}')
-    text = re.sub(r"\$\{\{\s*(?:secrets|env)\.(\w+)\s*\}\}", r"${env:\1}", value)  # Continue
-    text = re.sub(r"(?<![$\w])\{(env|file):([^{}]+)\}", r"${\1:\2}", text)  # opencode
+    text = re.sub(r"\$\{\{\s*(?:secrets|env)\.(\w+)\s*\}\}", r"${env:\1}", value)  # Continue: ${{ secrets.NAME }}
+    text = re.sub(r"(?<![$\w])\{(env|file):([^{}]+)\}", r"${\1:\2}", text)  # opencode: {env:NAME}
     if client.dollars:
         return re.sub(r"\$([A-Za-z_]\w*)", r"${\1:-$\1}", text)
-    if key in ("env", "headers"):
+    if key in ("env", "headers"):  # in any client, if the name is in capitals
         text = re.sub(r"\$([A-Z_][A-Z0-9_]*)\b", r"${\1:-$\1}", text)
         return re.sub(r"^%([A-Z_][A-Z0-9_]*)%$", r"${\1:-%\1%}", text)
     return text

@@ -83,7 +83,7 @@ class SessionIdentity(Protocol):
 
 
 class Nobody:
-    """The identity of a session without any."""
+    """The identity of a session that belongs to nobody: without credentials, for the server's own origin alone."""
 
     auth = None
 
@@ -122,7 +122,7 @@ class TokenFile:
         self.path = home / "oauth" / f"{hashlib.blake2b(url.encode(), digest_size=16).hexdigest()}.json"
         self.provider: OAuthClientProvider | None = None  # knows metadata of the issuer that is saved with the tokens
         try:
-            saved = json.loads(self._open(self.path.read_bytes()))
+            saved = json.loads(self._decrypt(self.path.read_bytes()))
         except (OSError, ValueError, StoreError):
             saved = {}
         self.values: dict[str, Any] = saved if isinstance(saved, dict) else {}
@@ -171,25 +171,25 @@ class TokenFile:
         return frozenset(value for value in values if isinstance(value, str))
 
     def origins(self) -> set[str]:
-        """Return the further origins that requests may go to: approved ones and the token endpoint's."""
+        """Return the origins besides the server's that requests may go to: approved ones, and the token endpoint's."""
         approved, metadata = self.values.get("origins"), self.values.get("metadata")
         allowed = {origin for origin in approved if isinstance(origin, str)} if isinstance(approved, list) else set()
         endpoint = metadata.get("token_endpoint") if isinstance(metadata, dict) else None
         return allowed | ({origin_of(endpoint)} if isinstance(endpoint, str) else set())
 
     def add_origin(self, origin: str) -> None:
-        """Note in the file that the user approved an origin."""
+        """Write into the file that the user approved an origin."""
         self._save(origins=sorted(self.origins() | {origin}))
 
     def port(self) -> int:
-        """Return the loopback port of our registration. 0 if there is none."""
+        """Return the port of this machine to which our registration sends the browser. 0 if there is none."""
         try:
             return urlsplit(self.values["client"]["redirect_uris"][0]).port or 0
         except (KeyError, IndexError, TypeError, ValueError):
             return 0
 
     def forget_client(self) -> None:
-        """Forget the registration, so that the next sign-in makes a new one."""
+        """Forget the registration in memory, so that the next sign-in makes a new one."""
         self.values.pop("client", None)
 
     def _parse(self, model: type[Any], key: str) -> Any:
@@ -202,7 +202,7 @@ class TokenFile:
         except (KeyError, ValueError):
             return None
 
-    def _open(self, content: bytes) -> bytes:
+    def _decrypt(self, content: bytes) -> bytes:
         """Decrypt the content of the file, if it is encrypted.
 
         Raises:
@@ -216,10 +216,7 @@ class TokenFile:
         return sealer.open(self.path.name, content)
 
     def _save(self, **changes: object) -> None:
-        """Change values, and write them all in one step.
-
-        The file is never readable for others, not even for a moment.
-        """
+        """Change values, and replace the file in one step. It is at no time readable for others, or half written."""
         self.values |= changes
         refuse_links(self.path.parent)
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -245,10 +242,17 @@ async def approve_origin(
     pause_clock: Callable[[], AbstractContextManager[None]],
     origin: str,
 ) -> bool:
-    """Return whether a request for `server` may go to another origin.
+    """Return whether a request for `server` may go to another origin, such as the one where a person signs in.
 
-    The server names the place to sign in, so it could name any. A person must approve the place. A public server may
-    not name a place on this machine or in its networks.
+    The server names that origin, so it could name any: a person must approve it. A public server may not name one on
+    this machine or in its networks.
+
+    Args:
+        server: the server, at a URL.
+        tokens: the origins that were approved before. A new one is added.
+        person: whether somebody can be asked.
+        pause_clock: suspends the time limit while the person is asked.
+        origin: `scheme://host:port`.
     """
     import anyio.to_thread
 
@@ -257,8 +261,8 @@ async def approve_origin(
     if not person:
         return False
     if await anyio.to_thread.run_sync(is_private, origin):
-        home_is_private = await anyio.to_thread.run_sync(is_private, origin_of(server.url))
-        if not home_is_private:
+        server_is_private = await anyio.to_thread.run_sync(is_private, origin_of(server.url))
+        if not server_is_private:
             return False
     question = f"{server.name}: this server sends you to {origin} to sign in. Is that right?"
     with pause_clock():
@@ -290,9 +294,10 @@ async def signing_in(
         return
     listener = await _listen(storage) if person else None
     port = listener.extra(anyio.abc.SocketAttribute.local_port) if listener else storage.port()
-    visits: list[BrowserVisit] = []
+    visits: list[BrowserVisit] = []  # the last is the present one; a session may sign in again
 
     async def show_address(address: str) -> None:
+        """Ask the person to open an address of the authorization server. The SDK calls it before `receive_code`."""
         if not person:
             raise SourceError(f"expected a valid sign-in, found an expired one: {sign_in_hint(server)}")
         visits.append(BrowserVisit(address, port))
@@ -300,6 +305,7 @@ async def signing_in(
         threading.Thread(target=open_browser, args=(visits[-1].link,), daemon=True).start()
 
     async def receive_code() -> AuthorizationCodeResult:
+        """Wait until the person has signed in, and return what the browser brings back."""
         assert listener is not None
         with pause_clock(), anyio.move_on_after(SIGN_IN_TIMEOUT_S):
             return await _receive_answer(listener, visits[-1])
@@ -329,16 +335,18 @@ async def _listen(storage: TokenFile) -> Listener[SocketStream]:
     try:
         multi = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=storage.port())
     except OSError:
-        storage.forget_client()
+        storage.forget_client()  # the issuer sends the browser to the registered port only
         multi = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    return multi.listeners[0]
+    [listener] = multi.listeners  # one for each address of the host
+    return listener
 
 
 class BrowserVisit:
     """Answers the browser of the person who signs in, on a port of this machine.
 
-    The person opens `link`, which gives their browser a cookie and leads it to the issuer. Only this browser may come
-    back with the issuer's answer. Requests for another host, or from pages, are refused.
+    The person opens `link`, which gives their browser a cookie and leads it to the issuer (the authorization server).
+    Only the browser with the cookie may bring the issuer's answer. Requests for another host, and those that a page of
+    another site sends, are refused.
 
     Attributes:
         link: what the person opens.
@@ -347,8 +355,8 @@ class BrowserVisit:
 
     def __init__(self, issuer_url: str, port: int) -> None:
         self._issuer_url, self._host = issuer_url, f"127.0.0.1:{port}"
-        self._token, self._mark = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
-        self._state = parse_qs(urlsplit(issuer_url).query).get("state", [""])[0]
+        self._token, self._cookie_value = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+        self._state = parse_qs(urlsplit(issuer_url).query).get("state", [""])[0]  # the issuer's answer repeats it
         self.link = f"http://{self._host}{_START_PATH}?token={self._token}"
         self.reply: dict[str, str] = {}
 
@@ -363,8 +371,8 @@ class BrowserVisit:
         """
         if not head.isascii():
             return _make_page(400, "Your browser sent a cookie that is none of ours.")
-        first, _, header_lines = head.partition(b"\r\n")
-        method, target, _ = first.decode("ascii").split(" ")
+        request_line, _, header_lines = head.partition(b"\r\n")
+        method, target, _ = request_line.decode("ascii").split(" ")
         headers = parse_headers(io.BytesIO(header_lines + b"\r\n"))
         address = urlsplit(target)
         if headers.get_all("host") != [self._host] or address.netloc:
@@ -373,13 +381,14 @@ class BrowserVisit:
             return _make_page(403, "Pages of other sites may not send requests here.")
         query = {key: values[0] for key, values in parse_qs(address.query).items()}
         if address.path == _START_PATH and _is_same(query.get("token", ""), self._token):
-            cookie = f"{_COOKIE}={self._mark}; Path={_CALLBACK_PATH}; HttpOnly; SameSite=Lax; Max-Age=600"
+            cookie = f"{_COOKIE}={self._cookie_value}; Path={_CALLBACK_PATH}; HttpOnly; SameSite=Lax; Max-Age=600"
             return _make_page(303, "", f"location: {self._issuer_url}", f"set-cookie: {cookie}")
         if address.path == _CALLBACK_PATH and _is_same(query.get("state", ""), self._state):
             return self._take_reply(query, ";".join(headers.get_all("cookie", [])))
         return _make_page(404, "There is nothing to do here.")
 
     def _take_reply(self, query: dict[str, str], cookies: str) -> bytes:
+        """Keep the issuer's answer, if our browser brings it. Returns the page for the browser."""
         if not self._knows_browser(cookies):
             return _make_page(403, "Another browser began this sign-in. Open the address that your terminal shows.")
         if not self.reply and query.keys() & {"code", "error"}:
@@ -387,22 +396,28 @@ class BrowserVisit:
         return _make_page(200, "toolscout has what it needs: you can close this window.")
 
     def _knows_browser(self, cookies: str) -> bool:
+        """Return whether one of the cookies of a request is ours."""
         pairs = (pair.strip().partition("=") for pair in cookies.split(";"))
-        return any(name == _COOKIE and _is_same(value, self._mark) for name, _, value in pairs)
+        return any(name == _COOKIE and _is_same(value, self._cookie_value) for name, _, value in pairs)
 
 
 def _is_same(text: str, secret: str) -> bool:
-    """Compare a text with a secret. Nothing is the same as an empty one."""
+    """Compare a text with a secret, in a time that does not depend on the text. An empty secret is never the same."""
     return secrets.compare_digest(text.encode(), secret.encode()) and secret != ""
 
 
 def _make_page(status: int, text: str, *headers: str) -> bytes:
+    """Return an HTTP response with a page of one sentence, and further headers."""
     lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "content-type: text/html; charset=utf-8", *_HEADERS]
     return "\r\n".join([*lines, *headers, "", f"<p>{text}"]).encode()
 
 
 async def _receive_answer(listener: Listener[SocketStream], visit: BrowserVisit) -> AuthorizationCodeResult:
-    """Answer requests until the browser has brought the issuer's answer."""
+    """Answer requests until the browser has brought the issuer's answer, and return it.
+
+    Raises:
+        SourceError: if the issuer refused.
+    """
     import anyio
     from anyio.streams.buffered import BufferedByteReceiveStream
     from mcp.shared.auth import AuthorizationCodeResult

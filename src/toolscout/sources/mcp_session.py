@@ -74,8 +74,8 @@ __all__ = [
     "sends_credentials",
 ]
 
-#: Characters of an error without its fixed words; the last line of stderr gets what is left, within two bounds.
-MAX_ERROR_CHARS, MIN_STDERR_CHARS, MAX_STDERR_CHARS = 195, 40, 200
+MAX_ERROR_CHARS: Final = 195  # without its fixed words; the last line of stderr gets what is left of them
+MIN_STDERR_CHARS, MAX_STDERR_CHARS = 40, 200  # of that line
 _FAULT: Final = re.compile(
     r"\b(\w*error|cannot|can't|could not|failed|not found|no such|no module|denied|refused)\b", re.I
 )
@@ -84,7 +84,7 @@ MAX_DISCOVERIES: Final = 6  # of a server that is slow to start; the SDK waits 1
 #: MCP Apps. Some servers list tools with a page for it only to clients that show such pages, so every session says so.
 UI_EXTENSION: Final = "io.modelcontextprotocol/ui"
 UI_TYPE: Final = "text/html;profile=mcp-app"
-WAYS_FILE: Final = "mcp-protocols.json"  # in the home: how sessions with servers are opened that need another way
+WAYS_FILE: Final = "mcp-protocols.json"  # in the home: how to open sessions with servers that refuse the first `Way`
 SESSION_HEADER: Final = "mcp-session-id"
 LOST_SESSION_STATUSES: Final = (400, 404)  # of a request in a session: the server does not know the session
 OLDER_TRANSPORT_STATUSES: Final = (400, 404, 405, 406, 415)  # of a server that knows no streamable HTTP
@@ -126,7 +126,7 @@ class McpConnection:
 
     @property
     def was_refused(self) -> bool:
-        """Whether the server's last answer refused the caller: it wants somebody to sign in, or further rights."""
+        """Whether the server's last answer was 401 or 403: it wants somebody to sign in, or further rights."""
         return self._watch.status in (401, 403)
 
     @property
@@ -179,7 +179,10 @@ class McpConnection:
         return bool(self.skills) or SKILLS_EXTENSION in extensions
 
     async def find_skill(self, uri: str) -> bool:
-        """Read a skill that the server did not list, if it has one at this URI. The next list of tools holds it."""
+        """Read a skill that the server did not list. The next list of tools has it. Returns whether there is one.
+
+        False also if it was listed, or there are too many skills already.
+        """
         skills = self.skills or []
         if len(skills) >= MAX_SKILLS or any(skill.uri == uri for skill in skills):
             return False
@@ -189,7 +192,11 @@ class McpConnection:
         return skill is not None
 
     async def _join_pages(self, limit: int) -> list[Any]:
-        """Read all pages of the list, and join their tools."""
+        """Read all pages of the list of tools, and join their tools. Sets `list_fault` if the pages have no end.
+
+        Raises:
+            SourceError: if a page has no list, or all have more than `limit` tools or 32 MiB.
+        """
         tools: list[Any] = []
         cursors: set[str] = set()
         self.list_fault = ""
@@ -218,7 +225,7 @@ class McpConnection:
         raise SourceError(f"expected a list of tools that ends, found more than {MAX_LIST_PAGES:,} pages")
 
     async def _read_page(self, cursor: str | None) -> RawPage:
-        """Read one page of the list as the server sent it."""
+        """Read one page of the list as the server sent it. `MessageFilter` has put it into `_meta` of the result."""
         from mcp_types import PaginatedRequestParams
 
         params = None if cursor is None else PaginatedRequestParams(cursor=cursor)
@@ -245,9 +252,9 @@ async def connect(
         server: as `parse_server` or `server_from_locator` return it. Its `${…}` are filled in here.
         settings: `mcp_timeout` and `home`.
         person: whether somebody can be asked to sign in.
-        spills: receives the values of large results, which are then empty in the result. None: a result may have
+        spills: receives the large values of results, which are then empty in the result. None: a result may have
             16 MiB.
-        identity: who the session belongs to. None: whoever signed in with `toolscout add`.
+        identity: whose credentials the session uses. None: those of the person who ran `toolscout add`.
 
     Raises:
         SignInRequired: if the server wants the identity to sign in.
@@ -263,7 +270,7 @@ async def connect(
     except SourceError as error:
         raise SourceError(f"{server.name}: {error}") from None
     ways = _list_ways(server, settings)
-    explained: SourceError | None = None
+    failure: SourceError | None = None  # of the way with mode `auto`, which says most, or else of the first
     async with AsyncExitStack() as stack:
         for way in ways:
             watch = _Watch(replace(ready, transport=way.transport), server.timeout or settings.mcp_timeout, spills)
@@ -271,10 +278,11 @@ async def connect(
             try:
                 connection = await stack.enter_async_context(_open_session(watch, way.mode, settings, person))
             except SourceError as error:
-                explained = error if way.mode == "auto" or explained is None else explained
+                failure = error if way.mode == "auto" or failure is None else failure
                 if way is ways[-1] or not watch.suggests_another_way:
-                    raise explained from None
+                    raise failure from None
                 continue
+            # If `server/discover` got no answer, asking it would cost its timeout each time.
             _remember_way(server, settings, Way(way.transport, "legacy") if watch.messages.ignored_discovery else way)
             break
         yield connection
@@ -282,7 +290,14 @@ async def connect(
 
 @asynccontextmanager
 async def _open_session(watch: _Watch, mode: str, settings: Settings, person: bool) -> AsyncIterator[McpConnection]:
-    """Open a session in one way; see `connect`. `mode`: as the SDK's client takes it."""
+    """Open a session in one way; see `connect`.
+
+    Args:
+        watch: of this session, with its server, whose variables are filled in.
+        mode: as in `Way`.
+        settings: its home has the tokens of a server that wants a sign-in.
+        person: whether somebody can be asked to sign in.
+    """
     from mcp import Client
     from mcp.client.extension import advertise
     from mcp_types import Implementation
@@ -321,9 +336,9 @@ async def _open_session(watch: _Watch, mode: str, settings: Settings, person: bo
 
 
 async def _discover(client: Client, revision: str) -> None:
-    """Learn what a server can do whose entry names its revision. The SDK asks only servers of unknown revisions.
+    """Ask a server what it can do. The SDK asks only servers of unknown revision; this one's entry names the revision.
 
-    One that takes longer to start than the SDK waits for an answer is asked again.
+    A server that takes longer to start than the SDK waits for an answer is asked again.
     """
     from mcp.shared.exceptions import MCPError
     from mcp_types import REQUEST_TIMEOUT, DiscoverResult
@@ -335,8 +350,8 @@ async def _discover(client: Client, revision: str) -> None:
             if error.code != REQUEST_TIMEOUT:
                 return
             continue
-        found = DiscoverResult.model_validate(answer)
-        client.session.adopt(found.model_copy(update={"supported_versions": [revision]}))
+        discovered = DiscoverResult.model_validate(answer)
+        client.session.adopt(discovered.model_copy(update={"supported_versions": [revision]}))
         return
 
 
@@ -361,13 +376,13 @@ def digest_entry(server: Server) -> str:
 
 
 def _list_ways(server: Server, settings: Settings) -> list[Way]:
-    """List the ways in which a session with a server is tried, one after the other.
+    """List the ways in which a session with a server is tried, in their order.
 
-    A server that ends at the first message that it does not know gets a handshake. One that knows no streamable HTTP
-    is asked for the older transport. What worked is tried first the next time.
+    Some servers end at a message that they do not know, such as `server/discover`: they get a handshake. Some know no
+    streamable HTTP: they are asked for the older transport. The way that worked the last time is tried first.
 
     Raises:
-        SourceError: if its entry names a revision that there is not.
+        SourceError: if its entry names a revision that does not exist.
     """
     from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
@@ -383,11 +398,14 @@ def _list_ways(server: Server, settings: Settings) -> list[Way]:
     ways = [Way(server.transport, "auto"), Way(server.transport, "legacy")]
     ways += [Way("sse", "legacy")] if server.transport == "http" else []
     remembered = _read_ways(settings).get(digest_entry(server))
-    return sorted(ways, key=lambda way: way != remembered)
+    return sorted(ways, key=lambda way: way != remembered)  # moves the remembered one to the front
 
 
 def _read_ways(settings: Settings) -> dict[str, Way]:
-    """Read by which way each server was reached last. It only spares attempts, so a damaged file counts as none."""
+    """Read the digests of entries → the way in which a session was last opened.
+
+    They only spare attempts, so a damaged file counts as an empty one.
+    """
     try:
         return msgspec.json.decode((settings.home / WAYS_FILE).read_bytes(), type=dict[str, Way])
     except (OSError, msgspec.MsgspecError):
@@ -395,32 +413,39 @@ def _read_ways(settings: Settings) -> dict[str, Way]:
 
 
 def remember_handshake(server: Server, settings: Settings) -> bool:
-    """Open later sessions with a server with a handshake. Returns False if its entry names another revision."""
-    if not server.protocol:
-        _remember_way(server, settings, Way(server.transport, "legacy"))
-    return not server.protocol
+    """Open later sessions with a server by a handshake. Returns False if its entry names the revision, which counts."""
+    if server.protocol:
+        return False
+    _remember_way(server, settings, Way(server.transport, "legacy"))
+    return True
 
 
 def _remember_way(server: Server, settings: Settings, way: Way) -> None:
     """Remember in which way a session was opened, unless it is the one that is tried first anyway."""
     ways, digest = _read_ways(settings), digest_entry(server)
-    usual = bool(server.protocol) or way == Way(server.transport, "auto") or server.transport == "sse"
-    if ways.get(digest) == (None if usual else way):
+    is_default = bool(server.protocol) or way == Way(server.transport, "auto") or server.transport == "sse"
+    if ways.get(digest) == (None if is_default else way):
         return
     ways.pop(digest, None)
-    ways |= {} if usual else {digest: way}
+    ways |= {} if is_default else {digest: way}
     with suppress(OSError):  # what is remembered only spares time
         make_private_folder(settings.home)
         replace_file(settings.home / WAYS_FILE, msgspec.json.encode(ways))
 
 
 class _Watch:
-    """The state of one connection: its time limit, who hears of its messages, and the end of its stderr.
+    """The state of one connection: its time limit, the receivers of its messages, and the end of its stderr.
 
     Attributes:
-        left: seconds that remain for what is awaited now.
-        awaited: what the server must send, for messages.
+        server: resolved: its variables are filled in.
+        timeout_s: seconds for the start with the first list of tools, and for each later list.
+        seconds_left: seconds that remain of them for what is awaited now.
+        scope: is cancelled when they are over.
+        awaited: what the server must send now, for errors.
         status: HTTP status of the last answer to a message; 0 before there is one.
+        stderr: the last bytes that the server wrote there.
+        tokens: those of whoever signed in with `toolscout add`. None: they are not used.
+        identity: the caller whose credentials are used instead. None: nobody's.
     """
 
     def __init__(self, server: Server, seconds: float, spills: Spills | None) -> None:
@@ -429,36 +454,37 @@ class _Watch:
         self.server = server
         self.spills = spills
         self.scope = anyio.CancelScope()
-        self.seconds = seconds
-        self.left = seconds
+        self.timeout_s = seconds
+        self.seconds_left = seconds
         self.awaited = ""
         self.status = 0
         self.stderr = b""
         self.messages = MessageFilter(server.protocol)
-        self.tokens: TokenFile | None = None  # of the home's sign-in
-        self.identity: SessionIdentity | None = None  # a caller's own; then the home's is not used
-        # As the next two, set by the owner of the connection. None: questions are declined, the rest is dropped.
+        self.tokens: TokenFile | None = None
+        self.identity: SessionIdentity | None = None
+        # The owner of the connection sets these three. None: questions are declined, messages are dropped.
         self.answer_question: Callable[[ElicitRequestParams], Awaitable[ElicitResult | ErrorData]] | None = None
         self.write_log: Callable[[LoggingMessageNotificationParams], Awaitable[None]] | None = None
         self.handle_message: MessageHandlerFnT | None = None
-        self._credentials = server.credentials | find_environment_credentials()  # those in place when the session began
-        self._cover: tuple[frozenset[str], Cover] = frozenset(), Cover()  # credentials, and what covers them
+        self._credentials = server.credentials | find_environment_credentials()  # when the session began
+        self._covered: frozenset[str] = frozenset()  # the credentials that `_cover` covers
+        self._cover = Cover()
 
     @property
     def cover(self) -> Cover:
         """The cover for the credentials that the server was given, with tokens that were renewed since."""
-        values = self._credentials
+        credentials = self._credentials
         if self.tokens is not None:
-            values |= self.tokens.secrets()
+            credentials |= self.tokens.secrets()
         if self.identity is not None:
-            values |= self.identity.secrets()
-        if values != self._cover[0]:
-            self._cover = values, Cover(values)
-        return self._cover[1]
+            credentials |= self.identity.secrets()
+        if credentials != self._covered:
+            self._covered, self._cover = credentials, Cover(credentials)
+        return self._cover
 
     @property
     def suggests_another_way(self) -> bool:
-        """Whether the session did not begin for a reason that another way of beginning may avoid."""
+        """Whether the session could not be opened for a reason that another `Way` may avoid."""
         if self.server.transport == "http":
             return self.status in OLDER_TRANSPORT_STATUSES
         return self.server.transport == "sse" or not self.messages.is_initializing
@@ -490,39 +516,42 @@ class _Watch:
 
     @contextmanager
     def run_clock(self, awaited: str) -> Iterator[None]:
-        """Limit the time inside the block. `awaited` says what the server must send."""
+        """Limit the time inside the block to the seconds left. After it, all of them are there again.
+
+        `awaited` says what the server must send.
+        """
         import anyio
 
         self.awaited = awaited
-        self.scope.deadline = anyio.current_time() + self.left
+        self.scope.deadline = anyio.current_time() + self.seconds_left
         try:
             yield
         finally:
-            self.scope.deadline, self.left = math.inf, self.seconds
+            self.scope.deadline, self.seconds_left = math.inf, self.timeout_s
 
     @contextmanager
     def pause_clock(self) -> Iterator[None]:
         """Suspend the time limit inside the block."""
         import anyio
 
-        self.left = self.scope.deadline - anyio.current_time()
+        self.seconds_left = self.scope.deadline - anyio.current_time()
         self.scope.deadline = math.inf
         try:
             yield
         finally:
-            self.scope.deadline = anyio.current_time() + self.left
+            self.scope.deadline = anyio.current_time() + self.seconds_left
 
     def explain_timeout(self) -> SourceError:
         """Explain that the server did not answer in time."""
         return self._build_error(
-            f"expected {self.awaited} within {self.seconds:g} s, found none",
+            f"expected {self.awaited} within {self.timeout_s:g} s, found none",
             'if it needs longer, set mcp_timeout (seconds), or "timeout" in its entry',
         )
 
     def explain(self, error: BaseException) -> SourceError:
         """Explain an error of the SDK, the transport or the operating system in one sentence."""
         while inner := getattr(error, "exceptions", None):
-            error = inner[0]
+            error = inner[0]  # of a group of errors, the first one counts
         words = " ".join(str(error).split())[:200]
         if self.scope.cancel_called:
             return self.explain_timeout()
@@ -548,8 +577,8 @@ class _Watch:
         if not uses_stdio and self.status >= 400:
             return self._explain_refusal(words if isinstance(error, MCPError) else "")
         if isinstance(error, MCPError):
-            closed = error.code == CONNECTION_CLOSED and words == "Connection closed"
-            return self._build_error(f"expected {self.awaited}, found {self._explain_mcp_error(closed, words)}")
+            is_end = error.code == CONNECTION_CLOSED and words == "Connection closed"
+            return self._build_error(f"expected {self.awaited}, found {self._explain_mcp_error(is_end, words)}")
         if isinstance(error, ValidationError):
             return self._build_error(f"expected {self.awaited}, found one that MCP does not know")
         if isinstance(error, OAuthFlowError):
@@ -563,22 +592,27 @@ class _Watch:
         return self._build_error(f"expected {self.awaited}, found {type(error).__name__}: {words}")
 
     def _explain_refusal(self, words: str) -> SourceError:
-        """Explain that the server refused a message, by its HTTP status. `words`: its own words."""
+        """Explain that the server refused a message, by its HTTP status. `words`: its own words.
+
+        Two kinds of error for status 401 tell the caller what helps. `SignInRequired`: the caller to whom the session
+        belongs can sign in. `PersonRequired`: the session belongs to nobody, so somebody must run `toolscout add`. If
+        the entry has credentials, neither helps: they are wrong.
+        """
         if self.status == 401 and self.identity is not None:
             return SignInRequired(f"{self.server.name}: this server wants you to sign in")
         error = self._build_error(*self._explain_status(words))
         return PersonRequired(str(error)) if self.status == 401 and not sends_credentials(self.server) else error
 
-    def _explain_mcp_error(self, closed: bool, words: str) -> str:
-        """Say what came instead of the awaited answer. `closed`: whether the session ended."""
+    def _explain_mcp_error(self, is_end: bool, words: str) -> str:
+        """Say what came instead of the awaited answer. `is_end`: the session ended. `words`: the error's message."""
         if self.messages.unread_answers > MAX_OPEN_QUESTIONS:
             return "questions without end instead"
         if self.messages.gave_up:
             return "something else on its standard output"
-        return "that it ended" if closed else f"the error {words!r}"
+        return "that it ended" if is_end else f"the error {words!r}"
 
     def _explain_status(self, words: str) -> tuple[str, str]:
-        """Return what happened by the HTTP status of the answer, and what to do."""
+        """Say what the HTTP status of an answer means, and what to do. `words`: the server's own, or empty."""
         where = show_url(self.server.url)
         if self.status != 401:
             answer = f"HTTP status {self.status}{' and ' if words else ''}{words}"
@@ -589,14 +623,14 @@ class _Watch:
 
     def _build_error(self, what: str, action: str = "") -> SourceError:
         """Build the error from what happened, what the server wrote, and what to do. Secrets are covered."""
-        hint = f"; {self.messages.junk:,} lines it wrote are no MCP messages" if self.messages.junk else ""
+        written = f"; {self.messages.junk:,} lines it wrote are no MCP messages" if self.messages.junk else ""
         cause = _find_cause(self.stderr.decode("utf-8", "replace"))
-        n_chars = MAX_ERROR_CHARS - len(self.server.name) - len(what) - len(action)
-        n_chars = min(max(n_chars, MIN_STDERR_CHARS), MAX_STDERR_CHARS)
+        max_chars = MAX_ERROR_CHARS - len(self.server.name) - len(what) - len(action)
+        max_chars = min(max(max_chars, MIN_STDERR_CHARS), MAX_STDERR_CHARS)
         cause = self.cover.text(redact(cause, self.server.secrets))  # before it is cut: half a secret is not recognised
-        cause = cause if len(cause) <= n_chars else f"{cause[: n_chars - 1]}…"
-        hint += f"; it wrote to stderr: {cause!r}" if cause else ""
-        text = f"{what}{hint}{': ' if action else ''}{action}"
+        cause = cause if len(cause) <= max_chars else f"{cause[: max_chars - 1]}…"
+        written += f"; it wrote to stderr: {cause!r}" if cause else ""
+        text = f"{what}{written}{': ' if action else ''}{action}"
         return SourceError(f"{self.server.name}: {self.cover.text(redact(text, self.server.secrets))}")
 
 
@@ -620,6 +654,7 @@ def _silence_sdk_loggers() -> None:
 
 
 def _is_not_junk(record: logging.LogRecord) -> bool:
+    """Return whether a record of the SDK is not about a line that is no message, for `logging`."""
     return not (record.levelno == logging.ERROR and record.msg.startswith("Failed to parse"))
 
 
@@ -631,9 +666,10 @@ async def _open_transport(server: Server, watch: _Watch, settings: Settings, per
     """Open the streams of messages from and to a server.
 
     Args:
-        server: resolved: without variables.
-        watch: notes the HTTP status of each answer. A caller's own identity in it signs in, instead of the home's.
-        settings: the tokens of a server that wants a sign-in are in their home.
+        server: resolved: its variables are filled in.
+        watch: gets the HTTP status of each answer. If it has an identity, the identity's credentials are used, else the
+            tokens in the home.
+        settings: give the home.
         person: whether somebody can sign in now, in a browser.
     """
     if server.transport == "stdio":

@@ -1,8 +1,9 @@
-"""The transports of MCP sessions: messages to and from a process or an HTTP server, with bounds on what it may send.
+"""The transports of MCP sessions: messages to and from a process or an HTTP server, bounded and repaired.
 
-`filter_transport` stands before every session. `open_stdio` starts a server; the SDK's own `stdio_client` reads lines
-of any length into memory, and leaves the children of a server running that ends by itself. `HttpGuard` watches the
-HTTP client of a server at a URL.
+Every session goes through `filter_transport`, which repairs what the SDK would refuse: lists of tools with an invalid
+one, results of calls without content, replies with lone surrogates. `open_stdio` starts a server; the SDK's own
+`stdio_client` reads lines of any length into memory, and leaves the children of a server running that ends by itself.
+`HttpGuard` checks the requests and bounds the answers of the HTTP client of a server at a URL.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ __all__ = [
 MAX_JUNK: Final = 1000  # messages that cannot be read
 MAX_UNASKED_PER_S: Final = 100.0  # messages that nobody asked for; above that the server has to wait
 MAX_UNASKED_AT_ONCE: Final = 1000.0
-MAX_OPEN_QUESTIONS: Final = 64  # requests of the server that we answered without the server reading the answer
-MAX_AWAITED_REQUESTS: Final = 4096  # that are remembered
+MAX_OPEN_QUESTIONS: Final = 64  # requests of the server with an answer of ours that the server has not read
+MAX_AWAITED_REQUESTS: Final = 4096  # the oldest are forgotten
 SESSION_LOST: Final = "Session terminated"  # the SDK's words for it
 LIST_FIELDS: Final = {  # method of a list besides that of tools → the field of its result
     "prompts/list": "prompts",
@@ -72,7 +73,8 @@ LIST_FIELDS: Final = {  # method of a list besides that of tools → the field o
 }
 OTHER_RESULT_KEYS: Final = {"resultType", "task", "toolResult"}  # of results of a call that may lack content
 NULLABLE_KEYS: Final = ("structuredContent", "_meta")  # values in which a null means something
-#: Key in `_meta` of a request: the capabilities that its caller's client declares, of those that pass on.
+#: Key in `_meta` of a request that the gateway sends for a caller: which of `PASSED_CAPABILITIES` the caller's client
+#: has. `_declare_caller` puts them in place of ours.
 CALLER_META: Final = "toolscout/caller"
 PASSED_CAPABILITIES: Final = ("elicitation", "extensions")
 RAW_PAGE: Final = "toolscout/page"  # key in `_meta` of a page of a list of tools
@@ -87,7 +89,7 @@ SLOW_POLL_S: Final = 0.5  # on systems that cannot wait for a process
 CHUNK_BYTES: Final = 65536
 STDERR_KEPT_BYTES: Final = 4096
 STDERR_PAUSE_S: Final = 0.001  # after a full chunk, so that at most 64 MB a second are read
-WATCHDOG_EXIT_S: Final = 0.5
+WATCHDOG_EXIT_S: Final = 0.5  # to wait for it when this program ends
 
 MAX_RESUMPTIONS: Final = 20  # of broken streams, in a minute; the SDK itself has no limit
 RESUMPTION_WINDOW_S: Final = 60.0
@@ -118,15 +120,17 @@ def _encode_tools(tools: object) -> str:
 
 
 class MessageFilter:
-    """Filters and counts the messages of one session.
+    """Filters, repairs and counts the messages of one session.
 
     The SDK validates a list of tools as a whole, so one invalid tool would make all of them unusable. It gets only the
     valid ones; the page as it was sent is a `RawPage` under `RAW_PAGE` in the `_meta` of the page that it sees.
 
+    The SDK asks a server with `server/discover` for its version first. If no answer comes, it begins a handshake.
+
     Attributes:
-        is_initializing: whether the handshake was asked for.
-        ignored_discovery: whether that was because `server/discover` got no answer, and none came since.
-        was_late: whether `server/discover` was answered after that, by a server that took long to start.
+        is_initializing: whether a handshake was begun.
+        ignored_discovery: whether it was begun because `server/discover` got no answer, and none came since.
+        was_late: whether `server/discover` was answered after the handshake had begun: the server takes long to start.
         version: the agreed protocol version. Empty until the handshake is done.
         is_modern: whether that is a version without a handshake.
         is_closed: whether the other end has closed the connection.
@@ -136,7 +140,7 @@ class MessageFilter:
     """
 
     def __init__(self, revision: str = "") -> None:
-        """Filter a session. `revision`: the one that a handshake asks for. Empty: the SDK's newest."""
+        """Filter a session. `revision`: the protocol version that a handshake asks for. Empty: the SDK's newest."""
         self._revision = revision
         self.is_initializing = self.ignored_discovery = self.was_late = False
         self.version = ""
@@ -146,7 +150,8 @@ class MessageFilter:
         self.unread_answers = 0
         self._awaited: dict[str, str] = {}  # the method of each open request by its id, oldest first
         self._refused: set[str] = set()  # ids of requests whose session the server does not know
-        self._allowance, self._since = MAX_UNASKED_AT_ONCE, time.monotonic()
+        self._allowance = MAX_UNASKED_AT_ONCE  # messages that need not wait, at the time `_counted_at`
+        self._counted_at = time.monotonic()
 
     @property
     def gave_up(self) -> bool:
@@ -168,13 +173,13 @@ class MessageFilter:
         with suppress(msgspec.MsgspecError, KeyError, TypeError):
             self._refused.add(str(msgspec.json.decode(content)["id"]))
 
-    def _take_error(self, message: Any) -> None:
+    def _repair_error(self, message: Any) -> None:
         """Change an error to what the SDK can use: with an id, and the same words for every session that is lost."""
         from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, ErrorData
 
         if message.id is None and len(self._awaited) == 1:  # some servers do not repeat the id in an error
-            [number] = self._awaited
-            message.id = int(number) if number.isdigit() else number
+            [request_id] = self._awaited
+            message.id = int(request_id) if request_id.isdigit() else request_id
         if self._awaited.pop(str(message.id), None) == "server/discover":
             self.ignored_discovery = False  # it refused, and was only late
         if str(message.id) in self._refused:
@@ -183,10 +188,10 @@ class MessageFilter:
                 message.error = ErrorData(code=message.error.code, message=SESSION_LOST)
 
     def filter_page(self, result: Any) -> Any:
-        """Return the page of a list of tools that the SDK gets: only fields and tools that it accepts.
+        """Return a page of a list of tools with only the fields and tools that the SDK accepts.
 
-        The page as the server sent it is in `_meta`. Nothing else of the server's own `_meta` is passed on, so that it
-        cannot imitate that. Before the handshake there is no version to check against, and the page stays as it is.
+        The page as the server sent it is a `RawPage` in `_meta`. The server's own `_meta` is left out: it could imitate
+        a `RawPage`. Before the handshake there is no version to check against, and the page stays as it is.
         """
         if not (self.version and isinstance(result, dict)):
             return result
@@ -198,14 +203,17 @@ class MessageFilter:
         return {**page, "tools": self._choose_valid("tools/list", page, "tools")}
 
     def _choose_valid(self, method: str, page: dict[str, Any], field: str) -> list[Any]:
-        """Return the items of a page that the SDK accepts, which accepts or refuses a page as a whole."""
+        """Return the items of a page that the SDK accepts.
+
+        The SDK accepts or refuses a page as a whole. So each item is tried alone if it refuses the page.
+        """
         items: list[Any] = page[field]
         if self._is_valid(method, page):
             return items
         return [item for item in items if self._is_valid(method, {**page, field: [item]})]
 
     def _is_valid(self, method: str, page: dict[str, Any]) -> bool:
-        """Tell whether the SDK accepts a page, so that one odd item does not lose the others."""
+        """Return whether the SDK accepts the page that the server sent for `method`."""
         from mcp_types.methods import validate_server_result
 
         with suppress(ValueError, RecursionError):
@@ -214,10 +222,13 @@ class MessageFilter:
         return False
 
     def delay_unasked(self) -> float:
-        """Return the seconds to wait before the next message that nobody asked for is accepted."""
+        """Count a message that nobody asked for. Returns the seconds to wait before it is accepted.
+
+        A token bucket: 1,000 messages need not wait, and 100 more with each second.
+        """
         now = time.monotonic()
-        filled = self._allowance + (now - self._since) * MAX_UNASKED_PER_S
-        self._allowance, self._since = min(MAX_UNASKED_AT_ONCE, filled) - 1.0, now
+        refilled = self._allowance + (now - self._counted_at) * MAX_UNASKED_PER_S
+        self._allowance, self._counted_at = min(MAX_UNASKED_AT_ONCE, refilled) - 1.0, now
         return max(0.0, -self._allowance / MAX_UNASKED_PER_S)
 
     async def repair(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
@@ -246,11 +257,14 @@ class MessageFilter:
         elif hasattr(message, "result"):
             message.result = self._filter_result(message.id, message.result)
         else:
-            self._take_error(message)
+            self._repair_error(message)
         return item
 
     def _filter_result(self, request_id: object, result: Any) -> Any:
-        """Return the result that the SDK gets for a request."""
+        """Return the result that the SDK gets for a request: without invalid items of lists, and null fields.
+
+        A result of a call gets an empty `content` if it has none.
+        """
         method = self._awaited.pop(str(request_id), "")
         if method == "server/discover" and self.ignored_discovery:
             self.ignored_discovery, self.was_late = False, True
@@ -276,7 +290,8 @@ class MessageFilter:
             return error
         request_id, result = recovered
         with suppress(ValueError, RecursionError, BadEntry):
-            is_list = self._awaited.get(str(request_id)) == "tools/list"  # each of whose tools is cleaned by itself
+            # The tools of a list are cleaned one by one later, so that a tool that cannot be cleaned is named.
+            is_list = self._awaited.get(str(request_id)) == "tools/list"
             result = self._filter_result(request_id, result if is_list else clean(result))
             return SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=request_id, result=result))
         reply = ErrorData(code=PARSE_ERROR, message="a reply that is no JSON-RPC")
@@ -284,7 +299,10 @@ class MessageFilter:
 
 
 def _leave_nulls_out(value: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the fields of a result that are null, which other clients read as absent."""
+    """Return a result without its null fields, at every level. Other clients read null as absent.
+
+    `structuredContent` and `_meta` stay as they are.
+    """
     return {
         key: inner if key in NULLABLE_KEYS else _leave_inner_nulls_out(inner)
         for key, inner in value.items()
@@ -293,6 +311,7 @@ def _leave_nulls_out(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _leave_inner_nulls_out(value: Any) -> Any:
+    """Return a value of a result without the null fields of objects in it. Nulls in lists stay."""
     if isinstance(value, dict):
         return _leave_nulls_out(value)
     if isinstance(value, list):
@@ -307,12 +326,14 @@ def _recover_reply(error: Exception) -> tuple[int | str, Any] | None:
     """
     from pydantic import ValidationError
 
-    for detail in error.errors(include_url=False) if isinstance(error, ValidationError) else ():
-        message = detail["input"]
+    if not isinstance(error, ValidationError):
+        return None
+    for detail in error.errors(include_url=False):
+        message = detail["input"]  # what the parser was given: a text, or JSON that is no message
         if isinstance(message, str):
             try:
                 message = json.loads(message)
-            except (ValueError, RecursionError):
+            except (ValueError, RecursionError):  # its id may still be found, so that its caller gets an error
                 number = re.search(r'"jsonrpc".{0,40}?"id"\s*:\s*(\d+)', message[:1000])
                 message = {"id": int(number[1]), "error": None} if number else None
         if isinstance(message, dict) and ("result" in message or "error" in message):
@@ -332,7 +353,7 @@ async def filter_transport(
 
 
 class _Stream:
-    """A stream of the SDK that is passed on, with one method replaced."""
+    """A stream of the SDK, of which a subclass replaces one method. All else is passed on."""
 
     def __init__(self, stream: Any, messages: MessageFilter) -> None:
         self._stream, self._messages = stream, messages
@@ -348,12 +369,13 @@ class _Stream:
 
 
 class _NotingWriter(_Stream):
-    """The stream of messages to the server. Notes requests for lists, and answers that the server has read."""
+    """The stream of messages to the server. Tells `MessageFilter` of requests, and of answers that were read."""
 
     async def send(self, item: Any) -> None:
-        """Send a message, and note what is needed to read the answer.
+        """Send a message of the SDK to the server.
 
-        In a version without a handshake, each request declares what its own caller can be asked.
+        `MessageFilter` learns the method of a request, by which it reads the answer. Without a handshake (`is_modern`),
+        each request says what the client can do: `_declare_caller` puts in what the caller's client can.
         """
         message = item.message
         if hasattr(message, "method") and hasattr(message, "id"):
@@ -361,19 +383,23 @@ class _NotingWriter(_Stream):
         if self._messages.is_modern:
             _declare_caller(getattr(message, "params", None))
         await self._stream.send(item)
-        if not hasattr(message, "method"):
+        if not hasattr(message, "method"):  # an answer of ours, which the server has now read
             self._messages.unread_answers -= 1
 
 
 def _declare_caller(params: Any) -> None:
-    """Declare in a request what its own caller's client can do, and not what this client can do for others."""
+    """Replace what a request declares about our client by what the client of its caller can do.
+
+    So a server asks the user a question (elicitation) only if the caller's client can show it. Changes `params`: the
+    caller's capabilities are under `CALLER_META` in its `_meta`. Without that key nothing changes.
+    """
     from mcp_types import CLIENT_CAPABILITIES_META_KEY
 
     meta = (params or {}).get("_meta") or {}
     if CALLER_META in meta:
-        of_caller, declared = meta.pop(CALLER_META), meta[CLIENT_CAPABILITIES_META_KEY]
-        rest = {key: value for key, value in declared.items() if key not in PASSED_CAPABILITIES}
-        meta[CLIENT_CAPABILITIES_META_KEY] = {**rest, **of_caller}
+        caller_capabilities, our_capabilities = meta.pop(CALLER_META), meta[CLIENT_CAPABILITIES_META_KEY]
+        other_capabilities = {key: value for key, value in our_capabilities.items() if key not in PASSED_CAPABILITIES}
+        meta[CLIENT_CAPABILITIES_META_KEY] = {**other_capabilities, **caller_capabilities}
 
 
 class _FilteredReader(_Stream):
@@ -415,7 +441,7 @@ async def open_stdio(
 
     The server leads a process group of its own. The entire group ends (SIGTERM, then SIGKILL) if the block is left, if
     the server ends, or if this program ends in any way. A process that left the group (a daemon that called `setsid`)
-    goes on. The values of large results go to `spills`.
+    goes on. The large values of results go to `spills`.
 
     Raises:
         OSError: if the command cannot be started.
@@ -462,10 +488,10 @@ async def open_stdio(
 
 
 class _ProcessReader:
-    """The stream of messages from a process. Who receives reads the pipe, so that no message changes tasks.
+    """The stream of messages from a process. `receive` reads the pipe itself: no other task hands messages on.
 
     Attributes:
-        ended: set when nobody receives any more.
+        ended: is set when nobody receives any more.
         last_context: the SDK looks for the context of the sender here.
     """
 
@@ -478,7 +504,7 @@ class _ProcessReader:
         self._descriptor = descriptor
         self._splitter = LineSplitter(spills=spills)
         self._lines: Iterator[bytes | LongLine] = iter(())
-        self._wait: anyio.CancelScope | None = None  # in which a reader waits for bytes
+        self._waiting: anyio.CancelScope | None = None  # in which `receive` waits for bytes now
         self._deadline = math.inf  # of a line that is too long
         self._is_closed = False
 
@@ -498,9 +524,9 @@ class _ProcessReader:
             elif self._deadline == math.inf:
                 self._deadline = anyio.current_time() + LONG_LINE_S
             chunk = b""
-            with suppress(OSError), anyio.CancelScope(deadline=self._deadline) as self._wait:
+            with suppress(OSError), anyio.CancelScope(deadline=self._deadline) as self._waiting:
                 chunk = await _read_chunk(self._descriptor)
-            self._wait = None
+            self._waiting = None
             if not chunk or self._splitter.discarded > MAX_DISCARDED_BYTES:
                 break
             self._lines = self._splitter.feed(chunk)
@@ -510,10 +536,10 @@ class _ProcessReader:
         raise anyio.EndOfStream
 
     async def aclose(self) -> None:
-        """Receive nothing more. Who waits for a message is told that the stream ended."""
+        """Receive nothing more. A task that waits in `receive` gets `EndOfStream`."""
         self._is_closed = True
-        if self._wait is not None:
-            self._wait.cancel()
+        if self._waiting is not None:
+            self._waiting.cancel()  # `receive` then does the rest
         else:
             self._splitter.close()
             self.ended.set()
@@ -527,10 +553,10 @@ class _ProcessWriter:
 
         assert process.stdin is not None
         self._stdin, self._reading = process.stdin, reading
-        self._turn = anyio.Lock(fast_acquire=True)
+        self._send_lock = anyio.Lock(fast_acquire=True)
 
     async def send(self, item: Any) -> None:
-        """Send a message. While the process reads nothing, one message waits in memory, and the others here."""
+        """Send a message. While the process reads nothing, one message waits in memory, and other senders wait here."""
         text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
         await self.flush(text.encode("utf-8", "replace") + b"\n")
 
@@ -539,9 +565,10 @@ class _ProcessWriter:
         import anyio
 
         try:
-            async with self._turn:
-                for piece in (b"", data) if data else (b"",):
-                    await self._stdin.send(piece)
+            async with self._send_lock:
+                await self._stdin.send(b"")  # returns when the pipe has taken what was sent before
+                if data:
+                    await self._stdin.send(data)
         except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
             await self._reading.aclose()
 
@@ -552,18 +579,19 @@ class _ProcessWriter:
 async def _start_group(
     command: Sequence[str], *, env: Mapping[str, str], cwd: str | None, errors: IO[str]
 ) -> tuple[Process, int]:
-    """Start a process whose group ends with this program. Returns it and the descriptor of its output.
+    """Start a process in a group of its own, which ends at the latest with this program.
 
-    The pipe is our own, because asyncio gives nobody a way to close one that a daemon keeps open.
+    Returns the process, and the descriptor from which its output is read. The pipe is our own: if a daemon keeps the
+    other end open, asyncio offers no way to close a pipe of its own.
     """
-    output, output_end = os.pipe()
+    output, child_output = os.pipe()
     try:
-        process = await start_process(command, env=env, cwd=cwd, errors=errors, output=output_end)
+        process = await start_process(command, env=env, cwd=cwd, errors=errors, output=child_output)
     except BaseException:
         os.close(output)
         raise
     finally:
-        os.close(output_end)
+        os.close(child_output)  # the process has its own copy
     _guard_group(process.pid)
     os.set_blocking(output, False)
     return process, output
@@ -599,7 +627,7 @@ def _parse_message(line: bytes | LongLine) -> Any:
 
 
 async def _wait_for_exit(process: Process) -> None:
-    """Wait until the leader of the group ends, even if other processes hold its pipes."""
+    """Wait until the leader of the group ends, even if other processes keep its pipes open."""
     import anyio
 
     if process.returncode is None and hasattr(os, "pidfd_open"):
@@ -750,42 +778,42 @@ class HttpGuard:
 
         Args:
             url: the address of the server.
-            approve: decides on other origins.
-            note: sees every response.
-            spills: where the values of large results go. None: they count as the rest.
+            approve: decides whether requests may go to another origin.
+            note: is called with every response.
+            spills: where the large values of results go. None: nowhere.
         """
-        self.home = origin_of(url)
+        self._own_origin = origin_of(url)
         self._approve, self._note, self._spills = approve, note, spills
-        self._resumed: deque[float] = deque()
+        self._resumed_at: deque[float] = deque()  # when streams were resumed in the last minute
         self.hooks: dict[str, list[Any]] = {"request": [self._check_request], "response": [self._bound_response]}
 
     async def _check_request(self, request: httpx2.Request) -> None:
-        """Refuse a request to an origin that nobody has approved.
+        """Refuse a request to an origin that nobody has approved. Others ask for an answer without compression.
 
         Raises:
-            SourceError: naming the origin.
+            SourceError: naming the origin, or if streams break off too often.
         """
         request.headers["accept-encoding"] = "identity"
         target = origin_of(str(request.url))
-        if target not in (self.home, upgrade_origin(self.home)) and not await self._approve(target):
+        if target not in (self._own_origin, upgrade_origin(self._own_origin)) and not await self._approve(target):
             raise SourceError(
                 f"it asks for a request to {target}, which is not its own address and which nobody has approved: "
                 "the request was not sent"
             )
-        if "last-event-id" in request.headers:
+        if "last-event-id" in request.headers:  # it resumes a stream that broke off
             self._count_resumption()
 
     def _count_resumption(self) -> None:
-        """Count a stream that broke off and was resumed, and give up a server whose streams break off all the time."""
+        """Count a stream that broke off and was resumed. Raises SourceError for more than 20 in a minute."""
         now = time.monotonic()
-        while self._resumed and self._resumed[0] < now - RESUMPTION_WINDOW_S:
-            self._resumed.popleft()
-        if len(self._resumed) >= MAX_RESUMPTIONS:
+        while self._resumed_at and self._resumed_at[0] < now - RESUMPTION_WINDOW_S:
+            self._resumed_at.popleft()
+        if len(self._resumed_at) >= MAX_RESUMPTIONS:
             raise SourceError(f"its streams broke off more than {MAX_RESUMPTIONS} times in a minute")
-        self._resumed.append(now)
+        self._resumed_at.append(now)
 
     async def _bound_response(self, response: httpx2.Response) -> None:
-        """Let at most `MAX_MESSAGE_BYTES` of a body through, without the values of large results.
+        """Replace the body of a response by one of at most `MAX_MESSAGE_BYTES`, without the large values of results.
 
         The SDK itself bounds each event of an event stream.
         """
@@ -793,23 +821,23 @@ class HttpGuard:
 
         self._note(response)
         kind = response.headers.get("content-type", "").lower()
-        events = kind.startswith("text/event-stream")
+        is_event_stream = kind.startswith("text/event-stream")
         is_message = kind.startswith("application/json") and response.status_code < 400
-        spills = self._spills if is_message or events else None
+        spills = self._spills if is_message or is_event_stream else None
         limit = MAX_DISCARDED_BYTES if spills is not None else MAX_MESSAGE_BYTES
-        refused = _find_refusal(response.headers, None if events else limit)
-        if refused == ENCODED:
+        refusal = _find_refusal(response.headers, None if is_event_stream else limit)
+        if refusal == ENCODED:
             del response.headers["content-encoding"]  # the refused body is never read, so it must not be decoded
         assert isinstance(response.stream, AsyncIterable)  # of an asynchronous client
-        failure = httpx2.SSEError if events else httpx2.StreamError  # what the SDK answers a request with
-        if refused:
-            chunks = _refuse_body(failure(refused))
-        elif events:
-            chunks = _split_events(spills, response.stream, failure)
+        error_class = httpx2.SSEError if is_event_stream else httpx2.StreamError  # the SDK answers the request with it
+        if refusal:
+            chunks = _refuse_body(error_class(refusal))
+        elif is_event_stream:
+            chunks = _split_events(spills, response.stream, error_class)
         elif spills is not None:
-            chunks = _split_body(spills, response.stream, failure)
+            chunks = _split_body(spills, response.stream, error_class)
         else:
-            chunks = _pass_bounded(response.stream, failure)
+            chunks = _pass_bounded(response.stream, error_class)
         response.stream = _replace_body(response.stream, chunks)
 
 
@@ -822,18 +850,20 @@ def _find_refusal(headers: Mapping[str, str], limit: int | None) -> str:
     return TOO_LARGE if limit is not None and length.isdigit() and int(length) > limit else ""
 
 
-async def _pass_bounded(stream: AsyncIterable[bytes], failure: type[Exception]) -> AsyncIterator[bytes]:
-    """Pass a body on, and fail once it is longer than `MAX_MESSAGE_BYTES`."""
+async def _pass_bounded(stream: AsyncIterable[bytes], error_class: type[Exception]) -> AsyncIterator[bytes]:
+    """Pass a body on, and raise an error once it is longer than `MAX_MESSAGE_BYTES`."""
     count = 0
     async for chunk in stream:
         count += len(chunk)
         if count > MAX_MESSAGE_BYTES:
-            raise failure(TOO_LARGE)
+            raise error_class(TOO_LARGE)
         yield chunk
 
 
-async def _split_body(spills: Spills, stream: AsyncIterable[bytes], failure: type[Exception]) -> AsyncIterator[bytes]:
-    """Read a body that is one message. Large values of a result go to a file."""
+async def _split_body(
+    spills: Spills, stream: AsyncIterable[bytes], error_class: type[Exception]
+) -> AsyncIterator[bytes]:
+    """Read a body that is one message, and yield it. If it is above 2 MiB, large values of a result go to a file."""
     body, writer = bytearray(), None
     try:
         async for chunk in stream:
@@ -846,11 +876,11 @@ async def _split_body(spills: Spills, stream: AsyncIterable[bytes], failure: typ
                     writer.feed(bytes(body))
                     body.clear()
             if writer is not None and writer.size > MAX_DISCARDED_BYTES:
-                raise failure(TOO_LARGE)
+                raise error_class(TOO_LARGE)
         message = bytes(body) if writer is None else writer.finish()
         writer = None
-    except ValueError:
-        raise failure(TOO_LARGE) from None
+    except ValueError:  # of the writer: what stays in memory is too large, or it is no JSON
+        raise error_class(TOO_LARGE) from None
     finally:
         if writer is not None:
             writer.abandon()
@@ -858,25 +888,26 @@ async def _split_body(spills: Spills, stream: AsyncIterable[bytes], failure: typ
 
 
 async def _split_events(
-    spills: Spills | None, stream: AsyncIterable[bytes], failure: type[Exception]
+    spills: Spills | None, stream: AsyncIterable[bytes], error_class: type[Exception]
 ) -> AsyncIterator[bytes]:
-    """Read an event stream line by line. Large values of a result go to a file."""
+    """Pass an event stream on line by line. Large values of a result go to a file."""
     splitter = LineSplitter(spills=spills, prefix=b"data:")
     try:
         async for chunk in stream:
             for line in splitter.feed(chunk):
                 if isinstance(line, LongLine):
-                    raise failure(TOO_LARGE)
+                    raise error_class(TOO_LARGE)
                 yield line + b"\n"
-            if splitter.discarded:
-                raise failure(TOO_LARGE)
+            if splitter.discarded:  # the line has not ended yet, but is too long already
+                raise error_class(TOO_LARGE)
     finally:
         splitter.close()
 
 
-async def _refuse_body(failure: Exception) -> AsyncIterator[bytes]:
-    raise failure
-    yield b""
+async def _refuse_body(error: Exception) -> AsyncIterator[bytes]:
+    """Raise an error in place of a body."""
+    raise error
+    yield b""  # is never reached: it makes this function a generator
 
 
 def _replace_body(stream: Any, chunks: AsyncIterator[bytes]) -> httpx2.AsyncByteStream:
@@ -908,7 +939,7 @@ def upgrade_origin(origin: str) -> str:
 
 
 def is_private(origin: str) -> bool:
-    """Return whether an origin is on this machine, in its networks, or unknown."""
+    """Return whether an origin is on this machine or in its networks. False if its name cannot be resolved."""
     from toolscout.sources.addresses import is_public_address
 
     parts = urlsplit(origin)
@@ -916,4 +947,5 @@ def is_private(origin: str) -> bool:
         entries = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return False  # nobody can be reached there
-    return any(not is_public_address(str(entry[4][0]).partition("%")[0]) for entry in entries)
+    # An address of IPv6 may end with the name of an interface, such as %eth0.
+    return any(not is_public_address(str(address[0]).partition("%")[0]) for *_, address in entries)

@@ -1,8 +1,11 @@
 """Turns what somebody else published (bundles, entries of a registry) into an mcpServers file in the home.
 
-From then on it is a source like others. Nothing is installed or started here; versions are pinned. A server that runs
-as a program is started only if the user trusts the folder of its file (`toolscout trust`), as with the MCP
+Then it is read like other files of that kind. Nothing is installed or started here; versions are exact. A server that
+runs as a program is started only if the user trusts the folder of its file (`toolscout trust`), as with the MCP
 configurations of a project.
+
+Values that the user must give become environment variables in the file: `${PREFIX_NAME}`, with a prefix for each
+source. So a published entry cannot name, and thus read, any other variable.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ LAUNCHERS: Final[Mapping[str, tuple[str, ...]]] = {"npm": ("npx", "-y"), "pypi":
 REMOTE_TYPES: Final = {"streamable-http": "http", "sse": "sse"}
 _REGISTRY_NAME: Final = re.compile(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+")
 _EXACT_VERSION: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]*")
-_VARIABLE_MARK: Final = re.compile(r"\{([A-Za-z0-9_.-]+)\}")
+_REGISTRY_PLACEHOLDER: Final = re.compile(r"\{([A-Za-z0-9_.-]+)\}")
 
 BUNDLE_SUFFIXES: Final = (".mcpb", ".dxt")
 MANIFEST_FILE: Final = "manifest.json"
@@ -58,7 +61,7 @@ MAX_MANIFEST_BYTES: Final = 5_000_000
 UNPACK_PIECE_BYTES: Final = 1_000_000
 USER_EXECUTES: Final = 0o100
 PLATFORMS: Final = ("linux", "darwin", "win32")
-_MANIFEST_VALUE: Final = re.compile(r"\$\{([^{}]*)\}")
+_MANIFEST_PLACEHOLDER: Final = re.compile(r"\$\{([^{}]*)\}")
 
 
 def is_published(locator: str) -> bool:
@@ -77,18 +80,18 @@ def prepare(locator: str, name: str | None, settings: Settings) -> Path:
     """
     bundles = settings.home / BUNDLES_FOLDER
     if locator.startswith(REGISTRY_PREFIX):
-        title, version, wish = split_locator(locator)
+        title, version, kind = split_locator(locator)
         source = name or source_name(title.rpartition("/")[2])
         published = fetch_server(title, version, settings)
-        entry = published.build_entry(_make_prefix(source), wish)
+        entry = published.build_entry(_make_prefix(source), kind)
         _check_remote(str(entry.get("url") or ""), settings)
-        if "registryType" in entry:
+        if "registryType" in entry:  # not yet an entry, but a package of the kind mcpb
             folder = unpack(fetch_bundle(entry, bundles, settings), bundles)
             _, _, entry = describe_bundle(folder, _make_prefix(source))
         label = f"{published.name} {published.version}"
     else:
         folder = unpack(Path(locator).expanduser(), bundles)
-        title, version, _ = describe_bundle(folder, "")
+        title, version, _ = describe_bundle(folder, "")  # the entry needs a prefix, which depends on the title
         source = name or source_name(title)
         _, _, entry = describe_bundle(folder, _make_prefix(source))
         label = f"{title} {version}".strip()
@@ -104,7 +107,7 @@ def _check_remote(url: str, settings: Settings) -> None:
 
 
 def _make_prefix(source: str) -> str:
-    """Return the common prefix of the environment variables that hold the values of a source."""
+    """Return the common prefix of the environment variables with the values of a source."""
     return f"{CREDENTIAL_PREFIX}{re.sub(r'[^A-Za-z0-9]', '_', source).upper()}_"
 
 
@@ -156,12 +159,12 @@ class PublishedServer:
         if not _EXACT_VERSION.fullmatch(self.version) or self.version == "latest":
             raise SourceError(f"{self.name}: expected an exact version in its server.json, found {self.version[:60]!r}")
 
-    def build_entry(self, prefix: str, wish: str = "") -> Schema:
+    def build_entry(self, prefix: str, wanted_kind: str = "") -> Schema:
         """Build the entry of an mcpServers file: of a remote server, or else of a package that runs on this machine.
 
         Args:
-            prefix: of the environment variables from which values come that the user must give.
-            wish: `remote`, or the kind of package: npm, pypi, oci, mcpb. By default the first that there is.
+            prefix: of the environment variables for the values that the user must give.
+            wanted_kind: `remote`, or the kind of package: npm, pypi, oci, mcpb. Empty: the first that there is.
 
         Returns:
             The entry. A package of the kind mcpb is returned as it is, because it must be downloaded first.
@@ -172,12 +175,12 @@ class PublishedServer:
         remotes = _list_objects(self.document.get("remotes"))
         packages = self._find_packages()
         kinds = [kind for kind in packages if kind in LAUNCHERS or kind == "mcpb"]
-        if remotes and wish in ("", "remote"):
+        if remotes and wanted_kind in ("", "remote"):
             return _build_remote(remotes[0], prefix)
-        if wish not in ("", *kinds) or not kinds:
+        if wanted_kind not in ("", *kinds) or not kinds:
             offered = ", ".join([*(["remote"] if remotes else []), *packages]) or "nothing"
             raise SourceError(f"{self.name}: expected something that toolscout can start, found {offered}")
-        kind = wish or kinds[0]
+        kind = wanted_kind or kinds[0]
         return dict(packages[kind]) if kind == "mcpb" else _build_package(kind, packages[kind], prefix)
 
     def _find_packages(self) -> dict[str, Mapping[str, object]]:
@@ -193,16 +196,16 @@ def split_locator(locator: str) -> tuple[str, str, str]:
     """Split `registry:NAME@VERSION#KIND` into name, version and kind. Version and kind may be missing.
 
     Raises:
-        SourceError: if the name is none of a registry.
+        SourceError: if the name or the version is not written as registries write them.
     """
-    text, _, wish = locator.removeprefix(REGISTRY_PREFIX).partition("#")
+    text, _, kind = locator.removeprefix(REGISTRY_PREFIX).partition("#")
     name, _, version = text.partition("@")
     if not _REGISTRY_NAME.fullmatch(name) or (version and not _EXACT_VERSION.fullmatch(version)):
         raise SourceError(
             f"{locator[:200]}: expected registry:NAMESPACE/NAME or registry:NAMESPACE/NAME@VERSION, such as "
             "registry:io.github.example/weather@1.2.0"
         )
-    return name, version, wish
+    return name, version, kind
 
 
 def fetch_server(name: str, version: str, settings: Settings) -> PublishedServer:
@@ -216,8 +219,8 @@ def fetch_server(name: str, version: str, settings: Settings) -> PublishedServer
     contents = (_download(f"{base}/{api}/{path}", MAX_DOCUMENT_BYTES, settings) for api in API_VERSIONS)
     content = next((content for content in contents if content is not None), None)
     if content is None:
-        what = f"{name} in version {version}" if version else name
-        raise SourceError(f"{base} has no server {what}. Check its name and version there.")
+        server = f"{name} in version {version}" if version else name
+        raise SourceError(f"{base} has no server {server}. Check its name and version there.")
     document = as_object(parse_document(content.decode("utf-8", "replace"), name))
     published = PublishedServer(document.get("server", document))
     if published.name != name or version not in ("", published.version):
@@ -246,7 +249,7 @@ def fetch_bundle(package: Mapping[str, object], folder: Path, settings: Settings
 
 
 def _download(url: str, limit: int, settings: Settings) -> bytes | None:
-    """Return what is at an address that the user configured or a registry names; None: nothing is.
+    """Return what is at an address that the user configured or a registry names. None if its status is 404.
 
     Raises:
         SourceError: if it cannot be read, or is too long.
@@ -310,7 +313,10 @@ def _pin_package(kind: str, package: Mapping[str, object]) -> str:
 
 
 def _list_arguments(arguments: object, prefix: str) -> list[str]:
-    """Return the words of the command line that a server needs, with variables for the values that it asks for."""
+    """Return the words of the command line that a server needs, with variables for the values that it asks for.
+
+    A named argument gives its name and its value, or its name alone if it is a switch; a positional one its value.
+    """
     words: list[str] = []
     for argument in filter(_is_needed, _list_objects(arguments)):
         name, is_named = str(argument.get("name") or ""), argument.get("type") == "named"
@@ -321,24 +327,25 @@ def _list_arguments(arguments: object, prefix: str) -> list[str]:
 
 
 def _fill_named(inputs: object, prefix: str) -> dict[str, str]:
-    """Fill in headers or environment variables, by name. What may be left out and has no value is."""
+    """Fill in headers or environment variables, by name. An optional one without a value is left out."""
     needed = (entry for entry in _list_objects(inputs) if entry.get("name") and _is_needed(entry))
     return {str(entry["name"]): _fill_input(entry, prefix) for entry in needed}
 
 
 def _is_needed(entry: Mapping[str, object]) -> bool:
+    """Return whether an argument, a header or a variable must be given, or has a value."""
     return bool(entry.get("isRequired")) or any(entry.get(key) is not None for key in ("value", "default"))
 
 
 def _fill_input(entry: Mapping[str, object], prefix: str) -> str:
-    """Return the text of a value: as it is written, or a variable that the user sets."""
+    """Return the value of an argument, a header or a variable: its text, or an environment variable of the user."""
     if isinstance(value := entry.get("value"), str):
         return _fill(value, entry.get("variables"), prefix)
     return _write_variable(prefix, str(entry.get("name") or entry.get("valueHint") or "VALUE"), entry.get("default"))
 
 
 def _fill(text: str, variables: object, prefix: str) -> str:
-    """Replace `{name}` in a text by an environment variable.
+    """Replace `{name}` in a text by an environment variable, with the default that `variables` gives for it.
 
     Raises:
         SourceError: if the text names environment variables itself: a registry could then read any of them.
@@ -349,7 +356,7 @@ def _fill(text: str, variables: object, prefix: str) -> str:
     def replace(match: re.Match[str]) -> str:
         return _write_variable(prefix, match[1], as_object(as_object(variables).get(match[1])).get("default"))
 
-    return _VARIABLE_MARK.sub(replace, text)
+    return _REGISTRY_PLACEHOLDER.sub(replace, text)
 
 
 def _write_variable(prefix: str, name: str, default: object) -> str:
@@ -367,7 +374,9 @@ def _list_objects(value: object) -> list[Mapping[str, object]]:
 
 
 def unpack(bundle: Path, folder: Path) -> Path:
-    """Unpack a bundle below `folder`, once for each content, and return where.
+    """Unpack a bundle into a folder below `folder` that is named by its digest, and return it.
+
+    If that is there already, nothing is done.
 
     Raises:
         SourceError: if it is no bundle, or could do harm when it is unpacked: paths that lead out of it, links, sizes
@@ -407,7 +416,7 @@ def _check_files(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
         SourceError: for a path that leads out of the folder, a link, a device, a repeated path, an encrypted file.
     """
     files: dict[str, zipfile.ZipInfo] = {}
-    folded: set[str] = set()
+    keys: set[str] = set()  # paths that are the same on a system that ignores case and Unicode forms
     if len(archive.infolist()) > MAX_BUNDLE_FILES:
         raise SourceError(f"expected a bundle of at most {MAX_BUNDLE_FILES:,} files, found more")
     for info in archive.infolist():
@@ -421,17 +430,17 @@ def _check_files(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
         if info.flag_bits & 0x1:
             raise SourceError(f"the bundle holds an encrypted file: {name[:200]!r}")
         if not info.is_dir():
-            if key in folded or not path.parts:
+            if key in keys or not path.parts:
                 raise SourceError(f"the bundle holds a path twice, or one without a name: {name[:200]!r}")
-            folded.add(key)
+            keys.add(key)
             files[path.as_posix()] = info
     return files
 
 
-def _check_sizes(archive: zipfile.ZipFile, packed: int) -> None:
-    """Refuse a bundle that would unpack to too much: more than a limit, or many times its own size."""
+def _check_sizes(archive: zipfile.ZipFile, packed_bytes: int) -> None:
+    """Refuse a bundle that would unpack to more than 1 GB, or to more than 200 times its own size."""
     total = sum(info.file_size for info in archive.infolist())
-    if total > MAX_BUNDLE_BYTES or (total > MIN_RATIO_BYTES and total > MAX_BUNDLE_RATIO * max(1, packed)):
+    if total > MAX_BUNDLE_BYTES or (total > MIN_RATIO_BYTES and total > MAX_BUNDLE_RATIO * max(1, packed_bytes)):
         raise SourceError(
             f"the bundle would unpack to {total:,} bytes; at most {MAX_BUNDLE_BYTES:,} are allowed, and "
             f"{MAX_BUNDLE_RATIO} times its own size"
@@ -439,17 +448,21 @@ def _check_sizes(archive: zipfile.ZipFile, packed: int) -> None:
 
 
 def _extract(archive: zipfile.ZipFile, files: Mapping[str, zipfile.ZipInfo], folder: Path) -> None:
-    """Write the files. What a file really holds counts, not what its header says."""
-    left = MAX_BUNDLE_BYTES
+    """Write the files of an archive, at most 1 GB.
+
+    Today's `zipfile` reads no more of a file than its header says, which `_check_sizes` bounds. The bytes are counted
+    all the same, because `zipfile` does not promise that.
+    """
+    bytes_left = MAX_BUNDLE_BYTES
     for name, info in files.items():
         path = folder / name
         make_private_folder(path.parent)
         mode = 0o700 if (info.external_attr >> 16) & USER_EXECUTES else 0o600
-        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(opened, "wb") as target, archive.open(info) as packed:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as target, archive.open(info) as packed:
             while piece := packed.read(UNPACK_PIECE_BYTES):
-                left -= len(piece)
-                if left < 0:
+                bytes_left -= len(piece)
+                if bytes_left < 0:
                     raise SourceError(f"the bundle holds more than {MAX_BUNDLE_BYTES:,} bytes")
                 target.write(piece)
 
@@ -492,22 +505,32 @@ def _read_manifest(folder: Path) -> Mapping[str, object]:
 
 
 def _choose_config(server: Mapping[str, object]) -> Schema:
-    """Return the command of a manifest for this platform. Without one it follows from the kind of program."""
+    """Return the command, args and env of a manifest's server for this platform.
+
+    Without a command, the server's `entry_point` is run by the program for its type: node, python, or itself.
+    """
     config = dict(as_object(server.get("mcp_config")))
     overrides = as_object(config.pop("platform_overrides", None))
     config |= as_object(overrides.get(sys.platform)) if sys.platform in PLATFORMS else {}
     entry_point = server.get("entry_point")
     if "command" not in config and isinstance(entry_point, str):
-        place = "${__dirname}/" + entry_point
+        path = "${__dirname}/" + entry_point
         program = {"node": "node", "python": "python3"}.get(str(server.get("type")))
-        config |= {"command": program, "args": [place]} if program else {"command": place}
+        config |= {"command": program, "args": [path]} if program else {"command": path}
     return config
 
 
 class _ManifestFiller:
-    """Fills in the placeholders of a manifest. Others are refused, because they could name any variable."""
+    """Fills in the placeholders `${name}` of a manifest. Unknown names are refused: they could be any variable."""
 
     def __init__(self, folder: Path, prefix: str, options: Mapping[str, object]) -> None:
+        """Fill in placeholders.
+
+        Args:
+            folder: of the unpacked bundle.
+            prefix: of the environment variables for the values that the user must give.
+            options: `user_config` of the manifest: name → what the user may set.
+        """
         self._options, self._prefix = options, prefix
         home = Path.home()
         self._values = {
@@ -517,11 +540,12 @@ class _ManifestFiller:
         }  # fmt: skip
 
     def fill(self, text: str) -> str:
-        return _MANIFEST_VALUE.sub(self._replace, text)
+        """Replace all placeholders in a text."""
+        return _MANIFEST_PLACEHOLDER.sub(self._replace, text)
 
     def fill_argument(self, text: str) -> list[str]:
-        """Fill in one argument. A value with several parts becomes several arguments."""
-        match = _MANIFEST_VALUE.fullmatch(text)
+        """Fill in one argument. An option with a list as its default becomes an argument for each item."""
+        match = _MANIFEST_PLACEHOLDER.fullmatch(text)
         default = (self._find_option(match[1]) or {}).get("default") if match else None
         return [str(value) for value in default] if isinstance(default, list) else [self.fill(text)]
 
@@ -531,7 +555,7 @@ class _ManifestFiller:
         return option if isinstance(option, Mapping) else None
 
     def _replace(self, match: re.Match[str]) -> str:
-        """Return what stands for one `${name}` of the manifest.
+        """Return the text for one placeholder.
 
         A value that the user must choose becomes an environment variable, with the manifest's default if it has one.
         """
