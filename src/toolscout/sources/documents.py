@@ -165,7 +165,10 @@ class Library:
         return node, base
 
     def _find_target(self, ref: str, base: str, hops: int) -> tuple[object, str]:
-        """Follow one `$ref`: find its document, then step through its JSON pointer. Returns target and location."""
+        """Follow one `$ref`: find its document, then step through its JSON pointer. Returns target and location.
+
+        Arguments and BadEntry as in `follow`. Raises SourceError if all references together take too many steps.
+        """
         document_name, _, fragment = ref.partition("#")
         pointer = unquote(fragment)
         self._steps_left -= 1 + pointer.count("/") + len(ref) // 100  # a long one takes time even if it has no steps

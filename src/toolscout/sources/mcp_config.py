@@ -397,11 +397,11 @@ def _name_shell_line(shell: str, line: str) -> str:
 
 
 def _name_package(word: str, words_after: Sequence[str]) -> str:
-    """Name a package, an image or a script. A bridge to a URL is named like the URL."""
+    """Name a package (`@scope/name@1.0`), an image or a script. A bridge to a URL is named like the URL."""
     if re.search(r"\.(py|[cm]?[jt]s)$", word):
         return _name_file(word)
     scope, _, last = word.rpartition("/")
-    package = re.split(r"(?<=.)@|==|:", last)[0]
+    package = re.split(r"(?<=.)@|==|:", last)[0]  # without its version
     if package in _BRIDGES:
         address = next((item for item in words_after if item.startswith(("http://", "https://"))), None)
         return _name_url(address) if address else package

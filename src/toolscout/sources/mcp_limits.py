@@ -287,6 +287,7 @@ class LineSplitter:
         self._discard(piece)
 
     def _drop_writer(self) -> None:
+        """Give up splitting the current line, and remove its file."""
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None

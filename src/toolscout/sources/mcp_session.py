@@ -121,7 +121,7 @@ class McpConnection:
 
     @property
     def cover(self) -> Cover:
-        """The cover for the credentials that the server was given, with tokens that were renewed since."""
+        """Replaces the credentials that the server was given, also renewed ones, in what it sends."""
         return self._watch.cover
 
     @property
@@ -150,7 +150,7 @@ class McpConnection:
         """Return every tool of the server as it was sent, and its skills. `build_tool` checks them.
 
         The first listing may take what opening the session has left of the server's timeout, later ones all of it.
-        Credentials that the server was given are covered in the result.
+        Placeholders are in the result in place of credentials that the server was given.
 
         Args:
             limit: the largest number of tools.
@@ -472,7 +472,7 @@ class _Watch:
 
     @property
     def cover(self) -> Cover:
-        """The cover for the credentials that the server was given, with tokens that were renewed since."""
+        """Replaces the credentials that the server was given, also renewed ones, in what it sends."""
         credentials = self._credentials
         if self.tokens is not None:
             credentials |= self.tokens.secrets()
@@ -622,7 +622,7 @@ class _Watch:
         return f"expected access to {where}, found that this server wants you to sign in", sign_in_hint(self.server)
 
     def _build_error(self, what: str, action: str = "") -> SourceError:
-        """Build the error from what happened, what the server wrote, and what to do. Secrets are covered."""
+        """Build the error from what happened, what the server wrote, and what to do, without secrets."""
         written = f"; {self.messages.junk:,} lines it wrote are no MCP messages" if self.messages.junk else ""
         cause = _find_cause(self.stderr.decode("utf-8", "replace"))
         max_chars = MAX_ERROR_CHARS - len(self.server.name) - len(what) - len(action)

@@ -64,7 +64,7 @@ class ListedSkill(NamedTuple):
 
     Attributes:
         uri: of its SKILL.md. With a fault of the whole list: the name of the list.
-        document: the text of its SKILL.md. Credentials are covered.
+        document: the text of its SKILL.md. Placeholders are in it in place of credentials.
         entry: `frontmatter` and `resources` as the server listed them. Without `frontmatter`, the skill was found among
             the resources.
         fault: why it cannot be used. Empty: it can.
@@ -80,7 +80,7 @@ class SkillReader:
     """Reads the skills of one open session."""
 
     def __init__(self, client: Client, cover: Cover) -> None:
-        """Read with a client of the SDK. `cover`: covers the credentials that the server was given."""
+        """Read with a client of the SDK. `cover`: replaces the credentials of the server in what is read."""
         capabilities = client.server_capabilities
         self._session: ClientSession = client.session
         self._cover = cover

@@ -184,6 +184,7 @@ class MessageFilter:
             self.ignored_discovery = False  # it refused, and was only late
         if str(message.id) in self._refused:
             self._refused.discard(str(message.id))
+            # These two codes are about the request, so the server knows the session.
             if message.error.code not in (METHOD_NOT_FOUND, INVALID_PARAMS):
                 message.error = ErrorData(code=message.error.code, message=SESSION_LOST)
 

@@ -243,7 +243,7 @@ class _OpenCollection:
 
 
 _NO_KEY: Final = object()
-_MERGE_KEY: Final = object()
+_MERGE_KEY: Final = object()  # the key `<<`
 
 
 def _parse_yaml(text: str, where: str, max_values: int) -> tuple[object, int]:

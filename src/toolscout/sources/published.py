@@ -170,7 +170,7 @@ class PublishedServer:
             The entry. A package of the kind mcpb is returned as it is, because it must be downloaded first.
 
         Raises:
-            SourceError: if there is nothing of that kind, or it is not pinned.
+            SourceError: if there is nothing of that kind, or its version is not exact.
         """
         remotes = _list_objects(self.document.get("remotes"))
         packages = self._find_packages()

@@ -88,8 +88,8 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
         members = _remove_aliases(_find_member(locator, module, member))
     else:
         modules = list(_walk_modules(module_name, module, problems))
-        functions = (item for name, module in modules for item in _list_members(name, module, problems))
-        members = _add_class_members(_remove_aliases(functions))
+        listed = (item for path, part in modules for item in _list_members(path, part, problems))
+        members = _add_class_members(_remove_aliases(listed))
     return [_build_reading(source, members, problems, f"imported {_label_version(module)}")]
 
 

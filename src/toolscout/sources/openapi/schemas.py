@@ -136,7 +136,7 @@ class Schemas:
         return self._translate_dialect(self._expand_branches(node, base, depth, outer))
 
     def _expand_branches(self, node: object, base: str, depth: int, outer: frozenset[int]) -> Schema:
-        """Merge a schema with its reference and its `allOf`. Arguments as in `_expand_schema`."""
+        """Merge a schema with its reference and its `allOf`. A boolean adds nothing. Arguments: `_expand_schema`."""
         if isinstance(node, bool):
             return {}
         if not isinstance(node, Mapping):

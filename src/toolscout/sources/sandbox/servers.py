@@ -52,7 +52,7 @@ class Sandbox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_sandboxes(home: Path) -> dict[str, Sandbox]:
-    """Read the sandboxes of a home by source. Empty if it has no such file.
+    """Read the file of a home. Returns the name of each source → its sandbox; empty if there is no such file.
 
     Raises:
         ConfigError: if the file is invalid. No server then starts, because it could be without its sandbox.
