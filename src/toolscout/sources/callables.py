@@ -535,6 +535,7 @@ def _find_examples(text: str) -> str:
 
 
 def _escape_unprintable(text: str) -> str:
+    """Write characters that cannot be printed as escapes, except line breaks and tabs."""
     return "".join(
         character if character.isprintable() or character in "\n\t" else character.encode("unicode_escape").decode()
         for character in text

@@ -210,6 +210,7 @@ def find_projects(path: Path) -> list[str]:
 
 
 def _list_projects(document: object) -> list[str]:
+    """List the folders of the projects for which a document of Claude Code has servers."""
     projects = _get(document, "projects")
     listed = projects.items() if isinstance(projects, Mapping) else ()
     return [str(folder) for folder, fields in listed if _get(fields, "mcpServers")]
@@ -339,7 +340,7 @@ def _read_inputs(document: object) -> dict[str, str]:
 
 def _find_forbidden(document: object, name: str) -> Iterator[str]:
     """Yield patterns of the tools of a server that a client's general rules about tools forbid."""
-    prefix = re.sub(r"[^\w-]", "_", name)
+    prefix = re.sub(r"[^\w-]", "_", name)  # as clients write the server's name before the names of its tools
     denied = _list_denied(_get(document, "tools"))  # opencode: {"server_tool": false}, newer ones "deny"
     denied += [key for key, action in _read_mapping(_get(document, "permission")).items() if action == "deny"]
     yield from _cut_prefix(denied, f"{prefix}_")
@@ -564,7 +565,8 @@ def _read_timeout(fields: Mapping[str, object], client: Client) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise SourceError(f'expected a number above 0 as "{key}", found {str(value)[:40]!r}')
     unit = client.unit or ("ms" if value >= 1000 else "s")
-    return float(value) * _TIMEOUTS.get(key, 0.001 if unit == "ms" else 1.0)
+    seconds_per_unit = _TIMEOUTS.get(key, 0.001 if unit == "ms" else 1.0)
+    return float(value) * seconds_per_unit
 
 
 def _spell_variables(value: object, key: str, client: Client) -> object:

@@ -114,6 +114,7 @@ class JsonSplitter:
     # same position with the same state asks for more bytes.
 
     def _skip_space(self, data: bytes, position: int) -> int:
+        """Return the position after the white space at `position`, and count it."""
         end = _end_of(_SPACE, data, position)
         self.skipped += end - position
         return end

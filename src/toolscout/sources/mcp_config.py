@@ -595,7 +595,8 @@ def _check_url(url: str) -> set[str]:
     """
     try:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:  # also: 0 to 65535, or error
+        # `.port` itself raises ValueError for a text and above 65535.
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
             raise ValueError
     except ValueError:
         raise SourceError('expected an http:// or https:// address as "url", found something else') from None

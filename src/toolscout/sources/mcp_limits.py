@@ -198,6 +198,7 @@ class Spills:
             self._remove(token)
 
     def _remove(self, token: str) -> None:
+        """Forget a result that nobody took, and remove its file."""
         with suppress(OSError):
             self._waiting.pop(token).file.unlink(missing_ok=True)
 

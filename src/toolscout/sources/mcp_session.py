@@ -683,6 +683,7 @@ async def _open_transport(server: Server, watch: _Watch, settings: Settings, per
     address = urlsplit(server.url)
 
     def note_status(response: httpx2.Response) -> None:
+        """Keep the status of an answer to a message, and note a message whose session the server does not know."""
         if response.request.method == "POST" and response.request.url.path == address.path:
             watch.status = response.status_code
             if watch.status in LOST_SESSION_STATUSES and SESSION_HEADER in response.request.headers:
