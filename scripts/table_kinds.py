@@ -74,9 +74,9 @@ def tabulate_headline(which: Sequence[str]) -> list[str]:
 
 def tabulate_zero_shot() -> list[str]:
     titles = {
-        "bm25-plain": "BM25 as libraries ship it",
+        "bm25-plain": "BM25, as most libraries implement it",
         "dense-minilm": "all-MiniLM-L6-v2",
-        "rrf-minilm": "both, fused by rank",
+        "rrf-minilm": "this BM25 and all-MiniLM-L6-v2, fused by rank",
         "hybrid": "toolscout's `hybrid`, for requests of one step",
         "scout": "**toolscout, as installed**",
         "scout-compact": "toolscout with the package `toolscout-compact`",
@@ -89,7 +89,7 @@ def tabulate_zero_shot() -> list[str]:
         times = speed.get(f"{label.replace('-', '_')}_search")
         rows.append([title, *(f"{bold}{cell}{bold}" for cell in cells), f"{times['p50_ms']:.1f} ms" if times else ""])
     heads = (
-        "NDCG@5 / all right tools in the first 5 (COMP@5)",
+        "NDCG@5 / COMP@5, percent",
         "mean of 14 sets",
         "mean of 3 clean sets",
         "one search",
@@ -97,7 +97,9 @@ def tabulate_zero_shot() -> list[str]:
     return [
         *lay_out(heads, rows),
         "",
-        f"Clean: our encoder has read none of its tools. A search: median among {speed['tools']:,} tools, one thread.",
+        "COMP@5 is the share of requests with all their right tools among the first five. Our encoder's training data has",
+        "no tool of the three clean sets. One search: the median time among "
+        f"{speed['tools']:,} tools on one thread.",
     ]
 
 
@@ -299,7 +301,7 @@ VALUES: dict[str, tuple[Sequence[str], Sequence[Sequence[str]]]] = {
         ],
     ),
     "stranger": (
-        ("after cloning", "minutes"),
+        ("what works", "minutes after cloning"),
         [
             ("your own MCP servers can be searched", "stranger.json minutes/searched .1f"),
             ("the gateway works in a client", "stranger.json minutes/gateway .1f"),
@@ -315,12 +317,12 @@ VALUES: dict[str, tuple[Sequence[str], Sequence[Sequence[str]]]] = {
                 "gateway.json tokens/0/read/gateway_tokens ,d",
             ),
             (
-                "the same, everything in the lists",
+                "the same servers, with all fields of the tool lists, for clients that pass them on",
                 "gateway.json tokens/0/listed/tokens ,d",
                 "gateway.json tokens/0/listed/gateway_tokens ,d",
             ),
             (
-                "10,000 tools (up to 40 tokens more for the names of sources)",
+                "10,000 tools, without the names of sources (up to 40 tokens more)",
                 "gateway.json tokens/3/read/tokens ,d",
                 "gateway.json tokens/3/read/gateway_tokens ,d",
             ),
