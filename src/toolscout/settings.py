@@ -279,7 +279,7 @@ class Settings:
         SEARCH,
         "options of that recipe, like rounds=1",
         harm="decides how often a search asks a language model",
-        page="use/language-models.md#rounds-and-base",
+        page="use/language-models.md#set-options-of-a-recipe",
     )
     model: Path | None = define(None, SEARCH, "fitted model that searches use", kind=Path, harm="decides every answer")
     encoder: str = define(
