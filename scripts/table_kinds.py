@@ -97,9 +97,8 @@ def tabulate_zero_shot() -> list[str]:
     return [
         *lay_out(heads, rows),
         "",
-        "COMP@5 is the share of requests with all their right tools among the first five. Our encoder's training data has",
-        "no tool of the three clean sets. One search: the median time among "
-        f"{speed['tools']:,} tools on one thread.",
+        "COMP@5 is the share of requests with all their right tools among the first five. Our encoder's training data",
+        f"has no tool of the clean sets. One search: the median time among {speed['tools']:,} tools, on one thread.",
     ]
 
 
