@@ -1,6 +1,6 @@
-"""Reads JSON piece by piece, and takes chosen values out of it without holding them in memory.
+"""Reads JSON piece by piece, and takes chosen values out of it without keeping them in memory.
 
-A parser of the usual kind holds a value as bytes, as text and as objects at once. `JsonSplitter` holds one piece.
+A usual parser has a value in memory as bytes, as text and as objects at once. `JsonSplitter` has one piece of it.
 """
 
 from __future__ import annotations

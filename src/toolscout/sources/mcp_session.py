@@ -105,8 +105,8 @@ class McpConnection:
         about: name and version as the server gives them.
         list_fault: why the last list of tools may not be complete. Empty: it is.
         skills: the skills that are listed behind the tools. None: the next list reads them.
-        is_modern: whether the server speaks a protocol without handshake, in which every request tells what the client
-            can.
+        is_modern: whether the session has a protocol version without a handshake, in which every request declares what
+            the client can do.
     """
 
     def __init__(self, client: Client, watch: _Watch) -> None:

@@ -184,7 +184,7 @@ class PublishedServer:
         return dict(packages[kind]) if kind == "mcpb" else _build_package(kind, packages[kind], prefix)
 
     def _find_packages(self) -> dict[str, Mapping[str, object]]:
-        """Return the first package of each kind that speaks through standard input and output."""
+        """Return the first package of each kind that is a server of stdio."""
         packages: dict[str, Mapping[str, object]] = {}
         for package in _list_objects(self.document.get("packages")):
             if as_object(package.get("transport")).get("type", "stdio") == "stdio":
@@ -282,7 +282,7 @@ def _build_remote(remote: Mapping[str, object], prefix: str) -> Schema:
 
 
 def _build_package(kind: str, package: Mapping[str, object], prefix: str) -> Schema:
-    """Build the command that runs exactly the version of a package that was published."""
+    """Build the entry of a package: the command that runs exactly the version that was published."""
     pinned, env = _pin_package(kind, package), _fill_named(package.get("environmentVariables"), prefix)
     program, *words = LAUNCHERS[kind]
     if kind == "oci":

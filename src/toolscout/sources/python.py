@@ -304,7 +304,10 @@ def _find_member(locator: str, module: ModuleType, member: str) -> list[_Member]
 
 
 def _list_methods(owner: _Member, *, inherited: bool) -> Iterator[_Member]:
-    """Yield the public methods of a class, sorted, with or without inherited ones. A function has none."""
+    """Yield the public methods of a class, sorted, with or without inherited ones. A function has none.
+
+    The value of a static or class method is what the class gives: the raw attribute in `vars` cannot be described.
+    """
     if not isinstance(owner.value, type):
         return
     for name in sorted(dir(owner.value) if inherited else vars(owner.value)):

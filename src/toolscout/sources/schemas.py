@@ -209,7 +209,7 @@ def _build_from_schema(source: str, entry: Mapping[str, object], path: ToolPath 
         path=own_path if has_own_path else path,
         returns=_normalize_types(returns),
         hints=Hints(*(hint if isinstance(hint, bool) else None for hint in hints)),
-        requires=next((fields["depends_on"] for fields in objects_with_requires if "depends_on" in fields), ()),
+        requires=next((mapping["depends_on"] for mapping in objects_with_requires if "depends_on" in mapping), ()),
         meta={key: value for key, value in other_fields.items() if key not in CODE_KEYS},
     )
     return build_tool(source, fields)

@@ -225,7 +225,7 @@ class Schemas:
         return self._copy_value(value, MAX_VALUE_DEPTH)
 
     def _copy_value(self, value: object, depth: int) -> object:
-        """Copy a default or an enum value, clean of invisible characters, and count its size."""
+        """Copy a plain value, such as a default or an enum, as `types.clean` does, and count its size."""
         if isinstance(value, (list, Mapping)) and depth == 0:
             raise BadEntry(f"expected at most {MAX_VALUE_DEPTH} levels in a default or enum value, found more")
         if isinstance(value, list):
