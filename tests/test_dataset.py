@@ -188,7 +188,7 @@ def fold_of(data: str) -> int:
 def test_the_fold_of_a_query_is_the_same_on_every_machine_and_in_every_version() -> None:
     """Eight bytes of BLAKE2b, the greatest first: modulo 5 their order does not matter, modulo 7 it does."""
     for count, folds in ((5, [3, 0, 1, 0, 0, 4, 4, 0]), (7, [6, 4, 4, 5, 3, 5, 5, 0])):
-        assert [dataset._fold(f"q{number}".encode(), count) for number in range(8)] == folds
+        assert [dataset._choose_fold(f"q{number}".encode(), count) for number in range(8)] == folds
 
 
 def test_query_folds_are_by_hash_and_score_each_query_once(tmp_path: Path) -> None:

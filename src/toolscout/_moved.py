@@ -23,7 +23,11 @@ MOVED_MODULES: Final = dict(
 
 
 class _MovedModules:
-    """Finds a module of version 0.2 under its new name. It is asked before the files, which would be read twice."""
+    """Finds a module of version 0.2 under its new name.
+
+    Python asks it before it looks for files. Otherwise it would find the file of the new name in a package that has
+    moved, and run it a second time, as another module.
+    """
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
@@ -31,9 +35,9 @@ class _MovedModules:
         if not name.startswith("toolscout."):
             return None
         parts = name.split(".")
-        for end in range(len(parts), 1, -1):
-            if new := MOVED_MODULES.get(".".join(parts[:end])):
-                new = ".".join([new, *parts[end:]])
+        for n_parts in range(len(parts), 1, -1):  # the longest beginning of the name first
+            if new_beginning := MOVED_MODULES.get(".".join(parts[:n_parts])):
+                new = ".".join([new_beginning, *parts[n_parts:]])
                 warnings.warn(f"{name} is now {new}", DeprecationWarning, stacklevel=2)
                 return ModuleSpec(name, _NewName(new))  # type: ignore[arg-type]
         return None
@@ -52,7 +56,7 @@ class _NewName:
         return self.module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the module its own spec back: it has run, and keeps its new name."""
+        """Give the module its own spec back, which Python has replaced by that of the old name. It has run already."""
         module.__spec__ = self.spec
 
 

@@ -45,9 +45,9 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 
 def in_dev(query: str) -> bool:
-    """Return whether a training query belongs to dev in a set without a dev file.
+    """Return whether a training query belongs to dev in a set without a dev file; `query`: its id.
 
-    It does if the first byte of the BLAKE2b hash of its id is below 26.
+    It does if the first byte of the BLAKE2b hash of its id is below 26, which holds for a tenth of the ids.
     """
     return _hash(query.encode())[0] < DEV_HASH_LIMIT
 
@@ -63,16 +63,16 @@ class Fold(NamedTuple):
     test: list[str]
 
 
-class _ManifestEntry(msgspec.Struct, rename={"id": "_id"}):
+class _CorpusRow(msgspec.Struct, rename={"id": "_id"}):
     id: str
 
 
-class _Query(_ManifestEntry, rename={"id": "_id"}):
+class _Query(_CorpusRow, rename={"id": "_id"}):
     text: str
     metadata: dict[str, Any] | None = None
 
 
-_Row = TypeVar("_Row", bound=_ManifestEntry)
+_Row = TypeVar("_Row", bound=_CorpusRow)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Dataset:
                 query or tool, two scores for one pair, or a query without gold or in two splits.
         """
         folder = Path(folder)
-        corpus = tuple(_read_by_id(folder / "corpus.jsonl", _ManifestEntry))
+        corpus = tuple(_read_by_id(folder / "corpus.jsonl", _CorpusRow))
         queries = _read_by_id(folder / "queries.jsonl", _Query)
         files = sorted((folder / "qrels").glob("*.tsv"))
         if not files:
@@ -158,10 +158,10 @@ class Dataset:
         return {query: self.queries[query] for query in self.split(split)}
 
     def groups(self, split: str, *, train: Mapping[str, Iterable[str]] | None = None) -> dict[str, dict[str, str]]:
-        """Compute the slices of the result files, for `metrics.slices`: name → query id → label.
+        """Compute the slices of the result files, for `metrics.slices`: name of the slice → query id → label.
 
-        `gold`: number of tools the query needs, up to `6+`; `length`: words of the query; `kind`: from its metadata, if
-        any query has one; `tools`: `seen_labels`, if `train` is given.
+        `gold`: number of tools that the query needs, up to `6+`; `length`: words of the query, such as `11-20`; `kind`:
+        from its metadata, if any query has one; `tools`: `seen_labels`, if `train` is given.
 
         Raises:
             NotFound: as `split`.
@@ -169,7 +169,7 @@ class Dataset:
         qrels = self.split(split)
         table = {
             "gold": {query: str(len(tools)) if len(tools) < 6 else "6+" for query, tools in qrels.items()},
-            "length": {query: _length_label(self.queries[query]) for query in qrels},
+            "length": {query: _label_length(self.queries[query]) for query in qrels},
         }
         kinds = {query: self.query_meta[query].get("kind") for query in qrels}
         if any(kinds.values()):
@@ -199,18 +199,18 @@ class Dataset:
         kind, count = _parse_folds(spec)
         qrels = self.split(split)
         if kind == "query":
-            touched = {query: {_fold(query.encode(), count)} for query in qrels}
-        else:
-            touched = {
-                query: {self._parent_fold(tool, parent_of or {}, count) for tool in tools}
+            folds_of = {query: {_choose_fold(query.encode(), count)} for query in qrels}
+        else:  # the folds of the parents of the query's gold tools
+            folds_of = {
+                query: {self._choose_parent_fold(tool, parent_of or {}, count) for tool in tools}
                 for query, tools in qrels.items()
             }
         folds = [
             Fold(
-                train=[query for query, places in touched.items() if fold not in places],
-                test=[query for query, places in touched.items() if fold == min(places)],
+                train=[query for query, numbers in folds_of.items() if number not in numbers],
+                test=[query for query, numbers in folds_of.items() if number == min(numbers)],
             )
-            for fold in range(count)
+            for number in range(count)
         ]
         folds = [fold for fold in folds if fold.test]
         if not all(fold.train for fold in folds):
@@ -220,17 +220,19 @@ class Dataset:
             )
         return folds
 
-    def _parent_fold(self, tool: str, parent_of: Mapping[str, Sequence[str]], count: int) -> int:
+    def _choose_parent_fold(self, tool: str, parent_of: Mapping[str, Sequence[str]], count: int) -> int:
         if tool not in parent_of:
             raise SourceError(f"{self.name}: expected a parent for every gold tool, found none for {tool!r}")
-        return _fold(msgspec.json.encode(list(parent_of[tool])), count)
+        return _choose_fold(msgspec.json.encode(list(parent_of[tool])), count)
 
 
-def _fold(data: bytes, count: int) -> int:
+def _choose_fold(data: bytes, count: int) -> int:
+    """Return the number of a fold below `count`, by the hash of what must not be split between folds."""
     return int.from_bytes(_hash(data)[:8], "big") % count
 
 
 def _parse_folds(spec: str) -> tuple[str, int]:
+    """Parse `query:N` or `parent:N`: return the kind and the number of folds."""
     kind, _, number = spec.partition(":")
     if kind not in ("query", "parent") or not re.fullmatch(r"[1-9]\d{0,3}", number) or int(number) < 2:
         raise SourceError(f"expected folds as query:5 or parent:5, found {spec!r}")
@@ -242,19 +244,21 @@ def _check_splits(folder: Path, qrels: Mapping[str, Qrels]) -> None:
     split_of: dict[str, str] = {}
     for split, queries in qrels.items():
         for query in queries:
-            if split_of.setdefault(query, split) != split:
+            if split_of.setdefault(query, split) != split:  # the first split of a query is noted
                 raise SourceError(
                     f"{folder}: expected each query in one split, found {query!r} in "
                     f"{split_of[query]}.tsv and in {split}.tsv"
                 )
 
 
-def _length_label(text: str) -> str:
-    words = len(text.split())
-    return next((label for limit, label in ((10, "1-10"), (20, "11-20"), (40, "21-40")) if words <= limit), "41+")
+def _label_length(text: str) -> str:
+    """Return the range in which the number of words of a text is."""
+    n_words = len(text.split())
+    return next((label for most, label in ((10, "1-10"), (20, "11-20"), (40, "21-40")) if n_words <= most), "41+")
 
 
 def _name_below(folder: Path, root: str | Path | None) -> str:
+    """Return the path of a folder below the data root, or the name of a folder that is not below it."""
     folder = folder.resolve()
     if root is not None and Path(root).resolve() in folder.parents:
         return folder.relative_to(Path(root).resolve()).as_posix()
@@ -296,20 +300,20 @@ class NoTool:
             SourceError: naming file and line.
         """
         file = Path(folder) / "queries.jsonl"
-        parts = cls([], [], [])
+        prompts = cls([], [], [])
         for query in _read_by_id(file, _Query).values():
             meta = query.metadata or {}
             prompt = Prompt(query.id, query.text, str(meta.get("kind") or ""))
             if meta.get("split") == "test":
-                parts.test.append(prompt)
+                prompts.test.append(prompt)
             elif meta.get("split") == "dev":
                 calibrates = _hash(query.id.encode())[0] < CALIBRATE_HASH_LIMIT
-                (parts.calibrate if calibrates else parts.train).append(prompt)
+                (prompts.calibrate if calibrates else prompts.train).append(prompt)
             else:
                 raise SourceError(
                     f"{file}: query {query.id!r}: expected metadata.split dev or test, found {meta.get('split')!r}"
                 )
-        return parts
+        return prompts
 
 
 # --- overlap of training and test -------------------------------------------------------------------------------------
@@ -331,13 +335,13 @@ def leaks(train_texts: Mapping[str, str], test_texts: Mapping[str, str]) -> list
 
 def _normalise(text: str) -> str:
     folded = " ".join(text.casefold().split())
-    return " ".join(re.sub(r"[\W_]+", " ", folded).split()) or folded
+    return " ".join(re.sub(r"[\W_]+", " ", folded).split()) or folded  # a text of punctuation alone stays as it is
 
 
 def drop_leaks(
     train: Mapping[str, Value], train_texts: Mapping[str, str], test_texts: Mapping[str, str]
 ) -> tuple[dict[str, Value], list[str]]:
-    """Remove the queries that `leaks` finds from `train`; return the rest and the removed ids.
+    """Remove the queries that `leaks` finds from `train`; return the remaining queries, and the removed ids.
 
     Args:
         train: query id → any value, such as the qrels of a split.
@@ -345,8 +349,8 @@ def drop_leaks(
         test_texts: the texts that training must not see.
     """
     dropped = leaks({query: train_texts[query] for query in train}, test_texts)
-    gone = set(dropped)
-    return {query: value for query, value in train.items() if query not in gone}, dropped
+    dropped_ids = set(dropped)
+    return {query: value for query, value in train.items() if query not in dropped_ids}, dropped
 
 
 def seen_labels(
@@ -356,7 +360,7 @@ def seen_labels(
 ) -> dict[str, str]:
     """Label each test query by whether training saw its gold tools.
 
-    The label is `seen` for all of them, `unseen` for none, else `mixed`.
+    The label is `seen` if it saw all of them, `unseen` if it saw none, else `mixed`.
 
     Args:
         train_qrels: query id → gold tool ids.
@@ -366,8 +370,8 @@ def seen_labels(
     seen = {key(tool) for tools in train_qrels.values() for tool in tools}
     labels = {}
     for query, tools in test_qrels.items():
-        in_train = [key(tool) in seen for tool in tools]
-        labels[query] = "seen" if all(in_train) else "mixed" if any(in_train) else "unseen"
+        was_seen = [key(tool) in seen for tool in tools]
+        labels[query] = "seen" if all(was_seen) else "mixed" if any(was_seen) else "unseen"
     return labels
 
 
@@ -389,7 +393,7 @@ def read_lines(file: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _read_by_id(file: Path, row: type[_Row]) -> dict[str, _Row]:
-    """Read a file of JSON lines as rows by id."""
+    """Read a file of JSON lines: id → row, in the order of the file."""
     decoder = msgspec.json.Decoder(row)
     rows: dict[str, _Row] = {}
     for number, line in read_lines(file):
@@ -407,6 +411,7 @@ def _read_by_id(file: Path, row: type[_Row]) -> dict[str, _Row]:
 
 
 def _check_qrels_header(file: Path, number: int, line: bytes) -> None:
+    """Raise SourceError if the line with this number isn't the header of a file of gold tools."""
     if line.split(b"\t") != [column.encode() for column in QRELS_HEADER]:
         start = line[:80].decode(errors="replace")
         raise SourceError(
@@ -421,7 +426,8 @@ def _read_qrels(file: Path, queries: Mapping[str, object], corpus: frozenset[str
         SourceError: naming the line, for a bad header, score or id, two scores for one pair, or a query without gold.
     """
     lines = read_lines(file)
-    _check_qrels_header(file, *next(lines, (1, b"")))
+    number, header = next(lines, (1, b""))  # an empty file lacks the header in its first line
+    _check_qrels_header(file, number, header)
     judged: Qrels = {}
     for number, line in lines:
         try:
@@ -438,7 +444,7 @@ def _read_qrels(file: Path, queries: Mapping[str, object], corpus: frozenset[str
             problem = f"a tool of corpus.jsonl, found {tool!r}"
         elif not math.isfinite(score):
             problem = f"a finite score, found {text!r}"
-        elif judged.setdefault(query, {}).setdefault(tool, score) != score:
+        elif judged.setdefault(query, {}).setdefault(tool, score) != score:  # stores the first score of a pair
             problem = f"one score for query {query!r} and tool {tool!r}, found two"
         else:
             continue

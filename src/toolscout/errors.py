@@ -132,53 +132,57 @@ class PipelineError(ToolscoutError):
 
 
 def describe_invalid(error: Exception) -> str:
-    """Describe why a document is invalid, with the place in words: "caller 2 has the unknown field 'keyhash'".
+    """Describe an unknown field in a document, with its place in words: "caller 2 has the unknown field 'keyhash'".
 
-    Errors other than those of unknown fields keep their text.
+    Other errors keep their text. Entries of a list are counted from 1 there, and from 0 by msgspec.
     """
     match = _UNKNOWN_STRUCT_FIELD.fullmatch(str(error))
     if match is None:
         return str(error).rstrip(".")
-    place = _LIST_PLACE.sub(lambda index: f" {int(index[1]) + 1}", (match[2] or "").replace("$.", ""))
-    return f"{place or 'it'} has the unknown field {match[1]!r}"
+    field, path = match.groups(default="")
+    place = _LIST_PLACE.sub(lambda index: f" {int(index[1]) + 1}", path.replace("$.", ""))
+    return f"{place or 'it'} has the unknown field {field!r}"
 
 
 def find_close(name: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
-    """Return a list with the known name that is most like `name`, for "Did you mean …?"; empty if none is.
+    """Return a list with the known name that is most like `name`, for "Did you mean …?"; empty if none is like it.
 
-    Names may be untrusted: only as many are compared as take milliseconds, and none that is very long.
+    Names may be untrusted. So long ones are not compared, and the comparisons end after some milliseconds of work.
 
     Args:
         name: what somebody typed.
         known: names to choose from.
         cutoff: least similarity, 0 to 1, as difflib measures it.
     """
+    if len(name) > MAX_NAME_CHARS:
+        return []
     compared: list[str] = []
-    left = MAX_COMPARED_PRODUCTS
-    for other in known if len(name) <= MAX_NAME_CHARS else ():
-        left -= len(other) * len(name) if len(other) <= MAX_NAME_CHARS else 1
-        if left < 0:
+    work_left = MAX_COMPARED_PRODUCTS
+    for known_name in known:
+        is_short = len(known_name) <= MAX_NAME_CHARS
+        work_left -= len(known_name) * len(name) if is_short else 1  # passing over a name takes a little time, too
+        if work_left < 0:
             break
-        if len(other) <= MAX_NAME_CHARS:
-            compared.append(other)
+        if is_short:
+            compared.append(known_name)
     return difflib.get_close_matches(name, compared, n=1, cutoff=cutoff)
 
 
 def find_nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that a misspelled one may stand for, whatever its case. None: none is near."""
+    """Return the known name that is most like a misspelled one, in upper or lower case. None: none is like it."""
     names = {known_name.casefold(): known_name for known_name in known}
-    near = find_close(name.casefold(), names)
+    near = find_close(name.casefold(), names)  # at most one
     return names[near[0]] if near else None
 
 
 def name_nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Return the question whether the nearest of the known names was meant, or `otherwise` if none is near."""
+    """Return "Did you mean NAME?" with the known name that is most like `name`, or `otherwise` if none is like it."""
     nearest = find_nearest(name, known)
     return otherwise if nearest is None else f"Did you mean {nearest!r}?"
 
 
 def explain_unknown_field(error: Exception, *structs: type) -> str:
-    """Describe why a document is invalid, and for an unknown field name the nearest one of the structs."""
+    """Describe why a document is invalid. For an unknown field, also propose the most similar field of the structs."""
     from msgspec.structs import fields
 
     unknown = re.search(r"unknown field `(.+?)`", str(error))
@@ -202,7 +206,7 @@ def require(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
-            raise
+            raise  # the package is there, and something that it imports is not
         raise MissingExtra(
             f"This needs the package {module.split('.')[0]!r}, which is not installed. "
             f"Run  pip install 'toolscout[{extra}]'"

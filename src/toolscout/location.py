@@ -57,6 +57,7 @@ _TENANT: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _HOST_AND_PORT: Final = re.compile(r"[\w.-]+:\d{2,5}(/|$)")
 _ANY_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 Stamp = tuple[int, int, int]
+"""Changes whenever a document is written: inode, time and size of a file, or version and size in a database."""
 
 
 class Tenant(msgspec.Struct, frozen=True):
@@ -99,16 +100,16 @@ class Connection(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Dialect:
-    """SQL that engines write differently.
+    """SQL that engines write differently: templates of expressions, and statements.
 
     Attributes:
         name: of the engine.
-        instant: the instant that an ISO 8601 text in `{}` names, to be compared; NULL if it names none.
-        json_text: the field `{key}` of the JSON object in the column `{column}`, as text.
-        json_true: whether that field is `true`.
-        last_event: the row id of the newest event ever written, removed ones included.
-        note_last_event: statement that remembers it before events are removed; empty: the engine does by itself.
-        is_file: whether this process has the file, so that it frees pages and empties logs itself.
+        instant: template: an ISO 8601 text in `{}` as an instant, so that instants can be compared; NULL if it is none.
+        json_text: template: the field `{key}` of the JSON object in the column `{column}`, as text.
+        json_true: template: whether that field is `true`.
+        last_event: query for the row id of the newest event ever written, even if that event was removed since.
+        note_last_event: statement that stores this row id before events are removed; empty: the engine stores it.
+        is_file: whether the database is a file of this process, which then frees its pages and empties its log.
     """
 
     name: str
@@ -158,7 +159,7 @@ class PartDatabase(Protocol):
         """Whether this thread has a transaction open."""
 
     def reading(self) -> AbstractContextManager[Connection]:
-        """Open a read transaction: it sees one consistent state, even while others write. May be nested."""
+        """Open a read transaction: it sees one consistent state, even while others write. Calls may be nested."""
 
     def writing(self, *, wait: bool = True) -> AbstractContextManager[Connection]:
         """Open a write transaction, of which there is one at a time. An error inside the block rolls it back."""
@@ -189,13 +190,13 @@ class GenerationListener(Protocol):
     """Hears when another machine changes the catalogue."""
 
     def hear(self) -> int | None:
-        """Return the generation as far as it was heard; None: the database must be asked."""
+        """Return the generation that the other machines have announced; None: the database must be asked."""
 
     def doubt(self) -> None:
-        """Answer None until `learn` is called, because this process has just written."""
+        """Let `hear` return None until `learn` is called, because this process has just written."""
 
     def learn(self, generation: int) -> None:
-        """Take a generation that was read from the database."""
+        """Store a generation that was read from the database, for `hear`."""
 
     def close(self) -> None:
         """Stop listening."""
@@ -221,7 +222,11 @@ class JournalWriter(Protocol):
 
 
 class SharedHandles(Protocol):
-    """What handles name in a shared home: results of calls, and questions that a replica of the gateway asks users."""
+    """What handles name in a shared home: results of calls, and questions that a replica of the gateway asks users.
+
+    The replica that asks a question offers it, renews it while it waits, and withdraws or finishes it. The user's
+    answer may reach another replica, which calls `answer`, and then `take` until the request has an outcome.
+    """
 
     def share_secret(self, name: str) -> bytes:
         """Return 32 random bytes that all replicas have under a name. The first replica that asks makes them."""
@@ -243,25 +248,31 @@ class SharedHandles(Protocol):
         """Write a stored result to the new file. Returns its `about`; None: there is no such result."""
 
     def offer(self, handle: str, caller: str) -> None:
-        """Let other replicas take the answer to a question of this one. `caller`: a mark of who may answer."""
+        """Let other replicas receive the answer to a question of this replica. `caller`: identifies who may answer."""
 
     def renew(self, handle: str) -> bytes | None:
-        """Say that this replica still waits, and return the answer that another one has taken, if there is one."""
+        """Note that this replica still waits, and return the user's answer if another replica has received it.
+
+        None: nobody has answered, or the caller no longer waits for the outcome.
+        """
 
     def withdraw(self, handle: str) -> bool:
         """Close a question. Returns whether no other replica answered it."""
 
     def answer(self, handle: str, caller: str, answer: bytes) -> bool:
-        """Give the replica that waits the answer of its caller. Returns whether the question was still open."""
+        """Pass the user's answer to the replica that asked. Returns whether the question was still open."""
 
     def give_up(self, handle: str, caller: str) -> None:
-        """Forget an answered question, because its caller no longer waits for what comes of it."""
+        """Forget an answered question, because its caller no longer waits for the outcome."""
 
     def finish(self, handle: str, outcome: bytes) -> None:
-        """Give `outcome`, the encoded result of the request, to the replica that took the user's answer."""
+        """Pass `outcome`, the encoded result of the request, to the replica that received the user's answer."""
 
     def take(self, handle: str) -> tuple[bytes | None, bool]:
-        """Return the `outcome` of an answered question (None: not yet), and whether its replica still runs."""
+        """Return the outcome of an answered question, and whether the replica that asked still runs.
+
+        The outcome is None as long as `finish` was not called. `take` returns it once.
+        """
 
 
 class SharedHome(Protocol):
@@ -326,7 +337,7 @@ class SharedHome(Protocol):
         """Return the names of the small files below a folder, sorted."""
 
     def stamp_document(self, name: str) -> Stamp | None:
-        """Return a cheap stamp that changes when the file is written; None: there is none."""
+        """Return a value that changes whenever the file is written, and costs little; None: there is no such file."""
 
     def list_models(self) -> dict[str, str]:
         """Return name → digest of the models that the home keeps outside of its folder."""
@@ -412,10 +423,10 @@ def check_tenant_name(name: str) -> str:
 
 
 def refuse_default(name: str) -> None:
-    """Refuse to remove the tenant to which everything belongs that was there before a home had tenants.
+    """Refuse to remove the tenant `default`: it has everything that was in the home before there were tenants.
 
     Raises:
-        ConfigError: for the tenant `default`.
+        ConfigError: for the name `default`.
     """
     if name == DEFAULT_TENANT:
         raise ConfigError("The tenant 'default' is the home itself and cannot be removed.")
@@ -441,14 +452,14 @@ def place_tenant(root: Home, tenant: str) -> Home:
 
 
 def find_root(home: Home, tenant: str) -> Home:
-    """Return the home of the tenant `default`, of which `home` is the part of `tenant`."""
+    """Return the home of the tenant `default` in the same folder or database; `home` is the home of `tenant`."""
     if not isinstance(home, Path):
         return place_tenant(home, DEFAULT_TENANT)
-    return home if tenant == DEFAULT_TENANT else home.parent.parent
+    return home if tenant == DEFAULT_TENANT else home.parent.parent  # ROOT/tenants/TENANT
 
 
 def require_folder(root: Home, tenant: str) -> None:
-    """Check that a home that is a folder has a tenant. A database checks it when it is opened.
+    """Check that a home that is a folder has this tenant. A database checks it when it is opened.
 
     Raises:
         NotFound: if it has none of this name.

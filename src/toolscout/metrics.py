@@ -143,7 +143,7 @@ def score(
 
 
 def _check_run(run: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, float]]) -> None:
-    """Refuse empty qrels, and a run with queries that they lack. A query that only the run lacks counts 0."""
+    """Refuse qrels without a query, and a run with queries that the qrels lack. Queries that the run lacks count 0."""
     ids = tuple(sorted(qrels))
     if not ids:
         raise ValueError("expected at least one query to score, found empty qrels")
@@ -156,7 +156,7 @@ def _check_run(run: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str
 
 
 def _check_rankings(ids: Sequence[str], gold: Sequence[Mapping[str, float]], rankings: Sequence[Sequence[str]]) -> None:
-    """Check that every query has a gold tool, and no ranking has a tool twice: that would count it twice."""
+    """Check that every query has a gold tool, and that no ranking names a tool twice, since it would count twice."""
     for query, tools, ranking in zip(ids, gold, rankings, strict=True):
         if not tools:
             raise ValueError(f"expected a tool with a score above 0 for query {query!r}, found none")
@@ -166,16 +166,16 @@ def _check_rankings(ids: Sequence[str], gold: Sequence[Mapping[str, float]], ran
 
 
 def _measure_at(measure: Measure, gains: Floats, ideal: Floats, sizes: npt.NDArray[np.int64]) -> Floats:
-    """Compute a measure with a cut-off for each query.
+    """Compute a measure with a cut-off, for each query, (queries,).
 
     Args:
         measure: recall, precision, comp or ndcg.
         gains: (queries, depth) score of the tool at each rank; 0 for tools that are not gold.
-        ideal: (queries, largest) scores of the gold tools, descending.
+        ideal: (queries, most gold tools of a query) scores of the gold tools, descending.
         sizes: (queries,) number of gold tools.
     """
     cutoffs = sizes if measure.k is None else np.full(len(sizes), measure.k)
-    hits = (_mask_below(gains, cutoffs) > 0).sum(axis=1)
+    hits = (_cut_gains(gains, cutoffs) > 0).sum(axis=1)
     if measure.kind == "recall":
         return np.asarray(hits / sizes)
     if measure.kind == "precision":
@@ -186,20 +186,22 @@ def _measure_at(measure: Measure, gains: Floats, ideal: Floats, sizes: npt.NDArr
 
 
 def _pad_rows(rows: Sequence[Sequence[float]]) -> Floats:
+    """Return rows of different lengths as a table, (rows, longest), with zeros at their ends."""
     table = np.zeros((len(rows), max(map(len, rows))))
-    for line, row in zip(table, rows, strict=True):
-        line[: len(row)] = row
+    for padded, row in zip(table, rows, strict=True):
+        padded[: len(row)] = row
     return table
 
 
-def _mask_below(gains: Floats, cutoffs: npt.NDArray[np.int64]) -> Floats:
-    """Set the gains of all ranks below each query's cut-off to 0."""
+def _cut_gains(gains: Floats, cutoffs: npt.NDArray[np.int64]) -> Floats:
+    """Return the gains with 0 at all ranks beyond each query's cut-off."""
     return np.where(np.arange(gains.shape[1]) < cutoffs[:, None], gains, 0.0)
 
 
 def _dcg(gains: Floats, cutoffs: npt.NDArray[np.int64]) -> Floats:
-    discounts = 1.0 / np.log2(np.arange(gains.shape[1]) + 2.0)
-    return np.asarray(_mask_below(gains, cutoffs) @ discounts)
+    """Return the discounted cumulative gain up to each query's cut-off, (queries,)."""
+    discounts = 1.0 / np.log2(np.arange(gains.shape[1]) + 2.0)  # the first rank has log2(2) = 1
+    return np.asarray(_cut_gains(gains, cutoffs) @ discounts)
 
 
 def _compute_reciprocal_ranks(gold: Sequence[Mapping[str, float]], rankings: Sequence[Sequence[str]]) -> Floats:
@@ -239,6 +241,7 @@ def slices(per_query: PerQuery, groups: Mapping[str, Mapping[str, str]]) -> dict
 
 
 def _natural_key(label: str) -> str:
+    """Return a key that sorts labels with their numbers by value: all numbers get twelve digits."""
     return re.sub(r"\d+", lambda number: number[0].zfill(12), label)
 
 
@@ -267,15 +270,16 @@ def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, n: int = 10_000, level: f
     rng = np.random.default_rng(seed)
     means = []
     for count in split_chunks(n, size):
+        # Each resample gets numbers of its own, so that one bincount counts the queries of all of them.
         sampled = rng.integers(0, size, (count, size)) + size * np.arange(count)[:, None]
-        times = np.bincount(sampled.ravel(), minlength=count * size).reshape(count, size)
-        means.append(times.astype(float) @ table.T / size)
+        times_drawn = np.bincount(sampled.ravel(), minlength=count * size).reshape(count, size)
+        means.append(times_drawn.astype(float) @ table.T / size)
     tail = (1.0 - level) / 2.0
     return np.moveaxis(np.quantile(np.concatenate(means), [tail, 1.0 - tail], axis=0), 0, -1)
 
 
 def split_chunks(n: int, size: int) -> list[int]:
-    """Split `n` rows of `size` numbers into chunks that fit in memory."""
+    """Split `n` rows of `size` numbers into chunks that fit in memory: return the number of rows of each chunk."""
     rows = max(1, MAX_CHUNK_VALUES // size)
     return [rows] * (n // rows) + [n % rows] * (n % rows > 0)
 
@@ -323,9 +327,11 @@ def paired_test(a: npt.ArrayLike, b: npt.ArrayLike, seed: int = 0, n: int = 10_0
     difference = left - right
     nonzero = difference[np.abs(difference) > EQUAL_TOLERANCE]
     rng = np.random.default_rng(seed)
-    extreme = 0
+    extreme = 0  # resamples whose sum is as far from 0 as the real one
+    n_bytes = -(-nonzero.size // 8)  # with a bit for each difference
     for count in split_chunks(n, max(1, nonzero.size)):
-        flips = np.unpackbits(rng.integers(0, 256, (count, -(-nonzero.size // 8)), dtype=np.uint8), axis=1)
+        flips = np.unpackbits(rng.integers(0, 256, (count, n_bytes), dtype=np.uint8), axis=1)
+        # A flipped difference is subtracted where it was added, so it changes the sum by twice itself.
         sums = nonzero.sum() - 2.0 * (flips[:, : nonzero.size].astype(float) @ nonzero)
         extreme += int((np.abs(sums) >= abs(nonzero.sum()) - EQUAL_TOLERANCE * max(1, nonzero.size)).sum())
     low, high = bootstrap_ci(difference, seed, n)
@@ -342,13 +348,13 @@ def paired_test(a: npt.ArrayLike, b: npt.ArrayLike, seed: int = 0, n: int = 10_0
 
 
 def percentiles(times: Sequence[float]) -> dict[str, float]:
-    """Return `p50` and `p95` of at least one time, in its own unit, to three decimals."""
-    p95 = statistics.quantiles(times, n=20)[-1] if len(times) > 1 else times[0]
+    """Return `p50` and `p95` of one time or more, in the unit of the times, to three decimals."""
+    p95 = statistics.quantiles(times, n=20)[-1] if len(times) > 1 else times[0]  # the last of 19 cuts is at 95 %
     return {"p50": round(statistics.median(times), 3), "p95": round(p95, 3)}
 
 
 def __getattr__(name: str) -> object:
-    """Hand on what version 0.2 had here."""
+    """Return a name that was here in version 0.2 and is in toolscout-lab now, with a warning."""
     if name not in STATISTICS_OF_THE_LAB:
         raise AttributeError(f"module 'toolscout.metrics' has no attribute {name!r}")
     warnings.warn(f"import {name} from toolscout_lab.statistics", DeprecationWarning, stacklevel=2)

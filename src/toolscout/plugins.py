@@ -106,7 +106,7 @@ def is_own(plugin: Plugin) -> bool:
 
 
 def find_plugin(group: str, name: str) -> Plugin | None:
-    """Return the plug-in of that name. None: there is none, or the name belongs to toolscout itself.
+    """Return the plug-in of that name. None: there is none, or no plug-in may have that name (`explain_refusal`).
 
     Raises:
         ConfigError: if several packages declare a plug-in of that name.
@@ -130,9 +130,10 @@ def load_plugin(plugin: Plugin) -> Any:
     try:
         return entry.load()
     except (Exception, SystemExit) as error:
+        subject = str(plugin).replace("the", "The", 1)
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ConfigError(
-            f"{str(plugin)[0].upper()}{str(plugin)[1:]} cannot be loaded ({plugin.target}): "
-            f"{type(error).__name__}: {' '.join(str(error).split())}. Update the package, or uninstall it."
+            f"{subject} cannot be loaded ({plugin.target}): {reason}. Update the package, or uninstall it."
         ) from error
 
 
@@ -168,6 +169,6 @@ def explain_refusal(plugin: Plugin, taken: Iterable[str] = ()) -> str | None:
         )
     try:
         find_plugin(plugin.group, plugin.name)
-    except ConfigError as error:
+    except ConfigError as error:  # several packages declare it
         return str(error)
     return None

@@ -74,10 +74,11 @@ class Scout(CatalogueManager):
         self._open(load_settings(home=home, **settings))
 
     def _open(self, settings: Settings) -> None:
+        """Open the catalogue of the home that these settings name."""
         super().__init__(settings)
         self.engine = SearchEngine(self.settings, self.store, lambda: self.journal)
-        self._logged = ""
-        self._unwritten = ""  # why the journal could not be written last time
+        self._logged_notice = ""  # why the promoted model cannot serve, as it was logged last
+        self._journal_error = ""  # why the journal could not be written last time; empty: it was written
 
     def open_tenant(self, name: str) -> Scout:
         """Open the catalogue of another tenant of this home, with the same settings.
@@ -87,10 +88,10 @@ class Scout(CatalogueManager):
         """
         root = find_root(self.settings.place, self.settings.tenant)
         require_folder(root, name)
-        place = place_tenant(root, name)
-        database = find_shared(place)
-        scout = Scout.__new__(type(self))
-        scout._open(dataclasses.replace(self.settings, home=local_folder(place), tenant=name, database=database))
+        home = place_tenant(root, name)
+        settings = dataclasses.replace(self.settings, home=local_folder(home), tenant=name, database=find_shared(home))
+        scout = Scout.__new__(type(self))  # `__init__` would load the settings again
+        scout._open(settings)
         return scout
 
     def __getattr__(self, name: str) -> Any:
@@ -116,7 +117,7 @@ class Scout(CatalogueManager):
         self.engine.close()  # first, since it may be making vectors of what the store has
         open_home(self.settings.place).close()
         self.store.close()
-        if "journal" in self.__dict__:
+        if "journal" in self.__dict__:  # it was opened
             self.journal.close()
 
     def __enter__(self) -> Scout:
@@ -246,10 +247,10 @@ class Scout(CatalogueManager):
             split: whether a request may be split into steps.
         """
         caller = caller or self.settings.caller
-        request = Answer(query="", visible=visible, deadline=deadline, split=split, caller=caller)
-        selection, answers, generation = self._run_searches(queries, k, request, recipe, model)
-        unwritten = self._write(answers, selection, generation) if self.settings.journal else None
-        return [_describe_degraded(answer, unwritten) if unwritten or answer.degraded else answer for answer in answers]
+        common = Answer(query="", visible=visible, deadline=deadline, split=split, caller=caller)
+        selection, answers, generation = self._run_searches(queries, k, common, recipe, model)
+        problem = self._write_searches(answers, selection, generation) if self.settings.journal else None
+        return [_describe_degraded(answer, problem) if problem or answer.degraded else answer for answer in answers]
 
     def preview_many(
         self,
@@ -270,7 +271,7 @@ class Scout(CatalogueManager):
         self,
         queries: Sequence[str],
         k: Count | None,
-        request: Answer,
+        common: Answer,
         recipe: str | None,
         model: str | Path | None,
     ) -> tuple[Selection, list[Answer], int]:
@@ -279,7 +280,7 @@ class Scout(CatalogueManager):
         Args:
             queries: the texts.
             k: as in `search`.
-            request: what all of them have in common.
+            common: a template of the searches; their queries and ids, `k` and `aim` are filled in here.
             recipe: as in `search`.
             model: as in `search`.
         """
@@ -288,17 +289,20 @@ class Scout(CatalogueManager):
         if max_hits < 1:
             raise ValueError(f"k: expected at least 1, found {k}")
         selection, notice = self.engine.select(recipe, model)
-        if notice and request.visible is not None:
+        if notice and common.visible is not None:
             notice = self._hide_notice(notice, selection)
-        request = msgspec.structs.replace(request, k=max_hits, aim=aim, reason=notice or None)
-        batch = [msgspec.structs.replace(request, query=query, search_id=new_id()) for query in queries]
+        common = msgspec.structs.replace(common, k=max_hits, aim=aim, reason=notice or None)
+        batch = [msgspec.structs.replace(common, query=query, search_id=new_id()) for query in queries]
         answers, generation = self.engine.run(selection, batch)
         return selection, answers, generation
 
     def _hide_notice(self, notice: str, selection: Selection) -> str:
-        """Log a notice once, and return the part of it that is fit for callers with limited rights."""
-        if notice != self._logged:
-            self._logged = notice
+        """Log why the promoted model cannot serve, once, and return a text for callers who see only a part.
+
+        The notice itself may name models and folders.
+        """
+        if notice != self._logged_notice:
+            self._logged_notice = notice
             _log.warning("%s", notice)
         return f"searched with {selection.recipe}: the promoted model cannot serve"
 
@@ -336,17 +340,18 @@ class Scout(CatalogueManager):
         cures: bool = True,
         words: Sequence[str] = (),
     ) -> Why:
-        """Explain why a tool is not among the answers to a query, and what would lift it. Writes no journal entry.
+        """Explain why a tool is not in the answer to a query, and what would bring it there. Writes no journal entry.
 
         Args:
             query: the request.
             tool: an id, or a name that only one tool has.
-            k: how many answers; by default the setting `k`.
+            k: the number of tools in the answer; by default the setting `k`.
             recipe: as in `search`.
             model: as in `search`.
             visible: as in `search`.
-            cures: whether to test which words would lift it; that indexes the catalogue up to three times.
-            words: words to test instead of those.
+            cures: whether to test which words in its description would bring the tool into the answer; that indexes
+                the catalogue up to three times.
+            words: test these words instead.
 
         Raises:
             NotFound: if there is no such tool.
@@ -355,8 +360,8 @@ class Scout(CatalogueManager):
 
     # --- the journal
 
-    def _write(self, answers: Sequence[Answer], selection: Selection, generation: int) -> str | None:
-        """Write searches to the journal. Returns a sentence if that failed; the searches are answered all the same."""
+    def _write_searches(self, answers: Sequence[Answer], selection: Selection, generation: int) -> str | None:
+        """Write searches to the journal. Returns a sentence if that failed, so that they are answered all the same."""
         model = selection.manifest.job if selection.manifest else None
         common = {"recipe": selection.recipe, "model": model, "generation": generation}
         try:
@@ -369,11 +374,11 @@ class Scout(CatalogueManager):
                 for search in answers
             )
         except StoreError as error:
-            if str(error) != self._unwritten:
-                self._unwritten = str(error)
+            if str(error) != self._journal_error:  # logged once, although each search fails
+                self._journal_error = str(error)
                 _log.warning("Searches are not written to the journal: %s", error)
             return f"this search is not in the journal: {error}"
-        self._unwritten = ""
+        self._journal_error = ""
         return None
 
     def called(
@@ -416,7 +421,7 @@ class Scout(CatalogueManager):
             OverBudget: if the search already has the maximum number of events.
         """
         try:
-            self._check_room(search_id)
+            self._refuse_full(search_id)
             search = self.journal.search(search_id)
         except StoreError as error:
             _log.warning("The rank of a call is not written to the journal: %s", error)
@@ -447,23 +452,26 @@ class Scout(CatalogueManager):
         """
         if self.journal.search(search_id) is None:
             raise NotFound(f"expected the id of a search in the journal, found {search_id!r}")
-        self._check_room(search_id)
+        self._refuse_full(search_id)
         fields: dict[str, Any] = {"search_id": search_id, "good": list(good), "bad": list(bad)}
         if withdrawn:
             fields["withdrawn"] = list(withdrawn)
         self.journal.append("feedback", caller=caller or self.settings.caller, **fields)
 
-    def _check_room(self, search_id: str) -> None:
+    def _refuse_full(self, search_id: str) -> None:
+        """Raise OverBudget if the journal takes no more events for a search."""
         if self.journal.is_full(search_id):
             raise OverBudget(f"The search {search_id!r:.80} has {MAX_SEARCH_EVENTS} events, the limit. Search again.")
 
 
-def _describe_degraded(answer: Answer, unwritten: str | None) -> Answer:
-    """Add to an answer why it is not in the journal; a caller with limited sight does not learn where services are."""
+def _describe_degraded(answer: Answer, journal_problem: str | None) -> Answer:
+    """Add to `degraded` why an answer is not in the journal; None: it is.
+
+    A caller who sees only a part of the catalogue gets general sentences, which do not say where services are.
+    """
+    stage_problem = answer.degraded
     if answer.visible is not None:
-        unwritten = unwritten and "this search is not in the journal"
-        helpless = answer.degraded and "a stage of the search could not help"
-    else:
-        helpless = answer.degraded
-    problems = [problem for problem in (helpless, unwritten) if problem]
+        journal_problem = journal_problem and "this search is not in the journal"
+        stage_problem = stage_problem and "a stage of the search could not help"
+    problems = [problem for problem in (stage_problem, journal_problem) if problem]
     return msgspec.structs.replace(answer, degraded="; ".join(problems)) if problems else answer

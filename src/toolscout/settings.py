@@ -94,7 +94,7 @@ _reported: set[tuple[str, str]] = set()  # (path, digest) of files with ignored 
 
 @dataclasses.dataclass(frozen=True)
 class Between:
-    """A range of numbers with both ends, or without the lower end if `above`."""
+    """A range of numbers from `low` to `high`, both included; if `above`, `low` itself is outside."""
 
     low: float
     high: float = math.inf
@@ -165,7 +165,7 @@ class Setting:
 
 
 def choose_encoder() -> str:
-    """Return the encoder of an installation without settings: `compact` if its package is there, or else `static`."""
+    """Return the encoder of an installation without settings: `compact` if its package is installed, else `static`."""
     return "compact" if importlib.util.find_spec(COMPACT_PACKAGE) else "static"
 
 
@@ -220,7 +220,8 @@ def _check_index(index: str, origin: str) -> None:
         ConfigError: without the address.
     """
     _, _, address = index.partition(":")
-    if re.search(r"//[^/@?]*:[^/@?]*@|[?&]\w*password=", address) or ("@" in address and "postgres" not in address):
+    has_password = re.search(r"//[^/@?]*:[^/@?]*@|[?&]\w*password=", address)  # USER:PASSWORD@, or ?password=
+    if has_password or ("@" in address and "postgres" not in address):  # an address of PostgreSQL may have a user alone
         raise ConfigError(
             f"index: expected an address without a password ({origin}). Use PGPASSWORD or ~/.pgpass for PostgreSQL, "
             "and MILVUS_TOKEN for Milvus"
@@ -228,13 +229,13 @@ def _check_index(index: str, origin: str) -> None:
 
 
 def define(default: object, group: str, help: str, *, kind: type | None = None, **field_options: Any) -> Any:
-    """Make the field of a setting.
+    """Make the field of `Settings` for one setting.
 
     Args:
         default: its value if nobody sets it, or a function that returns it.
-        group: as in `Setting`, like the others.
-        help: the same.
-        kind: the type of its values, if the default does not have it.
+        group: see `Setting`.
+        help: see `Setting`.
+        kind: the type of its values; None: the type of the default.
         **field_options: the other attributes of `Setting`.
     """
     metadata = {"setting": Setting(group, help, kind or type(default), **field_options)}
@@ -256,9 +257,9 @@ class Settings:
 
     The environment variable of a setting is `TOOLSCOUT_` and its name in capitals. In `toolscout.toml` it has its own
     name. `origins` says for each setting which of the four places its value came from. `ignored` names the settings of
-    a file in the working directory that were not applied, because the user does not trust its folder. If `home` was the
-    address that a package opens, `database` is that home, and `home` the folder of this machine beside it. Both
-    are those of the tenant.
+    a file in the working directory that were not applied, because the user does not trust its folder. If the setting
+    `home` was an address that a package opens, `database` is that home, and `home` is its folder on this machine. Both
+    belong to the tenant.
     """
 
     home: Path = define(
@@ -564,18 +565,18 @@ class Settings:
 
     @property
     def place(self) -> Home:
-        """Where catalogue, journal and models live: the address of a database, or else the folder `home`."""
+        """The home with catalogue, journal and models: `database` if it was opened from an address, else `home`."""
         return self.database or self.home
 
     def uses(self, rule: str) -> bool:
-        """Tell whether searches follow a rule of `RULES`."""
-        has_own_setting = {
+        """Tell whether searches follow a rule of `RULES`. Four rules can also be turned off by their own settings."""
+        is_on = {
             "refusals": self.false_rejects > 0,
             "prerequisites": self.prerequisites > 0,
             "demotion": self.trust_scan,
             "folding": self.fold_similar,
         }
-        return rule not in self.rules_off and has_own_setting.get(rule, True)
+        return rule not in self.rules_off and is_on.get(rule, True)
 
     def __post_init__(self) -> None:
         for name, setting in list_settings().items():
@@ -620,16 +621,16 @@ def load_settings(
     from_environment = {name: environ[_variable(name)] for name in names if environ.get(_variable(name))}
     passed = {name: value for name, value in arguments.items() if value is not None}
     from_file = convert_values(_parse(path, content), str(path))
-    near = convert_values(from_environment, "environment") | convert_values(passed, "argument")
+    not_from_file = convert_values(from_environment, "environment") | convert_values(passed, "argument")
     ignored: tuple[str, ...] = ()
     if file is None and (harmful := needing_trust(from_file)):
-        home = local_folder(_choose_home(near)["home"])
+        home = local_folder(_choose_home(not_from_file)["home"])  # its list of trusted folders counts
         if not trusted_folders.is_trusted(home, path.absolute().parent, content):
             from_file = {name: value for name, value in from_file.items() if name not in harmful}
             ignored = tuple(harmful)
             if report:
                 _report_ignored(path.absolute(), content, ignored)
-    values = {**from_file, **near}
+    values = {**from_file, **not_from_file}
     places = [(passed, "argument"), (from_environment, "environment"), (from_file, str(path))]
     origins = {name: next(place for place_values, place in places if name in place_values) for name in values}
     return Settings(**values | _choose_home(values), origins=origins, ignored=ignored)
@@ -660,7 +661,7 @@ def read_settings_file(path: Path) -> tuple[bytes, dict[str, Any]]:
 
 
 def needing_trust(values: Mapping[str, Any]) -> list[str]:
-    """Return the names of the settings that a file may make only if its folder is trusted."""
+    """Return the names of the settings that a file may set only if its folder is trusted."""
     all_settings = list_settings()
     return [
         name
@@ -711,11 +712,12 @@ def format_value(value: object) -> str:
 
 
 def _variable(name: str) -> str:
+    """Return the environment variable of a setting."""
     return f"TOOLSCOUT_{name.upper()}"
 
 
 def _read(path: Path, *, required: bool) -> bytes:
-    """Read a settings file; one that is not there is empty, unless the user named it."""
+    """Return the content of a settings file; if there is none, an error if it is `required`, else nothing."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -783,25 +785,26 @@ def convert_value(name: str, value: Any, kind: type, origin: str) -> Any:
         if kind is tuple:
             return _split_names(value)
         if name == "home" and str(value).strip():
-            return parse_home(str(value)) if isinstance(value, str | Path) else value
+            return parse_home(str(value)) if isinstance(value, str | Path) else value  # a `SharedHome` stays as it is
         if kind is Path:
-            return _read_folder(value)
+            return _convert_folder(value)
         if kind is str and not isinstance(value, str):
             raise ValueError
         return kind(value)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError):  # KeyError: not among the `BOOLEAN_WORDS`
         expected = EXPECTED_BY_TYPE.get(kind, "text")
         raise ConfigError(f"{name} ({origin}): expected {expected}, found {value!r}") from None
 
 
-def _read_folder(value: Any) -> Path:
+def _convert_folder(value: Any) -> Path:
+    """Return the path of a folder, with `~` expanded. Raises ValueError for an empty text."""
     if not str(value).strip():
         raise ValueError
     return Path(value).expanduser()
 
 
 def _split_names(value: Any) -> tuple[str, ...]:
-    """Return names from a list, or from one text with commas."""
+    """Return names from a list, or from one text with commas. Raises ValueError for anything else."""
     names = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise ValueError
@@ -819,7 +822,8 @@ def parse_llm_budget(text: str) -> dict[str, float | None]:
         unit, _, number = part.partition("=")
         try:
             limit = float(number.replace("_", ""))
-            if limits.get(unit, limit) is not None or not 0 <= limit < math.inf:
+            is_free = unit in limits and limits[unit] is None  # a known unit, which has no limit yet
+            if not is_free or not 0 <= limit < math.inf:
                 raise ValueError
         except ValueError:
             raise ConfigError(

@@ -36,12 +36,12 @@ MOVED_TO_LAB: Final = ("Faults", "ScriptedLLM", "ScriptedServer")
 
 
 def __getattr__(name: str) -> Any:
-    """Load what checks methods when it is first used, because it imports every method."""
+    """Load `check_method` and `toy_lesson` when they are first used, because their module imports every method."""
     if name in MOVED_TO_LAB:
         warnings.warn(f"import {name} from toolscout_lab.testing", DeprecationWarning, stacklevel=2)
         return getattr(require("toolscout_lab.testing", "lab"), name)
     if name not in ("check_method", "toy_lesson"):
         raise AttributeError(f"module 'toolscout.testing' has no attribute {name!r}")
-    from toolscout.checks import ranker_conformance as methods
+    from toolscout.checks import ranker_conformance
 
-    return getattr(methods, name)
+    return getattr(ranker_conformance, name)

@@ -146,7 +146,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
 
 @dataclasses.dataclass(frozen=True)
 class OfKind:
-    """Which tools a search may return: those of one kind, of those that are visible. A predicate for `Search.visible`.
+    """A predicate for `Request.visible`: true for visible tools of one kind.
 
     Attributes:
         kind: the kind.
@@ -157,17 +157,19 @@ class OfKind:
     visible: Callable[[Tool], bool] | None = None
 
     def __call__(self, tool: Tool) -> bool:
-        """Return whether a search may return the tool."""
+        """Tell whether a search may return the tool."""
         return tool.kind == self.kind and (self.visible is None or self.visible(tool))
 
 
 def keep_kind(kind: Kind | None, visible: Callable[[Tool], bool] | None = None) -> Callable[[Tool], bool] | None:
-    """Return the predicate for the visible tools of a kind; without a kind, `visible` itself."""
+    """Return the predicate for visible tools of a kind; if `kind` is None, `visible` itself."""
     return visible if kind is None else OfKind(kind, visible)
 
 
 class Hit(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One tool in an answer. A search makes hundreds, and none is part of a cycle, so the collector leaves them out.
+    """One tool in an answer.
+
+    A search makes hundreds of them. None is ever part of a cycle, so the garbage collector need not look at them.
 
     Attributes:
         id: of the tool.
@@ -191,7 +193,7 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Trace(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """The work of one stage: its name, wall seconds (divided evenly among a batch), and a note."""
+    """What one stage did for a search: its name, wall seconds (of a batch, an equal share), and a note."""
 
     stage: str
     seconds: float
@@ -226,7 +228,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         query: the request as given.
         k: maximum number of tools.
-        aim: the coverage from which the answer ends before it has k tools; None: it does not (`k="auto"` sets it).
+        aim: the answer ends before it has k tools if its coverage is this or more (`k="auto"` sets it); None: it does
+            not.
         visible: which tools the caller may discover; None for all. Hashable, so that its mask is compiled once.
         deadline: on the clock of `time.monotonic`; a slow stage then returns its result so far, and its trace says so.
         split: whether the query may be split into steps.
@@ -302,7 +305,7 @@ class Answer(Request, frozen=True, kw_only=True):
     @property
     def seconds(self) -> float:
         """Wall seconds of all stages together."""
-        return sum(step.seconds for step in self.trace)
+        return sum(work.seconds for work in self.trace)
 
 
 Search = Answer
@@ -330,9 +333,9 @@ def as_json(search: Answer) -> dict[str, Any]:
                 "kind": tool.kind,
             }
         )
-    stages: dict[str, float] = {}
-    for step in search.trace:
-        stages[step.stage] = round(stages.get(step.stage, 0.0) + step.seconds * 1000, 3)
+    stage_ms: dict[str, float] = {}
+    for work in search.trace:  # a stage may have worked several times
+        stage_ms[work.stage] = round(stage_ms.get(work.stage, 0.0) + work.seconds * 1000, 3)
     return {
         "query": search.query,
         "search_id": search.search_id,
@@ -345,7 +348,7 @@ def as_json(search: Answer) -> dict[str, Any]:
         "steps": search.steps,
         "uncovered": search.uncovered,
         "hits": hits,
-        "ms": {"total": round(search.seconds * 1000, 3), **stages},
+        "ms": {"total": round(search.seconds * 1000, 3), **stage_ms},
     }
 
 
@@ -377,11 +380,12 @@ def clean(value: Any, depth: int = 0) -> Any:
 
 
 def _clean_text(value: str) -> str:
+    """Return a text, also that of a subclass, as `str` without lone surrogates."""
     return str(value) if value.isascii() else _SURROGATES.sub("\ufffd", str(value))
 
 
 def _clean_number(value: int | float) -> int | float | None:
-    """Return a number that JSON and msgpack can hold; None: infinite, or not a number."""
+    """Return a number that JSON and SQLite can store; None: infinite, or not a number."""
     if isinstance(value, int) and -(2**63) <= value < 2**63:
         return int(value)
     try:
@@ -399,7 +403,7 @@ def canonical_json(value: object) -> bytes:
     """
     try:
         return msgspec.json.encode(value, order="deterministic")
-    except (TypeError, ValueError, OverflowError, RecursionError):
+    except (TypeError, ValueError, OverflowError, RecursionError):  # seldom, so only then the value is copied
         return msgspec.json.encode(clean(value), order="deterministic")
 
 
@@ -424,9 +428,9 @@ _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s")
 
 
 def follow_reference(schema: object, root: object) -> Mapping[str, object]:
-    """Return a schema, or what its reference into `root` (`#/…`) means, with the keywords beside the reference.
+    """Return a schema without a reference: where it has a `$ref` into `root` (`#/…`), what that leads to.
 
-    Empty for what is no object, or a reference that leads nowhere.
+    Keywords beside the reference are kept. Empty: `schema` is no object, or its reference leads nowhere.
     """
     for _ in range(MAX_REFERENCES):
         if not isinstance(schema, Mapping):
@@ -435,22 +439,24 @@ def follow_reference(schema: object, root: object) -> Mapping[str, object]:
         if not isinstance(reference, str):
             return schema
         target: object = root if reference.startswith("#") else None
-        for token in unquote(reference).split("/")[1:]:
+        _, *tokens = unquote(reference).split("/")
+        for token in tokens:  # of a JSON pointer, RFC 6901
             target = _step_into(target, token.replace("~1", "/").replace("~0", "~"))
         beside = {key: value for key, value in schema.items() if key != "$ref"}
+        # where the target has a reference, too, the next round follows it
         schema = {**target, **beside} if isinstance(target, Mapping) and target is not schema else beside
     return {}
 
 
 def _step_into(node: object, name: str) -> object:
-    """Return the part of an object or a list that one name of a JSON pointer means. None: there is none."""
-    if isinstance(node, list) and name.isdecimal() and len(name) < 5:
+    """Return the value of an object under `name`, or the entry of a list at that number. None: there is none."""
+    if isinstance(node, list) and name.isdecimal() and len(name) < 5:  # no list of schemas has 10,000 entries
         return node[int(name)] if int(name) < len(node) else None
     return node.get(name) if isinstance(node, Mapping) else None
 
 
 def _follow_once(schema: object, root: object, followed: set[str]) -> Mapping[str, object]:
-    """Follow the reference of a schema, and note it. Empty if it was followed before."""
+    """Return `follow_reference` of a schema, and note its reference in `followed`. Empty if that was noted before."""
     reference = schema.get("$ref") if isinstance(schema, Mapping) else None
     if isinstance(reference, str):
         if reference in followed:
@@ -460,7 +466,7 @@ def _follow_once(schema: object, root: object, followed: set[str]) -> Mapping[st
 
 
 def gather_properties(schema: object, root: object = None) -> tuple[dict[str, object], list[str]]:
-    """Gather the properties of a schema of arguments, those of its alternatives included, and the required names.
+    """Return the properties of a schema of arguments, also those of its alternatives, and the required names.
 
     A name is required if the schema, a part of its `allOf`, or each of its alternatives requires it. References are
     followed into `root`, by default the schema itself; each once.
@@ -469,10 +475,7 @@ def gather_properties(schema: object, root: object = None) -> tuple[dict[str, ob
 
 
 def _gather(schema: object, root: object, followed: set[str]) -> tuple[dict[str, object], list[str]]:
-    """Return properties and required names of a schema, with those of its branches (`allOf`, `anyOf`, `oneOf`).
-
-    A name is required if all parts of an `allOf` together require it, or each branch of an `anyOf` or `oneOf` does.
-    """
+    """Do what `gather_properties` says, with the references that were followed before."""
     own = _follow_once(schema, root, followed)
     properties, names = own.get("properties"), own.get("required")
     properties = dict(properties) if isinstance(properties, Mapping) else {}
@@ -480,8 +483,8 @@ def _gather(schema: object, root: object, followed: set[str]) -> tuple[dict[str,
     for key in ("allOf", "anyOf", "oneOf"):
         branches = own.get(key)
         gathered = [_gather(branch, root, followed) for branch in branches] if isinstance(branches, list) else []
-        for inner, _ in gathered:
-            properties.update((name, schema) for name, schema in inner.items() if name not in properties)
+        for branch_properties, _ in gathered:
+            properties |= {name: inner for name, inner in branch_properties.items() if name not in properties}
         names_of_branches = [names for _, names in gathered]
         required += itertools.chain(*names_of_branches) if key == "allOf" else _intersect(names_of_branches)
     return properties, list(dict.fromkeys(required))
@@ -500,15 +503,16 @@ def _is_text(value: object) -> bool:
 def parameter_names(schema: object, depth: int = 3) -> Iterator[str]:
     """Yield the property names of a JSON Schema, outer before inner, at most `depth` levels deep.
 
-    References within the schema are followed, each once.
+    References within the schema are followed, each once. A name may come several times.
     """
     if isinstance(schema, Mapping) and schema.keys() & {"$ref", "allOf", "anyOf", "oneOf"}:
-        yield from _walk_names({"properties": gather_properties(schema)[0]}, schema, depth, set())
+        properties, _ = gather_properties(schema)  # the outermost names of all alternatives come first
+        yield from _walk_names({"properties": properties}, schema, depth, set())
     yield from _walk_names(schema, schema, depth, set())
 
 
 def _walk_names(schema: object, root: object, depth: int, followed: set[str]) -> Iterator[str]:
-    """Yield the names of properties, the outer ones first, `depth` levels deep."""
+    """Do what `parameter_names` says for a part of the schema `root`, with the references that were followed before."""
     if depth == 0 or not isinstance(schema, Mapping):
         return
     schema = _follow_once(schema, root, followed)
@@ -560,9 +564,9 @@ def render(tool: Tool, style: str = "full") -> str:
 
 
 def _describe(tool: Tool) -> str:
-    """Return the description of a tool, and of a skill also the words that its instructions say most often.
+    """Return the description of a tool; for a skill, with the most frequent words of its instructions.
 
-    A long text has words of every request. What it says again and again is what it is about.
+    All words of the instructions would be too many: a long text shares some with any request.
     """
     if tool.kind != "skill":
         return tool.description

@@ -26,29 +26,33 @@ FIRST_LANGUAGE: Final = "en"  # its words come first where their order counts
 
 @functools.cache
 def _read_files() -> dict[str, dict[str, str | list[str]]]:
-    """Map each language to its entries, by `section.name` or `name`."""
+    """Map each language to its entries, by `section.name`, or by `name` where they are in no section."""
     languages = {}
     for file in sorted(WORDS_FOLDER.glob("*.toml"), key=lambda file: (file.stem != FIRST_LANGUAGE, file.stem)):
         entries: dict[str, str | list[str]] = {}
         for name, value in tomllib.loads(file.read_text(encoding="utf-8")).items():
-            section = value if isinstance(value, dict) else {"": value}
-            entries |= {f"{name}.{inner}".rstrip("."): words for inner, words in section.items()}
+            if isinstance(value, dict):
+                entries |= {f"{name}.{inner_name}": words for inner_name, words in value.items()}
+            else:
+                entries[name] = value
         languages[file.stem] = entries
     return languages
 
 
 @functools.cache
 def list_words(name: str, *languages: str) -> tuple[str, ...]:
-    """Return the words of an entry such as `steps.verbs`, of all languages or of these, each once.
+    """Return the words of an entry such as `steps.verbs`, each once: of these languages, or of all if none is named.
 
-    A text is a list of words; a list holds phrases, or regular expressions.
+    An entry that is a text consists of words with spaces between them. A list contains phrases, or regular expressions.
 
     Raises:
         KeyError: if no language has the entry.
     """
     files = _read_files()
-    entries = [files[language].get(name) for language in languages or files]
-    words = [word for some in entries if some is not None for word in (some.split() if isinstance(some, str) else some)]
+    words: list[str] = []
+    for language in languages or files:
+        entry = files[language].get(name, [])
+        words += entry.split() if isinstance(entry, str) else entry
     if not words:
         raise KeyError(name)
     return tuple(dict.fromkeys(words))
@@ -61,5 +65,5 @@ def read_pairs(name: str) -> dict[str, str]:
 
 
 def join_phrases(phrases: Iterable[str]) -> str:
-    """Return a regular expression for any of the phrases, longer ones first."""
+    """Return a regular expression for any of the phrases, longer ones first. A space stands for any white space."""
     return "|".join(re.escape(phrase).replace(r"\ ", r"\s+") for phrase in sorted(phrases, key=len, reverse=True))
