@@ -73,7 +73,7 @@ def measure_corpus(data: Path, home: str, index: str, texts: Sequence[str], righ
         scout.embed()
         seconds = time.perf_counter() - started
         catalogue, _ = scout.pipeline("hybrid")
-        workspace = scout.engine.builder.lend(scout.engine.serving()[0])
+        workspace = scout.engine.builder.make_resources(scout.engine.serving()[0])
         encoder = workspace.load_encoder()
         nearest = workspace.index_nearest(catalogue, encoder)
         rows = encoder.encode(list(texts))

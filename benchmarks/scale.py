@@ -204,7 +204,7 @@ def measure_indexes(scout: Any, requests: Sequence[str]) -> dict[str, Any]:
     from toolscout.search.home_resources import index_words
 
     catalogue, _ = scout.pipeline("hybrid")
-    index = scout.engine.builder.lend(Selection("hybrid")).index_tools(catalogue, load_static())
+    index = scout.engine.builder.make_resources(Selection("hybrid")).index_tools(catalogue, load_static())
     words = index_words(catalogue)
     exact = Exact.of(index.ids, index.vectors)
     rows = load_static().encode(list(requests), "query")

@@ -191,7 +191,9 @@ def test_what_is_built_beside_a_change_keeps_its_rows_apart_and_is_not_taken_ove
         scout.store.keep(catalogue)  # from now on its files are known
         other.add(sources["source1"][1:], name="source1")
         encoder = load_static()
-        rows = scout.engine.builder.lend(scout.engine.selector.default()).index_tools(catalogue, encoder).vectors
+        rows = (
+            scout.engine.builder.make_resources(scout.engine.selector.default()).index_tools(catalogue, encoder).vectors
+        )
         compared = read_tool_words(catalogue).compared
         assert "source1/a_lost_tool" not in screening.suspects(catalogue)
         scout.store.keep(catalogue)

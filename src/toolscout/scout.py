@@ -37,7 +37,7 @@ MOVED_MEMBERS: Final = {
     "selector": "engine.selector",
     "serving": "engine.serving",
     "vectors": "engine.builder.vectors",
-    "workspace": "engine.builder.lend",
+    "workspace": "engine.builder.make_resources",
 }
 Visible = Callable[[Tool], bool]
 _log = logging.getLogger("toolscout.scout")

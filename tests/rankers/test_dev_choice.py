@@ -60,7 +60,7 @@ def test_no_training_query_needs_a_hidden_tool_and_all_dev_queries_do(requests: 
     train, dev = found.data.gold[: found.data.n_train], found.data.gold[found.data.n_train :]
     assert not any(found.hidden[gold].any() for gold in train)
     assert all(found.hidden[gold].any() for gold in dev)
-    assert len(train) >= (1 - hidden_tools.HIDDEN_QUERIES) * data.n_train
+    assert len(train) >= (1 - hidden_tools.MAX_HIDDEN_SHARE) * data.n_train
     assert found.data.uses(found.data.n_train)[found.hidden].sum() == 0
     assert [found.data.texts[i] for i in found.data.dev] == [
         text for text, gold in zip(data.texts, data.gold, strict=True) if found.hidden[gold].any()
@@ -129,7 +129,7 @@ def test_what_new_tools_lose_against_the_description_counts_in_full() -> None:
     as_usage = np.array([[1.0, 0.0], [1.0, 0.0]])
     first, second = queries.measure(as_usage)
     assert (first, second) == pytest.approx((1.0, (1 / np.log2(3) + 1) / 2))
-    judged = queries.compare_new(np.array([False, True]))
+    judged = queries.mark_new(np.array([False, True]))
     assert queries.quality(as_usage) == pytest.approx(0.9 + 0.1 * second)
     assert judged.quality(as_usage) == pytest.approx(0.9 + 0.1 * second - (1 - second))
     assert judged.quality(description) == pytest.approx(queries.quality(description))

@@ -286,7 +286,7 @@ def test_milvus_scores_words_as_our_bm25_does(tmp_path: Path) -> None:
         scout.add([{"name": tool.id[4:] + tool.name, "description": tool.description} for tool in tools], name="toy")
         catalogue, _ = scout.pipeline("hybrid")
         selection, _ = scout.engine.serving()
-        workspace = scout.engine.builder.lend(selection)
+        workspace = scout.engine.builder.make_resources(selection)
         engine = workspace.index_nearest_words(catalogue, workspace.load_encoder())
         assert isinstance(engine, EngineWords)
         words = engine.words

@@ -382,7 +382,7 @@ def test_the_vectors_of_a_large_catalogue_do_not_count_as_memory(
     with Scout(tmp_path, index="ann", encoder="static") as scout:
         scout.add(tools, name="things")
         catalogue, _ = scout.pipeline("dense")
-        index = scout.engine.builder.lend(Selection("dense")).index_tools(catalogue, load_static())
+        index = scout.engine.builder.make_resources(Selection("dense")).index_tools(catalogue, load_static())
         assert (index._read_rows is not None) == (least == 1)
         assert scout.search("does the thing 7", recipe="dense").ids
 

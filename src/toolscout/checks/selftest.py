@@ -147,7 +147,7 @@ def run_selftest(
             retrieve = scout.engine.builder.build_ranking(selection, catalogue)
             stages[name] = retrieve >> Cut(SELFTEST_DEPTH)
             scores[name] = _score_queries(stages[name], queries)
-            decide = build_decision(selection, catalogue, scout.engine.builder.lend(selection), retrieve)
+            decide = build_decision(selection, catalogue, scout.engine.builder.make_resources(selection), retrieve)
             without_tool = _measure_abstention(retrieve >> decide)
         except UserError as error:
             problems[name] = str(error)

@@ -305,7 +305,7 @@ class DriftWatch:
             return None
         try:
             # Which selection lends them is all the same: the index is over vectors of the bundled encoder.
-            resources = self._scout.engine.builder.lend(self._scout.engine.selector.default())
+            resources = self._scout.engine.builder.make_resources(self._scout.engine.selector.default())
             return ScoreFeatures(index_words(catalogue), {"static": resources.index_tools(catalogue, self._encoder)})
         except UserError:
             return None

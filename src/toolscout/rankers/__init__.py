@@ -133,7 +133,7 @@ class AskingMethod(Protocol):
         """Return the digests of the prompts that a fit with these options uses; empty: it asks nothing."""
 
     def rehearse(self, resources: Resources, lesson: Lesson, options: Any, queries: Sequence[str], /) -> None:
-        """Ask all that a fit and searches for these texts ask at most, without any training."""
+        """Ask every question that a fit, and searches for these queries, may ask. Nothing is trained."""
 
 
 Method: TypeAlias = PlainMethod | FittedMethod

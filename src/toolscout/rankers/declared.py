@@ -1,6 +1,6 @@
-"""What a method declares of its models, and the check that a model has it.
+"""What a method declares about its models, and the check that a model is as declared.
 
-A digest says that nobody changed a model since it was sealed. It does not say that the arrays fit together: whoever
+A digest says that nobody changed a model after it was written. It does not say that the arrays fit together: whoever
 wrote the model also wrote its digests. So a method declares its arrays, and a model is checked against that when it is
 pulled, promoted and loaded (`recipes.registry.check_model`).
 """
@@ -20,6 +20,7 @@ from toolscout.search.pipeline import Floors
 
 __all__ = ["ArrayRule", "DeclaringMethod", "ModelDeclaration", "check_arrays", "check_manifest", "check_model"]
 
+#: First word of a rule's content → the `dtype.kind` of numpy that an array may have: float, int, unsigned int, bool.
 DTYPE_KINDS: Final = {"numbers": "f", "places": "iu", "starts": "iu", "integers": "iu", "flags": "b"}
 
 
@@ -28,9 +29,10 @@ class ArrayRule(NamedTuple):
 
     Attributes:
         axes: a name for each axis, such as `tools dim`. Equal names have equal lengths in all arrays of a model;
-            `sets+1` and `tools+sets` are sums. `tools` and `dim` are those of the fit.
-        content: numbers, integers, flags; `places AXIS`, positions on that axis; `starts AXIS`, where the rows of a
-            sparse table begin on it, ascending from 0 to its length.
+            `sets+1` and `tools+sets` are sums. `tools` is the number of tools of the fit, `dim` that of its encoder's
+            dimensions.
+        content: numbers, integers, flags; `places AXIS`: positions on that axis; `starts AXIS`: the positions on it
+            where the rows of a sparse table begin, ascending from 0 to the length of the axis.
     """
 
     axes: str
@@ -38,11 +40,11 @@ class ArrayRule(NamedTuple):
 
 
 class ModelDeclaration(NamedTuple):
-    """What a model of a method has.
+    """What a model of a method must have.
 
     Attributes:
         arrays: name → rule, in an order in which each axis is named before it occurs in a sum.
-        settings: names of settings that have a value.
+        settings: names of settings that must not be None.
     """
 
     arrays: Mapping[str, ArrayRule]
@@ -54,7 +56,7 @@ class DeclaringMethod(Protocol):
     """A fitted method that says what its models contain. Models of other methods get the general checks."""
 
     def declare(self, options: msgspec.Struct, arrays: Arrays, /) -> ModelDeclaration:
-        """Return what a model with these settings has; `arrays`: those of the model, not checked yet.
+        """Return what a model with these settings must have; `arrays`: its arrays, which are not checked yet.
 
         Raises:
             ValueError: for settings that no model can have.
@@ -70,7 +72,7 @@ class _JournalRows(msgspec.Struct):
 
 
 class _CommonValues(msgspec.Struct):
-    """Values that any model may have; see `learn.loop` and `search.abstain.decision`."""
+    """Values of a manifest that any model may have; see `learn.loop` and `search.abstain.decision`."""
 
     journal: _JournalRows | None = None
     floors: Floors | None = None
@@ -87,8 +89,10 @@ def check_manifest(folder: object, manifest: Manifest) -> None:
         floors = msgspec.convert(manifest.values, _CommonValues).floors
     except msgspec.ValidationError as error:
         raise _refuse(folder, f"its manifest has a value that is not valid: {error}") from None
-    n_budgets = len(floors.budgets) if floors else 1
-    if floors and not (n_budgets and len(floors.need) == n_budgets and len(floors.fit) in (0, n_budgets)):
+    if floors is None:
+        return
+    n_budgets = len(floors.budgets)  # each has a threshold of need, and one of fit if fit is judged
+    if not n_budgets or len(floors.need) != n_budgets or len(floors.fit) not in (0, n_budgets):
         raise _refuse(folder, "its floors do not belong to its budgets")
 
 
@@ -108,7 +112,7 @@ def check_model(model: Model, method: object, options_type: type[msgspec.Struct]
     except (msgspec.ValidationError, UserError) as error:
         raise _refuse(model.folder, f"a setting of it is not valid: {error}") from None
     for name, array in model.arrays.items():
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):  # a sum with a value that is not finite is not finite, and needs no mask
             is_finite = array.dtype.kind != "f" or np.isfinite(array.sum(dtype=np.float64))
         if not is_finite:
             raise _refuse(model.folder, f"its array {name!r:.80} has values that are no numbers")
@@ -124,6 +128,7 @@ def check_model(model: Model, method: object, options_type: type[msgspec.Struct]
 
 
 def _refuse(folder: object, reason: str) -> StoreError:
+    """Return the error for a model that cannot be used."""
     return StoreError(f"{folder}: the model cannot be used: {reason}. Fit it again.")
 
 
@@ -133,7 +138,7 @@ def check_arrays(arrays: Arrays, rules: Mapping[str, ArrayRule], lengths: Mappin
     Args:
         arrays: name → array.
         rules: name → rule.
-        lengths: axis → its length, as far as it is known before.
+        lengths: axis → its length, for axes whose length is known without the arrays.
 
     Raises:
         ValueError: for the first array that does not follow its rule.
@@ -143,7 +148,8 @@ def check_arrays(arrays: Arrays, rules: Mapping[str, ArrayRule], lengths: Mappin
         if name not in arrays:
             raise ValueError(f"its array {name!r} is missing")
         array, axes = arrays[name], rule.axes.split()
-        is_kind = array.dtype.kind in DTYPE_KINDS[rule.content.partition(" ")[0]]
+        content, _, _ = rule.content.partition(" ")
+        is_kind = array.dtype.kind in DTYPE_KINDS[content]
         if array.ndim != len(axes) or not is_kind or array.dtype == np.uint64:  # no position and no index is that large
             raise ValueError(f"its array {name!r} has the type {array.dtype} and the shape {array.shape}")
         for axis, length in zip(axes, array.shape, strict=True):
@@ -155,18 +161,29 @@ def check_arrays(arrays: Arrays, rules: Mapping[str, ArrayRule], lengths: Mappin
 
 
 def _check_axis(name: str, axis: str, length: int, known: dict[str, int]) -> None:
-    """Compare an axis with its length, or learn the length of the one name in it that is new."""
-    parts = axis.split("+")
-    new = [part for part in parts if not part.isdigit() and part not in known]
-    rest = length - sum(int(part) if part.isdigit() else known[part] for part in parts if part not in new)
-    if new:
-        known[new[0]] = rest
-    if rest < 0 or (rest and not new):
-        raise ValueError(f"its array {name!r} has the length {length:,} where its {axis} are {length - rest:,}")
+    """Check the length of one axis of an array, and note the length of a name that is new.
+
+    Args:
+        name: of the array.
+        axis: a name, or a sum such as `tools+sets`, in which at most one name is not known yet.
+        length: of the axis.
+        known: name → length; the new name is added.
+
+    Raises:
+        ValueError: if the axis does not have the length that the known names have together.
+    """
+    terms = axis.split("+")
+    new_names = [term for term in terms if not term.isdigit() and term not in known]
+    known_length = sum(int(term) if term.isdigit() else known[term] for term in terms if term not in new_names)
+    if new_names:
+        known[new_names[0]] = length - known_length
+    if length < known_length or (length > known_length and not new_names):
+        raise ValueError(f"its array {name!r} has the length {length:,} where its {axis} are {known_length:,}")
 
 
 def _fits(array: Array, content: str, length: int) -> bool:
+    """Tell whether `places` are positions on an axis of this length, or `starts` divide it into rows."""
     if content == "places":
         return not array.size or (int(array.min()) >= 0 and int(array.max()) < length)
-    steps = np.diff(array.astype(np.int64))
-    return bool(array.size and array[0] == 0 and array[-1] == length and (steps >= 0).all())
+    row_lengths = np.diff(array.astype(np.int64))
+    return bool(array.size and array[0] == 0 and array[-1] == length and (row_lengths >= 0).all())

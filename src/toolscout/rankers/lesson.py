@@ -32,7 +32,7 @@ class Base:
         recipe: its name.
         model: its model. None: it is not fitted.
         stage: its pipeline over the tools of the lesson.
-        identity: identity of its fit.
+        identity: digest of everything that its fit depends on.
     """
 
     recipe: str
@@ -41,7 +41,7 @@ class Base:
     identity: str
 
     def save(self, folder: Path) -> None:
-        """Put its model into the folder of the model that builds on it; see `Resources.build_base`."""
+        """Copy its model into the folder of the model that builds on it; see `Resources.build_base`."""
         if self.model is not None:
             model_store.nest(self.model.folder, folder / BASE_FOLDER)
 

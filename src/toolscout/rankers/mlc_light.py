@@ -1,10 +1,10 @@
 """Multi-label classification without a transformer: predicts the tools, and the set of tools, that a query needs.
 
-A query is represented by the encoder's vector and by its words and pairs of words. A linear layer over them, or over a
-hidden layer where enough queries train it, has two softmaxes. The first is over the tools. Its target is uniform over
-the gold tools (the list-wise form of MLC in arXiv:2409.02141). The second is over the sets of tools that training
-queries needed. `rankers.shared.sparse_features` joins both. Training uses AdaGrad: it updates only features that occur
-in a batch, and rare features keep a high rate.
+A query is represented by the encoder's vector and by its features: words, and pairs of words. A linear layer over them,
+or over a hidden layer where enough queries train it, has two softmaxes. The first is over the tools. Its target is
+uniform over the gold tools (the list-wise form of MLC in arXiv:2409.02141). The second is over the sets of tools that
+training queries needed. `rankers.shared.sparse_features` joins both. Training uses AdaGrad: it updates only features
+that occur in a batch, and rare features keep a high rate.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class MlcLightOptions(Blend, frozen=True, forbid_unknown_fields=True):
 
 
 class Weights(NamedTuple):
-    """The layers. Without a hidden layer, `sparse` and `dense` lead to the outputs at once.
+    """The layers. Without a hidden layer, `sparse` and `dense` lead from a query directly to the outputs.
 
     Attributes:
-        sparse: `(features, hidden units or outputs)` float32.
-        dense: `(dim + 1, hidden units or outputs)` float32; the last row is the bias.
+        sparse: for the features of a query, `(features, hidden units or outputs)` float32.
+        dense: for its vector, `(dim + 1, hidden units or outputs)` float32; the last row is the bias.
         out: `(hidden units + 1, outputs)` float32, the last row the bias; None without a hidden layer.
     """
 
@@ -98,15 +98,18 @@ class Head:
         return sums if out is None else np.maximum(sums, 0) @ out[:-1] + out[-1]
 
     def usage(self, logits: Vectors, weight: float) -> Scores:
-        """Return the probability of each tool, `(n, tools)`; `weight` is the exponent w of `ToolSets.join`."""
+        """Return the probability of each tool, `(n, tools)`, from logits, `(n, tools + sets)`.
+
+        `weight`: the exponent w of the sets, see `ToolSets.join`.
+        """
         tools, sets = np.split(logits.astype(np.float64), [self.n_tools], axis=1)
         return self.sets.join(softmax(tools), softmax(sets) if len(self.sets) else sets, weight)
 
 
 class Training:
-    """AdaGrad over the first `n` queries of a fit, one epoch at a time. Equal seeds give equal weights.
+    """Trains on the first `n` queries of a fit by AdaGrad, one epoch at a time. Equal seeds give equal weights.
 
-    `n` is the number of training queries while dev chooses, and that of all queries when the final model is fitted.
+    `n` is `FitData.n_train` while dev chooses, and `FitData.n_final` when the final model is fitted.
     """
 
     def __init__(self, data: FitData, n: int) -> None:
@@ -115,11 +118,12 @@ class Training:
         n_tools = len(data.lesson.tools)
         self.ngrams = Ngrams.of(data.features[:n])
         self.bags, self.rows, self.gold = self.ngrams.make_bags(data.features[:n]), data.rows[:n], data.gold[:n]
-        sets, self.set_of = ToolSets.group(self.gold)
+        sets, self.set_of = ToolSets.group(self.gold)  # the sets, and the number of each query's set
         hidden = choose_hidden(self.options.hidden, data.gold[: data.n_train])
         self.rate = self.options.rate or (HIDDEN_RATE if hidden else LINEAR_RATE)
         weights = self._draw_weights(self.ngrams.keys.size, self.rows.shape[1], hidden, n_tools + len(sets))
         self.head = Head(weights, sets, n_tools)
+        # For each weight, the sum of its squared gradients; above 0 from the start, since a step divides by its root.
         self._squares = Weights(*[np.full_like(layer, 1e-8) for layer in self.head.weights if layer is not None])
 
     def _draw_weights(self, n_features: int, dim: int, hidden: int, n_outputs: int) -> Weights:
@@ -135,32 +139,36 @@ class Training:
         )
 
     def run_epoch(self) -> float:
-        """Train once on each query; return the mean loss."""
+        """Train once on each query; return the mean loss of a query."""
         order = self.rng.permutation(len(self.bags))
         batches = [order[start : start + self.options.batch] for start in range(0, len(order), self.options.batch)]
         return sum(self._train_step(batch) * len(batch) for batch in batches) / len(order)
 
     def _train_step(self, batch: Any) -> float:
-        """Take one step of AdaGrad on a batch of queries, and return the mean loss."""
+        """Take one step of AdaGrad on a batch of queries, and return its mean loss.
+
+        `batch`: positions of the queries, `(n,)`.
+        """
         weights = self.head.weights
-        features, to_dense = self.bags.take(batch).to_dense()
+        features, feature_weights = self.bags.take(batch).to_dense()  # the features that occur, and (n, occurring)
         rows = _add_ones(self.rows[batch])
-        sums = to_dense @ weights.sparse[features] + rows @ weights.dense
+        sums = feature_weights @ weights.sparse[features] + rows @ weights.dense
         if weights.out is None:
-            loss, slope = self._measure_loss(sums, batch)
+            loss, gradient = self._measure_loss(sums, batch)
         else:
+            # ReLU and dropout: a unit that is kept counts for those that are left out.
             is_kept = (sums > 0) & (self.rng.random(sums.shape, dtype=np.float32) >= DROPPED)
-            kept: Vectors = is_kept.astype(np.float32) / np.float32(1 - DROPPED)
-            units = _add_ones(sums * kept)
-            loss, out_slope = self._measure_loss(units @ weights.out, batch)
-            slope = (out_slope @ weights.out[:-1].T) * kept
-            self._step("out", slice(None), units.T @ out_slope)
-        self._step("sparse", features, to_dense.T @ slope)
-        self._step("dense", slice(None), rows.T @ slope)
+            factors: Vectors = is_kept.astype(np.float32) / np.float32(1 - DROPPED)
+            units = _add_ones(sums * factors)
+            loss, out_gradient = self._measure_loss(units @ weights.out, batch)
+            gradient = (out_gradient @ weights.out[:-1].T) * factors  # the last row is the bias
+            self._step("out", slice(None), units.T @ out_gradient)
+        self._step("sparse", features, feature_weights.T @ gradient)
+        self._step("dense", slice(None), rows.T @ gradient)
         return loss
 
     def _measure_loss(self, logits: Vectors, batch: Any) -> tuple[float, Vectors]:
-        """Return the mean loss of a batch, and its slope by the logits."""
+        """Return the mean cross-entropy of a batch, and its gradient by the logits, `(n, tools + sets)`."""
         head, n_tools = self.head, self.head.n_tools
         targets = np.zeros_like(logits)
         for row, query in zip(targets, batch, strict=True):
@@ -175,21 +183,27 @@ class Training:
         loss = -float((targets * np.log(probabilities + 1e-9)).sum()) / len(batch)
         return loss, ((probabilities - targets) / len(batch)).astype(np.float32)
 
-    def _step(self, name: str, places: Any, gradient: Vectors) -> None:
-        """Take AdaGrad's step: rate · gradient / √(sum of squares); add this gradient to the sum first."""
+    def _step(self, name: str, rows: Any, gradient: Vectors) -> None:
+        """Take AdaGrad's step in one layer: rate · gradient / √(sum of the squared gradients, with this one).
+
+        Args:
+            name: of the layer.
+            rows: which rows of the layer the gradient is for.
+            gradient: overwritten, to save memory.
+        """
         squares, weights = getattr(self._squares, name), getattr(self.head.weights, name)
-        sums = squares[places] + gradient * gradient
-        squares[places] = sums
+        sums = squares[rows] + gradient * gradient
+        squares[rows] = sums
         gradient *= self.rate
         gradient /= np.sqrt(sums, out=sums)
-        weights[places] -= gradient
+        weights[rows] -= gradient
 
 
 def choose_hidden(hidden: int | None, gold: Sequence[Places]) -> int:
     """Return the number of hidden units, 0 for none.
 
     Args:
-        hidden: the setting.
+        hidden: the setting; None: to be chosen by the number of queries and their tools.
         gold: the tools of each training query, without dev.
     """
     if hidden is not None:
@@ -216,39 +230,35 @@ class MlcLight(UsageMethod):
         """
         resources, options = data.resources, data.options
         training = Training(data, data.n_train)
-        bags, rows = training.ngrams.make_bags(data.features[data.n_train :]), data.rows[data.n_train :]
-        quality, epochs, weight = -1.0, 0, 0.0
+        bags, rows = training.ngrams.make_bags(data.features[data.n_train :]), data.rows[data.n_train :]  # of dev
+        best_quality, best_epochs, best_weight = -1.0, 0, 0.0
         head, usage_on_dev = training.head, training.head.usage(training.head.logits(bags, rows), 0.0)
-        weights = (
-            (SET_WEIGHT_GRID if len(training.head.sets) else SET_WEIGHT_GRID[:1])
-            if options.sets is None
-            else (options.sets,)
-        )
+        if options.sets is not None:
+            set_weights: tuple[float, ...] = (options.sets,)
+        else:  # without sets, their weight changes nothing
+            set_weights = SET_WEIGHT_GRID if len(training.head.sets) else SET_WEIGHT_GRID[:1]
         patience = HIDDEN_PATIENCE if training.head.weights.out is not None else 1
         for epoch in range(1, (options.epochs or options.most_epochs) + 1):
             loss = training.run_epoch()
             dev_logits = training.head.logits(bags, rows)
-            scored = {tried: data.quality(training.head.usage(dev_logits, tried)) for tried in weights}
-            best = choose_best(weights, scored.__getitem__)
-            resources.say(f"epoch {epoch}: loss {loss:.3f}, ndcg@5 and comp@5 on dev {scored[best]:.4f}")
-            if options.epochs or scored[best] >= quality + MIN_EPOCH_GAIN:
-                quality, epochs, weight = scored[best], epoch, best
-                usage_on_dev = training.head.usage(dev_logits, best)
+            qualities = {weight: data.quality(training.head.usage(dev_logits, weight)) for weight in set_weights}
+            weight = choose_best(set_weights, qualities.__getitem__)
+            resources.say(f"epoch {epoch}: loss {loss:.3f}, ndcg@5 and comp@5 on dev {qualities[weight]:.4f}")
+            if options.epochs or qualities[weight] >= best_quality + MIN_EPOCH_GAIN:  # a fixed number of epochs is used
+                best_quality, best_epochs, best_weight = qualities[weight], epoch, weight
+                usage_on_dev = training.head.usage(dev_logits, weight)
                 if not options.refit:
                     head = copy.deepcopy(training.head)
-            elif epoch - epochs >= patience:
+            elif epoch - best_epochs >= patience:
                 break
 
         def finish() -> Arrays:
-            """Fit on train and dev if the options ask for it, for as many epochs as were best on dev.
-
-            Returns the arrays.
-            """
+            """Return the arrays of the model. With `refit`, train on train and dev, for the epochs that dev chose."""
             final, final_head = training, head
             if options.refit:
-                resources.say(f"training on train and dev, {epochs} epochs")
+                resources.say(f"training on train and dev, {best_epochs} epochs")
                 final = Training(data, data.n_final)
-                for _ in range(epochs):
+                for _ in range(best_epochs):
                     final.run_epoch()
                 final_head = final.head
             return {
@@ -260,8 +270,8 @@ class MlcLight(UsageMethod):
 
         return Estimate(
             dev=usage_on_dev,
-            usage=_make_usage(head, training.ngrams, weight),
-            chosen={"epochs": epochs, "sets": weight},
+            usage=_make_usage(head, training.ngrams, best_weight),
+            chosen={"epochs": best_epochs, "sets": best_weight},
             finish=finish,
         )
 
@@ -286,11 +296,11 @@ class MlcLight(UsageMethod):
 
 
 def _make_usage(head: Head, ngrams: Ngrams, weight: float) -> Usage:
-    """Return the usage side of a classifier; zeros for a query without a known word or vector."""
+    """Return a `Usage` that asks a classifier; `weight` as in `Head.usage`."""
 
     def usage(text: str, row: Vectors) -> Scores:
         bags = ngrams.make_bags([hash_features(text)])
-        if not row.any() and not bags.indices.size:
+        if not row.any() and not bags.indices.size:  # neither the encoder nor the classifier knows a word of it
             return np.zeros(head.n_tools)
         probabilities: Scores = head.usage(head.logits(bags, row[None]), weight)[0]
         return probabilities

@@ -55,7 +55,8 @@ class Log:
             n_tools: number of columns of `gold`.
         """
         self.rows, self.bags, self.ngrams, self.gold, self.n_tools = rows, bags, ngrams, gold, n_tools
-        # an inverted index: the queries with a feature, their weights, and where the postings of a feature begin
+        # An inverted index: postings sorted by feature, each with its query and its weight in it. The postings of
+        # feature f are those from `_bounds[f]` to `_bounds[f + 1]`.
         order = np.argsort(bags.indices, kind="stable")
         self._query_of_posting = np.repeat(np.arange(len(bags)), np.diff(bags.indptr))[order]
         self._weights = bags.data[order]
@@ -69,15 +70,22 @@ class Log:
         return cls(data.rows[:n], bags, ngrams, gold, len(data.lesson.tools))
 
     def nearest(self, text: str, row: Vectors) -> tuple[Places, Scores]:
-        """Return the most similar queries, best first, with their similarities; all of these are above 0."""
+        """Return the positions and the similarities of at most `MAX_NEIGHBOURS` queries, the most similar first.
+
+        Queries of similarity 0 or less are left out.
+
+        Args:
+            text: the query.
+            row: its vector, `(dim,)`.
+        """
         similarities = np.einsum("nd,d->n", self.rows, row)
-        bag = self.ngrams.make_bags([hash_features(text)])
+        bag = self.ngrams.make_bags([hash_features(text)])  # one row
         for feature, weight in zip(bag.indices, bag.data, strict=True):
             postings = slice(self._bounds[feature], self._bounds[feature + 1])
             similarities[self._query_of_posting[postings]] += weight * self._weights[postings]
-        similarities /= 2
-        rows = top_k(similarities, MAX_NEIGHBOURS, floor=0.0)
-        return rows, similarities[rows]
+        similarities /= 2  # the mean of both cosines
+        nearest = top_k(similarities, MAX_NEIGHBOURS, floor=0.0)
+        return nearest, similarities[nearest]
 
     def votes(self, nearest: Places, similarities: Scores, k: int, focus: float) -> Scores:
         """Return the probability of each tool, `(tools,)`, by the votes of the `k` nearest queries.
@@ -88,15 +96,22 @@ class Log:
             k: how many of them vote.
             focus: the larger, the more the most similar ones count.
         """
-        votes = np.zeros(self.n_tools)
-        if nearest.size:
-            gold = self.gold.take(nearest[:k])
-            ballots = np.exp(focus * (similarities[:k] - similarities[0]))
-            np.add.at(votes, gold.indices, gold.data * np.repeat(ballots / ballots.sum(), np.diff(gold.indptr)))
+        if not nearest.size:
+            return np.zeros(self.n_tools)
+        weights = np.exp(focus * (similarities[:k] - similarities[0]))  # 1 for the nearest, so none is too large
+        return self.add_votes(nearest[:k], weights / weights.sum(), self.n_tools)
+
+    def add_votes(self, queries: Places, weights: Scores, n_tools: int) -> Scores:
+        """Return for each tool the sum of the weights of its queries, `(n_tools,)`.
+
+        A query divides its weight among its tools.
+        """
+        votes, gold = np.zeros(n_tools), self.gold.take(queries)
+        np.add.at(votes, gold.indices, gold.data * np.repeat(weights, np.diff(gold.indptr)))
         return votes
 
     def make_companion(self, rows: Vectors, texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> Log:
-        """Make a log of queries since the fit over the same features.
+        """Make a log of the queries that came since the fit, with the features of this log.
 
         Args:
             rows: vectors of the queries, `(n, dim)`.
@@ -116,26 +131,29 @@ def _share_evenly(gold: Sequence[Places]) -> Bags:
 
 
 def _vote_together(fitted: Log, fresh: Log, text: str, row: Vectors, k: int, focus: float) -> LiveEstimate:
-    """Count the votes of the nearest queries of two logs. The tools of `fresh` begin with those of `fitted`."""
-    (fitted_rows, fitted_similarities), (fresh_rows, fresh_similarities) = (
-        fitted.nearest(text, row),
-        fresh.nearest(text, row),
-    )
+    """Let the `k` nearest queries of two logs vote, as `Log.votes` does.
+
+    Args:
+        fitted: the log of the model.
+        fresh: the log of the queries since the fit. Its tools begin with those of `fitted`.
+        text: the query.
+        row: its vector.
+        k: how many queries of both logs vote.
+        focus: see `Log.votes`.
+    """
+    fitted_queries, fitted_similarities = fitted.nearest(text, row)
+    fresh_queries, fresh_similarities = fresh.nearest(text, row)
     similarities = np.concatenate([fitted_similarities, fresh_similarities])
     if not similarities.size:
         return LiveEstimate(np.zeros(fresh.n_tools), np.zeros(fresh.n_tools))
-    chosen = np.argsort(-similarities, kind="stable")[:k]
-    ballots = np.exp(focus * (similarities[chosen] - similarities[chosen[0]]))
-    ballots /= ballots.sum()
-    is_fitted = chosen < len(fitted_rows)
-
-    def count_votes(log: Log, rows: Places, weights: Scores) -> Scores:
-        votes, gold = np.zeros(fresh.n_tools), log.gold.take(rows)
-        np.add.at(votes, gold.indices, gold.data * np.repeat(weights, np.diff(gold.indptr)))
-        return votes
-
-    fitted_votes = count_votes(fitted, fitted_rows[chosen[is_fitted]], ballots[is_fitted])
-    fresh_votes = count_votes(fresh, fresh_rows[chosen[~is_fitted] - len(fitted_rows)], ballots[~is_fitted])
+    voters = np.argsort(-similarities, kind="stable")[:k]  # positions in `similarities`
+    weights = np.exp(focus * (similarities[voters] - similarities[voters[0]]))
+    weights /= weights.sum()
+    is_fitted = voters < len(fitted_queries)
+    fitted_voters = fitted_queries[voters[is_fitted]]
+    fresh_voters = fresh_queries[voters[~is_fitted] - len(fitted_queries)]
+    fitted_votes = fitted.add_votes(fitted_voters, weights[is_fitted], fresh.n_tools)
+    fresh_votes = fresh.add_votes(fresh_voters, weights[~is_fitted], fresh.n_tools)
     return LiveEstimate(fitted_votes + fresh_votes, fresh_votes)
 
 
@@ -151,12 +169,13 @@ class Neighbours(UsageMethod):
         data.resources.say("looking up the neighbours of the dev queries")
         neighbours = [log.nearest(data.texts[i], data.rows[i]) for i in data.dev]
 
-        def count_votes(pair: tuple[int, float]) -> Scores:
-            return np.array([log.votes(*nearest, *pair) for nearest in neighbours])
+        def count_votes(k: int, focus: float) -> Scores:
+            """Return the votes for each dev query, `(dev, tools)`."""
+            return np.array([log.votes(nearest, similarities, k, focus) for nearest, similarities in neighbours])
 
         ks = NEIGHBOUR_GRID if options.k is None else (options.k,)
         focuses = FOCUS_GRID if options.focus is None else (options.focus,)
-        k, focus = choose_best(itertools.product(ks, focuses), lambda pair: data.quality(count_votes(pair)))
+        k, focus = choose_best(itertools.product(ks, focuses), lambda pair: data.quality(count_votes(*pair)))
 
         def finish() -> Arrays:
             """Build the log from all queries that may be learned from. Returns its arrays."""
@@ -170,7 +189,7 @@ class Neighbours(UsageMethod):
             }
 
         return Estimate(
-            dev=count_votes((k, focus)),
+            dev=count_votes(k, focus),
             usage=lambda text, row: log.votes(*log.nearest(text, row), k, focus),
             chosen={"k": k, "focus": focus},
             finish=finish,
@@ -187,7 +206,7 @@ class Neighbours(UsageMethod):
         return ModelDeclaration(rules, ("k", "focus"))
 
     def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> FittedUsage:
-        """Load the log of a model; it grows with the queries used since the fit."""
+        """Load the log of a model. `FittedUsage.grow` adds the log of the queries that came since the fit."""
         bags, gold = (Bags(*(arrays[f"{name}.{field}"] for field in Bags._fields)) for name in ("bags", "gold"))
         log = Log(arrays["rows"], bags, Ngrams(arrays["keys"], arrays["rarity"]), gold, len(arrays["uses"]))
         k, focus = settings["k"], settings["focus"]

@@ -1,4 +1,4 @@
-"""The house recipe with usage, without torch: `scout`, and what similar requests used.
+"""The recipe `scout-light`: ranks as `scout` does, and by which tools similar requests used. It needs no torch.
 
 Three estimates of usage are mixed: the votes of the nearest logged queries (`neighbours`), a linear classifier
 (`mlc-light`), and the mean vector of the queries of a tool (`tool2vec`) ::
@@ -74,7 +74,9 @@ from toolscout.types import Answer
 __all__ = ["LIGHT_PARTS", "ONLY_NEAR", "STANDARD_ERRORS", "ScoutLight", "ScoutLightOptions", "Sides", "refuse_shares"]
 
 ONLY_NEAR: Final = "only_near"
-"""Name of a value of the manifest: usage counts only for requests as near to a logged one as these are to each other.
+"""Name of a value of the manifest: whether usage counts only for requests that are near to a logged one.
+
+Near is what three in four logged requests are to another one (`rankers.shared.mixture.find_usual_likeness`).
 
 The gate sets it (`toolscout.learn.loop`) where usage would cost other requests too much.
 """
@@ -98,7 +100,7 @@ SHARE_GRID: Final = (
 `neighbours` has a share in each: it takes in new requests at once. `rankers.shared.mixture` raises the share of these.
 """
 MIN_CLASSIFIER_QUERIES: Final = 200
-MAX_CLASSIFIER_CELLS: Final = 150_000_000  # words × (hidden units, or tools and sets); memory holds four such arrays
+MAX_CLASSIFIER_CELLS: Final = 150_000_000  # features × (hidden units, or tools and sets); memory has four such arrays
 RANKING_DEPTH: Final = 20
 MAX_STEP_QUERIES: Final = 1_000  # dev queries that compare whole requests with steps
 STANDARD_ERRORS: Final = 2.0
@@ -140,20 +142,20 @@ class ScoutLightOptions(Blend, frozen=True, forbid_unknown_fields=True):
 
 
 def _can_classify(data: FitData) -> bool:
-    """Tell whether there are enough queries for the classifier, and whether its table fits into memory."""
+    """Tell whether there are enough queries for the classifier, and whether its largest layer fits into memory."""
     if data.n_train < MIN_CLASSIFIER_QUERIES:
         return False
     sets, _ = ToolSets.group(data.gold[: data.n_final])
-    words = Ngrams.of(data.features[: data.n_final]).keys.size
+    n_features = Ngrams.of(data.features[: data.n_final]).keys.size
     n_units = choose_hidden(data.options.hidden, data.gold[: data.n_train]) or len(data.lesson.tools) + len(sets)
-    return bool(words * n_units <= MAX_CLASSIFIER_CELLS)
+    return bool(n_features * n_units <= MAX_CLASSIFIER_CELLS)
 
 
 class Sides(NamedTuple):
-    """The two sides of the ranking: the parts of usage, and the description.
+    """The two sides of the ranking: usage, which is a mixture of parts, and description.
 
     Attributes:
-        parts: the parts of usage, by name.
+        parts: the parts of the mixture, by name.
         make_description_scorer: (catalogue, settings of the model) → scorer of its tools by description. The scorer
             also encodes the queries for the parts, each of which reads some columns of the rows.
     """
@@ -192,6 +194,7 @@ class ScoutLight:
         catalogue = Catalogue.of(lesson.tools)
         description = sides.make_description_scorer(catalogue, {**msgspec.structs.asdict(options), **chosen})
         prerequisites = bring_prerequisites(catalogue, resources.settings)
+        # the queries to choose the shares on: dev, and queries whose tools are hidden where tools have no usage
         trial, usages = make_trial(
             data,
             sides.parts,
@@ -203,7 +206,7 @@ class ScoutLight:
         resources.say("choosing the shares of the parts on dev")
         shares, mix, scores = self.choose_shares(data, trial, usages)
         chosen |= {"shares": tuple(shares.values()), **mix}
-        figures = data.evaluate(scores[: len(data.dev)])
+        figures = data.evaluate(scores[: len(data.dev)])  # without the queries whose tools are hidden
         if options.steps is None:
             description = sides.make_description_scorer(catalogue, {**msgspec.structs.asdict(options), **chosen})
             mixed = mix_usages([(share, estimates[name].usage) for name, share in shares.items() if share])
@@ -226,8 +229,8 @@ class ScoutLight:
 
         Args:
             resources: settings and caches.
-            encoder: of the resources.
-            base: the model that the fit builds on.
+            encoder: the encoder of the resources.
+            base: the model that the fit builds on; None: it builds on no other.
         """
         return Sides(
             parts={name: Part(method, encoder) for name, method in LIGHT_PARTS.items()},
@@ -241,22 +244,24 @@ class ScoutLight:
     def choose_shares(
         self, data: FitData, trial: DevQueries, usages: Mapping[str, Scores]
     ) -> tuple[dict[str, float], dict[str, Any], Scores]:
-        """Choose the shares, with the settings of the mix; return them with the scores, those of the dev queries first.
+        """Choose the shares of the parts, and the settings of `mix_usage`, by their quality on the trial queries.
+
+        Returns the shares by name of the part, the settings, and the scores of the trial queries, `(n, tools)`.
 
         Args:
             data: the fit, with its options.
             trial: the queries to choose on.
-            usages: what each part estimates for these.
+            usages: what each part estimates for these queries, `(n, tools)`.
 
         Raises:
             ConfigError: if the options name the classifier, and it cannot be trained.
         """
         grid = SHARE_GRID if data.options.shares is None else (data.options.shares,)
         tried = []
-        for numbers in grid:
-            shares = dict(zip(LIGHT_PARTS, numbers, strict=True))
+        for part_shares in grid:
+            shares = dict(zip(LIGHT_PARTS, part_shares, strict=True))
             if any(share and name not in usages for name, share in shares.items()):
-                continue
+                continue  # the classifier was not trained
             mix, scores = trial.choose_mix(mix_on_dev(usages, shares), data.options)
             tried.append((trial.quality(scores), shares, mix, scores))
         if not tried:
@@ -265,15 +270,16 @@ class ScoutLight:
         return shares, mix, scores
 
     def declare_parts(self) -> dict[str, Callable[[Arrays], ModelDeclaration]]:
-        """Return for each part, by name, what declares its arrays."""
+        """Return for each part, by name, the function that declares its arrays."""
         return {name: part.declare_usage for name, part in LIGHT_PARTS.items()}
 
     def declare(self, options: Any, arrays: Arrays) -> ModelDeclaration:
-        """Return what a model has: the arrays of each part that has a share begin with its name."""
+        """Declare what a model has; the names of a part's arrays begin with the name of the part."""
         if options.shares is not None and not any(options.shares):
             raise ValueError("no part of it has a share")
         rules, settings = {"uses": ArrayRule("tools")}, [*MIX_SETTINGS, "shares", "steps"]
-        for (name, declare_part), share in zip(self.declare_parts().items(), options.shares or (), strict=False):
+        shares = options.shares or ()  # a model without them is refused, because `settings` has their name
+        for (name, declare_part), share in zip(self.declare_parts().items(), shares, strict=False):
             if share:
                 declared = declare_part(take_part(arrays, name))
                 rules |= {f"{name}.{key}": _name_axes(name, rule) for key, rule in declared.arrays.items()}
@@ -316,12 +322,12 @@ class ScoutLight:
 
 
 def _name_axes(part: str, rule: ArrayRule) -> ArrayRule:
-    """Name the axes of a part after it, but those that are the same in all parts."""
+    """Return the rule with axes named after the part, as in `neighbours.queries`; all parts share `tools` and `dim`."""
 
     def name_axis(match: re.Match[str]) -> str:
         return match[0] if match[0] in ("tools", "dim") else f"{part}.{match[0]}"
 
-    content, _, axis = rule.content.partition(" ")
+    content, _, axis = rule.content.partition(" ")  # the axis is empty for contents such as `numbers`
     axis = re.sub(r"[a-z]+", name_axis, axis)
     return ArrayRule(re.sub(r"[a-z]+", name_axis, rule.axes), f"{content} {axis}".rstrip())
 
@@ -329,7 +335,7 @@ def _name_axes(part: str, rule: ArrayRule) -> ArrayRule:
 def _build_base(
     catalogue: Catalogue, usage: UsageSide, description: DescriptionScorer, mix: Mapping[str, Any], label: str
 ) -> Stage:
-    """Build the ranking of whole requests, from what was learned from train alone."""
+    """Build the ranking of whole requests, with a usage side that was learned from train alone; `mix`: its settings."""
     index = UsageIndex(
         catalogue.ids,
         encode=description.encode,
@@ -342,22 +348,23 @@ def _build_base(
 
 
 def _choose_steps(data: FitData, catalogue: Catalogue, base: Stage, prerequisites: Prerequisites) -> bool:
-    """Tell whether requests are split into steps: unless whole ones are clearly better on dev."""
+    """Tell whether requests are split into steps: yes, unless whole requests are clearly better on dev."""
     stride = math.ceil(len(data.dev) / MAX_STEP_QUERIES)
-    queries = [data.ids[place] for place in data.dev][::stride]
+    queries = [data.ids[place] for place in data.dev[::stride]]  # evenly from dev
     searches = [Answer(query=data.lesson.texts[query], k=RANKING_DEPTH) for query in queries]
     gold = {query: data.lesson.dev[query] for query in queries}
 
     def measure(stage: Stage) -> Scores:
-        found = (stage >> prerequisites)(searches)
-        rankings = {query: search.ids for query, search in zip(queries, found, strict=True)}
+        """Return the mean of ndcg@5 and comp@5 of each query, `(n,)`."""
+        answers = (stage >> prerequisites)(searches)
+        rankings = {query: answer.ids for query, answer in zip(queries, answers, strict=True)}
         values = metrics.score(rankings, gold, DEV_METRICS).values
         return (values["ndcg@5"] + values["comp@5"]) / 2
 
     abstainer = build_abstainer(data.resources, catalogue, base)
     is_chat = abstainer.is_clear_chat if abstainer else None
     whole, split = measure(base), measure(StepSearch(base, load_splitter(), abstainer, is_chat=is_chat))
-    error = float((split - whole).std() / np.sqrt(len(queries)))
+    error = float((split - whole).std() / np.sqrt(len(queries)))  # standard error of the mean difference
     data.resources.say(
         f"ndcg@5 and comp@5 on dev: {whole.mean():.4f} whole, {split.mean():.4f} by steps, error {error:.4f}"
     )

@@ -50,6 +50,7 @@ def _compute_means(data: FitData, rows: Vectors, n: int) -> tuple[Vectors, Mask]
 
 
 def _sum_rows(data: FitData, rows: Vectors, n: int) -> Vectors:
+    """Return for each tool the sum of the rows of those of the first `n` queries that use it, `(tools, dim)`."""
     sums = np.zeros((len(data.lesson.tools), rows.shape[1]), dtype=np.float32)
     for row, gold in zip(rows[:n], data.gold[:n], strict=True):
         sums[gold] += row
@@ -57,14 +58,15 @@ def _sum_rows(data: FitData, rows: Vectors, n: int) -> Vectors:
 
 
 def _softmax_over_used(cosines: Scores, used: Mask, beta: float) -> Scores:
+    """Return probabilities of the tools by their cosines, `(…, tools)`; 0 for tools that no query used."""
     return softmax(np.where(used, beta * cosines, -np.inf))
 
 
 def _make_usage(means: Vectors, used: Mask, beta: float) -> Usage:
-    """Return the usage side by the means of queries, `(tools, dim)`; zeros for a query without a vector."""
+    """Return a `Usage` that compares a query with the mean vectors of tools, `(tools, dim)`."""
 
     def usage(text: str, row: Vectors) -> Scores:
-        if not row.any():
+        if not row.any():  # the encoder knows no word of the query
             return np.zeros(len(means))
         return _softmax_over_used(np.einsum("nd,d->n", means, row), used, beta)
 
@@ -87,13 +89,13 @@ class Tool2Vec(UsageMethod):
         return ModelDeclaration(rules | ({"lengths": ArrayRule("tools")} if "lengths" in arrays else {}), ("beta",))
 
     def load_usage(self, arrays: Arrays, settings: Mapping[str, Any], encode: Encode) -> FittedUsage:
-        """Load the means of a model; they grow with the queries used since the fit, if their lengths are known."""
+        """Load the means of a model. `FittedUsage.grow` adds new queries to them, if the model has their lengths."""
         means, used, beta = arrays["means"], arrays["uses"] > 0, settings["beta"]
 
         def grow(texts: Sequence[str], new: Sequence[Places], n_tools: int) -> LiveUsage:
-            """Add the vectors of new requests to the mean vector of each tool that they needed."""
+            """Add the vectors of new queries to the mean vector of each tool that they used."""
             sums = np.zeros((n_tools, means.shape[1]), dtype=np.float32)
-            sums[: len(means)] = means * arrays["lengths"][:, None]
+            sums[: len(means)] = means * arrays["lengths"][:, None]  # the sums of the fit, before `finish` scaled them
             for row, gold in zip(encode(texts), new, strict=True):
                 sums[gold] += row
             any_use = np.concatenate([used, np.zeros(n_tools - len(used), dtype=np.bool_)])
@@ -105,7 +107,7 @@ class Tool2Vec(UsageMethod):
 
 
 def estimate_means(data: FitData, rows: Vectors) -> Estimate:
-    """Compute the means, and choose β on dev. `rows`: vectors of the queries of the data."""
+    """Compute the mean vectors of the tools from train, and choose β on dev. `rows`: vectors of the data's queries."""
     data.resources.say("taking means and choosing on dev")
     means, used = _compute_means(data, rows, data.n_train)
     cosines = rows[data.n_train :] @ means.T
@@ -118,6 +120,7 @@ def estimate_means(data: FitData, rows: Vectors) -> Estimate:
         beta = choose_best(BETA_GRID, lambda tried: data.likelihood(estimate_probabilities(tried)))
 
     def finish() -> Arrays:
+        """Return the means of all queries that the model may learn from, and the lengths of the sums behind them."""
         sums = _sum_rows(data, rows, data.n_final)
         return {"means": unit_rows(sums), "lengths": np.sqrt(np.einsum("nd,nd->n", sums, sums))}
 

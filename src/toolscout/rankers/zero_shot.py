@@ -69,7 +69,7 @@ class Bm25Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     b: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
 
     def __post_init__(self) -> None:
-        self.index_settings()
+        self.index_settings()  # raises for a field that no tool has
 
     def index_settings(self) -> BM25Settings:
         """Return the settings of the index: the preset of the tokenizer, with what is set here.
@@ -78,11 +78,12 @@ class Bm25Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ConfigError: for a field that no tool has.
         """
         changes = {name: value for name in BM25Settings.__struct_fields__ if (value := getattr(self, name)) is not None}
-        return (PLAIN_SETTINGS if self.tokenizer == "plain" else CODE_SETTINGS).replace(**changes)
+        preset = PLAIN_SETTINGS if self.tokenizer == "plain" else CODE_SETTINGS
+        return preset.replace(**changes)
 
 
 class DenseOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of `dense`: which text of a tool is embedded (`encoders.encode_tools`)."""
+    """Options of `dense`. `style`: which text of a tool is embedded (`encoders.encode_tools`)."""
 
     style: str = "named"
 
@@ -91,13 +92,18 @@ class DenseOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HybridOptions(Bm25Options, frozen=True, forbid_unknown_fields=True):
-    """Options of `hybrid`: those of `bm25` and `dense`, and the weight of words that everyday phrases add."""
+    """Options of `hybrid`: those of `bm25` and `dense`.
+
+    Attributes:
+        style: as in `dense`.
+        everyday: weight of the words that everyday phrases add to a query.
+    """
 
     style: str = "named"
     everyday: Annotated[float, msgspec.Meta(ge=0)] = EVERYDAY_WEIGHT
 
     def __post_init__(self) -> None:
-        self.index_settings()
+        self.index_settings()  # raises for a field that no tool has
         check_style(self.style)
 
 
@@ -154,11 +160,11 @@ class Hybrid(_Plain):
         words = resources.index_nearest_words(catalogue, encoder, options.style, settings)
         encode: EncodeQueries = functools.partial(encoder.encode, kind="query")
         if options.everyday and resources.settings.uses("everyday"):
-            expanded = expand_words(catalogue, settings, options.everyday)
-            words = expanded if isinstance(words, BM25) else words.with_words(expanded)
-            if encoder.cheap:  # another one would take nearly twice as long
-                encode = functools.partial(encode_expanded, encoder=encoder, words=expanded)
-        wording = drop_quotations if resources.settings.uses("quotations") else newest
+            expanding_words = expand_words(catalogue, settings, options.everyday)  # BM25 that adds words to queries
+            words = expanding_words if isinstance(words, BM25) else words.with_words(expanding_words)
+            if encoder.cheap:  # others would take nearly twice as long, since they would encode two wordings
+                encode = functools.partial(encode_expanded, encoder=encoder, words=expanding_words)
+        wording = drop_quotations if resources.settings.uses("quotations") else newest  # the text to search for
         fused: Stage = Fuse(
             Retrieve(words, label="bm25", mask=catalogue.mask, depth=DEPTH, wording=wording),
             search_standard_scores(resources, catalogue, encoder, options.style, encode, wording),
@@ -170,14 +176,17 @@ class Hybrid(_Plain):
 
 
 def drop_quotations(search: Answer) -> str:
-    """Return the text to search for: a quoted title or message in a command names nothing to be done.
+    """Return the text to search for: in a command, without quoted titles and messages, which name no action.
 
-    It stays in a command to find it, and in any other request, whose quotations are mostly values that tools know.
+    "Create an issue 'Search is slow'" does not search. A command to find something keeps its quotations. So does a
+    request that is no command: there they are mostly values that tools know.
     """
     text = newest(search)
     outside = QUOTATION.sub(" ", text)
-    first = next(iter(re.findall(r"[^\W_]+", outside.lower())), "") if outside != text else ""
-    return outside if first in VERBS and first not in FINDING_VERBS else text
+    if outside == text:
+        return text
+    first_word = next(iter(re.findall(r"[^\W_]+", outside.lower())), "")
+    return outside if first_word in VERBS and first_word not in FINDING_VERBS else text
 
 
 class StepwiseHybrid(_Plain):
@@ -192,7 +201,7 @@ class StepwiseHybrid(_Plain):
             return hybrid
         judge = build_abstainer(resources, catalogue, hybrid)
         words = index_words(catalogue, options.index_settings())
-        is_chat = judge.is_clear_chat if judge else None
+        is_chat = judge.is_clear_chat if judge else None  # a request that is clearly chat is not split
         return StepSearch(
             hybrid,
             load_splitter(),
@@ -238,17 +247,17 @@ def search_standard_scores(
     encode: EncodeQueries | None = None,
     wording: Callable[[Answer], str] = newest,
 ) -> Stage:
-    """Return the stage that finds the nearest vectors, with standard scores instead of cosines.
+    """Return the stage that finds the tools with the nearest vectors, with standard scores instead of cosines.
 
     Args:
         resources: builds the index.
         catalogue: the tools.
-        encoder: reads the tools.
-        style: text of a tool that is embedded.
-        encode: queries → unit rows; None: the encoder's.
+        encoder: encodes the tools.
+        style: which text of a tool is encoded.
+        encode: queries → unit rows; None: the encoder encodes the queries, too.
         wording: search → the text to search for.
     """
     encode = encode or functools.partial(encoder.encode, kind="query")
-    exact = resources.index_tools(catalogue, encoder, style)
+    exact = resources.index_tools(catalogue, encoder, style)  # knows mean and deviation of all cosines
     index = StandardScores(resources.index_nearest(catalogue, encoder, style), exact)
     return Retrieve(index, label="dense", encode=encode, mask=catalogue.mask, depth=DEPTH, wording=wording)

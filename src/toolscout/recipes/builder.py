@@ -53,11 +53,11 @@ class PipelineBuilder:
     Attributes:
         settings: of the home.
         selector: decides which options and which encoder a selection gets.
-        extras: what packages lend to their own rankers, as long as this object lives.
+        extras: objects that packages share among their own rankers, as long as this object lives.
     """
 
     def __init__(self, settings: Settings, selector: Selector, open_journal: Callable[[], Journal]) -> None:
-        """Build under these settings.
+        """Build pipelines under these settings.
 
         Args:
             settings: of the home.
@@ -67,7 +67,8 @@ class PipelineBuilder:
         self.settings, self.selector, self.extras = settings, selector, Extras(lasting=True)
         self._open_journal = open_journal
         self._encoders: dict[str, Encoder] = {}  # name → encoder that was loaded
-        self._live: dict[Path, tuple[str, LiveEvidence]] = {}  # folder of the model → its fit, and the examples since
+        # Folder of the model that serves → identity of its fit, reader of the examples since then
+        self._live: dict[Path, tuple[str, LiveEvidence]] = {}
         trusted = {settings.caller, *settings.learn_trust}
         self._orders = CallOrder(open_journal, trusted=trusted) if settings.journal else None
 
@@ -77,9 +78,9 @@ class PipelineBuilder:
         return VectorStore(self.settings.home)
 
     def close(self) -> None:
-        """Close the file of the vectors, and what packages lent to their rankers."""
+        """Close the file of the vectors, and the objects of the rankers' packages."""
         self.extras.close()
-        if "vectors" in self.__dict__:
+        if "vectors" in self.__dict__:  # they were opened
             self.vectors.close()
 
     def build(
@@ -100,7 +101,8 @@ class PipelineBuilder:
             progress: called with (done, total) while texts are embedded.
             before_guard: called when the ranking is built, and before the tools are screened.
         """
-        resources = self.lend(selection, embed=embed, progress=progress, live=self._find_evidence(selection))
+        live = self._find_evidence(selection)
+        resources = self.make_resources(selection, embed=embed, progress=progress, live=live)
         return self._assemble(selection, catalogue, resources, before_guard)
 
     def _assemble(
@@ -127,18 +129,19 @@ class PipelineBuilder:
     def build_without(self, selection: Selection, catalogue: Catalogue, rule: str) -> Pipeline:
         """Build the pipeline of a selection without a rule of ranking."""
         settings = dataclasses.replace(self.settings, rules_off=(*self.settings.rules_off, rule))
-        resources = dataclasses.replace(self.lend(selection), settings=settings)
+        resources = dataclasses.replace(self.make_resources(selection), settings=settings)
         return self._assemble(selection, catalogue, resources)
 
     def build_ranking(self, selection: Selection, catalogue: Catalogue, *, live: LoadEvidence | None = None) -> Stage:
         """Build the recipe of a selection over a snapshot, up to the ranked hits; `live`: see `HomeResources`."""
-        return self._build_ranking(selection, catalogue, self.lend(selection, live=live))
+        return self._build_ranking(selection, catalogue, self.make_resources(selection, live=live))
 
     def _build_ranking(self, selection: Selection, catalogue: Catalogue, resources: HomeResources) -> Stage:
+        """Build the recipe of a selection with these resources, up to the ranked hits."""
         options = self.selector.recipe_options(selection)
         return registry.build(selection.recipe, catalogue, resources, model=selection.model, settings=options)
 
-    def lend(
+    def make_resources(
         self,
         selection: Selection,
         *,
@@ -146,12 +149,12 @@ class PipelineBuilder:
         progress: Callable[[int, int], None] | None = None,
         live: LoadEvidence | None = None,
     ) -> HomeResources:
-        """Return what the ranker of a selection is built with.
+        """Return the resources with which the ranker of a selection is built.
 
         Args:
-            selection: the recipe, or the model.
+            selection: the recipe and the model.
             embed: whether all missing vectors are made; otherwise only a few, and more are an error.
-            progress: gets how many vectors are made, of how many.
+            progress: called with (done, total) while texts are embedded.
             live: reads the examples that came after the fit; None: the model uses none.
         """
         return HomeResources(
@@ -165,7 +168,7 @@ class PipelineBuilder:
         )
 
     def load_encoder(self, selection: Selection) -> str | Encoder:
-        """Return the encoder of a selection, or its name if the pipeline may not need it."""
+        """Return the encoder of a selection; or its name alone, not loaded, if the pipeline may not need it."""
         name, is_needed = self.selector.encoder(selection)
         if not is_needed:
             return name
@@ -178,21 +181,18 @@ class PipelineBuilder:
 
     def _find_evidence(self, selection: Selection) -> LiveEvidence | None:
         """Return the evidence since the model was fitted, or None if it was not fitted on this home's journal."""
-        if (
-            selection.model is None
-            or selection.manifest is None
-            or selection.model.parent != champion.shelf(self.settings.place)
-        ):
+        model, manifest = selection.model, selection.manifest
+        if model is None or manifest is None or model.parent != champion.shelf(self.settings.place):
             return None
-        job, fitted_on = selection.manifest.job, selection.manifest.values.get("journal")
-        if fitted_on is None:
+        journal_rows = manifest.values.get("journal")  # up to which row the fit read the journal
+        if journal_rows is None:
             return None
-        known_job, live = self._live.get(selection.model, ("", None))
-        if live is None or known_job != job:
+        known_job, live = self._live.get(model, ("", None))
+        if live is None or known_job != manifest.job:  # another model, or it was fitted again
             trusted = {self.settings.caller, *self.settings.learn_trust}
-            size = selection.manifest.data.n_train + selection.manifest.data.n_dev
-            live = LiveEvidence(self._open_journal(), fitted_on["through"], size, trusted=trusted)
-            self._live = {selection.model: (job, live)}
+            n_fitted = manifest.data.n_train + manifest.data.n_dev
+            live = LiveEvidence(self._open_journal(), journal_rows["through"], n_fitted, trusted=trusted)
+            self._live = {model: (manifest.job, live)}
         return live
 
 
@@ -205,9 +205,10 @@ def build_decision(selection: Selection, catalogue: Catalogue, resources: Resour
 
 def explain_empty(catalogue: Catalogue, search: Answer) -> str:
     """Explain an answer without hits in one sentence, from what the caller may see."""
-    everything = catalogue.disabled.items() if search.visible is None else ()  # others need not know what there is
-    disabled = ", ".join(f"{source!r} is {why}" for source, (why, _) in everything)
-    also = f" Not searched: source {disabled}." if disabled else ""
+    # A caller who does not see everything is not told which sources there are.
+    disabled = catalogue.disabled.items() if search.visible is None else ()
+    reasons = ", ".join(f"{source!r} is {why}" for source, (why, _) in disabled)
+    also = f" Not searched: source {reasons}." if reasons else ""
     mask = catalogue.mask(search.visible)
     if mask is not None and not mask.any():
         return "None of the catalogue's tools is visible to this caller."
@@ -242,7 +243,7 @@ def guard(
     excluded: AbstractSet[str] = frozenset()
     if settings.uses("demotion"):
         demotion = Demote(suspects(catalogue), find_rivals(catalogue), catalogue, claimants(catalogue))
-        excluded = demotion.behind
+        excluded = demotion.behind  # these neither bring prerequisites nor are brought as such
     stages: list[Stage] = [rank]
     if settings.uses("names"):
         stages.append(Names(catalogue, demotion.find_doubted if demotion else None))
@@ -261,7 +262,7 @@ class Screening(Protocol):
     """Work on a snapshot in another process: what the entry point `large-screening` returns."""
 
     def finish(self) -> None:
-        """Wait, and give the snapshot what was found."""
+        """Wait for its end, and add what it found to the snapshot."""
         ...
 
     def stop(self) -> None:
@@ -270,26 +271,27 @@ class Screening(Protocol):
 
 
 class SecondProcess:
-    """Screens the tools of a large new snapshot beside the making of its indexes, if a package brings a process for it.
+    """Screens the tools of a large new snapshot in a second process, while this one makes the indexes.
 
-    Suspicious tools, duplicates, rivals and dependencies need no index. Without the package `toolscout-scale`, the
-    first process finds them when the indexes are done. Use it as a context; leaving it ends the process.
+    The screening finds suspicious tools, duplicates, rivals and dependencies, which needs no index. Without the package
+    `toolscout-scale` there is no second process, and this one finds them after the indexes. Use it as a context;
+    leaving it ends the process.
     """
 
     def __init__(self, store: Store, catalogue: Catalogue, preferred: Sequence[str], parts: Sequence[str]) -> None:
-        """Start, if the catalogue is large and the package is installed.
+        """Start the process, if the catalogue is large and the package is installed.
 
         Args:
-            store: the snapshot's.
+            store: has the snapshot.
             catalogue: the snapshot.
-            preferred: sources, as `duplicates.find_duplicates` takes them.
-            parts: what is needed, as `list_parts` returns it.
+            preferred: names of the preferred sources, see `duplicates.find_duplicates`.
+            parts: what the screening must find, see `list_parts`.
         """
         start = find_large("large-screening", len(catalogue))
         self._screening: Screening | None = start(store, catalogue, preferred, parts) if start else None
 
     def finish(self) -> None:
-        """Wait, and give the snapshot what was found."""
+        """Wait for the end of the screening, and add what it found to the snapshot."""
         if self._screening is not None:
             self._screening.finish()
 
@@ -304,7 +306,7 @@ class SecondProcess:
 
 
 def list_parts(settings: Settings) -> list[str]:
-    """Return what searches need of the values that depend on the tools alone."""
+    """Return what searches under these settings need of the screening: names that `SecondProcess` takes."""
     needed = {
         "suspects": settings.uses("demotion"),
         "duplicates": settings.uses("folding"),

@@ -32,7 +32,7 @@ from toolscout.search.home_resources import HomeResources, VectorsMissing, name_
 from toolscout.search.pipeline import Pipeline
 from toolscout.search.why import Why, explain, find, try_words
 from toolscout.settings import RULES, Settings
-from toolscout.types import Answer, Tool
+from toolscout.types import Answer, Hit, Tool
 
 __all__ = ["SearchEngine"]
 
@@ -65,10 +65,10 @@ class SearchEngine:
         self.settings, self.store, self.selector = settings, store, Selector(settings)
         self.builder = PipelineBuilder(settings, self.selector, open_journal)
         self._lock = threading.RLock()
-        # Selection → (snapshot, its pipeline), manifest of the model
-        self._ready: dict[SelectionKey, tuple[tuple[Catalogue, Pipeline], Manifest | None]] = {}
+        # Selection → snapshot, pipeline over it, manifest of the model
+        self._ready: dict[SelectionKey, tuple[Catalogue, Pipeline, Manifest | None]] = {}
         # Selection that could not serve → since when (monotonic seconds), error; it is not tried again at once
-        self._down: dict[SelectionKey, tuple[float, Unavailable | None]] = {}
+        self._down: dict[SelectionKey, tuple[float, Unavailable]] = {}
         self._champion: SelectionKey | None = None  # the promoted selection that searched last
         self._makers: dict[SelectionKey, VectorMaker] = {}  # make missing vectors in the background
         self._switch: ChampionSwitch | None = None  # in a program that serves for long
@@ -100,7 +100,7 @@ class SearchEngine:
         prepare = functools.partial(self._embed, progress=progress)
         try:
             selection, notice = self._select_prepared(recipe, model, prepare)
-            if not selection.promoted and not notice:
+            if not selection.promoted and not notice:  # otherwise the selection is prepared already
                 prepare(selection)
         except UserError:
             name = recipe or self.settings.recipe
@@ -110,13 +110,13 @@ class SearchEngine:
             prepare(Selection(name))
 
     def encodes_slowly(self) -> bool:
-        """Return whether a search that names nothing needs vectors that take long to make.
+        """Return whether a search that names no recipe and no model needs vectors that take long to make.
 
         Raises:
             UserError: if its encoder or model cannot be loaded.
         """
         encoder = self.builder.load_encoder(self.selector.find(None, None))
-        return not isinstance(encoder, str) and not encoder.cheap
+        return not isinstance(encoder, str) and not encoder.cheap  # a text: the pipeline may not need this encoder
 
     def run(self, selection: Selection, batch: Sequence[Answer]) -> tuple[list[Answer], int]:
         """Run the batch on one state of the catalogue, and return the filled answers with its generation.
@@ -135,16 +135,24 @@ class SearchEngine:
                 fallback = fallback or WITHOUT_ENGINE
             if fallback is None:
                 raise
-            retried = [msgspec.structs.replace(search, reason=_explain(fallback, error, search)) for search in batch]
+            retried = [
+                msgspec.structs.replace(search, reason=_explain_fallback(fallback, error, search)) for search in batch
+            ]
             return self._run(Selection(fallback), retried)
 
     def _run_unless_down(self, selection: Selection, batch: Sequence[Answer]) -> tuple[list[Answer], int]:
-        """Run the batch. A service that did not answer is not asked for a while, so not every search waits for it."""
+        """Run the batch, unless the selection could not serve a moment ago: then not every search waits for a service.
+
+        Raises:
+            VectorsMissing: while the vectors are made in the background, which this begins if many are missing.
+            Unavailable: if the encoder or the model does not answer, or did not answer a moment ago.
+        """
         if (maker := self._makers.get(selection.key)) and maker.is_running:
             raise VectorsMissing(maker.progress)
-        since, error = self._down.get(selection.key, (0.0, None))
-        if error is not None and time.monotonic() - since < RETRY_ENCODER_AFTER_S:
-            raise error
+        if (down := self._down.get(selection.key)) is not None:
+            since, earlier_error = down
+            if time.monotonic() - since < RETRY_ENCODER_AFTER_S:
+                raise earlier_error
         try:
             return self._run(selection, batch)
         except VectorsMissing:
@@ -161,7 +169,9 @@ class SearchEngine:
             raise failure from error
 
     def _embed(self, selection: Selection, *, progress: Progress | None = None) -> None:
-        """Make the vectors that are missing, and the pipeline of a selection; searches go on where there is a switch.
+        """Make the vectors that are missing, and the pipeline of a selection.
+
+        In a program that serves for long, searches go on meanwhile.
 
         Args:
             selection: what will serve.
@@ -184,18 +194,20 @@ class SearchEngine:
         """Run the batch on one state of the catalogue, and return the answers with its generation."""
         for _ in range(MAX_SNAPSHOT_ATTEMPTS):
             catalogue, pipeline = self.prepare(selection)
-            if (answers := self._run_unheld(catalogue, pipeline, batch)) is not None:
+            if (answers := self._run_without_transaction(catalogue, pipeline, batch)) is not None:
                 return answers, catalogue.generation
         with self._lock, self.store.reading():  # others write all the time: hold one state while it is indexed
             catalogue, pipeline = self.prepare(selection)
-            return [self._fill(search) for search in pipeline(batch)], catalogue.generation
+            return [self._read_tools(search) for search in pipeline(batch)], catalogue.generation
 
-    def _run_unheld(self, catalogue: Catalogue, pipeline: Pipeline, batch: Sequence[Answer]) -> list[Answer] | None:
-        """Run the batch without a transaction. None: the catalogue changed before the answers were filled.
+    def _run_without_transaction(
+        self, catalogue: Catalogue, pipeline: Pipeline, batch: Sequence[Answer]
+    ) -> list[Answer] | None:
+        """Run the batch without a transaction. None: the catalogue changed before the answers had their tools.
 
-        The generation only rises. So if it is still that of the snapshot when the answers are filled, all that the
-        pipeline read was of it. That takes one statement instead of four, and a search that waits for a language model
-        keeps no connection meanwhile.
+        The generation only rises. So if it is still the snapshot's when the answers get their tools, everything that
+        the pipeline read belongs to it. That takes one statement instead of four, and a search that waits for a
+        language model keeps no connection meanwhile.
         """
         try:
             answers = pipeline(batch)
@@ -203,14 +215,14 @@ class SearchEngine:
             with self.store.reading():
                 if self.store.generation() == catalogue.generation:
                     raise
-            return None
+            return None  # the error may come from the change
         ids = dict.fromkeys(hit.id for search in answers for hit in search.hits or search.weak)
         if len(ids) <= MAX_IDS_IN_QUERY:
             tools = self.store.tools_at(catalogue.generation, ids)
-            return None if tools is None else [_fill(search, tools) for search in answers]
+            return None if tools is None else [_fill_hits(search, tools) for search in answers]
         with self.store.reading():
             is_present = self.store.generation() == catalogue.generation
-            return [self._fill(search) for search in answers] if is_present else None
+            return [self._read_tools(search) for search in answers] if is_present else None
 
     def pipeline(self, recipe: str | None = None, *, model: str | Path | None = None) -> tuple[Catalogue, Pipeline]:
         """Return the present snapshot and the pipeline over it; `recipe` and `model` as in `Scout.search`."""
@@ -221,7 +233,7 @@ class SearchEngine:
         return self.select(None, None)
 
     def await_champion(self) -> tuple[Selection, str]:
-        """Wait until the present champion serves, if it is made ready in the background; otherwise as `serving`."""
+        """Wait until the present champion serves, if it is prepared in the background. Returns the same as `serving`."""
         if self._switch is not None and self.selector.is_unnamed(None, None):
             return self._switch.catch_up()
         return self.serving()
@@ -279,7 +291,7 @@ class SearchEngine:
         ready = self._find_ready(selection)
         if ready is not None:
             return ready
-        with self._lock:
+        with self._lock:  # another thread may have built it meanwhile
             embed = self._switch is None
             return self._find_ready(selection) or self._build_ready(selection, embed=embed, progress=progress)
 
@@ -293,7 +305,7 @@ class SearchEngine:
         """Build the pipeline of a selection over the present snapshot, and keep it."""
         with self.store.reading():
             catalogue = self._find_catalogue() or self.store.catalogue()
-            with self._screen_aside(catalogue) as screening:
+            with self._screen_in_second_process(catalogue) as screening:
                 pipeline = self.builder.build(
                     selection,
                     catalogue,
@@ -301,43 +313,48 @@ class SearchEngine:
                     progress=progress or show_progress,
                     before_guard=screening.finish,
                 )
-            ready = catalogue, pipeline
         if not self.store.in_transaction:
-            self.store.keep(catalogue)
-        self._ready[selection.key] = ready, selection.manifest
-        return ready
+            self.store.keep(catalogue)  # stores what was computed for the snapshot
+        self._ready[selection.key] = catalogue, pipeline, selection.manifest
+        return catalogue, pipeline
 
-    def _screen_aside(self, catalogue: Catalogue) -> SecondProcess:
-        """Screen the tools of a large catalogue beside the making of its indexes."""
+    def _screen_in_second_process(self, catalogue: Catalogue) -> SecondProcess:
+        """Screen the tools of a large catalogue while this process makes its indexes."""
         return SecondProcess(self.store, catalogue, self.settings.preferred_sources, list_parts(self.settings))
 
     def _find_catalogue(self) -> Catalogue | None:
-        """Return the present snapshot from a pipeline that is ready, so that its indexes are open only once."""
+        """Return the present snapshot if a pipeline over it is ready, so that its indexes are open only once."""
         generation = self.store.generation()
-        ready = [catalogue for (catalogue, _), _ in list(self._ready.values())]
-        return next((catalogue for catalogue in ready if catalogue.generation == generation), None)
+        catalogues = [catalogue for catalogue, _, _ in list(self._ready.values())]
+        return next((catalogue for catalogue in catalogues if catalogue.generation == generation), None)
 
     def _forget(self, key: SelectionKey) -> None:
         """Free the pipeline of a selection."""
         self._ready.pop(key, None)
 
     def _find_ready(self, selection: Selection) -> tuple[Catalogue, Pipeline] | None:
-        """Return the pipeline that is ready for the present catalogue and model, or None."""
-        ready, manifest = self._ready.get(selection.key, (None, None))
-        if ready is None or manifest != selection.manifest or ready[0].generation != self.store.generation():
+        """Return snapshot and pipeline of a selection, if they are of the present catalogue and model, or None."""
+        ready = self._ready.get(selection.key)
+        if ready is None:
             return None
-        return ready
+        catalogue, pipeline, manifest = ready
+        if manifest != selection.manifest or catalogue.generation != self.store.generation():
+            return None
+        return catalogue, pipeline
 
     def _follow_catalogue(self, connection: Connection) -> None:
         """Change the vectors in the home's own database, in the transaction that changes the tools.
 
-        An encoder that takes long does not hold up the transaction: the vectors of new tools then follow it.
+        An encoder that takes long does not delay the transaction: it makes the vectors of new tools afterwards.
         """
         if engine := find_engine(self.settings.index):
             engine.follow_catalogue(self.settings, connection, self._make_cheap_encoders)
 
     def _make_cheap_encoders(self) -> dict[str, Callable[[Sequence[Tool]], Vectors]]:
-        """Return space → the encoder for tools of the setting `recipe`, unless it takes long."""
+        """Return the encoder of the setting `recipe`, by the name under which its vectors are stored (`name_space`).
+
+        Empty: it takes long, or the recipe needs none.
+        """
         encoder = self.builder.load_encoder(Selection(self.settings.recipe))
         encoders: dict[str, Callable[[Sequence[Tool]], Vectors]] = {}
         if not isinstance(encoder, str) and encoder.cheap:
@@ -345,9 +362,10 @@ class SearchEngine:
             encoders[name_space(encoder)] = encode
         return encoders
 
-    def _fill(self, search: Answer) -> Answer:
+    def _read_tools(self, search: Answer) -> Answer:
+        """Return the answer with its tools, as the store has them now."""
         tools = self.store.tools([hit.id for hit in search.hits or search.weak])
-        return _fill(search, {tool.id: tool for tool in tools})
+        return _fill_hits(search, {tool.id: tool for tool in tools})
 
     def why(
         self,
@@ -367,7 +385,7 @@ class SearchEngine:
         search = Answer(query=query, k=self.settings.k if k is None else k, visible=visible)
         with self.store.reading():
             catalogue, pipeline = self.prepare(selection)
-            rebuild = functools.partial(self.builder.build_changed, selection, catalogue)
+            rebuild = functools.partial(self.builder.build_changed, selection, catalogue)  # with a changed tool
             [result] = pipeline([search])
             tool_id = find(catalogue, tool)
             trial = rebuild if cures and not words else None
@@ -377,23 +395,23 @@ class SearchEngine:
                 for rule in rules
                 if cures or rule != "glosses"  # which needs another index of words
             }
-            why = explain(catalogue, pipeline, trial, search, tool_id, self._fill(result), without)
+            why = explain(catalogue, pipeline, trial, search, tool_id, self._read_tools(result), without)
             if not words:
                 return why
             [described] = catalogue.tools([tool_id])
             return msgspec.structs.replace(why, trial=try_words(rebuild, search, described, words))
 
 
-def _explain(fallback: str, error: Unavailable, search: Answer) -> str:
-    """Say why a fallback serves. A caller with limited sight does not learn how many tools there are."""
-    is_hidden = isinstance(error, VectorsMissing) and search.visible is not None
+def _explain_fallback(fallback: str, error: Unavailable, search: Answer) -> str:
+    """Say why a fallback serves. A caller who does not see all tools does not learn how many there are."""
+    is_hidden = isinstance(error, VectorsMissing) and search.visible is not None  # its text counts tools
     return f"searched with {fallback} alone: {'vectors of tools are still being made' if is_hidden else error}"
 
 
-def _fill(search: Answer, tools: Mapping[str, Tool]) -> Answer:
-    """Return the answer with its tools, by id. A hit without one is left out."""
-    hits, weak = (
-        tuple(msgspec.structs.replace(hit, tool=tools[hit.id]) for hit in some if hit.id in tools)
-        for some in (search.hits, search.weak)
-    )
-    return msgspec.structs.replace(search, hits=hits, weak=weak)
+def _fill_hits(search: Answer, tools: Mapping[str, Tool]) -> Answer:
+    """Return the answer with the tools of its hits, which `tools` has by id. A hit without a tool is left out."""
+
+    def fill(hits: Sequence[Hit]) -> tuple[Hit, ...]:
+        return tuple(msgspec.structs.replace(hit, tool=tools[hit.id]) for hit in hits if hit.id in tools)
+
+    return msgspec.structs.replace(search, hits=fill(search.hits), weak=fill(search.weak))

@@ -132,7 +132,7 @@ LAB_RECIPE_NAMES: Final = frozenset(_LAB_NAMES.split())
 @functools.cache
 def load_lab_recipes() -> Mapping[str, Recipe]:
     """Import the recipes of toolscout-lab by name; empty if the package is not installed."""
-    plugin = next(filter(plugins.is_own, plugins.list_plugins(plugins.METHOD_PLUGINS)), None)
+    plugin = next(filter(plugins.is_own, plugins.list_plugins(plugins.METHOD_PLUGINS)), None)  # it names all of them
     recipes: Mapping[str, Recipe] = plugins.load_plugin(plugin) if plugin else {}
     return recipes
 
@@ -183,7 +183,7 @@ def all_recipes() -> dict[str, Recipe]:
 
 
 def list_user_recipes() -> dict[str, Recipe]:
-    """Return the recipes that users choose from, by name; the others serve comparisons."""
+    """Return the recipes that users choose from, by name; the others are for comparisons."""
     return {name: recipe for name, recipe in {**RECIPES, **load_lab_recipes()}.items() if recipe.when}
 
 
@@ -223,7 +223,7 @@ def build(
         StoreError: for a damaged model.
     """
     chosen = recipe(name) if isinstance(name, str) else name
-    resources = dataclasses.replace(resources or HomeResources(), build=build)
+    resources = dataclasses.replace(resources or HomeResources(), build=build)  # for methods that build on a recipe
     if chosen.encoder and (resources.encoder is None or isinstance(resources.encoder, str)):
         resources = dataclasses.replace(resources, encoder=chosen.encoder)
     if chosen.is_fitted and settings:
@@ -248,7 +248,10 @@ def build(
 def _build_fitted(
     chosen: Recipe, method: FittedMethod, resources: HomeResources, catalogue: Catalogue, folder: Path
 ) -> Stage:
-    """Build the pipeline of a model, after a check; one of a method that declares nothing searches once."""
+    """Check a model and build its pipeline. If its method declares no arrays, the pipeline is tried with one search.
+
+    A search that asks a language model is not tried, because it costs something.
+    """
     model = model_store.load(folder, recipe=chosen.name)
     declared.check_model(model, method, method.options_type)
     try:
@@ -266,10 +269,10 @@ def _build_fitted(
 
 
 def _asks(chosen: Recipe, model: Model) -> bool:
-    """Return whether a search may ask a language model, for the recipe or for its base."""
+    """Return whether a search may ask a language model, for the recipe or for the recipe that it builds on."""
     base = model.manifest.settings.get("base")
-    names = [base.value] if base and isinstance(base.value, str) and is_known(base.value) else []
-    return any(isinstance(entry.method, AskingMethod) for entry in (chosen, *map(recipe, names)))
+    base_names = [base.value] if base and isinstance(base.value, str) and is_known(base.value) else []
+    return any(isinstance(entry.method, AskingMethod) for entry in (chosen, *map(recipe, base_names)))
 
 
 def check_model(folder: Path) -> Manifest:
@@ -277,7 +280,7 @@ def check_model(folder: Path) -> Manifest:
 
     Raises:
         NotFound: if there is no model.
-        StoreError: if it is damaged, or has not what its method declares; the message names what is wrong.
+        StoreError: if it is damaged, or lacks what its method declares; the message names what is wrong.
     """
     model = model_store.load(folder)
     declared.check_manifest(folder, model.manifest)
@@ -291,6 +294,10 @@ def check_model(folder: Path) -> Manifest:
 
 def resolve(name: str | Recipe, changes: Mapping[str, object]) -> tuple[msgspec.Struct, dict[str, str]]:
     """Return the options of a fit, and where each came from: default, recipe or argument.
+
+    Args:
+        name: of the recipe, or the recipe.
+        changes: options that were named for this fit.
 
     Raises:
         ConfigError: for a recipe that is not fitted, or an unknown option.

@@ -1,9 +1,10 @@
 """Decides which recipe and which fitted model serve a search, and whether the champion can.
 
 A search may name a recipe, a model, both or neither; so may the code, the environment and the settings file. The name
-nearest to the search decides. A model brings its recipe with it, and a recipe that needs no model is searched without
-one. A recipe and a model that are named at the same place must belong together. If neither is named anywhere, the
-champion serves (`toolscout.home.models.champion`). It also serves if only its recipe is named.
+that is given nearest to the search decides. A model brings its recipe with it, and a recipe that needs no model is
+searched without one. A recipe and a model that are named at the same place must belong together. If neither is named
+anywhere, the promoted model serves: the champion (`toolscout.home.models.champion`). It also serves if only its recipe
+is named.
 
 A pipeline over many tools takes seconds to build. A program that serves for long builds that of a new champion in the
 background, and switches to it in one step (`ChampionSwitch`); until then the former champion answers. A change of the
@@ -34,10 +35,11 @@ from toolscout.settings import Settings, parse_pairs
 __all__ = ["ChampionSwitch", "Selection", "SelectionKey", "Selector"]
 
 SelectionKey = tuple[str, Path | None, str | None]
+"""Recipe, folder of the model, and the encoder that is named for it."""
 ORIGIN_RANKS: Final = {"default": 0, "environment": 2, "argument": 3}
-"""Origin of a setting → how near it is to the search. Any other origin is a settings file."""
+"""Origin of a setting → how near it is to the search. Any other origin is a settings file, with `FILE_RANK`."""
 FILE_RANK: Final = 1
-CALL_RANK: Final = 4
+CALL_RANK: Final = 4  # named by the search itself
 LOOK_INTERVAL_S: Final = 0.5  # between looks at who is promoted, so that a replica without searches switches too
 RETRY_AFTER_S: Final = 30.0  # after a build that failed for a reason that nobody expected
 KEEP_FORMER_S: Final = 30.0  # for searches that chose the former champion and still run
@@ -74,9 +76,10 @@ class Selector:
     def __init__(self, settings: Settings) -> None:
         """Decide under these settings and their origins."""
         self.settings, self._place, self._home = settings, settings.place, open_home(settings.place)
+        # A stamp changes whenever its file is written.
         self._manifests: dict[Path, tuple[object, Manifest]] = {}  # folder of a model → stamp of its manifest, manifest
-        self._champion: tuple[object, Path | None] = (None, None)  # its stamp and its folder
-        self._unfit: tuple[object, str] = (None, "")  # a state in which the champion cannot serve, and why
+        self._champion: tuple[object, Path | None] = (None, None)  # stamp of the file that names it, its folder
+        self._unfit: tuple[object, str] = (None, "")  # a state in which the champion cannot serve, and the notice
 
     def select(
         self,
@@ -88,8 +91,8 @@ class Selector:
     ) -> tuple[Selection, str]:
         """Return what serves a search, and a sentence if the champion should serve but cannot.
 
-        The pipeline of the champion is prepared here, and that of the fallback if this fails. The caller prepares any
-        other pipeline.
+        If nothing is named, the pipeline of the champion is prepared here, and if that fails, the pipeline that serves
+        instead. The caller prepares any other pipeline.
 
         Args:
             recipe: that the search names.
@@ -109,32 +112,31 @@ class Selector:
         if promoted is None:
             return self.default(), ""
         state = champion.stamp(self._place), model_store.stamp(promoted), generation()
-        if self._unfit[0] == state:
-            return self.default(), self._unfit[1]
+        unfit_state, notice = self._unfit
+        if unfit_state == state:  # not tried again before something changes
+            return self.default(), notice
         selection, problem = self.try_champion(prepare)
         if selection is not None and (problem is None or isinstance(problem, Unavailable)):
-            return selection, ""
+            return selection, ""  # a service may answer again, so the champion stays selected
         assert problem is not None
         return self._pass_over(state, problem, prepare)
 
     def recipe_options(self, selection: Selection) -> dict[str, object]:
-        """Return the options of the setting `recipe_options`, if they are meant for this recipe.
+        """Return the options of the setting `recipe_options` if they are meant for this recipe, or else none.
 
-        They are meant for the setting `recipe`, unless that was set nearer to the search than they were.
+        They are meant for the setting `recipe`, unless that was set nearer to the search than they were: then they
+        belong to another recipe.
 
         Raises:
             ConfigError: if they cannot be read.
         """
-        ranks = [
-            ORIGIN_RANKS.get(self.settings.origins.get(name, "default"), FILE_RANK)
-            for name in ("recipe", "recipe_options")
-        ]
-        if selection.recipe != self.settings.recipe or ranks[0] > ranks[1]:
+        is_overridden = self._rank("recipe", None) > self._rank("recipe_options", None)
+        if selection.recipe != self.settings.recipe or is_overridden:
             return {}
         return parse_pairs(self.settings.recipe_options, "recipe_options")
 
     def try_champion(self, prepare: Callable[[Selection], object]) -> tuple[Selection | None, UserError | None]:
-        """Decide whether the champion can serve. This is the only place where that is decided.
+        """Try whether the champion can serve: read it, and prepare its pipeline. Nothing else decides that.
 
         Args:
             prepare: builds the pipeline of a selection.
@@ -156,12 +158,13 @@ class Selector:
     ) -> tuple[Selection, str]:
         """Return what serves instead of the champion, which cannot serve in this state."""
         selection = self.default()
-        self._unfit = state, f"searched with {selection.recipe} instead of the promoted model: {error}"
+        notice = f"searched with {selection.recipe} instead of the promoted model: {error}"
+        self._unfit = state, notice
         prepare(selection)
-        return selection, self._unfit[1]
+        return selection, notice
 
     def find(self, recipe: str | None, model: str | Path | None) -> Selection:
-        """Return what a search names, or the champion, without checking that it can serve.
+        """Return what serves a search by its names, without checking that it can serve; see the module.
 
         Args:
             recipe: that the search names.
@@ -176,11 +179,11 @@ class Selector:
         name = recipe or self.settings.recipe
         if folder is None:
             return self._find_promoted(name, recipe) or Selection(name)
-        recipe_lead = self._rank("recipe", recipe) - self._rank("model", model)
-        if recipe_lead > 0 and not registry.recipe(name).is_fitted:
+        recipe_rank, model_rank = self._rank("recipe", recipe), self._rank("model", model)
+        if recipe_rank > model_rank and not registry.recipe(name).is_fitted:
             return Selection(name)
         manifest = self._read_manifest(folder)
-        if recipe_lead >= 0:
+        if recipe_rank >= model_rank:
             model_store.check_recipe(folder, manifest, name)
         elif not registry.is_known(manifest.recipe):
             raise ConfigError(
@@ -194,17 +197,22 @@ class Selector:
         return Selection(self.settings.recipe)
 
     def _find_promoted(self, name: str, recipe: str | None) -> Selection | None:
-        """Return the champion, unless another recipe is named."""
-        named = not self.is_unnamed(recipe, None)
-        if named and not registry.recipe(name).is_fitted:
+        """Return the champion, unless another recipe is named, or this version does not have its recipe.
+
+        Args:
+            name: of the recipe that would serve without a champion.
+            recipe: that the search names.
+        """
+        is_named = not self.is_unnamed(recipe, None)  # by the search or a setting
+        if is_named and not registry.recipe(name).is_fitted:
             return None
         folder = self.champion()
         if folder is None:
             return None
         manifest = self._read_manifest(folder)
-        if not registry.is_known(manifest.recipe) or (named and manifest.recipe != name):
+        if not registry.is_known(manifest.recipe) or (is_named and manifest.recipe != name):
             return None
-        return Selection(manifest.recipe, folder, manifest, self._encoder_beside_model(), promoted=not named)
+        return Selection(manifest.recipe, folder, manifest, self._encoder_beside_model(), promoted=not is_named)
 
     def is_unnamed(self, recipe: str | None, model: str | Path | None) -> bool:
         """Tell whether neither the search nor a setting names a recipe or a model."""
@@ -213,15 +221,17 @@ class Selector:
     def champion(self) -> Path | None:
         """Return the folder of the champion. None: there is none."""
         stamp = self._home.stamp_document(champion.CHAMPION_FILE)
-        if stamp != self._champion[0]:
-            self._champion = stamp, champion.current(self._place)
-        return self._champion[1]
+        known_stamp, folder = self._champion
+        if stamp != known_stamp:
+            folder = champion.current(self._place)
+            self._champion = stamp, folder
+        return folder
 
     def encoder(self, selection: Selection) -> tuple[str, bool]:
         """Return the name of the encoder to search with, and whether the pipeline certainly needs it.
 
-        A model is searched with the encoder that it was fitted on, unless another is named for it. A model with its own
-        encoder needs none, and neither does a recipe that lacks its model: that is refused.
+        A model is searched with the encoder that it was fitted on, unless another is named for it. A model that brings
+        its own encoder needs none. A recipe that lacks its model needs none either, since it is refused.
         """
         chosen = registry.recipe(selection.recipe)
         if selection.manifest is not None and selection.manifest.encoder is not None:
@@ -230,21 +240,24 @@ class Selector:
         return chosen.encoder or self.settings.encoder, is_needed
 
     def _encoder_beside_model(self) -> str | None:
-        """Return the encoder that an argument names; a model from the settings is then searched with it."""
+        """Return the encoder that an argument names, or None. A model from the settings is searched with it."""
         return self.settings.encoder if self.settings.origins.get("encoder") == "argument" else None
 
     def _rank(self, name: str, named: object) -> int:
-        """Return how near to the search a recipe or a model is named; `named` is what the search itself names."""
-        return ORIGIN_RANKS.get(self.settings.origins.get(name, "default"), FILE_RANK) if named is None else CALL_RANK
+        """Return how near to the search the setting `name` was set; `named`: what the search itself names instead."""
+        if named is not None:
+            return CALL_RANK
+        return ORIGIN_RANKS.get(self.settings.origins.get(name, "default"), FILE_RANK)
 
     def _read_manifest(self, folder: Path) -> Manifest:
         """Return the manifest that is in the folder now. The model may have been fitted again since the last search."""
-        stamp, cached = model_store.stamp(folder), self._manifests.get(folder)
-        if cached is None or stamp is None or cached[0] != stamp:
+        stamp = model_store.stamp(folder)
+        known_stamp, manifest = self._manifests.get(folder, (None, None))
+        if manifest is None or stamp is None or known_stamp != stamp:
             manifest = model_store.read_manifest(folder)
             check_manifest(folder, manifest)
-            cached = self._manifests[folder] = stamp, manifest
-        return cached[1]
+            self._manifests[folder] = stamp, manifest
+        return manifest
 
 
 Prepare = Callable[[Selection], tuple[Catalogue, Pipeline]]
@@ -255,9 +268,9 @@ class _Serving(NamedTuple):
 
     Attributes:
         selection: what serves.
-        notice: says why the champion does not.
-        champion: the folder of the champion, whether it serves or not.
-        state: changes with the champion.
+        notice: a sentence on why the champion does not serve; empty if it does, or there is none.
+        champion: the folder of the champion, whether it serves or not; None: there is none.
+        state: changes whenever another model is promoted, or the champion is fitted again.
         generation: of the catalogue.
     """
 
@@ -291,15 +304,15 @@ class ChampionSwitch:
         self._retired: dict[SelectionKey, float] = {}  # former champions with a pipeline, and since when
         self._decide_lock = threading.Lock()
         self._failed_at = float("-inf")  # monotonic seconds when a new champion could not be made ready
-        self._has_changed, self._shall_end = threading.Event(), False
+        self._has_changed, self._shall_end = threading.Event(), False  # the event wakes the thread
         self._thread: threading.Thread | None = None
 
     def start(self, prepare: Prepare, prepare_aside: Prepare) -> None:
-        """Begin to look at who is promoted.
+        """Begin to look, in a thread, whether another model is promoted.
 
         Args:
-            prepare: builds a pipeline for which searches wait.
-            prepare_aside: builds a pipeline while others serve.
+            prepare: builds a pipeline while searches wait for it.
+            prepare_aside: builds a pipeline while other pipelines serve.
         """
         self._prepare, self._prepare_aside = prepare, prepare_aside
         self._thread = threading.Thread(target=self._follow, daemon=True, name="toolscout champion")
@@ -330,18 +343,21 @@ class ChampionSwitch:
             return serving.selection, serving.notice
 
     def _is_outdated(self, serving: _Serving) -> bool:
+        """Tell whether the champion has changed since it was decided what serves."""
         try:
             return self._read_state(serving.champion) != serving.state
         except StoreError:
-            return False  # the database is away: who served goes on
+            return False  # the database does not answer, so nothing changes now
 
     def _read_state(self, folder: Path | None) -> object:
+        """Return the stamps of the file that names the champion, and of the manifest in its folder."""
         return champion.stamp(self._settings.place), model_store.stamp(folder)
 
     def _decide(self, prepare: Prepare) -> tuple[Selection, str]:
         """Decide what should serve, build its pipeline, and let it serve."""
+        # State and generation are read first: what changes meanwhile makes the decision outdated at once.
         folder, state, generation = None, None, self._generation()
-        with suppress(StoreError):  # the selector says what is wrong
+        with suppress(StoreError):  # the selector below says what is wrong
             folder = self._selector.champion()
         with suppress(StoreError):
             state = self._read_state(folder)
@@ -356,7 +372,7 @@ class ChampionSwitch:
         return selection, notice
 
     def _follow(self) -> None:
-        """Look at who is promoted, in a thread of its own, and build what should serve."""
+        """Look regularly, in a thread of its own, whether another model is promoted, and build what should serve."""
         while not self._shall_end:
             self._has_changed.wait(LOOK_INTERVAL_S)
             self._has_changed.clear()

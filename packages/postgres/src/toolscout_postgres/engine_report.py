@@ -63,7 +63,7 @@ def _describe_collection(state: CollectionState, current_space: str) -> dict[str
 
 def _find_current_space(scout: Scout) -> str:
     """Return the name by which collections know the encoder in the settings; see `CollectionKey.space`."""
-    encoder = scout.engine.builder.lend(Selection(scout.settings.recipe)).load_encoder()
+    encoder = scout.engine.builder.make_resources(Selection(scout.settings.recipe)).load_encoder()
     return name_space(encoder, index=scout.settings.index)
 
 

@@ -26,8 +26,8 @@ from toolscout.rankers.shared.usage_fit import Estimate, FitData
 
 __all__ = ["HiddenTools", "expect_new_tools", "hide_tools", "make_trial"]
 
-HIDDEN_QUERIES: Final = 0.25  # share of the training queries that may need a hidden tool
-MAX_TRIALS: Final = 500  # queries for hidden tools that are ranked
+MAX_HIDDEN_SHARE: Final = 0.25  # of the training queries, that may need a hidden tool
+MAX_TRIALS: Final = 500  # queries that need a hidden tool and are ranked
 MIN_TRIALS: Final = 20
 MIN_NEW_QUERIES: Final = 10  # dev queries that need a new tool, from which they count beside those for hidden tools
 NEW_TOOL_RATE: Final = 0.5  # how often a tool without usage is needed, against others
@@ -36,8 +36,8 @@ NEW_TOOL_RATE: Final = 0.5  # how often a tool without usage is needed, against 
 def expect_new_tools(data: FitData) -> float:
     """Return the share of requests that are expected to need a tool without usage; 0 if every tool has some."""
     uses = data.uses(data.n_train)
-    unused, gold_count = float((uses == 0).mean()), float(uses.sum()) / data.n_train
-    expected = float(1 - (1 - NEW_TOOL_RATE * unused) ** gold_count)
+    unused_share, mean_gold = float((uses == 0).mean()), float(uses.sum()) / data.n_train
+    expected = float(1 - (1 - NEW_TOOL_RATE * unused_share) ** mean_gold)  # see the formula above
     return max(float(data.needs_new_tool().mean()), expected)
 
 
@@ -53,25 +53,28 @@ class HiddenTools(NamedTuple):
     hidden: Mask
 
     def clear(self, usage: Scores) -> Scores:
-        """Return probabilities without those of hidden tools."""
+        """Set the probabilities of hidden tools to 0, and return those of the others with the sum 1, `(n, tools)`.
+
+        A part that has learned from all queries before may know the hidden tools. All zeros stay as they are.
+        """
         shown = np.where(self.hidden, 0.0, usage)
         totals = shown.sum(axis=1, keepdims=True)
         cleared: Scores = shown / np.where(totals > 0, totals, 1.0)
         return cleared
 
     def join(self, data: FitData, share: float, rank: Rank) -> DevQueries:
-        """Join the dev queries of a fit with those for hidden tools.
+        """Join the dev queries of a fit with the queries that need a hidden tool, and weigh them.
 
-        Dev queries that really need a new tool are worth more than those for which it is hidden, but often few. From
-        `MIN_NEW_QUERIES` on they get half of the share, whatever the number of the others; fewer get nothing.
+        Dev queries that really need a new tool show more than queries whose tool is hidden, but there are often few. If
+        there are `MIN_NEW_QUERIES` or more, they get half of `share`; if there are fewer, their weight is 0.
 
         Args:
             data: the fit in which no tool is hidden.
-            share: of the weight, for queries that need a tool without usage.
+            share: the weight of all queries together that need a tool without usage.
             rank: orders the tools of a query by their scores, as a search would.
 
         Returns:
-            The queries of both, which know that those with a new or hidden tool need a tool that training did not see.
+            The dev queries, then the others. Those that need a new or hidden tool are marked as such.
         """
         hidden_data = self.data
         needs_new, n_hidden = data.needs_new_tool(), len(hidden_data.dev)
@@ -90,7 +93,7 @@ class HiddenTools(NamedTuple):
             weights=weights / weights.sum(),
             rank=rank,
         )
-        return queries.compare_new(np.concatenate([needs_new, np.ones(n_hidden, dtype=np.bool_)]))
+        return queries.mark_new(np.concatenate([needs_new, np.ones(n_hidden, dtype=np.bool_)]))
 
 
 def make_trial(
@@ -104,12 +107,13 @@ def make_trial(
     """Return the queries on which a mixture is chosen, and what each part estimates for them, `(n, tools)`.
 
     Where tools have no usage, the parts learn once more without some tools. A part that was tuned before has seen the
-    queries for these tools, so it looks better there than on new ones: its stand-in speaks for it.
+    queries for these tools, so it would look better there than on new queries. For these queries the estimate of
+    another part is taken in its place (`Part.stand_ins`).
 
     Args:
         data: the fit in which no tool is hidden.
-        parts: of the mixture, by name.
-        estimates: of these parts from `data`.
+        parts: the parts of the mixture, by name.
+        estimates: what the parts have learned from `data`.
         chosen: settings of the parts that were chosen on dev.
         score_by_description: see `hide_tools`.
         rank: orders the tools of a query by their scores, as a search would.
@@ -124,15 +128,14 @@ def make_trial(
     )
     settings = {name: value for name, value in chosen.items() if hasattr(data.options, name)}
     fit.data.options = msgspec.structs.replace(data.options, **settings)
-    speakers = {name: next((other for other in parts[name].stand_ins if other in usages), name) for name in usages}
-    anew = {name: fit.clear(parts[name].estimate(fit.data).dev) for name in set(speakers.values())}
-    return fit.join(data, share, rank), {
-        name: np.vstack([usage, anew[speakers[name]]]) for name, usage in usages.items()
-    }
+    stand_ins = {name: next((other for other in parts[name].stand_ins if other in usages), name) for name in usages}
+    hidden_usages = {name: fit.clear(parts[name].estimate(fit.data).dev) for name in set(stand_ins.values())}
+    joined = {name: np.vstack([usage, hidden_usages[stand_ins[name]]]) for name, usage in usages.items()}
+    return fit.join(data, share, rank), joined
 
 
 def hide_tools(data: FitData, score_by_description: Callable[[FitData], Scores]) -> HiddenTools | None:
-    """Hide some tools from training. None if too few queries need the hidden tools to measure anything.
+    """Hide some tools from training. None: too few queries need them, or too few are left to train on.
 
     Args:
         data: the fit in which no tool is hidden.
@@ -143,27 +146,31 @@ def hide_tools(data: FitData, score_by_description: Callable[[FitData], Scores])
     train, trials = np.flatnonzero(~needs_hidden[: data.n_train]), np.flatnonzero(needs_hidden)
     if len(trials) < MIN_TRIALS or not len(train):
         return None
-    trials = trials[:: -(-len(trials) // MAX_TRIALS)]
+    trials = trials[:: -(-len(trials) // MAX_TRIALS)]  # every n-th of them, n rounded up
     return HiddenTools(data.regroup(train, trials, score_by_description), hidden)
 
 
 def _draw_tools(data: FitData) -> Mask:
-    """Draw tools until `HIDDEN_QUERIES` of the training queries need one; leave out those that would exceed it."""
+    """Draw tools to hide, in random order, as long as at most `MAX_HIDDEN_SHARE` of the training queries need one.
+
+    A tool that would exceed this share is passed over.
+    """
     queries_of: Mapping[int, list[int]] = _list_queries(data)
     order = np.random.default_rng(data.resources.run.seed).permutation(sorted(queries_of))
     hidden = np.zeros(len(data.lesson.tools), dtype=np.bool_)
-    touched: set[int] = set()
+    needing: set[int] = set()  # queries that need a hidden tool
     for tool in order.tolist():
-        reached = touched.union(queries_of[tool])
-        if len(reached) <= HIDDEN_QUERIES * data.n_train:
-            hidden[tool], touched = True, reached
+        needing_also = needing.union(queries_of[tool])
+        if len(needing_also) <= MAX_HIDDEN_SHARE * data.n_train:
+            hidden[tool], needing = True, needing_also
     return hidden
 
 
 def _list_queries(data: FitData) -> dict[int, list[int]]:
+    """Map each tool that a training query needs to the queries that need it, all by position."""
     queries_of: dict[int, list[int]] = {}
-    places: list[Places] = data.gold[: data.n_train]
-    for query, gold in enumerate(places):
+    gold_of_train: list[Places] = data.gold[: data.n_train]
+    for query, gold in enumerate(gold_of_train):
         for tool in gold.tolist():
             queries_of.setdefault(tool, []).append(query)
     return queries_of

@@ -69,7 +69,10 @@ def hash_features(text: str) -> Checksums:
 
 
 class Bags(NamedTuple):
-    """Sparse rows: `indices[indptr[i]:indptr[i + 1]]` are the features of row i, ascending, `data` their weights."""
+    """Sparse rows, as in scipy's CSR format.
+
+    `indices[indptr[i]:indptr[i + 1]]` are the columns of row i, ascending. The same slice of `data` has the weights.
+    """
 
     indptr: Ints
     indices: Ints
@@ -82,23 +85,25 @@ class Bags(NamedTuple):
         """Select rows, in the order of `rows`."""
         lengths = self.indptr[rows + 1] - self.indptr[rows]
         indptr = np.concatenate([[0], np.cumsum(lengths)])
+        # new position of an entry → its old one: by row, the distance between where it begins in both
         places = np.arange(indptr[-1]) + np.repeat(self.indptr[rows] - indptr[:-1], lengths)
         return Bags(indptr, self.indices[places], self.data[places])
 
     def multiply(self, table: Vectors) -> Vectors:
-        """Multiply by `table`, `(features, m)` → `(rows, m)`."""
+        """Return the product with a table, `(columns, m)`: `(rows, m)`."""
         product = np.zeros((len(self), table.shape[1]), dtype=np.float32)
-        filled = np.flatnonzero(np.diff(self.indptr))
+        filled = np.flatnonzero(np.diff(self.indptr))  # `reduceat` does not give 0 for an empty row
         if filled.size:
             product[filled] = np.add.reduceat(table[self.indices] * self.data[:, None], self.indptr[filled])
         return product
 
     def to_dense(self) -> tuple[Ints, Vectors]:
-        """Return the features that occur, ascending, and the rows as a dense table over them, `(rows, occurring)`."""
-        features, columns = np.unique(self.indices, return_inverse=True)
-        table = np.zeros((len(self), len(features)), dtype=np.float32)
-        table[np.repeat(np.arange(len(self)), np.diff(self.indptr)), columns] = self.data
-        return features, table
+        """Return the columns that occur, ascending, and the rows as a dense table over them, `(rows, occurring)`."""
+        occurring, positions = np.unique(self.indices, return_inverse=True)
+        table = np.zeros((len(self), len(occurring)), dtype=np.float32)
+        row_of_entry = np.repeat(np.arange(len(self)), np.diff(self.indptr))
+        table[row_of_entry, positions] = self.data
+        return occurring, table
 
 
 class Ngrams:
@@ -120,28 +125,32 @@ class Ngrams:
         return cls(keys[shared], (1 + np.log(len(features) / counts[shared])).astype(np.float32))
 
     def make_bags(self, features: Sequence[Checksums]) -> Bags:
-        """Make a unit row for each text from its `hash_features`. A text without a known feature gets an empty row."""
+        """Make a row of length 1 for each text from its `hash_features`, weighted by rarity.
+
+        A text without a known feature gets an empty row.
+        """
         rows = [self._look_up(checksums) for checksums in features]
-        weights = [self.rarity[row] for row in rows]
-        units = [weight / np.sqrt(weight @ weight) for weight in weights if weight.size]
+        rarities = [self.rarity[row] for row in rows]
+        units = [weights / np.sqrt(weights @ weights) for weights in rarities if weights.size]
         indptr = np.cumsum([0, *(row.size for row in rows)])
         return Bags(indptr, np.concatenate([np.empty(0, np.int64), *rows]), _concatenate(units))
 
     def _look_up(self, checksums: Checksums) -> Ints:
-        """Return the positions of the features that occur in `keys`."""
+        """Return the positions in `keys` of the checksums that are there, ascending."""
         places = np.searchsorted(self.keys, checksums)
-        inside = places < self.keys.size
+        inside = places < self.keys.size  # a checksum above all keys has no position
         places, checksums = places[inside], checksums[inside]
         matches: Ints = places[self.keys[places] == checksums].astype(np.int64)
         return matches
 
 
 def _concatenate(parts: Sequence[Array]) -> Vectors:
+    """Concatenate arrays as float32; without any, return an empty one."""
     return np.concatenate([np.empty(0, np.float32), *parts]).astype(np.float32)
 
 
 class ToolSets:
-    """The distinct sets of tools that queries needed. Empty if there are more than 4,000, or if each is one tool.
+    """The distinct sets of tools that queries needed. It is empty if they are more than 4,000, or if each is one tool.
 
     Attributes:
         bags: the tools of each set, as sparse rows of ones.
@@ -165,7 +174,7 @@ class ToolSets:
         Args:
             gold: the tools of each query, ascending.
         """
-        numbers: dict[bytes, int] = {}
+        numbers: dict[bytes, int] = {}  # the bytes of a set's array → its number, by first occurrence
         set_of = np.array([numbers.setdefault(tools.tobytes(), len(numbers)) for tools in gold], dtype=np.intp)
         sets = [np.frombuffer(tools, dtype=gold[0].dtype) for tools in numbers]
         if len(sets) > MAX_TOOL_SETS or max(map(len, sets)) == 1:
@@ -184,7 +193,7 @@ class ToolSets:
         return cls(Bags(*(arrays[f"sets.{name}"] for name in Bags._fields)))
 
     def join(self, tools: Scores, sets: Scores, weight: float) -> Scores:
-        """Join the probabilities of tools and of sets; see the formula above.
+        """Join the probabilities of tools and of sets by the formula in the docstring of this module.
 
         Args:
             tools: probabilities of the tools, `(n, tools)`.
@@ -193,7 +202,7 @@ class ToolSets:
         """
         if not len(self) or not weight:
             return tools
-        by_set = np.zeros_like(tools)
+        by_set = np.zeros_like(tools)  # for each tool, the sum over the sets that contain it
         by_set[:, self._tools_in_sets] = np.add.reduceat(sets[:, self._set_numbers], self._starts, axis=1)
         joined = (tools * (by_set + SET_SMOOTHING) ** weight) ** (1 / (1 + weight))
         probabilities: Scores = joined / joined.sum(axis=1, keepdims=True)

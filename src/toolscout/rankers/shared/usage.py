@@ -1,15 +1,16 @@
 """Joins usage and description in one ranking, for methods that learn from logged queries.
 
-From the queries it has seen, such a method estimates how likely a query needs each tool (usage). The words and the
-vector of a tool's own text give a second estimate (description). The more often a tool was used, the more its usage
-counts ::
+From the queries that it has seen, such a method estimates how likely a query needs each tool: that is its usage side.
+The words and the vector of a tool's own text give a second estimate, by its description. The more often a tool was
+used, the more its usage counts ::
 
     p(tool | query) = w · usage(tool | query) + (1 - w) · description(tool | query),    w = n / (n + κ)
     score           = log p(tool | query) + λ · log description(tool | query)
 
 with n the training queries that use the tool. A tool without usage ranks by its description alone. It competes with the
-others, because both sides are probabilities over the same catalogue. Its probability counts ν-fold, because requests
-seldom need a tool that no request has needed before. With λ above 0, a tool with usage must fit by its description too.
+others, because both sides are probabilities over the same catalogue. Its probability is multiplied by ν, because
+requests seldom need a tool that no request has needed before. With λ above 0, a tool with usage must fit by its
+description too.
 """
 
 from __future__ import annotations
@@ -57,14 +58,15 @@ __all__ = [
 Usage = Callable[[str, Vectors], Scores]
 """(query, its vector) → probability of each tool of the model, `(tools,)`. All zeros: usage does not know the query."""
 Encode = Callable[[Sequence[str]], Vectors]
+"""Texts of queries → their vectors, a row for each."""
 
 
 class LiveEstimate(NamedTuple):
-    """What usage estimates of a query, with the queries that came since the fit.
+    """What usage estimates for a query, when it has also learned from queries that came since the fit.
 
     Attributes:
         probabilities: of each tool, `(tools,)`; see `Usage`.
-        fresh: the part of them that the newer queries gave, `(tools,)`; None: the method cannot tell.
+        fresh: the part of them that comes from the newer queries, `(tools,)`; None: the method cannot tell.
     """
 
     probabilities: Scores
@@ -72,6 +74,7 @@ class LiveEstimate(NamedTuple):
 
 
 LiveUsage = Callable[[str, Vectors], LiveEstimate]
+"""(query, its vector) → estimate for each tool of the model and each tool that only newer queries used."""
 Grow = Callable[[Sequence[str], Sequence[Places], int], LiveUsage]
 """(texts of new queries, the positions of their tools, how many tools there are) → usage with the new queries.
 
@@ -125,7 +128,9 @@ def mix_usage(
     novelty: float,
     fitted_weight: Scores | None = None,
 ) -> Scores:
-    """Compute the score above, `(…, tools)`. Where usage knows nothing of a query, the description alone counts.
+    """Compute the score by the formula of this module, `(…, tools)`.
+
+    If usage knows nothing of a query (all zeros), the description alone counts.
 
     Args:
         usage: probability by usage that each query needs each tool, `(…, tools)`.
@@ -133,10 +138,10 @@ def mix_usage(
         weight: w of each tool, `(tools,)` or `(…, tools)`; 0 where there was no usage.
         agreement: λ.
         novelty: ν.
-        fitted_weight: w at the fit, where `weight` counts newer queries too. These add to usage, and take nothing from
-            the description: a caller could otherwise hide tools by using them for requests of no meaning.
+        fitted_weight: w at the fit, if `weight` counts newer queries too. Newer queries then add to usage, and take
+            nothing from the description. Otherwise a caller could hide a tool by using it for meaningless requests.
     """
-    described = weight if fitted_weight is None else fitted_weight
+    described = weight if fitted_weight is None else fitted_weight  # 1 - described is the weight of the description
     description_part = np.where(described > 0, 1 - described, novelty) * description
     knows_query = usage.any(axis=-1, keepdims=True)
     probabilities = np.where(knows_query, weight * usage + description_part, description)
@@ -148,7 +153,7 @@ class DescriptionScorer:
     """Scores every tool of a catalogue by its description, with the formula of `hybrid`."""
 
     def __init__(self, words: BM25, meaning: Exact, encoder: Encoder) -> None:
-        """Score with both indexes, which hold the same tools; `encoder` made the vectors."""
+        """Score with both indexes, which must have the same tools; `encoder` made the vectors."""
         self.words, self.meaning, self.encoder = words, meaning, encoder
 
     @classmethod
@@ -157,11 +162,16 @@ class DescriptionScorer:
         return cls(index_words(catalogue), resources.index_tools(catalogue, encoder), encoder)
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Encode queries as the rows that `scores` takes."""
+        """Encode queries as rows for `scores`."""
         return self.encoder.encode(texts, "query")
 
     def scores(self, text: str, row: Vectors) -> Scores:
-        """Return BM25 + 5 · cosine, `(tools,)`; cosines are scaled to 0 to 1, from the 100th best to the best."""
+        """Return BM25 + 5 · cosine for each tool, `(tools,)`. Cosines are scaled: the 100th best is 0, the best is 1.
+
+        Args:
+            text: the query.
+            row: its vector, as `encode` makes it.
+        """
         scores = np.asarray(self.words.scores(text), dtype=np.float64)
         cosines = np.einsum("nd,d->n", self.meaning.vectors, row)
         highest = cosines.max()
@@ -172,7 +182,7 @@ class DescriptionScorer:
 
 
 class HybridScorer(DescriptionScorer):
-    """Scores as `hybrid` does today, with standard scores; `DescriptionScorer` has the formula of its first edition."""
+    """Scores as `hybrid` does today, with standard scores. `DescriptionScorer` has the formula of its first version."""
 
     def scores(self, text: str, row: Vectors) -> Scores:
         """Return BM25 + standard score, `(tools,)`; see `search.pipeline.add_standard_scores`."""
@@ -181,7 +191,10 @@ class HybridScorer(DescriptionScorer):
 
 
 def compute_standard_scores(index: Exact, row: Vectors) -> Scores:
-    """Return the standard scores of all tools, `(tools,)`; 0 below the mean. See `toolscout.indexes.exact`."""
+    """Return the standard scores of all tools for a query's vector, `(tools,)`; 0 for cosines below the mean.
+
+    See `toolscout.indexes.exact.StandardScores`.
+    """
     mean, deviation = index.describe_cosines(row)
     if deviation < MIN_COSINE_DEVIATION:
         return np.zeros(len(index.vectors))
@@ -196,7 +209,7 @@ class Mix(NamedTuple):
         sharpness: factor of description scores before the softmax.
         agreement: λ of `mix_usage`.
         novelty: ν of `mix_usage`.
-        in_points: whether scores have the scale of the description scores instead of log probabilities.
+        in_points: whether the final scores are on the scale of the description scores instead of log probabilities.
     """
 
     sharpness: float
@@ -211,7 +224,7 @@ class FittedUsage(NamedTuple):
     Attributes:
         usage: see `Usage`; over the tools of the model.
         grow: see `Grow`, for methods that learn new queries without training; None: new queries wait for the next fit.
-        encode: queries → rows for `usage`; None: those of the description side.
+        encode: queries → rows for `usage`; None: it reads the rows of the description side.
     """
 
     usage: Usage
@@ -226,7 +239,7 @@ class UsageSide(NamedTuple):
         usage: see `Usage`; over the tools of the model.
         columns: position of each catalogue tool among the tools of the model; -1: none.
         weight: weight of usage for each catalogue tool; 0: there was none.
-        fitted_weight: the same at the fit, without newer queries.
+        fitted_weight: the weight that it had at the fit, without newer queries.
     """
 
     usage: Usage
@@ -238,7 +251,7 @@ class UsageSide(NamedTuple):
     def of(
         cls, usage: Usage, columns: Places, uses: Scores, kappa: float, fitted_uses: Scores | None = None
     ) -> UsageSide:
-        """Weigh what usage says about a tool by the number of queries that used the tool.
+        """Align usage with a catalogue, and weigh each tool by the number of queries that used it.
 
         Args:
             usage: scores the tools of the model.
@@ -249,13 +262,15 @@ class UsageSide(NamedTuple):
         """
 
         def weigh(counts: Scores) -> Scores:
+            """Return the weight of each catalogue tool, from the number of queries of each tool of the model."""
             return np.where(columns >= 0, weigh_usage(counts, kappa)[np.maximum(columns, 0)], 0.0)
 
         return cls(usage, columns, weigh(uses), weigh(uses if fitted_uses is None else fitted_uses))
 
     def estimate_probabilities(self, text: str, usage_row: Vectors) -> Scores:
         """Return the probability that the query needs each tool of the catalogue."""
-        probabilities: Scores = self.usage(text, usage_row)[np.maximum(self.columns, 0)] * (self.columns >= 0)
+        by_model = self.usage(text, usage_row)
+        probabilities: Scores = by_model[np.maximum(self.columns, 0)] * (self.columns >= 0)  # 0 without a column
         return probabilities
 
 
@@ -295,7 +310,8 @@ class UsageIndex:
         """Score every tool, `(tools,)`, from the rows of both sides; -inf if neither side knows the query.
 
         With `Mix.in_points`, a tool without usage has the score of its description, plus a constant for novelty.
-        The order is the same, but scores of several queries are comparable, as those of `hybrid` are.
+        The order is the same, but scores of several queries are comparable, as the scores of `hybrid` are. `mix` of
+        `rankers.shared.dev_choice` explains the formula.
         """
         usage = usage_side.estimate_probabilities(text, usage_row)
         description_scores = self._description.scores(text, row)
@@ -306,7 +322,8 @@ class UsageIndex:
             usage, softmax(logits), usage_side.weight, mix.agreement, mix.novelty, usage_side.fitted_weight
         )
         if mix.in_points:
-            scores = (scores / (1 + mix.agreement) + np.logaddexp.reduce(logits)) / mix.sharpness
+            log_denominator = np.logaddexp.reduce(logits)
+            scores = (scores / (1 + mix.agreement) + log_denominator) / mix.sharpness
         return scores
 
     def search(
@@ -334,7 +351,7 @@ class UsageIndex:
         Raises:
             NotFound: if the index has no such tool.
         """
-        position, usage_side = place(self.ids, tool_id), self._load_usage()
+        position, usage_side = place(self.ids, tool_id), self._load_usage()  # `place` raises
         [row], [usage_row] = self._encode_both([query])
         scores = self.scores(query, row, usage_row, usage_side)
         words = self._description.words.explain(query, tool_id)
@@ -368,20 +385,22 @@ def build_usage_stage(
         description: scores the tools by their descriptions, and sets the scale of the final scores (`Mix.in_points`).
             None: a `DescriptionScorer`, and the final scores are log probabilities.
     """
-    settings, in_points = model.manifest.settings, description is not None
+    settings = model.manifest.settings
+    sharpness, kappa, agreement, novelty = (
+        settings[name].value for name in ("sharpness", "kappa", "agreement", "novelty")
+    )
+    mix = Mix(sharpness, agreement, novelty, in_points=description is not None)
     description = description or DescriptionScorer.of(resources, catalogue, encoder)
     tools = catalogue.tools()
-    columns, kappa = model.places(tools), settings["kappa"].value
-    fitted = UsageSide.of(learned.usage, columns, model.arrays["uses"], kappa)
+    fitted = UsageSide.of(learned.usage, model.places(tools), model.arrays["uses"], kappa)
+    grow, live = learned.grow, resources.live
     index = UsageIndex(
         catalogue.ids,
         encode=description.encode,
         encode_for_usage=learned.encode,
-        load_usage=_make_growing(fitted, model, tools, learned.grow, resources.live, kappa)
-        if learned.grow and resources.live
-        else lambda: fitted,
+        load_usage=_make_growing(fitted, model, tools, grow, live, kappa) if grow and live else lambda: fitted,
         description=description,
-        mix=Mix(settings["sharpness"].value, settings["agreement"].value, settings["novelty"].value, in_points),
+        mix=mix,
     )
     return Retrieve(index, label=label, mask=catalogue.mask, depth=DEPTH)
 
@@ -394,36 +413,48 @@ def _make_growing(
     live: LiveEvidence,
     kappa: float,
 ) -> Callable[[], UsageSide]:
-    """Return a function that loads the usage side with the live examples, rebuilt when these change."""
-    place_of = {tool.id: row for row, tool in enumerate(tools)}
-    latest: list[tuple[int, UsageSide]] = [(0, fitted)]
+    """Return a function that loads the usage side with the examples since the fit.
+
+    Args:
+        fitted: the usage side of the model, without examples.
+        model: that of the usage side.
+        tools: of the catalogue.
+        grow: learns from the examples.
+        live: returns the examples, and a version that changes with them.
+        kappa: as in `UsageSide.of`.
+    """
+    position_of = {tool.id: position for position, tool in enumerate(tools)}
+    latest: tuple[int, UsageSide] = (0, fitted)  # version of the examples, and the usage side with them
 
     def load_usage() -> UsageSide:
+        nonlocal latest
         version, examples = live()
-        if latest[0][0] != version:
-            latest[0] = version, grow_usage(examples)
-        return latest[0][1]
+        latest_version, _ = latest
+        if latest_version != version:
+            latest = version, grow_usage(examples)
+        _, usage_side = latest
+        return usage_side
 
     def grow_usage(examples: Sequence[Example]) -> UsageSide:
-        """Learn from new examples. A tool without usage in the model gets a column; one that is gone is left out."""
-        columns, count = fitted.columns.copy(), len(model.tools)
+        """Learn from examples. A tool without usage in the model gets a column; one that is gone is left out."""
+        columns, n_tools = fitted.columns.copy(), len(model.tools)
         texts, gold = [], []
         for example in examples:
-            used = [place_of[tool] for tool in example.tools if tool in place_of]
-            for row in used:
-                if columns[row] < 0:  # a tool without usage in the model gets the next free column
-                    columns[row], count = count, count + 1
+            used = [position_of[tool] for tool in example.tools if tool in position_of]
+            for position in used:
+                if columns[position] < 0:
+                    columns[position], n_tools = n_tools, n_tools + 1  # the next free column
             if used:
                 texts.append(example.query)
                 gold.append(columns[used])
-        fitted_uses = np.zeros(count, dtype=np.float32)
-        fitted_uses[: len(model.tools)] = model.arrays["uses"]
-        uses = fitted_uses.copy()
-        for places in gold:
-            uses[places] += 1
         if not texts:
             return fitted
-        grown = grow(texts, gold, count)
+        fitted_uses = np.zeros(n_tools, dtype=np.float32)
+        fitted_uses[: len(model.tools)] = model.arrays["uses"]
+        uses = fitted_uses.copy()
+        for used_columns in gold:
+            uses[used_columns] += 1
+        grown = grow(texts, gold, n_tools)
         return UsageSide.of(lambda text, row: grown(text, row).probabilities, columns, uses, kappa, fitted_uses)
 
     return load_usage

@@ -49,7 +49,7 @@ class FitData:
         n_train: number of training queries.
         n_final: number of queries that the final model learns from.
         description_scores: scores of the dev queries by description, `(dev, tools)`.
-        tuned_points: what a tuned encoder would add to these, `(dev, tools)`; only in a fit that has one.
+        tuned_points: what a tuned encoder would add to these scores, `(dev, tools)`; only in a fit that has one.
         dev_gold: which tools each dev query needs, `(dev, tools)`.
     """
 
@@ -85,28 +85,28 @@ class FitData:
         self.description_scores = self._score_by_description(encoder, scorer)
 
     def select_columns(self, columns: slice, options: Any) -> FitData:
-        """Return the same data with some columns of the rows, for a part that has options of its own."""
-        assert self.features  # read once for all parts
+        """Return the same data with some columns of the rows, for one part of a mixture with its options."""
         selected = copy.copy(self)
+        selected.features = self.features  # hashed once for all parts
         selected.rows, selected.options = self.rows[:, columns], options
         return selected
 
     def regroup(self, train: Places, dev: Places, score_by_description: Callable[[FitData], Scores]) -> FitData:
-        """Return the same data with other queries as train and dev.
+        """Return data of the same fit with some of its queries as train, and others as dev.
 
         Args:
-            train: positions of the training queries.
-            dev: positions of the dev queries.
+            train: positions of the new training queries.
+            dev: positions of the new dev queries.
             score_by_description: returns the scores of the new dev queries by description, `(dev, tools)`.
         """
-        chosen, order = copy.copy(self), np.concatenate([train, dev])
+        regrouped, order = copy.copy(self), np.concatenate([train, dev])
         for name in ("ids", "texts", "gold", "features"):
             values = getattr(self, name)
-            setattr(chosen, name, [values[place] for place in order])
-        chosen.rows, chosen.n_train = self.rows[order], len(train)
-        chosen.n_final, chosen.dev_gold = len(train), chosen._mark_gold()
-        chosen.description_scores = score_by_description(chosen)
-        return chosen
+            setattr(regrouped, name, [values[place] for place in order])
+        regrouped.rows, regrouped.n_train, regrouped.n_final = self.rows[order], len(train), len(train)
+        regrouped.dev_gold = regrouped._mark_gold()  # reads `gold` and `n_train`
+        regrouped.description_scores = score_by_description(regrouped)
+        return regrouped
 
     def _mark_gold(self) -> Mask:
         """Return which tools each dev query needs, `(dev, tools)`."""
@@ -128,7 +128,7 @@ class FitData:
 
     @functools.cached_property
     def features(self) -> list[Checksums]:
-        """Words and pairs of words of the texts; see `toolscout.rankers.shared.sparse_features`."""
+        """Checksums of the words and pairs of words of each text; see `hash_features`."""
         return [hash_features(text) for text in self.texts]
 
     @property
@@ -141,7 +141,7 @@ class FitData:
         return np.bincount(np.concatenate(self.gold[:n]), minlength=len(self.lesson.tools)).astype(np.float32)
 
     def evaluate(self, scores: Scores) -> dict[str, float]:
-        """Return the dev figures of scores, `(dev, tools)`."""
+        """Return the figures of `Lesson.evaluate` for scores, `(dev, tools)`: measure → its mean on dev."""
         tools = [tool.id for tool in self.lesson.tools]
         rankings = {
             self.ids[i]: [tools[place] for place in top_k(row, 20)] for i, row in zip(self.dev, scores, strict=True)
@@ -166,7 +166,7 @@ class FitData:
         return DevQueries(self.description_scores, self.dev_gold, self.uses(self.n_train), weights, rank)
 
     def choose_mix(self, usage: Scores) -> tuple[dict[str, Any], Scores]:
-        """Choose the settings of `mix_usage` on dev; see `DevQueries.choose_mix`."""
+        """Choose the settings of `mix_usage` on dev, from usage `(dev, tools)`; see `DevQueries.choose_mix`."""
         return self.dev_queries().choose_mix(usage, self.options)
 
 
@@ -176,7 +176,7 @@ def select_unset(options: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_settings(model: Model) -> dict[str, Any]:
-    """Return the settings of a model by name, with those that dev chose."""
+    """Return the settings of a model, those that dev chose included: name → value."""
     return {name: setting.value for name, setting in model.manifest.settings.items()}
 
 
@@ -216,11 +216,11 @@ class UsageMethod:
         raise NotImplementedError
 
     def declare_usage(self, arrays: Arrays) -> ModelDeclaration:
-        """Return what `load_usage` reads of a model with these arrays, besides `uses`."""
+        """Declare what `load_usage` reads of a model with these arrays, besides `uses`."""
         raise NotImplementedError
 
     def declare(self, options: msgspec.Struct, arrays: Arrays) -> ModelDeclaration:
-        """Return what a model has; see `DeclaringMethod`."""
+        """Declare what a model has; see `DeclaringMethod`."""
         rules, settings = self.declare_usage(arrays)
         return ModelDeclaration({"uses": ArrayRule("tools"), **rules}, (*MIX_SETTINGS, *settings))
 
