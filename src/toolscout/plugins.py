@@ -143,14 +143,13 @@ def load_function(plugin: Plugin) -> Callable[..., Any]:
     Raises:
         ConfigError: if that fails, or it is no function.
     """
-    function = load_plugin(plugin)
+    function: Callable[..., Any] = load_plugin(plugin)
     if not callable(function):
         raise ConfigError(
             f"{plugin.target} of {plugin.package} {plugin.version} is no function, so {plugin.group} cannot use it. "
             "Update the package, or uninstall it."
         )
-    loaded: Callable[..., Any] = function
-    return loaded
+    return function
 
 
 def explain_refusal(plugin: Plugin, taken: Iterable[str] = ()) -> str | None:

@@ -98,8 +98,8 @@ class Scout(CatalogueManager):
         """Return a member under the name that it had in version 0.2, with a warning."""
         if name not in MOVED_MEMBERS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        new = MOVED_MEMBERS[name]
-        warnings.warn(f"Scout.{name} is now Scout{new and '.'}{new}", DeprecationWarning, stacklevel=2)
+        new = MOVED_MEMBERS[name]  # empty: the scout itself
+        warnings.warn(f"Scout.{name} is now {f'Scout.{new}' if new else 'Scout'}", DeprecationWarning, stacklevel=2)
         return operator.attrgetter(new)(self) if new else self
 
     @functools.cached_property
@@ -247,6 +247,7 @@ class Scout(CatalogueManager):
             split: whether a request may be split into steps.
         """
         caller = caller or self.settings.caller
+        # a template, whose query is filled in for each search
         common = Answer(query="", visible=visible, deadline=deadline, split=split, caller=caller)
         selection, answers, generation = self._run_searches(queries, k, common, recipe, model)
         problem = self._write_searches(answers, selection, generation) if self.settings.journal else None

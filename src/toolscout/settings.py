@@ -177,8 +177,8 @@ def refuse_user(address_and_model: str, origin: str = "argument", *, name: str =
     Raises:
         ConfigError: for an `@` before the model's name. The message does not show the address.
     """
-    address, mark, model = address_and_model.rpartition("#")
-    if "@" in (address if mark else model):
+    address, mark, _ = address_and_model.rpartition("#")
+    if "@" in (address if mark else address_and_model):
         raise ConfigError(
             f"{name}: expected an address without user and password, found one with an '@' ({origin}). Put the key "
             f"into {KEY_PLACES[name]}"
@@ -186,6 +186,7 @@ def refuse_user(address_and_model: str, origin: str = "argument", *, name: str =
 
 
 def _check_encoder(encoder: str, origin: str) -> None:
+    """Refuse an address with a user in it; an encoder may also be a name or a folder."""
     if encoder.startswith(("http://", "https://")):
         refuse_user(encoder, origin, name="encoder")
 
@@ -201,6 +202,7 @@ def _check_telemetry(address: str, origin: str) -> None:
 
 
 def _check_dependencies(pairs: Sequence[str], origin: str) -> None:
+    """Refuse what is no pair of ids with an equals sign between them."""
     for pair in pairs:
         tool, _, prerequisite = pair.partition("=")
         if not (tool and prerequisite):
@@ -208,6 +210,7 @@ def _check_dependencies(pairs: Sequence[str], origin: str) -> None:
 
 
 def _check_rules(rules: Sequence[str], origin: str) -> None:
+    """Refuse a name that is not among `RULES`."""
     for rule in rules:
         if rule not in RULES:
             raise ConfigError(f"rules_off: expected some of {', '.join(RULES)}, found {rule!r} ({origin})")
@@ -644,10 +647,9 @@ def _choose_home(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     root = values.get("home", Settings().home)
     tenant = values.get("tenant") or (DEFAULT_TENANT if isinstance(root, Path) else root.tenant)
-    place = place_tenant(root, tenant)
+    home = place_tenant(root, tenant)
     require_folder(root, tenant)
-    database = find_shared(place)
-    return {"home": local_folder(place), "tenant": tenant, "database": database}
+    return {"home": local_folder(home), "tenant": tenant, "database": find_shared(home)}
 
 
 def read_settings_file(path: Path) -> tuple[bytes, dict[str, Any]]:
@@ -729,6 +731,7 @@ def _read(path: Path, *, required: bool) -> bytes:
 
 
 def _parse(path: Path, content: bytes) -> dict[str, Any]:
+    """Return the values in the content of a settings file, unchecked."""
     try:
         return tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -91,7 +91,7 @@ def check_manifest(folder: object, manifest: Manifest) -> None:
         raise _refuse(folder, f"its manifest has a value that is not valid: {error}") from None
     if floors is None:
         return
-    n_budgets = len(floors.budgets)  # each has a threshold of need, and one of fit if fit is judged
+    n_budgets = len(floors.budgets)  # each has two floors: of need, and of fit (empty: fit is not judged)
     if not n_budgets or len(floors.need) != n_budgets or len(floors.fit) not in (0, n_budgets):
         raise _refuse(folder, "its floors do not belong to its budgets")
 

@@ -104,7 +104,7 @@ class Lesson:
         return {tool.id: position for position, tool in enumerate(self.tools)}
 
     def gold_positions(self) -> list[Places]:
-        """Return the positions in `tools` of each training query's gold tools, in the order of the data."""
+        """Return for each training query, in the order of `train`, the positions of its gold tools in `tools`."""
         position = self.positions()
         return [np.array([position[tool] for tool in gold], dtype=np.intp) for gold in self.train.values()]
 

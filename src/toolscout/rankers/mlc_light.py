@@ -119,7 +119,7 @@ class Training:
         self.ngrams = Ngrams.of(data.features[:n])
         self.bags, self.rows, self.gold = self.ngrams.make_bags(data.features[:n]), data.rows[:n], data.gold[:n]
         sets, self.set_of = ToolSets.group(self.gold)  # the sets, and the number of each query's set
-        hidden = choose_hidden(self.options.hidden, data.gold[: data.n_train])
+        hidden = choose_hidden(self.options.hidden, data.gold[: data.n_train])  # the same whatever `n`
         self.rate = self.options.rate or (HIDDEN_RATE if hidden else LINEAR_RATE)
         weights = self._draw_weights(self.ngrams.keys.size, self.rows.shape[1], hidden, n_tools + len(sets))
         self.head = Head(weights, sets, n_tools)
@@ -127,7 +127,7 @@ class Training:
         self._squares = Weights(*[np.full_like(layer, 1e-8) for layer in self.head.weights if layer is not None])
 
     def _draw_weights(self, n_features: int, dim: int, hidden: int, n_outputs: int) -> Weights:
-        """Return zeros for one layer, or small random weights for two."""
+        """Return zeros if there is no hidden layer, or else small random weights."""
         if not hidden:
             return Weights(np.zeros((n_features, n_outputs), np.float32), np.zeros((dim + 1, n_outputs), np.float32))
 

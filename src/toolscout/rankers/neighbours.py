@@ -214,8 +214,8 @@ class Neighbours(UsageMethod):
         def usage(text: str, row: Vectors) -> Scores:
             return log.votes(*log.nearest(text, row), k, focus)
 
-        def grow(texts: Sequence[str], new: Sequence[Places], n_tools: int) -> LiveUsage:
-            fresh = log.make_companion(encode(texts), texts, new, n_tools)
+        def grow(texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> LiveUsage:
+            fresh = log.make_companion(encode(texts), texts, gold, n_tools)
             return lambda text, row: _vote_together(log, fresh, text, row, k, focus)
 
         return FittedUsage(usage, grow)

@@ -208,18 +208,22 @@ class ScoutLight:
         chosen |= {"shares": tuple(shares.values()), **mix}
         figures = data.evaluate(scores[: len(data.dev)])  # without the queries whose tools are hidden
         if options.steps is None:
+            # made once more, because `choose_shares` may have changed a setting of the scorer (scout-full does)
             description = sides.make_description_scorer(catalogue, {**msgspec.structs.asdict(options), **chosen})
             mixed = mix_usages([(share, estimates[name].usage) for name, share in shares.items() if share])
             usage = UsageSide.of(mixed, np.arange(len(lesson.tools)), data.uses(data.n_train), mix["kappa"])
             base = _build_base(catalogue, usage, description, mix, self.label)
             chosen["steps"] = _choose_steps(data, catalogue, base, prerequisites)
+        own_settings = {
+            name: value for name, value in chosen.items() if hasattr(options, name)
+        }  # not all of the parts'
         used = [name for name, share in shares.items() if share]
         arrays = {f"{name}.{key}": array for name in used for key, array in estimates[name].finish().items()}
         return Artifacts(
             {**arrays, "uses": data.uses(data.n_final)},
             metrics=figures,
             encoder=encoder,
-            chosen=select_unset(options, {name: value for name, value in chosen.items() if hasattr(options, name)}),
+            chosen=select_unset(options, own_settings),
             refit=options.refit,
             files=lesson.base.save if lesson.base else None,
         )

@@ -92,15 +92,15 @@ class Tool2Vec(UsageMethod):
         """Load the means of a model. `FittedUsage.grow` adds new queries to them, if the model has their lengths."""
         means, used, beta = arrays["means"], arrays["uses"] > 0, settings["beta"]
 
-        def grow(texts: Sequence[str], new: Sequence[Places], n_tools: int) -> LiveUsage:
+        def grow(texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> LiveUsage:
             """Add the vectors of new queries to the mean vector of each tool that they used."""
             sums = np.zeros((n_tools, means.shape[1]), dtype=np.float32)
             sums[: len(means)] = means * arrays["lengths"][:, None]  # the sums of the fit, before `finish` scaled them
-            for row, gold in zip(encode(texts), new, strict=True):
-                sums[gold] += row
-            any_use = np.concatenate([used, np.zeros(n_tools - len(used), dtype=np.bool_)])
-            any_use[np.concatenate(new)] = True
-            usage = _make_usage(unit_rows(sums), any_use, beta)
+            for row, tools in zip(encode(texts), gold, strict=True):
+                sums[tools] += row
+            used_now = np.concatenate([used, np.zeros(n_tools - len(used), dtype=np.bool_)])
+            used_now[np.concatenate(gold)] = True
+            usage = _make_usage(unit_rows(sums), used_now, beta)
             return lambda text, row: LiveEstimate(usage(text, row))
 
         return FittedUsage(_make_usage(means, used, beta), grow if "lengths" in arrays else None)
@@ -110,7 +110,7 @@ def estimate_means(data: FitData, rows: Vectors) -> Estimate:
     """Compute the mean vectors of the tools from train, and choose β on dev. `rows`: vectors of the data's queries."""
     data.resources.say("taking means and choosing on dev")
     means, used = _compute_means(data, rows, data.n_train)
-    cosines = rows[data.n_train :] @ means.T
+    cosines = rows[data.n_train :] @ means.T  # (dev, tools)
 
     def estimate_probabilities(beta: float) -> Scores:
         return _softmax_over_used(cosines, used, beta)

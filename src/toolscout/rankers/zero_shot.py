@@ -178,8 +178,8 @@ class Hybrid(_Plain):
 def drop_quotations(search: Answer) -> str:
     """Return the text to search for: in a command, without quoted titles and messages, which name no action.
 
-    "Create an issue 'Search is slow'" does not search. A command to find something keeps its quotations. So does a
-    request that is no command: there they are mostly values that tools know.
+    For "create an issue 'Search is slow'", a tool that searches must not be found. A command to find something keeps
+    its quotations. So does a request that is no command: there they are mostly values that tools know.
     """
     text = newest(search)
     outside = QUOTATION.sub(" ", text)

@@ -73,7 +73,7 @@ class SearchEngine:
         self._makers: dict[SelectionKey, VectorMaker] = {}  # make missing vectors in the background
         self._switch: ChampionSwitch | None = None  # in a program that serves for long
         if settings.database is not None and settings.index not in BUILT_IN_INDEXES:
-            store.follower = self._follow_catalogue
+            store.follower = self._follow_catalogue  # called in each transaction that changes tools
 
     def close(self) -> None:
         """Close what was opened for searches."""
@@ -132,7 +132,7 @@ class SearchEngine:
         except Unavailable as error:
             fallback = registry.recipe(selection.recipe).fallback
             if isinstance(error, VectorsMissing) or find_engine(self.settings.index) or selection.promoted:
-                fallback = fallback or WITHOUT_ENGINE
+                fallback = fallback or WITHOUT_ENGINE  # also for a recipe that has none
             if fallback is None:
                 raise
             retried = [
@@ -162,8 +162,9 @@ class SearchEngine:
             self._down[selection.key] = (time.monotonic(), error)
             raise
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            if not selection.promoted:  # nobody named the model, and whoever wrote it may have wanted it to fail
+            if not selection.promoted:
                 raise
+            # Nobody named a promoted model, and whoever wrote its files may have wanted it to fail: others serve then.
             failure = Unavailable(f"the promoted model {selection.model} failed: {error!r:.200}")
             self._down[selection.key] = (time.monotonic(), failure)
             raise failure from error
@@ -233,7 +234,7 @@ class SearchEngine:
         return self.select(None, None)
 
     def await_champion(self) -> tuple[Selection, str]:
-        """Wait until the present champion serves, if it is prepared in the background. Returns the same as `serving`."""
+        """Wait until the present champion serves, if a thread prepares it. Returns the same as `serving`."""
         if self._switch is not None and self.selector.is_unnamed(None, None):
             return self._switch.catch_up()
         return self.serving()

@@ -142,7 +142,8 @@ def recipe(name: str) -> Recipe:
 
     Raises:
         NotFound: with the nearest name that exists.
-        ConfigError: if it is in a package that is not installed, or the plug-in of that name cannot be loaded.
+        MissingExtra: if it is in toolscout-lab, and that is not installed.
+        ConfigError: if the plug-in of that name cannot be loaded.
     """
     if name in RECIPES:
         return RECIPES[name]

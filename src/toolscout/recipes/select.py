@@ -183,7 +183,7 @@ class Selector:
         if recipe_rank > model_rank and not registry.recipe(name).is_fitted:
             return Selection(name)
         manifest = self._read_manifest(folder)
-        if recipe_rank >= model_rank:
+        if recipe_rank >= model_rank:  # otherwise the model decides, and brings its recipe
             model_store.check_recipe(folder, manifest, name)
         elif not registry.is_known(manifest.recipe):
             raise ConfigError(
