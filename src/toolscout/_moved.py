@@ -56,7 +56,7 @@ class _NewName:
         return self.module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the module its own spec back, which Python has replaced by that of the old name. It has run already."""
+        """Set the module's own spec again, because Python has set the old name's spec. The module has run already."""
         module.__spec__ = self.spec
 
 

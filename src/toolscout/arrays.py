@@ -12,7 +12,7 @@ __all__ = ["Array", "Arrays", "Checksums", "Floats", "Ints", "Mask", "Places", "
 
 Array: TypeAlias = npt.NDArray[Any]
 Arrays: TypeAlias = Mapping[str, Array]
-"""Name → array, as a fitted model holds them."""
+"""Name → array, as a fitted model has them."""
 Vectors: TypeAlias = npt.NDArray[np.float32]
 """Embeddings and other float32 tables, a row for each text."""
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -23,4 +23,4 @@ Places: TypeAlias = npt.NDArray[np.intp]
 """Positions in another sequence."""
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Checksums: TypeAlias = npt.NDArray[np.uint32]
-"""CRC-32 of words, so that a model holds no query in readable form."""
+"""CRC-32 of words, so that a model contains no query in readable form."""

@@ -47,7 +47,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 def in_dev(query: str) -> bool:
     """Return whether a training query belongs to dev in a set without a dev file; `query`: its id.
 
-    It does if the first byte of the BLAKE2b hash of its id is below 26, which holds for a tenth of the ids.
+    It does if the first byte of the BLAKE2b hash of its id is below 26. That is so for a tenth of the ids.
     """
     return _hash(query.encode())[0] < DEV_HASH_LIMIT
 
@@ -420,7 +420,7 @@ def _check_qrels_header(file: Path, number: int, line: bytes) -> None:
 
 
 def _read_qrels(file: Path, queries: Mapping[str, object], corpus: frozenset[str]) -> Qrels:
-    """Read one split: the gold tools of its queries, without those of score 0.
+    """Read one split: the gold tools of its queries. Tools of score 0 are left out.
 
     Raises:
         SourceError: naming the line, for a bad header, score or id, two scores for one pair, or a query without gold.

@@ -185,11 +185,12 @@ def explain_unknown_field(error: Exception, *structs: type) -> str:
     """Describe why a document is invalid. For an unknown field, also propose the most similar field of the structs."""
     from msgspec.structs import fields
 
-    unknown = re.search(r"unknown field `(.+?)`", str(error))
-    if not unknown:
+    match = re.search(r"unknown field `(.+?)`", str(error))
+    if not match:
         return describe_invalid(error)
     names = list(dict.fromkeys(field.encode_name for struct in structs for field in fields(struct)))
-    return f"{describe_invalid(error)}. {name_nearest(unknown[1], names, 'There are: ' + ', '.join(names))}"
+    advice = name_nearest(match[1], names, otherwise=f"There are: {', '.join(names)}")
+    return f"{describe_invalid(error)}. {advice}"
 
 
 def require(module: str, extra: str) -> ModuleType:

@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 DEFAULT_TENANT: Final = "default"  # of a home without tenants, and of one that was made before there were any
-TENANTS_FOLDER: Final = "tenants"  # in a home that is a folder: holds the homes of the other tenants
+TENANTS_FOLDER: Final = "tenants"  # in a home that is a folder: has the homes of the other tenants
 TENANT_FILE: Final = "tenant.json"  # in the folder of a tenant; a folder without it is none
 EXAMPLE: Final = "postgresql://user@host/database"
 #: Scheme → the extra of toolscout that brings homes of it.
@@ -162,7 +162,7 @@ class PartDatabase(Protocol):
         """Open a read transaction: it sees one consistent state, even while others write. Calls may be nested."""
 
     def writing(self, *, wait: bool = True) -> AbstractContextManager[Connection]:
-        """Open a write transaction, of which there is one at a time. An error inside the block rolls it back."""
+        """Open a write transaction; there is one at a time. An error inside the block rolls it back."""
 
     def ask(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of one statement that only reads."""
@@ -284,7 +284,7 @@ class SharedHome(Protocol):
 
     @property
     def tenant(self) -> str:
-        """The tenant whose part of the home this is."""
+        """The tenant to which this part of the home belongs."""
 
     @property
     def folder(self) -> Path:
@@ -438,7 +438,7 @@ def sort_tenants(tenants: Iterable[Tenant]) -> list[Tenant]:
 
 
 def place_tenant(root: Home, tenant: str) -> Home:
-    """Return the home of a tenant: the same address with another tenant, or a folder below that of the root.
+    """Return the home of a tenant: the same address with another tenant, or a folder below the root's.
 
     Args:
         root: the home of the tenant `default`, or an address with any tenant.

@@ -61,9 +61,10 @@ class Measure(str):
         if not match:
             kinds = ", ".join(MEASURE_KINDS)
             raise ValueError(f"expected mrr, or {kinds} with @K or @|N| (recall@5), found {name!r}")
+        mrr, kind, cutoff = match.groups()
         measure = super().__new__(cls, name)
-        measure.kind = match[1] or match[2]
-        measure.k = int(match[3]) if match[3] and match[3] != "|N|" else None
+        measure.kind = mrr or kind
+        measure.k = int(cutoff) if cutoff and cutoff != "|N|" else None
         return measure
 
 
@@ -113,7 +114,7 @@ def score(
     order is the ranking. It counts a query without a gold tool as 0; here that is an error.
 
     Args:
-        run: query id → tool ids, best first. A query that is absent, or whose ranking is empty, counts 0.
+        run: query id → tool ids, best first. A query counts 0 if it is absent or its ranking is empty.
         qrels: query id → tool id → score; all these queries are scored.
         measures: names of measures.
 

@@ -202,7 +202,7 @@ class Scout(CatalogueManager):
             k: the most tools to return; by default the setting `k`. `auto`: until the coverage reaches the setting
                 `coverage_aim` or more tools add little (`search.steps.merge.end_answer`), at most `MAX_AUTO_TOOLS`;
                 recipes that estimate no coverage return as many.
-            recipe: see `toolscout.recipes.registry`; by default that of the model, else that of the champion, else the
+            recipe: see `toolscout.recipes.registry`; by default the recipe of the model, else of the champion, else the
                 setting `recipe`.
             model: the folder of a fitted model (`toolscout train`); by default the setting `model`.
                 `toolscout.recipes.select` says which of model and recipe counts if both are set.
@@ -247,7 +247,7 @@ class Scout(CatalogueManager):
             split: whether a request may be split into steps.
         """
         caller = caller or self.settings.caller
-        # a template, whose query is filled in for each search
+        # a template; each search gets its own query
         common = Answer(query="", visible=visible, deadline=deadline, split=split, caller=caller)
         selection, answers, generation = self._run_searches(queries, k, common, recipe, model)
         problem = self._write_searches(answers, selection, generation) if self.settings.journal else None
@@ -319,7 +319,7 @@ class Scout(CatalogueManager):
         deadline: float | None = None,
         split: bool = True,
     ) -> Answer:
-        """Run `search` in a thread, for asynchronous callers. The arguments are those of `search`."""
+        """Run `search` in a thread, for asynchronous callers. It takes the same arguments."""
         import asyncio  # not needed by the first search of a new process
 
         search = functools.partial(self.search, recipe=recipe, model=model, visible=visible, caller=caller)
@@ -444,7 +444,7 @@ class Scout(CatalogueManager):
             search_id: of the search.
             good: ids of the right tools.
             bad: ids of the wrong tools.
-            withdrawn: ids of the tools whose earlier feedback, of this caller and search, no longer counts.
+            withdrawn: ids of tools; the earlier feedback of this caller on them, for this search, no longer counts.
             caller: the caller's name.
 
         Raises:

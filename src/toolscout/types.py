@@ -114,7 +114,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
     def _unify_empty_tuples(self) -> None:
         """Make every empty tuple the default one, which is left out of the JSON by its identity.
 
-        Otherwise the fingerprint of a new tool would differ from that of the same tool read back.
+        Otherwise the fingerprint of a new tool would differ from the fingerprint of the same tool when it is read back.
         """
         for name in ("path", "tags", "requires"):
             if getattr(self, name) == ():
@@ -380,7 +380,7 @@ def clean(value: Any, depth: int = 0) -> Any:
 
 
 def _clean_text(value: str) -> str:
-    """Return a text, also that of a subclass, as `str` without lone surrogates."""
+    """Return a text as plain `str`, not of a subclass, without lone surrogates."""
     return str(value) if value.isascii() else _SURROGATES.sub("\ufffd", str(value))
 
 
@@ -492,8 +492,11 @@ def _gather(schema: object, root: object, followed: set[str]) -> tuple[dict[str,
 
 def _intersect(lists: list[list[str]]) -> list[str]:
     """Return the names that are in each list, in the order of the first."""
-    common = set(lists[0]).intersection(*lists) if lists else set()
-    return [name for name in lists[0] if name in common] if lists else []
+    if not lists:
+        return []
+    first, *others = lists
+    common = set(first).intersection(*others)
+    return [name for name in first if name in common]
 
 
 def _is_text(value: object) -> bool:

@@ -7,9 +7,9 @@ Both get `Resources`: vectors of an encoder, a line for progress, and the run of
 A method may list `fit_packages`, pairs of a package and its extra that a fit needs at its end. They are looked for
 before its base is fitted.
 
-Every pipeline starts from the tools of the catalogue, never from those of the model: tools that training never saw are
-found, and tools that are gone are never returned. `testing.check_method` proves this, and that a fit is seeded, can be
-resumed, and survives saving and loading unchanged.
+Every pipeline starts from the tools of the catalogue, never from the tools of the model: tools that training never saw
+are found, and tools that are gone are never returned. `testing.check_method` proves this, and that a fit is seeded, can
+be resumed, and survives saving and loading unchanged.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class _Facts(Protocol):
 
     @property
     def transfers(self) -> bool:
-        """Whether a model serves catalogues of which it knows no tool."""
+        """Whether a model can serve a catalogue although it knows none of the tools."""
 
     @property
     def abstains(self) -> bool:

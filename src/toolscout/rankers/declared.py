@@ -29,8 +29,8 @@ class ArrayRule(NamedTuple):
 
     Attributes:
         axes: a name for each axis, such as `tools dim`. Equal names have equal lengths in all arrays of a model;
-            `sets+1` and `tools+sets` are sums. `tools` is the number of tools of the fit, `dim` that of its encoder's
-            dimensions.
+            `sets+1` and `tools+sets` are sums. `tools` is the number of tools of the fit, `dim` the number of
+            dimensions of its encoder.
         content: numbers, integers, flags; `places AXIS`: positions on that axis; `starts AXIS`: the positions on it
             where the rows of a sparse table begin, ascending from 0 to the length of the axis.
     """

@@ -91,7 +91,7 @@ class Lesson:
 
     @property
     def base_stage(self) -> Stage:
-        """The pipeline of the base, for methods whose options always name one."""
+        """The pipeline of the base, for methods that always have one."""
         assert self.base is not None
         return self.base.stage
 

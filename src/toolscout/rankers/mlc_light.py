@@ -39,7 +39,9 @@ MIN_HIDDEN_TOOLS: Final = 1.5  # that such a query needs in the mean; for one to
 HIDDEN_UNITS: Final = 512
 LINEAR_RATE: Final = 0.3
 HIDDEN_RATE: Final = 0.02
-HIDDEN_PATIENCE: Final = 3  # epochs without gain before training ends; one layer, whose gains are smoother, has 1
+HIDDEN_PATIENCE: Final = (
+    3  # epochs without gain before training ends; it is 1 without a hidden layer, because gains are smoother
+)
 DROPPED: Final = 0.3  # share of the hidden units that a training step leaves out
 
 
@@ -93,7 +95,7 @@ class Head:
 
     def logits(self, bags: Bags, rows: Vectors) -> Vectors:
         """Return the logits of n queries, `(n, tools + sets)`, from their n-grams and their vectors, `(n, dim)`."""
-        sparse, dense, out = self.weights
+        sparse, dense, out = self.weights  # the last rows of `dense` and `out` are biases
         sums: Vectors = bags.multiply(sparse) + rows @ dense[:-1] + dense[-1]
         return sums if out is None else np.maximum(sums, 0) @ out[:-1] + out[-1]
 
@@ -226,7 +228,7 @@ class MlcLight(UsageMethod):
     def estimate(self, data: FitData) -> Estimate:
         """Train on train, choose on dev, then train on both (without `refit`, only on train).
 
-        With `refit`, the estimate for other queries is that of the last epoch, since no copy of the best one is kept.
+        With `refit`, `Estimate.usage` is by the weights of the last epoch, since no copy of the best ones is kept.
         """
         resources, options = data.resources, data.options
         training = Training(data, data.n_train)

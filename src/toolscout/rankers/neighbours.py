@@ -164,7 +164,7 @@ class Neighbours(UsageMethod):
     label = "neighbours"
 
     def estimate(self, data: FitData) -> Estimate:
-        """Choose on dev among the neighbours in train. The model holds both, or only train without `refit`."""
+        """Choose on dev among the neighbours in train. The model contains both, or without `refit` only train."""
         options, log = data.options, Log.of(data, data.n_train)
         data.resources.say("looking up the neighbours of the dev queries")
         neighbours = [log.nearest(data.texts[i], data.rows[i]) for i in data.dev]

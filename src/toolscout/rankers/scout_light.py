@@ -270,7 +270,7 @@ class ScoutLight:
             tried.append((trial.quality(scores), shares, mix, scores))
         if not tried:
             raise refuse_shares(data.options.shares)
-        _, shares, mix, scores = max(tried, key=lambda trial: trial[0])
+        _, shares, mix, scores = max(tried, key=lambda choice: choice[0])  # the first of the highest quality
         return shares, mix, scores
 
     def declare_parts(self) -> dict[str, Callable[[Arrays], ModelDeclaration]]:

@@ -50,7 +50,7 @@ def _compute_means(data: FitData, rows: Vectors, n: int) -> tuple[Vectors, Mask]
 
 
 def _sum_rows(data: FitData, rows: Vectors, n: int) -> Vectors:
-    """Return for each tool the sum of the rows of those of the first `n` queries that use it, `(tools, dim)`."""
+    """Return for each tool the sum of the rows of the queries that use it, `(tools, dim)`; `n`: only the first n."""
     sums = np.zeros((len(data.lesson.tools), rows.shape[1]), dtype=np.float32)
     for row, gold in zip(rows[:n], data.gold[:n], strict=True):
         sums[gold] += row

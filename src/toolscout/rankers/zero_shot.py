@@ -92,7 +92,7 @@ class DenseOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HybridOptions(Bm25Options, frozen=True, forbid_unknown_fields=True):
-    """Options of `hybrid`: those of `bm25` and `dense`.
+    """Options of `hybrid`: the options of `bm25`, and these.
 
     Attributes:
         style: as in `dense`.

@@ -65,8 +65,8 @@ class SearchEngine:
         self.settings, self.store, self.selector = settings, store, Selector(settings)
         self.builder = PipelineBuilder(settings, self.selector, open_journal)
         self._lock = threading.RLock()
-        # Selection → snapshot, pipeline over it, manifest of the model
-        self._ready: dict[SelectionKey, tuple[Catalogue, Pipeline, Manifest | None]] = {}
+        # Selection → (snapshot, pipeline over it), manifest of the model
+        self._ready: dict[SelectionKey, tuple[tuple[Catalogue, Pipeline], Manifest | None]] = {}
         # Selection that could not serve → since when (monotonic seconds), error; it is not tried again at once
         self._down: dict[SelectionKey, tuple[float, Unavailable]] = {}
         self._champion: SelectionKey | None = None  # the promoted selection that searched last
@@ -197,7 +197,7 @@ class SearchEngine:
             catalogue, pipeline = self.prepare(selection)
             if (answers := self._run_without_transaction(catalogue, pipeline, batch)) is not None:
                 return answers, catalogue.generation
-        with self._lock, self.store.reading():  # others write all the time: hold one state while it is indexed
+        with self._lock, self.store.reading():  # others write all the time: keep one state while it is indexed
             catalogue, pipeline = self.prepare(selection)
             return [self._read_tools(search) for search in pipeline(batch)], catalogue.generation
 
@@ -227,7 +227,8 @@ class SearchEngine:
 
     def pipeline(self, recipe: str | None = None, *, model: str | Path | None = None) -> tuple[Catalogue, Pipeline]:
         """Return the present snapshot and the pipeline over it; `recipe` and `model` as in `Scout.search`."""
-        return self.prepare(self.select(recipe, model)[0])
+        selection, _ = self.select(recipe, model)
+        return self.prepare(selection)
 
     def serving(self) -> tuple[Selection, str]:
         """Return what serves searches that name no model, and a sentence if the promoted model cannot serve them."""
@@ -316,8 +317,9 @@ class SearchEngine:
                 )
         if not self.store.in_transaction:
             self.store.keep(catalogue)  # stores what was computed for the snapshot
-        self._ready[selection.key] = catalogue, pipeline, selection.manifest
-        return catalogue, pipeline
+        ready = catalogue, pipeline
+        self._ready[selection.key] = ready, selection.manifest
+        return ready
 
     def _screen_in_second_process(self, catalogue: Catalogue) -> SecondProcess:
         """Screen the tools of a large catalogue while this process makes its indexes."""
@@ -326,7 +328,7 @@ class SearchEngine:
     def _find_catalogue(self) -> Catalogue | None:
         """Return the present snapshot if a pipeline over it is ready, so that its indexes are open only once."""
         generation = self.store.generation()
-        catalogues = [catalogue for catalogue, _, _ in list(self._ready.values())]
+        catalogues = [catalogue for (catalogue, _), _ in list(self._ready.values())]
         return next((catalogue for catalogue in catalogues if catalogue.generation == generation), None)
 
     def _forget(self, key: SelectionKey) -> None:
@@ -335,13 +337,12 @@ class SearchEngine:
 
     def _find_ready(self, selection: Selection) -> tuple[Catalogue, Pipeline] | None:
         """Return snapshot and pipeline of a selection, if they are of the present catalogue and model, or None."""
-        ready = self._ready.get(selection.key)
+        ready, manifest = self._ready.get(selection.key, (None, None))
         if ready is None:
             return None
-        catalogue, pipeline, manifest = ready
-        if manifest != selection.manifest or catalogue.generation != self.store.generation():
-            return None
-        return catalogue, pipeline
+        catalogue, _ = ready
+        is_present = manifest == selection.manifest and catalogue.generation == self.store.generation()
+        return ready if is_present else None
 
     def _follow_catalogue(self, connection: Connection) -> None:
         """Change the vectors in the home's own database, in the transaction that changes the tools.

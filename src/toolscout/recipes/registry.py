@@ -213,7 +213,7 @@ def build(
     Args:
         name: of the recipe, or the recipe.
         catalogue: the snapshot.
-        resources: encoder, caches and settings; by default those of a fresh installation.
+        resources: encoder, caches and settings; by default as in a fresh installation.
         model: folder of the fitted model, for recipes that are fitted.
         settings: options over the recipe's own, for recipes that are not fitted.
 

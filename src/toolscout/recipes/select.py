@@ -6,9 +6,9 @@ searched without one. A recipe and a model that are named at the same place must
 anywhere, the promoted model serves: the champion (`toolscout.home.models.champion`). It also serves if only its recipe
 is named.
 
-A pipeline over many tools takes seconds to build. A program that serves for long builds that of a new champion in the
-background, and switches to it in one step (`ChampionSwitch`); until then the former champion answers. A change of the
-catalogue is different: nobody may get a tool that was removed, so searches wait for the new pipeline then.
+A pipeline over many tools takes seconds to build. A program that serves for long builds the pipeline of a new champion
+in the background, and switches to it in one step (`ChampionSwitch`); until then the former champion answers. A change
+of the catalogue is different: nobody may get a tool that was removed, so searches wait for the new pipeline then.
 """
 
 from __future__ import annotations

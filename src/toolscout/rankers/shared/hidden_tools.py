@@ -53,7 +53,7 @@ class HiddenTools(NamedTuple):
     hidden: Mask
 
     def clear(self, usage: Scores) -> Scores:
-        """Set the probabilities of hidden tools to 0, and return those of the others with the sum 1, `(n, tools)`.
+        """Set the probabilities of hidden tools to 0, and scale the other ones to the sum 1, `(n, tools)`.
 
         A part that has learned from all queries before may know the hidden tools. All zeros stay as they are.
         """

@@ -36,7 +36,7 @@ __all__ = [
 ALL_COLUMNS = slice(None)
 USUAL_LIKENESS_SHARE: Final = 0.75  # of the logged queries, which have another one as near as the result
 MAX_LIKENESS_QUERIES: Final = 500  # for which the nearest other query is looked up
-SAME_QUERY_TOLERANCE: Final = 1e-4  # a cosine this near to 1 is that of a query with itself
+SAME_QUERY_TOLERANCE: Final = 1e-4  # if a cosine is this near to 1, both queries are the same
 MIN_FRESH_SHARE: Final = 0.3  # of the mixture, for the queries since the fit; a sure classifier still outvotes them
 
 

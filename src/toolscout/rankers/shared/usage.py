@@ -417,7 +417,7 @@ def _make_growing(
 
     Args:
         fitted: the usage side of the model, without examples.
-        model: that of the usage side.
+        model: the model behind the usage side.
         tools: of the catalogue.
         grow: learns from the examples.
         live: returns the examples, and a version that changes with them.

@@ -63,7 +63,7 @@ class FitData:
         encoder: Encoder,
         scorer: type[DescriptionScorer] = DescriptionScorer,
     ) -> None:
-        """Read the queries, and score those of dev by description.
+        """Read the queries, and score the dev queries by description.
 
         Args:
             resources: encode the queries.
@@ -228,7 +228,7 @@ class UsageMethod:
         """Return the usage side of a model.
 
         Args:
-            arrays: those of `Estimate.finish`, and `uses`, how many queries used each tool of the model.
+            arrays: what `Estimate.finish` returned, and `uses`: how many queries used each tool of the model.
             settings: of the model, by name.
             encode: new queries → rows.
         """
