@@ -240,10 +240,11 @@ def test_start_here_says_where_new_things_go() -> None:
     page = (ROOT / "docs" / "understand" / "start-here.md").read_text()
     rows = dict(re.findall(r"^\| ([a-z `]+) \| (.+) \|$", page.partition("| new |")[2], re.M | re.I))
     assert [name.lower() for name in rows] == [
-        "source", "layout of a known source", "way to reach an mcp server", "encoder", "ranking rule",
-        "ranking method from a paper", "word of a language", "noun or phrase of people", "check of untrusted text",
-        "form of a secret", "bound", "limit for each caller", "limit for running programs", "part of `doctor`",
-        "setting", "command", "column on the page of the service", "page", "benchmark", "rival to measure",
+        "kind of source", "layout of a known kind of source", "way to reach an mcp server", "encoder", "ranking rule",
+        "ranking method from a paper", "word of a language", "everyday phrase for words of tools",
+        "check of untrusted text", "form of a secret", "limit", "limit for each caller", "limit for running programs",
+        "section of `doctor`", "setting", "command", "column on the page of the service", "page of the documentation",
+        "benchmark", "rival to compare with",
     ]  # fmt: skip
     named = {path for text in rows.values() for path in re.findall(r"`((?:\w+/)+[\w./]*\w|mkdocs.yml)`", text)}
     assert len(named) >= 12
