@@ -6,19 +6,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from toolscout.encoders import Encoder, Kind, Vectors, split_identifiers, unit_rows
+from toolscout.errors import ConfigError
 from toolscout.settings import Settings
 
 
 class PieceEncoder:
-    """Counts pieces of words in `dim` places."""
+    """Counts the pieces of words. Each piece adds 1 to one of the `dim` numbers of a vector."""
 
-    cheap = True  # so fast that a cache of its vectors would not pay
+    cheap = True  # so fast that toolscout needn't cache its vectors
     languages: frozenset[str] | None = None  # it reads every language
 
     def __init__(self, name: str, dim: int) -> None:
         """Take the name under which users ask for it, and the length of a vector."""
         self.name, self.dim = name, dim
-        self.fingerprint = f"pieces/1/{dim}"  # another text → vector mapping needs another fingerprint
+        self.fingerprint = f"pieces/1/{dim}"  # changes whenever a text would get another vector
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
         """Encode texts as `(n, dim)` float32 unit rows; queries and tools alike."""
@@ -33,6 +34,8 @@ class PieceEncoder:
 
 def load_encoder(argument: str, settings: Settings) -> Encoder:
     """Make the encoder of `pieces` or `pieces:DIM`."""
+    if argument and not (argument.isdecimal() and 1 <= int(argument) <= 8192):
+        raise ConfigError(f"pieces:{argument}: write the length of a vector after the colon, from 1 to 8192")
     return PieceEncoder(f"pieces:{argument}" if argument else "pieces", int(argument or 512))
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from toolscout.errors import ConfigError
 from toolscout.indexes import Mask, VectorIndex, masks, place, rank, top_k
 from toolscout.settings import Settings
 from toolscout.types import Explanation
@@ -55,6 +56,8 @@ class Int8Index:
 
 def make_index(dim: int, argument: str, settings: Settings) -> VectorIndex:
     """Make the index of the setting `index = "int8"`."""
+    if argument:
+        raise ConfigError(f"int8:{argument}: write int8 alone, without an argument")
     return Int8Index(dim)
 
 
