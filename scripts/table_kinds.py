@@ -132,7 +132,7 @@ def list_figures(result: dict[str, Any]) -> list[str]:
 
 
 def list_figure_heads() -> list[str]:
-    return [*(name.replace("|", "\\|") for name in MORE_MEASURES), "fit, s", "p50, ms"]
+    return [*(name.replace("|", "\\|") for name in MORE_MEASURES), "fit, s", "search, ms"]
 
 
 def tabulate_label(labels: Sequence[str]) -> list[str]:
@@ -259,7 +259,7 @@ def tabulate_parents(words: Sequence[str]) -> list[str]:
         cells = (join_percents(part, PARENT_MEASURES) for part in parts)
         rows.append([f"`{label}`", *cells, f"{result['latency_ms'].get('p50', 0):.0f}"])
     heads = [f"{kind} ({n})" for kind, [n] in zip(kinds, counts, strict=True)]
-    return lay_out([f"{name}, {' / '.join(PARENT_MEASURES)}", "all", *heads, "p50, ms"], rows)
+    return lay_out([f"{name}, {' / '.join(PARENT_MEASURES)}", "all", *heads, "search, ms"], rows)
 
 
 def write_figure(spec: str) -> str:
