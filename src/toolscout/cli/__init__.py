@@ -1,1 +1,1 @@
-"""The command line. Each module holds a group of commands, `main` dispatches, `output` prints results."""
+"""The command line. Each module contains a group of commands, `main` dispatches, `output` prints results."""

@@ -192,7 +192,7 @@ def _trust_folder(home: Path, folder: Path, as_json: bool) -> None:
 
 
 def _print_trusted_folders(home: Path, as_json: bool) -> None:
-    """Print the folders whose configuration may start servers, and whether they changed since."""
+    """Print the trusted folders, and whether their files have changed since they were trusted."""
     rows = []
     for name, entry in sorted(trusted_folders.read_trusted(home).items()):
         try:

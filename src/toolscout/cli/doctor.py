@@ -363,8 +363,8 @@ def _print_catalogue(report: dict[str, Any]) -> None:
     tools, sources = count_things(store["tools"], "tool"), count_things(store["sources"], "source")
     is_read = store["generation"] is not None
     echo(f"\n{tools} in {sources}, generation {store['generation']}" if is_read else "\nthe catalogue was not read")
-    for place in dict.fromkeys((store["catalogue"], store["journal"])):  # a database holds both
-        echo(f"  {place}")
+    for location in dict.fromkeys((store["catalogue"], store["journal"])):  # in a database, they have one address
+        echo(f"  {location}")
     for source in report["sources"]:
         message = source["message"].removeprefix(f"{source['name']}: ")
         echo(escape_line(f"  source {source['name']}: {source['state']}: {message}"))

@@ -56,7 +56,10 @@ def selftest_command(
             target.write_bytes(encode_baseline(result, serving))
         except OSError as error:
             raise SourceError(f"{target} cannot be written ({error.strerror}).") from None
-    print_json(result) if as_json else _print_result(result, serving)
+    if as_json:
+        print_json(result)
+    else:
+        _print_result(result, serving)
     for recipe, minimum in ((checked, baseline), (serving, min_recall)):  # equal if there is no baseline
         if minimum is None:
             continue

@@ -55,7 +55,8 @@ def bound_share(failures: float, count: int, error: float) -> float:
         divergence = (share * math.log(share / middle) if share else 0.0) + (  # of Kullback and Leibler
             (1 - share) * math.log((1 - share) / (1 - middle)) if share < 1 else 0.0
         )
-        low, high = (middle, high) if count * divergence <= math.log(1 / error) else (low, middle)
+        is_plausible = count * divergence <= math.log(1 / error)  # that the share is `middle`
+        low, high = (middle, high) if is_plausible else (low, middle)
     return high
 
 
@@ -128,7 +129,7 @@ class ConformalTest(_Bettors):
         self._values, self._both = sorted(reference), both  # the values of the observations are added in order
 
     def rank(self, value: float, tie: float) -> float:
-        """Return the p-value of a number among those so far: small if it is high.
+        """Return the p-value of a number: the share of the numbers so far, and of itself, that are as high.
 
         Args:
             value: the number.

@@ -67,7 +67,7 @@ MIN_TOPIC_COSINE: Final = 0.3
 MAX_TOPICS: Final = 3
 MAX_TOPIC_EXAMPLES: Final = 3
 MAX_TOPIC_QUERY_CHARS: Final = 160
-SHARES: Final = 8  # equal shares of the level: five tests of all traffic, and all of the servers, groups and tools
+SHARES: Final = 8  # equal shares of the level: five tests of all traffic, those of servers, of groups and of tools
 OUTCOMES: Final = (*FAILING, "success")
 Rows = Sequence[tuple[int, dict[str, Any]]]
 """Events of the journal: row, and the event as the journal exports it."""
@@ -148,7 +148,7 @@ class _RunningTest:
 
 
 class _StrangeRequest(msgspec.Struct, frozen=True):
-    """A request that is far from all requests of the champion's time. `vector` is a row of floats."""
+    """A request that is unusually far from the requests of the champion's time. `vector` is a row of floats."""
 
     row: int
     caller: str
@@ -156,7 +156,7 @@ class _StrangeRequest(msgspec.Struct, frozen=True):
 
 
 class DriftWatch:
-    """Compares the traffic of a home with that of the champion's time. Thread-safe.
+    """Watches the traffic of a home for changes since the champion's time. Thread-safe.
 
     `check` reads only what is new since its last call. A new process reads the present segment again.
     """
@@ -214,7 +214,7 @@ class DriftWatch:
     # --- the champion's time
 
     def _begin(self, champion: str, until: int, newest: int) -> None:
-        """Read the champion's time, and start the tests of the present segment."""
+        """Read the champion's time, and start the tests of the present segment: the saved one, or else the first."""
         saved, journal = _read_state(self._home), self._scout.journal
         if saved is None or (saved.champion, saved.until) != (champion, until):
             saved = _DriftState(champion=champion, until=until, start=until)
@@ -341,7 +341,7 @@ class DriftWatch:
             missing = SEGMENT_SEARCHES - self._searches
             searches = read_rows(journal, "search", after=self._row, until=newest, limit=missing)
             is_full = len(searches) == missing
-            end, _ = searches[-1] if is_full else (newest, None)
+            end = max(row for row, _ in searches) if is_full else newest
             calls = read_rows(journal, "call", after=self._row, until=end, limit=MAX_SEGMENT_CALLS)
             self._read_segment(searches, calls)
             self._row = end
@@ -424,7 +424,8 @@ class DriftWatch:
             message=message,
             at=now(),
         )
-        if state.report is None or msgspec.structs.replace(report, at=state.report.at) != state.report:
+        former = state.report
+        if former is None or former != msgspec.structs.replace(report, at=former.at):  # the time alone is no change
             state.report = report
             self._save(state)
         topics = tuple(self._add_examples(topic, newest) for topic in report.topics)

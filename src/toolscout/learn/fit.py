@@ -44,7 +44,7 @@ __all__ = [
     "resolve_with_base",
 ]
 
-BASE_SETTINGS: Final = {"refit": False}  # settings of every base; see `rankers.shared.usage.Blend`
+BASE_SETTINGS: Final = {"refit": False}  # a base is not fitted on dev too, or choices on dev would trust it too much
 BASE_PREFIX: Final = "base."  # begins the names of settings that belong to the base
 SHELF_FOLDER: Final = "bench-models"
 MAX_ABSTENTION_QUERIES: Final = 4_000
@@ -277,7 +277,7 @@ def _check_base(recipe: Recipe, base: str) -> None:
     Raises:
         ConfigError: naming what is possible.
     """
-    rule, method = recipe.method.base, registry.recipe(base).method
+    rule, method = recipe.method.base, registry.recipe(base).method  # the rule names an option that a base must have
     if rule is not None and not (method.needs_usage and rule.option in method.options_type.__struct_fields__):
         raise ConfigError(f"--set base: expected {rule.description}, found {base}")
 

@@ -403,7 +403,7 @@ def _compare_slices(
 
 
 class _Looks(msgspec.Struct, forbid_unknown_fields=True):
-    """The file of looks. `champions`: name → fingerprint of each look at its place → number of the look."""
+    """The file. `champions`: name of a champion → fingerprint of each comparison with it → number of the comparison."""
 
     champions: dict[str, dict[str, int]] = {}
     format: str = LOOKS_FORMAT

@@ -144,8 +144,8 @@ def learn(
     """
     started, home = time.monotonic(), scout.settings.place
     _require_fitted(recipes)
-    is_running = f"Another `toolscout learn` is running on {describe_home(home)}. Wait for it to finish."
-    with hold_lock(home, "learn/lock.db", is_running):
+    busy_message = f"Another `toolscout learn` is running on {describe_home(home)}. Wait for it to finish."
+    with hold_lock(home, "learn/lock.db", busy_message):
         state = _load_or_start_state(home, scout, say)
         run = _begin(scout, state["until"], say)
         try:
@@ -242,7 +242,7 @@ def _check_amount(run: _Run, splits: Mapping[str, int]) -> None:
     """Refuse to learn from too few requests, and say why so few count."""
     evidence = run.evidence
     if splits["train"] < MIN_TRAIN_REQUESTS or splits["test"] < MIN_TEST_REQUESTS:
-        used = sum(splits.values())
+        used, min_used = sum(splits.values()), MIN_TEST_REQUESTS * 5  # a fifth is held out for the test
         left_out = {
             "without success": evidence.unused,
             "without a readable query": evidence.hidden,
@@ -255,7 +255,7 @@ def _check_amount(run: _Run, splits: Mapping[str, int]) -> None:
         )
         raise _Refused(
             f"there is too little to learn from: {used:,} requests led to a successful call of a tool of the "
-            f"catalogue, and at least {MIN_TEST_REQUESTS * 5} are needed "
+            f"catalogue, and at least {min_used} are needed "
             f"({evidence.searches:,} searches were followed by a call or feedback{reasons})"
             f"{unnamed if evidence.unnamed else ''}"
         )

@@ -41,7 +41,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         reason: why, in one sentence or more.
         champion: the champion before the run: the name of a model, or of the recipe of the settings.
         candidate: name of the model that was chosen on dev; None if no candidate could be fitted.
-        evidence: how many requests the journal holds, and how many were left out and why.
+        evidence: how many requests the journal has, and how many were left out and why.
         splits: numbers of train, dev and test requests.
         candidates: the recipes that were tried.
         verdict: the decision of the gate; None if the run ended before the gate.

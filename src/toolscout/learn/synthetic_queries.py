@@ -51,7 +51,7 @@ COMMAND_BY_NAME_RATE: Final = 0.4
 UNION_RATE: Final = {True: 0.4, False: 0.15}
 """Share of the queries that need several tools, by whether the tool has parameters."""
 UNION_WITHIN_PATH_RATE: Final = 0.5
-"""Share of the unions whose tools share a path."""
+"""Share of the queries for several tools that need tools of one path."""
 SMALL_TALK_RATE: Final = 0.25
 """Share of the queries with a sentence beside them that asks for nothing."""
 
@@ -185,7 +185,7 @@ class QueryGenerator:
         """
         self.targets, self.unions = targets, unions
         self.tool_counts = Counter(word for tool in tools for word in {_fold_word(w) for w in _list_words(tool)})
-        # path → targets; those of one path are siblings
+        # path → its targets, which are siblings
         self.tools_by_path: dict[tuple[str, ...], list[Tool]] = defaultdict(list)
         for tool in targets:
             self.tools_by_path[tool.path].append(tool)
@@ -326,7 +326,7 @@ def _find_words(text: str) -> list[str]:
 
 @functools.cache
 def load_synonyms() -> dict[str, tuple[str, ...]]:
-    """Read the synonyms: word → words that people use in its place."""
+    """Read the synonyms: word → words that people use instead."""
     lines = files("toolscout").joinpath("learn/data/synonyms.txt").read_text(encoding="utf-8").splitlines()
     groups = (line.split() for line in lines if line and not line.startswith("#"))
     return {first: tuple(synonyms) for first, *synonyms in groups}

@@ -411,7 +411,7 @@ ORDERS: Final[tuple[Order, ...]] = (
 )
 
 
-# ASCII text, as most is, cannot hold a cue with other letters.
+# ASCII text, as most is, cannot contain the other cues.
 _ASCII_CUES: Final = sorted({cue for order in ORDERS for cue in order.cues if cue.isascii()})
 
 

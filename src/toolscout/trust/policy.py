@@ -112,7 +112,7 @@ def _list_folded_forms(tool: Tool) -> set[Segments]:
 
 
 def _fold(text: str) -> str:
-    """Reduce spellings that look alike to one: case, compatibility forms, accents, invisible characters."""
+    """Return one spelling for all that differ only in case, compatibility forms, accents or invisible characters."""
     if text.isascii():
         return text.casefold()
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold())

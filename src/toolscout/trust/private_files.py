@@ -27,8 +27,8 @@ __all__ = [
     "tighten",
 ]
 
-MAX_READ_BYTES: Final = 100_000_000  # of one file whose content is read as a whole
-HOME_FILES: Final = ("catalogue.db", "journal.db", "vectors.db")  # each tells that a folder is a home
+MAX_READ_BYTES: Final = 100_000_000  # of a file that is read as a whole
+HOME_FILES: Final = ("catalogue.db", "journal.db", "vectors.db")  # a folder with one of them is a home
 MAX_DEPTH_IN_HOME: Final = 4
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -103,9 +103,9 @@ def protect_tree(folder: Path) -> None:
 
 
 def list_exposed(home: Path) -> list[Path]:
-    """Return those of a home and its private entries that group or others can reach.
+    """List what group or others can reach of a home: the home itself, and its private entries.
 
-    Folders are listed without their content. A home that is no folder has nothing to list.
+    Folders are listed without their content. If the home is no folder, nothing is listed.
     """
     if not home.is_dir():
         return []

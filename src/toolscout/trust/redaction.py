@@ -50,7 +50,7 @@ IBAN_CHARS: Final = range(15, 35)  # ISO 13616
 
 #: How names of secrets end. Any prefix is possible (`DB_`, `openai`), but "pass" must begin a word.
 #: "password" in twenty-five languages, in the forms that sentences need.
-_JOINED_WORDS: Final = "密码|密碼|口令|パスワード|暗証番号|비밀번호|암호|รหัสผ่าน"  # nothing has to stand behind these
+_JOINED_WORDS: Final = "密码|密碼|口令|パスワード|暗証番号|비밀번호|암호|รหัสผ่าน"  # no sign such as `=` has to follow these
 _PASSWORD_WORDS: Final = (
     r"contrase(?:ñ|n)a|contrasenya|mot[ _-]?de[ _-]?passe|\bmdp|kennwort|losungswort|senha|palavra[ _-]?passe"
     r"|wachtwoord"
@@ -128,7 +128,7 @@ _PLACEHOLDER: Final = re.compile(
     r"|process\.env\..*|os\.environ.*|env\.\w+)[\"']?[.!?]?",
     re.I,
 )
-#: Finds texts that may hold a name with its value. Most requests do not.
+#: A part of every text that may have a name with its value. Most requests have none.
 _MAY_NAME: Final = re.compile(
     rf"[:=：＝]|--?[A-Za-z]|(?i:word|phrase|code|wort|passwd|pin|secret|token|key|\bpass|\bpw|\bclave|{_PASSWORD_WORDS})"
     r"|(?i:bearer|basic|digest)\s"
