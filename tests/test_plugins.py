@@ -57,6 +57,14 @@ def doctor(home: str) -> dict[str, dict[str, object]]:
     return {row["name"]: row for row in json.loads(result.stdout)["plugins"]}
 
 
+def test_a_repair_does_not_claim_to_have_mended_a_broken_report(install: Install, toy: Scout) -> None:
+    install("broken", "[toolscout.reports]\nodd = broken", "raise RuntimeError('no libfoo')")
+    repaired = run("--home", describe_home(toy.settings.place), "doctor", "--repair", "--json")
+    report = json.loads(repaired.stdout)
+    assert repaired.exit_code == 1 and any("no libfoo" in line for line in report["findings"])
+    assert not any("no libfoo" in line for line in report["repaired"])
+
+
 def test_a_broken_plug_in_is_one_warning_and_disturbs_no_search(install: Install, toy: Scout) -> None:
     install(
         "broken",

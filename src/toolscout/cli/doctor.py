@@ -250,7 +250,7 @@ def _repair_cache(path: Path, name: str, problem: str) -> list[str]:
 
 
 def _repair_catalogue(scout: Scout) -> list[str]:
-    """Repair the catalogue, and compute missing vectors. That mends what the packages report of their indexes too."""
+    """Repair the catalogue, and compute missing vectors, which brings the indexes of packages in step too."""
     index_problems = _check_reports(scout)
     try:
         repairs = scout.store.repair()
@@ -258,7 +258,8 @@ def _repair_catalogue(scout: Scout) -> list[str]:
             scout.embed()
     except UserError as error:
         return [f"the repair could not finish: {error}"]
-    return [*repairs, *(f"{line}: brought in step" for line in index_problems)]
+    remaining = _check_reports(scout) if index_problems else []  # such as a package that cannot be loaded
+    return [*repairs, *(f"{line}: brought in step" for line in index_problems if line not in remaining)]
 
 
 def _repair_home(settings: Settings) -> list[str]:

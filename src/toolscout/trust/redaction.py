@@ -48,9 +48,9 @@ MAX_REDACTED_CHARS: Final = 100_000  # of a text; the rest is cut off, because i
 MIN_NAMED_CHARS: Final = 4  # of a value after `password=`; a shorter one is a placeholder or a word
 IBAN_CHARS: Final = range(15, 35)  # ISO 13616
 
-#: How names of secrets end. Any prefix is possible (`DB_`, `openai`), but "pass" must begin a word.
+#: "password" in languages without spaces: the value may follow at once, without a sign such as `=`.
+_JOINED_WORDS: Final = "密码|密碼|口令|パスワード|暗証番号|비밀번호|암호|รหัสผ่าน"
 #: "password" in twenty-five languages, in the forms that sentences need.
-_JOINED_WORDS: Final = "密码|密碼|口令|パスワード|暗証番号|비밀번호|암호|รหัสผ่าน"  # no sign such as `=` has to follow these
 _PASSWORD_WORDS: Final = (
     r"contrase(?:ñ|n)a|contrasenya|mot[ _-]?de[ _-]?passe|\bmdp|kennwort|losungswort|senha|palavra[ _-]?passe"
     r"|wachtwoord"
@@ -59,6 +59,7 @@ _PASSWORD_WORDS: Final = (
     r"|كلمة[ ](?:ال)?(?:مرور|سر)|סיסמ[האת]+|पासवर्ड|m(?:ậ|a)t[ ]kh(?:ẩ|a)u"
     rf"|{_JOINED_WORDS}"
 )
+#: How names of secrets end. Any prefix is possible (`DB_`, `openai`), but "pass" must begin a word.
 _PASSWORDS: Final = rf"(?:password|passwd|passphrase|passcode|passwort|(?<![a-z])pass|pwd|secret|{_PASSWORD_WORDS})"
 _KEYS: Final = (
     r"(?:token|credentials?|authorization|connection[_-]?string|conn[_-]?str|session[_-]?id|sessionid"
