@@ -68,7 +68,17 @@ def test_a_pattern_may_speak_of_the_path_instead_of_the_id() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["delete", "DELETE", "ｄｅｌｅｔｅ", "de\u200blete", "dele\u0301te", "𝐝𝐞𝐥𝐞𝐭𝐞", "delete\ufe0f", "dele\u00adte"],
+    [
+        "delete",
+        "DELETE",
+        "ｄｅｌｅｔｅ",
+        "de\u200blete",
+        "dele\u0301te",
+        "𝐝𝐞𝐥𝐞𝐭𝐞",
+        "delete\ufe0f",
+        "dele\u00adte",
+        "de\x7flete",
+    ],
 )
 def test_another_spelling_of_a_denied_name_is_denied_too(name: str) -> None:
     caller = rules("files/**", deny=("files/delete",))

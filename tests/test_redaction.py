@@ -215,6 +215,7 @@ def test_keys_in_look_alike_letters_or_split_in_parts_are_covered() -> None:
     for hidden in (
         key.replace("p", "р", 1),  # a Cyrillic letter
         key[:8] + "\u200b" + key[8:],
+        "\x01".join((key[:14], key[14:28], key[28:])),
         f'"{key[:12]}" + "{key[12:]}"',
         f"{key[:12]}\\\n    {key[12:]}",
     ):

@@ -151,7 +151,7 @@ def trust_command(
     queries are sent, lower a protection or move the catalogue, and --discover starts no server of the folder. When one
     of the files changes, trust the folder again.
     """
-    if listing == (folder is not None) or (listing and remove):
+    if listing == (folder is not None) or (listing and remove):  # both or neither of --list and DIR
         raise click.UsageError("expected a folder DIR (with or without --remove), or --list")
     catalogue_home = load_settings(**choose_home(ctx, home), report=False).home
     if folder is None:
@@ -215,7 +215,7 @@ def _is_unchanged(home: Path, folder: Path, entry: trusted_folders.TrustedFolder
     Raises:
         OSError: if a file is gone.
     """
-    had_settings = entry.digest != trusted_folders.digest_settings(b"")
+    had_settings = entry.digest != trusted_folders.digest_settings(b"")  # as for a folder without settings
     content = (folder / SETTINGS_FILE_NAME).read_bytes() if had_settings else b""
     return trusted_folders.is_trusted(home, folder, content) and all(
         trusted_folders.is_configuration_trusted(home, folder, name) for name in entry.files

@@ -63,7 +63,7 @@ def demo_command(ctx: click.Context, home: str | None, questions: tuple[str, ...
             click.echo()
         code = report_failures(changes)
         click.echo("Next:  toolscout add YOUR_TOOLS   then   toolscout search 'what you need'")
-        return 3 if code else 0
+        return 3 if code else 0  # even if no source could be read: the catalogue of an earlier demo may answer
 
 
 def _index_sources(scout: Scout, bundled: Path) -> tuple[list[Changes], dict[str, float]]:

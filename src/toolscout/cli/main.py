@@ -170,7 +170,7 @@ def add_examples(name: str, command: click.Command) -> None:
             add_examples(f"{name} {inner_name}", inner)
     elif name in EXAMPLES:
         lines = "\n".join(f"  toolscout {line}" for line in EXAMPLES[name])
-        command.epilog = f"\b\nExamples:\n{lines}"
+        command.epilog = f"\b\nExamples:\n{lines}"  # \b: click keeps the lines apart
 
 
 def load_package_command(extra: str, entry: str) -> click.Command:

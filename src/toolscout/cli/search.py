@@ -74,15 +74,15 @@ def search_command(
     as_json: bool,
 ) -> None:
     """Find the tools that QUERY needs."""
-    extras = scout.engine.builder.extras  # the language model, if the pipeline asks one
-    extras.rehearse = dry_run
+    extras = scout.engine.builder.extras  # what packages lend rankers, such as a language model
+    extras.rehearse = dry_run  # it then counts what it would be asked, and is asked nothing
     with contextlib.suppress(Unavailable):  # the search then says what does not answer
         scout.pipeline()  # opening the index does not count as search time
     deadline = None if deadline is None else time.monotonic() + deadline
     answer = scout.search(query, k, deadline=deadline, visible=keep_kind(kind))
     extras.close()  # what is still asked ends, so that the cost is final
     spenders = [item for item in extras.list_items() if isinstance(item, Spender)]
-    spent = spenders[0].spent if spenders else Spent()
+    spent = spenders[0].spent if spenders else Spent()  # all rankers share one language model
     if as_json:
         print_json(describe_cost(spent) if dry_run else to_json(answer))
     elif not dry_run:

@@ -219,7 +219,7 @@ class DriftWatch:
         if saved is None or (saved.champion, saved.until) != (champion, until):
             saved = _DriftState(champion=champion, until=until, start=until)
             backlog = read_rows(journal, "search", after=until, until=newest, limit=MAX_BACKLOG_SEARCHES, newest=True)
-            if len(backlog) == MAX_BACKLOG_SEARCHES:
+            if len(backlog) == MAX_BACKLOG_SEARCHES:  # there may be more; they are passed over
                 saved.start, _ = backlog[0]
         self._state = saved
         self._reference_searches = read_rows(journal, "search", until=until, limit=MAX_REFERENCE, newest=True)
@@ -280,7 +280,7 @@ class DriftWatch:
             level = self._level / 2 / self._reference_names[what]
         else:
             self._late_names[what] += 1
-            level = self._level / 2 * 6 / (math.pi * self._late_names[what]) ** 2
+            level = self._level / 2 * 6 / (math.pi * self._late_names[what]) ** 2  # all of them add up to the half
         self._tests[what, name] = self._make_failure_test(failures, level)
         return self._tests[what, name]
 

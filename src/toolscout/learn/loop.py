@@ -240,25 +240,27 @@ def _prepare_dataset(run: _Run) -> None:
 
 def _check_amount(run: _Run, splits: Mapping[str, int]) -> None:
     """Refuse to learn from too few requests, and say why so few count."""
+    if splits["train"] >= MIN_TRAIN_REQUESTS and splits["test"] >= MIN_TEST_REQUESTS:
+        return
     evidence = run.evidence
-    if splits["train"] < MIN_TRAIN_REQUESTS or splits["test"] < MIN_TEST_REQUESTS:
-        used, min_used = sum(splits.values()), MIN_TEST_REQUESTS * 5  # a fifth is held out for the test
-        left_out = {
-            "without success": evidence.unused,
-            "without a readable query": evidence.hidden,
-            "above the limit of one caller": evidence.capped,
-        }
-        reasons = "".join(f", {count:,} {why}" for why, count in left_out.items() if count)
-        unnamed = (
+    left_out = {
+        "without success": evidence.unused,
+        "without a readable query": evidence.hidden,
+        "above the limit of one caller": evidence.capped,
+    }
+    reasons = "".join(f", {count:,} {why}" for why, count in left_out.items() if count)
+    min_requests = MIN_TEST_REQUESTS * 5  # a fifth is held out for the test
+    message = (
+        f"there is too little to learn from: {sum(splits.values()):,} requests led to a successful call of a tool of "
+        f"the catalogue, and at least {min_requests} are needed "
+        f"({evidence.searches:,} searches were followed by a call or feedback{reasons})"
+    )
+    if evidence.unnamed:
+        message += (
             f"; {evidence.unnamed:,} successful calls do not count, because they name no search: pass the search_id of "
             "a search on with each call"
         )
-        raise _Refused(
-            f"there is too little to learn from: {used:,} requests led to a successful call of a tool of the "
-            f"catalogue, and at least {min_used} are needed "
-            f"({evidence.searches:,} searches were followed by a call or feedback{reasons})"
-            f"{unnamed if evidence.unnamed else ''}"
-        )
+    raise _Refused(message)
 
 
 def _check_callers(run: _Run) -> None:

@@ -444,8 +444,9 @@ def _read_forms(text: str) -> list[str]:
 
     The second form is left out if it is the same.
     """
+    text = sanitise(text)
     if text.isascii():
         return [text]
-    plain = unicodedata.normalize("NFKC", sanitise(text))
+    plain = unicodedata.normalize("NFKC", text)
     folded = fold(plain)
     return [plain] if folded == plain else [plain, folded]

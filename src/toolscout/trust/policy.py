@@ -113,7 +113,7 @@ def _list_folded_forms(tool: Tool) -> set[Segments]:
 
 def _fold(text: str) -> str:
     """Return one spelling for all that differ only in case, compatibility forms, accents or invisible characters."""
-    if text.isascii():
+    if text.isascii() and text.isprintable():  # control codes are ASCII, and invisible
         return text.casefold()
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold())
     return "".join(letter for letter in folded if unicodedata.category(letter) not in ("Cf", "Cc", "Mn", "Me"))
@@ -362,6 +362,7 @@ class Policies:
                 return self.default
         elif len(credential) <= MAX_CREDENTIAL_CHARS:
             digest = hashed_key(credential)
+            # All keys are compared, in constant time each, so that the time of an answer tells nothing.
             matches = [caller for key, caller in self._keys if hmac.compare_digest(key, digest)]
             if matches:
                 return matches[0]

@@ -178,9 +178,10 @@ def _remove_disguise(text: str) -> str:
     """Return a text without look-alike and invisible letters, accents and escapes, as the patterns expect it."""
     if "%" in text or "&#" in text or "\\u" in text:
         text = html.unescape(unquote(_ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)))
+    text = sanitise(text)
     if text.isascii():
         return text
-    letters = unicodedata.normalize("NFKD", fold(sanitise(text)))
+    letters = unicodedata.normalize("NFKD", fold(text))
     return "".join(letter for letter in letters if not unicodedata.combining(letter))
 
 
