@@ -121,7 +121,7 @@ def sync_command(scout: Scout, names: tuple[str, ...], as_json: bool) -> int:
 
 
 def _index_changes(scout: Scout, changes: Sequence[Changes], say: Say) -> list[str]:
-    """Compute the vectors of tools that changed. Returns no note, or one if another process will index them."""
+    """Compute the vectors of tools that changed. Returns a note if another process will index them; else none."""
     if any(change.any for change in changes):
         say("indexing")
     try:

@@ -187,7 +187,7 @@ def _check_sandboxes(home: Path) -> list[str]:
 
 
 def _list_cache_classes() -> dict[str, Callable[..., CacheDatabase]]:
-    """Return the class that opens each cache of a home, by the name of its file."""
+    """Return name of a file → the class that opens it, for all caches that a home may have."""
     classes: dict[str, Callable[..., CacheDatabase]] = {VECTORS_FILE: VectorStore}
     for report in _load_reports().values():
         classes.update(report.CACHE_FILES)
@@ -195,6 +195,7 @@ def _list_cache_classes() -> dict[str, Callable[..., CacheDatabase]]:
 
 
 def _list_caches(home: Path) -> list[Path]:
+    """List the files of caches in a home and below it, where its tenants are."""
     return sorted(path for name in _list_cache_classes() for path in home.rglob(name))
 
 

@@ -137,6 +137,7 @@ def with_scout(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.pass_context
     @functools.wraps(command)
     def run(ctx: click.Context, /, home: str | None, tenant: str | None, **options: Any) -> Any:
+        """Take the shared options out of the command's own; `pairs` is what `--set` gives, `llm_address` `--llm`."""
         settings = {name: options.pop(name, None) for name in ("encoder", "recipe", "model", "llm_budget", "ray")}
         settings["llm"] = options.pop("llm_address", None)
         settings["recipe_options"] = options.pop("pairs", None) or None

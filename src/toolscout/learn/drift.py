@@ -203,7 +203,7 @@ class DriftWatch:
         if until:
             return until
         saved = _read_state(self._home)
-        if saved is not None and saved.champion == champion and saved.until <= newest:
+        if saved is not None and saved.champion == champion and saved.until <= newest:  # an earlier check has set it
             return saved.until
         first = read_rows(self._scout.journal, "search", until=newest, limit=FIRST_REFERENCE)
         if len(first) < FIRST_REFERENCE:

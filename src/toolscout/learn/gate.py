@@ -337,7 +337,9 @@ def _compare(
     or the bound. So either way, chance puts p below the level no more often than the level says.
     """
     test = _describe_test(metrics.paired_test(ours, theirs, seed, SIGN_FLIPS))
-    return test | {"p": bound_p(ours - theirs)} if level * (SIGN_FLIPS + 1) < MIN_FLIPS_BELOW else test
+    if level * (SIGN_FLIPS + 1) < MIN_FLIPS_BELOW:
+        test["p"] = bound_p(ours - theirs)
+    return test
 
 
 def _describe_test(test: PairedComparison) -> dict[str, object]:

@@ -534,7 +534,8 @@ def _remove_old_models(run: _Run) -> None:
     """
     if run.chosen is None:
         return
-    home, pinned = run.settings.place, run.settings.model and run.settings.model.expanduser().resolve()
+    home = run.settings.place
+    pinned = run.settings.model and run.settings.model.expanduser().resolve()
     with champion.changing(home):
         champions = list(dict.fromkeys(entry.model for entry in reversed(champion.history(home))))  # newest first
         names_to_keep = {run.chosen.model, *champions[:MAX_CHAMPIONS_KEPT]}
