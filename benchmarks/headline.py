@@ -29,7 +29,7 @@ from toolscout_lab.machine import MAKES_FIGURES, refuse_dirty
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-ZERO_SHOT = ("bm25-plain", "dense-minilm", "rrf-minilm", "hybrid", "hybrid-minilm")
+ZERO_SHOT = ("bm25-plain", "dense-minilm", "rrf-minilm", "hybrid", "scout-installed")
 LEARNED = (("mlc-light", 0), ("mlc", 0), ("mlc", 1), ("mlc", 2))
 SCRIPTS = {"contamination": ((), 60.0), "speed": (("--minilm",), 900.0)}  # options, about how many seconds
 
@@ -52,7 +52,9 @@ def plan_steps(out: Path, names: Sequence[str]) -> Iterator[Step]:
     for label in ZERO_SHOT:
         for name in names:
             file = out / name / f"{label}.json"
-            command = [*program, name, "--recipe", label, "--out", str(out), "--force"]
+            recipe = label.removesuffix("-installed")
+            added = ["--installed"] if label != recipe else []
+            command = [*program, name, "--recipe", recipe, *added, "--out", str(out), "--force"]
             yield Step("zero-shot", command, file, estimate_seconds(name, label))
     for recipe, seed in LEARNED if "toollens" in names else ():
         label = f"{recipe}-s{seed}" if seed else recipe

@@ -78,7 +78,7 @@ def tabulate_zero_shot() -> list[str]:
         "dense-minilm": "all-MiniLM-L6-v2",
         "rrf-minilm": "this BM25 and all-MiniLM-L6-v2, fused by rank",
         "hybrid": "toolscout's `hybrid`, for requests of one step",
-        "scout": "**toolscout, as installed**",
+        "scout-installed": "**toolscout, as installed**",
         "scout-compact": "toolscout with the package `toolscout-compact`",
     }
     speed = json.loads((RESULTS / "speed.json").read_text())

@@ -218,7 +218,7 @@ def test_the_headline_run_plans_every_figure_of_the_readme(capsys: pytest.Captur
     assert headline.main(["--plan", "--out", str(tmp_path)]) == 0
     told = capsys.readouterr().out
     assert "76 commands, about" in told and "mlc --seed 2" in told
-    for label in ("bm25-plain", "dense-minilm", "rrf-minilm", "hybrid", "hybrid-minilm"):
+    for label in ("bm25-plain", "dense-minilm", "rrf-minilm", "hybrid", "scout --installed"):
         assert told.count(f"--recipe {label} ") == 14
     assert headline.main(["--plan", "--only", "toollens", "toollens"]) == 0
     assert "speed.py" not in capsys.readouterr().out
