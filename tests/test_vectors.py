@@ -44,6 +44,16 @@ def test_texts_that_differ_in_a_letter_or_its_case_have_vectors_of_their_own(kep
     assert rows[:, 0].tolist() == [0, 1, 2, 3, 4]
 
 
+def test_a_cache_with_a_text_that_cannot_be_decoded_is_begun_anew(kept: VectorStore, tmp_path: Path) -> None:
+    rows(kept, HashEncoder(), ["rain"])
+    with kept.writing() as connection:
+        connection.execute("UPDATE encoders SET name = CAST(x'ff' AS TEXT)")
+    assert kept.encoders() == [] and kept.was_set_aside
+    assert len(list(tmp_path.glob("vectors.db.damaged-*"))) == 1
+    rows(kept, HashEncoder(), ["rain"])
+    assert kept.encoders() == [("hash", 1)]
+
+
 class Mirror(HashEncoder):
     """Another encoder of the same length, whose vectors point the other way."""
 

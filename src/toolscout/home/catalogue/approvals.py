@@ -158,8 +158,8 @@ def hold_back(
 ) -> dict[str, bool]:
     """Compare the definitions of a source with the approved ones: approve new ones, and hold back changed ones.
 
-    Afterwards exactly the definitions that wait are in the quarantine of the source: of this group, and of these ids if
-    they are not all of the group.
+    Afterwards the quarantine has no other definitions of the group and the source than those that wait now. If
+    `definitions` are not all of the group, this is true of their ids alone.
 
     Args:
         connection: in a write transaction.
@@ -174,7 +174,7 @@ def hold_back(
         Id → whether it waits since now, for each definition that waits.
     """
     approved = _read_approved(connection, source)
-    waited = {
+    waited = {  # id → fingerprint of the definition that waited until now
         id: fingerprint
         for id, fingerprint in list_waiting_ids(connection, source)
         if _is_in_group(fingerprint, group) and (whole or id in definitions)

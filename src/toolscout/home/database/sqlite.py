@@ -46,6 +46,10 @@ HURRIED_PRAGMAS: Final = ("PRAGMA busy_timeout = 0", "PRAGMA wal_autocheckpoint 
 USUAL_PRAGMAS: Final = (f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}", "PRAGMA wal_autocheckpoint = 1000")
 #: Parts of SQLite's messages about a file that cannot be written. Before Python 3.11 the errors have no codes.
 UNWRITABLE_MESSAGES: Final = ("readonly database", "unable to open database file", "disk I/O error", "disk is full")
+#: Parts of messages about a file with other content than expected.
+DAMAGE_MESSAGES: Final = (
+    *("no such table", "no such column", "has no column", "already exists", "malformed", "Could not decode"),
+)
 COMPANION_SUFFIXES: Final = ("-wal", "-shm")  # of the files that SQLite creates beside a database
 _log: Final = logging.getLogger("toolscout.database")
 Parameters = ParamSpec("Parameters")
@@ -114,7 +118,7 @@ class SqliteDatabase:
         self._migrations = tuple(migrations)
         self.read_only = False
         self._uri_query = ""  # "mode=ro" or "immutable=1" opens the file for reading only
-        self._local = threading.local()  # per thread: `connection`, and `busy`, a lock for the time of each statement
+        self._local = threading.local()  # per thread: `connection`, and `busy`, a lock held while it is in use
         self._connections: list[tuple[sqlite3.Connection, threading.RLock]] = []  # of all threads, with their `busy`
         self._lock = threading.Lock()  # for `_connections`
         self._open()
@@ -400,7 +404,7 @@ def salvage_file(path: Path, migrations: Sequence[str]) -> Salvage:
     A row is sound if its values have the types of their columns, and the rows that it refers to were saved too.
 
     Raises:
-        StoreError: if no new file can be written; then nothing is changed.
+        StoreError: if the file cannot be renamed, or no new one can be written.
     """
     try:
         aside = _rename_damaged(path)
@@ -585,8 +589,9 @@ class CacheDatabase(SqliteDatabase):
             with contextlib.closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)) as file:
                 if not file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                     return False  # it has no tables, because it was replaced just now
-                sound = file.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok"
-                return not sound or _read_columns(file) != _build_expected_columns(self._migrations)
+                is_intact = file.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok"
+                has_right_tables = _read_columns(file) == _build_expected_columns(self._migrations)
+                return not (is_intact and has_right_tables) or bool(_find_wrong_values(file, self._migrations))
         except sqlite3.DatabaseError:
             return True
 
@@ -599,10 +604,7 @@ def is_damage(error: BaseException) -> bool:
     """
     cause = error.__cause__
     if isinstance(cause, sqlite3.OperationalError):
-        return any(
-            words in str(cause)
-            for words in ("no such table", "no such column", "has no column", "already exists", "malformed")
-        )
+        return any(words in str(cause) for words in DAMAGE_MESSAGES)
     # an IntegrityError comes of what we tried to write, not of what is in the file
     return isinstance(cause, sqlite3.DatabaseError) and not isinstance(cause, sqlite3.IntegrityError)
 

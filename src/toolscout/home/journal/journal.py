@@ -1,8 +1,7 @@
 """The journal records searches, the tools that were shown, calls and their outcome.
 
-Its database is not that of the catalogue, so an event never waits for a change of the catalogue. An event is written
-when the call returns, and survives a crash of the process. Only `prune` and the setting `journal_keep_days` remove
-events.
+It has a database of its own, so an event never waits for a change of the catalogue. An event is written when the call
+returns, and survives a crash of the process. Only `prune` and the setting `journal_keep_days` remove events.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ __all__ = [
     "NUMBERED_EVENTS",
     "PUT_EVENT",
     "SCHEMA",
-    "TAKE_WAITING",
+    "TAKE_IMPORTED",
     "ImportReport",
     "Journal",
     "JournalFilter",
@@ -75,13 +74,13 @@ JOURNAL_MIGRATIONS: Final = (
 )
 EVENT_COLUMNS: Final = "uid, at, event, caller, search_id, body"
 PUT_EVENT: Final = f"INSERT INTO events ({EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-TAKE_WAITING: Final = f"""
-    INSERT INTO events ({EVENT_COLUMNS}) SELECT {EVENT_COLUMNS} FROM waiting WHERE TRUE ORDER BY line
-        ON CONFLICT DO NOTHING
-    """
 IMPORT_TABLE: Final = """
-    CREATE TEMP TABLE waiting (
+    CREATE TEMP TABLE imported (
         line INTEGER PRIMARY KEY, uid TEXT, at TEXT, event TEXT, caller TEXT, search_id TEXT, body TEXT)
+    """
+TAKE_IMPORTED: Final = f"""
+    INSERT INTO events ({EVENT_COLUMNS}) SELECT {EVENT_COLUMNS} FROM imported WHERE TRUE ORDER BY line
+        ON CONFLICT DO NOTHING
     """
 
 
@@ -96,10 +95,12 @@ ID_FIELDS: Final = {"search": ("shown",), "feedback": ("good", "bad", "withdrawn
 
 
 def build_line(uid: str, at: str, event: str, caller: str, body: str) -> dict[str, object]:
-    """Return a row as the object of an export line.
+    """Return the object that a row is in an export: its columns, and the fields in its `body`.
+
+    A required field (`EVENTS`) that the body lacks is empty.
 
     Args:
-        uid: names the event, so that a second import skips it.
+        uid: identifies the event, so that a second import skips it.
         at: instant, ISO 8601.
         event: `search`, `call` or `feedback`.
         caller: name of who caused it.
@@ -117,9 +118,11 @@ def build_line(uid: str, at: str, event: str, caller: str, body: str) -> dict[st
 
 
 def describe_answer(search: Search) -> dict[str, object]:
-    """Return the fields of a journal event that say what was asked and answered."""
+    """Return the fields of the journal event of a search: its query, the tools shown, and the kind of the answer."""
     fields: dict[str, object] = {"search_id": search.search_id, "query": search.query, "shown": list(search.ids)}
-    return fields if search.kind is None else {**fields, "answer": search.kind}
+    if search.kind is not None:
+        fields["answer"] = search.kind
+    return fields
 
 
 def encode_fields(fields: Mapping[str, object]) -> str:
@@ -132,8 +135,8 @@ def parse_row(line: bytes, count_copies: Callable[[bytes], int]) -> tuple[object
 
     Args:
         line: one line of JSON.
-        count_copies: counts the line, and returns how often it has come so far. Equal lines without a uid thus get
-            different ones.
+        count_copies: counts the line, and returns how often it has come so far. So equal lines without a uid get
+            different uids.
 
     Raises:
         SourceError: saying what was expected and found.
@@ -184,14 +187,14 @@ MAX_SEARCH_EVENTS: Final = 200  # events of one search after which callers may a
 MAX_NAMED_LINES: Final = 100  # bad lines that an import names
 IMPORT_BATCH_LINES: Final = 500  # lines of an import in memory at a time
 READ_BATCH_EVENTS: Final = 1000
-TRAILS_PER_READ: Final = 500
+TRAILS_PER_READ: Final = 500  # trails in one read transaction
 DAMAGED_EVENT: Final = "NOT json_valid(body) OR json_type(body) <> 'object'"  # in SQLite
-VACUUM_WAIT_S: Final = 5.0  # time that a prune waits for readers before it leaves the file to the next prune
+VACUUM_WAIT_S: Final = 5.0  # time that a prune waits for readers; then the next prune compacts the file
 _log: Final = logging.getLogger("toolscout.journal.journal")
 
 
 class Trail(NamedTuple):
-    """A search and its outcome: the row id of the search, and all events of that search id, in order."""
+    """A search and what followed it: the row id of the search, and all events of its search id, in order."""
 
     row: int
     events: list[dict[str, Any]]
@@ -222,7 +225,7 @@ class JournalFilter(NamedTuple):
         """Return SQL condition → its value; None: the condition does not apply."""
         pattern = None if self.text is None else "%" + re.sub(r"([\\%_])", r"\\\1", self.text) + "%"
         searched = dialect.read_text("body", "query")
-        if self.tools:
+        if self.tools:  # an event has a query or a tool
             searched = f"coalesce({searched}, {dialect.read_text('body', 'tool')})"
         return {
             "event = ?": self.event,
@@ -284,12 +287,12 @@ class Journal(Database):
         self.queries, self.personal = queries, personal
         if keep_days and not self.read_only:
             try:
-                self._delete_older(_find_instant(keep_days))
+                self._delete_older(_subtract_days(keep_days))
             except StoreError as error:
                 _log.warning("Events older than %g days were not removed: %s", keep_days, error)
 
     def pragmas(self) -> tuple[str, ...]:
-        """Let SQLite overwrite removed content with zeros, so that free pages keep nothing of it."""
+        """Return the pragmas of every connection. SQLite overwrites removed content with zeros, so no page keeps it."""
         return ("secure_delete = ON",)
 
     def prune(self, days: float) -> PruneReport:
@@ -298,7 +301,7 @@ class Journal(Database):
         Raises:
             StoreError: if the file cannot be written.
         """
-        removed = self._delete_older(_find_instant(days))
+        removed = self._delete_older(_subtract_days(days))
         with self.reading() as connection:
             (undated,) = connection.execute(
                 f"SELECT count(*) FROM events WHERE {self.dialect.instant.format('at')} IS NULL"
@@ -306,15 +309,17 @@ class Journal(Database):
         return PruneReport(removed, int(undated), self._compact())
 
     def _delete_older(self, instant: str) -> int:
-        """Remove events before an instant. The text index preselects; UTC offsets shift times by a day at most."""
+        """Remove the events before an instant (ISO 8601, UTC), and return how many.
+
+        `at` of imported events may have another UTC offset. So the index of its texts only finds what can be old: texts
+        before the same time on the next day. Of these the instants are compared.
+        """
         next_day = (datetime.fromisoformat(instant) + timedelta(days=1)).isoformat()
         where = f"at < ? AND {self.dialect.instant.format('at')} < {self.dialect.instant.format('?')}"
         with self.reading() as connection:
-            if (
-                connection.execute(f"SELECT 1 FROM events WHERE {where} LIMIT 1", (next_day, instant)).fetchone()
-                is None
-            ):
-                return 0
+            first = connection.execute(f"SELECT 1 FROM events WHERE {where} LIMIT 1", (next_day, instant)).fetchone()
+        if first is None:  # the usual case needs no write transaction
+            return 0
         with self.writing() as connection:
             if self.dialect.note_last_event:
                 connection.execute(self.dialect.note_last_event)
@@ -325,7 +330,7 @@ class Journal(Database):
     def _compact(self) -> bool:
         """Rewrite the file without free pages. Returns False if others were using it all the time.
 
-        A server frees the pages of removed rows by itself.
+        A database server frees the pages of removed rows by itself.
         """
         if not self.dialect.is_file:
             return True
@@ -341,7 +346,10 @@ class Journal(Database):
             connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
 
     def _empty_log(self) -> bool:
-        """Empty the write-ahead log, which has former pages, into the file. Returns False if others are reading it."""
+        """Move the write-ahead log into the file and empty it, because it contains pages with removed rows.
+
+        Returns False if others are reading the log.
+        """
         if not self.dialect.is_file:
             return True
         with self.errors():
@@ -355,14 +363,18 @@ class Journal(Database):
     def append_all(
         self, events: Iterable[tuple[str, str, Mapping[str, object]]], *, at: str | None = None, wait: bool = True
     ) -> None:
-        """Write (event, caller, fields) rows in one transaction.
+        """Write events in one transaction.
 
-        If the database of a shared home does not answer, this machine keeps the rows until it does. `wait`: whether to
-        wait for another writer of a file. Otherwise StoreError is raised at once.
+        If the database of a shared home does not answer, this machine keeps the events until it does.
+
+        Args:
+            events: (kind of event, caller, fields) of each.
+            at: instant, ISO 8601; by default the present one.
+            wait: whether to wait for another writer of a file. Otherwise StoreError is raised at once.
         """
-        moment = at or now()
+        instant = at or now()
         rows = [
-            (new_id(), moment, event, caller, fields.get("search_id"), encode_fields(self._protect(event, fields)))
+            (new_id(), instant, event, caller, fields.get("search_id"), encode_fields(self._protect(event, fields)))
             for event, caller, fields in events
         ]
         if self._shared is not None:
@@ -392,29 +404,34 @@ class Journal(Database):
             if self.queries == "none":
                 protected["query"] = ""
             elif self.queries == "hash":
-                protected["query"] = (
-                    "blake2b:" + hashlib.blake2b(protected["query"].encode(), digest_size=16).hexdigest()
-                )
+                digest_of_query = hashlib.blake2b(protected["query"].encode(), digest_size=16)
+                protected["query"] = f"blake2b:{digest_of_query.hexdigest()}"
             else:
                 protected["query"] = redact(protected["query"], personal=self.personal)
         return protected
 
     def read(self, *, event: str | None = None, after: int = 0, limit: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield events in the order of writing, as export lines; at most `limit`, with a row id above `after`."""
+        """Yield events as the objects of an export (see `build_line`), in the order of writing.
+
+        Args:
+            event: kind of event; None: all kinds.
+            after: events with a row id above this.
+            limit: maximum number of events; None: all.
+        """
         of_kind = "" if event is None else "AND event = ?"
         kind = () if event is None else (event,)
         query = f"SELECT id, uid, at, event, caller, body FROM events WHERE id > ? {of_kind} ORDER BY id LIMIT ?"
-        left = limit
-        while left is None or left > 0:
-            size = READ_BATCH_EVENTS if left is None else min(READ_BATCH_EVENTS, left)
+        n_left = limit
+        while n_left is None or n_left > 0:
+            size = READ_BATCH_EVENTS if n_left is None else min(READ_BATCH_EVENTS, n_left)
             with self.reading() as connection:
                 rows = connection.execute(query, (after, *kind, size)).fetchall()
-            for row in rows:
-                yield build_line(*row[1:])
-            after = rows[-1][0] if rows else after
+            for _, *columns in rows:
+                yield build_line(*columns)
             if len(rows) < size:
                 return
-            left = None if left is None else left - size
+            after = rows[-1][0]
+            n_left = None if n_left is None else n_left - size
 
     def search(self, search_id: str) -> dict[str, Any] | None:
         """Return the search of that id, without its calls and feedback; None: there is none."""
@@ -429,7 +446,7 @@ class Journal(Database):
         return None if row is None else build_line(*row)
 
     def is_full(self, search_id: str) -> bool:
-        """Tell whether a search has so many events that callers may add no more. Imports may always add events.
+        """Return whether a search has so many events that callers may add no more. Imports may always add events.
 
         While a shared database does not answer, callers may add events to all searches.
         """
@@ -437,10 +454,9 @@ class Journal(Database):
             return False
         try:
             with self.reading() as connection:
-                events = connection.execute(
-                    "SELECT 1 FROM events WHERE search_id = ? LIMIT ?", (search_id, MAX_SEARCH_EVENTS)
-                )
-                return len(events.fetchall()) >= MAX_SEARCH_EVENTS
+                query = "SELECT 1 FROM events WHERE search_id = ? LIMIT ?"  # quicker than counting all
+                rows = connection.execute(query, (search_id, MAX_SEARCH_EVENTS)).fetchall()
+                return len(rows) >= MAX_SEARCH_EVENTS
         except StoreError as error:
             if self._shared is not None and self._shared.is_absence(error):
                 return False
@@ -474,9 +490,10 @@ class Journal(Database):
         with self.reading() as connection:
             rows = connection.execute(
                 f"SELECT id, uid, at, event, caller, body FROM events WHERE {where} ORDER BY id DESC LIMIT ?",
-                (*active.values(), limit + 1),
+                (*active.values(), limit + 1),  # one more shows whether there is a next page
             ).fetchall()
-        return [build_line(*row[1:]) for row in rows[:limit]], rows[limit - 1][0] if len(rows) > limit else None
+        last_row = rows[limit - 1][0] if len(rows) > limit else None
+        return [build_line(*columns) for _, *columns in rows[:limit]], last_row
 
     def last(self) -> int:
         """Return the row id of the newest event ever written, removed ones included; 0: there was none."""
@@ -515,10 +532,10 @@ class Journal(Database):
             before = rows[-1][0]
 
     def trails_since(self, row: int, *, until: int) -> list[Trail]:
-        """Return the newest 500 trails (see `trails`) that have an event after row id `row`, the oldest trail first.
+        """Return the newest `TRAILS_PER_READ` trails (see `trails`) with an event after a row, the oldest trail first.
 
         Args:
-            row: the search itself may be older; one of its events must have a greater row id.
+            row: a row id. The search itself may be older; one of its events must have a greater row id.
             until: events with a row id up to this.
         """
         with self.reading() as connection:
@@ -532,29 +549,38 @@ class Journal(Database):
             return self._read_trails(connection, rows[::-1], until)
 
     def trails_at(self, rows: Sequence[int], *, until: int) -> Iterator[Trail]:
-        """Yield the searches of these row ids, each with its events up to `until`."""
+        """Yield the trails of the searches with these row ids, with events up to the row id `until`.
+
+        Searches that were removed are left out.
+        """
         for start in range(0, len(rows), TRAILS_PER_READ):
-            piece = rows[start : start + TRAILS_PER_READ]
+            batch = rows[start : start + TRAILS_PER_READ]
             with self.reading() as connection:
-                marks = ",".join("?" * len(piece))
-                matches = connection.execute(
-                    f"SELECT id, search_id FROM events WHERE id IN ({marks}) ORDER BY id", piece
-                )
-                trails = self._read_trails(connection, matches.fetchall(), until)
+                placeholders = ",".join("?" * len(batch))
+                searches = connection.execute(
+                    f"SELECT id, search_id FROM events WHERE id IN ({placeholders}) ORDER BY id", batch
+                ).fetchall()
+                trails = self._read_trails(connection, searches, until)
             yield from trails
 
-    def _read_trails(self, connection: Connection, rows: Sequence[tuple[int, str]], until: int) -> list[Trail]:
-        """Read the events that belong to some searches, up to a row: later ones are left to the next reader."""
-        marks = ",".join("?" * len(rows))
-        events = connection.execute(
-            f"SELECT search_id, uid, at, event, caller, body FROM events WHERE search_id IN ({marks}) AND id <= ? "
-            "ORDER BY id",
-            (*(search_id for _, search_id in rows), until),
+    def _read_trails(self, connection: Connection, searches: Sequence[tuple[int, str]], until: int) -> list[Trail]:
+        """Read the trails of some searches.
+
+        Args:
+            connection: in a read transaction.
+            searches: (row id, search id) of each.
+            until: events with a row id up to this; later ones are left to the next read.
+        """
+        placeholders = ",".join("?" * len(searches))
+        rows = connection.execute(
+            "SELECT search_id, uid, at, event, caller, body FROM events "
+            f"WHERE search_id IN ({placeholders}) AND id <= ? ORDER BY id",
+            (*(search_id for _, search_id in searches), until),
         )
-        events_of: dict[str, list[dict[str, Any]]] = {}
-        for search_id, *fields in events:
-            events_of.setdefault(search_id, []).append(build_line(*fields))
-        return [Trail(row, events_of[search_id]) for row, search_id in rows]
+        events: dict[str, list[dict[str, Any]]] = {}
+        for search_id, *columns in rows:
+            events.setdefault(search_id, []).append(build_line(*columns))
+        return [Trail(row, events[search_id]) for row, search_id in searches]
 
     def count_unnamed_calls(self, until: int) -> int:
         """Count the successful calls up to a row id that name no search."""
@@ -573,7 +599,7 @@ class Journal(Database):
             first, last, callers = connection.execute(
                 "SELECT min(at), max(at), count(DISTINCT caller) FROM events"
             ).fetchone()
-            (served,) = connection.execute(
+            (n_successful,) = connection.execute(
                 "SELECT count(DISTINCT search_id) FROM events WHERE event = 'call' AND search_id IS NOT NULL "
                 f"AND {self.dialect.json_true.format(column='body', key='ok')}"
             ).fetchone()
@@ -582,7 +608,7 @@ class Journal(Database):
             "first": first,
             "last": last,
             "callers": callers,
-            "searches_followed_by_a_successful_call": served,
+            "searches_followed_by_a_successful_call": n_successful,
         }
 
     def export(self) -> Iterator[bytes]:
@@ -594,45 +620,48 @@ class Journal(Database):
         """Import the lines of an export. Texts stay as they are; known events are not written twice.
 
         All events are written together, or none if reading fails. Until then they are in a temporary table, so that
-        memory use stays small and others can write.
+        memory use stays small and others can write. Bad lines are counted and left out.
         """
         problems: list[tuple[str, str]] = []
-        bad = 0
+        n_bad = 0
         with self._open_import_table() as connection, _open_counter() as count_copies:
             numbered = enumerate(lines, 1)
-            with self.reading():  # only the temporary tables are written
-                while piece := list(itertools.islice(numbered, IMPORT_BATCH_LINES)):
+            with self.reading():  # only the temporary table is written, which needs no write transaction
+                while batch := list(itertools.islice(numbered, IMPORT_BATCH_LINES)):
                     rows = []
-                    for number, line in piece:
+                    for number, line in batch:
+                        if not line.strip():
+                            continue
                         try:
-                            rows += [parse_row(line, count_copies)] if line.strip() else []
+                            rows.append(parse_row(line, count_copies))
                         except SourceError as error:
-                            bad += 1
-                            problems += [(f"line {number}", str(error))] if bad <= MAX_NAMED_LINES else []
-                    connection.executemany(f"INSERT INTO waiting ({EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", rows)
+                            n_bad += 1
+                            if n_bad <= MAX_NAMED_LINES:
+                                problems.append((f"line {number}", str(error)))
+                    connection.executemany(f"INSERT INTO imported ({EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", rows)
             with self.writing():
-                new = connection.execute(TAKE_WAITING).rowcount
-        return ImportReport(new, problems, bad)
+                new = connection.execute(TAKE_IMPORTED).rowcount
+        return ImportReport(new, problems, n_bad)
 
     @contextlib.contextmanager
     def _open_import_table(self) -> Iterator[Connection]:
-        """Open a temporary table for the rows of an import."""
+        """Create the temporary table for the rows of an import, and drop it at the end."""
         with self.session() as connection:
             self._engine.run_script(IMPORT_TABLE)
             try:
                 yield connection
             finally:
                 with self.errors():
-                    connection.execute("DROP TABLE waiting")
+                    connection.execute("DROP TABLE imported")
 
 
 @contextlib.contextmanager
 def _open_counter() -> Iterator[Callable[[bytes], int]]:
-    """Yield a function that says how often it was given a line so far.
+    """Yield a function that returns how often it was given a line so far, the present time included.
 
     The counts are kept in a temporary file, because an imported journal may have more lines than fit in memory.
     """
-    with contextlib.closing(sqlite3.connect("", isolation_level=None)) as connection:
+    with contextlib.closing(sqlite3.connect("", isolation_level=None)) as connection:  # "": a temporary file
         connection.execute("CREATE TABLE copies (line BLOB PRIMARY KEY, n INTEGER) WITHOUT ROWID")
         connection.execute("BEGIN")
 
@@ -644,19 +673,19 @@ def _open_counter() -> Iterator[Callable[[bytes], int]]:
         yield count_copies
 
 
-def _find_instant(days: float) -> str:
-    """Return the instant `days` ago in UTC, and never one earlier than Python can represent."""
+def _subtract_days(days: float) -> str:
+    """Return the instant `days` ago in UTC, or the earliest that Python can represent."""
     try:
-        moment = datetime.now(timezone.utc) - timedelta(days=days)
+        instant = datetime.now(timezone.utc) - timedelta(days=days)
     except OverflowError:
-        moment = datetime.min.replace(tzinfo=timezone.utc) + timedelta(days=1)
-    return moment.isoformat()
+        instant = datetime.min.replace(tzinfo=timezone.utc) + timedelta(days=1)  # with room for another UTC offset
+    return instant.isoformat()
 
 
 def read_rows(
     journal: Journal, event: str, *, after: int = 0, until: int, limit: int, newest: bool = False
 ) -> list[tuple[int, dict[str, Any]]]:
-    """Return (row id, export line) of events of a kind, in the order of writing.
+    """Return (row id, object of an export) of events of a kind, in the order of writing; see `build_line`.
 
     Args:
         journal: the journal.
@@ -672,4 +701,5 @@ def read_rows(
             f"ORDER BY id {'DESC' if newest else 'ASC'} LIMIT ?",
             (event, after, until, limit),
         ).fetchall()
-    return [(row[0], build_line(*row[1:])) for row in (reversed(rows) if newest else rows)]
+    in_order = reversed(rows) if newest else rows
+    return [(row, build_line(*columns)) for row, *columns in in_order]
