@@ -174,12 +174,12 @@ def test_a_stolen_home_opens_for_nobody_without_the_key(
     from toolscout.settings import load_settings
 
     place = load_settings(home=home).place
-    assert Vault(place, Sealer([sealing_key])).holds("ann", bank.url)
-    assert not Vault(place, Sealer([sealing_key])).holds("bob", bank.url)
+    assert Vault(place, Sealer([sealing_key])).has_tokens("ann", bank.url)
+    assert not Vault(place, Sealer([sealing_key])).has_tokens("bob", bank.url)
     thief = Vault(place, Sealer([make_sealing_key()]))
     assert thief.count() == 2 and list(thief.list_entries()) == [] and thief.read("ann", bank.url) == {}
     rotated = Vault(place, Sealer([make_sealing_key(), sealing_key]))
-    assert rotated.holds("ann", bank.url)
+    assert rotated.has_tokens("ann", bank.url)
     monkeypatch.delenv(SEALING_VARIABLE)
     with pytest.raises(Denied, match="has no key"):
         Vault(place).read("ann", bank.url)
@@ -312,7 +312,9 @@ def test_forgetting_a_caller_ends_their_session_and_no_other(
                 await forgotten.identity._storage.set_tokens(  # type: ignore[attr-defined]
                     OAuthToken(access_token="late")
                 )
-                assert not await anyio.to_thread.run_sync(vault.holds, "ann", bank.url), "a late answer changes nothing"
+                assert not await anyio.to_thread.run_sync(vault.has_tokens, "ann", bank.url), (
+                    "a late answer changes nothing"
+                )
                 assert sessions == {"bob": kept} and await bob.text("bank/whoami") == "bob@upstream "
             async with site.client(KEYS["ann"]) as ann:
                 assert "wants you to sign in" in await ann.text("bank/whoami")

@@ -223,7 +223,9 @@ def test_sign_ins_are_listed_and_removed_on_the_command_line(tmp_path: Path, sea
     assert sorted((row["caller"], row["subject"]) for row in rows) == [("ann", ""), ("staff", "carl")]
     assert "at_secret" not in listed.output
     assert "1 sign-in of ann removed" in run("--home", str(home), "identity", "forget", "ann").output
-    assert not vault.holds("ann", "https://mcp.example.com") and vault.holds("staff\ncarl", "https://mcp.example.com")
+    assert not vault.has_tokens("ann", "https://mcp.example.com") and vault.has_tokens(
+        "staff\ncarl", "https://mcp.example.com"
+    )
     assert run("--home", str(home), "identity", "forget", "ann").exit_code == 1
     made = run("identity", "key").output.split()[0]
     assert Sealer([made]).open("n", Sealer([made]).seal("n", b"x")) == b"x"
@@ -239,4 +241,4 @@ def test_sign_ins_move_with_their_home(tmp_path: Path, sealing_key: str) -> None
     pytest.importorskip("toolscout_postgres", reason="`toolscout migrate` is in toolscout-postgres")
     moved = run("migrate", name_home(source), name_home(target))
     assert moved.exit_code == 0, moved.output
-    assert Vault(find_place(target), Sealer([sealing_key])).holds("ann", "https://mcp.example.com")
+    assert Vault(find_place(target), Sealer([sealing_key])).has_tokens("ann", "https://mcp.example.com")

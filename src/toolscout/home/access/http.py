@@ -147,7 +147,7 @@ def _read_origin(url: str) -> tuple[str, str, int] | None:
 def find_host(address: str) -> str:
     """Return the host of a header Host, or of the part of a URL after the scheme, without its port, in lower case."""
     name, colon, port = address.rpartition(":")
-    has_port = colon and (port.isdigit() or not port)  # the last colon of an IPv6 address in brackets is before a "]"
+    has_port = colon and (port.isdigit() or not port)  # "1]", after the last colon of "[::1]", is none
     return (name if has_port else address).casefold()
 
 

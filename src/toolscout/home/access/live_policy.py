@@ -159,7 +159,7 @@ class LivePolicies:
 
 
 def open_policies(path: Path | None, home: Home) -> LivePolicies:
-    """Open the policies of a file. None: those of the home, which need not be there yet.
+    """Open the policies in a file, or without a path the policy of the home, which need not exist yet.
 
     Raises:
         ConfigError: if a file that is named is missing, or a file is invalid.

@@ -40,13 +40,13 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         name: a part of the address, `/mcp/p/<name>`.
-        allow: patterns, as those of a policy.
+        allow: patterns of tool ids, as in a policy.
         tags: tags of tools.
         deny: patterns of tools that are not in it, whatever selects them.
         read_only: only tools that say they are read-only, and do not say they are destructive.
-        pins: ids of tools that are listed beside the meta-tools, instead of those of the gateway.
-        budget: tokens of an answer of search_tools or describe_tools. None: as the gateway's.
-        result_budget: tokens of a call's result. None: as the gateway's.
+        pins: ids of tools that are listed beside the meta-tools, instead of the gateway's own pins.
+        budget: most tokens of an answer of search_tools or describe_tools. None: as many as the gateway allows.
+        result_budget: most tokens of a call's result. None: as many as the gateway allows.
         instructions: what the client tells the model, before the gateway's own instructions.
     """
 

@@ -77,7 +77,7 @@ class Vault:
         entry = {**values, "person": person, "url": url}
         open_home(self.home).write_document(name, self.sealer.seal(name, msgspec.json.encode(entry)))
 
-    def holds(self, person: str, url: str) -> bool:
+    def has_tokens(self, person: str, url: str) -> bool:
         """Return whether a person has tokens for a server."""
         return bool(self.read(person, url).get("tokens"))
 

@@ -3,8 +3,8 @@
 Foreign tools come from MCP servers and from OpenAPI documents at a URL. For such documents, hosts and credentials are
 approved as well: a new operation may use only those that approved operations of its source use.
 
-All functions work within a write transaction of the store. A definition is compared and then approved or held back in
-the same transaction that would put it into the catalogue.
+A definition is compared and then approved or held back in the same write transaction that would put it into the
+catalogue. So all functions take the connection of a transaction.
 """
 
 from __future__ import annotations

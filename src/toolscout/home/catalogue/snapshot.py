@@ -368,7 +368,7 @@ class Catalogue:
 
 
 def allows(visible: Callable[[Tool], bool], tool: Tool) -> bool:
-    """Tell whether the predicate allows the tool. A predicate that raises hides the tool."""
+    """Return whether a predicate allows a tool. A predicate that raises hides the tool."""
     try:
         return bool(visible(tool))
     except Exception:
@@ -406,6 +406,7 @@ def read_snapshot(store: Any, folder: Path, new_stamp: str | None = None) -> Cat
         new_stamp: of files that another process has written and not yet told the store; used if the store knows no
             stamp for this generation.
     """
+    # The functions are called later. They use `generation`, `snapshot`, `files` and the stamps, which are set below.
 
     def load(ids: Sequence[str] | None) -> list[Tool]:
         with store.reading():

@@ -171,7 +171,7 @@ class Store(Database):
         """Open or create the catalogue.
 
         Args:
-            home: the folder that holds `catalogue.db`, or the address of a database.
+            home: the folder that contains `catalogue.db`, or the address of a database.
             pin: whether definitions from MCP servers and from documents at URLs need approval when they change.
             vet: returns why a tool that was never approved must wait, or None. By default no new tool waits.
         """
@@ -386,7 +386,7 @@ class Store(Database):
                 definitions.pop(tool_id, None)
             origin_id = _put_origin(connection, origin)
             row = connection.execute("SELECT origin, state FROM sources WHERE name = ?", (name,)).fetchone()
-            old_origin_id, old_state = row or (None, None)
+            old_origin_id, old_state = row or (None, None)  # None: the source is new
             fingerprints = dict(connection.execute("SELECT id, fingerprint FROM tools WHERE source = ?", (name,)))
             connection.execute(
                 "INSERT INTO sources (name, origin, kind, state, message, read_at) VALUES (?, ?, ?, ?, ?, ?) "
@@ -460,7 +460,7 @@ class Store(Database):
             return {}
         with self.reading() as connection:
             waiting = approvals.explain_waiting(connection, source, group, definitions, whole=whole)
-        if waiting is not None:
+        if waiting is not None:  # these were compared before, so nothing has to be written
             return waiting
         with self.writing() as connection:
             if connection.execute("SELECT 1 FROM sources WHERE name = ?", (source,)).fetchone() is None:
@@ -540,11 +540,11 @@ class Store(Database):
             return _list_hidden(connection)
 
     def hide(self, ids: Sequence[str], hide: bool = True) -> None:
-        """Remove tools and keep every sync from bringing them back, or end that: then the next sync brings them back.
+        """Hide tools: remove them, and keep every sync from bringing them back. Or show them again.
 
         Args:
             ids: of the tools.
-            hide: False ends it.
+            hide: False: show them again, so that the next sync of their source brings them back.
         """
         with self.writing() as connection:
             for id in ids:
@@ -562,7 +562,7 @@ class Store(Database):
         While another process is writing, the values of a small catalogue are not stored: they are soon built again. For
         a large one this waits.
         """
-        if catalogue.is_outdated:
+        if catalogue.is_outdated:  # the values were built from tools of a later generation
             catalogue.pending.clear()
         if catalogue.pending:
             wait = len(catalogue) >= MIN_MAPPED_TOOLS
@@ -672,7 +672,7 @@ def _replace_tools(
 
 
 def _bound_new(vet: Vet | None, n_left: int) -> Vet:
-    """Return a check as `vet` that holds back what nobody has approved, once it has let `n_left` definitions pass."""
+    """Return a check like `vet` that lets at most `n_left` definitions pass, and holds back all further ones."""
 
     def check(tool: Tool) -> str | None:
         nonlocal n_left
@@ -687,7 +687,7 @@ def _bound_new(vet: Vet | None, n_left: int) -> Vet:
 
 
 def _make_storable(tool: Tool) -> Tool:
-    """Return the tool as the store will return it: `tool` itself, unless it holds values that JSON cannot express."""
+    """Return the tool as the store will return it: itself, unless it contains values that JSON cannot express."""
     try:
         msgspec.json.encode(tool)
     except (TypeError, ValueError, OverflowError, RecursionError):

@@ -101,7 +101,7 @@ class CatalogueManager:
         """Return the origin of a locator. A published server (`is_published`) is prepared so that it can be started.
 
         Raises:
-            SourceError: if no reader understands it, or it takes no server.
+            SourceError: if no reader understands it, or a server is given for something else than an OpenAPI document.
         """
         if kind is None and is_published(locator):
             locator, kind = str(prepare(locator, name, self.settings)), "mcp"

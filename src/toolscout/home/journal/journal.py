@@ -277,7 +277,7 @@ class Journal(Database):
         """Open or create the journal, and remove events older than `keep_days`.
 
         Args:
-            home: the folder that holds `journal.db`, or the address of a database.
+            home: the folder that contains `journal.db`, or the address of a database.
             queries: how queries are recorded: `full` (credentials redacted), `hash` or `none`.
             personal: whether e-mail addresses and telephone numbers are redacted too.
             keep_days: number of days that events stay; 0: for ever.

@@ -198,7 +198,7 @@ def changing(home: Home) -> AbstractContextManager[None]:
     """Lock the champion and its models across all processes.
 
     Raises:
-        StoreError: if another process holds the lock for too long.
+        StoreError: if another process has the lock for too long.
     """
     refusal = f"{shelf(home)}: another process is changing the champion. Try again."
     return hold_lock(home, "models/lock.db", refusal, wait=BUSY_SECONDS)

@@ -84,7 +84,7 @@ def check_package(folder: Path) -> Package:
     """Check the files of a model or encoder: names, kinds, digests, and that none asks to run a program.
 
     Raises:
-        NotFound: if the folder holds neither.
+        NotFound: if the folder contains neither.
         StoreError: if a file is damaged, missing, unknown or forbidden; the message names it.
     """
     check_names((name, (folder / name).stat().st_size) for name in _list_names(folder))
@@ -257,7 +257,7 @@ def pack_zip(folder: Path, file: Path) -> Package:
     """Pack a model or encoder into a zip file, completely or not at all. Equal folders give equal files.
 
     Raises:
-        NotFound, StoreError: if the folder holds no sound model.
+        NotFound, StoreError: if the folder contains no sound model.
     """
     package = check_package(folder)
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
@@ -282,7 +282,7 @@ def unpack_zip(file: Path, folder: Path) -> None:
 
     Raises:
         NotFound: if there is no file.
-        StoreError: if it is damaged, or holds what models do not need.
+        StoreError: if it is damaged, or contains what models do not need.
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -342,7 +342,7 @@ def push_to_hub(folder: Path, address: HubAddress, *, public: bool) -> str:
         The address of the commit.
 
     Raises:
-        NotFound, StoreError: if the folder holds no sound model; then nothing is sent.
+        NotFound, StoreError: if the folder contains no sound model; then nothing is sent.
         Unavailable, Denied: if the hub cannot be reached, or refuses.
     """
     package = check_package(folder)
@@ -368,7 +368,7 @@ def pull_from_hub(address: HubAddress, folder: Path) -> str:
 
     Raises:
         NotFound: if the hub has no such repository or revision.
-        StoreError: if it holds files that models do not need.
+        StoreError: if it contains files that models do not need.
         Unavailable, Denied: if the hub cannot be reached, or refuses.
     """
     with _explain_errors(address):

@@ -111,7 +111,7 @@ class Identities:
         """Return whether the vault has tokens of a caller for a server."""
         url = resolve(upstream.server, os.environ).url
         run = self.upstreams.host.run_in_thread
-        return await run(lambda: self.vault.has_key) and await run(self.vault.holds, caller.person, url)
+        return await run(lambda: self.vault.has_key) and await run(self.vault.has_tokens, caller.person, url)
 
     async def _open(self, upstream: Upstream, caller: Caller) -> Upstream:
         """Prepare the session of a caller. It begins with the first call."""
