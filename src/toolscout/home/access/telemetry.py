@@ -183,15 +183,15 @@ def record_searches(searches: Sequence[Search]) -> None:
     for search in searches:
         answer = search.kind or "none"
         telemetry.searches.add(1, {"answer": answer})
-        for step in search.trace:
-            telemetry.stage_seconds.record(step.seconds, {"stage": step.stage})
+        for timing in search.trace:
+            telemetry.stage_seconds.record(timing.seconds, {"stage": timing.stage})
         if is_kept:
-            begin = ended - sum(round(step.seconds * 1e9) for step in search.trace)
+            begin = ended - sum(round(timing.seconds * 1e9) for timing in search.trace)
             details = {"toolscout.answer": answer, "toolscout.hits": len(search.hits)}
             parent = telemetry.add_span("search", begin, ended, details)
-            for step in search.trace:
-                end = begin + round(step.seconds * 1e9)
-                telemetry.add_span(f"stage {step.stage}", begin, end, parent=parent)
+            for timing in search.trace:
+                end = begin + round(timing.seconds * 1e9)
+                telemetry.add_span(f"stage {timing.stage}", begin, end, parent=parent)
                 begin = end
 
 

@@ -60,7 +60,8 @@ class TenantKeys:
     def refresh(self) -> None:
         """Read the list of tenants again, and the policies that changed.
 
-        If the list cannot be read, all stay as they are. A tenant with an invalid policy gets no requests.
+        If the list cannot be read, all stay as they are. A new tenant with an invalid policy gets no requests until it
+        is valid; the others are served.
         """
         try:
             names = {tenant.name for tenant in open_home(self.root).list_tenants()}

@@ -183,15 +183,15 @@ def _read_header(path: Path) -> tuple[dict[str, _Entry], _Metadata, int]:
     """
     with path.open("rb") as file:
         _disable_readahead(file.fileno())
-        size = int.from_bytes(file.read(8), "little")
+        size = int.from_bytes(file.read(8), "little")  # of the header
         if size > MAX_HEADER_BYTES:
             raise ValueError("it has another format")
         text = file.read(size)
         values = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         metadata = msgspec.json.decode(values.pop("__metadata__", b"{}"), type=_Metadata)
         entries = {name: msgspec.json.decode(value, type=_Entry) for name, value in values.items()}
-        blank = text.replace(metadata.header.encode(), NO_DIGEST.encode(), 1)
-        if hashlib.blake2b(blank, digest_size=DIGEST_BYTES).hexdigest() != metadata.header:
+        digested = text.replace(metadata.header.encode(), NO_DIGEST.encode(), 1)  # see `_encode_header`
+        if hashlib.blake2b(digested, digest_size=DIGEST_BYTES).hexdigest() != metadata.header:
             raise ValueError("its header is damaged")
         n_bytes = max((entry.data_offsets[1] for entry in entries.values()), default=0)
         if os.fstat(file.fileno()).st_size != 8 + size + n_bytes:

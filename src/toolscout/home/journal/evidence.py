@@ -93,7 +93,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         unused: how many of these have no successful call or good feedback.
         hidden: how many of these have no readable query, because the journal stores a hash or nothing.
         unnamed: number of successful calls that name no search, so that they belong to no request.
-        capped: examples left out because their caller brought too many.
+        capped: examples left out because their caller brought too many, or there were too many in all.
         repeated: examples left out because the same caller repeated the request later.
         callers: caller → number of examples taken.
         cap: limit for the examples of one caller; see `limit_per_caller`.
@@ -225,7 +225,7 @@ def collect_evidence(
     taken: dict[tuple[str, str], Example] = {}  # by key
     callers: Counter[str] = Counter()
     capped = repeated = 0
-    for example in _read_examples(journal.trails(until=until)):  # the newest first
+    for example in _read_examples(journal.trails(until=until)):  # the newest first: new ones before the others
         limit = min(cap, new_cap) if example.row > since else cap
         is_over_limit = callers[example.caller] >= limit and example.caller not in trusted
         if example.key in taken:
