@@ -261,7 +261,7 @@ async def serve(
         async with anyio.create_task_group() as group:
             group.start_soon(_stop_at_signal, service, ending)
             await service.serve(sockets=[listener])
-            group.cancel_scope.cancel()
+            group.cancel_scope.cancel()  # wait for no further signal
 
 
 def make_server(config: uvicorn.Config) -> uvicorn.Server:

@@ -87,6 +87,7 @@ class Telemetry:
         attributes = {"service.name": service, "service.version": toolscout.__version__}
         resource = Resource.create(attributes).merge(OTELResourceDetector().detect())
         has_sampler = bool(os.environ.get("OTEL_TRACES_SAMPLER"))
+        # with None the SDK makes the sampler that the variable names
         self._traces = TracerProvider(None if has_sampler else ParentBased(TraceIdRatioBased(share)), resource)
         self._traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{base}/v1/traces")))
         trace.set_tracer_provider(self._traces)

@@ -214,7 +214,7 @@ def _find_reasons(
             why = ALTERNATES
         elif id not in approved:
             why = vet(tool) if vet else None
-            if not why and approved_tools:
+            if not why and approved_tools:  # at the first reading of a source no host is approved yet
                 why = _explain_new_destination(tool, destinations)
         elif approved[id] == _make_placeholder(id).fingerprint:
             why = LOST_APPROVAL

@@ -244,9 +244,10 @@ class Catalogue:
         return (self.earlier, part) if self.earlier and part else None
 
     def mark_known(self, stamp: str) -> None:
-        """Compare the stamp that the store has for this generation with the stamp of this snapshot's files.
+        """Note whether the store knows the files of this snapshot.
 
-        Another process may have built and stored a snapshot of the same generation first.
+        Args:
+            stamp: which the store has for this generation. Another process may have stored its own one first.
         """
         if self._files:
             self._files.is_known = self._files.stamp == stamp

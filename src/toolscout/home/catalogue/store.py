@@ -502,7 +502,7 @@ class Store(Database):
         """
         with self.writing() as connection:
             query = "DELETE FROM quarantine WHERE id = ? AND fingerprint = ?"
-            approved = [
+            approved = [  # those whose row was there, and is deleted now
                 (definition.tool, definition.fingerprint)
                 for definition in chosen
                 if connection.execute(query, (definition.id, definition.fingerprint)).rowcount

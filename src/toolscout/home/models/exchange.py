@@ -109,7 +109,9 @@ def check_names(sizes: Iterable[tuple[str, int]]) -> None:
     for name, size in sizes:
         # some file systems take names for equal that differ in case, or in how accents are written
         path, key = PurePosixPath(name), unicodedata.normalize("NFC", name).casefold()
-        if set("\\\0:") & set(name) or path.is_absolute() or {"..", "."} & set(name.split("/")) or key in seen:
+        has_odd_chars = set("\\\0:") & set(name)  # they part folders or drives on other systems, or end a name
+        leads_out = has_odd_chars or path.is_absolute() or {"..", "."} & set(name.split("/"))
+        if leads_out or key in seen:
             raise StoreError(f"The model holds a path that leads out of its folder, or twice: {name!r:.200}.")
         if path.suffix.lower() not in ALLOWED_SUFFIXES:
             raise StoreError(
