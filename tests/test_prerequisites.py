@@ -226,6 +226,11 @@ def test_an_id_in_the_path_is_supplied_by_a_search_then_by_the_collection() -> N
     assert needs == {"api/GET /orders/{orderId}/tracking": [["api/GET /orders/search", "api/GET /orders"]]}
 
 
+def test_two_variables_in_a_row_are_no_collection_of_each_other() -> None:
+    board, pin = operation("GET", "/boards/{boardId}"), operation("GET", "/boards/{boardId}/{pinId}")
+    assert needs_of(board, pin, operation("GET", "/pins")) == {pin.id: [["api/GET /pins", board.id]]}
+
+
 def test_operations_that_change_something_supply_nothing() -> None:
     changing = [operation(method, "/orders") for method in ("POST", "PUT", "DELETE", "PATCH")]
     assert needs_of(operation("GET", "/orders/{order_id}"), *changing) == {}

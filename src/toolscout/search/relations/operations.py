@@ -98,6 +98,11 @@ class Operation(NamedTuple):
     holders: frozenset[tuple[str, ...]] | None
 
     @property
+    def last_words(self) -> frozenset[str]:
+        """Words of the last segment of the path; none if it is a variable."""
+        return self.tail[-1] if self.tail else frozenset()
+
+    @property
     def path_words(self) -> frozenset[str]:
         """Words of the path after its last variable."""
         return frozenset().union(*self.tail)
@@ -343,11 +348,11 @@ SIGNS: Final[tuple[tuple[float, Callable[[Want, Operation], bool]], ...]] = (
     # GET /me for /users/{user_id}
     (0.9, lambda want, other: want.noun in _PERSON_NOUNS and _ends_in_self(other)),
     # GET /orders for /orders/{orderId}
-    (0.9, lambda want, other: other.segments == want.collection and want.noun in other.tail[-1]),
+    (0.9, lambda want, other: other.segments == want.collection and want.noun in other.last_words),
     # GET /search, whose description or result names albums
     (0.8, lambda want, other: other.finds and want.noun in other.results | other.text),
     # GET /users/me/orders
-    (0.7, lambda want, other: other.tail != () and want.noun in other.tail[-1]),
+    (0.7, lambda want, other: want.noun in other.last_words),
     # GET /cart for /cart/items/{itemId}
     (0.6, lambda want, other: bool(want.collection) and other.segments in _list_parents(want)),
     # GET /movies/popular
