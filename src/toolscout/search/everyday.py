@@ -70,8 +70,8 @@ MIN_LOOSE_WORDS: Final = 2  # words of a phrase, apart from function words, from
 _PHRASE_WORD: Final = re.compile(r"[^\W_A-Z]+")
 _DETERMINERS: Final = frozenset(list_words("phrases.determiners"))
 _CONTRACTIONS: Final[Mapping[str, str]] = {"s": "is", "re": "are", "ve": "have", "ll": "will", "m": "am"}
-_all_words = tokenizer_for("code", True, False, True)
-_main_words = tokenizer_for("code", True, True, True)
+_all_words = tokenizer_for("code", True, False, True)  # stems, those of function words too, without accents
+_main_words = tokenizer_for("code", True, True, True)  # the same without function words
 _DETERMINER_STEMS: Final = frozenset(stem for word in _DETERMINERS for stem in _all_words(word))
 
 
@@ -157,7 +157,7 @@ class Thesaurus:
     def _rank_phrases(self, first: str, second: str) -> list[tuple[int, int, Phrase]]:
         """Return the phrases that begin with two stems, each as (- number of stems, number of its line, phrase).
 
-        Sorted, the longest phrases come first, and of equally long ones the earlier in the file.
+        Sorted, the longest phrases come first, and of equally long ones the earlier lines with this first stem.
         """
         if (ranked := self._ranked.get((first, second))) is None:
             phrases = [(number, _make_phrase(*line.split("\t", 1))) for number, line in self._by_second[first][second]]

@@ -287,9 +287,9 @@ class Abstainer:
     def is_clear_chat(self, query: str, steps: Sequence[str], visible: Visible | None = None) -> bool:
         """Tell whether a request is clearly chat, so that it should not be split into its steps.
 
-        It is if its wish is very low and none of its steps clearly resembles a request for a tool, or if its wish is
-        low and its need very low. It is not if a later step is likely to need a tool for what the step before makes:
-        "write a poem and email it to Anna".
+        Small talk is. Another request is if its wish is very low and none of its steps clearly resembles a request for
+        a tool, or if its wish is low and its need very low. It is not if a later step is likely to need a tool for what
+        the step before makes: "write a poem and email it to Anna".
         """
         if is_small_talk(query):
             return True

@@ -45,6 +45,7 @@ MAX_DESCRIBED_REQUESTS: Final = 64  # requests whose cuts are cached
 MAX_SPLIT_CHARS: Final = 3_000  # longer requests are documents, and are not split
 MAX_STEPS: Final = 8  # a request with more is a document too
 MAX_LEAD_IN_TOKENS: Final = 8  # of a piece such as "that reminds me:"
+MAX_WORD_BEFORE_CHARS: Final = 40  # before a cut, which are searched for the last word
 
 _PROTECTED: Final = re.compile(
     r"\"[^\"\n]{1,300}\"|“[^”\n]{1,300}”|„[^“”\n]{1,300}[“”]|«[^»\n]{1,300}»|「[^」\n]{1,300}」|『[^』\n]{1,300}』"
@@ -201,7 +202,7 @@ class _Piece(NamedTuple):
     Attributes:
         text: as it is in the request.
         words: its words in small letters.
-        size: their number; in a language without spaces, half the number of letters.
+        size: their number, and a half for each letter of a script without spaces.
         verb: whether it begins with a verb, as a command does; polite words before it do not count.
         question: whether it begins with a question word or ends with a question mark.
         request: whether it begins as a wish: "I want to".
@@ -267,7 +268,7 @@ def describe_cuts(text: str, cuts: Sequence[SplitPoint]) -> list[dict[str, float
     of_request = {
         "share_active": share,
         "all_active": share == 1.0,
-        "short_request": sum(piece.size for piece in pieces) < 25,
+        "short_request": sum(piece.size for piece in pieces) < 25,  # words
         "starts_active": _is_active(pieces[0]),
     }
     for number, cut in enumerate(cuts):
@@ -288,6 +289,7 @@ def _describe_lead_in(cuts: Sequence[SplitPoint], pieces: Sequence[_Piece], numb
         number: of the cut.
     """
     next_marks = cuts[number + 1].marks if number + 1 < len(cuts) else frozenset[str]()
+    # Whether the piece behind the cut is short and ends with a comma or colon, so that it leads to the piece after it.
     leads = bool(next_marks & {"comma", "colon"}) and pieces[number + 1].size <= MAX_LEAD_IN_TOKENS
     leads_to_active = leads and _is_active(pieces[number + 2])
     is_behind_short = number > 0 and pieces[number].size <= MAX_LEAD_IN_TOKENS and not _is_active(pieces[number])
@@ -354,7 +356,7 @@ def _describe_before(before: _Piece) -> dict[str, float]:
 def _describe_edge(text: str, cut: SplitPoint, before: _Piece, after: _Piece, first_word: str) -> dict[str, float]:
     """Return the features that both sides of a cut and the text between them decide together."""
     between = text[cut.start : cut.end]
-    last_words = _TOKEN.findall(before.text[-40:])
+    last_words = _TOKEN.findall(before.text[-MAX_WORD_BEFORE_CHARS:])
     last_word = last_words[-1] if last_words else ""
     return {
         "asked": "?" in between or "？" in between,
@@ -508,7 +510,8 @@ def _joins_verbs(text: str, cut: SplitPoint) -> bool:
     """Tell whether a cut is an "and" between two verbs with one object: "read and write rights"."""
     if cut.marks or cut.links != {"joint"}:
         return False
-    before, after = _TOKEN.findall(text[max(0, cut.start - 40) : cut.start]), _TOKEN.match(text, cut.end)
+    before = _TOKEN.findall(text[max(0, cut.start - MAX_WORD_BEFORE_CHARS) : cut.start])
+    after = _TOKEN.match(text, cut.end)
     return bool(before) and after is not None and _is_verb(before[-1]) and _is_verb(after[0])
 
 
