@@ -48,6 +48,7 @@ __all__ = [
 
 Visible = Callable[[Tool], bool]
 Ranking = Sequence[tuple[str, float]]
+"""(tool id, score), best first."""
 DEPTH: Final = 100  # candidates of each ranking that are fused
 WEIGHT: Final = 5.0  # what the nearest tool gets, in units of a BM25 score; see `words_and_meaning`
 STANDARD_WEIGHT: Final = 1.0  # BM25 score that equals one standard deviation; chosen on train and dev (LAB.md)
@@ -315,6 +316,7 @@ class Retrieve(Stage):
 
 
 Fusion = Callable[[Sequence[Ranking], Answer], Mapping[str, float]]
+"""(rankings of the branches, search) → tool id → score."""
 
 
 def reciprocal_rank(rankings: Sequence[Ranking], search: Answer, constant: float = 60.0) -> dict[str, float]:
@@ -406,7 +408,7 @@ class Fuse(Stage):
         return [self._join(search, results) for search, results in zip(searches, by_search, strict=True)]
 
     def _join(self, search: Answer, results: Sequence[Answer]) -> Answer:
-        """Combine what the branches returned for one search. Traces and reasons are joined too."""
+        """Combine what the branches returned for one search. Traces, and the `why` of each tool's hits, are joined."""
         rankings = [[(hit.id, hit.score) for hit in result.hits] for result in results]
         scores = self.by(rankings, search)
         why = {hit.id: hit.why for hit in results[0].hits}
@@ -420,7 +422,10 @@ class Fuse(Stage):
         return msgspec.structs.replace(search, hits=hits, trace=(*search.trace, *trace))
 
     def explain(self, search: Answer, tool_id: str) -> Explanation | None:
-        """Return rank and score among the fused candidates (None if it is none), with each branch's explanation."""
+        """Return rank and score among the fused candidates, and each branch's explanation.
+
+        Rank and score of a tool that is no candidate are None.
+        """
         parts = tuple(part for branch in self.branches if (part := branch.explain(search, tool_id)) is not None)
         [fused] = self.run([search])
         for rank, hit in enumerate(fused.hits, 1):
@@ -513,8 +518,8 @@ class Cut(Stage):
         for search in searches:
             hits = search.hits if self.floor is None else tuple(hit for hit in search.hits if hit.score >= self.floor)
             hits, coverage = end_answer(hits[: search.k if self.k is None else self.k], search.aim)
-            known = None if search.aim is None else coverage  # too uncertain to be shown where it decides nothing
-            results.append(msgspec.structs.replace(search, hits=hits, coverage=known))
+            shown = None if search.aim is None else coverage  # it is too uncertain to be shown where it decides nothing
+            results.append(msgspec.structs.replace(search, hits=hits, coverage=shown))
         return results
 
 

@@ -38,9 +38,9 @@ MIN_SHARED: Final = 0.6  # overlap of words from which descriptions count as nea
 MIN_SHARED_OF_NAMESAKES: Final = 0.3  # smaller overlap that is enough if the names look alike
 MIN_DESCRIPTION_WORDS: Final = 4  # shorter descriptions say too little
 MIN_SKELETON_CHARS: Final = 3
-MAX_HOLDERS: Final = 500  # tools with one word or name (its holders) that each other tool with it is paired with,
+MAX_HOLDERS: Final = 500  # tools with the same word or name (its holders) that each of them is paired with at most,
 MAX_REMEMBERED: Final = 10_000_000  # and in a large catalogue so few that tools times holders stays below this,
-MIN_HOLDERS: Final = 8  # but never fewer; see `limit_holders`
+MIN_HOLDERS: Final = 8  # but never fewer
 MIN_IMITATED_SHARE: Final = 0.5  # share of a source's tools that are like those of one other source
 MIN_HOLLOW_TOOLS: Final = 20
 MIN_HOLLOW_SHARE: Final = 0.75  # share of a source's tools that differ in nothing but their names
@@ -203,12 +203,12 @@ def _are_of_two_services(services: Services, sources: Sequence[str], one: int, o
 
 
 def _is_disguised(name: str) -> bool:
-    """Tell whether a name has letters outside ASCII, which may look like others, or marks at its ends."""
+    """Tell whether a name has letters outside ASCII, which may look like others, or punctuation at its ends."""
     return not name.isascii() or not (name[:1].isalnum() and name[-1:].isalnum())
 
 
 def limit_holders(n_tools: int) -> int:
-    """Return with how many tools that have the same word or name a tool is paired, so that pairs don't grow squared."""
+    """Return how many tools with the same word or name a tool is paired with, so that pairs do not grow squared."""
     return max(MIN_HOLDERS, min(MAX_HOLDERS, MAX_REMEMBERED // max(1, n_tools)))
 
 

@@ -146,10 +146,7 @@ class WordSets:
         return overlaps
 
     def _list_words(self, places: Places) -> tuple[Numbers, Places]:
-        """Return the words of the sets at some positions, one set after the other, and for each word its set's index.
-
-        The index is that of the set's position in `places`.
-        """
+        """Return the words of the sets at `places`, one set after the other, and each word's index in `places`."""
         sizes = self.sizes[places]
         owners = np.repeat(np.arange(len(places), dtype=np.int64), sizes)
         return self.words[_expand(self.ends[places], sizes)], owners
