@@ -104,9 +104,9 @@ class Dialect:
 
     Attributes:
         name: of the engine.
-        instant: template: an ISO 8601 text in `{}` as an instant, so that instants can be compared; NULL if it is none.
-        json_text: template: the field `{key}` of the JSON object in the column `{column}`, as text.
-        json_true: template: whether that field is `true`.
+        instant: template that turns the ISO 8601 text `{}` into a value to compare instants by; NULL if it is none.
+        json_text: template for the field `{key}` of the JSON object in the column `{column}`, as text.
+        json_true: template for whether that field is `true`.
         last_event: query for the row id of the newest event ever written, even if that event was removed since.
         note_last_event: statement that stores this row id before events are removed; empty: the engine stores it.
         is_file: whether the database is a file of this process, which then frees its pages and empties its log.
@@ -162,7 +162,10 @@ class PartDatabase(Protocol):
         """Open a read transaction: it sees one consistent state, even while others write. Calls may be nested."""
 
     def writing(self, *, wait: bool = True) -> AbstractContextManager[Connection]:
-        """Open a write transaction; there is one at a time. An error inside the block rolls it back."""
+        """Open a write transaction; there is one at a time. An error inside the block rolls it back.
+
+        `wait`: whether to wait for another writer. Otherwise that is a StoreError.
+        """
 
     def ask(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of one statement that only reads."""
@@ -187,7 +190,7 @@ class PartDatabase(Protocol):
 
 
 class GenerationListener(Protocol):
-    """Hears when another machine changes the catalogue."""
+    """Hears when another machine changes the catalogue: every change raises its generation, a number."""
 
     def hear(self) -> int | None:
         """Return the generation that the other machines have announced; None: the database must be asked."""
@@ -276,11 +279,11 @@ class SharedHandles(Protocol):
 
 
 class SharedHome(Protocol):
-    """What a home offers to the rooms that keep something in it. Packages bring homes of other kinds than folders."""
+    """What a home that is no folder offers to the code that stores something in it. A package brings such a home."""
 
     @property
     def label(self) -> str:
-        """The home for people, without a password and without its tenant."""
+        """The home as messages name it, without a password and without its tenant."""
 
     @property
     def tenant(self) -> str:
@@ -288,7 +291,7 @@ class SharedHome(Protocol):
 
     @property
     def folder(self) -> Path:
-        """The folder of this machine for the home: caches and unpacked models."""
+        """The folder on this machine that belongs to the home, with caches and unpacked models."""
 
     @property
     def is_shared(self) -> bool:
@@ -305,7 +308,7 @@ class SharedHome(Protocol):
 
         Args:
             part: its name, such as `journal`.
-            migrations: SQL, in order; the number of those that ran is stored.
+            migrations: SQL, in order; the database stores how many of them ran.
             pragmas: SQL for each connection, in SQLite only.
         """
 

@@ -214,9 +214,8 @@ class ScoutLight:
             usage = UsageSide.of(mixed, np.arange(len(lesson.tools)), data.uses(data.n_train), mix["kappa"])
             base = _build_base(catalogue, usage, description, mix, self.label)
             chosen["steps"] = _choose_steps(data, catalogue, base, prerequisites)
-        own_settings = {
-            name: value for name, value in chosen.items() if hasattr(options, name)
-        }  # not all of the parts'
+        # A part may have chosen a setting that is no option of this method.
+        own_settings = {name: value for name, value in chosen.items() if hasattr(options, name)}
         used = [name for name, share in shares.items() if share]
         arrays = {f"{name}.{key}": array for name in used for key, array in estimates[name].finish().items()}
         return Artifacts(

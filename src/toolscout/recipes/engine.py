@@ -132,7 +132,7 @@ class SearchEngine:
         except Unavailable as error:
             fallback = registry.recipe(selection.recipe).fallback
             if isinstance(error, VectorsMissing) or find_engine(self.settings.index) or selection.promoted:
-                fallback = fallback or WITHOUT_ENGINE  # also for a recipe that has none
+                fallback = fallback or WITHOUT_ENGINE  # words need neither vectors nor the model
             if fallback is None:
                 raise
             retried = [
@@ -164,7 +164,7 @@ class SearchEngine:
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             if not selection.promoted:
                 raise
-            # Nobody named a promoted model, and whoever wrote its files may have wanted it to fail: others serve then.
+            # Nobody named a promoted model, and whoever wrote it may have wanted it to fail. So the fallback serves.
             failure = Unavailable(f"the promoted model {selection.model} failed: {error!r:.200}")
             self._down[selection.key] = (time.monotonic(), failure)
             raise failure from error
@@ -294,7 +294,7 @@ class SearchEngine:
         if ready is not None:
             return ready
         with self._lock:  # another thread may have built it meanwhile
-            embed = self._switch is None
+            embed = self._switch is None  # a program that serves for long makes many vectors in the background
             return self._find_ready(selection) or self._build_ready(selection, embed=embed, progress=progress)
 
     def _prepare_aside(self, selection: Selection) -> tuple[Catalogue, Pipeline]:
@@ -316,7 +316,7 @@ class SearchEngine:
                     before_guard=screening.finish,
                 )
         if not self.store.in_transaction:
-            self.store.keep(catalogue)  # stores what was computed for the snapshot
+            self.store.keep(catalogue)  # stores what was computed for the snapshot, such as its indexes
         ready = catalogue, pipeline
         self._ready[selection.key] = ready, selection.manifest
         return ready
@@ -391,6 +391,7 @@ class SearchEngine:
             [result] = pipeline([search])
             tool_id = find(catalogue, tool)
             trial = rebuild if cures and not words else None
+            # rules that are left out one by one; not if each search would ask a language model, which costs something
             rules = [] if words or pipeline.asks else [rule for rule in RULES if self.settings.uses(rule)]
             without = {
                 rule: functools.partial(self.builder.build_without, selection, catalogue, rule)
