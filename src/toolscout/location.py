@@ -412,10 +412,10 @@ def describe_home(home: Home) -> str:
 
 
 def check_tenant_name(name: str) -> str:
-    """Return the name of a tenant.
+    """Return the name, if a tenant can have it.
 
     Raises:
-        ConfigError: if it cannot be one.
+        ConfigError: if none can.
     """
     if not _TENANT.fullmatch(name):
         raise ConfigError(
