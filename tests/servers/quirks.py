@@ -85,13 +85,13 @@ def answer(quirk: str, message: dict[str, Any], text: str = "hello") -> dict[str
 
 def main() -> None:
     quirk, starts = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else os.devnull
-    is_slow = quirk == "late" and not os.path.exists(starts)
+    is_slow = quirk in ("late", "exits-late") and not os.path.exists(starts)
     with open(starts, "a") as file:
         file.write("started\n")
     unread: list[str] = [sys.stdin.readline(), sys.stdin.readline()] if is_slow else []
     for line in itertools.chain(unread, sys.stdin):
         message = json.loads(line)
-        if message["method"] == "server/discover" and quirk == "exits":
+        if message["method"] == "server/discover" and quirk in ("exits", "exits-late"):
             print("expected initialize request", file=sys.stderr)
             return
         if message["method"] == "server/discover" and quirk == "ignores":

@@ -56,6 +56,13 @@ def test_a_server_that_ends_at_an_unknown_message_gets_a_handshake_and_the_next_
         assert len(starts.read_text().splitlines()) == n_starts
 
 
+def test_a_server_that_starts_slowly_and_ends_at_an_unknown_message_gets_a_handshake(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    for n_starts in (2, 3):
+        assert list_names(read(tmp_path, quirky("exits-late", str(starts)))) == ["hello", "bye"]
+        assert len(starts.read_text().splitlines()) == n_starts
+
+
 def test_a_server_that_ignores_an_unknown_message_is_not_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -487,7 +487,9 @@ class _Watch:
         """Whether the session could not be opened for a reason that another `Way` may avoid."""
         if self.server.transport == "http":
             return self.status in OLDER_TRANSPORT_STATUSES
-        return self.server.transport == "sse" or not self.messages.is_initializing
+        # A server that starts slowly may read `server/discover`, and end at it, only after the handshake was begun.
+        ended_late = self.messages.ignored_discovery and not self.scope.cancel_called
+        return self.server.transport == "sse" or not self.messages.is_initializing or ended_late
 
     def keep_stderr(self, chunk: bytes) -> None:
         """Keep the end of what a server writes to stderr."""
