@@ -1,4 +1,4 @@
-"""Encoders turn texts into vectors. This file loads them by name; `encoder.py` holds their contract."""
+"""Encoders turn texts into vectors. This file loads them by name; `encoder.py` states their contract."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-TRANSFORMER: Final = "transformer"  # the plug-in of toolscout-lab that loads models for torch, by any other name
+TRANSFORMER: Final = "transformer"  # the plug-in of toolscout-lab; it loads models for torch by their own names
 
 
 def load(name: str, settings: Settings) -> Encoder:
@@ -45,9 +45,9 @@ def load(name: str, settings: Settings) -> Encoder:
             ONNX folder), `minilm` (all-MiniLM-L6-v2), `minilm:N` (only its first N layers, 1 to 5), `onnx:FOLDER`
             (written by `toolscout export-encoder`), `https://host/v1/embeddings#model` (an OpenAI-compatible endpoint),
             `NAME` or `NAME:ARGUMENT` of a plug-in (group `toolscout.encoders`), or a folder or Hugging Face name that
-            sentence-transformers loads. Behind all but `static`, `compact` and plug-ins,
-            `?query_prompt=…&tool_prompt=…` sets the prompts.
-        settings: provide the timeouts.
+            sentence-transformers loads. `?query_prompt=…&tool_prompt=…` after the name sets the prompts, except for
+            `static`, `compact` and plug-ins.
+        settings: have the timeout of endpoints; plug-ins get all settings.
 
     Raises:
         UserError: if it cannot be loaded; the message says what to do.
@@ -72,7 +72,8 @@ def load(name: str, settings: Settings) -> Encoder:
     plugin = plugins.find_plugin(plugins.ENCODER_PLUGINS, plugin_name)
     if plugin is not None and plugin_name != TRANSFORMER:
         return _load_from_plugin(plugin, name, argument, settings)
-    nearest = find_nearest(name, KNOWN_NAMES) if name.isalpha() and not Path(name).exists() else None
+    may_be_misspelled = name.isalpha() and not Path(name).exists()
+    nearest = find_nearest(name, KNOWN_NAMES) if may_be_misspelled else None
     if nearest not in (None, name):
         raise ConfigError(f"encoder {name!r}: there is no such encoder. Did you mean {nearest!r}?")
     transformer = plugins.find_plugin(plugins.ENCODER_PLUGINS, TRANSFORMER)
@@ -84,6 +85,12 @@ def load(name: str, settings: Settings) -> Encoder:
 
 def _load_from_plugin(plugin: plugins.Plugin, name: str, argument: str, settings: Settings) -> Encoder:
     """Load an encoder of a plug-in.
+
+    Args:
+        plugin: its entry point names a function `(argument, settings) -> Encoder`.
+        name: the encoder's name in the settings.
+        argument: the part of the name after the colon.
+        settings: passed to the plug-in.
 
     Raises:
         ConfigError: if the plug-in fails, or its encoder has another name than the one asked for.
@@ -106,7 +113,8 @@ def _load_from_plugin(plugin: plugins.Plugin, name: str, argument: str, settings
 def describe_encoder(encoder: Encoder) -> dict[str, object]:
     """Describe an encoder in JSON values: name, dimension, languages, prompts, and where it cuts texts.
 
-    `languages` is None for all or unknown; `max_tokens` and `max_chars` are None where the encoder does not state them.
+    `languages` is None if the encoder reads all languages or does not say; `max_tokens` and `max_chars` are None if it
+    does not say where it cuts texts.
     """
     languages, prompts = get_languages(encoder), getattr(encoder, "prompts", None)
     return {

@@ -31,7 +31,8 @@ ENGLISH: Final = frozenset({"en"})
 KNOWN_NAMES: Final = ("static", "compact", "minilm")
 MAX_CACHED_TEXT_CHARS: Final = 64
 MAX_CACHED_TEXTS: Final = 50_000
-_JOINT: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+|(?<=[A-Za-z])\.(?=[A-Za-z])")
+# Where an identifier is split: at inner capitals, at underscores, and at dots between letters.
+_WORD_BOUNDARY: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+|(?<=[A-Za-z])\.(?=[A-Za-z])")
 
 
 class Encoder(Protocol):
@@ -41,7 +42,7 @@ class Encoder(Protocol):
         name: its name in the settings.
         dim: length of a vector.
         fingerprint: changes whenever the same text would give another vector.
-        cheap: whether it embeds a catalogue in about a second, so that caching its vectors is not worthwhile.
+        cheap: whether it encodes a catalogue in about a second, so that its vectors need not be stored.
         languages: codes of the languages that it understands, such as `en`; None: all, or unknown.
 
     An encoder may also state `prompts` (`toolscout.encoders.prompts.Prompts`), and where it cuts texts: `max_tokens` or
@@ -65,7 +66,7 @@ class Encoder(Protocol):
 
 
 def get_languages(encoder: Encoder) -> frozenset[str] | None:
-    """Return the languages that an encoder declares. None: all, unknown, or a plug-in that declares nothing."""
+    """Return the languages that an encoder declares; None if it reads all languages, or declares nothing."""
     languages: frozenset[str] | None = getattr(encoder, "languages", None)
     return languages
 
@@ -79,31 +80,32 @@ def encode_tools(rows: Callable[[list[str]], Vectors], tools: Sequence[Tool], st
     Args:
         rows: maps texts to unit rows: an encoder's `encode` for tools, or a vector cache in front of it.
         tools: in any order; each gives one row.
-        style: a style of `render`, or `named`: the mean of the vectors of the `short` text, the name, and the first
-            sentence of the description, because in a long text these two would weigh too little.
+        style: a style of `render`, or `named`: the mean of three vectors, of the `short` text, of the name, and of the
+            first sentence of the description. In the short text alone, name and sentence would weigh too little.
     """
     if style != "named":
         return rows([render(tool, style) for tool in tools])
     views = [rows([render(tool, view) for tool in tools]) for view in NAMED_VIEWS]
-    return unit_rows(np.sum(views, axis=0))
+    return unit_rows(np.sum(views, axis=0))  # the sum has the direction of the mean
 
 
 def split_identifiers(text: str) -> str:
     """Split `getUserById`, `get_user_by_id` and `users.get` into words, because encoders know words only."""
     words = text.split(" ")
-    is_short = max(map(len, words)) <= MAX_CACHED_TEXT_CHARS
-    return " ".join(map(_split_once if is_short else _split, words))
+    may_be_cached = max(map(len, words)) <= MAX_CACHED_TEXT_CHARS
+    return " ".join(map(_split_cached if may_be_cached else _split, words))
 
 
 def _split(word: str) -> str:
-    return _JOINT.sub(" ", word)
+    """Put a space at each boundary between the words of an identifier."""
+    return _WORD_BOUNDARY.sub(" ", word)
 
 
-_split_once = functools.lru_cache(MAX_CACHED_TEXTS)(_split)  # tools share most of their words
+_split_cached = functools.lru_cache(MAX_CACHED_TEXTS)(_split)  # tools share most of their words
 
 
 def unit_rows(vectors: Array) -> Vectors:
-    """Divide rows by their lengths, `(n, d)` float32; rows of zeros stay."""
+    """Scale rows to length 1, `(n, d)` float32; rows of zeros stay as they are."""
     rows = np.asarray(vectors, dtype=np.float32)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     units: Vectors = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)

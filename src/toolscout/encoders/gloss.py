@@ -1,8 +1,9 @@
-"""Puts English words in the place of foreign ones: 获取新闻 becomes "get news".
+"""Puts English words, *glosses*, in the place of foreign ones: 获取新闻 becomes "get news".
 
-The pieces of the multilingual table lie in the space of the bundled English encoder. So the nearest English word of a
-piece is often its translation. That is enough for an encoder that reads only English to rank a tool that is described
-in another language, and for BM25 to find it by English words.
+The multilingual table has a vector for each piece of a word (`static.MultilingualTable`). These vectors are comparable
+with the bundled encoder's vectors of English words, so the nearest English word of a piece is often its translation.
+That is enough for an encoder that reads only English to rank a tool that is described in another language, and for BM25
+to find it by English words.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ __all__ = ["GLOSSES_FILE", "GLOSS_FORMAT", "Glossary", "find_glosses", "load_glo
 
 GLOSS_FORMAT: Final = "gloss/1"
 GLOSSES_FILE: Final = "glosses.safetensors"
-MIN_COSINE: Final = 0.65  # of a piece and the English word that stands for it
-MIN_WORD_CHARS: Final = 3
-NO_GLOSS: Final = 2**16 - 1
+MIN_COSINE: Final = 0.65  # of a piece and its gloss
+MIN_WORD_CHARS: Final = 3  # of an English word that can be a gloss
+NO_GLOSS: Final = 2**16 - 1  # in an array of glosses: no English word is near enough
 PIECES_AT_ONCE: Final = 2048
 _LETTERS_OF_WORD: Final = re.compile(r"[^\W\d_]+")
 _OTHER_SCRIPT: Final = re.compile("[\u0370-\u1fff\u2c00-\ud7ff]")
@@ -35,18 +36,14 @@ Glosses = npt.NDArray[np.uint16]
 
 
 class Glossary:
-    """Finds the English words that stand for foreign ones."""
+    """Finds the glosses of foreign words."""
 
     def __init__(self, encoder: StaticEncoder) -> None:
-        """Keep the bundled encoder. Its glosses are read with the first foreign word."""
+        """Keep the bundled encoder. The file of its glosses is read with the first foreign word."""
         self._encoder = encoder
 
     def translate(self, text: str) -> str:
-        """Return a text with English words for the foreign ones.
-
-        Beside another script, words in plain Latin letters stay: they are English, or names. Elsewhere those stay that
-        the bundled encoder knows as a whole.
-        """
+        """Return a text in which glosses replace the foreign words; see `_replace_words` for which words these are."""
 
         def replace(word: str, glosses: Sequence[str]) -> str:
             return f" {' '.join(glosses)} " if glosses or not word.isascii() else word
@@ -54,7 +51,7 @@ class Glossary:
         return self._replace_words(text, replace)
 
     def list_words(self, text: str) -> list[str]:
-        """Return the English words that stand for the foreign ones of a text; none for an English text."""
+        """Return the glosses of the foreign words of a text, in order; none for an English text."""
         if not is_plainly_foreign(text):
             return []
         words: list[str] = []
@@ -67,40 +64,57 @@ class Glossary:
         return words
 
     def _replace_words(self, text: str, replace: Callable[[str, Sequence[str]], str]) -> str:
-        """Replace each foreign word of a text by what a function makes of the word and its glosses."""
+        """Replace each foreign word of a text by what `replace` makes of the word and its glosses.
+
+        Words that the bundled encoder knows as a whole are not foreign. In a text with another script, no word in plain
+        Latin letters is foreign: it is English, or a name.
+        """
         keeps_latin = _OTHER_SCRIPT.search(text) is not None
 
         def replace_match(match: re.Match[str]) -> str:
             word = match[0]
             if (keeps_latin and word.isascii()) or self._encoder.pieces.is_word(word.lower()):
                 return word
-            return replace(word, self._find_words(word))
+            return replace(word, self._find_glosses_of(word))
 
         return " ".join(_LETTERS_OF_WORD.sub(replace_match, text).split())
 
-    def _find_words(self, word: str) -> list[str]:
+    def _find_glosses_of(self, word: str) -> list[str]:
+        """Return the glosses of the pieces of a foreign word, in order; a piece may have none."""
         pieces = self._encoder.multilingual.pieces(word)
         numbers = self._glosses[pieces].tolist()
-        return [self._words[number] for number in numbers if number != NO_GLOSS]
+        return [self._english_words[number] for number in numbers if number != NO_GLOSS]
 
     @functools.cached_property
     def _glosses(self) -> Glosses:
-        """The number of the English word of each piece of the multilingual table."""
+        """For each piece of the multilingual table, the number of its gloss among the encoder's pieces, or NO_GLOSS."""
         return read_glosses(self._encoder)
 
     @functools.cached_property
-    def _words(self) -> dict[int, str]:
+    def _english_words(self) -> dict[int, str]:
+        """The words that the bundled encoder knows as a whole, by the numbers of their pieces."""
         return {number: word for word, number in self._encoder.pieces.list_words().items()}
 
 
 def find_glosses(encoder: StaticEncoder, pieces: Sequence[int]) -> Glosses:
-    """Compute the numbers of the nearest English words of pieces of the multilingual table, or `NO_GLOSS`."""
-    words = [
-        number
-        for word, number in encoder.pieces.list_words().items()
-        if len(word) >= MIN_WORD_CHARS and word.isascii() and word.isalpha()
-    ]
-    directions, numbers = unit_rows(encoder.look_up(words)), np.array(words, dtype=np.uint16)
+    """Compute the glosses of pieces of the multilingual table.
+
+    Args:
+        encoder: has the table and the English words.
+        pieces: numbers of pieces of the table.
+
+    Returns:
+        `(len(pieces),)`, the number of the nearest English word among the encoder's pieces; `NO_GLOSS`: none is near.
+    """
+    numbers = np.array(
+        [
+            number
+            for word, number in encoder.pieces.list_words().items()
+            if len(word) >= MIN_WORD_CHARS and word.isascii() and word.isalpha()
+        ],
+        dtype=np.uint16,
+    )
+    directions = unit_rows(encoder.look_up(numbers.astype(np.int64)))
     glosses = np.full(len(pieces), NO_GLOSS, dtype=np.uint16)
     for start in range(0, len(pieces), PIECES_AT_ONCE):
         cosines: Vectors = (
@@ -136,7 +150,7 @@ def read_glosses(encoder: StaticEncoder) -> Glosses:
 
 
 def describe_glosses(encoder: StaticEncoder) -> dict[str, str]:
-    """Return what the glosses depend on, as it stands in their file."""
+    """Return what the glosses depend on, as their file states it."""
     return {"format": GLOSS_FORMAT, "encoder": encoder.fingerprint, "table": encoder.multilingual.fingerprint}
 
 

@@ -1,8 +1,8 @@
 """Tells whether a text is in a language that an encoder understands, cheaply and without a model.
 
 An encoder declares its `languages`: codes such as `en`, or None for all languages or where it is not known. Only
-English can be told from other languages here, by three signs: the script, function words of one side (`what`, `please`;
-`und`, `para`), and the share of words that the vocabulary of the bundled encoder holds as whole words.
+English can be told from other languages here, by three signs: the script, function words of English (`what`, `please`)
+or of other languages (`und`, `para`), and the share of words that the bundled encoder knows as a whole.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["is_english", "is_foreign", "is_plainly_foreign", "understands"]
 
 MAX_REMEMBERED_LANGUAGES: Final = 256
 MAX_JUDGED_CHARS: Final = 2_000
-MAX_OTHER_SCRIPT_SHARE: Final = 0.25  # of the letters; above it the text is in another script
-MIN_FOREIGN_LEAD: Final = 2  # function words of other languages, more than of English, that leave no doubt
-MIN_KNOWN_SHARE: Final = 0.5  # of the words; with fewer a text is not English, whatever its function words say
-MIN_KNOWN_SHARE_UNSUPPORTED: Final = 0.8  # of the words, where function words do not
+MAX_OTHER_SCRIPT_SHARE: Final = 0.25  # of the letters; with more letters that are not Latin, the script is another one
+MIN_FOREIGN_LEAD: Final = 2  # function words of other languages beyond those of English: then a text is foreign
+MIN_KNOWN_SHARE: Final = 0.5  # of the words; with fewer known ones a text is not English, whatever its function words
+MIN_KNOWN_SHARE_UNSUPPORTED: Final = 0.8  # the same for a text whose function words do not show that it is English
 
 _LATIN_LETTERS: Final = r"a-zA-Z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff"
 _LATIN_WORD: Final = re.compile(f"[{_LATIN_LETTERS}]+")
@@ -51,81 +51,83 @@ def understands(languages: frozenset[str] | None, text: str, is_known: Callable[
 
 
 def is_english(text: str, is_known: Callable[[str], bool]) -> bool:
-    """Tell whether a text is English. A text without words, such as `2+2`, counts as English.
+    """Tell whether a text is surely English. A text without words, such as `2+2`, counts as English.
 
     Args:
         text: a query; only its beginning counts.
         is_known: as in `understands`.
     """
-    words, is_other_script, english_count, other_count = _read_words(text[:MAX_JUDGED_CHARS])
+    words, is_other_script, n_english, n_other = _read_words(text[:MAX_JUDGED_CHARS])
     if is_other_script:
         return False
     if not words:
         return True
-    known_share = _share_known(words, is_known)
-    if english_count > other_count:
+    known_share = _compute_known_share(words, is_known)
+    if n_english > n_other:
         return bool(known_share >= MIN_KNOWN_SHARE)
-    return english_count == other_count and bool(known_share >= MIN_KNOWN_SHARE_UNSUPPORTED)
+    return n_english == n_other and bool(known_share >= MIN_KNOWN_SHARE_UNSUPPORTED)
 
 
 def is_foreign(text: str, is_known: Callable[[str], bool]) -> bool:
-    """Tell whether a query is to be read as one of another language than English.
+    """Tell whether a query should be read as text in another language than English.
 
-    This is not the opposite of `is_english`, which must be sure. Keywords such as `delete memo` are no proof of English
-    either, but to read them as another language would lose what the English vectors know. So a query without function
-    words counts as foreign only if most of its words are unknown.
+    This is not the opposite of `is_english`, which must be sure. Keywords such as `delete memo` do not prove that a
+    query is English, but the vectors of another language would rank worse for them. So a query without function words
+    counts as foreign only if most of its words are unknown.
 
     Args:
         text: a query; only its beginning counts.
         is_known: as in `understands`.
     """
-    words, is_other_script, english_count, other_count = _read_words(text[:MAX_JUDGED_CHARS])
+    words, is_other_script, n_english, n_other = _read_words(text[:MAX_JUDGED_CHARS])
     if is_other_script or not words:
         return is_other_script
-    if english_count != other_count:
-        return other_count > english_count
-    return _share_known(words, is_known) < MIN_KNOWN_SHARE
+    if n_english != n_other:
+        return n_other > n_english
+    return _compute_known_share(words, is_known) < MIN_KNOWN_SHARE
 
 
 def is_plainly_foreign(text: str) -> bool:
-    """Tell whether script or function words show that a text is not English. Names and jargon show nothing.
+    """Tell whether script or function words show that a text is not English.
+
+    Words that the encoder does not know show nothing, because the texts of tools have many names and much jargon.
 
     Args:
         text: the text of a tool; only its beginning counts.
     """
-    _, is_other_script, english_count, other_count = _read_words(text[:MAX_JUDGED_CHARS])
+    _, is_other_script, n_english, n_other = _read_words(text[:MAX_JUDGED_CHARS])
     if is_other_script:
         return True
-    return other_count - english_count >= MIN_FOREIGN_LEAD
+    return n_other - n_english >= MIN_FOREIGN_LEAD
 
 
 @functools.lru_cache(maxsize=MAX_REMEMBERED_LANGUAGES)
-def _share_known(words: tuple[str, ...], is_known: Callable[[str], bool]) -> float:
-    """Return the share of words in English letters that the bundled encoder knows."""
+def _compute_known_share(words: tuple[str, ...], is_known: Callable[[str], bool]) -> float:
+    """Return the share of words that the bundled encoder knows. Words with letters beyond ASCII count as unknown."""
     return sum(word.isascii() and is_known(word.lower()) for word in words) / len(words)
 
 
 @functools.lru_cache(maxsize=MAX_REMEMBERED_LANGUAGES)
 def _read_words(text: str) -> tuple[tuple[str, ...], bool, int, int]:
-    """Return what a text shows of its language. One search asks several times for each of its steps.
+    """Return the signs of a text's language. They are cached, because one search asks several times for them.
 
     Returns:
-        Its words in Latin script, whether too much of it is in another script, and its function words: English ones and
-        others.
+        The words in Latin script with at least two letters; whether too many letters are of another script; the number
+        of function words of English, and of other languages.
     """
-    normal = unicodedata.normalize("NFC", text)
-    if any(mark in normal for mark in ADDRESS_MARKS):
-        normal = _ADDRESS.sub(" ", normal)
-    all_words = _LATIN_WORD.findall(split_identifiers(normal))
+    composed = unicodedata.normalize("NFC", text)
+    if any(mark in composed for mark in ADDRESS_MARKS):
+        composed = _ADDRESS.sub(" ", composed)
+    latin_words = _LATIN_WORD.findall(split_identifiers(composed))
     is_other_script = False
-    if not normal.isascii():
-        letter_count = sum(map(str.isalpha, normal))
-        is_other_script = letter_count - sum(map(len, all_words)) > MAX_OTHER_SCRIPT_SHARE * letter_count
-    words = tuple([word for word in all_words if len(word) > 1])
+    if not composed.isascii():
+        n_letters = sum(map(str.isalpha, composed))
+        is_other_script = n_letters - sum(map(len, latin_words)) > MAX_OTHER_SCRIPT_SHARE * n_letters
+    words = tuple([word for word in latin_words if len(word) > 1])
     lowered = [word.lower() for word in words]
-    english_count, other_count = sum(map(ENGLISH_WORDS.__contains__, lowered)), 0
+    n_english, n_other = sum(map(ENGLISH_WORDS.__contains__, lowered)), 0
     if not OTHER_WORDS.isdisjoint(lowered):
         # A capital inside a text begins a name, such as `La Paz`.
         may_count = [word.islower() or place == 0 or text.isupper() for place, word in enumerate(words)]
-        other_count = sum(counts and word in OTHER_WORDS for counts, word in zip(may_count, lowered, strict=True))
-    return words, is_other_script, english_count, other_count
+        n_other = sum(counts and word in OTHER_WORDS for counts, word in zip(may_count, lowered, strict=True))
+    return words, is_other_script, n_english, n_other

@@ -1,10 +1,13 @@
-"""Sentence encoders in ONNX folders, which `onnx_export` writes; they need only onnxruntime and tokenizers.
+"""Sentence encoders in ONNX folders; they need only onnxruntime and tokenizers.
 
-The encoder `compact` is one of them, a small transformer tuned for tools, together with the bundled encoder. The
-package `toolscout-compact` brings its folder. The transformer reads English only. So a tool's vector has two parts: the
-transformer's, and that of the bundled encoder. A query in English has the first part alone, and a query in another
-language the second, from the multilingual table. One index serves all languages. Of a tool that is described in another
-language, the transformer reads English words that stand for the foreign ones (`toolscout.encoders.gloss`).
+`toolscout export-encoder` writes such a folder (`toolscout_lab.encoders.onnx_export`).
+
+The encoder `compact` is a small transformer tuned for tools, together with the bundled encoder (`static`). The package
+`toolscout-compact` brings its ONNX folder. The transformer reads only English. So a tool's vector has two parts: the
+first from the transformer, the second from the bundled encoder. A query in English has only the first part, and zeros
+in the second; a query in another language has only the second, from the multilingual table. So one index serves all
+languages. If a tool is described in another language, the transformer reads English words in the place of the foreign
+ones (`toolscout.encoders.gloss`).
 """
 
 from __future__ import annotations
@@ -84,16 +87,13 @@ class OnnxManifest(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str
 
 
-Manifest = OnnxManifest  # renamed
-
-
 def fingerprint(files: dict[str, str], prompts: Prompts, max_length: int, pad: int) -> str:
     """Hash everything that determines a text's vector.
 
     Args:
         files: name → digest of each file of the encoder.
-        prompts: put before a text.
-        max_length: tokens of a text; the rest is cut off.
+        prompts: the text put before each query or tool.
+        max_length: maximum tokens of a text; the rest is cut off.
         pad: id of the padding token.
     """
     return digest(ONNX_FORMAT, [files, prompts, max_length, pad])
@@ -111,7 +111,7 @@ class OnnxEncoder:
         dim: length of a vector.
         fingerprint: fingerprint of graph, tokenizer, prompts and maximum text length.
         manifest: the folder's manifest.
-        prompts: those of the manifest, or what the user wrote instead.
+        prompts: of the manifest, or what the user wrote instead.
         languages: None, because the folder does not say what the model understands.
         max_tokens: maximum tokens of a text.
     """
@@ -127,15 +127,15 @@ class OnnxEncoder:
 
         Raises:
             MissingExtra: without onnxruntime or tokenizers.
-            ConfigError: if it is another folder, or damaged.
+            ConfigError: if the folder has no exported encoder, or a damaged one.
         """
         runtime: Any = require("onnxruntime", "onnx")
         tokenizers: Any = require("tokenizers", "onnx")
         self.name = f"onnx:{folder}"
-        place, written_prompts = split_prompts(str(folder))
-        self._folder = Path(place)
+        path, written_prompts = split_prompts(str(folder))
+        self._folder = Path(path)
         self.manifest = self._read_manifest()
-        graph, words = (self._read(name) for name in (GRAPH_FILE, TOKENIZER_FILE))
+        graph, tokenizer = (self._read_verified(name) for name in (GRAPH_FILE, TOKENIZER_FILE))
         self.dim: int = self.manifest.dim
         self.max_tokens: int = self.manifest.max_length
         self.prompts = choose_prompts(written_prompts, self.manifest.prompts)
@@ -146,7 +146,7 @@ class OnnxEncoder:
         options.intra_op_num_threads = 1
         try:
             self._session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-            self._tokenizer = tokenizers.Tokenizer.from_str(words.decode())
+            self._tokenizer = tokenizers.Tokenizer.from_str(tokenizer.decode())
         except Exception as error:  # neither library has a base class for what it raises here
             reason = " ".join(str(error).split())[:200]
             raise self._error(f"the graph or the tokenizer cannot be loaded: {reason}") from None
@@ -167,11 +167,12 @@ class OnnxEncoder:
         """
         pieces = self.pieces(texts, kind)
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
+        # Rows of texts with tokens, the shortest first; a text without tokens keeps a row of zeros.
         order = sorted((row for row, ids in enumerate(pieces) if ids), key=lambda row: len(pieces[row]))
         batches = [order[start : start + ONNX_BATCH] for start in range(0, len(order), ONNX_BATCH)]
 
         def run(rows: list[int]) -> None:
-            vectors[rows] = self._session.run(None, self.inputs([pieces[row] for row in rows]))[0]
+            [vectors[rows]] = self._session.run(None, self.inputs([pieces[row] for row in rows]))
 
         if len(batches) > 1:
             with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -182,13 +183,17 @@ class OnnxEncoder:
         return unit_rows(vectors)
 
     def pieces(self, texts: Sequence[str], kind: Kind) -> list[list[int]]:
-        """Tokenise texts with their prompt, truncated to `max_length` ids."""
+        """Return the token ids of each text with its prompt, truncated to `max_length` ids."""
         prompt = self.prompts.query if kind == "query" else self.prompts.tool
         prompted = [prompt + split_identifiers(text) for text in texts]
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(prompted)]
 
     def inputs(self, pieces: Sequence[Sequence[int]]) -> dict[str, npt.NDArray[np.int64]]:
-        """Build the graph's input for one batch: ids and mask, `(batch, longest)` int64, padded on the right."""
+        """Build the graph's input for one batch: ids and mask, `(batch, longest)` int64, padded on the right.
+
+        Args:
+            pieces: token ids of each text.
+        """
         ids = np.full((len(pieces), max(map(len, pieces))), self.manifest.pad, dtype=np.int64)
         mask = np.zeros_like(ids)
         for row, text in enumerate(pieces):
@@ -197,6 +202,11 @@ class OnnxEncoder:
         return {"input_ids": ids, "attention_mask": mask}
 
     def _read_manifest(self) -> OnnxManifest:
+        """Read `manifest.json`.
+
+        Raises:
+            ConfigError: if it cannot be read, has another format, or does not fit its own fingerprint.
+        """
         try:
             content = (self._folder / "manifest.json").read_bytes()
         except OSError:
@@ -204,8 +214,8 @@ class OnnxEncoder:
         try:
             fields = msgspec.json.decode(content)
             if not isinstance(fields, dict) or fields.get("format") != ONNX_FORMAT:
-                form = fields.get("format") if isinstance(fields, dict) else None
-                raise self._error(f"manifest.json has the format {form}, not {ONNX_FORMAT}")
+                stated_format = fields.get("format") if isinstance(fields, dict) else None
+                raise self._error(f"manifest.json has the format {stated_format}, not {ONNX_FORMAT}")
             manifest = msgspec.convert(fields, OnnxManifest)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise self._error(f"manifest.json has an error: {error}") from None
@@ -214,8 +224,12 @@ class OnnxEncoder:
             raise self._error(f"manifest.json states the fingerprint {manifest.fingerprint}, but it is {computed}")
         return manifest
 
-    def _read(self, name: str) -> bytes:
-        """Return a file of the folder, whose digest must be that of the manifest."""
+    def _read_verified(self, name: str) -> bytes:
+        """Return the content of a file of the folder.
+
+        Raises:
+            ConfigError: if it cannot be read, or does not have the digest that the manifest states.
+        """
         stated = self.manifest.files.get(name)
         try:
             content = (self._folder / name).read_bytes()
@@ -227,6 +241,7 @@ class OnnxEncoder:
         return content
 
     def _error(self, problem: str) -> ConfigError:
+        """Make the error that says why the folder cannot be used; the caller raises it."""
         return ConfigError(
             f"The encoder {self.name!r} cannot be used: {problem}. "
             f"Export it again:  toolscout export-encoder MODEL --out FOLDER"
@@ -236,20 +251,23 @@ class OnnxEncoder:
 class CompactEncoder:
     """Encodes tools with a transformer and with the bundled encoder, and queries with the one that reads them.
 
-    Adding the bundled encoder's cosines to the transformer's for English queries was tried, and lost (LAB.md).
+    To use both for English queries too was tried, and ranked worse (LAB.md).
 
     Attributes:
         name: `compact`, or `compact:FOLDER`.
-        dim: length of a vector: that of the transformer and that of the bundled encoder.
+        dim: length of a vector: the sum of the transformer's and the bundled encoder's.
         fingerprint: fingerprint of both.
-        languages: those of the bundled encoder.
+        languages: of the bundled encoder.
         max_tokens: maximum tokens of a text, in the transformer.
     """
 
     cheap = False
 
     def __init__(self, folder: str = "") -> None:
-        """Load an ONNX folder written by `toolscout export-encoder`. Empty: that of the package `toolscout-compact`.
+        """Load an ONNX folder written by `toolscout export-encoder`.
+
+        Args:
+            folder: its path; "": the folder of the package `toolscout-compact`.
 
         Raises:
             MissingExtra: without the package, onnxruntime or tokenizers.
@@ -257,8 +275,8 @@ class CompactEncoder:
             StoreError: if the bundled encoder is damaged.
         """
         self.name = f"compact:{folder}" if folder else "compact"
-        place = folder or str(require(COMPACT_PACKAGE, "compact").FOLDER)
-        self._transformer, self._static = OnnxEncoder(place), load_static()
+        path = folder or str(require(COMPACT_PACKAGE, "compact").FOLDER)
+        self._transformer, self._static = OnnxEncoder(path), load_static()
         self.dim: int = self._transformer.dim + self._static.dim
         self.fingerprint: str = digest(
             COMPACT_FORMAT, [self._transformer.fingerprint, self._static.fingerprint, STATIC_SHARE, GLOSS_FORMAT]
@@ -268,24 +286,25 @@ class CompactEncoder:
         self.max_tokens: int = self._transformer.max_tokens
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
-        """Encode texts as `(n, dim)` float32 unit rows. The transformer reads English only."""
-        rows = np.zeros((len(texts), self.dim), dtype=np.float32)
+        """Encode texts as `(n, dim)` float32 unit rows: first the transformer's part, then the bundled encoder's."""
+        vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
         split = self._transformer.dim
         if kind == "query":
-            foreign = [is_foreign(text, self._static.pieces.is_word) for text in texts]
-            first, second = ([row for row, flag in enumerate(foreign) if flag is wanted] for wanted in (False, True))
-            rows[first, :split] = self._transformer.encode([texts[row] for row in first], kind)
-            rows[second, split:] = self._static.encode([texts[row] for row in second], kind)
-            return rows
-        english = [self._glossary.translate(text) if is_plainly_foreign(text) else text for text in texts]
-        rows[:, :split] = self._transformer.encode(english, kind) * np.float32(np.sqrt(1 - STATIC_SHARE))
-        rows[:, split:] = self._static.encode(texts, kind) * np.float32(np.sqrt(STATIC_SHARE))
-        return unit_rows(rows)
+            are_foreign = [is_foreign(text, self._static.pieces.is_word) for text in texts]
+            english_rows = [row for row, is_row_foreign in enumerate(are_foreign) if not is_row_foreign]
+            foreign_rows = [row for row, is_row_foreign in enumerate(are_foreign) if is_row_foreign]
+            vectors[english_rows, :split] = self._transformer.encode([texts[row] for row in english_rows], kind)
+            vectors[foreign_rows, split:] = self._static.encode([texts[row] for row in foreign_rows], kind)
+            return vectors
+        english_texts = [self._glossary.translate(text) if is_plainly_foreign(text) else text for text in texts]
+        vectors[:, :split] = self._transformer.encode(english_texts, kind) * np.float32(np.sqrt(1 - STATIC_SHARE))
+        vectors[:, split:] = self._static.encode(texts, kind) * np.float32(np.sqrt(STATIC_SHARE))
+        return unit_rows(vectors)
 
 
 @functools.lru_cache(maxsize=1)
 def load_compact(folder: str = "") -> CompactEncoder:
-    """Return the encoder of the installed package, or over a folder. A process loads it once.
+    """Return the encoder `compact`, or `compact:FOLDER`; see `CompactEncoder`. A process loads the last one once.
 
     Raises:
         MissingExtra, ConfigError, StoreError: as `CompactEncoder`.

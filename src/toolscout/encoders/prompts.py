@@ -1,7 +1,7 @@
 """Prompts: the texts that some encoders want before each query and each tool.
 
-A model that was trained with prompts ranks worse without them. The table below holds the prompts that the models' own
-pages state. For another model, or to change them, users write them behind the encoder's name:
+A model that was trained with prompts ranks worse without them. The table below has the prompts that the models' own
+pages state. For another model, or to change them, users write them after the encoder's name:
 `NAME?query_prompt=…&tool_prompt=…`, with the special characters of a URL escaped (`%20` is a space, `%0A` a new line).
 """
 
@@ -67,24 +67,25 @@ _PROMPTS_BEGIN: Final = re.compile(r"\?(?=(?:query|tool)_(?:prompt|input_type)=)
 
 
 def find_known_prompts(model: str) -> Prompts:
-    """Return the prompts that the model's page states; empty ones for a model that the table does not know.
+    """Return the prompts that the model's page states; empty prompts for a model that is not in the table.
 
     Args:
-        model: its name, a path to its folder, or its name at Ollama; an owner before it and a `:tag` behind it do not
-            count.
+        model: its name, a path to its folder, or its name at Ollama. An owner before the name and a `:tag` after it are
+            ignored.
     """
-    name = model.replace("\\", "/").rstrip("/").rpartition("/")[2].partition(":")[0].lower()
+    _, _, last_part = model.replace("\\", "/").rstrip("/").rpartition("/")
+    name = last_part.partition(":")[0].lower()
     return next((prompts for pattern, prompts in KNOWN_PROMPTS if re.fullmatch(pattern, name)), NO_PROMPTS)
 
 
 def split_prompts(name: str, keys: Sequence[str] = PROMPT_KEYS) -> tuple[str, dict[str, str]]:
-    """Split an encoder's name into the name of the model and the prompts behind it, by their keys.
+    """Split an encoder's name into the name of the model and the prompts after it, key → prompt.
 
     Raises:
         ConfigError: for a key that is not one of `keys`, or one given twice.
     """
-    parts = _PROMPTS_BEGIN.split(name, maxsplit=1)
-    pairs = parse_qsl(parts[1], keep_blank_values=True) if len(parts) > 1 else []
+    model, *query = _PROMPTS_BEGIN.split(name, maxsplit=1)  # the query is "key=prompt&…", if there is one
+    pairs = parse_qsl(query[0], keep_blank_values=True) if query else []
     prompts: dict[str, str] = {}
     for key, text in pairs:
         if key not in keys or key in prompts:
@@ -93,9 +94,14 @@ def split_prompts(name: str, keys: Sequence[str] = PROMPT_KEYS) -> tuple[str, di
                 "Write & as %26 and + as %2B inside a prompt"
             )
         prompts[key] = text
-    return parts[0], prompts
+    return model, prompts
 
 
 def choose_prompts(written: dict[str, str], default: Prompts) -> Prompts:
-    """Return the prompts that the user wrote behind the name, and the default where none is written."""
+    """Return the prompts of a model.
+
+    Args:
+        written: key → prompt that the user wrote after the name (`split_prompts`).
+        default: used for queries or tools without a written prompt.
+    """
     return Prompts(query=written.get("query_prompt", default.query), tool=written.get("tool_prompt", default.tool))

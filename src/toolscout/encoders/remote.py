@@ -29,29 +29,33 @@ __all__ = ["RemoteEncoder"]
 
 REMOTE_FORMAT: Final = "remote/1"
 EMBEDDINGS_KEY_VARIABLE: Final = "TOOLSCOUT_EMBEDDINGS_KEY"
-REMOTE_BATCH: Final = 128
+REMOTE_BATCH: Final = 128  # texts in one request
 MAX_REMOTE_ATTEMPTS: Final = 4
-REMOTE_RETRY_STATUS_CODES: Final = (408, 425, 429, 500, 502, 503, 504)
+REMOTE_RETRY_STATUS_CODES: Final = (408, 425, 429, 500, 502, 503, 504)  # the endpoint is busy or fails
 MAX_CACHED_REMOTE_QUERIES: Final = 2_048
 MAX_REMOTE_TEXT_CHARS: Final = 8_000  # less than what such endpoints refuse
 
 
 class _Embedding(msgspec.Struct):
+    """A vector of a reply; `index`: the number of its text in the request."""
+
     index: int
     embedding: list[float]
 
 
 class _EmbeddingsReply(msgspec.Struct):
+    """The reply of an endpoint, in any order."""
+
     data: list[_Embedding]
 
 
 class RemoteEncoder:
-    """POSTs batches of texts and reads the vectors; `TOOLSCOUT_EMBEDDINGS_KEY` holds the key, if one is needed.
+    """POSTs batches of texts and reads the vectors. The variable `TOOLSCOUT_EMBEDDINGS_KEY` sets the key, if any.
 
     Attributes:
         dim: length of a vector in the endpoint's reply.
         fingerprint: fingerprint of address, model name, `dim` and prompts; it cannot see changes behind the endpoint.
-        prompts: those that the user wrote behind the model's name, or those that the model is known to want.
+        prompts: that the user wrote after the model's name, or that the model is known to want (`prompts`).
         languages: None, because the endpoint does not say what the model understands.
         max_chars: longer texts are cut before they are sent.
     """
@@ -64,32 +68,33 @@ class RemoteEncoder:
         """Request one vector, so that a wrong address fails now.
 
         Args:
-            address: `https://host/v1/embeddings#model`, with `?query_prompt=…&tool_prompt=…` behind it for prompts of
-                one's own, or `?query_input_type=…&tool_input_type=…` for an endpoint that adds the prompts itself.
+            address: `https://host/v1/embeddings#model`, followed by `?query_prompt=…&tool_prompt=…` to set prompts, or
+                by `?query_input_type=…&tool_input_type=…` for an endpoint that adds the prompts itself.
             timeout: seconds per request.
 
         Raises:
-            ConfigError: if the address names no model, may contain a password, or has an unknown key behind the model.
+            ConfigError: if the address names no model, may contain a password, or has an unknown key after the model.
             Unavailable: if the endpoint does not answer as expected.
         """
         import httpx
 
         refuse_user(address, name="encoder")
         self.name = address
-        self._url, _, named = address.partition("#")
-        self._model, written = split_prompts(named, (*PROMPT_KEYS, *INPUT_TYPE_KEYS))
+        self._url, _, model_and_prompts = address.partition("#")
+        self._model, written = split_prompts(model_and_prompts, (*PROMPT_KEYS, *INPUT_TYPE_KEYS))
         if not self._model:
             raise ConfigError(f"encoder: expected an address and a model, like {self._url}#model, found no model")
+        # From `query_input_type` and `tool_input_type` to `query` and `tool`, the kinds of texts.
         self._input_types = {key.partition("_")[0]: written[key] for key in INPUT_TYPE_KEYS if key in written}
-        default = NO_PROMPTS if self._input_types else find_known_prompts(self._model)
-        self.prompts = choose_prompts(written, default)
+        default_prompts = NO_PROMPTS if self._input_types else find_known_prompts(self._model)
+        self.prompts = choose_prompts(written, default_prompts)
         key = os.environ.get(EMBEDDINGS_KEY_VARIABLE)
         self._timeout = timeout
         self._queries: dict[str, Vectors] = {}  # cache: text → vector
         self._client = httpx.Client(timeout=timeout, headers={"Authorization": f"Bearer {key}"} if key else {})
         self.dim = int(self._request(["dimension"], "query").shape[1])
         parts: list[object] = [self._url, self._model, self.dim]
-        if self.prompts != NO_PROMPTS or self._input_types:
+        if self.prompts != NO_PROMPTS or self._input_types:  # without them, the fingerprint is as before they existed
             parts += [self.prompts.query, self.prompts.tool, self._input_types]
         self.fingerprint = digest(REMOTE_FORMAT, parts)
 
@@ -120,7 +125,11 @@ class RemoteEncoder:
         return vector
 
     def _request(self, texts: Sequence[str], kind: Kind) -> Vectors:
-        """Request the unit rows of one batch of texts; see `encode` for the errors."""
+        """Request the vectors of one batch of texts, which have their prompts: unit rows, in the order of the texts.
+
+        Raises:
+            Unavailable: if the endpoint does not answer as expected.
+        """
         import httpx
 
         body: dict[str, object] = {
@@ -163,6 +172,7 @@ class RemoteEncoder:
         return answer
 
     def _error(self, problem: str) -> Unavailable:
+        """Make the error that says what the endpoint answered; the caller raises it."""
         return Unavailable(
             f"{self._url} did not return embeddings of the model {self._model!r}: {problem}. "
             f"Check the address, the model's name and {EMBEDDINGS_KEY_VARIABLE}."

@@ -1,8 +1,8 @@
-"""Spreads work over a Ray cluster where one is given, or else does it here: the same pieces, the same results.
+"""Spreads work over a Ray cluster, or does it in this process if there is no cluster, with the same results.
 
-The process that asks stores each piece as soon as it is done, so a piece is never done twice. A piece whose worker was
-killed goes to another worker. If the asking process is killed, the next run asks only for the pieces that are missing.
-Ray sends functions and values as pickles between its processes, so give it a cluster that you trust.
+The work is divided into *shards*. The caller of `map_shards` stores each result as soon as it is done; if the caller is
+killed, it asks in its next run only for the shards that are missing. If a worker is killed, another one does its shard
+again. Ray sends functions and values as pickles between its processes, so give it a cluster that you trust.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from toolscout.settings import Settings
 __all__ = ["LOCAL_WORKERS", "encode_batches", "map_shards"]
 
 LOCAL_WORKERS: Final = "local"  # value of the setting `ray` for workers on this machine
-MAX_RETRIES: Final = 5  # of a piece whose worker was killed
-PIECES_PER_CORE: Final = 2  # so many pieces are on their way, so that no worker waits and memory is bounded
+MAX_RETRIES: Final = 5  # of a shard whose worker was killed
+SHARDS_PER_CORE: Final = 2  # that are given to Ray at once, so that no worker waits and memory is bounded
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def map_shards(work: Callable[[T], R], shards: Sequence[T], ray: str = "") -> Iterator[tuple[int, R]]:
-    """Do a piece of work for each shard, and give (its number, the result) as soon as one is done.
+    """Call a function with each shard, and yield (number of the shard, result) as soon as one is done.
 
     Args:
         work: a pure function that can be pickled. Errors that it raises are raised here.
         shards: values that can be pickled.
-        ray: address of a Ray cluster, or `LOCAL_WORKERS`; empty: in this process, one after the other.
+        ray: address of a Ray cluster, or `LOCAL_WORKERS`; "": in this process, one shard after the other.
 
     Raises:
         MissingExtra: without Ray.
-        Unavailable: if the cluster does not answer, or the workers of one piece were killed again and again.
+        Unavailable: if the cluster does not answer, or the workers of one shard were killed again and again.
     """
     if not ray:
         for number, shard in enumerate(shards):
@@ -48,10 +48,10 @@ def map_shards(work: Callable[[T], R], shards: Sequence[T], ray: str = "") -> It
     driver = require("ray", "ray")
     with _connect(driver, ray) as cores:
         task = driver.remote(max_retries=MAX_RETRIES)(work)
-        waiting, pending = iter(enumerate(shards)), {}
-        for number, shard in waiting:
+        pending: dict[Any, int] = {}  # Ray's reference to a result → number of the shard
+        for number, shard in enumerate(shards):
             pending[task.remote(shard)] = number
-            if len(pending) < PIECES_PER_CORE * cores:
+            if len(pending) < SHARDS_PER_CORE * cores:
                 continue
             yield _take_one(driver, pending)
         while pending:
@@ -59,7 +59,7 @@ def map_shards(work: Callable[[T], R], shards: Sequence[T], ray: str = "") -> It
 
 
 def _take_one(driver: Any, pending: dict[Any, int]) -> tuple[int, Any]:
-    """Wait for one piece of work. Returns its number, which is removed from `pending`, and its result.
+    """Wait until any pending shard is done, and remove it from `pending`. Returns its number and its result.
 
     Raises:
         Unavailable: if the cluster could not do it. An error of the work itself is raised as it is.
@@ -77,8 +77,11 @@ def _take_one(driver: Any, pending: dict[Any, int]) -> tuple[int, Any]:
 
 @contextlib.contextmanager
 def _connect(driver: Any, address: str) -> Iterator[int]:
-    """Connect to a cluster, or start workers on this machine. Gives the number of cores."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would else report to its makers
+    """Connect to a cluster, or start workers on this machine, and yield the number of their cores.
+
+    A connection that this process already has is used, and stays open.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else Ray reports to its makers
     is_ours = not driver.is_initialized()
     if is_ours:
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
@@ -99,7 +102,7 @@ def _connect(driver: Any, address: str) -> Iterator[int]:
 def encode_batches(
     encoder: Encoder, kind: Kind, batches: Sequence[Sequence[str]], settings: Settings
 ) -> Iterator[tuple[int, Vectors]]:
-    """Encode batches of texts, on the cluster of the setting `ray`. Gives (number of the batch, its rows).
+    """Encode batches of texts, on a cluster if the setting `ray` names one. Yields (number of the batch, its rows).
 
     Each worker loads the encoder by its name.
 
@@ -114,7 +117,11 @@ def encode_batches(
 
 
 def _encode_batch(name: str, fingerprint: str, http_timeout: float, kind: Kind, texts: Sequence[str]) -> Vectors:
-    """Encode texts in a worker, if it has the asking machine's encoder: vectors of two cannot be compared."""
+    """Encode texts in a worker.
+
+    Raises:
+        ConfigError: if the worker's encoder has another fingerprint, so that its vectors are not comparable.
+    """
     encoder = _load_encoder(name, http_timeout)
     if encoder.fingerprint != fingerprint:
         raise ConfigError(
@@ -125,4 +132,5 @@ def _encode_batch(name: str, fingerprint: str, http_timeout: float, kind: Kind, 
 
 @functools.lru_cache(maxsize=1)
 def _load_encoder(name: str, http_timeout: float) -> Encoder:
+    """Load an encoder once in each worker."""
     return encoders.load(name, Settings(http_timeout=http_timeout))

@@ -1,8 +1,10 @@
-"""The bundled encoder averages one vector per word piece. It works offline, and is deterministic.
+"""The bundled encoder: it averages one vector per word piece, works offline, and is deterministic.
 
-Texts that are not English are read with a multilingual table, which is loaded when the first of them comes. It has one
-vector for each piece of a multilingual vocabulary. The sum of the vectors of a text's pieces is near the English
-encoder's vector of the translation, so one vector per tool serves all languages.
+A *piece* is a word or a part of a word. Its number, or id, is its row in a table of vectors.
+
+Texts that are not English are read with a multilingual table, which is loaded with the first of them. It has one vector
+for each piece of a multilingual vocabulary. The sum of the vectors of a text's pieces is near the English encoder's
+vector of the translation, so one vector per tool serves all languages.
 """
 
 from __future__ import annotations
@@ -38,9 +40,9 @@ __all__ = [
 
 STATIC_ENCODER_FOLDER: Final = Path(__file__).with_name("static_data")
 STATIC_FORMAT: Final = "toolscout-static/1"
-MAX_PIECES: Final = 256
-MAX_PIECED_WORD_CHARS: Final = 64
-MAX_CACHED_WORD_PIECES: Final = 100_000
+MAX_PIECES: Final = 256  # of a text; further ones are ignored
+MAX_PIECED_WORD_CHARS: Final = 64  # a longer word has no pieces
+MAX_CACHED_WORD_PIECES: Final = 100_000  # words whose pieces are cached
 MAX_CACHED_QUERIES: Final = 64  # of one call, and MAX_CACHED_CALLS times as many of all calls
 MAX_CACHED_CALLS: Final = 4
 # A run of letters and digits, or one character of a script written without spaces.
@@ -53,13 +55,13 @@ MULTILINGUAL_FORMAT: Final = "toolscout-multilingual/1"
 LANGUAGES: Final = frozenset(
     ("ar", "bn", "de", "es", "fa", "fr", "hi", "id", "it", "ja", "ko", "nl", "pl", "pt", "ru", "tr", "uk", "ur", "vi")
 ) | {"zh"}
-WORD_START: Final = "▁"  # begins a piece that begins a word, as in SentencePiece
-MAX_UNIGRAM_PIECES: Final = 256
+WORD_START: Final = "▁"  # prefix of a piece that begins a word, as in SentencePiece
+MAX_UNIGRAM_PIECES: Final = 256  # of a text; further ones are ignored
 MAX_PIECE_CHARS: Final = 16
-MIN_LETTERS_OF_PIECE: Final = 3  # on average over the pieces of a word in plain Latin letters
-MAX_SEGMENTED_CHARS: Final = 4_000
-MAX_CACHED_SEGMENTS: Final = 50_000
-MAX_CACHED_SEGMENT_CHARS: Final = 64
+MIN_LETTERS_OF_PIECE: Final = 3  # mean over the pieces of a word in plain Latin letters; see `UnigramPieces.knows`
+MAX_SEGMENTED_CHARS: Final = 4_000  # of a text; the rest is ignored
+MAX_CACHED_SEGMENTS: Final = 50_000  # words whose pieces are cached
+MAX_CACHED_SEGMENT_CHARS: Final = 64  # of such a word
 _SKIP_SCORE: Final = -30.0  # of a character that no piece spells: worse than any piece
 
 # Letters, with the vowel signs and accents that are within words. Digits and punctuation separate words.
@@ -71,7 +73,7 @@ _SEGMENTED_WORD: Final = re.compile(f"(?:[^\\W\\d_]|[{_INNER_MARKS}])+")
 
 
 class WordPieces:
-    """Splits lower-case words without accents greedily into the longest pieces of a vocabulary.
+    """Splits words, in small letters and without accents, greedily into the longest pieces of a vocabulary.
 
     A piece inside a word begins with `##`. Punctuation and words that the pieces cannot spell are skipped.
     """
@@ -79,9 +81,9 @@ class WordPieces:
     def __init__(self, pieces: Iterable[str]) -> None:
         """Index the pieces, given in the order of their ids."""
         self._ids = {piece: number for number, piece in enumerate(pieces)}
-        self._inner = {number for piece, number in self._ids.items() if piece.startswith("##")}
-        self._wholes = {number for piece, number in self._ids.items() if len(piece) > 1} - self._inner
-        self._split_once = functools.lru_cache(MAX_CACHED_WORD_PIECES)(self._split)
+        self._inner_ids = {number for piece, number in self._ids.items() if piece.startswith("##")}
+        self._word_ids = {number for piece, number in self._ids.items() if len(piece) > 1} - self._inner_ids
+        self._split_cached = functools.lru_cache(MAX_CACHED_WORD_PIECES)(self._split)
 
     def __call__(self, text: str, limit: int = MAX_PIECES) -> list[int]:
         """Return the ids of the first `limit` pieces of a text."""
@@ -90,7 +92,7 @@ class WordPieces:
             text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
         ids: list[int] = []
         for match in _PIECED_WORD.finditer(text.lower()):
-            ids.extend(self._split_once(match[0]))
+            ids.extend(self._split_cached(match[0]))
             if len(ids) >= limit:
                 return ids[:limit]
         return ids
@@ -99,36 +101,37 @@ class WordPieces:
         return len(self._ids)
 
     def knows(self, ids: Sequence[int]) -> bool:
-        """Return whether any piece is an entire word. A text of fragments alone has no meaning to the encoder.
+        """Return whether a text, given by its pieces, has an entire word. Fragments alone mean nothing to the encoder.
 
         A piece is an entire word if it begins a word and no inner piece follows. Single characters do not count.
         """
-        later = [*ids[1:], -1]
+        following_ids = [*ids[1:], -1]  # no piece follows the last one
         return any(
-            piece in self._wholes and following not in self._inner for piece, following in zip(ids, later, strict=True)
+            piece in self._word_ids and following not in self._inner_ids
+            for piece, following in zip(ids, following_ids, strict=True)
         )
 
     def is_word(self, word: str) -> bool:
-        """Whether one piece spells this word, in small letters and without accents, as a whole."""
-        return self._ids.get(word, -1) in self._wholes
+        """Tell whether a word, in small letters and without accents, is one piece as a whole."""
+        return self._ids.get(word, -1) in self._word_ids
 
     def list_words(self) -> dict[str, int]:
-        """Return the ids of the pieces that are entire words."""
-        return {piece: number for piece, number in self._ids.items() if number in self._wholes}
+        """Return the pieces that are entire words: word → id."""
+        return {piece: number for piece, number in self._ids.items() if number in self._word_ids}
 
     def _split(self, word: str) -> tuple[int, ...]:
-        """Return the ids of the longest pieces that spell a word, from left to right. Empty if none fits somewhere."""
+        """Return the ids of the longest pieces that spell a word, from left to right; none if they cannot spell it."""
         if len(word) > MAX_PIECED_WORD_CHARS:
             return ()
         ids: list[int] = []
         start = 0
         while start < len(word):
-            mark = "##" if start else ""
+            prefix = "##" if start else ""
             for end in range(len(word), start, -1):
-                number = self._ids.get(mark + word[start:end])
+                number = self._ids.get(prefix + word[start:end])
                 if number is not None:
                     break
-            else:
+            else:  # no piece fits here
                 return ()
             ids.append(number)
             start = end
@@ -136,26 +139,26 @@ class WordPieces:
 
 
 def _normalize(text: str) -> str:
-    """Return the text in compatibility form and small letters. Joiners within words are removed."""
+    """Return the beginning of a text in compatibility form and small letters. Joiners within words are removed."""
     text = unicodedata.normalize("NFKC", split_identifiers(text[:MAX_SEGMENTED_CHARS])).lower()
-    return text.replace("i\u0307", "i").replace("\u200d", "")
+    return text.replace("i\u0307", "i").replace("\u200d", "")  # the dot that İ leaves behind; the zero-width joiner
 
 
 class UnigramPieces:
     """Splits text into the most probable pieces of a unigram vocabulary (Kudo, 2018), word by word."""
 
     def __init__(self, pieces: Sequence[str], scores: npt.NDArray[np.float32]) -> None:
-        """Index pieces, in the order of their ids, and the logarithms of their probabilities."""
+        """Index pieces, in the order of their ids; `scores`: the logarithms of their probabilities."""
         self._pieces = pieces
         self._ids = {piece: number for number, piece in enumerate(pieces)}
         self._scores = scores.tolist()
-        self._split_once = functools.lru_cache(MAX_CACHED_SEGMENTS)(self._split)
+        self._split_cached = functools.lru_cache(MAX_CACHED_SEGMENTS)(self._split)
 
     def __call__(self, text: str, limit: int = MAX_UNIGRAM_PIECES) -> list[int]:
         """Return the ids of the first `limit` pieces of a text. Characters that no piece spells are skipped."""
         ids: list[int] = []
         for match in _SEGMENTED_WORD.finditer(_normalize(text)):
-            split = self._split_once if len(match[0]) <= MAX_CACHED_SEGMENT_CHARS else self._split
+            split = self._split_cached if len(match[0]) <= MAX_CACHED_SEGMENT_CHARS else self._split
             ids.extend(split(WORD_START + match[0]))
             if len(ids) >= limit:
                 return ids[:limit]
@@ -165,11 +168,12 @@ class UnigramPieces:
         return len(self._pieces)
 
     def knows(self, ids: Sequence[int]) -> bool:
-        """Return whether the pieces spell any word that has a meaning here, and not only letters in a row.
+        """Return whether a text, given by its pieces, has a word that means something, rather than letters in a row.
 
-        That is a word with a letter beyond ASCII, or one without single letters and with three letters a piece.
+        Such a word has a letter beyond ASCII, or it has no piece of one letter, and on average at least
+        `MIN_LETTERS_OF_PIECE` letters a piece.
         """
-        words: list[list[str]] = []
+        words: list[list[str]] = []  # the pieces of each word
         for piece in map(self._pieces.__getitem__, ids):
             if piece.startswith(WORD_START) or not words:
                 words.append([])
@@ -181,34 +185,35 @@ class UnigramPieces:
         )
 
     def _split(self, word: str) -> tuple[int, ...]:
-        """Return the ids of the pieces whose scores have the greatest sum (Viterbi)."""
+        """Return the ids of the pieces of a word that have the greatest sum of scores (Viterbi)."""
         size, ids, scores = len(word), self._ids, self._scores
-        best, origins = [0.0, *[-np.inf] * size], [(0, -1)] * (size + 1)
+        # For each end of a prefix: the best score, and (start, id) of its last piece; id -1: a skipped character.
+        best, last_pieces = [0.0, *[-np.inf] * size], [(0, -1)] * (size + 1)
         for start in range(size):
-            base = best[start]
-            skipped = base + (0.0 if word[start] == WORD_START else _SKIP_SCORE)
-            if skipped > best[start + 1]:
-                best[start + 1], origins[start + 1] = skipped, (start, -1)
+            score_before = best[start]
+            score_if_skipped = score_before + (0.0 if word[start] == WORD_START else _SKIP_SCORE)
+            if score_if_skipped > best[start + 1]:
+                best[start + 1], last_pieces[start + 1] = score_if_skipped, (start, -1)
             for end in range(start + 1, min(size, start + MAX_PIECE_CHARS) + 1):
                 number = ids.get(word[start:end])
-                if number is not None and base + scores[number] > best[end]:
-                    best[end], origins[end] = base + scores[number], (start, number)
+                if number is not None and score_before + scores[number] > best[end]:
+                    best[end], last_pieces[end] = score_before + scores[number], (start, number)
         pieces, end = [], size
-        while end:
-            end, number = origins[end]
+        while end:  # from the last piece to the first
+            end, number = last_pieces[end]
             if number >= 0:
                 pieces.append(number)
         return tuple(reversed(pieces))
 
 
 class TableManifest(msgspec.Struct, frozen=True):
-    """What a table of vectors says of itself.
+    """The `manifest.json` of a table of vectors.
 
     Attributes:
         format: of its files.
         dim: length of a vector.
         fingerprint: changes with vectors and vocabulary.
-        encoder: of a multilingual table, the fingerprint of the English encoder that it belongs to.
+        encoder: fingerprint of the English encoder that a multilingual table belongs to; "" for an English table.
     """
 
     format: str
@@ -219,6 +224,11 @@ class TableManifest(msgspec.Struct, frozen=True):
 
 def _read_table(folder: Path, name: str, expected_format: str) -> tuple[TableManifest, list[str], Arrays]:
     """Read the manifest, the pieces and the arrays of a table of vectors.
+
+    Args:
+        folder: of the table.
+        name: of the table, for the message.
+        expected_format: format of the table.
 
     Raises:
         StoreError: if the folder has no table of that format, or a damaged one.
@@ -239,15 +249,15 @@ def _read_table(folder: Path, name: str, expected_format: str) -> tuple[TableMan
 
 
 def _fits(dim: int, n_pieces: int, tensors: Arrays) -> bool:
-    """Tell whether the arrays of a table have the types and shapes of so many vectors."""
-    if "rows" in tensors:
+    """Tell whether the arrays of a table have the types and shapes of `n_pieces` vectors of length `dim`."""
+    if "rows" in tensors:  # an English table; see `StaticEncoder`
         rows, scales = tensors["rows"], tensors["scales"]
         return rows.dtype == np.int8 and rows.shape == (n_pieces, dim) and scales.shape == (n_pieces,)
-    codes, groups = tensors["codes"], tensors["codes"].shape[1]
+    codes, n_groups = tensors["codes"], tensors["codes"].shape[1]  # see `MultilingualTable`
     return (
         codes.dtype == np.uint8
         and len(codes) == n_pieces
-        and tensors["parts"].shape == (groups, 256, -(-dim // groups))
+        and tensors["parts"].shape == (n_groups, 256, -(-dim // n_groups))
         and tensors["lengths"].shape == tensors["scores"].shape == (n_pieces,)
     )
 
@@ -255,8 +265,14 @@ def _fits(dim: int, n_pieces: int, tensors: Arrays) -> bool:
 class MultilingualTable:
     """Encodes texts in many languages with vectors of pieces, stored by product quantisation.
 
-    A piece has one byte for each group of dimensions, which picks a part of its direction out of 256 (Jégou et al.,
-    2011), and a length, which is the weight of the piece. Dimension `i` belongs to group `i % groups`.
+    The dimensions are divided into groups: dimension `i` belongs to group `i % n_groups`. A piece has one byte for each
+    group, which selects one of 256 stored parts of vectors (Jégou et al., 2011). The parts of all groups are the
+    direction of its vector. Its length is stored too; it is the weight of the piece in a text.
+
+    Attributes:
+        dim: length of a vector.
+        fingerprint: changes with vectors and vocabulary.
+        pieces: splits texts into pieces.
     """
 
     def __init__(self, folder: Path, encoder: str) -> None:
@@ -264,10 +280,10 @@ class MultilingualTable:
 
         Args:
             folder: of the table.
-            encoder: fingerprint of the English encoder whose space the vectors must lie in.
+            encoder: fingerprint of the English encoder with which the vectors must be comparable.
 
         Raises:
-            StoreError: if the folder holds no table for this encoder, or a damaged one.
+            StoreError: if the folder has no table for this encoder, or a damaged one.
         """
         manifest, pieces, tensors = _read_table(folder, "The multilingual table", MULTILINGUAL_FORMAT)
         self._codes, self._parts = tensors["codes"], tensors["parts"].astype(np.float32)
@@ -282,16 +298,17 @@ class MultilingualTable:
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         """Encode texts as `(n, dim)` float32 unit rows; a text without known words gives a row of zeros."""
-        bags = [ids if self.pieces.knows(ids) else [] for ids in map(self.pieces, texts)]
-        rows = [self.look_up(ids).sum(axis=0) for ids in bags]
+        known_pieces = [ids if self.pieces.knows(ids) else [] for ids in map(self.pieces, texts)]
+        rows = [self.look_up(ids).sum(axis=0) for ids in known_pieces]
         return unit_rows(np.stack(rows)) if rows else np.zeros((0, self.dim), dtype=np.float32)
 
     def look_up(self, ids: Sequence[int]) -> Vectors:
         """Return the vectors of pieces, `(n, dim)` float32; their lengths are their weights."""
         numbers = np.asarray(ids, dtype=np.int64)
-        parts = self._parts[np.arange(self._codes.shape[1]), self._codes[numbers]]
-        width = self._parts.shape[0] * self._parts.shape[2]
-        rows = parts.transpose(0, 2, 1).reshape(len(numbers), width)[:, : self.dim]
+        n_groups, _, part_length = self._parts.shape
+        parts = self._parts[np.arange(n_groups), self._codes[numbers]]  # (n, n_groups, part_length)
+        # Transposed, dimension `i` is in group `i % n_groups`. The last ones may only fill up the groups.
+        rows = parts.transpose(0, 2, 1).reshape(len(numbers), n_groups * part_length)[:, : self.dim]
         vectors: Vectors = rows * self._lengths[numbers, None]
         return vectors
 
@@ -302,8 +319,9 @@ class StaticEncoder:
     Attributes:
         dim: length of a vector.
         fingerprint: fingerprint of vectors and vocabulary for English.
-        languages: English, and those of the multilingual table where the folder has one.
-        multilingual_folder: folder of that table.
+        languages: English, and the languages of the multilingual table if the folder has one.
+        pieces: splits English texts into pieces.
+        multilingual_folder: folder of the multilingual table.
         max_tokens: maximum pieces of a text.
     """
 
@@ -316,7 +334,7 @@ class StaticEncoder:
         """Load a folder written by `scripts/make_static_encoder.py`.
 
         Raises:
-            StoreError: if the folder holds no static encoder, or a damaged one.
+            StoreError: if the folder has no static encoder, or a damaged one.
         """
         manifest, pieces, tensors = _read_table(folder, "The static encoder", STATIC_FORMAT)
         self._rows, self._scales = tensors["rows"], tensors["scales"].astype(np.float32)
@@ -340,26 +358,23 @@ class StaticEncoder:
         if kind == "tool" or len(texts) > MAX_CACHED_QUERIES:
             return self._encode_rows(texts, kind)
         cache = self._query_cache
-        if len(cache) + len(texts) > MAX_CACHED_CALLS * MAX_CACHED_QUERIES:
+        if len(cache) + len(texts) > MAX_CACHED_CALLS * MAX_CACHED_QUERIES:  # full: keep only what is asked for now
             cache = self._query_cache = {text: cache[text] for text in texts if text in cache}
         missing = [text for text in dict.fromkeys(texts) if text not in cache]
         cache.update(zip(missing, self._encode_rows(missing, kind), strict=True))
         return np.array([cache[text] for text in texts], dtype=np.float32).reshape(len(texts), self.dim)
 
     def _encode_rows(self, texts: Sequence[str], kind: Kind) -> Vectors:
-        """Encode texts without the cache.
-
-        Those in another language than English get their vectors from the other table.
-        """
+        """Encode texts without the cache. Those that are not English are read with the multilingual table."""
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
         for row, text in zip(vectors, texts, strict=True):
-            bag = self.pieces(text)
-            if bag and (kind == "tool" or self.pieces.knows(bag)):
-                row[:] = self.look_up(bag).sum(axis=0)
+            ids = self.pieces(text)
+            if ids and (kind == "tool" or self.pieces.knows(ids)):
+                row[:] = self.look_up(ids).sum(axis=0)
         if self._has_multilingual:
-            foreign = [i for i, text in enumerate(texts) if self._is_foreign(text, kind)]
-            if foreign:
-                vectors[foreign] = self.multilingual.encode([texts[i] for i in foreign])
+            foreign_rows = [row for row, text in enumerate(texts) if self._is_foreign(text, kind)]
+            if foreign_rows:
+                vectors[foreign_rows] = self.multilingual.encode([texts[row] for row in foreign_rows])
         return unit_rows(vectors)
 
     def look_up(self, ids: Sequence[int] | npt.NDArray[np.int64]) -> Vectors:
@@ -369,7 +384,7 @@ class StaticEncoder:
         return vectors
 
     def _is_foreign(self, text: str, kind: Kind) -> bool:
-        """Tell whether the multilingual table reads a text. A tool's text must show that it is not English."""
+        """Tell whether a text is read with the multilingual table. Of a tool, it must show that it is not English."""
         return is_plainly_foreign(text) if kind == "tool" else is_foreign(text, self.pieces.is_word)
 
     @functools.cached_property
