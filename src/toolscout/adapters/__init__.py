@@ -1,8 +1,8 @@
-"""Adapters for agent frameworks and model APIs, one module each. This module holds what they share.
+"""Adapters for agent frameworks and model APIs, one module each. This module has what they share.
 
-There are two kinds. `Toolbox` offers the catalogue's tools to a model under names that every API accepts. `Chooser`
-chooses among tools that a framework manages. It adds them to the catalogue as one source, so that the journal and
-`toolscout learn` include them.
+There are two kinds. A `Toolbox` offers the catalogue's tools to a model under *wire names*, which every API accepts. A
+`Chooser` chooses among tools that a framework manages. It adds them to the catalogue as one source, so that the journal
+and `toolscout learn` include them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ SEARCH_PARAMETERS: Final[dict[str, Any]] = {
     "additionalProperties": False,
 }
 MAX_WIRE_NAME_CHARS: Final = 64
-MAX_SYNC_ATTEMPTS: Final = 3
+HASH_CHARS: Final = 8  # of a hash that keeps wire names apart
+MAX_SYNC_ATTEMPTS: Final = 3  # to add the tools of a framework while other processes change the same source
 
 
 class Toolbox:
@@ -58,31 +59,31 @@ class Toolbox:
             visible: which tools the caller may discover; None: all.
         """
         self.scout, self.k, self.caller, self.visible = scout, k, caller, visible
-        self._shown: dict[str, str] = {}  # name → id of the search that last returned the tool
-        self._names: dict[str, str] = {}  # id of a tool → name for the model, and
-        self._ids: dict[str, str] = {}  # the reverse
-        self._translations: dict[tuple[str, str], Translation] = {}  # (provider, fingerprint) → translation
+        self._search_ids: dict[str, str] = {}  # wire name → id of the search that last returned the tool
+        self._names: dict[str, str] = {}  # id of a tool → wire name
+        self._ids: dict[str, str] = {}  # wire name → id of the tool
+        self._translations: dict[tuple[str, str], Translation] = {}  # by fingerprint of the tool, name of the provider
 
     def tools(self) -> list[tuple[str, Tool]]:
-        """List (name, tool) of all visible tools, by id."""
+        """List (wire name, tool) of all visible tools, ordered by id."""
         tools = self.scout.store.catalogue().tools()
-        return [(self._wire_name(tool), tool) for tool in tools if self._is_visible(tool)]
+        return [(self._choose_name(tool), tool) for tool in tools if self._is_visible(tool)]
 
     def search(self, query: str) -> list[tuple[str, Tool]]:
-        """Search and return (name, tool) of the answer, best first."""
+        """Search and return (wire name, tool) of the answer, best first."""
         result: Search = self.scout.search(query, self.k, visible=self.visible, caller=self.caller)
-        named_tools = [(self._wire_name(hit.tool), hit.tool) for hit in result.hits if hit.tool is not None]
-        self._shown.update((name, result.search_id or "") for name, _ in named_tools)
+        named_tools = [(self._choose_name(hit.tool), hit.tool) for hit in result.hits if hit.tool is not None]
+        self._search_ids.update((name, result.search_id or "") for name, _ in named_tools)
         return named_tools
 
     def tool(self, name: str) -> Tool:
-        """Return the tool that a model calls by this name.
+        """Return the tool with a wire name.
 
         Raises:
             NotFound: if no visible tool has this name.
         """
         if name not in self._ids:
-            self.tools()
+            self.tools()  # gives all visible tools their names
         if (tool_id := self._ids.get(name)) is not None:
             tool = self.scout.tool(tool_id)
             if self._is_visible(tool):
@@ -90,23 +91,23 @@ class Toolbox:
         raise NotFound(f"There is no tool named {name!r} here. Search first, then call a tool of the answer.")
 
     def translate(self, tool: Tool, provider: Provider) -> Translation:
-        """Translate the schema of a tool for a provider, once for each definition."""
+        """Translate the schema of a tool for a provider. Each definition is translated once, and cached."""
         key = tool.fingerprint, provider.name
         if key not in self._translations:
             self._translations[key] = translate(tool, provider)
         return self._translations[key]
 
     def read_call(self, name: str, arguments: object, provider: Provider) -> tuple[Tool, dict[str, Any]]:
-        """Return the tool that a model calls by a name, and its arguments as the tool itself names them.
+        """Return the tool that a model calls, and the arguments as the tool itself names them.
 
         Args:
-            name: as the model sees it.
-            arguments: an object, or the JSON text of one.
+            name: wire name of the tool.
+            arguments: an object, or its JSON text.
             provider: of the model.
 
         Raises:
             NotFound: if no visible tool has this name.
-            UserError: if the arguments are no object.
+            UserError: if the arguments are not an object.
         """
         if isinstance(arguments, str):
             try:
@@ -122,22 +123,23 @@ class Toolbox:
         """Record the outcome of a call in the journal, so that `toolscout learn` can use it.
 
         Args:
-            name: of the tool, as the model called it.
+            name: wire name of the tool.
             ok: whether the call succeeded.
             ms: how long the call took; None: unknown.
         """
-        search_id = self._shown.get(name) or None
-        if search_id and self.scout.journal.is_full(search_id):  # record the call without its search
+        search_id = self._search_ids.get(name) or None
+        if search_id and self.scout.journal.is_full(search_id):  # the search has too many calls: record this one alone
             search_id = None
         self.scout.called(self.tool(name).id, ok=ok, search_id=search_id, ms=ms, caller=self.caller)
 
     called = record_call  # the name in version 0.1
 
     def _is_visible(self, tool: Tool) -> bool:
+        """Tell whether the caller may discover a tool."""
         return self.visible is None or allows(self.visible, tool)
 
-    def _wire_name(self, tool: Tool) -> str:
-        """Return the name of a tool for the model. It never changes during the life of the toolbox."""
+    def _choose_name(self, tool: Tool) -> str:
+        """Return the wire name of a tool, which never changes during the life of the toolbox."""
         name = self._names.get(tool.id)
         if name is None:
             name = self._names[tool.id] = wire_name(tool.name, tool.id, self._ids)
@@ -146,25 +148,33 @@ class Toolbox:
 
 
 def wire_name(raw: str, tool_id: str, taken: Iterable[str]) -> str:
-    """Make a name for the model from the tool's name or id, with a hash if it is taken.
+    """Make a wire name of the tool's name; if that is taken, of its id; if that is taken too, of its id and a hash.
 
-    It has at most 64 letters, digits, `_` and `-`, and begins with a letter or `_`.
+    It has at most `MAX_WIRE_NAME_CHARS` letters, digits, `_` and `-`, and begins with a letter or `_`.
+
+    Args:
+        raw: name of the tool.
+        tool_id: its id.
+        taken: wire names of other tools.
     """
     for text in (raw, tool_id):
         name = re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_")
-        name = f"{'_' * (not name[0].isalpha())}{name}"[:MAX_WIRE_NAME_CHARS] if name else ""
+        if name and not name[0].isalpha():
+            name = f"_{name}"
+        name = name[:MAX_WIRE_NAME_CHARS]
         if name and name != SEARCH and name not in taken:
             return name
-    return f"{name[: MAX_WIRE_NAME_CHARS - 9]}_{digest('wire/1', tool_id)[:8]}"
+    return f"{name[: MAX_WIRE_NAME_CHARS - HASH_CHARS - 1]}_{digest('wire/1', tool_id)[:HASH_CHARS]}"
 
 
 @dataclasses.dataclass(frozen=True)
-class _Among:
-    """A predicate for a set of tool ids. It is hashable, so that equal sets share one compiled mask."""
+class _HasIdIn:
+    """Tells whether a tool is one of some tools. It is hashable, so that equal sets of ids share one compiled mask."""
 
     ids: frozenset[str]
 
     def __call__(self, tool: Tool) -> bool:
+        """Tell whether the tool has one of the ids."""
         return tool.id in self.ids
 
 
@@ -172,7 +182,9 @@ class Chooser:
     """Chooses among the tools of a framework, by their names."""
 
     def __init__(self, scout: Scout, source: str, *, k: int | None = None, caller: str | None = None) -> None:
-        """Create a chooser. Choosers may share a source, even across processes; it keeps the last definition of a tool.
+        """Create a chooser.
+
+        Choosers may share a source, even across processes. The source then has the last definition of each tool.
 
         Args:
             scout: provides the catalogue and the journal.
@@ -181,45 +193,51 @@ class Chooser:
             caller: name of the caller for the journal.
         """
         self.scout, self.source, self.k, self.caller = scout, source_name(source), k, caller
-        self._generation = -1
+        self._generation = -1  # of the catalogue that `_stored` was read from; -1: none was read
         self._stored: dict[str, Tool] = {}  # the source's tools, by name
-        self._offered: dict[str, tuple[dict[str, Any], Tool]] = {}  # name → offered definition, stored tool
+        # Name → the definition that the framework offered, and the tool as it was stored for it.
+        self._offered: dict[str, tuple[dict[str, Any], Tool]] = {}
         self._lock = threading.Lock()
 
     def choose(self, queries: Sequence[str], tools: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Choose tools for some requests. Returns their names, best first, in turns of one tool per request.
+        """Choose tools for some requests.
 
         Args:
             queries: the requests.
             tools: the available tools: `name`, `description` and `parameters` (JSON Schema) of each.
+
+        Returns:
+            Names of the tools: first the best for each request, then the second for each, and so on; none twice.
         """
         offered = {str(tool["name"]): dict(tool) for tool in tools}
         with self._lock:
             for _ in range(MAX_SYNC_ATTEMPTS):  # another process may replace the source meanwhile
                 if not self._is_outdated(offered):
                     break
-                stored = {name: _definition(tool) for name, tool in self._stored.items()}
+                stored = {name: _describe_tool(tool) for name, tool in self._stored.items()}
                 self.scout.add(list((stored | offered).values()), name=self.source)
                 self._refresh()
                 self._offered |= {name: (offered[name], self._stored[name]) for name in offered if name in self._stored}
-            among = _Among(frozenset(self._stored[name].id for name in offered if name in self._stored))
-        results = self.scout.search_many(list(queries), self.k, visible=among, caller=self.caller)
-        turns = max((len(result.hits) for result in results), default=0)
-        order = [result.hits[turn].tool for turn in range(turns) for result in results if turn < len(result.hits)]
+            is_offered = _HasIdIn(frozenset(self._stored[name].id for name in offered if name in self._stored))
+        results = self.scout.search_many(list(queries), self.k, visible=is_offered, caller=self.caller)
+        depth = max((len(result.hits) for result in results), default=0)
+        order = [result.hits[place].tool for place in range(depth) for result in results if place < len(result.hits)]
         return list(dict.fromkeys(tool.name for tool in order if tool is not None))
 
     def _is_outdated(self, offered: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Tell whether the catalogue lacks one of these tools or has another definition of it."""
+        """Tell whether a tool must be stored: it was not offered so before, or the catalogue has changed it since."""
         if self._generation != self.scout.store.generation():
             self._refresh()
         return any(self._offered.get(name) != (tool, self._stored.get(name)) for name, tool in offered.items())
 
     def _refresh(self) -> None:
+        """Read the tools of the source from the catalogue."""
         catalogue = self.scout.store.catalogue()
         prefix = f"{self.source}/"
         ids = [tool_id for tool_id in catalogue.ids if tool_id.startswith(prefix)]
         self._generation, self._stored = catalogue.generation, {tool.name: tool for tool in catalogue.tools(ids)}
 
 
-def _definition(tool: Tool) -> dict[str, Any]:
+def _describe_tool(tool: Tool) -> dict[str, Any]:
+    """Return the definition of a stored tool in the form that `choose` accepts."""
     return {"name": tool.name, "description": tool.description, "parameters": tool.parameters}

@@ -22,15 +22,20 @@ __all__ = ["read_call", "results", "searches", "tools"]
 
 
 def tools(box: Toolbox, *, loaded: Container[str] = ()) -> list[dict[str, Any]]:
-    """Build the `tools` of a request: our search and all visible tools, deferred unless named in `loaded`."""
-    listed: list[dict[str, Any]] = [
+    """Build the `tools` of a request: our search, and all visible tools.
+
+    Args:
+        box: has the tools.
+        loaded: names of tools that the model sees at once; it sees the others when a search has found them.
+    """
+    entries: list[dict[str, Any]] = [
         {"name": SEARCH, "description": SEARCH_DESCRIPTION, "input_schema": SEARCH_PARAMETERS}
     ]
     for name, tool in box.tools():
         offered = box.translate(tool, ANTHROPIC)
         entry = {"name": name, "description": offered.description, "input_schema": offered.schema}
-        listed.append(entry if name in loaded else {**entry, "defer_loading": True})
-    return listed
+        entries.append(entry if name in loaded else {**entry, "defer_loading": True})
+    return entries
 
 
 def searches(block: Any) -> bool:
@@ -39,9 +44,11 @@ def searches(block: Any) -> bool:
 
 
 def results(box: Toolbox, block: Any) -> dict[str, Any]:
-    """Search for what the model asked in `block`, and build the `tool_result`.
+    """Search for what the model asked, and build the `tool_result`: references that load tools, or a sentence.
 
-    It has references that load the tools, or a sentence if none fits.
+    Args:
+        box: has the tools.
+        block: a content block for which `searches` is True.
     """
     query = block.input.get("query") if isinstance(block.input, dict) else None
     result: dict[str, Any] = {"type": "tool_result", "tool_use_id": block.id}

@@ -22,7 +22,10 @@ __all__ = ["read_call", "select_tools"]
 
 
 def select_tools(box: Toolbox, query: str) -> dict[str, Any]:
-    """Build `{"toolConfig": …}` for one request from its search results. Empty if no tool fits: none may be empty."""
+    """Build `{"toolConfig": …}` for one request from its search results.
+
+    If no tool fits, the result is empty, because the API refuses an empty list of tools.
+    """
     specs = []
     for name, tool in box.search(query):
         offered = box.translate(tool, BEDROCK)

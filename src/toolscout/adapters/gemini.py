@@ -25,7 +25,8 @@ def select_tools(box: Toolbox, query: str) -> list[dict[str, Any]]:
     declarations = []
     for name, tool in box.search(query):
         offered = box.translate(tool, GEMINI)
-        parameters = {"parameters": offered.schema} if offered.schema["properties"] else {}  # none may be empty
+        has_parameters = bool(offered.schema["properties"])  # the API refuses an object without properties
+        parameters = {"parameters": offered.schema} if has_parameters else {}
         declarations.append({"name": name, "description": offered.description, **parameters})
     return [{"function_declarations": declarations}] if declarations else []
 

@@ -25,10 +25,11 @@ def __getattr__(name: str) -> Any:
 
 
 def _make_tool_choice() -> type:
+    """Make the class `ToolChoice`."""
     middleware: Any = require("langchain.agents.middleware", "adapters")
 
     class ToolChoice(middleware.AgentMiddleware):  # type: ignore[misc]
-        """Narrows `request.tools`. The provider's own tools and those in `always` stay."""
+        """Shows the model only the tools that fit the request. The provider's own tools and those in `always` stay."""
 
         def __init__(
             self,
@@ -62,22 +63,24 @@ def _make_tool_choice() -> type:
         def _narrow_tools(self, request: Any) -> Any:
             """Return the request with the tools that fit its last human message, and those that are always shown.
 
-            Only that message is searched for: earlier ones have been served. Tools of the provider are dictionaries,
-            and stay.
+            Earlier messages are not searched for, because they have been answered. Tools of the provider are
+            dictionaries, and stay.
             """
             queries = [message.text for message in request.messages if message.type == "human"]
-            choices = [tool for tool in request.tools if not isinstance(tool, dict) and tool.name not in self._always]
-            if not queries or not choices:
+            candidates = [
+                tool for tool in request.tools if not isinstance(tool, dict) and tool.name not in self._always
+            ]
+            if not queries or not candidates:
                 return request
             offered = [
                 {"name": tool.name, "description": tool.description, "parameters": tool.tool_call_schema}
-                for tool in choices
+                for tool in candidates
             ]
             for definition in offered:
-                if not isinstance(definition["parameters"], dict):
+                if not isinstance(definition["parameters"], dict):  # a model of Pydantic
                     definition["parameters"] = definition["parameters"].model_json_schema()
-            chosen = set(self._chooser.choose(queries[-1:], offered))
-            tools = [tool for tool in request.tools if tool not in choices or tool.name in chosen]
+            chosen_names = set(self._chooser.choose(queries[-1:], offered))
+            tools = [tool for tool in request.tools if tool not in candidates or tool.name in chosen_names]
             return request.override(tools=tools)
 
     return ToolChoice

@@ -39,7 +39,14 @@ def searches(item: Any) -> bool:
 
 
 def output(box: Toolbox, item: Any) -> dict[str, Any]:
-    """Search for what the model asked in `item`, and build the `tool_search_output` with the definitions to load."""
+    """Search for what the model asked, and build the `tool_search_output` with the definitions to load.
+
+    Without a query, or if no tool fits, it has no definitions.
+
+    Args:
+        box: has the tools.
+        item: an output item for which `searches` is True.
+    """
     arguments = item.arguments
     if isinstance(arguments, str):
         try:
@@ -58,23 +65,38 @@ def output(box: Toolbox, item: Any) -> dict[str, Any]:
 
 
 def select_tools(box: Toolbox, query: str, *, nested: bool = False) -> list[dict[str, Any]]:
-    """Build the `tools` for one request from its search results. Chat completions need `nested`."""
-    functions = [_format_function(box, name, tool) for name, tool in box.search(query)]
+    """Build the `tools` for one request from its search results.
+
+    Args:
+        box: has the tools.
+        query: the request.
+        nested: whether each definition is below the key `function`, as chat completions need it.
+    """
+    entries = [_format_function(box, name, tool) for name, tool in box.search(query)]
     if not nested:
-        return functions
-    return [{"type": "function", "function": {k: v for k, v in item.items() if k != "type"}} for item in functions]
+        return entries
+    return [
+        {"type": "function", "function": {key: value for key, value in entry.items() if key != "type"}}
+        for entry in entries
+    ]
 
 
 filtered = select_tools  # the name in version 0.1
 
 
 def read_call(box: Toolbox, item: Any) -> tuple[Tool, dict[str, Any]]:
-    """Return the tool that an item or a `function` of a tool call names, and its arguments as the tool names them."""
+    """Return the tool that a model calls, and its arguments as the tool names them.
+
+    Args:
+        box: has the tools.
+        item: a `function_call` of Responses, or a tool call of chat completions, which has a `function`.
+    """
     function = getattr(item, "function", item)
     return box.read_call(function.name, function.arguments, OPENAI)
 
 
 def _format_function(box: Toolbox, name: str, tool: Tool) -> dict[str, Any]:
+    """Build the entry of `tools` for one tool, in the form of Responses."""
     offered = box.translate(tool, OPENAI)
-    head = {"type": "function", "name": name, "description": offered.description}
-    return {**head, "parameters": offered.schema, "strict": False}
+    description_fields = {"type": "function", "name": name, "description": offered.description}
+    return {**description_fields, "parameters": offered.schema, "strict": False}

@@ -23,7 +23,7 @@ def strategy(
     """Make the search function of `pydantic_ai.capabilities.ToolSearch`; see `toolscout.adapters.Chooser`."""
     chooser = Chooser(scout, source, k=k, caller=caller)
 
-    async def search(ctx: Any, queries: Sequence[str], tools: Sequence[Any]) -> list[str]:
+    async def search(ctx: Any, queries: Sequence[str], tools: Sequence[Any]) -> list[str]:  # `ctx` is not needed
         offered = [
             {"name": tool.name, "description": tool.description or "", "parameters": tool.parameters_json_schema}
             for tool in tools

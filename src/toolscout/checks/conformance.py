@@ -1,4 +1,4 @@
-"""Checks that a source, an encoder, an index or a stage keeps its contract, and toys to check with."""
+"""Checks that a source, an encoder, an index or a stage keeps its contract; has a small catalogue to check with."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ __all__ = [
 
 STEM_LETTERS: Final = 4
 LANGUAGE_CODE: Final = re.compile(r"[a-z]{2,3}(-[A-Za-z]+)*")
+#: Tool id → its description, and the names of its parameters.
 TOY_TOOLS: dict[str, tuple[str, ...]] = {
     "weather/get_forecast": (
         "Will it rain or snow: the weather forecast of a city for the coming days.",
@@ -45,22 +46,26 @@ TOY_TOOLS: dict[str, tuple[str, ...]] = {
 
 
 class HashEncoder:
-    """A deterministic encoder without a model: hashes words and their first letters into `dim` places."""
+    """A deterministic encoder without a model: each word, and its first letters, add 1 to the component they hash to.
+
+    Attributes:
+        encoded: number of texts so far, for tests of what is cached.
+    """
 
     name = "hash"
     cheap = True
     languages: frozenset[str] | None = None
 
     def __init__(self, dim: int = 64, *, cheap: bool = True) -> None:
-        """Create an encoder of dimension `dim`; `cheap` says that caching is not worthwhile."""
+        """Create an encoder of dimension `dim`; `cheap`: see `Encoder`."""
         self.dim, self.cheap = dim, cheap
         self.fingerprint = digest("hash/1", dim)
-        self.encoded = 0  # texts so far, for tests of what is cached
+        self.encoded = 0
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
         """Encode texts as `(n, dim)` float32 unit rows, queries and tools alike.
 
-        The first letters of a word count beside it, so that its inflections are near: "invoice" and "invoices".
+        The first letters of a word count too, so that its inflections are near: "invoice" and "invoices".
         """
         rows = np.zeros((len(texts), self.dim), dtype=np.float32)
         for row, text in zip(rows, texts, strict=True):
@@ -72,7 +77,7 @@ class HashEncoder:
 
 
 def toy_tools() -> list[Tool]:
-    """Make a catalogue of ten tools: two scripts besides Latin, plain and special names, several sources."""
+    """Make a catalogue of ten tools, of several sources, with two scripts besides Latin and names of several styles."""
     return [
         Tool(
             id=tool_id,
@@ -86,7 +91,7 @@ def toy_tools() -> list[Tool]:
 
 
 def check_stage(stage: Stage, searches: Sequence[Search]) -> None:
-    """Check the contract of stages: one result per search, deterministic, unchanged queries, no tool twice.
+    """Check the contract of stages: one result per search, the same each time, unchanged queries, no tool twice.
 
     Raises:
         AssertionError: naming the broken rule.
@@ -123,28 +128,30 @@ def check_index(index: Any, queries: Any) -> None:
             pairs = list(zip(-np.asarray(values), row, strict=True))
             assert pairs == sorted(pairs), "best first, ties by id"
             assert row == all_ids[: len(row)], "a smaller k must be the beginning of a larger one"
-    _check_masks(index, queries, complete[0])
+    complete_ids, _ = complete
+    _check_masks(index, queries, complete_ids)
     for query, ids, scores in zip(queries, *complete, strict=True):
-        for position, tool_id in enumerate(ids):
+        for place, tool_id in enumerate(ids):
             explanation = index.explain(query, tool_id)
-            assert explanation.rank > position, f"{tool_id}: `explain` names a better rank than the search"
-            assert np.isclose(explanation.score, scores[position]), f"{tool_id}: `explain` names another score"
+            # An index that misses tools may explain a rank that is worse than the place among its hits.
+            assert explanation.rank > place, f"{tool_id}: `explain` names a better rank than the search"
+            assert np.isclose(explanation.score, scores[place]), f"{tool_id}: `explain` names another score"
 
 
 def _check_masks(index: Any, queries: Any, rankings: Sequence[Sequence[str]]) -> None:
-    """Check that a mask only removes tools from the complete rankings."""
+    """Check that a mask only removes tools from the rankings of all tools, `rankings`."""
     size = len(index.ids)
     mask = np.arange(size) % 2 == 0
-    allowed = {tool_id for tool_id, fits in zip(index.ids, mask, strict=True) if fits}
+    visible = {tool_id for tool_id, is_visible in zip(index.ids, mask, strict=True) if is_visible}
     masked, _ = index.search(queries, size, [mask] * len(queries))
     for row, all_ids in zip(masked, rankings, strict=True):
-        assert row == [tool_id for tool_id in all_ids if tool_id in allowed], "a mask must only leave out"
-    hidden, _ = index.search(queries, size, [np.zeros(size, dtype=bool)] * len(queries))
-    assert not any(hidden), "a mask of nothing must give nothing"
+        assert row == [tool_id for tool_id in all_ids if tool_id in visible], "a mask must only leave out"
+    rows_without_tools, _ = index.search(queries, size, [np.zeros(size, dtype=bool)] * len(queries))
+    assert not any(rows_without_tools), "a mask of nothing must give nothing"
 
 
 def check_encoder(encoder: Encoder) -> None:
-    """Check the contract of encoders: float32 unit rows in order, deterministic, independent of the batch.
+    """Check the contract of encoders: float32 unit rows in order, the same each time and in any batch.
 
     Raises:
         AssertionError: naming the broken rule.
@@ -162,7 +169,7 @@ def check_encoder(encoder: Encoder) -> None:
 
 
 def _check_rows(encoder: Encoder, texts: Sequence[str], kind: Kind) -> None:
-    """Check the rows of texts of one kind: their shape and length, again and one by one."""
+    """Check the rows of texts of one kind: their shape and length, and that a second call and single texts agree."""
     rows = encoder.encode(texts, kind)
     assert rows.shape == (len(texts), encoder.dim), f"expected {len(texts)} rows of {encoder.dim}"
     assert rows.dtype == np.float32, "expected float32"
@@ -175,10 +182,17 @@ def _check_rows(encoder: Encoder, texts: Sequence[str], kind: Kind) -> None:
 
 
 def check_source(read: Callable[[], list[Reading]]) -> list[Reading]:
-    """Check the contract of source readers: ids of the source, no id twice, valid JSON, deterministic.
+    """Check the contract of source readers: ids of the source, no id twice, valid JSON, the same each time.
+
+    Args:
+        read: reads the source; called twice.
+
+    Returns:
+        What the first call read.
 
     Raises:
         AssertionError: naming the broken rule.
+        SourceError: if the source cannot be read.
     """
     try:
         readings = read()
@@ -206,11 +220,12 @@ def _check_source_tool(tool: Tool, source: str, fingerprints: Mapping[str, str],
     """
     assert tool.id.startswith(f"{source}/"), f"{tool.id}: expected to begin with {source}/"
     assert tool.id not in seen, f"{tool.id}: twice"
-    assert canonical_json(tool), tool.id
+    assert canonical_json(tool), tool.id  # raises if the tool is not valid JSON
     assert fingerprints.get(tool.id) == tool.fingerprint, f"{tool.id}: another fingerprint when read again"
 
 
 def _check_problems(readings: Sequence[Reading]) -> None:
+    """Check that each problem of a source names its entry."""
     for reading in readings:
         for problem in reading.problems:
             assert problem.entry and problem.message, "a problem must name its entry"

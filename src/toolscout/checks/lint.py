@@ -30,23 +30,26 @@ __all__ = ["PHRASES_PER_TOOL", "TEMPLATES", "ConfusedPair", "Lint", "LintFinding
 PHRASES_PER_TOOL: Final = 3
 MAX_PHRASE_WORDS: Final = 14
 MAX_SHORT_NAME_WORDS: Final = 3
-REWORDING_RATE: Final = 0.25
+REWORDING_RATE: Final = 0.25  # of the words that have synonyms
 SERVER_WORDS: Final = frozenset(("mcp", "server", "servers", "api", "tool", "tools", "client", "local", "remote"))
 TEMPLATES: Final = ("{}", "please {}", "can you {}?", "I want to {}", "I need to {}")
+# What is removed from a description: a beginning such as "This tool is used to", brackets, and a list of parameters.
 _PREAMBLE: Final = re.compile(
     r"^(?:(?:this|the|a|an) +)?(?:tool|function|endpoint|method|api)\b[\s:,]*"
     r"(?:(?:that|which|is used|can be used|used|lets you|allows you|to|for) +)*|^to +",
     re.IGNORECASE,
 )
-_INSERT: Final = re.compile(r"\s*(?:\([^)]*\)|\[[^\]]*\]|\{[^}]*\})")
-_END: Final = re.compile(r"\s*(?:\b(?:args|arguments|parameters|params|returns?|example|examples)\s*:|[([{|]).*", re.I)
+_BRACKETS: Final = re.compile(r"\s*(?:\([^)]*\)|\[[^\]]*\]|\{[^}]*\})")
+_PARAMETER_LIST: Final = re.compile(
+    r"\s*(?:\b(?:args|arguments|parameters|params|returns?|example|examples)\s*:|[([{|]).*", re.I
+)
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s")
 _IES: Final = re.compile(r"(?<=[^aeiou])ies$")
 _ES: Final = re.compile(r"(?<=ch|sh|ss|zz)es$|(?<=x)es$")
-LINT_DEPTH: Final = 5
-SEARCH_BATCH: Final = 256
+LINT_DEPTH: Final = 5  # hits of a search that are looked at
+SEARCH_BATCH: Final = 256  # phrases
 MIN_FOUND_SHARE: Final = 0.5
-"""A tool is hidden if a smaller share of its queries finds it."""
+"""A tool is hidden if a smaller share of its phrases finds it."""
 DUPLICATE_OVERLAP: Final = 0.8
 """Jaccard overlap of words from which two descriptions are near-duplicates."""
 FIT_SHARE: Final = 0.8
@@ -61,9 +64,9 @@ class LintFinding(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         tool: its id.
-        found: share of its queries that found it.
-        missed: a query that missed it.
-        instead: ids of the tools that stood in its place, the most frequent first.
+        found: share of its phrases that found it.
+        missed: a phrase that did not find it.
+        instead: ids of the tools that such phrases found instead, the most frequent first.
         causes: what makes it hard to find.
         fixes: what to do about each cause.
     """
@@ -77,7 +80,7 @@ class LintFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfusedPair(msgspec.Struct, frozen=True, kw_only=True):
-    """Two tools that a search confuses: one stood first for queries of the other.
+    """Two tools that a search confuses: one was the first hit for phrases of the other.
 
     Attributes:
         one: id of a tool.
@@ -98,9 +101,9 @@ class Lint(msgspec.Struct, frozen=True, kw_only=True):
     """The result of `lint`.
 
     Attributes:
-        asked: number of tools that queries were generated for.
+        asked: number of tools that phrases were made for.
         silent: ids of the tools without a description.
-        hidden: the hidden tools, the least found first.
+        hidden: the tools that fewer than half of their phrases found, the least found first.
         confused: the confused pairs, the most frequent first.
     """
 
@@ -123,14 +126,14 @@ def lint(
     Args:
         tools: the tools to check, all of which `visible` must allow.
         stage: searches the tools. Its abstention is switched off.
-        max_tools: upper bound; a larger catalogue is sampled.
-        seed: seed of the synthetic queries.
+        max_tools: maximum number of tools to search for; of a larger catalogue a sample is drawn.
+        seed: seed of the phrases and of the sample.
         visible: which tools are searched; None: all.
     """
-    if isinstance(stage, Pipeline):
+    if isinstance(stage, Pipeline):  # without the part that abstains
         stage = Pipeline(part for part in stage.stages if not isinstance(part, Decide))
     by_id = {tool.id: tool for tool in tools}
-    tally = _ask_for_tools(by_id, sample_tools(tools, max_tools, seed), stage, seed, visible)
+    tally = _search_for_tools(by_id, sample_tools(tools, max_tools, seed), stage, seed, visible)
     hidden = [_explain_hidden(by_id, tool_id, tally) for tool_id in tally.tries if tally.is_hidden(tool_id)]
     swaps = [(by_id[one], by_id[other], times) for (one, other), times in tally.swaps.most_common() if times > 1]
     return Lint(
@@ -141,7 +144,7 @@ def lint(
     )
 
 
-def _ask_for_tools(
+def _search_for_tools(
     by_id: Mapping[str, Tool],
     sample: Sequence[Tool],
     stage: Stage,
@@ -162,14 +165,14 @@ def _ask_for_tools(
 
 @dataclasses.dataclass
 class _Tally:
-    """Counts what the queries of each tool found.
+    """Counts what the phrases of each tool found.
 
     Attributes:
-        tries: tool id → number of its queries.
-        hits: tool id → number of its queries that found it.
-        instead: tool id → how often each other tool was returned in its place.
-        missed: tool id → its first query that did not find it.
-        swaps: pair of tool ids → how often one stood first for a query of the other.
+        tries: tool id → number of its phrases.
+        hits: tool id → number of its phrases that found it.
+        instead: tool id → how often each other tool was a hit for a phrase that did not find the tool.
+        missed: tool id → its first phrase that did not find it.
+        swaps: pair of tool ids, ascending → how often one was the first hit for a phrase of the other.
     """
 
     tries: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -179,13 +182,15 @@ class _Tally:
     swaps: Counter[tuple[str, str]] = dataclasses.field(default_factory=Counter)
 
     def count(self, gold: str, text: str, hits: Sequence[Hit], *, fits: bool) -> None:
-        """Count one phrase of a tool. A hit that stands for the tool too, as the same of another source, finds it.
+        """Count what one phrase of a tool found.
+
+        A hit also finds the tool if the tool is folded into it: the same tool of another source (`Hit.similar`).
 
         Args:
             gold: id of the tool.
             text: the phrase.
             hits: the answer.
-            fits: whether the phrase could mean the first hit.
+            fits: whether the phrase could mean the first hit; if not, the two tools are not confused.
         """
         is_right = [gold == hit.id or gold in hit.similar for hit in hits]
         self.tries[gold] += 1
@@ -197,29 +202,34 @@ class _Tally:
             self.swaps[min(gold, hits[0].id), max(gold, hits[0].id)] += 1
 
     def found_share(self, tool_id: str) -> float:
-        """Return the share of a tool's queries that found it."""
+        """Return the share of a tool's phrases that found it."""
         return self.hits[tool_id] / self.tries[tool_id]
 
     def is_hidden(self, tool_id: str) -> bool:
-        """Tell whether too few of a tool's queries found it."""
+        """Tell whether too few of a tool's phrases found it."""
         return self.found_share(tool_id) < MIN_FOUND_SHARE
 
 
 def _explain_hidden(tools: Mapping[str, Tool], tool_id: str, tally: _Tally) -> LintFinding:
-    """Explain why a tool is hidden, with a fix for each cause."""
+    """Explain why a tool is hidden, with a fix for each cause.
+
+    Args:
+        tools: all tools, by id.
+        tool_id: of the hidden tool.
+        tally: what its phrases found.
+    """
     tool = tools[tool_id]
-    instead = [rival for rival, _ in tally.instead[tool_id].most_common(MAX_NAMED_RIVALS)]
+    instead = [other for other, _ in tally.instead[tool_id].most_common(MAX_NAMED_RIVALS)]
     causes, fixes = [], []
     words = tokenize(tool.description)
     if len(words) < MIN_DESCRIPTION_WORDS:
         causes.append(f"its description has only {len(words)} words that a search can match")
         fixes.append("describe in a sentence what it does, to what, and what for")
-    duplicates = [rival for rival in instead if _word_overlap(tool, tools[rival]) >= DUPLICATE_OVERLAP]
+    duplicates = [other for other in instead if _compute_word_overlap(tool, tools[other]) >= DUPLICATE_OVERLAP]
     if duplicates:
         causes.append(f"{duplicates[0]} has almost the same description")
         fixes.append(f"describe what it does that {duplicates[0]} does not, or remove one of them")
-    described = set(words)
-    undescribed = [name for name in parameter_names(tool) if not described & set(tokenize(name))]
+    undescribed = [name for name in parameter_names(tool) if not set(words) & set(tokenize(name))]
     if undescribed and not duplicates:
         causes.append(f"its description does not mention {', '.join(undescribed[:3])}")
         fixes.append(f"mention its parameters in the description: {', '.join(undescribed[:3])}")
@@ -237,27 +247,31 @@ def _explain_hidden(tools: Mapping[str, Tool], tool_id: str, tally: _Tally) -> L
 
 
 def _fits(tool: Tool, text: str) -> bool:
-    """Tell whether a tool's name and texts hold nearly all words of a phrase."""
+    """Tell whether a phrase could mean a tool: the tool's name and texts have nearly all of its words."""
     words = set(tokenize(text)) - PHRASE_FILLERS
     return bool(words) and len(words & set(tokenize(render(tool)))) >= FIT_SHARE * len(words)
 
 
 def _describe_confusion(one: Tool, other: Tool, times: int) -> ConfusedPair:
-    duplicates = _word_overlap(one, other) >= DUPLICATE_OVERLAP
-    fix = "remove one of them, or describe in each what the other does not do"
-    if not duplicates:
-        fix = "describe in each when not to use it"
-    return ConfusedPair(one=one.id, other=other.id, times=times, twins=duplicates, fix=fix)
+    """Describe two tools that were confused so many times, with a fix."""
+    are_duplicates = _compute_word_overlap(one, other) >= DUPLICATE_OVERLAP
+    fix = "describe in each when not to use it"
+    if are_duplicates:
+        fix = "remove one of them, or describe in each what the other does not do"
+    return ConfusedPair(one=one.id, other=other.id, times=times, twins=are_duplicates, fix=fix)
 
 
-def _word_overlap(one: Tool, other: Tool) -> float:
-    """Return the Jaccard overlap of two descriptions, 0 to 1; of the names if there are no descriptions."""
+def _compute_word_overlap(one: Tool, other: Tool) -> float:
+    """Return the Jaccard overlap of the words of two descriptions, 0 to 1. A tool without one counts by its name."""
     words, other_words = (set(tokenize(tool.description or tool.name)) for tool in (one, other))
     return len(words & other_words) / len(words | other_words) if words | other_words else 0.0
 
 
 def write_phrases(tool: Tool, seed: int = 0) -> list[str]:
-    """Return the phrases for one tool, `PHRASES_PER_TOOL` at most, each once."""
+    """Return the phrases for one tool, `PHRASES_PER_TOOL` at most, none twice.
+
+    They are the first sentence of the description as an order, the name, and the order with synonyms.
+    """
     rng = random.Random(digest("phrases/1", [seed, tool.id]))
     order = _make_order(tool)
     name = _name_tool(tool)
@@ -267,42 +281,50 @@ def write_phrases(tool: Tool, seed: int = 0) -> list[str]:
 
 
 def _make_order(tool: Tool) -> str:
-    """Return the first sentence of the description as an order; empty if there is none."""
-    text = _INSERT.sub("", " ".join(tool.description.split())).strip()
-    sentence = _SENTENCE_END.split(text, maxsplit=1)[0]
-    words = _END.sub("", _PREAMBLE.sub("", sentence)).strip(" .!?:;,-*#`").split()[:MAX_PHRASE_WORDS]
+    """Return the first sentence of the description as an order: "Gets the weather." becomes "get the weather".
+
+    Returns "" if the sentence has fewer than two words.
+    """
+    text = _BRACKETS.sub("", " ".join(tool.description.split())).strip()
+    sentence, *_ = _SENTENCE_END.split(text, maxsplit=1)
+    words = _PARAMETER_LIST.sub("", _PREAMBLE.sub("", sentence)).strip(" .!?:;,-*#`").split()[:MAX_PHRASE_WORDS]
     while words and words[-1].casefold() in FUNCTION_WORDS:
         words.pop()
     if len(words) < 2:
         return ""
-    first = words[0] if words[0][1:] != words[0][1:].lower() else words[0].lower()
-    return " ".join([_strip_person(first), *words[1:]])
+    verb, *others = words
+    has_inner_capital = verb[1:] != verb[1:].lower()  # then it is a name, and stays as it is
+    return " ".join([_strip_person(verb if has_inner_capital else verb.lower()), *others])
 
 
 def _strip_person(verb: str) -> str:
     """Return a verb without the ending of the third person: "gets" becomes "get"."""
     if not verb.islower() or len(verb) < 4 or verb.endswith(("ss", "us", "is")):
         return verb
-    plain = _IES.sub("y", verb)
-    plain = _ES.sub("", plain) if plain == verb else plain
-    return plain[:-1] if plain == verb and verb.endswith("s") else plain
+    for ending, replacement in ((_IES, "y"), (_ES, "")):
+        plain = ending.sub(replacement, verb)
+        if plain != verb:
+            return plain
+    return verb.removesuffix("s")
 
 
 def _name_tool(tool: Tool) -> str:
-    """Return the words of the name, and of its service if they are few."""
+    """Return the words of the name, and if they are few, also those of its service: "list issues in github"."""
     words = split_identifiers(tool.name).replace("-", " ").casefold().split()
     if len(words) > MAX_SHORT_NAME_WORDS:
         return " ".join(words)
-    parent = re.split(r"[/_@]", (*tool.path, tool.source)[0 if not tool.path else len(tool.path) - 1])[-1]
+    parent = tool.path[-1] if tool.path else tool.source
+    *_, last_part = re.split(r"[/_@]", parent)
     service = [
-        word for word in re.findall(r"[^\W_]+", split_identifiers(parent).casefold()) if word not in SERVER_WORDS
+        word
+        for word in re.findall(r"[^\W_]+", split_identifiers(last_part).casefold())
+        if word not in SERVER_WORDS and word not in words
     ]
-    service = [word for word in service if word not in words]
     return " ".join([*words, *(["in", *service] if service else [])])
 
 
 def _reword(order: str, rng: random.Random) -> str:
-    """Replace some words by synonyms."""
+    """Replace some words by synonyms, chosen at random."""
     words = []
     for word in order.split():
         synonyms = load_synonyms().get(word.casefold(), ())

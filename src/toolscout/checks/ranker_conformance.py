@@ -1,8 +1,12 @@
-"""Checks that a method keeps the promises of the contract, for our own methods and those of third parties."""
+"""Checks that a ranking method keeps the promises of its contract, for our own methods and third parties' alike.
+
+The checks use a small catalogue, `toy_tools`, and a small data set over it, `toy_lesson`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,7 +39,7 @@ TOY_TASKS: Final = {
     "travel/find_hotel": ("find somewhere to sleep", "get a bed for two"),
     "files/copy": ("back up my thesis", "clone this paper"),
 }
-NONSENSE_NUMBER: Final = -1_000_000_000
+NONSENSE_NUMBER: Final = -1_000_000_000  # no option accepts it
 
 
 class _Interrupted(BaseException):
@@ -43,7 +47,7 @@ class _Interrupted(BaseException):
 
 
 def toy_lesson() -> Lesson:
-    """Return a small lesson over `toy_tools`. Its queries ask for four tools in words that their texts do not have."""
+    """Return small data for a fit: queries for four of the `toy_tools`, in words that their texts don't have."""
     train: dict[str, dict[str, float]] = {}
     dev: dict[str, dict[str, float]] = {}
     for tool, tasks in TOY_TASKS.items():
@@ -59,8 +63,8 @@ def check_method(
 ) -> None:
     """Check every promise of a method.
 
-    New tools are found. Removed and hidden tools are never returned. A fit is seeded and can be resumed, and a saved
-    model loads unchanged. Options refuse unknown names and invalid values.
+    The promises: new tools are found; removed and hidden tools are never returned; a fit is seeded and can be resumed;
+    a saved model loads unchanged; options refuse unknown names and invalid values.
 
     Args:
         method: the method.
@@ -82,21 +86,21 @@ def check_method(
         model = None
 
     def build(tools: list[Tool]) -> Stage:
-        place = model.folder if model is not None else None
-        return registry.build(recipe, Catalogue.of(tools), workspace, model=place)
+        model_folder = model.folder if model is not None else None
+        return registry.build(recipe, Catalogue.of(tools), workspace, model=model_folder)
 
     _check_tools(build(toy_tools()))
     _check_changed_tools(build)
 
 
 def check_options(method: Method) -> None:
-    """Assert that options have defaults and bounds, and refuse unknown names.
+    """Assert that options have defaults, refuse unknown names and other types, and bound their numbers.
 
     Raises:
         AssertionError: naming the option.
     """
     options_type = method.options_type
-    parse_options({}, options_type)
+    parse_options({}, options_type)  # raises if an option has no default
     assert _is_refused({"no such option": 1}, options_type), "an unknown option must be refused"
     for name, hint in typing.get_type_hints(options_type, include_extras=True).items():
         assert _is_refused({name: object()}, options_type), f"{name}: a value of another type must be refused"
@@ -107,6 +111,11 @@ def check_options(method: Method) -> None:
 def check_fit(recipe: Recipe, workspace: HomeResources, folder: Path) -> Model:
     """Assert that a fit is seeded, can be resumed, and writes exactly what it learned.
 
+    Args:
+        recipe: with the method.
+        workspace: has the encoder and the seed.
+        folder: an empty folder for models.
+
     Returns:
         The model.
 
@@ -115,15 +124,15 @@ def check_fit(recipe: Recipe, workspace: HomeResources, folder: Path) -> Model:
     """
     lesson, method = toy_lesson(), recipe.method
     assert isinstance(method, FittedMethod)
-    artifacts = dict[str, Any]()
+    learned: list[Any] = []  # what the method returns, before it is saved
 
-    def keep(self: Any, job_workspace: HomeResources, job_lesson: Lesson, options: Any) -> Any:
-        artifacts["fit"] = method.fit(job_workspace, job_lesson, options)
-        return artifacts["fit"]
+    def fit_and_keep(job_workspace: HomeResources, job_lesson: Lesson, options: Any) -> Any:
+        learned.append(method.fit(job_workspace, job_lesson, options))
+        return learned[-1]
 
-    watched = dataclasses.replace(recipe, method=_Wrapped(method, keep))
+    watched = dataclasses.replace(recipe, method=_MethodWithOtherFit(method, fit_and_keep))
     first = fit(plan_fit(watched, lesson, workspace, folder / "first"))
-    for name, array in artifacts["fit"].arrays.items():
+    for name, array in learned[-1].arrays.items():
         assert np.array_equal(first.arrays[name], array), f"{name}: saved and loaded, the array is another one"
     again = fit(plan_fit(recipe, lesson, workspace, folder / "again"))
     _check_same(first, again, "the same seed gave another model")
@@ -135,44 +144,43 @@ def check_fit(recipe: Recipe, workspace: HomeResources, folder: Path) -> Model:
     return first
 
 
-class _Wrapped:
-    """A method with its `fit` replaced by a given function."""
+class _MethodWithOtherFit:
+    """A method whose `fit` is another function with the same arguments."""
 
     def __init__(self, method: FittedMethod, fit_instead: Any) -> None:
+        """Take everything else from a method."""
         self.options_type, self.needs_usage = method.options_type, method.needs_usage
         self.transfers, self.abstains, self.base = method.transfers, method.abstains, method.base
-        self._fit, self.build = fit_instead, method.build
-
-    def fit(self, workspace: HomeResources, lesson: Lesson, options: Any) -> Any:
-        """Call the given function."""
-        return self._fit(self, workspace, lesson, options)
+        self.fit, self.build = fit_instead, method.build
 
 
 def _interrupt(job: FitJob) -> None:
-    """Run a fit until its second line of progress after the list of its options."""
-    lines_left = [3 + len(job.origins)]
+    """Run a fit until its second line of progress, and leave what it has written by then to the next fit."""
+    n_described = 2 + len(job.origins)  # a fit first describes its data, its encoder and each option, one line each
+    line_numbers = itertools.count(1)
 
     def say(line: str) -> None:
-        lines_left[0] -= 1
-        if lines_left[0] < 0:
+        if next(line_numbers) > n_described + 1:
             raise _Interrupted
 
     try:
         fit(dataclasses.replace(job, workspace=dataclasses.replace(job.workspace, say=say)))
     except _Interrupted:
-        return  # what it left is what the next fit finds
+        return
     model_store.verify(job.out)  # the fit ended before its second line; move the model, so that it is fitted again
     job.out.rename(job.out.with_name("finished"))
 
 
-def _check_same(one: Model, other: Model, broken: str) -> None:
-    assert one.manifest.metrics == other.manifest.metrics, broken
-    assert one.manifest.settings == other.manifest.settings, broken
-    assert one.arrays.keys() == other.arrays.keys(), broken
-    assert all(np.array_equal(array, other.arrays[name]) for name, array in one.arrays.items()), broken
+def _check_same(one: Model, other: Model, broken_promise: str) -> None:
+    """Assert that two models are equal."""
+    assert one.manifest.metrics == other.manifest.metrics, broken_promise
+    assert one.manifest.settings == other.manifest.settings, broken_promise
+    assert one.arrays.keys() == other.arrays.keys(), broken_promise
+    assert all(np.array_equal(array, other.arrays[name]) for name, array in one.arrays.items()), broken_promise
 
 
 def _check_tools(stage: Stage) -> None:
+    """Check that a ranker over `toy_tools` keeps the contract of stages, and returns no hidden tool."""
     check_stage(stage, [Search(query=query) for query in ("ping the boss", "weather forecast of a city", "")])
     [hidden] = stage([Search(query="weather forecast of a city", visible=lambda tool: tool.source != "weather")])
     assert not any(tool.startswith("weather/") for tool in hidden.ids), "a hidden tool was returned"
@@ -190,6 +198,7 @@ def _check_changed_tools(build: Any) -> None:
 
 
 def _is_refused(values: Mapping[str, Any], options_type: type[msgspec.Struct]) -> bool:
+    """Tell whether options of these values are refused."""
     try:
         parse_options(values, options_type)
     except ConfigError:

@@ -28,6 +28,7 @@ __all__ = [
 
 MAX_SENTENCES: Final = 5
 EVERYTHING: Final = frozenset({"**"})
+#: Kind of a reference → what is wrong with an unknown one.
 MISSING: Final = {
     "tool": "no tool has this id",
     "source": "no source has this name",
@@ -37,12 +38,12 @@ MISSING: Final = {
 
 
 class Reference(NamedTuple):
-    """A name that somebody wrote down.
+    """A name of a tool or a source in the configuration.
 
     Attributes:
-        place: where it stands, as the subject of a sentence.
+        place: where it was written, as the beginning of a sentence: "The profile 'x' pins".
         name: the name or the pattern.
-        kind: what it names: a tool by its id, a source, or a pattern of tools that are allowed or denied.
+        kind: what it names: a tool by its id, a source, or the tools that a pattern allows or denies.
     """
 
     place: str
@@ -51,7 +52,11 @@ class Reference(NamedTuple):
 
 
 def list_setting_names(settings: Settings, pins: Iterable[str]) -> list[Reference]:
-    """List the names in the settings and in the sandboxes of a home. `pins` are those in force.
+    """List the names in the settings and in the sandboxes of a home.
+
+    Args:
+        settings: of the home.
+        pins: ids of the pinned tools that are in force.
 
     Raises:
         ConfigError: if the file of the sandboxes is invalid.
@@ -85,6 +90,7 @@ def list_profile_names(profiles: Iterable[Profile]) -> list[Reference]:
 
 
 def _list_patterns(place: str, allow: Iterable[str], deny: Iterable[str]) -> Iterator[Reference]:
+    """Yield the patterns of a rule, sorted; `place`: the beginning of a sentence, such as "The profile 'x'"."""
     yield from (Reference(f"{place} allows", pattern, "allowed") for pattern in sorted(allow))
     yield from (Reference(f"{place} denies", pattern, "denied") for pattern in sorted(deny))
 
@@ -92,32 +98,32 @@ def _list_patterns(place: str, allow: Iterable[str], deny: Iterable[str]) -> Ite
 def explain_unknown(
     scout: Scout, references: Sequence[Reference], awaited: Collection[str] = (), limit: int = MAX_SENTENCES
 ) -> list[str]:
-    """Say in a sentence each which names nothing in the catalogue has, with the nearest name that something has.
+    """Write a sentence for each name that no tool and no source has, with the nearest name that exists.
 
     Args:
-        scout: whose catalogue.
-        references: the names.
-        awaited: sources that may still bring tools. Names of theirs are not judged.
-        limit: of sentences. A further one says how many more names there are.
+        scout: its catalogue has the names that exist.
+        references: the names to check.
+        awaited: sources that are not read yet, such as servers that start. Names of their tools are not checked.
+        limit: maximum number of such sentences. One more says how many further names there are.
     """
     if not references:
         return []
     names = _Names(scout, awaited)
     unknown = [reference for reference in references if names.lacks(reference)]
     sentences = [f"{place} {name!r}, but {MISSING[kind]}. {names.advise(name, kind)}" for place, name, kind in unknown]
-    rest = len(unknown) - limit
-    return sentences[:limit] + ([f"{rest:,} more such names are in  toolscout doctor"] if rest > 0 else [])
+    n_left_out = len(unknown) - limit
+    return sentences[:limit] + ([f"{n_left_out:,} more such names are in  toolscout doctor"] if n_left_out > 0 else [])
 
 
 class _Names:
     """The names of sources and tools in a catalogue."""
 
     def __init__(self, scout: Scout, awaited: Collection[str]) -> None:
-        """Read the catalogue, with what waits for approval and what is hidden: these names are no mistakes.
+        """Read the names of the catalogue, and of tools that wait for approval or are hidden: all of these exist.
 
         Args:
-            scout: whose catalogue.
-            awaited: sources that are not read yet, such as servers that start.
+            scout: has the catalogue.
+            awaited: as in `explain_unknown`.
         """
         self._store = scout.store
         self._sources = [source.name for source in scout.sources()]
@@ -126,18 +132,21 @@ class _Names:
         self._awaited = awaited
 
     def lacks(self, reference: Reference) -> bool:
-        """Tell whether nothing has the name, and no source is awaited that may bring it."""
+        """Tell whether no tool and no source has the name, and no awaited source may bring it."""
         name, kind = reference.name, reference.kind
-        if name in self._ids or name.partition("/")[0] in self._awaited:
+        source, _, _ = name.partition("/")
+        if name in self._ids or source in self._awaited:
             return False
-        if kind in ("tool", "source"):
-            return kind == "tool" or name not in self._sources
+        if kind == "tool":
+            return True
+        if kind == "source":
+            return name not in self._sources
         return not self._may_match(name, is_denial=kind == "denied")
 
     def _may_match(self, pattern: str, *, is_denial: bool) -> bool:
-        """Tell whether a pattern may match a tool. One with * is judged by its source alone.
+        """Tell whether a pattern may match a tool. For a pattern with *, it is enough that its source exists.
 
-        A pattern that denies is read in other spellings too, as the policy does.
+        A pattern that denies also matches other spellings, as in the policy.
         """
         source = pattern.partition("/")[0]
         folded = {name for name in self._sources if name.casefold() == source.casefold()}
@@ -146,10 +155,11 @@ class _Names:
             return "*" in source or bool(sources)
         rules = Rules(EVERYTHING, frozenset({pattern})) if is_denial else Rules(frozenset({pattern}))
         ids = [id for name in sources for id, _ in self._store.page(name, limit=None)]
+        # Under a denial alone, a tool that the pattern matches is not visible; else it is.
         return any(rules(tool) != is_denial for tool in self._store.tools(ids))
 
     def advise(self, name: str, kind: str) -> str:
-        """Ask for the nearest id, or for the nearest source if the name begins with an unknown one."""
+        """Name the nearest tool id, or the nearest source if the name begins with an unknown source."""
         source = name.partition("/")[0]
         if kind == "tool" or (kind != "source" and source in self._sources):
             return name_nearest(name, self._ids, "See  toolscout list")
@@ -157,7 +167,7 @@ class _Names:
 
 
 def check_home(scout: Scout) -> list[str]:
-    """Return `explain_unknown` for all names of a home, or what is wrong with the file that is invalid."""
+    """Return what `explain_unknown` says of all names of a home; if one of its files is invalid, only its error."""
     settings = scout.settings
     try:
         callers = Policies.load(find_policy(settings.place)).callers

@@ -1,4 +1,4 @@
-"""Reads and checks the result files of `bench` and `sweep`; holds the figures that papers published."""
+"""Reads and checks the result files of `bench` and `sweep`; has the figures that papers published."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ __all__ = [
     "write_json",
 ]
 
-SWEEP, ANATOMY = ".sweep.json", ".anatomy.json"  # name endings of files that `bench` did not write
-SWEEPS_FOLDER: Final = "sweeps"  # sweeps and single trials may lie here, in a folder for each dataset
+SWEEP, ANATOMY = ".sweep.json", ".anatomy.json"  # name endings of the files of  toolscout sweep  and  toolscout anatomy
+SWEEPS_FOLDER: Final = "sweeps"  # sweeps and single trials may be here, in a folder for each dataset
 
+#: Test sets with training queries; `UNTRAINED` are those without.
 TRAINED: Final = (
     "toollens",
     "metatool",
@@ -76,7 +77,7 @@ _COLT_AT_GOLD_COUNT: Final = {"recall@|N|": 92.76, "comp@|N|": 82.95}
 
 
 def _quote(label: str, source: str, *percents: float, **further_percents: float) -> PublishedResult:
-    """Quote a row of a paper: percents in the order of `_COLUMNS`, then others by measure."""
+    """Quote a row of a paper: percents in the order of `_COLUMNS`, which may be fewer, then percents by measure."""
     return PublishedResult(label, source, {**dict(zip(_COLUMNS, percents, strict=False)), **further_percents})
 
 
@@ -128,7 +129,7 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def quality(self) -> float:
-        """NDCG@5, which ranks the labels."""
+        """NDCG@5, by which charts order the results."""
         return self.metrics["ndcg@5"]
 
 
@@ -149,9 +150,9 @@ class SweepResult(msgspec.Struct, frozen=True):
         trials: in the order in which they ran.
         encoder: its name; None: the recipe has none.
         n_dev: number of dev queries that the trials were scored on.
-        combinations: how many `over` has; more than `trials` if only some were tried.
+        combinations: number of combinations of the values in `over`; more than `trials` if only some were tried.
         objective: what the best trial maximises.
-        best: None: no trial finished.
+        best: the best trial; None: no trial finished.
     """
 
     dataset: str
@@ -175,9 +176,12 @@ class SweepResult(msgspec.Struct, frozen=True):
 
 
 def read_results(folder: Path) -> tuple[list[Result], list[Problem]]:
-    """Read all results below a folder, in the order of their paths. Returns them, and a problem for each bad file.
+    """Read all results of `bench` below a folder, in the order of their paths.
 
-    Results below `sweeps/<dataset>` are single trials of a sweep and are left out.
+    Files of other commands are skipped, and so are results in `sweeps/<dataset>`, which are single trials of a sweep.
+
+    Returns:
+        The results; a problem for each file that cannot be read, or is in the wrong folder.
     """
     decoder = msgspec.json.Decoder(Result)
     results, problems = [], []
@@ -201,16 +205,16 @@ def read_results(folder: Path) -> tuple[list[Result], list[Problem]]:
 
 
 def read_sweeps(folder: Path) -> tuple[list[SweepResult], list[Problem]]:
-    """Read all sweeps below a folder, as `read_results` reads results. They may lie in `sweeps/<dataset>` too."""
+    """Read all sweeps below a folder, as `read_results` reads results. They may be in `sweeps/<dataset>` too."""
     decoder = msgspec.json.Decoder(SweepResult)
     sweeps, problems = [], []
     for file in sorted(folder.glob(f"*/**/*{SWEEP}")):
         relative_path = file.relative_to(folder)
         try:
             sweep = decoder.decode(file.read_bytes())
-            moved = relative_path.is_relative_to(f"{SWEEPS_FOLDER}/{sweep.dataset}")
-            inner = relative_path.relative_to(SWEEPS_FOLDER) if moved else relative_path
-            _check_place(sweep, inner, relative_path.name.removesuffix(SWEEP))
+            is_in_sweeps = relative_path.is_relative_to(f"{SWEEPS_FOLDER}/{sweep.dataset}")
+            path_of_dataset = relative_path.relative_to(SWEEPS_FOLDER) if is_in_sweeps else relative_path
+            _check_place(sweep, path_of_dataset, relative_path.name.removesuffix(SWEEP))
         except (OSError, ValueError, RecursionError) as error:
             problems.append(Problem(relative_path.as_posix(), f"this is not a file of `sweep`: {error}"))
         else:
@@ -219,13 +223,18 @@ def read_sweeps(folder: Path) -> tuple[list[SweepResult], list[Problem]]:
 
 
 def _check_place(result: Result | SweepResult, relative_path: Path, label: str) -> None:
-    """Refuse a file that does not lie where its dataset and label say.
+    """Refuse a file whose path is not `DATASET/LABEL`, as its content says.
+
+    Args:
+        result: the content.
+        relative_path: of the file.
+        label: by the name of the file.
 
     Raises:
-        ValueError: if it lies elsewhere.
+        ValueError: if folder or label differ.
     """
     if (result.dataset, result.label) != (relative_path.parent.as_posix(), label):
-        raise ValueError(f"it holds the result of {result.label!r} on {result.dataset!r}, which belongs elsewhere")
+        raise ValueError(f"it has the result of {result.label!r} on {result.dataset!r}, which belongs elsewhere")
 
 
 def write_json(path: Path, result: Mapping[str, object]) -> None:

@@ -1,12 +1,13 @@
 """Measures how well a catalogue's own tools are found, by recipe. Needs no language model.
 
-Synthetic queries (`toolscout.learn.synthetic_queries`) show which recipe serves a catalogue better. But they repeat
-words of the tools. Recipes that compare words alone were best on them in 4 of 12 public catalogues, and on real
-requests in none. So these are recommended only if real requests count too. The promoted model is recommended only if
-requests for tools that nobody used lose as little as the gate before promotion allows (`toolscout.learn.gate`).
+Synthetic queries (`toolscout.learn.synthetic_queries`) show which recipe is better for a catalogue. But they repeat
+words of the tools. Recipes that compare only words were best on them in 4 of 12 public catalogues, and on real requests
+in none. So these recipes are recommended only if real requests count too. The *champion*, which is the promoted model,
+is recommended only if requests for tools that nobody used lose as little as the gate before promotion allows
+(`toolscout.learn.gate`).
 
-Only the journal shows how people really ask. If it holds enough queries with successful calls, these weigh at least as
-much as the synthetic ones. Queries that the promoted model was fitted on are left out.
+Only the journal shows how people really ask. If it has enough queries with successful calls (*logged* queries), they
+weigh at least as much as the synthetic ones. Queries that the champion was fitted on are left out.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ __all__ = [
 BASELINE_FORMAT: Final = "toolscout-floor/1"
 SELFTEST_RECIPES: Final = ("bm25", "dense", "scout")
 SELFTEST_MEASURES: Final = ("recall@5", "ndcg@5", "comp@5")
-WORD_RECIPES: Final = ("bm25", "bm25-plain")
+WORD_RECIPES: Final = ("bm25", "bm25-plain")  # they compare only words
 CHAMPION: Final = "champion"
-UNFITTED: Final = "scout"  # which the champion is compared with on requests outside the traffic
+UNFITTED: Final = "scout"  # the recipe that the champion is compared with on requests for tools that nobody used
 MIN_LOGGED_QUERIES: Final = 30
 MIN_QUERIES_TO_RECOMMEND: Final = 10
 MAX_LOGGED_QUERIES: Final = 1_000
 BASELINE_MARGIN: Final = 0.02
 """How far recall@5 may fall below the measured value before a check fails."""
-SELFTEST_DEPTH: Final = 20
-CHAT_DEPTH: Final = 5
+SELFTEST_DEPTH: Final = 20  # tools of an answer
+CHAT_DEPTH: Final = 5  # the same for chat queries, which need no tool
 
 
 class RecipeScore(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,10 +80,11 @@ class Selftest(msgspec.Struct, frozen=True, kw_only=True):
         n_tools: size of the catalogue.
         requests: kind of query → how many were asked.
         rows: one per recipe, the best first.
-        recommended: the best recipe; None if there are fewer than 10 queries, which cannot tell. Without logged queries
-            it is none that compares words alone.
-        sure: whether it is significantly better than the next of those (paired test on ndcg@5, p < 0.05).
-        note: says which recipe was better, and is not recommended; empty if there is none.
+        recommended: the best recipe that may be recommended; None if there are fewer than `MIN_QUERIES_TO_RECOMMEND`
+            queries. Without logged queries, it is no recipe that compares only words.
+        sure: whether it is significantly better than the next one that may be recommended (paired test on ndcg@5,
+            p < 0.05).
+        note: which recipe was better but is not recommended, and why; "": there is none.
         problems: recipe → why it could not be scored.
         seed: seed of the synthetic queries.
         test: fingerprint of the queries. Two runs with the same fingerprint asked the same.
@@ -122,8 +124,8 @@ def run_selftest(
 
     Args:
         scout: its catalogue and journal are used.
-        recipe: recipes to score besides `SELFTEST_RECIPES` and the champion. A fitted recipe needs a champion of its
-            name.
+        recipe: recipes to score besides `SELFTEST_RECIPES` and the champion. A recipe that must be fitted needs a
+            champion of its own.
         max_queries: upper bound for synthetic queries.
         seed: seed of the synthetic queries.
         say: called with one line of progress at a time.
@@ -155,14 +157,14 @@ def run_selftest(
         rows.append(_summarise(name, scores[name], queries, without_tool))
     if not rows:
         raise ConfigError(f"No recipe can search this catalogue: {'; '.join(problems.values())}")
-    losses = _explain_champion_losses(scout, catalogue.tools(), stages, seed)
+    objection = _find_objection_to_champion(scout, catalogue.tools(), stages, seed)
     rows.sort(key=lambda row: -row.measures["ndcg@5"])
     kinds = Counter(query.kind for query in queries)
     return Selftest(
         n_tools=len(catalogue),
         requests={**kinds, "no-tool": len(make_chat_queries())},
         rows=tuple(rows),
-        **_recommend([row.recipe for row in rows], scores, queries, losses, seed),
+        **_recommend([row.recipe for row in rows], scores, queries, objection, seed),
         problems=problems,
         seed=seed,
         test=digest("selftest/1", [[query.text, query.tools] for query in queries]),
@@ -173,48 +175,78 @@ def _recommend(
     recipes: Sequence[str],
     scores: Mapping[str, metrics.PerQuery],
     queries: Sequence[SyntheticQuery],
-    losses: str,
+    objection: str,
     seed: int,
 ) -> dict[str, Any]:
-    """Return `recommended`, `sure` and `note` of a `Selftest`; `recipes`: the best first."""
+    """Return `recommended`, `sure` and `note` of a `Selftest`.
+
+    Args:
+        recipes: that were scored, the best first.
+        scores: of each recipe.
+        queries: that it was scored on.
+        objection: why the champion may not be recommended, as the end of a sentence; "": it may.
+        seed: of the paired test.
+    """
     is_logged = any(query.kind == "logged" for query in queries)
-    eligible = _order_eligible(recipes, is_logged=is_logged, champion_loses=bool(losses))
-    sure = len(eligible) < 2 or _is_better(scores[eligible[0]], scores[eligible[1]], queries, seed)
+    eligible = _order_eligible(recipes, is_logged=is_logged, excludes_champion=bool(objection))
+    best, choice = recipes[0], eligible[0]
+    sure = len(eligible) < 2 or _is_better(scores[choice], scores[eligible[1]], queries, seed)
     if len(queries) < MIN_QUERIES_TO_RECOMMEND:
         return {"recommended": None, "sure": sure, "note": ""}
-    note = (
-        f"{recipes[0]} finds more here, but these requests are made of the tools' own words, which favours it. "
-        f"With {MIN_LOGGED_QUERIES} logged requests it can be recommended too."
-    )
-    if losses and recipes[0] == CHAMPION:
-        note = f"The champion finds more, but {losses}. Take it back with  toolscout rollback"
-    return {"recommended": eligible[0], "sure": sure, "note": note if recipes[0] != eligible[0] else ""}
+    if best == choice:
+        note = ""
+    elif objection and best == CHAMPION:
+        note = f"The champion finds more, but {objection}. Take it back with  toolscout rollback"
+    else:
+        note = (
+            f"{best} finds more here, but these requests are made of the tools' own words, which favours it. "
+            f"With {MIN_LOGGED_QUERIES} logged requests it can be recommended too."
+        )
+    return {"recommended": choice, "sure": sure, "note": note}
 
 
-def _order_eligible(recipes: Sequence[str], *, is_logged: bool, champion_loses: bool) -> list[str]:
-    """Return the recipes that may be recommended, the first choice first."""
+def _order_eligible(recipes: Sequence[str], *, is_logged: bool, excludes_champion: bool) -> list[str]:
+    """Return the recipes that may be recommended, the first choice first. If none may, all are returned.
+
+    Args:
+        recipes: the best first.
+        is_logged: whether real requests count too.
+        excludes_champion: whether the champion may not be recommended.
+    """
     eligible = [recipe for recipe in recipes if is_logged or recipe not in WORD_RECIPES] or [*recipes]
     others = [recipe for recipe in eligible if recipe != CHAMPION]
-    if champion_loses:
+    if excludes_champion:
         return others or eligible
-    if CHAMPION in eligible and not is_logged:  # the gate chose it on real requests, which weigh more than made ones
+    # Without real requests here, the champion comes first: the gate chose it on real requests.
+    if CHAMPION in eligible and not is_logged:
         return [CHAMPION, *others]
     return eligible
 
 
-def _explain_champion_losses(scout: Scout, tools: Sequence[Tool], stages: Mapping[str, Stage], seed: int) -> str:
-    """Explain that the champion loses too much for tools that nobody used, as the gate does; empty: it does not."""
+def _find_objection_to_champion(scout: Scout, tools: Sequence[Tool], stages: Mapping[str, Stage], seed: int) -> str:
+    """Return why the champion may not be recommended, as the end of a sentence; "": it may.
+
+    As for the gate, the reason is that requests for tools that nobody used lose too much.
+    """
     if CHAMPION not in stages or UNFITTED not in stages:
         return ""
     evidence = collect_evidence(scout.journal, until=scout.journal.last(), trusted=scout.settings.learn_trust)
     used = {tool for example in evidence.examples for tool in example.tools}
     queries = make_outside_queries(tools, used, seed)
-    champion, unfitted = (_rank_queries(stages[name], queries) for name in (CHAMPION, UNFITTED))
-    return "; ".join(explain_outside_loss(find_outside_loss(champion, unfitted, queries, seed)))
+    champion_run, unfitted_run = (_rank_queries(stages[name], queries) for name in (CHAMPION, UNFITTED))
+    # The champion is the candidate here, and what it must not lose against is the unfitted recipe.
+    loss = find_outside_loss(champion_run, unfitted_run, queries, seed)
+    return "; ".join(explain_outside_loss(loss))
 
 
 def _select_recipes(scout: Scout, names: Sequence[str], serving: Selection) -> dict[str, Selection]:
-    """Return what to score: recipes by name, and the champion if one serves."""
+    """Return what to score, by name: the recipes, and the champion if there is one.
+
+    Args:
+        scout: finds the models of fitted recipes.
+        names: of recipes to score besides `SELFTEST_RECIPES`.
+        serving: the recipe that searches now use, with the champion's model if there is a champion.
+    """
     selections = {name: Selection(name) for name in dict.fromkeys((*SELFTEST_RECIPES, *names))}
     for name in selections:
         if registry.recipe(name).is_fitted:
@@ -225,11 +257,13 @@ def _select_recipes(scout: Scout, names: Sequence[str], serving: Selection) -> d
 
 
 def _score_queries(stage: Stage, queries: Sequence[SyntheticQuery]) -> metrics.PerQuery:
+    """Search for each query, and score the answers by `SELFTEST_MEASURES`."""
     gold = {query.id: dict.fromkeys(query.tools, 1.0) for query in queries}
     return metrics.score(_rank_queries(stage, queries), gold, SELFTEST_MEASURES)
 
 
 def _rank_queries(stage: Stage, queries: Sequence[SyntheticQuery]) -> dict[str, list[str]]:
+    """Search for each query. Returns query id → tool ids, best first."""
     answers = stage([Search(query=query.text, k=SELFTEST_DEPTH) for query in queries])
     return {query.id: list(answer.ids) for query, answer in zip(queries, answers, strict=True)}
 
@@ -241,38 +275,47 @@ def _measure_abstention(stage: Stage) -> float:
 
 
 def _collect_logged_queries(scout: Scout, tool_ids: set[str], serving: Selection) -> list[SyntheticQuery]:
-    """Return the newest logged queries that the champion was not fitted on, if there are enough."""
-    fitted_through = serving.manifest.values.get("journal") if serving.manifest else None
-    after = int(fitted_through["through"]) if isinstance(fitted_through, Mapping) else 0
+    """Return the newest logged queries that the champion was not fitted on; none if they are too few.
+
+    Args:
+        scout: its journal is read.
+        tool_ids: of the catalogue; other tools are ignored.
+        serving: has the manifest of the champion, if there is a champion.
+    """
+    fitted_journal = serving.manifest.values.get("journal") if serving.manifest else None
+    last_fitted_row = int(fitted_journal["through"]) if isinstance(fitted_journal, Mapping) else 0
     evidence = collect_evidence(scout.journal, until=scout.journal.last(), trusted=scout.settings.learn_trust)
     queries = [
         SyntheticQuery(id=f"q{example.row}", text=example.query, tools=tools, kind="logged")
         for example in evidence.examples
-        if example.row > after and (tools := tuple(sorted(tool_ids & set(example.tools))))
+        if example.row > last_fitted_row and (tools := tuple(sorted(tool_ids & set(example.tools))))
     ]
     return queries[-MAX_LOGGED_QUERIES:] if len(queries) >= MIN_LOGGED_QUERIES else []
 
 
 def _weigh_queries(ids: Sequence[str], queries: Sequence[SyntheticQuery]) -> Any:
-    """Return a weight per query, mean 1. Logged queries weigh at least half of the total, if there are any."""
-    logged = {query.id for query in queries if query.kind == "logged"}
-    is_logged = np.array([query_id in logged for query_id in ids])
-    if not is_logged.any() or is_logged.mean() >= 0.5:
+    """Return a weight for each query id, mean 1. Logged queries weigh at least half of the total, if there are any."""
+    logged_ids = {query.id for query in queries if query.kind == "logged"}
+    is_logged = np.array([query_id in logged_ids for query_id in ids])
+    logged_share = is_logged.mean()
+    if not is_logged.any() or logged_share >= 0.5:
         return np.ones(len(ids))
-    return np.where(is_logged, 0.5 / is_logged.mean(), 0.5 / (~is_logged).mean())
+    return np.where(is_logged, 0.5 / logged_share, 0.5 / (~is_logged).mean())
 
 
 def _summarise(
     name: str, scores: metrics.PerQuery, queries: Sequence[SyntheticQuery], without_tool: float
 ) -> RecipeScore:
-    weights, kinds = _weigh_queries(scores.ids, queries), {query.id: query.kind for query in queries}
+    """Summarise the scores of a recipe; `without_tool`: the share of the chat queries that got no tool."""
+    weights, kind_of = _weigh_queries(scores.ids, queries), {query.id: query.kind for query in queries}
     measures = {measure: float((values * weights).mean()) for measure, values in scores.values.items()}
-    slices = metrics.slices(scores, {"kind": kinds})["kind"]
+    slices = metrics.slices(scores, {"kind": kind_of})["kind"]
     by_kind = {kind: {column: row[column] for column in ("n", "recall@5", "ndcg@5")} for kind, row in slices.items()}
     return RecipeScore(recipe=name, measures=measures, kinds=by_kind, no_tool=without_tool)
 
 
 def _is_better(best: metrics.PerQuery, second: metrics.PerQuery, queries: Sequence[SyntheticQuery], seed: int) -> bool:
+    """Tell whether a recipe is significantly better than another one: ndcg@5 of each query, weighted, p < 0.05."""
     weights = _weigh_queries(best.ids, queries)
     test = metrics.paired_test(best.values["ndcg@5"] * weights, second.values["ndcg@5"] * weights, seed)
     return test.difference > 0 and test.p < 0.05
@@ -292,7 +335,7 @@ def read_baseline(file: Path) -> tuple[str, float]:
     """Read a baseline file: the recipe, and the lowest recall@5 that passes.
 
     Raises:
-        SourceError: if the file cannot be read or is no baseline.
+        SourceError: if the file cannot be read, or is not a baseline.
     """
     try:
         value = msgspec.json.decode(file.read_bytes())
