@@ -38,9 +38,8 @@ _GEMINI_FORMATS: Final = {
 }  # fmt: skip
 ANY_VALUE_NOTE: Final = "Any JSON value, written as JSON text."
 
-Path = tuple[
-    str, ...
-]  # names of properties, from the outermost on; ITEM stands for any item of a list or value of a map
+#: Names of properties, the outermost first; `ITEM` is any item of a list, or any value of a map.
+Path = tuple[str, ...]
 ITEM: Final = ""
 
 
@@ -242,7 +241,7 @@ class _Builder:
         )
 
     def _join_typed(self, forms: list[Schema], has_null: bool, description: str) -> Schema:
-        """Join alternatives for a provider that is typed: each one has the description, and says whether null is one."""
+        """Join alternatives for a provider that is typed: each one has a description, and says whether null is one."""
         nullable = {"nullable": True} if has_null else {}
         forms = [self._describe(form | nullable, str(form.get("description") or description)) for form in forms]
         return forms[0] if len(forms) == 1 else {"anyOf": forms}
