@@ -52,6 +52,14 @@ def test_it_keeps_the_promises_of_an_index() -> None:
     check_index(index, make_rows(5, 1))
 
 
+def test_an_index_without_tools_is_read_back_and_finds_nothing() -> None:
+    """It is stored when the last tool of a large catalogue is removed."""
+    index = Ann(DIM)
+    stored = Ann.from_arrays(index.arrays(), index.meta, ())
+    [found], [scores] = stored.search(make_rows(1, 1), 5)
+    assert found == [] and len(scores) == 0
+
+
 def test_threads_that_build_a_graph_lose_no_tool(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without second entries, sixteen threads lose some 30 of these tools, and up to 90 others are hard to find."""
     monkeypatch.setattr(os, "cpu_count", lambda: 16)

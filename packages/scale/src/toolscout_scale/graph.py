@@ -94,13 +94,13 @@ class Graph(NamedTuple):
         graph = cls(arrays["graph"], arrays["keyed"], arrays["marks"], arrays["twins"])
         types = graph.position_of_key.dtype.name, graph.code_hashes.dtype.name, graph.twins.dtype.name
         shapes = graph.position_of_key.shape, graph.code_hashes.shape, graph.twins.shape
-        if (
-            types != ("int32", "int64", "int64")
-            or shapes != ((graph.position_of_key.size,), (n_tools,), (2, graph.twins.size // 2))
-            or not -1 <= graph.position_of_key.min(initial=0) <= graph.position_of_key.max(initial=-1) < n_tools
-            or not 0 <= graph.twins[1].min(initial=0) <= graph.twins[1].max(initial=0) < max(1, n_tools)
-        ):
+        expected_shapes = (graph.position_of_key.size,), (n_tools,), (2, graph.twins.size // 2)
+        if types != ("int32", "int64", "int64") or shapes != expected_shapes:
             raise StoreError(DAMAGED)
+        _, twin_positions = graph.twins
+        for positions, lowest in ((graph.position_of_key, -1), (twin_positions, 0)):
+            if len(positions) and not lowest <= positions.min() <= positions.max() < n_tools:
+                raise StoreError(DAMAGED)
         return graph
 
     def arrays(self) -> dict[str, Array]:
