@@ -363,7 +363,7 @@ def _open_database(address: Address, shares_home: bool) -> tuple[str, PostgresDa
     with _raise_unavailable():
         if not shares_home:
             admit_tenant(address)
-        # Before there are tables, whose columns name the schema of the extension. This makes the home's schema too.
+        # First only the extension: the columns of the tables name its schema. This also makes the schema of the home.
         no_migrations: list[str] = []
         database = PostgresDatabase(address, "vector_types", no_migrations)
         try:
