@@ -74,7 +74,7 @@ class Demote(Stage):
         return msgspec.structs.replace(search, hits=_lower(hits))
 
     def _may_demote(self, tool_id: str) -> bool:
-        """Tell whether anything is held against a tool, so that its search must be looked at."""
+        """Tell whether there is any finding about a tool, so that it may have to move."""
         rivals = self.rivals
         is_rival = tool_id in rivals.twins or _source(tool_id) in rivals.hollow
         return is_rival or tool_id in self.behind or tool_id in self.claimants

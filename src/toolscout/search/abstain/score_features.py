@@ -27,7 +27,7 @@ MIN_DEVIATION: Final = 1e-3  # smaller deviations count as this one
 
 
 def _average(start: int, stop: int) -> Floats:
-    """Return weights of the best scores with which their sum is the mean of those at ranks `start` to `stop` - 1."""
+    """Return a weight for each of the best scores, so that their sum is the mean of ranks `start` to `stop` - 1."""
     ranks = np.arange(SCORES_READ)
     return np.where((ranks >= start) & (ranks < stop), 1 / (stop - start), 0.0)
 

@@ -51,7 +51,7 @@ class Services:
     """
 
     def __init__(self, sources: Sequence[str], tool_words: ToolWords) -> None:
-        """Read the names of the sources, one for each tool."""
+        """Read the names of the sources. `sources`: the source of each tool, by position."""
         self.numbers, self._sources, self._tool_words = dict(tool_words.numbers), sources, tool_words
         self._says_source = (tool_words.source_mentions.sizes > 0).tolist()
         service_words = _find_services(sources)
@@ -74,9 +74,9 @@ class Services:
         ours, theirs = self.read_text(one).service, self.read_text(other).service
         if not ours or not theirs:
             return False
-        return ours.isdisjoint(self._read_claims(other)) and theirs.isdisjoint(self._read_claims(one))
+        return ours.isdisjoint(self._list_naming_words(other)) and theirs.isdisjoint(self._list_naming_words(one))
 
-    def _read_claims(self, tool: int) -> frozenset[int]:
+    def _list_naming_words(self, tool: int) -> frozenset[int]:
         """Return all words that may name a tool's service: of its source, its name and its description."""
         return self.spellings[self._sources[tool]] | self._tool_words.names.read(tool) | self.read_text(tool).words
 

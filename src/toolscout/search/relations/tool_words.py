@@ -108,12 +108,13 @@ def _add_words(builders: Mapping[str, WordSetsBuilder], tool: Tool, source_names
         pattern = source_names[source] = _compile_name(source)
     description = tool.description[:MAX_COMPARED_CHARS]
     without_source = pattern.sub(" ", description)
+    has_name = without_source != description
     words = tokenize(description)
     builders["compared"].add(word for word in words if not word.isdecimal())
-    texts = words if without_source == description else tokenize(without_source)
+    texts = tokenize(without_source) if has_name else words
     builders["texts"].add(texts)
     # The description without the name in addresses. It equals `without_source` if no sentence mentions the name.
-    with_mentions = pattern.sub(_drop_address, description) if texts is not words else without_source
+    with_mentions = pattern.sub(_drop_address, description) if has_name else without_source
     builders["source_mentions"].add(set() if with_mentions == without_source else {*tokenize(with_mentions)} - {*texts})
     builders["names"].add(tokenize(split_identifiers(tool.name)))
     builders["parameters"].add(_name_parameters(parameter_names(tool.parameters, 1)))

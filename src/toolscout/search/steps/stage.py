@@ -97,7 +97,7 @@ class StepSearch(Stage):
             else msgspec.structs.replace(whole, hits=estimate_coverage(whole.hits))
             for search, (whole, parts) in zip(searches, groups, strict=True)
         ]
-        return [self._finish(answer) for answer in answers]
+        return [self._finish_hits(answer) for answer in answers]
 
     def _rank_groups(
         self, searches: Sequence[Answer], splits: Sequence[Sequence[str]]
@@ -109,7 +109,7 @@ class StepSearch(Stage):
         ranked = iter(self.base(batch))
         return [(next(ranked), [next(ranked) for _ in steps]) for steps in splits]
 
-    def _finish(self, answer: Answer) -> Answer:
+    def _finish_hits(self, answer: Answer) -> Answer:
         """Give the last places to words that no earlier tool has, and correct the coverage of each hit."""
         hits, words = answer.hits, self.words
         shares: Sequence[float] = ()
