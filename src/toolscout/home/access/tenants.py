@@ -191,7 +191,8 @@ class TenantApp:
 
         now = anyio.current_time()
         for name in sorted(self.keys.policies, key=lambda name: (name != DEFAULT_TENANT, name)):
-            if ending.is_set() or name in self._ends or now - self._failed.get(name, float("-inf")) < RETRY_OPEN_S:
+            failed_recently = now - self._failed.get(name, float("-inf")) < RETRY_OPEN_S
+            if ending.is_set() or name in self._ends or failed_recently:
                 continue
             try:
                 end = anyio.Event()

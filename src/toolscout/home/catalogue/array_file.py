@@ -148,7 +148,7 @@ def _encode_header(entries: Mapping[str, _Entry], metadata: _Metadata) -> bytes:
     n_bytes = -(-(8 + len(text)) // ALIGNMENT) * ALIGNMENT  # rounded up, so that the first array is aligned
     text = text.ljust(n_bytes - 8)
     digest = hashlib.blake2b(text, digest_size=DIGEST_BYTES).hexdigest()
-    start = text.index(b'"header":"') + len(b'"header":"')
+    start = text.index(b'"header":"') + len(b'"header":"')  # of `NO_DIGEST`, which the digest replaces
     return len(text).to_bytes(8, "little") + text[:start] + digest.encode() + text[start + len(digest) :]
 
 

@@ -422,6 +422,7 @@ class Store(Database):
             Id → whether it waits since now, for each definition that waits. Empty if the source needs no approval.
         """
         if not (self.pin and approvals.needs_approval(kind, origin.locator)):
+            # it may have needed approval with other settings, or with a former origin
             connection.execute("DELETE FROM quarantine WHERE source = ?", (name,))
             return {}
         key = f"{approvals.LOST} {name}"  # a repair noted that the source may have lost approvals

@@ -37,7 +37,7 @@ LOCK_FILE: Final = ".lock.db"
 
 
 def open_home(home: Home) -> SharedHome:
-    """Return the object that opens the parts of a home. The home of a package is that object; a folder gets one."""
+    """Return the object that opens the parts of a home: for a folder a new one, the home of a package itself."""
     return FolderHome(home) if isinstance(home, Path) else home
 
 

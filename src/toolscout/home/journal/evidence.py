@@ -316,6 +316,7 @@ class LiveEvidence:
             after: searches up to this row id are too old.
             last: row id of the last event to read.
         """
+        # the dictionary begins with the oldest row
         while self._caller_and_key and (oldest := next(iter(self._caller_and_key))) <= after:
             del self._caller_and_key[oldest]
             self._examples.pop(oldest, None)

@@ -663,7 +663,7 @@ def _open_counter() -> Iterator[Callable[[bytes], int]]:
     """
     with contextlib.closing(sqlite3.connect("", isolation_level=None)) as connection:  # "": a temporary file
         connection.execute("CREATE TABLE copies (line BLOB PRIMARY KEY, n INTEGER) WITHOUT ROWID")
-        connection.execute("BEGIN")
+        connection.execute("BEGIN")  # never committed: nobody needs the counts later
 
         def count_copies(line: bytes) -> int:
             key = hashlib.blake2b(line, digest_size=16).digest()
