@@ -21,7 +21,7 @@ def tabulate_rules(which: Sequence[str]) -> list[str]:
         return tabulate_everyday()
     rules = json.loads((RESULTS / "rules.json").read_text())["rules"]
     if which[0] == "costs":
-        heads = ["rule", "", "lines", "data, kB", "ms", "dev requests changed"]
+        heads = ["rule", "what it does", "lines", "data, kB", "ms", "dev requests changed"]
         rows = [
             [
                 f"`{rule}`",

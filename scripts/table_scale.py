@@ -33,7 +33,7 @@ def tabulate_scale(which: Sequence[str]) -> list[str]:
 
 
 def tabulate_add(sizes: Sizes) -> list[str]:
-    heads = ["tools", "read and store", "build", "together, processor", "per tool"]
+    heads = ["tools", "read and store", "build", "both, processor", "processor per tool"]
     heads += ["build after 10 more, processor", "most memory", "files", "load"]
     rows = []
     for size, figures in sizes.items():
@@ -72,7 +72,7 @@ def tabulate_first(sizes: Sizes) -> list[str]:
 
 
 def tabulate_search(sizes: Sizes) -> list[str]:
-    heads = ["tools", *(f"{name}, median / 95 %" for name in RECIPES), "own", "shared", "load"]
+    heads = ["tools", *(f"`{name}`, median / p95" for name in RECIPES), "own memory", "shared", "load"]
     rows = []
     for size, figures in sizes.items():
         searched = figures["search"]
