@@ -556,9 +556,10 @@ def _list_spellings(uri: str) -> Iterator[str]:
 
 
 def qualify(lists: Mapping[str, list[Any]]) -> list[tuple[str, Any]]:
-    """Join the resources of all servers, each with its URI.
+    """Join the resources of all servers, each with the URI that clients see.
 
-    The URI of a page of an app or of a skill, and one that an earlier server has too, names its server.
+    The URI is the server's own, with three exceptions that get the name of the server: pages of apps, files of skills,
+    and a URI that a server before in `lists` has too.
     """
     joined: dict[str, Any] = {}
     for source, items in lists.items():

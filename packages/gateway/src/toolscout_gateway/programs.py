@@ -136,7 +136,7 @@ class Turns:
 
 
 class Programs:
-    """Runs programs, each in a process that was started before it came."""
+    """Runs the programs that agents give to `run_code`, each in a process that was started in advance."""
 
     def __init__(self, options: Options, permissions: Permissions, router: Router, relay: Relay) -> None:
         """Run programs.

@@ -33,7 +33,12 @@ class OfferedPrompts:
     """Handlers of the requests for prompts and completions."""
 
     def __init__(self, offers: Offers, identify: Callable[[Any], Caller]) -> None:
-        """Serve prompts. `identify`: returns the caller of a request, or raises an error for one too many."""
+        """Serve prompts.
+
+        Args:
+            offers: what the servers offer.
+            identify: request context → the caller; raises an error if the caller asks too often.
+        """
         self.offers, self.identify = offers, identify
 
     async def list_prompts(

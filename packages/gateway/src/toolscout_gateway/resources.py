@@ -48,7 +48,13 @@ class OfferedResources:
     """Handlers of the requests for resources."""
 
     def __init__(self, offers: Offers, skills: OfferedSkills, identify: Callable[[Any], Caller]) -> None:
-        """Serve resources. `identify`: returns the caller of a request, or raises an error for one too many."""
+        """Serve resources.
+
+        Args:
+            offers: what the servers offer.
+            skills: check resources that are files of skills.
+            identify: request context → the caller; raises an error if the caller asks too often.
+        """
         self.offers, self.skills, self.identify = offers, skills, identify
 
     async def list_resources(

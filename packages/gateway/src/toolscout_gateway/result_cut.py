@@ -36,7 +36,7 @@ class BlockCutter:
         self._room, self._media_room, self._read = room, media_room, read
 
     def cut(self, index: int, block: Any) -> object:
-        """Return a block of content within the room that is left. None if nothing of it fits."""
+        """Return block number `index` of the content, cut to the room that is left; None if nothing of it fits."""
         place = _find_value(block)
         if place is None:
             size = len(block.model_dump_json(by_alias=True, exclude_none=True).encode())
@@ -67,7 +67,7 @@ class BlockCutter:
         return _set_value(block, place, text)
 
     def fill(self, index: int, block: object) -> object:
-        """Return a block of content with its entire value."""
+        """Return block number `index` of the content with its large value read whole, uncut."""
         place = _find_value(block)
         if place is None:
             return block
@@ -76,7 +76,7 @@ class BlockCutter:
 
 
 def _find_value(block: Any) -> tuple[str, ...] | None:
-    """Return where the large value of a block stands in it. None if it has none."""
+    """Return the path of a block's large value (a text, a picture, a file) in the block; None if it has none."""
     if block.type == "resource":
         return ("resource", "text" if hasattr(block.resource, "text") else "blob")
     return {"text": ("text",), "image": ("data",), "audio": ("data",)}.get(block.type)

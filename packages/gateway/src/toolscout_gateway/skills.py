@@ -39,7 +39,12 @@ class OfferedSkills:
     """Handlers of the requests for skills, and the check of their files."""
 
     def __init__(self, offers: Offers, identify: Callable[[Any], Caller]) -> None:
-        """Serve skills. `identify`: returns the caller of a request, or raises an error for one too many."""
+        """Serve skills.
+
+        Args:
+            offers: what the servers offer.
+            identify: request context → the caller; raises an error if the caller asks too often.
+        """
         self.offers, self.identify = offers, identify
         self._index = _Index.of(None)
 
@@ -61,7 +66,10 @@ class OfferedSkills:
     async def get_skill(
         self, context: ServerRequestContext[Any, Any], params: ReadResourceRequestParams
     ) -> dict[str, Any]:
-        """Return the entry of one skill. One that its server does not list is read, screened and kept first."""
+        """Return the entry of one skill.
+
+        If the catalogue lacks the skill because its server does not list it, it is first read, screened and added.
+        """
         caller = self.identify(context)
         source, own = split_qualified(params.uri)
         servers = {upstream.name: upstream for upstream in await self.offers.find_servers(caller, "resources")}
@@ -88,7 +96,7 @@ class OfferedSkills:
     # --- files
 
     async def require_approved(self, source: str, uri: str) -> None:
-        """Check before it is read that a resource belongs to no skill that waits for approval, or to another as well.
+        """Refuse a resource that only a skill waiting for approval contains; called before the resource is read.
 
         Raises:
             MCPError: with the reason.

@@ -335,9 +335,10 @@ def draw_sample(dataset: Dataset, counts: Mapping[str, int], home: Path) -> Data
 
 
 def draw_ids(ids: Iterable[str], count: int) -> list[str]:
-    """Draw some ids, always the same ones.
+    """Draw the `count` ids with the smallest hash: always the same ids, in the order of the hash.
 
-    The hash is another one than that of `dataset.in_dev`: by the same hash, all of them would be dev queries.
+    `dataset.in_dev` selects dev queries by a small hash too. This is another hash, so that a sample has not only
+    dev queries.
     """
     return sorted(ids, key=lambda each: hashlib.blake2b(each.encode(), person=b"sample").digest())[:count]
 

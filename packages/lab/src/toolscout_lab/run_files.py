@@ -22,10 +22,10 @@ RUN_DEPTH: Final = 20
 def write_run(path: str | Path, label: str, run: Mapping[str, Sequence[tuple[str, float]]]) -> None:
     """Write rankings as gzipped TREC lines `query-id Q0 tool-id rank score label`; equal runs give equal bytes.
 
-    The given order is the ranking. Some scorers sort by score, and must get the same order. So scores are written in
-    single precision, and a score that is not below the one before it is written as the next smaller number. Scorers
-    split lines at white space. So white space in ids is percent-encoded, and a percent sign before two hexadecimal
-    digits too.
+    The given order is the ranking. Programs that score run files may sort by score instead, and must get the same
+    order. So scores are written in single precision, and a score that is not below the one before it is written as the
+    next smaller number. These programs split lines at white space. So white space in ids is percent-encoded, and a
+    percent sign before two hexadecimal digits too.
 
     Args:
         path: file to write, usually `<label>.run.gz`; replaced atomically.

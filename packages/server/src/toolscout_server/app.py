@@ -97,11 +97,11 @@ def app(service: Service, names: Iterable[str]) -> ASGIApp:
 def serve_tenants(
     scout: Scout, keys: TenantKeys, make_service: Callable[[Scout, LivePolicies], Service], names: Sequence[str]
 ) -> TenantApp:
-    """Build the application for all tenants, each with its own catalogue, journal, models and policy.
+    """Build the HTTP application of all tenants, each with its own catalogue, journal, models and policy.
 
     Args:
         scout: of the tenant `default`.
-        keys: say to whom a key belongs.
+        keys: key → tenant.
         make_service: makes the service of a tenant.
         names: host names under which the service is reached.
     """

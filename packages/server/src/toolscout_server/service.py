@@ -209,7 +209,7 @@ class Service:
         self.is_stopping = True
 
     def check_drift(self) -> DriftReport:
-        """Look whether the traffic changed since the champion's time, and show it in the metrics."""
+        """Test whether the traffic changed since `learn` last compared the champion, and show this in the metrics."""
         report = self._drift.check()
         self.metrics.show_drift(report)
         return report

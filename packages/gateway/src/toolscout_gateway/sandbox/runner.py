@@ -150,7 +150,7 @@ class AnswerRoom:
         self._changed = anyio.Event()
 
     async def enter(self, size: int) -> None:
-        """Wait until there is room for an answer of this size."""
+        """Wait until there is room for an answer of `size` bytes, here and in the room of all programs; count it."""
         while self.used and self.used + size > self._most:
             await self._changed.wait()
         self.used += size

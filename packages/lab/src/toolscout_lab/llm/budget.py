@@ -193,7 +193,7 @@ def _add(one: Spent, other: Spent, sign: int = 1) -> Spent:
 
 
 class Pace:
-    """Limits the calls per minute and spreads them evenly."""
+    """Limits the calls per minute: each call begins at least `60 / per_minute` seconds after the one before."""
 
     def __init__(self, per_minute: float) -> None:
         """Allow `per_minute` calls; 0 sets no limit."""

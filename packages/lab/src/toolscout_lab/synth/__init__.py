@@ -144,7 +144,7 @@ def filler(source: random.Random, tools: Sequence[Tool], count: int) -> str:
 
 
 def build(builder: Builder, llm: LLM, wanted: int, *, held_out: Sequence[str] = (), say: Say = ignore) -> Build:
-    """Attempt queries in rounds until there are `wanted`, or four attempts for each were made.
+    """Let a language model write queries until `wanted` of them pass the filters, or `wanted` x 4 attempts were made.
 
     Args:
         builder: makes the attempts.

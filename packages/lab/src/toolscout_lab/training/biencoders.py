@@ -161,7 +161,7 @@ class InBatch(BiEncoder):
     """Learns pairs of a query and one of its tools; the other pairs' tools are negatives (`losses.info_nce`).
 
     This is the published recipe with one difference. A tool that several pairs of a batch share is one column, so that
-    a query's positive is not also its negative. Its other gold tools in the batch are negatives, as published.
+    a query's positive is not also its negative. The query's other gold tools in the batch are negatives, as published.
     """
 
     def __init__(self, texts: Texts) -> None:

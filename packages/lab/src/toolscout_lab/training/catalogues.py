@@ -78,7 +78,7 @@ class Catalogues(Task):
         return sum(losses) / len(losses)
 
     def draw_examples(self, number: int, random: np.random.Generator) -> list[int]:
-        """Draw the examples of a step in a catalogue, each once: one for each of some tools."""
+        """Draw up to `queries` tools of catalogue `number`, and one example for each; no example is drawn twice."""
         examples_of = self.examples_of[number]
         tools = random.permutation(sorted(examples_of))[: self.settings.queries]
         return list(dict.fromkeys(int(random.choice(examples_of[tool])) for tool in tools.tolist()))

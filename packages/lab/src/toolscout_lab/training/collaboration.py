@@ -101,7 +101,10 @@ def _sparse_matrix(rows: Places, columns: Places, values: Array, shape: tuple[in
 
 
 class Collaboration(Task):
-    """Learns from training queries, their scenes and their tools."""
+    """Trains the vectors of tools, and of training queries if they are free, over graphs (stage 2 of COLT).
+
+    A scene is the set of gold tools of a query; queries with equal sets share a scene.
+    """
 
     def __init__(
         self,
@@ -117,8 +120,8 @@ class Collaboration(Task):
         """Describe the task.
 
         Args:
-            queries: (n, d) stage-1 vectors of the training queries.
-            tools: (m, d) stage-1 vectors of the tools.
+            queries: (n, d) vectors of the training queries by the encoder, which stage 1 of COLT has tuned.
+            tools: (m, d) vectors of the tools by the same encoder.
             gold: the tools of each query.
             scene_of: the scene of each query, counted from 0; queries of one scene have the same tools.
             evaluate: returns the dev figures of the tools' final vectors, (m, d).
@@ -154,16 +157,16 @@ class Collaboration(Task):
     def compute_views(
         self, query_scene: Bipartite, query_tool: Bipartite, wanted: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Compute the two views (COLT eqs. 1-6).
+        """Propagate the vectors in the two views: over query-scene edges and over query-tool edges (COLT eqs. 1-6).
 
         Args:
             query_scene: the edges of the scene view.
             query_tool: the edges of the tool view.
-            wanted: places of the queries to compute; None for all.
+            wanted: positions of the queries to compute; None for all.
 
         Returns:
-            Queries and scenes of the scene view; queries, tools and scenes of the tool view. The last are the
-            means of their tools (`pooled` in the losses).
+            Vectors of the queries and scenes in the scene view, then of the queries, tools and scenes in the tool view.
+            In the tool view, a scene is the mean of its tools (`pooled` in the losses).
         """
         queries, tools, shape = self.queries, self.tools, self.shape
         scenes = mean_of(self.groups_of, self.members, self.n_scenes, tools)
