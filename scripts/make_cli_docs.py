@@ -81,7 +81,7 @@ def make_settings_tables() -> str:
     values = {name: value for name, value, _ in Settings().items()}
     for name, setting in list_settings().items():
         if f"### {setting.group}" not in lines:
-            lines += ["", f"### {setting.group}", "", "| setting | type | default | meaning | may an untrusted file set it? |"]
+            lines += ["", f"### {setting.group}", "", "| setting | type | default | meaning | from untrusted files |"]
             lines += ["|---|---|---|---|---|"]
         default = setting.default_text or f"`{format_value(values[name])}`"
         shown = f"[`{name}`](../{setting.page})" if setting.page else f"`{name}`"
