@@ -234,11 +234,9 @@ class _Builder:
         if not all(built):
             return self._build_open(path, description)
         self.typed.add(path)
-        return (
-            self._join_typed(built, has_null, description)
-            if self._provider.is_typed
-            else self._describe(_join_forms(built, has_null), description)
-        )
+        if self._provider.is_typed:
+            return self._join_typed(built, has_null, description)
+        return self._describe(_join_forms(built, has_null), description)
 
     def _join_typed(self, forms: list[Schema], has_null: bool, description: str) -> Schema:
         """Join alternatives for a provider that is typed: each one has a description, and says whether null is one."""
@@ -305,16 +303,16 @@ class _Builder:
 
     def _build_form(self, fields: Schema, path: Path, outer: frozenset[str]) -> Schema:
         """Build one alternative of a place; empty if only an open schema can express it."""
-        kinds, is_typed = _list_types(fields), self._provider.is_typed
-        built: Schema = {"type": kinds[0] if len(kinds) == 1 else kinds}
+        types, is_typed = _list_types(fields), self._provider.is_typed  # exactly one type if `is_typed`
+        built: Schema = {"type": types[0] if len(types) == 1 else types}
         built |= {key: fields[key] for key in fields if key in self._provider.keywords and _is_valid(key, fields[key])}
-        if is_typed and built.get("format") not in _GEMINI_FORMATS.get(kinds[0], ()):
+        if is_typed and built.get("format") not in _GEMINI_FORMATS.get(types[0], ()):
             built.pop("format", None)
-        if "object" in kinds:
+        if "object" in types:
             if is_typed and not as_object(fields.get("properties")):  # any object: it is sent as JSON text
                 return {}
             built |= self._build_object(fields, path, outer)
-        if "array" in kinds:
+        if "array" in types:
             built["items"] = self._build(_list_items(fields), (*path, ITEM), outer)
         return self._add_choices(built, fields)
 
@@ -328,10 +326,9 @@ class _Builder:
         additional = fields.get("additionalProperties")
         if self._provider.is_typed or not isinstance(additional, (Mapping, bool)):
             return built
-        is_schema = isinstance(additional, Mapping) and bool(additional)
-        return built | {
-            "additionalProperties": self._build(additional, (*path, ITEM), outer) if is_schema else additional
-        }
+        if isinstance(additional, Mapping) and additional:  # {}, True and False stay as they are
+            additional = self._build(additional, (*path, ITEM), outer)
+        return built | {"additionalProperties": additional}
 
     def _add_choices(self, built: Schema, fields: Schema) -> Schema:
         """Add the choices of a value. A provider that is typed accepts only texts; other choices are described."""

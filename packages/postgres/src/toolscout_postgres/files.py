@@ -56,7 +56,7 @@ def write_model(address: Address, name: str, digest: str, folder: Path) -> None:
     with files.writing() as connection:
         if connection.execute("SELECT 1 FROM models WHERE name = ? AND digest = ?", (name, digest)).fetchone():
             return
-        connection.execute("DELETE FROM models WHERE name = ?", (name,))
+        connection.execute("DELETE FROM models WHERE name = ?", (name,))  # and its files, which refer to it
         connection.execute("INSERT INTO models VALUES (?, ?)", (name, digest))
         for path in sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")):
             for piece, body in enumerate(_read_pieces(path)):

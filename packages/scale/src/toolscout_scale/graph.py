@@ -201,8 +201,8 @@ def _normalise(rows: Vectors) -> Vectors:
 class EarlierGraph:
     """The graph of an earlier index, which grows by the tools that are new.
 
-    Tools that are gone stay in the graph, but their keys lead to no position. Twins of theirs take their place. No code
-    gets more tools than in a new graph.
+    Tools that are gone stay in the graph, but their keys lead to no position. Tools with the same code that were not in
+    the graph take their places, so that each code has as many tools as in a new graph.
 
     Attributes:
         projection: of the earlier index.
@@ -327,7 +327,7 @@ def _sort_by_sides(codes: Codes) -> npt.NDArray[np.intp]:
 
 
 def _add_codes(graph: Any, codes: Codes, count_threads: CountThreads) -> None:
-    """Add codes to a graph under its next keys: as many as it has, and so on."""
+    """Add codes to a graph under the next keys: the first new key is the number of codes that the graph has."""
     for start in range(0, len(codes), ADDED_BATCH):
         batch = codes[start : start + ADDED_BATCH]
         first = len(graph)
@@ -358,11 +358,12 @@ def _reach_all(
         content = np.frombuffer(graph.save() or b"", dtype=np.uint8)
         # A graph without keys has no entry to walk from.
         lost = np.union1d(_find_lost(content, position_of_key), missed) if len(position_of_key) else missed
-        codes = {code.tobytes(): position for code, position in zip(make_codes(lost), lost, strict=True)}
-        chosen = np.array([position for code, position in codes.items() if code not in added_again], dtype=np.intp)
+        position_of_code = {code.tobytes(): position for code, position in zip(make_codes(lost), lost, strict=True)}
+        new_codes = position_of_code.keys() - added_again
+        chosen = np.array([position for code, position in position_of_code.items() if code in new_codes], dtype=np.intp)
         if not len(chosen):
             return content, position_of_key
-        added_again |= codes.keys()
+        added_again |= new_codes
         _add_codes(graph, make_codes(chosen), lambda: 1)  # one thread loses no edges
         position_of_key = np.concatenate([position_of_key, chosen.astype(np.int32)])
 
@@ -411,12 +412,12 @@ def _find_lost(content: npt.NDArray[np.uint8], position_of_key: Positions) -> np
     reached_slots = np.array([edges.entry])
     for level in range(edges.highest, -1, -1):  # the slots reached on one level are the entries to the next
         slots, neighbours = edges.read_level(level)
-        front = reached_slots
-        while len(front):
-            is_reached[front] = True
+        frontier = reached_slots
+        while len(frontier):
+            is_reached[frontier] = True
             is_next = np.zeros(len(is_reached), dtype=np.bool_)
-            is_next[neighbours[np.searchsorted(slots, front)]] = True
-            front = np.flatnonzero(is_next & ~is_reached)
+            is_next[neighbours[np.searchsorted(slots, frontier)]] = True
+            frontier = np.flatnonzero(is_next & ~is_reached)
         reached_slots = np.flatnonzero(is_reached[:-1])
     position_of_slot = position_of_key[edges.read_keys()]
     return np.setdiff1d(position_of_slot[position_of_slot >= 0], position_of_slot[reached_slots]).astype(np.intp)
