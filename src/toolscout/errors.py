@@ -169,7 +169,7 @@ def find_close(name: str, known: Iterable[str], cutoff: float = 0.6) -> list[str
 
 
 def find_nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most like a misspelled one, in upper or lower case. None: none is like it."""
+    """Return the known name that is most like a misspelled one, whatever the case of both. None: none is like it."""
     names = {known_name.casefold(): known_name for known_name in known}
     near = find_close(name.casefold(), names)  # at most one
     return names[near[0]] if near else None

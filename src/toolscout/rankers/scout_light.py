@@ -345,7 +345,7 @@ def _build_base(
         encode_for_usage=None,
         load_usage=lambda: usage,
         description=description,
-        mix=Mix(mix["sharpness"], mix["agreement"], mix["novelty"], in_points=True),
+        mix=Mix(mix["sharpness"], mix["agreement"], mix["novelty"], on_description_scale=True),
     )
     return Retrieve(index, label=label, mask=catalogue.mask, depth=DEPTH) >> OrderActions(catalogue)
 

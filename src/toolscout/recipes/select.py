@@ -329,7 +329,7 @@ class ChampionSwitch:
         """Return what serves a search now, and a sentence if the champion should serve but cannot."""
         serving, generation = self._serving, self._generation()
         if serving is None or serving.generation != generation:
-            return self._decide(self._prepare)
+            return self._decide(self._prepare)  # this search waits: nobody may get a tool that was removed
         if self._is_outdated(serving):
             self._has_changed.set()
         return serving.selection, serving.notice

@@ -158,7 +158,7 @@ class DescriptionScorer:
 
     @classmethod
     def of(cls: type[Scorer], resources: Resources, catalogue: Catalogue, encoder: Encoder) -> Scorer:
-        """Index a catalogue."""
+        """Index a catalogue, and return the scorer of its tools."""
         return cls(index_words(catalogue), resources.index_tools(catalogue, encoder), encoder)
 
     def encode(self, texts: Sequence[str]) -> Vectors:
@@ -209,13 +209,14 @@ class Mix(NamedTuple):
         sharpness: factor of description scores before the softmax.
         agreement: λ of `mix_usage`.
         novelty: ν of `mix_usage`.
-        in_points: whether the final scores are on the scale of the description scores instead of log probabilities.
+        on_description_scale: whether the final scores have the scale of the description scores; False: they are log
+            probabilities.
     """
 
     sharpness: float
     agreement: float
     novelty: float
-    in_points: bool = False
+    on_description_scale: bool = False
 
 
 class FittedUsage(NamedTuple):
@@ -309,9 +310,9 @@ class UsageIndex:
     def scores(self, text: str, row: Vectors, usage_row: Vectors, usage_side: UsageSide) -> Scores:
         """Score every tool, `(tools,)`, from the rows of both sides; -inf if neither side knows the query.
 
-        With `Mix.in_points`, a tool without usage has the score of its description, plus a constant for novelty.
-        The order is the same, but scores of several queries are comparable, as the scores of `hybrid` are. `mix` of
-        `rankers.shared.dev_choice` explains the formula.
+        With `Mix.on_description_scale`, a tool without usage has the score of its description, plus a constant for
+        novelty. The order is the same, but scores of several queries are comparable, as the scores of `hybrid` are.
+        `mix` of `rankers.shared.dev_choice` explains the formula.
         """
         usage = usage_side.estimate_probabilities(text, usage_row)
         description_scores = self._description.scores(text, row)
@@ -321,7 +322,7 @@ class UsageIndex:
         scores = mix_usage(
             usage, softmax(logits), usage_side.weight, mix.agreement, mix.novelty, usage_side.fitted_weight
         )
-        if mix.in_points:
+        if mix.on_description_scale:
             log_denominator = np.logaddexp.reduce(logits)
             scores = (scores / (1 + mix.agreement) + log_denominator) / mix.sharpness
         return scores
@@ -382,14 +383,14 @@ def build_usage_stage(
         encoder: of the description side.
         learned: the usage side.
         label: name of the stage.
-        description: scores the tools by their descriptions, and sets the scale of the final scores (`Mix.in_points`).
-            None: a `DescriptionScorer`, and the final scores are log probabilities.
+        description: scores the tools by their descriptions, and sets the scale of the final scores
+            (`Mix.on_description_scale`). None: a `DescriptionScorer`, and the final scores are log probabilities.
     """
     settings = model.manifest.settings
     sharpness, kappa, agreement, novelty = (
         settings[name].value for name in ("sharpness", "kappa", "agreement", "novelty")
     )
-    mix = Mix(sharpness, agreement, novelty, in_points=description is not None)
+    mix = Mix(sharpness, agreement, novelty, on_description_scale=description is not None)
     description = description or DescriptionScorer.of(resources, catalogue, encoder)
     tools = catalogue.tools()
     fitted = UsageSide.of(learned.usage, model.places(tools), model.arrays["uses"], kappa)

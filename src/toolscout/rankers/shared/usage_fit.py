@@ -34,6 +34,7 @@ from toolscout.search.resources import Resources
 
 __all__ = ["MIX_SETTINGS", "Estimate", "FitData", "UsageMethod", "read_settings", "select_unset"]
 
+EVALUATED_TOOLS: Final = 20  # of a ranking; more than `DEV_METRICS` read
 MIX_SETTINGS: Final = ("sharpness", "kappa", "agreement", "novelty")
 """Settings of `Blend` that have a value in every model."""
 
@@ -49,11 +50,11 @@ class FitData:
         n_train: number of training queries.
         n_final: number of queries that the final model learns from.
         description_scores: scores of the dev queries by description, `(dev, tools)`.
-        tuned_points: what a tuned encoder would add to these scores, `(dev, tools)`; only in a fit that has one.
+        tuned_scores: scores by a tuned encoder, `(dev, tools)`, which may be added to these; only in a fit with one.
         dev_gold: which tools each dev query needs, `(dev, tools)`.
     """
 
-    tuned_points: Scores
+    tuned_scores: Scores
 
     def __init__(
         self,
@@ -144,7 +145,8 @@ class FitData:
         """Return the figures of `Lesson.evaluate` for scores, `(dev, tools)`: measure → its mean on dev."""
         tools = [tool.id for tool in self.lesson.tools]
         rankings = {
-            self.ids[i]: [tools[place] for place in top_k(row, 20)] for i, row in zip(self.dev, scores, strict=True)
+            self.ids[i]: [tools[place] for place in top_k(row, EVALUATED_TOOLS)]
+            for i, row in zip(self.dev, scores, strict=True)
         }
         return self.lesson.evaluate(rankings).means()
 

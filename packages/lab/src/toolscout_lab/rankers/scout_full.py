@@ -221,7 +221,7 @@ class ScoutFull(ScoutLight):
         if weight is None:
             weight = _choose_tuned_weight(data, points)
         data.description_scores = data.description_scores + weight * points
-        data.tuned_points = points
+        data.tuned_scores = points
         return {"tuned_weight": weight}
 
     def choose_shares(
@@ -250,7 +250,7 @@ class ScoutFull(ScoutLight):
         if data.options.novelty is None:
             settings |= {"novelty": USUAL_TUNED_NOVELTY}
         dev = data.dev_queries(trial.rank)
-        dev = dev._replace(description=dev.description + USUAL_TUNED_WEIGHT * data.tuned_points)
+        dev = dev._replace(description=dev.description + USUAL_TUNED_WEIGHT * data.tuned_scores)
         return shares, settings, dev.mix(usage[: len(data.dev)], settings)
 
 
