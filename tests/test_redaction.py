@@ -223,6 +223,14 @@ def test_keys_in_look_alike_letters_or_split_in_parts_are_covered() -> None:
     assert redact("пароль не нужен, привет") == "пароль не нужен, привет"
 
 
+@pytest.mark.parametrize("invisible", ["\x01", "\u200b", "\u2060"])
+def test_nothing_of_a_key_stays_beside_an_invisible_character(invisible: str) -> None:
+    key = TOKENS["GitHub"]
+    for position in (8, 24, 32):
+        assert redact(f"use {key[:position]}{invisible}{key[position:]} now") == "use *** now"
+    assert redact(f"no{invisible} secret ***") == f"no{invisible} secret ***"
+
+
 BENIGN = [
     "Will it rain in Oslo tomorrow?",
     "what is a token?",

@@ -160,7 +160,8 @@ _MAY_NUMBER: Final = re.compile(r"\d{4}|[A-Z]{2}\d{2}")
 def redact(text: str, *, personal: bool = False) -> str:
     """Replace each credential, card number and bank account in a text with `***`.
 
-    If a disguise hid one of them, the text is returned without disguises: look-alike letters, escapes, line breaks.
+    If a disguise hid one of them, the text is returned without disguises: look-alike letters, escapes, line breaks. A
+    text in which anything is replaced loses its invisible characters.
 
     Args:
         text: at most `MAX_REDACTED_CHARS` of it are kept.
@@ -168,6 +169,9 @@ def redact(text: str, *, personal: bool = False) -> str:
     """
     text = text[:MAX_REDACTED_CHARS]
     covered = _cover_text(text, personal)
+    visible = sanitise(text)
+    if visible != text and (visible_covered := _cover_text(visible, personal)) != visible:
+        covered = visible_covered  # an invisible character may have kept a part of a secret
     plain = _SPLIT.sub("", _remove_disguise(text))
     if plain != text and (plain_covered := _cover_text(plain, personal)).count(COVER) > covered.count(COVER):
         return plain_covered
