@@ -75,7 +75,7 @@ RETIRED: Final = {
 }
 #: Rules of ranking → what they do. `rules_off` leaves them out, `why` names them, benchmarks/rules.py measures each.
 RULES: Final = {
-    "opposites": "Of two opposite tools the asked one stands first",
+    "opposites": "Of two opposite tools the one that is asked for comes first",
     "everyday": "Everyday phrases search for words of tools",
     "quotations": "Quoted titles and messages beside a command are not searched for",
     "sources": "Tools of a source that the request names gain points",
@@ -83,9 +83,9 @@ RULES: Final = {
     "steps": "Compound requests are split, and each step is served",
     "refusals": "Requests and steps that no tool fits are named, sure chat gets no place",
     "places": "Places 9 and 10 are for words that no tool before has",
-    "names": "Tools that the request names stand first",
+    "names": "Tools that the request names come first",
     "prerequisites": "Tools that the first matches need follow them",
-    "demotion": "Suspicious and copied tools stand last",
+    "demotion": "Suspicious and copied tools come last",
     "folding": "The same tool of several sources is one hit",
 }
 _log: Final = logging.getLogger("toolscout.config")
@@ -334,7 +334,7 @@ class Settings:
         SEARCH,
         "rules of ranking that searches leave out",
         check=_check_rules,
-        harm="lets suspicious tools stand first",
+        harm="lets suspicious tools come first",
         page="results/rules.md#turn-a-rule-off",
     )
     fold_similar: bool = define(True, SEARCH, "whether the same tool of several sources is one hit", file=True)
