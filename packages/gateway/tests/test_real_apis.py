@@ -231,6 +231,10 @@ CALLS: dict[str, tuple[str, str, Fields, Fields, Fields]] = {
         "/s", "get", {"parameters": [{"name": "q", "in": "querystring", "content": {URLENCODED: {"schema": {}}}}]},
         {"q": {"a": [1, 2], "b": "x y"}}, {"query": [["a", "1"], ["a", "2"], ["b", "x y"]]},
     ),
+    "a whole query without anything": (
+        "/s", "get", {"parameters": [{"name": "q", "in": "querystring", "content": {URLENCODED: {"schema": {}}}}]},
+        {"q": {}}, {"query": []},
+    ),
 }  # fmt: skip
 
 

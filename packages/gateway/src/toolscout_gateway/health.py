@@ -193,10 +193,10 @@ def describe_states(upstreams: Upstreams, syncing: Collection[str], *, is_limite
     servers = upstreams.servers.values()
     starting = sorted({server.name for server in servers if server.state == "starting"} | set(syncing))
     failed = sorted((server.name, server.message) for server in servers if server.state == "error")
-    cold = len(upstreams.list_unlisted())
-    notes = [f"{cold} of {len(servers)} servers are still starting: try again in 5 s"] if cold else []
+    n_unlisted = len(upstreams.list_unlisted())
+    notes = [f"{n_unlisted} of {len(servers)} servers are still starting: try again in 5 s"] if n_unlisted else []
     if is_limited:
-        notes += [f"{len(starting)} servers are still starting"] if starting and not cold else []
+        notes += [f"{len(starting)} servers are still starting"] if starting and not n_unlisted else []
         return notes + ([f"{len(failed)} servers do not answer"] if failed else [])
     named = [
         f"server {name!r} is still starting: its newest tools may be missing" for name in starting[:MAX_NAMED_SERVERS]

@@ -10,7 +10,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from toolscout.checks.references import explain_unknown, list_policy_names, list_profile_names, list_setting_names
 from toolscout.errors import StoreError, UserError, find_close
@@ -38,23 +38,31 @@ _log: Final = logging.getLogger("toolscout.gateway.lookup")
 SEPARATORS: Final = ("__", "_", ".", "::", ":", "#", "-")
 
 
+class _Snapshot(NamedTuple):
+    """A catalogue and the set of its ids."""
+
+    catalogue: Catalogue
+    ids: frozenset[str]
+
+
 class Lookup:
     """The catalogue as callers see it, by the ids of its tools."""
 
     def __init__(self, scout: Scout, collect_notes: Callable[[Caller], list[str]]) -> None:
         """Look tools up in a catalogue. `collect_notes`: notes for a caller on servers that start or fail."""
         self.scout, self.collect_notes = scout, collect_notes
-        self._catalogue: tuple[Catalogue, frozenset[str]] | None = None  # the newest snapshot, and its ids
-        self._tools: tuple[int, dict[str, Tool]] = -1, {}  # by id, of this generation
+        self._snapshot: _Snapshot | None = None  # what was loaded last
+        self._tools: dict[str, Tool] = {}  # that were looked up last, by id
+        self._tools_generation = -1  # of the catalogue that they are from; -1: of none
         self._lock = threading.Lock()
 
-    def load_catalogue(self) -> tuple[Catalogue, frozenset[str]]:
+    def load_catalogue(self) -> _Snapshot:
         """Load the current catalogue and its ids."""
         with self._lock:
-            snapshot = self._catalogue
-            if snapshot is None or snapshot[0].generation != self.scout.store.generation():
+            snapshot = self._snapshot
+            if snapshot is None or snapshot.catalogue.generation != self.scout.store.generation():
                 catalogue = self.scout.store.catalogue()
-                snapshot = self._catalogue = catalogue, frozenset(catalogue.ids)
+                snapshot = self._snapshot = _Snapshot(catalogue, frozenset(catalogue.ids))
             return snapshot
 
     def is_mixed(self, visible: Callable[[Tool], bool] | None, runnable: Callable[[Tool], bool]) -> bool:
@@ -64,8 +72,8 @@ class Lookup:
         return tools is not None and can_run is not None and 0 < int(can_run.sum()) < int(tools.sum())
 
     def was_listed(self, id: str) -> bool:
-        """Return whether the catalogue held an id when it was loaded last. Works while a database does not answer."""
-        return self._catalogue is not None and id in self._catalogue[1]
+        """Return whether an id was in the catalogue when it was loaded last. Works while a database does not answer."""
+        return self._snapshot is not None and id in self._snapshot.ids
 
     def find_tools(self, caller: Caller, ids: Iterable[str]) -> tuple[dict[str, Tool], dict[str, str]]:
         """Return the visible tools, and for every other id a sentence that does not reveal whether it exists."""
@@ -82,7 +90,7 @@ class Lookup:
 
     def find_for_app(self, caller: Caller, name: str) -> Tool | None:
         """Return the one visible tool of this id or bare name that only apps may use, which no search shows."""
-        disabled = self.load_catalogue()[0].disabled
+        disabled = self.load_catalogue().catalogue.disabled
         ids = [id for id in self.scout.store.list_app_tools() if name in (id, id.partition("/")[2])]
         tools = [each for each in self.scout.store.tools(ids) if each.source not in disabled and caller.sees(each)]
         return tools[0] if len(tools) == 1 else None
@@ -96,21 +104,20 @@ class Lookup:
 
     def find_now(self, caller: Caller, id: str, generation: int | None) -> Tool | None:
         """Return a visible tool, if the loaded catalogue is of this generation; otherwise None. It needs no thread."""
-        snapshot = self._catalogue
-        if snapshot is None or id not in snapshot[1] or snapshot[0].generation != generation:
+        snapshot = self._snapshot
+        if snapshot is None or id not in snapshot.ids or snapshot.catalogue.generation != generation:
             return None
-        if self._tools[0] != generation:
-            self._tools = snapshot[0].generation, {}
-        tools = self._tools[1]
-        if id not in tools:
-            tools.update((tool.id, tool) for tool in snapshot[0].tools([id]))
-            while len(tools) > MAX_KEPT_TOOLS:
-                del tools[next(iter(tools))]
+        if self._tools_generation != generation:
+            self._tools, self._tools_generation = {}, generation
+        if id not in self._tools:
+            self._tools.update((tool.id, tool) for tool in snapshot.catalogue.tools([id]))
+            while len(self._tools) > MAX_KEPT_TOOLS:
+                del self._tools[next(iter(self._tools))]  # the oldest
         return self.recall(caller, id)
 
     def recall(self, caller: Caller, id: str) -> Tool | None:
         """Return a visible tool as it was looked up last, which may be older than the catalogue."""
-        tool = self._tools[1].get(id)
+        tool = self._tools.get(id)
         return tool if tool is not None and caller.sees(tool) else None
 
     def _explain_missing(self, caller: Caller, catalogue: Catalogue, id: str) -> str:
@@ -131,17 +138,17 @@ class Lookup:
         if near := find_close(id[:MAX_ID_CHARS], siblings, cutoff=0.75):
             return f"{what}: did you mean {near[0]!r}?"
         states = [note for note in self.collect_notes(caller) if repr(source) in note]
-        why, names = catalogue.disabled.get(source, ("", {}))
+        why, ids = catalogue.disabled.get(source, ("", {}))  # ids: in lower case → as written
         if caller.rules is None and why:
             states.append(f"source {source!r} is {why}")
-        elif any(caller.sees(tool) for tool in catalogue.tools([names.get(id.casefold(), "")])):
+        elif any(caller.sees(tool) for tool in catalogue.tools([ids.get(id.casefold(), "")])):
             states.append(f"source {source!r} is disabled")
         if not states and (near := _find_near(id[:MAX_ID_CHARS], visible)):
             return f"{what}: did you mean {' or '.join(map(repr, near))}?"
         return ": ".join([what, *states, "use an id from search_tools, unchanged"])
 
     def resolve_id(self, caller: Caller, text: str) -> str:
-        """Return the id of the one visible tool that a text which is no id can mean. Empty if there is none.
+        """Return the id that a caller means by a text that is no id. Empty if not exactly one visible tool fits.
 
         A bare name counts if only one visible tool has it, and so do an id with its signature, in quotes, or with the
         separators that clients put in its place. Letters and case must agree.
@@ -182,9 +189,9 @@ def _map_skills(catalogue: Catalogue) -> dict[str, list[Tool]]:
 
 
 def _contains(ids: Sequence[str], id: str) -> bool:
-    """Return whether a sorted list holds an id."""
-    place = bisect.bisect_left(ids, id)
-    return place < len(ids) and ids[place] == id
+    """Return whether a sorted list contains an id."""
+    index = bisect.bisect_left(ids, id)
+    return index < len(ids) and ids[index] == id
 
 
 def _find_near(id: str, visible: Sequence[str]) -> list[str]:

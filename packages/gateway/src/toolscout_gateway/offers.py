@@ -1,8 +1,8 @@
-"""Lists what servers offer besides tools, and sends a caller's requests for it to the right server.
+"""Lists the resources, templates and prompts of servers (*offers*), and sends requests for them to the right server.
 
 Callers see resources and prompts of a server if the policy lets them see `SOURCE/resources` and `SOURCE/prompts`, as if
-these were tools that only read. Their definitions are screened, cleaned and held back until they are approved, as those
-of tools are: to the catalogue, a prompt is a definition with the id `SOURCE/prompt:NAME`.
+these were tools that only read. Like tools, they are screened, cleaned and held back until they are approved: to the
+catalogue, a prompt is a definition with the id `SOURCE/prompt:NAME`.
 """
 
 from __future__ import annotations
@@ -221,7 +221,10 @@ class Offers:
             self.upstreams.host.say(f"{upstream.name}: {what}")
 
     def _compare(self, source: str, kind: str, items: Sequence[object], *, whole: bool) -> _Listing:
-        """Compare definitions with the approved ones. Of several with the same name or URI the first one counts."""
+        """Compare definitions with the approved ones. Of several with the same name or URI the first one counts.
+
+        `whole`: whether the list is the server's entire list. A caller who signed in may be shown another one.
+        """
         named: dict[str, object] = {}
         for item in items:
             named.setdefault(_read_identity(item), item)
@@ -233,7 +236,7 @@ class Offers:
         listing = _Listing(shown, waiting)
         if kind != "prompts":
             listing.schemes = frozenset(uri.partition(":")[0].casefold() for uri in named)
-            listing.spellings = {next(_list_spellings(uri)): uri for uri in waiting}
+            listing.spellings = {next(_list_spellings(uri)): uri for uri in waiting}  # each with its query
         if kind == "templates":
             listing.patterns = dict(_compile_templates(named))
         return listing
@@ -301,14 +304,15 @@ class Offers:
         if uri in resources.items:
             return
         await self.require_approved(upstream, "templates", uri)
-        spelled = next((resources.spellings[form] for form in _list_spellings(uri) if form in resources.spellings), "")
-        if spelled:
-            await self.require_approved(upstream, "resources", spelled)
+        waiting_uris = (resources.spellings[form] for form in _list_spellings(uri) if form in resources.spellings)
+        if waiting_uri := next(waiting_uris, ""):
+            await self.require_approved(upstream, "resources", waiting_uri)
         templates = self._get("templates", upstream)
         find, ends = self.upstreams.host.run_in_thread, time.monotonic() + MAX_MATCH_S
         if templates.waiting and not await find(templates.find_template, uri, templates.items, ends):
             fitting = await find(templates.find_template, uri, templates.waiting, ends)
-            await self.require_approved(upstream, "templates", fitting or next(iter(templates.waiting)))
+            named = fitting or next(iter(templates.waiting))  # any of them, for the reason in the error
+            await self.require_approved(upstream, "templates", named)
 
     async def _start_once(self, upstream: Upstream) -> None:
         """Start a server that was never asked for what it offers, and wait a few seconds for it."""
@@ -332,11 +336,11 @@ class Offers:
             self._links.popitem(last=False)
 
     async def locate(self, caller: Caller, uri: str) -> tuple[Upstream, str]:
-        """Find the server that has a resource, and the URI that it gave it.
+        """Find the server that has a resource, and the resource's URI there.
 
-        In this order: a qualified URI, the lists, a link in a result, the templates, the one server that has resources
-        of the URI's scheme. So no server's link takes over what another one lists. What waits for approval comes after
-        what other servers show.
+        In this order: a qualified URI (one that names its server), the lists, a link in a result, the templates, the
+        one server that has resources of the URI's scheme. So no server's link takes over what another one lists. What
+        waits for approval comes after what other servers show.
 
         Raises:
             MCPError: if there is no such server, it is not clear which, or the resource waits for approval.
@@ -356,8 +360,9 @@ class Offers:
         servers = {upstream.name: upstream for upstream in await self.find_servers(caller, "resources")}
         source, original = split_qualified(uri)
         if source in servers:
-            is_its_own = uri.startswith(SKILL_SCHEME) and uri in self._get("resources", servers[source]).items
-            return servers[source], uri if is_its_own else original
+            # The path of a skill on its own server may begin with the name of a source too.
+            is_own_uri = uri.startswith(SKILL_SCHEME) and uri in self._get("resources", servers[source]).items
+            return servers[source], uri if is_own_uri else original
         await self.list(caller, "resources", fresh=False)
         await self.list(caller, "templates", fresh=False)
         lists = {
@@ -498,7 +503,7 @@ def _clean(item: T) -> T:
 
 
 def _keep_bounded(kind: str, items: Iterable[Any]) -> list[Any]:
-    """Leave out what has a longer name or URI than can be used, and templates that are too much to compare."""
+    """Leave out offers with too long a name or URI, and templates after `MAX_TEMPLATES_CHARS`."""
     kept = [item for item in items if len(_read_identity(item)) <= MAX_IDENTITY_CHARS]
     if kind == "templates":
         sizes = accumulate(len(item.uri_template) for item in kept)
@@ -519,7 +524,7 @@ def _choose_owner(lists: Mapping[str, tuple[_Listing, _Listing]], linked: str, u
     """Choose the server of a URI; see `Offers.locate`. Empty if there is none.
 
     Args:
-        lists: the resources and the templates of each server.
+        lists: name of a server → its resources and its templates.
         linked: the server whose result linked to it. Empty if there is none.
         uri: as the caller sent it.
     """
@@ -531,24 +536,26 @@ def _choose_owner(lists: Mapping[str, tuple[_Listing, _Listing]], linked: str, u
         return owners[0] if owners else linked
     ends = time.monotonic() + MAX_MATCH_S
     fitting = (name for name, (_, templates) in lists.items() if templates.find_template(uri, templates.items, ends))
-    if (owner := next(fitting, "")) and not (uri.startswith(SKILL_SCHEME) and any(fitting)):
+    owner = next(fitting, "")
+    is_unclear = uri.startswith(SKILL_SCHEME) and any(fitting)  # a second server has a template for the skill
+    if owner and not is_unclear:
         return owner
     for name, (_, templates) in lists.items():
         if templates.find_template(uri, templates.waiting, ends):
             return name
     scheme = uri.partition(":")[0].casefold()
-    owners = [name for name, kinds in lists.items() if any(scheme in listing.schemes for listing in kinds)]
+    owners = [name for name, listings in lists.items() if any(scheme in listing.schemes for listing in listings)]
     return owners[0] if len(owners) == 1 else ""
 
 
 def _list_spellings(uri: str) -> Iterator[str]:
-    """Yield the letters and digits of a URI that are the same in every spelling, and those without its query.
+    """Yield two keys that other spellings of a URI have too: its letters and digits, then these without its query.
 
     Servers may read `NOTE:one`, `note://./%6Fne` and `note://one?x` as `note://one`.
     """
     for _ in range(MAX_ENCODINGS):
-        uri, before = unquote(uri), uri
-        if uri == before:
+        encoded, uri = uri, unquote(uri)
+        if uri == encoded:
             break
     scheme, _, rest = unicodedata.normalize("NFKC", uri).casefold().partition(":")
     for text in (rest, re.split(r"[?#]", rest)[0]):
@@ -564,8 +571,8 @@ def qualify(lists: Mapping[str, list[Any]]) -> list[tuple[str, Any]]:
     joined: dict[str, Any] = {}
     for source, items in lists.items():
         for item in items:
-            is_apart = item.uri in joined or item.uri.startswith(APART)
-            joined[qualify_uri(source, item.uri) if is_apart else item.uri] = item
+            names_server = item.uri in joined or item.uri.startswith(APART)
+            joined[qualify_uri(source, item.uri) if names_server else item.uri] = item
     return list(joined.items())
 
 

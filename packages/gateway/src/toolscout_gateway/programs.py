@@ -60,13 +60,13 @@ class ProgramExchange(Exchange):
 
     @context.setter
     def context(self, _: Any) -> None:
-        pass
+        pass  # `Exchange` sets it, but a call of a program has the context of its program
 
     async def report_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Drop it: the calls of a program would contradict each other."""
+        """Drop the progress of a call: a client would read several calls as the progress of one program."""
 
     async def ask(self, params: ElicitRequestParams) -> ElicitResult | ErrorData:
-        """Ask the user of the caller. Both clocks stand still meanwhile."""
+        """Ask the user of the caller. The time limits of the call and of its program stand still meanwhile."""
         with self._pause_limit():
             return await self._outer.ask(params)
 
@@ -78,12 +78,14 @@ class ProgramExchange(Exchange):
 
 
 class Turns:
-    """The turns of callers to run a program. Some are left to the others. It belongs to one event loop."""
+    """Lets callers take turns in running programs. No caller may have all turns. It belongs to one event loop."""
 
     def __init__(self, turns: int = MAX_PROGRAMS) -> None:
-        """Begin with `turns` at the same time."""
+        """Let `turns` programs run at the same time."""
         self._turns, self._most_of_caller = turns, max(1, min(MAX_PROGRAMS_OF_CALLER, turns - 1))
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()  # by caller, who is next first
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = (
+            OrderedDict()
+        )  # caller → turns; who is next is first
         self._running: Counter[str] = Counter()
 
     @asynccontextmanager
@@ -112,7 +114,7 @@ class Turns:
             self._give_next()
 
     def _give_next(self) -> None:
-        """Give the turns that are free, to each caller in turn."""
+        """Give the free turns, one caller after the other."""
         while self._running.total() < self._turns:
             caller = next((name for name in self._waiting if self._running[name] < self._most_of_caller), None)
             if caller is None:
@@ -155,7 +157,7 @@ class Programs:
         self.format_signature = functools.partial(format_stub, may_write=self._may_write)
         self._isolation = find_isolation()
         self._limits = dataclasses.replace(ProgramLimits(), seconds=options.run_code_seconds)
-        self._ready: asyncio.Queue[Worker | Unavailable] = asyncio.Queue(1)  # one more waits to enter
+        self._ready: asyncio.Queue[Worker | Unavailable] = asyncio.Queue(1)  # `keep_ready` has one more
         self._turns = Turns()
         self._room = AnswerRoom(MAX_UNREAD_BYTES_OF_ALL)
 
@@ -212,7 +214,7 @@ class Programs:
         return await self._relay.run(exchange, work)
 
     async def _run(self, exchange: Exchange, code: str, search_id: str | None) -> Outcome:
-        """Run a program in a worker. Its calls take turns, at most `MAX_CALLS_AT_ONCE` at a time."""
+        """Run a program in a process. At most `MAX_CALLS_AT_ONCE` of its calls run at the same time."""
         import anyio
 
         turns = anyio.CapacityLimiter(MAX_CALLS_AT_ONCE)
@@ -243,7 +245,7 @@ class Programs:
             return None, str(error)
         except MCPError as error:
             return None, show.clip(show.make_plain(error.message), MAX_ERROR_CHARS)
-        if inner.notes:  # said beside what the program prints, not inside the value
+        if inner.notes:  # the router put them last; they are for the agent, and no part of the value
             result = result.model_copy(update={"content": result.content[:-1]})
             exchange.notes += [note for note in inner.notes if note not in exchange.notes]
         return _read_value(result)
@@ -253,9 +255,10 @@ def _make_answer(outcome: Outcome, notes: list[str]) -> CallToolResult:
     """Make the answer to the agent: what the program printed, and its error."""
     from mcp_types import CallToolResult, TextContent
 
-    texts = [outcome.output.rstrip("\n")] if outcome.output.strip() else [] if outcome.error else [NO_OUTPUT]
-    texts += [outcome.error] if outcome.error else []
-    texts = [*map(sanitise, texts)]  # a program prints what servers sent
+    printed = outcome.output.rstrip("\n") if outcome.output.strip() else ""
+    if not printed and not outcome.error:
+        printed = NO_OUTPUT
+    texts = [sanitise(text) for text in (printed, outcome.error) if text]  # a program prints what servers sent
     texts += [f"Note of the gateway: {'; '.join(notes[:MAX_PROGRAM_NOTES])}."] if notes else []
     return CallToolResult(content=[TextContent(text=text) for text in texts], is_error=bool(outcome.error))
 

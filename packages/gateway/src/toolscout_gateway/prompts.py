@@ -67,7 +67,7 @@ class OfferedPrompts:
         return await self.offers.send(upstream, exchange, GetPromptRequest(params=own), GetPromptResult)
 
     async def _locate(self, caller: Caller, name: str) -> tuple[Upstream, str]:
-        """Find the server of a prompt, and the prompt's name there. A name without a source may be unique.
+        """Find the server of a prompt, and the prompt's name there. A name without a source must be unique.
 
         Raises:
             MCPError: if there is no such prompt, with the nearest one, or it waits for approval.

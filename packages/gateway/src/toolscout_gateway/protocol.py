@@ -75,7 +75,9 @@ class _Server(Server[Any]):
 
     def create_initialization_options(self, notification_options: Any = None, *more: Any, **options: Any) -> Any:
         """Create the options of a session; see the SDK."""
-        changes = notification_options or NotificationOptions(True, True, True)
+        changes = notification_options or NotificationOptions(
+            prompts_changed=True, resources_changed=True, tools_changed=True
+        )
         return super().create_initialization_options(changes, *more, **options)
 
 
@@ -137,13 +139,14 @@ class Protocol:
             bind_principal=lambda context: self._permissions.get_caller(context).person,
         )
         server.middleware.append(RequestStateBoundary(security, default_audience=GATEWAY_NAME))
-        server.middleware.insert(0, self._receive_request)  # outside of the span, which ends for a client that is kept
+        server.middleware.insert(0, self._receive_request)  # first, so that the SDK's trace span ends before its sleep
         return server
 
     async def _receive_request(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Receive a request or notification: callers take turns in the threads, and profiles have instructions.
+        """Receive a request or notification: name the caller to `FairThreads`, and add the profile's instructions.
 
-        A client is known from its notification that it is ready until the SDK cancels this, with its connection.
+        After a client's notification that it is ready this sleeps, and so keeps the client among those that are told of
+        changes, until the SDK cancels it at the end of the connection.
         """
         with contextlib.suppress(Denied):
             WORKING_FOR.set(self._permissions.get_caller(ctx).person)
@@ -199,7 +202,7 @@ class Protocol:
     # --- servers
 
     async def _begin_session(self, upstream: ServerSession, connection: McpConnection) -> None:
-        """Pass on what clients wanted of a server before its session began, and that it has resources and prompts."""
+        """Bring a new session up to date: subscriptions and log level; tell clients that there are new lists."""
         self._offers.doubt_lists(upstream.key)
         await self._subscriptions.renew(upstream, connection)
         await self._pass_level(upstream, connection)
@@ -210,7 +213,7 @@ class Protocol:
             self._announce(PromptListChangedNotification)
 
     async def _receive(self, source: str, message: object) -> None:
-        """Pass on a notification of a server."""
+        """Pass on a notification of a server. `source`: the key of its session, which begins with the source."""
         if isinstance(message, ResourceUpdatedNotification):
             await self._subscriptions.pass_update(source, str(message.params.uri))
         elif isinstance(message, ElicitCompleteNotification):

@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from toolscout.errors import Unavailable
 from toolscout.trust.policy import Caller
@@ -41,7 +41,13 @@ __all__ = ["OfferedResources", "Subscriptions"]
 
 MAX_SUBSCRIPTIONS: Final = 1_000  # of one client
 GOODBYE_S: Final = 5.0  # time that a server has to hear that a stream ends; nobody waits for its answer
-Place = tuple[str, str]  # source and URI of a resource
+
+
+class _Resource(NamedTuple):
+    """A resource that clients follow: key of the session with its server (`Upstream.key`), and its URI there."""
+
+    session_key: str
+    uri: str
 
 
 class OfferedResources:
@@ -113,109 +119,113 @@ class Subscriptions:
 
         self.offers, self.identify, self.bus = offers, identify, bus
         self._listen: ListenHandler = ListenHandler(bus)
-        self._uses: Counter[Place] = Counter()
-        self._scopes: dict[Place, anyio.CancelScope] = {}  # of the streams at servers of protocol 2026-07-28
-        self._clients: dict[OpenClient, dict[Place, str]] = {}  # with the URI as the client gave it
+        self._uses: Counter[_Resource] = Counter()
+        self._scopes: dict[_Resource, anyio.CancelScope] = {}  # of the streams at servers of protocol 2026-07-28
+        self._clients: dict[OpenClient, dict[_Resource, str]] = {}  # resource → its URI as the client gave it
 
     # --- clients
 
     async def subscribe(self, context: ServerRequestContext[Any, Any], params: SubscribeRequestParams) -> EmptyResult:
-        """Subscribe a client with a session to a resource."""
+        """Subscribe a client with a session to a resource. Clients of newer protocols have none, and use `listen`."""
         from mcp_types import EmptyResult
 
-        upstream, uri = await self.offers.locate(self.identify(context), params.uri)
-        client, place = self.offers.upstreams.host.relay.find_client(context.session), (upstream.key, uri)
+        upstream, own_uri = await self.offers.locate(self.identify(context), params.uri)
+        client, resource = (
+            self.offers.upstreams.host.relay.find_client(context.session),
+            _Resource(upstream.key, own_uri),
+        )
         if client is None:
             return EmptyResult()
         if client not in self._clients:
             self._clients[client] = {}
             client.cleanup.push_async_callback(self._forget, client)
-        places = self._clients[client]
-        if place not in places and len(places) < MAX_SUBSCRIPTIONS:
-            places[place] = params.uri
-            await self._add(place)
+        resources = self._clients[client]
+        if resource not in resources and len(resources) < MAX_SUBSCRIPTIONS:
+            resources[resource] = params.uri
+            await self._add(resource)
         return EmptyResult()
 
     async def unsubscribe(
         self, context: ServerRequestContext[Any, Any], params: UnsubscribeRequestParams
     ) -> EmptyResult:
-        """End the subscription of a client with a session."""
+        """End the subscription of a client with a session. Clients without one use `listen`, and close its stream."""
         from mcp_types import EmptyResult
 
         client = self.offers.upstreams.host.relay.find_client(context.session)
-        places = self._clients.get(client, {}) if client is not None else {}
-        for place in [place for place, uri in places.items() if uri == params.uri]:
-            del places[place]
-            await self._remove(place)
+        resources = self._clients.get(client, {}) if client is not None else {}
+        for resource in [followed for followed, uri in resources.items() if uri == params.uri]:
+            del resources[resource]
+            await self._remove(resource)
         return EmptyResult()
 
     async def _forget(self, client: OpenClient) -> None:
-        for place in self._clients.pop(client, {}):
-            await self._remove(place)
+        for resource in self._clients.pop(client, {}):
+            await self._remove(resource)
 
     async def listen(
         self, context: ServerRequestContext[Any, Any], params: SubscriptionsListenRequestParams
     ) -> SubscriptionsListenResult:
-        """Serve a stream of changes. Resources that the caller may not read are left out of it."""
+        """Serve a stream of changes until its client closes it. Resources that the caller may not read are left out."""
         from mcp.shared.exceptions import MCPError
 
-        caller, places = self.identify(context), {}
+        caller, resources = self.identify(context), {}
         for uri in (params.notifications.resource_subscriptions or ())[:MAX_SUBSCRIPTIONS]:
             with contextlib.suppress(MCPError):
-                upstream, own = await self.offers.locate(caller, uri)
-                places[uri] = upstream.key, own
-        wanted = params.notifications.model_copy(update={"resource_subscriptions": list(places) or None})
+                upstream, own_uri = await self.offers.locate(caller, uri)
+                resources[uri] = _Resource(upstream.key, own_uri)
+        notifications = params.notifications.model_copy(update={"resource_subscriptions": list(resources) or None})
         try:
-            for place in places.values():
-                await self._add(place)
-            return await self._listen(context, params.model_copy(update={"notifications": wanted}))
+            for resource in resources.values():
+                await self._add(resource)
+            return await self._listen(context, params.model_copy(update={"notifications": notifications}))
         finally:
             with _shield():
-                for place in places.values():
-                    await self._remove(place)
+                for resource in resources.values():
+                    await self._remove(resource)
 
-    async def pass_update(self, source: str, uri: str) -> None:
+    async def pass_update(self, session_key: str, uri: str) -> None:
         """Tell the subscribed clients that a resource changed. It may be a part of the one they subscribed to."""
         from mcp.server.subscriptions import ResourceUpdated
 
-        for client, places in list(self._clients.items()):
-            for place, known_uri in list(places.items()):
-                if place[0] == source and uri.startswith(place[1]):
-                    shown = known_uri if place[1] == uri or clean_words(uri) != uri else uri
-                    await client.session.send_resource_updated(shown)
+        for client, resources in list(self._clients.items()):
+            for resource, asked_uri in list(resources.items()):
+                if resource.session_key == session_key and uri.startswith(resource.uri):
+                    is_part = resource.uri != uri and clean_words(uri) == uri  # no hidden characters are passed on
+                    await client.session.send_resource_updated(uri if is_part else asked_uri)
         await self.bus.publish(ResourceUpdated(uri))
-        await self.bus.publish(ResourceUpdated(qualify_uri(source.partition("\n")[0], uri)))
+        source = session_key.partition("\n")[0]  # the key of a caller's own session names the caller after it
+        await self.bus.publish(ResourceUpdated(qualify_uri(source, uri)))
 
     # --- servers
 
-    async def _add(self, place: Place) -> None:
-        """Count one more use of a place. The first use subscribes at the server, if it can be reached."""
-        self._uses[place] += 1
-        self.offers.upstreams.host.followed[place[0]] += 1
-        upstream = self.offers.upstreams.find_session(place[0])
-        if self._uses[place] == 1 and upstream is not None:
+    async def _add(self, resource: _Resource) -> None:
+        """Count one more use of a resource. The first use subscribes at the server, if it can be reached."""
+        self._uses[resource] += 1
+        self.offers.upstreams.host.followed[resource.session_key] += 1
+        upstream = self.offers.upstreams.find_session(resource.session_key)
+        if self._uses[resource] == 1 and upstream is not None:
             with contextlib.suppress(Unavailable):
-                await self._open(upstream, await upstream.wait_ready(), place[1])
+                await self._open(upstream, await upstream.wait_ready(), resource.uri)
 
-    async def _remove(self, place: Place) -> None:
+    async def _remove(self, resource: _Resource) -> None:
         """End one use of a resource that is followed. With the last use, the server is told to send no more changes."""
-        self._uses[place] -= 1
-        self.offers.upstreams.host.followed[place[0]] -= 1
-        if self._uses[place] > 0:
+        self._uses[resource] -= 1
+        self.offers.upstreams.host.followed[resource.session_key] -= 1
+        if self._uses[resource] > 0:
             return
-        del self._uses[place]
-        if scope := self._scopes.pop(place, None):
+        del self._uses[resource]
+        if scope := self._scopes.pop(resource, None):
             scope.cancel()
-        upstream = self.offers.upstreams.find_session(place[0])
+        upstream = self.offers.upstreams.find_session(resource.session_key)
         if upstream is not None and upstream.settled:
             with contextlib.suppress(Unavailable):
-                await self._close(await upstream.wait_ready(), place[1])
+                await self._close(await upstream.wait_ready(), resource.uri)
 
     async def renew(self, upstream: ServerSession, connection: McpConnection) -> None:
         """Subscribe again at a server whose session has just begun."""
-        for source, uri in list(self._uses):
-            if source == upstream.key:
-                await self._open(upstream, connection, uri)
+        for resource in list(self._uses):
+            if resource.session_key == upstream.key:
+                await self._open(upstream, connection, resource.uri)
 
     async def _open(self, upstream: ServerSession, connection: McpConnection, uri: str) -> None:
         """Subscribe to a resource at its server. A server that has no subscriptions is left alone."""
@@ -235,16 +245,19 @@ class Subscriptions:
             request = SubscribeRequest(params=SubscribeRequestParams(uri=uri))
             await connection.client.session.send_request(request, EmptyResult)
 
-    async def _follow(self, source: str, connection: McpConnection, uri: str) -> None:
+    async def _follow(self, session_key: str, connection: McpConnection, uri: str) -> None:
         """Keep a stream of changes of a resource open. The session's handler of messages gets the changes too."""
         import anyio
         from mcp.client.subscriptions import SubscriptionLost
         from mcp.shared.exceptions import MCPError
 
-        with anyio.CancelScope() as self._scopes[source, uri], contextlib.suppress(MCPError, SubscriptionLost):
+        with (
+            anyio.CancelScope() as self._scopes[_Resource(session_key, uri)],
+            contextlib.suppress(MCPError, SubscriptionLost),
+        ):
             async with connection.client.listen(resource_subscriptions=[uri]) as changes:
                 async for _ in changes:
-                    pass
+                    pass  # the session's handler has passed the change on
 
     async def _close(self, connection: McpConnection, uri: str) -> None:
         """Unsubscribe from a resource at an older server. At newer ones the end of the stream does that (`_follow`)."""

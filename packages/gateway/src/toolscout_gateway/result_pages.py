@@ -30,8 +30,8 @@ MAX_GREP_CHARS: Final = 200
 MAX_ALTERNATIVES: Final = 8
 
 
-class _View(NamedTuple):
-    """A value in a file."""
+class _Value(NamedTuple):
+    """A value in a file: its path, by which the agent knows it, and the `size` bytes from `start` on."""
 
     path: str
     file: IO[bytes]
@@ -65,17 +65,17 @@ def read_result(
     stored = results.load(caller, handle)
     with ExitStack() as stack:
         file = stack.enter_context(results.open(handle))
-        view, rest = _find_part(stored, file, _split_path(path), offset)
-        if rest:
+        view, inner_segments = _find_part(stored, file, _split_path(path), offset)
+        if inner_segments:
             extracted = stack.enter_context(tempfile.TemporaryFile(dir=results.folder))
-            value, searched = _extract(view, rest, extracted)
+            value, searched = _extract(view, inner_segments, extracted)
             if value is None:
-                return _answer_unfinished(handle, view, rest, searched)
+                return _answer_unfinished(handle, view, inner_segments, searched)
             view = value
-        offset -= 0 if path else _offset_of(stored, view)
+        base = 0 if path else _offset_of(stored, view)  # without a path, offsets count from the first part on
+        offset -= base
         if offset > view.size or offset < 0:
             raise UserError(f"offset: expected at most {view.size}, the size of {view.path} in bytes, found {offset}")
-        base = 0 if path else _offset_of(stored, view)
         total = view.size if path else stored.size
         answer: dict[str, object] = {"handle": handle, "path": view.path if path else "", "bytes": total}
         if grep:
@@ -97,40 +97,40 @@ def _split_path(path: str) -> list[str]:
     return [part for part in path.removeprefix("$").split(".") if part]
 
 
-def _offset_of(stored: StoredResult, view: _View) -> int:
-    """Return how many bytes of other parts stand before a part."""
+def _offset_of(stored: StoredResult, view: _Value) -> int:
+    """Return how many bytes the parts before a part have."""
     return sum(part.size for part in stored.parts if part.start < view.start)
 
 
-def _find_part(stored: StoredResult, file: IO[bytes], segments: list[str], offset: int) -> tuple[_View, list[str]]:
+def _find_part(stored: StoredResult, file: IO[bytes], segments: list[str], offset: int) -> tuple[_Value, list[str]]:
     """Find the part that a path or an offset leads to, and the segments that lead on inside it."""
     parts = [part for part in stored.parts if part.size] or stored.parts
     if not segments:
-        return _view(_find_part_at(parts, offset), file), []
+        return _make_value(_find_part_at(parts, offset), file), []
     for part in stored.parts:
         names = part.path.split(".")
         if segments[: len(names)] == names:
-            return _view(part, file), segments[len(names) :]
+            return _make_value(part, file), segments[len(names) :]
     structured = [part for part in stored.parts if not part.is_text]
-    for part in [*structured, *parts]:
-        if not part.is_text or _view(part, file).read(0, 200).lstrip()[:1] in (b"{", b"["):
-            return _view(part, file), segments
+    for part in [*structured, *parts]:  # the first that is JSON, or a text that begins like JSON
+        if not part.is_text or _make_value(part, file).read(0, 200).lstrip()[:1] in (b"{", b"["):
+            return _make_value(part, file), segments
     names = [part.path for part in stored.parts[:MAX_NAMED_KEYS]]
     raise NotFound(f"path: this result is no JSON; expected one of its parts ({', '.join(names)}), or no path")
 
 
 def _find_part_at(parts: Sequence[StoredPart], offset: int) -> StoredPart:
-    """Return the part that holds an offset of the whole; the last one if it lies behind."""
-    before = 0
+    """Return the part that contains an offset of the entire result; the last part if the offset is behind its end."""
+    start = 0
     for part in parts:
-        if offset < before + part.size:
+        if offset < start + part.size:
             break
-        before += part.size
+        start += part.size
     return part
 
 
-def _view(part: StoredPart, file: IO[bytes]) -> _View:
-    return _View(part.path, file, part.start, part.size)
+def _make_value(part: StoredPart, file: IO[bytes]) -> _Value:
+    return _Value(part.path, file, part.start, part.size)
 
 
 class _Extraction:
@@ -144,11 +144,11 @@ class _Extraction:
 
     def __init__(self, segments: list[str], file: IO[bytes]) -> None:
         self.has_value = False
-        self.matched, self.near = 0, [""]
+        self.matched, self.near = 0, list[str]()
         self._segments, self._file = segments, file
 
     def choose(self, path: JsonPath) -> str:
-        """Enter what is on the path, take its end, and keep the rest. The rest is thrown away by the caller."""
+        """Choose for the splitter: ENTER what is on the path, TAKE its end, KEEP the rest, which `_extract` ignores."""
         if not path:
             return ENTER
         depth = len(path)
@@ -170,7 +170,7 @@ class _Extraction:
         self._file.write(data)
 
 
-def _extract(view: _View, segments: list[str], file: IO[bytes]) -> tuple[_View | None, int]:
+def _extract(view: _Value, segments: list[str], file: IO[bytes]) -> tuple[_Value | None, int]:
     """Copy the value at a path inside a JSON part to a file.
 
     Returns:
@@ -183,6 +183,7 @@ def _extract(view: _View, segments: list[str], file: IO[bytes]) -> tuple[_View |
     splitter = JsonSplitter(extraction.choose, extraction, lambda data: None)
     position, ends = 0, time.monotonic() + MAX_SEARCH_S
     try:
+        # The value has ended once the splitter is on a shorter path than the value's.
         while position < view.size and not (extraction.has_value and len(splitter.path) < len(segments)):
             if time.monotonic() > ends:
                 return None, position
@@ -196,10 +197,10 @@ def _extract(view: _View, segments: list[str], file: IO[bytes]) -> tuple[_View |
         where = ".".join(segments[: extraction.matched]) or view.path
         raise NotFound(f"path: there is no {missing!r} in {where}, which has {keys}")
     file.flush()
-    return _View(".".join(segments), file, 0, file.seek(0, os.SEEK_END)), position
+    return _Value(".".join(segments), file, 0, file.seek(0, os.SEEK_END)), position
 
 
-def _answer_unfinished(handle: str, view: _View, segments: list[str], searched: int) -> tuple[dict[str, object], str]:
+def _answer_unfinished(handle: str, view: _Value, segments: list[str], searched: int) -> tuple[dict[str, object], str]:
     """Build the answer of a search for a path that took too long: where to read or search on in the part."""
     page = {"handle": handle, "path": view.path, "bytes": view.size, "text": "", "next_offset": searched}
     wanted = clip(make_plain(".".join(segments)), MAX_SHOWN_KEY_CHARS)
@@ -212,9 +213,17 @@ def _answer_unfinished(handle: str, view: _View, segments: list[str], searched: 
 
 
 def _answer_page(
-    answer: dict[str, Any], view: _View, base: int, offset: int, budget: int
+    answer: dict[str, Any], view: _Value, base: int, offset: int, budget: int
 ) -> tuple[dict[str, object], str]:
-    """Build a page of a value. It ends with the value, also if other parts follow."""
+    """Build a page of a value. It ends with the value, also if other parts follow.
+
+    Args:
+        answer: the fields that every answer has.
+        view: the value.
+        base: what is added to an offset in the value for the agent: where the value is in the entire result, or 0.
+        offset: where the page begins in the value.
+        budget: tokens.
+    """
     count = (budget - NOTE_TOKENS) * BYTES_PER_TOKEN
     while True:
         data = view.read(offset, count)
@@ -224,7 +233,7 @@ def _answer_page(
         page = {**answer, "offset": base + offset, "text": text}
         if end < answer["bytes"]:
             page["next_offset"] = end
-        if count_tokens(page) <= budget or count <= NOTE_TOKENS:
+        if count_tokens(page) <= budget or count <= NOTE_TOKENS:  # so few bytes are sent anyway
             break
         count //= 2  # its escapes take more room in JSON
     where = f" of {view.path}" if answer["path"] else f" (in {view.path})"
@@ -264,9 +273,9 @@ def _keeps_size(folded: str, letter: str) -> bool:
 
 
 def _answer_grep(
-    answer: dict[str, Any], view: _View, base: int, offset: int, grep: str, budget: int
+    answer: dict[str, Any], view: _Value, base: int, offset: int, grep: str, budget: int
 ) -> tuple[dict[str, object], str]:
-    """Build an answer with the lines that match, each with its offset."""
+    """Build an answer with the lines that match, each with its offset. `base`, `offset`: as in `_answer_page`."""
     matches: list[dict[str, object]] = []
     room = budget - NOTE_TOKENS
     search = _Search(view, _split_grep(grep), offset)
@@ -294,11 +303,11 @@ def _answer_grep(
     return page, "\n".join(lines)
 
 
-class _Texts:
-    """Looks for literal texts that follow one another in a line, each byte once.
+class _TextSequence:
+    """Looks for literal texts that follow each other in a line. Each byte is searched once.
 
     Attributes:
-        found: start and end of the next place that was found, as offsets. None: there is none in what was searched.
+        found: offsets of the start and end of the next match. None: there is none in what was searched.
         texts: what must follow, in lower case.
     """
 
@@ -309,14 +318,15 @@ class _Texts:
     def restart(self, offset: int) -> None:
         """Forget what was found, and begin at an offset."""
         self.found: tuple[int, int] | None = None
-        self._next, self._start, self._position = 0, offset, offset  # index of a text, of the first, where to go on
+        self._next = 0  # index of the text that is looked for
+        self._start = self._position = offset  # where the first text was found, and where to go on
 
     def starts_before(self, offset: int) -> bool:
-        """Return whether what was found, or is found in part, begins before an offset."""
+        """Return whether the match, or the part of one that was found so far, begins before an offset."""
         return (self._start if self._next else self._position) < offset
 
     def search(self, data: bytes, base: int, end: int) -> None:
-        """Search on in the bytes from offset `base`. A text that begins at `end` or later is left to the next ones."""
+        """Search on in the bytes from offset `base`. A text that begins at `end` or later is left to the next bytes."""
         line_end = -1
         while self.found is None:
             text, position = self.texts[self._next], self._position - base
@@ -343,10 +353,11 @@ class _Search:
         position: how far it was searched.
     """
 
-    def __init__(self, view: _View, alternatives: list[list[bytes]], offset: int) -> None:
+    def __init__(self, view: _Value, alternatives: list[list[bytes]], offset: int) -> None:
         self.position = offset
-        self._view, self._reported = view, offset  # what stands before was shown
-        self._alternatives = [_Texts(texts, offset) for texts in alternatives]
+        self._view, self._reported = view, offset  # lines before this offset have been returned
+        self._alternatives = [_TextSequence(texts, offset) for texts in alternatives]
+        # Bytes that are read twice: a text may begin in one read and end in the next.
         self._overlap = max(len(text) for texts in alternatives for text in texts) + MAX_LETTER_BYTES
 
     def find_lines(self) -> Iterator[tuple[int, str]]:
@@ -361,6 +372,7 @@ class _Search:
             self.position = end
 
     def _find_first(self, data: bytes, end: int) -> tuple[int, int] | None:
+        """Return start and end of the first match of any alternative. None if these bytes have no more."""
         for alternative in self._alternatives:
             alternative.search(data, self.position, end)
         return min((texts.found for texts in self._alternatives if texts.found is not None), default=None)
@@ -375,7 +387,7 @@ class _Search:
             if alternative.starts_before(self._reported):
                 alternative.restart(self._reported)
         pieces = [self._view.read(first, self._reported - first)]
-        if end - start > MAX_SHOWN_GAP_BYTES:
+        if end - start > MAX_SHOWN_GAP_BYTES:  # show the beginning and the end of the match only
             tail = self._reported - MAX_SHOWN_GAP_BYTES // 2 - len(after)
             pieces = [self._view.read(first, start - first + MAX_SHOWN_GAP_BYTES // 2), " … ".encode()]
             pieces.append(self._view.read(tail, self._reported - tail))

@@ -112,7 +112,7 @@ class Results:
         """Return whether a result is within the budget, so that it can be passed on unchanged."""
         if result.structured_content is not None and _count(result.structured_content) > self.budget:
             return False
-        spent = media = 0
+        spent = media = 0  # tokens of texts, and characters of pictures and sounds in base64
         for block in result.content:
             if block.type in ("image", "audio"):
                 media += len(block.data)
@@ -217,11 +217,11 @@ class Results:
         self._purged_at = time.monotonic()
         if not self.folder.is_dir():
             return
-        now, kept = time.time(), 0
+        now, kept_bytes = time.time(), 0
         entries = sorted((entry.stat().st_mtime, entry.stat().st_size, entry.name) for entry in self._list_files())
         for changed, size, name in reversed(entries):
-            kept += size
-            if now - changed >= KEEP_RESULTS_S or kept > MAX_RESULTS_BYTES:
+            kept_bytes += size
+            if now - changed >= KEEP_RESULTS_S or kept_bytes > MAX_RESULTS_BYTES:
                 (self.folder / name).unlink(missing_ok=True)
 
     def _list_files(self) -> Iterator[os.DirEntry[str]]:
@@ -240,17 +240,17 @@ class Results:
         handle = secrets.token_urlsafe(12)
         path = self.folder / f"{handle}.data"
         parts: list[StoredPart] = []
-        if spill is not None and not cover:
+        if spill is not None and not cover:  # nothing to cover: the file can stay as it is
             spill.file.replace(path)
-            parts = [StoredPart(_show_path(part.path), *part[1:]) for part in spill.parts]
+            parts = [StoredPart(_show_path(part.path), part.is_text, part.start, part.size) for part in spill.parts]
         else:
             values = _list_values(result) if spill is None else _cover_file(spill, cover)
             with open(open_private(path, os.O_WRONLY | os.O_EXCL), "wb") as file:
-                for place, is_text, pieces in values:
+                for value_path, is_text, pieces in values:
                     start = file.tell()
                     for piece in pieces:
                         file.write(piece)
-                    parts.append(StoredPart(_show_path(place), is_text, start, file.tell() - start))
+                    parts.append(StoredPart(_show_path(value_path), is_text, start, file.tell() - start))
         stored = StoredResult(caller, tool, time.time(), parts)
         with open(open_private(self.folder / f"{handle}.json", os.O_WRONLY | os.O_EXCL), "wb") as file:
             file.write(msgspec.json.encode(stored))
@@ -319,13 +319,13 @@ def _show_path(path: JsonPath) -> str:
 def _list_values(result: CallToolResult) -> Iterator[tuple[JsonPath, bool, Sequence[bytes]]]:
     """Yield the values of a result in memory: path, whether it is a text, and its bytes."""
     for index, block in enumerate(result.content):
-        for place in ("text", "data"):
-            if isinstance(text := getattr(block, place, None), str):
-                yield ("content", index, place), True, [text.encode("utf-8", "replace")]
+        for field in ("text", "data"):
+            if isinstance(text := getattr(block, field, None), str):
+                yield ("content", index, field), True, [text.encode("utf-8", "replace")]
         if block.type == "resource":
-            for place in ("text", "blob"):
-                if isinstance(text := getattr(block.resource, place, None), str):
-                    yield ("content", index, "resource", place), True, [text.encode("utf-8", "replace")]
+            for field in ("text", "blob"):
+                if isinstance(text := getattr(block.resource, field, None), str):
+                    yield ("content", index, "resource", field), True, [text.encode("utf-8", "replace")]
     if result.structured_content is not None:
         yield ("structuredContent",), False, [_encode(result.structured_content)]
 
@@ -350,18 +350,18 @@ def _cover_file(spill: Spill, cover: Cover) -> Iterator[tuple[JsonPath, bool, It
 def _cover_part(file: IO[bytes], part: SpilledPart, cover: Cover) -> Iterator[bytes]:
     """Read one value in pieces. What may be the beginning of a credential waits for the next piece."""
     file.seek(part.start)
-    left, text = part.size, ""
-    while left:
-        piece = file.read(min(left, COPY_BYTES))
-        left -= len(piece)
+    bytes_left, text = part.size, ""
+    while bytes_left:
+        piece = file.read(min(bytes_left, COPY_BYTES))
+        bytes_left -= len(piece)
         text = cover.text(text + piece.decode("utf-8", "surrogateescape"))
-        end = max(0, len(text) - cover.max_chars) if left else len(text)
+        end = max(0, len(text) - cover.max_chars) if bytes_left else len(text)
         yield text[:end].encode("utf-8", "surrogateescape")
         text = text[end:]
 
 
 def _read_with(parts: dict[str, StoredPart], data: IO[bytes]) -> Callable[[JsonPath, int], tuple[bytes, int]]:
-    """Return a function that reads the beginning of a value, at most so many bytes, and tells its size."""
+    """Return a function (path, most bytes) → the beginning of the value at this path, and the value's entire size."""
 
     def read(path: JsonPath, max_bytes: int) -> tuple[bytes, int]:
         part = parts[_show_path(path)]

@@ -168,7 +168,7 @@ class Gateway:
             self._all_stopped.set()
 
     def _look_after(self) -> None:
-        """Apply changes of the policy file, and write what the servers do for `toolscout status`."""
+        """Apply changes of the policy file and write the state of the servers; called several times a second."""
         policies = self.permissions.policies
         if isinstance(policies, LivePolicies):
             policies.refresh(self.say)

@@ -74,8 +74,8 @@ class OfferedSkills:
         source, own = split_qualified(params.uri)
         servers = {upstream.name: upstream for upstream in await self.offers.find_servers(caller, "resources")}
         if source in servers and own.endswith(f"/{SKILL_FILE}"):
-            for is_read in (False, True):
-                if is_read and not await servers[source].find_skill(own):
+            for is_second_look in (False, True):  # in the catalogue; then again, after the server was asked for it
+                if is_second_look and not await servers[source].find_skill(own):
                     break
                 index = await self.offers.upstreams.host.run_in_thread(self._load_index)
                 skill = index.skills.get((source, own))
@@ -109,9 +109,9 @@ class OfferedSkills:
                 raise _refuse_waiting(waiting)
 
     async def check_content(self, upstream: Upstream, uri: str, contents: list[Any]) -> list[Any]:
-        """Return what a client gets of a file of a skill: the approved content, a SKILL.md without hidden characters.
+        """Check that a file of a skill is as it was approved, and return what a client gets of it.
 
-        What is no file of a skill is returned as it is.
+        A SKILL.md loses its hidden characters. Contents that are no file of a skill are returned as they are.
 
         Raises:
             MCPError: if the content is not the approved one. Then the server's skills are listed again.
@@ -130,7 +130,7 @@ class OfferedSkills:
                 f"{upstream.name!r} are read again: ask for the skill's entry again"
             )
         if place not in self._index.skills or "cleaned" not in self._index.skills[place].meta:
-            return contents
+            return contents  # no SKILL.md, or one without hidden characters
         shown = sanitise(content.decode())
         return [TextResourceContents(uri=contents[0].uri, mime_type=contents[0].mime_type, text=shown)]
 
@@ -153,7 +153,10 @@ class _Index:
 
     @classmethod
     def of(cls, catalogue: Catalogue | None, is_bound: bool = True) -> _Index:
-        """Build the index of a catalogue; None: an empty one. `is_bound`: whether skills are used as approved only."""
+        """Build the index of a catalogue; None: an empty one.
+
+        `is_bound`: whether files must be as they were approved; otherwise skills whose files change are not checked.
+        """
         index = cls(-1 if catalogue is None else catalogue.generation)
         mask = None if catalogue is None else catalogue.mask(OfKind("skill"))
         if catalogue is None or mask is None:
@@ -178,7 +181,7 @@ def _refuse_waiting(waiting: WaitingDefinition) -> MCPError:
 
 
 def _list_digests(skill: Tool) -> Iterator[tuple[str, str]]:
-    """Yield the URI and the digest of each file of a skill. One without stable digests has that of its SKILL.md."""
+    """Yield the URI and the digest of each file of a skill; only of SKILL.md if the others change by themselves."""
     yield skill.meta["uri"], skill.meta["digest"]
     for file in skill.meta["resources"] if skill.meta["resources"] != DYNAMIC else ():
         if file["uri"] != skill.meta["uri"]:
@@ -191,7 +194,8 @@ def _build_entry(skill: Tool) -> dict[str, Any]:
     Empty if the format of skills does not allow its frontmatter: one such entry would make clients refuse a whole list.
     """
     frontmatter, uri, resources = skill.meta["frontmatter"], skill.meta["uri"], skill.meta["resources"]
-    if not _is_in_format(frontmatter) or uri.split("/")[-2] != frontmatter["name"]:
+    *_, folder, _ = uri.split("/")  # it ends with the folder and SKILL.md
+    if not _is_in_format(frontmatter) or folder != frontmatter["name"]:
         return {}
     if resources != DYNAMIC:
         shown = skill.meta.get("cleaned", {})

@@ -1,8 +1,8 @@
 """Serves MCP over the standard streams of this process, in the event loop.
 
-The SDK's `stdio_server` reads and writes in threads, and hands each message on between tasks. Here who receives reads,
-and who sends writes. The SDK's is used if standard input or output is neither a pipe nor a socket, because a loop can
-only wait for those.
+The SDK's `stdio_server` reads and writes in threads, and hands each message on between tasks. Here the task that
+receives a message reads it, and the task that sends one writes it. The SDK's server is used if standard input or output
+is neither a pipe nor a socket, because an event loop can only wait for those.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def open_standard_streams() -> AsyncIterator[tuple[Any, Any]]:
 
 
 def _can_wait_for(descriptor: int) -> bool:
-    """Return whether a loop can wait for a descriptor, which others do not use as a terminal."""
+    """Return whether the event loop can wait for a descriptor: a pipe or a socket, not on Windows."""
     try:
         mode = os.fstat(descriptor).st_mode
     except OSError:
@@ -99,7 +99,7 @@ class LineReader:
             return b""
 
     def _split(self, chunk: bytes) -> None:
-        """Keep the lines that end in a chunk, and the begin of the next. The last line may lack its end."""
+        """Keep the lines that end in a chunk, and the beginning of the next line. The last line may lack a line end."""
         if not chunk:
             self._has_ended = True
             if last := b"".join(self._begun):
@@ -116,7 +116,7 @@ class LineReader:
 class LineWriter:
     """A pipe or socket to which lines are written. A reader that is slow delays the writers only.
 
-    A line of which a part is written is written whole, even if its writer is cancelled: the next one goes on with it.
+    If a writer is cancelled in the middle of its line, the next writer first writes the rest of this line.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -139,8 +139,8 @@ class LineWriter:
         encoded = memoryview(text.encode("utf-8", "replace"))
         async with self._turn:
             while encoded or self._rest:
-                if not self._rest:
-                    self._rest, encoded = encoded, self._rest
+                if not self._rest:  # the line of the writer before is complete: begin with this one
+                    self._rest, encoded = encoded, memoryview(b"")
                 if not self._ready.poll(0):
                     await anyio.wait_writable(self._descriptor)
                 self._rest = self._rest[os.write(self._descriptor, self._rest[:MAX_WRITE_BYTES]) :]

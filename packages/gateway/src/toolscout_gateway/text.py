@@ -107,8 +107,8 @@ def clip(text: str, max_chars: int) -> str:
 def clean_words(value: Any, cover: Cover | None = None, max_chars: int = MAX_SERVER_TEXT_CHARS, depth: int = 0) -> Any:
     """Return what a server says beside its results: without invisible characters and credentials, each text cut.
 
-    Every text of a server that reaches a person or a model passes here, but results of tools and the contents of
-    resources, which are data.
+    Every text of a server that reaches a person or a model passes here, except the results of tools and the contents
+    of resources, which are data.
 
     Args:
         value: a text or another value of JSON.
@@ -219,15 +219,15 @@ def _format_choice(value: object) -> str:
     return quote(make_plain(value)) if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def outline_tool(tool: Tool, refusal: str, sign: Callable[[Tool], str] = format_signature) -> dict[str, object]:
+def outline_tool(tool: Tool, refusal: str, format_tool: Callable[[Tool], str] = format_signature) -> dict[str, object]:
     """Describe a tool by its signature and its first sentence.
 
     Args:
         tool: the tool.
-        refusal: why it cannot be called, if so.
-        sign: writes the signature.
+        refusal: why it cannot be called. Empty if it can.
+        format_tool: formats the signature.
     """
-    shown = {"id": tool.id, "signature": sign(tool), "callable": not refusal}
+    shown = {"id": tool.id, "signature": format_tool(tool), "callable": not refusal}
     shown["description"] = first_sentence(tool.description)
     if tool.kind != "tool":
         shown["kind"] = tool.kind
@@ -238,7 +238,7 @@ def outline_tool(tool: Tool, refusal: str, sign: Callable[[Tool], str] = format_
 
 
 def describe_tool(
-    tool: Tool, refusal: str, budget: int, sign: Callable[[Tool], str] = format_signature
+    tool: Tool, refusal: str, budget: int, format_tool: Callable[[Tool], str] = format_signature
 ) -> dict[str, object]:
     """Describe one tool in full, within about `budget` tokens.
 
@@ -246,9 +246,9 @@ def describe_tool(
         tool: the tool.
         refusal: a sentence on why the tool cannot be called. Empty if it can.
         budget: tokens. Longer texts are cut, the longest first, and the field `cut` names them.
-        sign: formats the signature.
+        format_tool: formats the signature.
     """
-    shown: dict[str, object] = {"id": tool.id, "signature": sign(tool), "callable": not refusal}
+    shown: dict[str, object] = {"id": tool.id, "signature": format_tool(tool), "callable": not refusal}
     if refusal:
         shown["not_callable"] = refusal
     hints = {key: value for key, value in msgspec.structs.asdict(tool.hints).items() if value is not None}
@@ -278,7 +278,7 @@ def describe_tool(
 
 
 def _add_kind(shown: dict[str, object], tool: Tool) -> list[str]:
-    """Add the kind of what is no tool, and of a skill its instructions and files. Returns the names of what was cut."""
+    """Add the kind of a skill or agent, and a skill's instructions and files. Returns the fields that were cut."""
     if tool.kind == "tool":
         return []
     shown["kind"] = tool.kind
@@ -330,7 +330,7 @@ def clean_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe_hit(
-    hit: Hit, refusal: str, budget: int | None, sign: Callable[[Tool], str] = format_signature
+    hit: Hit, refusal: str, budget: int | None, format_tool: Callable[[Tool], str] = format_signature
 ) -> dict[str, object]:
     """Describe one hit of a search answer.
 
@@ -338,11 +338,11 @@ def describe_hit(
         hit: with its tool.
         refusal: why the caller cannot call the tool, or empty.
         budget: tokens for the whole definition; None: a signature and one sentence.
-        sign: writes the signature.
+        format_tool: formats the signature.
     """
     assert hit.tool is not None
-    shown = outline_tool(hit.tool, refusal, sign)
-    entry = shown if budget is None else describe_tool(hit.tool, refusal, budget, sign)
+    shown = outline_tool(hit.tool, refusal, format_tool)
+    entry = shown if budget is None else describe_tool(hit.tool, refusal, budget, format_tool)
     if hit.step is not None:
         entry["step"] = clip(make_plain(hit.step), MAX_STEP_CHARS)
     if hit.role == "prerequisite":

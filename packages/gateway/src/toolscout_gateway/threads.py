@@ -1,7 +1,7 @@
-"""Runs blocking work of callers in threads, so that the work of one caller holds up nobody else's.
+"""Runs blocking work of callers in threads, so that the work of one caller delays nobody else's.
 
-Callers take turns: a thread that is free takes the next work of the caller who waited longest for a turn. Some threads
-are left to the others. Work that computes for long has a pool of few threads, because Python runs one thread at a time.
+Callers take turns: a thread that is free takes the next work of the caller who waited longest for a turn. No caller may
+have all threads. Work that computes for long has a pool of few threads, because Python runs one thread at a time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FairThreads:
         """
         self._threads, self._most_of_caller = threads, most_of_caller
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="toolscout")
-        self._waiting: OrderedDict[str, deque[Work]] = OrderedDict()  # by caller, whose turn it is first
+        self._waiting: OrderedDict[str, deque[Work]] = OrderedDict()  # caller → work; who is next is first
         self._running: Counter[str] = Counter()
 
     async def run(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
@@ -52,10 +52,10 @@ class FairThreads:
         self._pool.shutdown(cancel_futures=True)
 
     def _start_next(self) -> None:
-        """Start what may start: of each caller in turn."""
+        """Give the free threads to callers in turn, each to one work of the caller."""
         while self._running.total() < self._threads:
-            free = (name for name in self._waiting if not name or self._running[name] < self._most_of_caller)
-            caller = next(free, None)
+            may_start = (name for name in self._waiting if not name or self._running[name] < self._most_of_caller)
+            caller = next(may_start, None)  # "": the gateway itself, which may have all threads
             if caller is None:
                 return
             queue = self._waiting.pop(caller)
@@ -69,7 +69,7 @@ class FairThreads:
             done.add_done_callback(functools.partial(self._finish, caller, future))
 
     def _finish(self, caller: str, future: asyncio.Future[Any], done: asyncio.Future[Any]) -> None:
-        """Pass on what a thread returned, and let the next caller have it."""
+        """Pass on what a thread returned, and give the thread to the next caller."""
         self._running[caller] -= 1
         if not self._running[caller]:
             del self._running[caller]

@@ -78,8 +78,8 @@ class AgentTools:
         self._calls, self._router, self._validators, self._programs = calls, router, validators, programs
         self._upstreams = calls.upstreams
         self._meta_tools = show.META_TOOLS | (show.RUN_CODE_TOOL if programs else {})
-        self._sources: dict[object, tuple[float, str]] = {}  # by what a caller may see: when it was named, and how
-        self._sign: Callable[[Tool], str] = programs.format_signature if programs else show.format_signature
+        self._sources: dict[object, tuple[float, str]] = {}  # what a caller may see → when it was named, and the text
+        self._format_signature: Callable[[Tool], str] = programs.format_signature if programs else show.format_signature
 
     # --- the list
 
@@ -92,10 +92,10 @@ class AgentTools:
         await self._upstreams.wait_planned()  # clients ask for this list first of all
         sources = await run(self._recall_sources, caller)
         tools = []
-        for name, (text, schema, reads) in self._meta_tools.items():
-            described = text + sources * (name == "search_tools")
-            hints = ToolAnnotations(read_only_hint=reads)
-            tools.append(Listed(name=name, description=described, input_schema=schema, annotations=hints))
+        for name, (text, schema, is_read_only) in self._meta_tools.items():
+            description = text + sources if name == "search_tools" else text
+            hints = ToolAnnotations(read_only_hint=is_read_only)
+            tools.append(Listed(name=name, description=description, input_schema=schema, annotations=hints))
         pinned = await run(self._find_pinned, caller)
         for name, tool in pinned.items():
             hints = ToolAnnotations(
@@ -114,7 +114,7 @@ class AgentTools:
         return ListToolsResult(tools=tools, ttl_ms=TOOL_LIST_TTL_MS, cache_scope="public" if is_open else "private")
 
     def _recall_sources(self, caller: Caller) -> str:
-        """Name the sources behind the gateway as an hour before, so that a client's cache of its prompt stays valid."""
+        """Name the sources behind the gateway. The text stays for an hour, so that a client can cache its prompt."""
         named_at, text = self._sources.get(caller.visible, (-math.inf, ""))
         if time.monotonic() - named_at > SOURCES_KEPT_S:
             text = self._name_sources(caller)
@@ -217,10 +217,7 @@ class AgentTools:
     async def _search(
         self, exchange: Exchange, queries: Sequence[str], limit: int | None, options: dict[str, Any]
     ) -> CallToolResult:
-        """Search for several requests at once, in the tools that the caller may see.
-
-        If some of these cannot be called here, those that can are searched, and the others are added behind them.
-        """
+        """Search for several requests at once, in the tools that the caller may see."""
         caller, ends = exchange.caller, time.monotonic() + self._options.call_timeout
         await self._upstreams.wait_listed()
         is_one = len(queries) == 1  # several: the agent has split the request itself
@@ -229,7 +226,7 @@ class AgentTools:
         def search() -> tuple[list[Search], tuple[dict[str, Any], str]]:
             """Search among the visible tools.
 
-            If only some can be called, the others are added below, and take no one's place.
+            If only some can be called here, these are searched; the others take no place of theirs (`_add_unrunnable`).
             """
             runnable = self._calls.keep_runnable(visible)
             is_mixed = self._lookup.is_mixed(visible, runnable)
@@ -259,11 +256,13 @@ class AgentTools:
         results: list[dict[str, Any]] = []
         for search in searches:
             tools = []
-            for hit in search.hits or search.weak:  # the agent has decided that it needs a tool
+            for hit in (
+                search.hits or search.weak
+            ):  # also after "no tool needed": the agent has decided that it needs one
                 if hit.tool is None:
                     continue
                 refusal = self._calls.explain_refusal(caller, hit.tool)
-                tools.append(show.describe_hit(hit, refusal, hit_budget, self._sign))
+                tools.append(show.describe_hit(hit, refusal, hit_budget, self._format_signature))
             results.append(
                 {
                     "query": search.query,
@@ -276,26 +275,27 @@ class AgentTools:
         return show.fill_search_answer(results, [*exchange.notes, *self._lookup.collect_notes(caller)], budget)
 
     def _build_descriptions(self, exchange: Exchange, ids: list[str]) -> tuple[dict[str, object], str]:
-        """Build the structured content and the text of descriptions. An id that was misspelt gets a note."""
+        """Build the structured content and the text of descriptions. An id that is read as another gets a note."""
         caller = exchange.caller
         visible, missing = self._lookup.find_tools(caller, ids)
         meant = {id: self._lookup.resolve_id(caller, id) for id in missing}
-        for id, other in meant.items():
-            if other:
+        for id, meant_id in meant.items():
+            if meant_id:
                 del missing[id]
-                visible |= self._lookup.find_tools(caller, [other])[0]
+                meant_tools, _ = self._lookup.find_tools(caller, [meant_id])
+                visible |= meant_tools
                 exchange.notes.append(
-                    f"{show.clip(show.make_plain(id), show.MAX_NOTED_ID_CHARS)!r} was read as {other!r}"
+                    f"{show.clip(show.make_plain(id), show.MAX_NOTED_ID_CHARS)!r} was read as {meant_id!r}"
                 )
         budget = max(MIN_DESCRIPTION_TOKENS, self._choose_budget(caller) // max(1, len(visible)))
         tools = [
-            show.describe_tool(tool, self._calls.explain_refusal(caller, tool), budget, self._sign)
+            show.describe_tool(tool, self._calls.explain_refusal(caller, tool), budget, self._format_signature)
             for tool in visible.values()
         ]
         skills = self._lookup.find_skills(caller, visible)
         for shown in tools:
-            if named := skills.get(str(shown["id"])):
-                shown["skills"] = named
+            if skill_ids := skills.get(str(shown["id"])):
+                shown["skills"] = skill_ids
         answer: dict[str, object] = {"tools": tools} | ({"missing": missing} if missing else {})
         text = show.render_descriptions(answer)
         if exchange.notes:
@@ -304,20 +304,24 @@ class AgentTools:
         return answer, text
 
 
-def _add_unrunnable(search: Search, other: Search) -> Search:
-    """Return a search for tools that can be called here, with those of `other` that cannot be.
+def _add_unrunnable(runnable: Search, visible: Search) -> Search:
+    """Add tools that cannot be called here to the search among those that can.
 
     A tool that the query names comes first, as everywhere. Others are shown only where none fits that can be called.
+
+    Args:
+        runnable: the search among the tools that can be called. It is in the journal, so its `search_id` stays.
+        visible: the same search among all tools that the caller may see.
     """
     named = [
         hit
-        for hit in other.hits
-        if hit.tool is not None and hit.id not in search.ids and _is_named(hit.tool, search.query)
+        for hit in visible.hits
+        if hit.tool is not None and hit.id not in runnable.ids and _is_named(hit.tool, runnable.query)
     ]
-    hits = (*named, *search.hits) or other.hits
-    if not named and search.hits:
-        return search
-    return msgspec.structs.replace(other, search_id=search.search_id, hits=hits)
+    if not named and runnable.hits:
+        return runnable
+    hits = (*named, *runnable.hits) or visible.hits
+    return msgspec.structs.replace(visible, search_id=runnable.search_id, hits=hits)
 
 
 def _is_named(tool: Tool, query: str) -> bool:

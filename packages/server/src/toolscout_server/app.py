@@ -77,7 +77,7 @@ def app(service: Service, names: Iterable[str]) -> ASGIApp:
         service: the service that answers.
         names: host names under which it is reached.
     """
-    door = Door(service.policies, names)
+    door = Door(service.policies, names)  # refuses other hosts and pages, and finds the caller of a request
     methods: dict[str, dict[str, Route]] = {}
     for route in ROUTES:
         methods.setdefault(route.path, {})[route.method] = route
@@ -88,10 +88,11 @@ def app(service: Service, names: Iterable[str]) -> ASGIApp:
         media_type = f"{MEDIA_TYPES[name.rpartition('.')[2]]}; charset=utf-8"
         policy = {"Content-Security-Policy": PAGE_CONTENT_POLICY}
         routes.append(PathRoute(path, _StaticFile(door, (_PAGE_FOLDER / name).read_bytes(), media_type, policy)))
-    inner = Starlette(routes=routes, lifespan=service.running)
-    inner.router.default = _answer_unknown_path
-    inner.router.redirect_slashes = False
-    return _count_requests(inner.router, service)
+    # The router alone, with its lifespan: Starlette's own middleware would answer errors in its own format.
+    router = Starlette(routes=routes, lifespan=service.running).router
+    router.default = _answer_unknown_path
+    router.redirect_slashes = False
+    return _count_requests(router, service)
 
 
 def serve_tenants(
@@ -108,7 +109,7 @@ def serve_tenants(
 
     @contextlib.asynccontextmanager
     async def open_tenant(name: str, policies: LivePolicies) -> AsyncIterator[ASGIApp]:
-        """Open the service of one tenant while its app is served; that of `default` uses the scout that is open."""
+        """Open the service of one tenant while its app is served. The tenant `default` has the scout that is open."""
         if name == DEFAULT_TENANT:
             yield app(make_service(scout, policies), names)
             return
@@ -135,10 +136,7 @@ def _count_requests(inner: ASGIApp, service: Service) -> ASGIApp:
     paths = {*(route.path for route in ROUTES), *PAGE_FILES, "/openapi.json"}
 
     async def answer_counted(scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, and count it with its status and time.
-
-        Unknown paths count as one, whatever clients send.
-        """
+        """Answer a request, and count it with its status and time. All unknown paths have one counter."""
         if scope["type"] != "http":
             await inner(scope, receive, send)
             return
@@ -226,7 +224,7 @@ class _ApiPath:
     async def _run_handler(
         self, route: Route, caller: Caller, parameters: object, body: AsyncIterator[bytes]
     ) -> Response:
-        """Await the handler, or run one that blocks in a thread; one at a time if the route names a lock."""
+        """Run the handler of a route, in a thread if it blocks. Routes with the same lock run one at a time."""
         request = ApiRequest(self.service, caller, parameters, body)
         async with self.service.locks[route.lock] if route.lock else contextlib.nullcontext():
             if inspect.iscoroutinefunction(route.handler):

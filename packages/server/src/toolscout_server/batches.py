@@ -25,8 +25,8 @@ class SearchOptions(NamedTuple):
 
     Attributes:
         caller: who searches.
-        k: as that of `Scout.search_many`.
-        recipe: as that of `Scout.search_many`.
+        k: as in `Scout.search_many`.
+        recipe: as in `Scout.search_many`.
         kind: of the tools. None: every kind.
         preview: whether nothing is written to the journal.
         deadline: on the clock of `time.monotonic`. Stages that can be cut short end then.
@@ -83,13 +83,13 @@ class Batches:
         with self._lock:
             self._jobs.append(job)
             self._waiting += len(queries)
-            begin, self._busy = not self._busy, True
-        if begin:
+            must_begin, self._busy = not self._busy, True
+        if must_begin:
             self.pool.submit(self._run_jobs)
-        wait = None
+        timeout = None
         if options.deadline is not None:
-            wait = max(0.0, options.deadline - time.monotonic()) + DEADLINE_GRACE_S
-        return await asyncio.wait_for(job.answer, wait)
+            timeout = max(0.0, options.deadline - time.monotonic()) + DEADLINE_GRACE_S
+        return await asyncio.wait_for(job.answer, timeout)
 
     def _run_jobs(self) -> None:
         """Search for the waiting jobs.
@@ -100,8 +100,8 @@ class Batches:
             by_options: dict[SearchOptions, list[_SearchJob]] = {}
             for job in jobs:
                 by_options.setdefault(job.options, []).append(job)
-            for alike in by_options.values():
-                self._search_batch(alike)
+            for batch in by_options.values():
+                self._search_batch(batch)
 
     def _take_batch(self) -> list[_SearchJob]:
         """Take the jobs of the next batch. Without jobs the thread ends."""

@@ -109,7 +109,10 @@ def read_tree(request: ApiRequest[TreeRequest]) -> TreeAnswer:
 
 
 def list_tools(request: ApiRequest[ToolsRequest]) -> ToolsAnswer:
-    """List a page of the tools below a node, or of the tools that contain some words."""
+    """List a page of the tools below a node, or of the tools that contain some words.
+
+    The view has only tools that are searched. Hidden, waiting and disabled ones are read from the store.
+    """
     parameters, view = request.parameters, request.view
     _require_known_source(request, view)
     if parameters.state == "searched":

@@ -27,7 +27,14 @@ DEFAULT_QUERIES_PER_S = 200.0  # for each caller, if there is a policy file
 
 
 def choose_limits(rate: float | None, *, has_tenants: bool) -> Limits:
-    """Choose the limits of the service. `rate`: queries a second of one caller; 0: no limit; None: the default."""
+    """Choose how many queries a second one caller may send.
+
+    Without a rate, callers are limited if there are tenants, or while a policy file is in force; else nobody is.
+
+    Args:
+        rate: the option. 0: no limit; None: not given.
+        has_tenants: whether the service has several tenants.
+    """
     from toolscout_server import Limits
 
     if rate is not None:
@@ -120,12 +127,14 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
     has_uvloop = importlib.util.find_spec("uvloop") is not None
 
     async def run_service() -> None:
+        """Serve the one catalogue, or all tenants if the home has keys of tenants, until a signal."""
+        host_names = names_of(host, names)
         if keys is None:
-            await run(app(make_service(scout, policies), names_of(host, names)), policies, host, port)
+            await run(app(make_service(scout, policies), host_names), policies, host, port)
             return
         from toolscout_server.app import serve_tenants
 
-        application = serve_tenants(scout, keys, make_service, names_of(host, names))
+        application = serve_tenants(scout, keys, make_service, host_names)
         async with application.running():
             await run(application, policies, host, port)
 

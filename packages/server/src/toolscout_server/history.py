@@ -28,7 +28,7 @@ class CheckRun(msgspec.Struct, frozen=True, kw_only=True):
         generation: of the catalogue.
         n_tools: how many tools were checked.
         figures: name → value, from 0 to 1.
-        comparable: runs with equal texts asked the same kind of questions.
+        comparable: what the run was about, such as "100 tools". Only runs with equal texts are compared.
     """
 
     at: str
@@ -48,13 +48,13 @@ def read_history(home: Home) -> list[CheckRun]:
 
 
 def record_lint(home: Home, generation: int, result: Lint, max_tools: int) -> None:
-    """Record a run of lint: the share of the checked tools that are found, and of those that are not confused.
+    """Record a run of lint: the shares of the checked tools that are found, and that are not confused with another.
 
     Args:
         home: whose history.
         generation: of the catalogue that was checked.
         result: of the run.
-        max_tools: that lint checks. Runs with another number are not compared.
+        max_tools: how many tools lint may check. Runs with another number are not compared.
     """
     checked = max(1, result.asked)
     figures = {
@@ -71,8 +71,8 @@ def record_selftest(home: Home, generation: int, result: Selftest, serving: str,
         home: whose history.
         generation: of the catalogue that was tested.
         result: of the run.
-        serving: the recipe that serves; without figures of its own, the first one of the result counts.
-        max_queries: of the run. Runs with another number are not compared.
+        serving: the recipe that serves. If it was not tested, the first recipe of the result is recorded.
+        max_queries: how many queries the run may have. Runs with another number are not compared.
     """
     row = next((row for row in result.rows if row.recipe == serving), result.rows[0])
     figures = {**row.measures, "chat turned away": row.no_tool}

@@ -54,7 +54,7 @@ _log: Final = logging.getLogger("toolscout.server")
 def check_findability(request: ApiRequest[LintRequest]) -> Lint:
     """Find tools that a search misses or confuses, with advice."""
     scout, caller, max_tools = request.scout, request.caller, request.parameters.most
-    scout.pipeline()  # opening it may take long, and a snapshot should be held only for a short time
+    scout.pipeline()  # opened before `reading`, because this may take long and a snapshot should be short
     with scout.store.reading():  # tools and searches see the same state
         catalogue, pipeline = scout.pipeline()
         visible = [tool for tool in catalogue.tools() if caller.visible is None or allows(caller.visible, tool)]
@@ -69,8 +69,8 @@ def run_selftest_now(request: ApiRequest[SelftestRequest]) -> Selftest:
     scout, max_queries = request.scout, request.parameters.most
     selection, _ = scout.engine.serving()
     serving = "champion" if selection.model is not None else selection.recipe
-    extra = [serving] if selection.model is None else []
-    result = run_selftest(scout, recipe=extra, max_queries=max_queries)
+    recipes = [serving] if selection.model is None else []  # it tests the champion anyway
+    result = run_selftest(scout, recipe=recipes, max_queries=max_queries)
     record_selftest(scout.settings.place, scout.store.generation(), result, serving, max_queries)
     return result
 
@@ -94,7 +94,7 @@ def list_models(request: ApiRequest[Nothing]) -> ModelsAnswer:
 
 
 def _make_row(path: Path, manifest: Manifest | str, serving: bool) -> ModelRow:
-    """Make the row of a model; of one that cannot be read, `manifest` is the reason."""
+    """Make the row of a model. A text as `manifest` says why the model cannot be read."""
     if isinstance(manifest, str):
         return ModelRow(path.name, problem=manifest)
     return ModelRow(
@@ -113,8 +113,9 @@ def _make_row(path: Path, manifest: Manifest | str, serving: bool) -> ModelRow:
 def read_learning(request: ApiRequest[Nothing]) -> LearningAnswer:
     """Read the report of the last `toolscout learn`, and the history of promotions."""
     scout = request.scout
-    home, overruled = scout.settings.place, not scout.engine.selector.is_unnamed(recipe=None, model=None)
-    return LearningAnswer(champion.history(home), overruled, loop.last(home))
+    home = scout.settings.place
+    is_overruled = not scout.engine.selector.is_unnamed(recipe=None, model=None)  # settings name a recipe or model
+    return LearningAnswer(champion.history(home), is_overruled, loop.last(home))
 
 
 def read_drift(request: ApiRequest[Nothing]) -> DriftReport:

@@ -30,7 +30,7 @@ _UNKNOWN_VALUE: Final = re.compile(r"Invalid enum value '(.+)' - at `\$\.(\w+)`"
 
 
 class Door:
-    """Refuses requests for other hosts and from other pages (DNS rebinding), and authenticates callers."""
+    """Checks every request before it is read: refuses other hosts and pages (DNS rebinding), and finds the caller."""
 
     def __init__(self, policies: Policies | LivePolicies, names: Iterable[str]) -> None:
         """Check requests against the policies and the host names of the service."""
@@ -106,11 +106,11 @@ async def read_body(route: Route, request: Request, body: AsyncIterator[bytes]) 
         RequestRefused: 400, 415 or 422, and those of `receive_body`.
         ClientDisconnect: if the caller closed the connection.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().casefold()
-    if kind != route.body_media:
+    media = request.headers.get("content-type", "").partition(";")[0].strip().casefold()
+    if media != route.body_media:
         raise RequestRefused(
             415,
-            f"expected a body of type {route.body_media}, found {kind[:80] or 'none'}. Set the header Content-Type.",
+            f"expected a body of type {route.body_media}, found {media[:80] or 'none'}. Set the header Content-Type.",
         )
     if request.query_params:
         raise RequestRefused(422, "expected all parameters in the body, found some in the address")
@@ -158,11 +158,13 @@ def _describe_mismatch(error: msgspec.ValidationError, request_type: type) -> st
     fields = {field.encode_name: field for field in msgspec.structs.fields(request_type)}
     if match := _UNKNOWN_FIELD.search(message):
         return f"{sentence}. {name_nearest(match[1], fields, f'It takes {_join(fields)}.')}"
-    if (match := _UNKNOWN_VALUE.search(message)) and match[2] in fields:
-        annotation = fields[match[2]].type
-        values = _list_values(annotation)
-        allowed = f"It is {'a number or ' if _takes_number(annotation) else ''}one of {_join(values)}."
-        return f"{sentence}. {name_nearest(match[1], values, allowed)}"
+    if match := _UNKNOWN_VALUE.search(message):
+        value, name = match.groups()
+        if name in fields:
+            annotation = fields[name].type
+            values = _list_values(annotation)
+            allowed = f"It is {'a number or ' if _takes_number(annotation) else ''}one of {_join(values)}."
+            return f"{sentence}. {name_nearest(value, values, allowed)}"
     return sentence
 
 

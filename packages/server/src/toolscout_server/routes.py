@@ -235,7 +235,7 @@ def _can_answer(route: Route, status: int) -> bool:
 
 
 def _describe_parameters(route: Route, components: dict[str, Any]) -> list[dict[str, Any]]:
-    """Describe the query parameters of a GET route. None, which a URL cannot say, is left out of types and defaults."""
+    """Describe the query parameters of a GET route, without null among types and defaults: a URL cannot say it."""
     shape = components[route.request_type.__name__]
     parameters = []
     for name, schema in shape["properties"].items():

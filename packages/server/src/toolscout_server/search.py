@@ -39,6 +39,7 @@ EXAMPLE_WORD_RANGE: Final = (3, 11)
 MAX_CACHED_EXAMPLES: Final = 64
 SAMPLE_PER_EXAMPLE: Final = 6  # tools that are looked at for each example: not every description makes a query
 DRAWN_PER_SAMPLE: Final = 4  # tools that are drawn for one that is looked at, so that these are of many sources
+#: Of a description's first sentence: what is cut off its edges, all that it may contain, and how it must not begin.
 _EDGE: Final = re.compile(r"^[^\w]+|[\s.!?:;,]+$")
 _PLAIN: Final = re.compile(r"[\w\s,'’()-]+")
 _OPENING: Final = re.compile(r"(?:this|the) (?:tool|function|api|endpoint) |(?:allows|enables) (?:you|users) to ", re.I)
@@ -167,17 +168,17 @@ async def _make_examples(request: ApiRequest[ExamplesRequest]) -> ExamplesAnswer
 
 
 def _collect_candidates(service: Service, caller: Caller, most: int) -> list[tuple[str, str]]:
-    """Collect (query, tool id) from a seeded sample of the visible tools, of as many sources as possible."""
+    """Collect (query, tool id) from a seeded sample of the visible tools, of as many parents as possible."""
     view = service.views.current(caller)
     rows, _ = view.page_tools(caller, RowFilter(kind="tool"), 0, len(view.rows))
     rng = random.Random(view.generation)
     sample = rng.sample(rows, min(len(rows), DRAWN_PER_SAMPLE * SAMPLE_PER_EXAMPLE * most))
-    seen: dict[str, int] = {}
-    ranked = []
+    n_of_parent: dict[str, int] = {}
+    ranked = []  # the first tool of each parent has rank 1, the second rank 2, and so on
     for row in sample:
         parent = "/".join(row.path) or row.id.partition("/")[0]
-        seen[parent] = seen.get(parent, 0) + 1
-        ranked.append((seen[parent], row.id))
+        n_of_parent[parent] = n_of_parent.get(parent, 0) + 1
+        ranked.append((n_of_parent[parent], row.id))
     ids = [id for _, id in sorted(ranked)[: SAMPLE_PER_EXAMPLE * most]]
     tools = {tool.id: tool for tool in view.catalogue.tools(ids)}
     queries = ((_write_query(tools[id]), id) for id in ids if id in tools)

@@ -120,10 +120,10 @@ class Service:
             "models": asyncio.Semaphore(1),  # of requests that read or move models
             "slow": asyncio.Semaphore(1),  # of requests that keep a core busy for seconds
         }
-        self.examples: dict[Hashable, ExamplesAnswer] = {}  # of each generation and set of rules
+        self.examples: dict[Hashable, ExamplesAnswer] = {}  # by generation, rules of the caller and number
         self.not_ready_reason: str | None = "the index is being opened"
         self.is_stopping = False  # from then on, health answers no, so that no new requests come
-        # The one question whether the database answers; who asks meanwhile waits for it too.
+        # Checks whether the database answers. Requests that want to know meanwhile wait for the same check.
         self._answering: asyncio.Future[Any] | None = None
         self._opening: asyncio.Future[None] | None = None  # opens the index in the background
         self._opened_at = -math.inf  # monotonic seconds when the last attempt to open it ended
@@ -149,7 +149,8 @@ class Service:
         try:
             self.scout.embed()
             _, pipeline = self.scout.pipeline()
-            deadline = time.monotonic() if self.scout.settings.llm else None  # a language model is not asked
+            # A deadline that has passed keeps a language model from being asked.
+            deadline = time.monotonic() if self.scout.settings.llm else None
             with contextlib.suppress(Unavailable):  # searches then leave it out and say so
                 pipeline([Search(query="warm up", deadline=deadline)])  # loads the state of the model
             self.views.current()
@@ -186,7 +187,7 @@ class Service:
     async def find_problem(self) -> str | None:
         """Say why searches would wait or fail now. None: nothing is wrong. The database gets a moment to answer.
 
-        Only one such question is open at a time, so that a database that hangs takes one thread.
+        Only one check of the database runs at a time, so that a database that hangs takes one thread.
         """
         if self.is_stopping:
             return "the service is stopping"
@@ -290,13 +291,14 @@ def may_manage(caller: Caller) -> bool:
 def read_caller(request: ApiRequest[Nothing]) -> Me:
     """Read who the caller is, and what they may see and do."""
     caller, view, settings = request.caller, request.view, request.scout.settings
+    serving, _ = request.scout.engine.serving()
     return Me(
         caller=caller.name,
         operator=caller.operator,
         version=toolscout.__version__,
         generation=view.generation,
         tools=view.count_tools(caller),
-        recipe=request.scout.engine.serving()[0].recipe,
+        recipe=serving.recipe,
         k=settings.k,
         journal=settings.journal,
         results=request.service.results is not None,

@@ -103,8 +103,8 @@ def read_journal(request: ApiRequest[JournalRequest]) -> JournalAnswer:
         since=parameters.since,
         until=parameters.until,
     )
-    events, following = request.scout.journal.page(only, before=parameters.before, limit=parameters.limit)
-    return JournalAnswer([_hide_tools(request, event) for event in events], following)
+    events, next_before = request.scout.journal.page(only, before=parameters.before, limit=parameters.limit)
+    return JournalAnswer([_hide_tools(request, event) for event in events], next_before)
 
 
 def _hide_tools(request: ApiRequest[Any], event: dict[str, Any]) -> dict[str, Any]:

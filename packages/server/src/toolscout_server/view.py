@@ -19,14 +19,14 @@ from toolscout_server.shapes import Facet, Node, Row
 
 __all__ = ["CatalogueView", "CatalogueViews", "RowFilter", "encode_key"]
 
-Place = tuple[str, ...]
-Places = npt.NDArray[np.intp]
+Place = tuple[str, ...]  # of a tool or node in the tree: the source, then the path from broad to narrow
+Numbers = npt.NDArray[np.intp]  # of rows
 MAX_NAME_CHARS_COMPARED: Final = 200  # of a name that is compared with the known ones
 MAX_ROW_DESCRIPTION_CHARS: Final = 240  # of a description in a list
 
 
 def find_place(tool: Tool) -> Place:
-    """Find the place of a tool in the tree: its source, then its path without the source."""
+    """Find the place of a tool in the tree: its source, then its path, which may begin with the source too."""
     return (tool.source, *(tool.path[1:] if tool.path[:1] == (tool.source,) else tool.path))
 
 
@@ -72,7 +72,7 @@ class CatalogueView:
         self._texts: list[str] = []  # what a filter by words looks at
         self._numbers = {id: number for number, id in enumerate(catalogue.ids)}
         self._places: list[Place] = []  # of each tool in the tree
-        below: dict[Place, list[int]] = {(): []}
+        below: dict[Place, list[int]] = {(): []}  # node → numbers of the rows of all tools in its subtree
         children: dict[Place, set[str]] = {}
         for number, tool in enumerate(catalogue.tools()):
             short = (
@@ -91,7 +91,7 @@ class CatalogueView:
         self._below = {place: np.asarray(numbers, dtype=np.intp) for place, numbers in below.items()}
         self._children = {place: sorted(names) for place, names in children.items()}
 
-    def filter_visible(self, caller: Caller, numbers: Places) -> Places:
+    def filter_visible(self, caller: Caller, numbers: Numbers) -> Numbers:
         """Keep the rows that the caller may see."""
         mask = self.catalogue.mask(caller.visible)
         return numbers if mask is None else numbers[mask[numbers]]
@@ -131,7 +131,7 @@ class CatalogueView:
         """Count the tools that the caller may see."""
         return len(self.filter_visible(caller, self._below[()]))
 
-    def _find_node(self, caller: Caller, key: str | None) -> tuple[Place, Places]:
+    def _find_node(self, caller: Caller, key: str | None) -> tuple[Place, Numbers]:
         """Find a node and its visible rows. A node without visible rows does not exist for the caller.
 
         Raises:
@@ -179,16 +179,16 @@ class CatalogueView:
             "sources": [Facet(name, name, count) for name, count in _rank(sources, limit)],
             "kinds": [Facet(name, name, count) for name, count in _rank(kinds, limit)],
             "parents": [
-                Facet(" › ".join(place[1:]) or place[0], encode_key(place), count)
+                Facet(" › ".join(place[1:]), encode_key(place), count)
                 for place, count in _rank(parents, limit)
-                if len(place) > 1
+                if len(place) > 1  # a source alone is in the facet of the sources
             ],
         }
 
     def page_nodes(
         self, caller: Caller, key: str | None, offset: int, limit: int
     ) -> tuple[Place, int, list[Node], int]:
-        """Page the nodes below a node. Returns its place, its number of tools, the page and the total."""
+        """Page the nodes below a node. Returns its place, its number of tools, the page, and the number of nodes."""
         place, numbers = self._find_node(caller, key)
         counts = (
             ((*place, name), name, len(self.filter_visible(caller, self._below[(*place, name)])))
@@ -201,12 +201,12 @@ class CatalogueView:
 
 
 def _rank(counts: Counter[Any], limit: int) -> list[tuple[Any, int]]:
-    """Return the most frequent values with their counts; ties by value."""
+    """Return the most frequent values with their counts; ties in the order of the values."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
 
 
 class CatalogueViews:
-    """Holds the view of the current generation."""
+    """Keeps the view of the current generation of the catalogue, and builds it anew after a change."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -216,8 +216,8 @@ class CatalogueViews:
     def current(self, caller: Caller = LOCAL) -> CatalogueView:
         """Return the view of the current catalogue. Every call checks the generation.
 
-        What the caller may see is computed here, inside `reading`: rules about tools read their definitions, and a
-        change of the store after this block could not be read with the state of the view any more.
+        The mask of what the caller may see is computed here and kept by the catalogue: a policy's rules about tools
+        read definitions, and only inside `reading` the store still has those of the view's generation.
         """
         with self.store.reading():
             generation = self.store.generation()
@@ -227,5 +227,5 @@ class CatalogueViews:
                     view = self._view  # another thread may have built it while this one waited
                     if view is None or view.generation != generation:
                         view = self._view = CatalogueView(self.store.catalogue())
-            view.catalogue.mask(caller.visible)  # the catalogue keeps the result
+            view.catalogue.mask(caller.visible)  # for its side effect
         return view

@@ -166,6 +166,7 @@ class StepUp:
             return
 
         async def replay() -> Message:
+            """Return the messages that were read here once more, then those that follow."""
             return messages.pop(0) if messages else await receive()
 
         await self._inner(scope, replay, send)

@@ -66,7 +66,7 @@ class Identities:
     # --- whose session
 
     def applies(self, upstream: ServerSession) -> bool:
-        """Return whether a server may be called under the identities of callers, of whom the local user is not one."""
+        """Return whether callers may sign in to a server themselves: not at a gateway for the local user alone."""
         policies = self._permissions.policies
         is_single = policies.default is LOCAL and not policies.callers
         if is_single or upstream.server.transport == "stdio" or sends_credentials(upstream.server):
@@ -100,14 +100,14 @@ class Identities:
             upstream = self.upstreams.replace(upstream)
         session = upstream.own_sessions.get(caller.person)
         if session is None:
-            if not upstream.wants_identity and (upstream.settled or not await self._holds(upstream, caller)):
+            if not upstream.wants_identity and (upstream.settled or not await self._has_tokens(upstream, caller)):
                 return upstream
             session = await self._open(upstream, caller)
         if isinstance(session, CallerSession):
             session.identity.subject_token = self._read_token(exchange)
         return session
 
-    async def _holds(self, upstream: Upstream, caller: Caller) -> bool:
+    async def _has_tokens(self, upstream: Upstream, caller: Caller) -> bool:
         """Return whether the vault has tokens of a caller for a server."""
         url = resolve(upstream.server, os.environ).url
         run = self.upstreams.host.run_in_thread
@@ -129,7 +129,7 @@ class Identities:
         session = upstream.own_sessions.setdefault(
             caller.person, CallerSession(upstream, identity, self.upstreams.host)
         )
-        if isinstance(session, CallerSession) and session.identity is identity:
+        if isinstance(session, CallerSession) and session.identity is identity:  # no other request was faster
             self._retire_oldest(upstream)
             self.upstreams.run_session(session)
         return session
@@ -137,8 +137,10 @@ class Identities:
     def _retire_oldest(self, upstream: Upstream) -> None:
         """End the session that was unused for the longest time, if a server has too many."""
         if len(upstream.own_sessions) > MAX_CALLER_SESSIONS:
+            # At least the session that was just opened is free.
             free = [(own.last_used, person) for person, own in upstream.own_sessions.items() if own.in_flight == 0]
-            upstream.own_sessions.pop(min(free)[1]).retire()
+            _, person = min(free)
+            upstream.own_sessions.pop(person).retire()
 
     async def follow_vault(self) -> None:
         """End the sessions of persons whose tokens were removed from the vault, until cancelled."""
@@ -204,7 +206,10 @@ class Identities:
         raise Unavailable(f"server {source!r} still refuses you after you signed in: ask whoever runs it for access")
 
     def _wants_person(self, chosen: Upstream) -> bool:
-        """Return whether a call failed because the server wants the caller to sign in, or for further rights."""
+        """Return whether a call failed because the server wants the caller to sign in, also for further rights.
+
+        A shared session notes it, so that callers get sessions of their own.
+        """
         if isinstance(chosen, CallerSession):
             return chosen.identity.pending is not None
         if self.applies(chosen) and (chosen.state == "sign-in" or chosen.was_refused):

@@ -73,7 +73,7 @@ class OAuthRoutes:
         """Answer requests that belong to a sign-in or describe this gateway. None: another one, for the application."""
         path, method = request.scope["path"], request.method  # the path in `request.url` depends on the header Host
         if path in (SIGN_IN_PATH, CALLBACK_PATH):
-            if refusal := self._check_place(request):
+            if refusal := self._refuse_foreign(request):
                 return refusal
             if path == CALLBACK_PATH:
                 return await self._receive_browser(request) if method == "GET" else None
@@ -88,7 +88,7 @@ class OAuthRoutes:
         base = self._sign_ins.base
         return _answer_public_metadata({"client_id": base + CLIENT_PATH, **describe_client(base)})
 
-    def _check_place(self, request: Request) -> Response | None:
+    def _refuse_foreign(self, request: Request) -> Response | None:
         """Refuse requests for other hosts (DNS rebinding), from other pages, and with cookies that are none of ours."""
         headers = request.headers
         status = check_origin(headers, self._hosts, self._sign_ins.base)
@@ -129,7 +129,7 @@ class OAuthRoutes:
 
     def _show_page(self, sign_in: SignIn, cookie: str, browser: str) -> Response:
         """Say who would sign in where, so that nobody who was sent a link signs in for somebody else."""
-        caller, _, subject = sign_in.person.partition("\n")
+        caller, _, subject = sign_in.person.partition("\n")  # of a caller with a token, also whom it names
         text = (
             f"The caller {caller!r}{f' ({subject})' if subject else ''} of this toolscout gateway wants to use the "
             f"server {sign_in.server!r} in your name. You will sign in at {sign_in.issuer}. "
@@ -212,10 +212,10 @@ async def serve_loopback(
     import uvicorn
     from starlette.applications import Starlette
 
-    mark = hashlib.blake2b(str(home).encode(), digest_size=4).digest()
+    digest = hashlib.blake2b(str(home).encode(), digest_size=4).digest()
     with socket.socket() as listener:
         try:  # the same port each time, because issuers know it
-            listener.bind(("127.0.0.1", FIRST_DYNAMIC_PORT + int.from_bytes(mark, "big") % DYNAMIC_PORTS))
+            listener.bind(("127.0.0.1", FIRST_DYNAMIC_PORT + int.from_bytes(digest, "big") % DYNAMIC_PORTS))
         except OSError:
             listener.bind(("127.0.0.1", 0))
         listener.listen(16)

@@ -45,7 +45,7 @@ class Permissions:
         credential: str | None = None,
         profile: str = "",
     ) -> None:
-        """Know callers.
+        """Know the callers of a gateway.
 
         Args:
             rate: requests a second that each may send. 0: as many as they want.
@@ -57,7 +57,8 @@ class Permissions:
         self.policies, self.profiles, self.credential = policies, profiles, credential
         self.buckets = Buckets(rate or None)
         self._profile = profile
-        self._speaker: tuple[int, Caller] | None = None  # version of the policies, and the caller on stdio by them
+        self._speaker: Caller | None = None  # the caller on stdio, by the policies of this version
+        self._speaker_version = 0
 
     def get_caller(self, context: ServerRequestContext[Any, Any]) -> Caller:
         """Return the caller of a request."""
@@ -78,18 +79,19 @@ class Permissions:
             Denied: if the credential was never valid.
         """
         version = getattr(self.policies, "version", 0)
-        if self._speaker is None or self._speaker[0] != version:
+        if self._speaker is None or self._speaker_version != version:
             try:
-                self._speaker = version, self.policies.caller(self.credential)
+                self._speaker = self.policies.caller(self.credential)
             except Denied:
                 if self._speaker is None:
                     raise
-                self._speaker = version, Caller(self._speaker[1].name, Rules())
-        return self._speaker[1]
+                self._speaker = Caller(self._speaker.name, Rules())
+            self._speaker_version = version
+        return self._speaker
 
     @speaker.setter
     def speaker(self, caller: Caller) -> None:
-        self._speaker = getattr(self.policies, "version", 0), caller
+        self._speaker, self._speaker_version = caller, getattr(self.policies, "version", 0)
 
     def check_size(self, arguments: dict[str, object]) -> str:
         """Check the size of arguments. Returns a sentence on what to do, empty if all is well."""

@@ -260,6 +260,7 @@ class _Storage:
         await anyio.to_thread.run_sync(self.vault.write, GATEWAY_ITSELF, self.url, self.client)
 
     def secrets(self) -> frozenset[str]:
+        """Return the person's tokens and the secrets of the gateway's registration."""
         parts = [self.values.get("tokens"), self.client.get("client")]
         values = [part.get(key) for part in parts if isinstance(part, dict) for key in SECRET_FIELDS]
         return frozenset(value for value in values if isinstance(value, str))

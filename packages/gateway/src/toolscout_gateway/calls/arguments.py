@@ -112,15 +112,15 @@ class Validator:
             return None
 
         try:
-            kind = validator_for(schema, default=Draft202012Validator)
+            draft = validator_for(schema, default=Draft202012Validator)
             changes: dict[str, Check] = {"pattern": skip_keyword, "patternProperties": skip_keyword}
             changes["uniqueItems"] = _find_repeated
             changes["unevaluatedItems"] = skip_keyword
-            changes["unevaluatedProperties"] = functools.partial(_find_unevaluated, kind.VALIDATORS)
-            if b'"patternProperties"' in msgspec.json.encode(schema):
+            changes["unevaluatedProperties"] = functools.partial(_find_unevaluated, draft.VALIDATORS)
+            if b'"patternProperties"' in msgspec.json.encode(schema):  # these patterns may allow any name
                 changes["additionalProperties"] = changes["unevaluatedProperties"] = skip_keyword
-            keywords = {name: self._count_steps(changes.get(name, check)) for name, check in kind.VALIDATORS.items()}
-            return extend(kind, keywords)(_copy_usable(schema), registry=Registry())
+            keywords = {name: self._count_steps(changes.get(name, check)) for name, check in draft.VALIDATORS.items()}
+            return extend(draft, keywords)(_copy_usable(schema), registry=Registry())
         except Exception:  # the schema is untrusted here too
             return None
 
@@ -182,10 +182,15 @@ def _find_repeated(_: object, is_wanted: object, values: object, __: object) -> 
 def _find_unevaluated(checks: Mapping[str, Check], *arguments: Any) -> Iterator[Exception]:
     """Check `unevaluatedProperties` where it means the same as `additionalProperties`, and nowhere else.
 
-    `checks`: those of the library by keyword. Its own check, and that of `unevaluatedItems`, take time that grows
-    exponentially with the references of a schema, or with the square of a list.
+    The library's checks of `unevaluatedProperties` and `unevaluatedItems` take time that grows exponentially with the
+    references of a schema, or with the square of a list.
+
+    Args:
+        checks: keyword → the library's check.
+        arguments: of a check: the library's validator, the keyword's value, the instance, and the schema.
     """
-    if not IN_PLACE_KEYWORDS & arguments[-1].keys():
+    *_, schema = arguments
+    if not IN_PLACE_KEYWORDS & schema.keys():
         yield from checks["additionalProperties"](*arguments)
 
 

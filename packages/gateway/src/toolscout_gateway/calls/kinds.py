@@ -46,13 +46,13 @@ MAX_PYTHON_CALLS: Final = 8  # at the same time, each in a thread
 MAX_ERROR_CHARS: Final = 500  # of what a function raised
 MAX_REPR_CHARS: Final = 100_000  # of a result that is no JSON
 DOCUMENT_KINDS: Final = SOURCE_KINDS.keys() - {"python"}  # all else are objects of a program, and plug-ins
-PUSHED_QUESTION: Final = "elicitation/create"  # what the error of a server that cannot ask names
+PUSHED_QUESTION: Final = "elicitation/create"  # in the error of a server that could not push a question to its user
 HANDSHAKE_REVISION: Final = "2025-11-25"
 
 
 @dataclasses.dataclass(frozen=True)
 class CanRun:
-    """Which tools a gateway can call. A predicate for `Scout.search`; skills and agents, which nobody calls, count too.
+    """A predicate for `Scout.search`: keeps the tools that a gateway can call, and skills and agents, which are read.
 
     Attributes:
         sources: the MCP servers that are configured.
@@ -156,10 +156,12 @@ class Calls:
         return cover_result(cover, result) if is_answer else result
 
     async def _look_into_error(self, words: str, exchange: Exchange, session: McpConnection | None) -> None:
-        """Do what an error of a server asks for: read its list again, or speak the older protocol.
+        """Read the list of a server again after an error, and restart one that cannot ask its user in this protocol.
+
+        Servers of the newer protocol return their questions; some still push them, as in the protocol with a handshake.
 
         Raises:
-            Unavailable: if it could not ask the user.
+            Unavailable: if the server could not ask the user.
         """
         upstream = exchange.upstream
         if upstream is None or session is None:
@@ -182,14 +184,18 @@ class Calls:
     async def _dispatch(
         self, tool: Tool, arguments: dict[str, Any], exchange: Exchange, session: McpConnection | None
     ) -> Any:
-        """Call the tool by its kind: HTTP operation, tool of an MCP server, or Python function."""
+        """Call the tool by its kind: HTTP operation, tool of an MCP server, or Python function.
+
+        `exchange` is the caller's request. Only for the tool of an MCP server it has an `upstream`, the server that the
+        call goes to, and there is a `session` with this server.
+        """
         import anyio
         from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult
 
         seconds, upstream = self.timeout_of(tool), exchange.upstream
         try:
-            with anyio.fail_after(seconds) as exchange.limit:
-                if tool.callable and "method" in tool.meta:
+            with anyio.fail_after(seconds) as exchange.limit:  # moved while a question waits for its answer
+                if tool.callable and "method" in tool.meta:  # the HTTP method of an operation
                     return await openapi.call(await self._open_client(tool.source), tool, arguments)
                 if upstream is not None and session is not None:
                     params = CallToolRequestParams(name=tool.name, arguments=arguments, _meta=exchange.meta)
@@ -214,11 +220,14 @@ class Calls:
 
         scout = self.upstreams.host.scout
         origin = await self.upstreams.host.run_in_thread(scout.store.owner, source)
-        reach = None
+        reach = None  # a document of this machine: any address
         if origin is None or is_remote(origin.locator):
             document, server = split_server(origin.locator if origin else "")
-            given = ["{1}:{2}".format(*split_origin(server))] if server else []
-            reach = Reach.of(document, [*scout.settings.private_hosts, *given])
+            hosts = list(scout.settings.private_hosts)
+            if server:
+                _, host, port = split_origin(server)
+                hosts.append(f"{host}:{port}")
+            reach = Reach.of(document, hosts)
         if reach not in self._clients:
             self._clients[reach] = open_async_client(reach, timeout=self.timeout)
         return self._clients[reach]
@@ -282,16 +291,21 @@ async def _run_in_thread(function: Any) -> Any:
 
 
 def _run_function(tool: Tool, arguments: Mapping[str, Any]) -> Any:
-    """Import the function of a tool, call it, and convert the result to JSON values."""
+    """Import the function of a tool, call it, and convert the result to JSON values.
+
+    A value that has no JSON becomes its `repr`.
+
+    Raises:
+        UserError: for a method or property, which would need an object of its class.
+    """
     value: Any = importlib.import_module(tool.meta["module"])
     owner = None
-    for part in str(tool.meta["qualname"]).split("."):
-        owner, value = value, getattr(value, part)
-    name = str(tool.meta["qualname"]).rpartition(".")[2]
-    raw = inspect.getattr_static(owner, name)
-    bound = isinstance(raw, (staticmethod, classmethod)) or type(raw).__name__ == "classmethod_descriptor"
+    for name in str(tool.meta["qualname"]).split("."):
+        owner, value = value, getattr(value, name)
+    raw = inspect.getattr_static(owner, name)  # not bound to its class, so that its kind can be seen
+    is_bound = isinstance(raw, (staticmethod, classmethod)) or type(raw).__name__ == "classmethod_descriptor"
     is_property = inspect.isdatadescriptor(raw)
-    if inspect.isclass(owner) and not bound and (inspect.isroutine(raw) or is_property):
+    if inspect.isclass(owner) and not is_bound and (inspect.isroutine(raw) or is_property):
         kind = "property" if is_property else "method"
         raise UserError(f"{tool.name!r} is a {kind} and needs an object of its class: it cannot be called as a tool")
     positional, named = _bind_arguments(value, arguments)
@@ -305,11 +319,14 @@ def _run_function(tool: Tool, arguments: Mapping[str, Any]) -> Any:
 
 
 def _bind_arguments(function: Any, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Split arguments into positional and named ones, for functions that take some by position only."""
+    """Split arguments into positional and named ones, for functions that take some by position only.
+
+    The items of an argument for `*args` come after all positional ones, so those before `*args` go by position too.
+    """
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
-        return list(arguments.values()), {}  # written in C, without a signature: keep the order of its documentation
+        return list(arguments.values()), {}  # written in C, without a signature: keep the order of the arguments
     positional: list[Any] = []
     named = dict(arguments)
     by_position = any(part.kind is part.VAR_POSITIONAL and part.name in named for part in parameters.values())

@@ -27,6 +27,7 @@ from toolscout.sources.addresses import (
     is_header_name,
     is_reserved_header,
 )
+from toolscout.sources.openapi.arguments import MULTIPART_FORM, URL_FORM
 from toolscout.trust.redaction import CREDENTIAL_PREFIX
 from toolscout.types import Tool
 
@@ -40,7 +41,7 @@ MAX_RESPONSE_BYTES: Final = 4_000_000
 MAX_REDIRECTS: Final = 5
 JSON: Final = "application/json"
 BODYLESS_METHODS: Final = ("GET", "HEAD", "DELETE", "OPTIONS", "TRACE")
-FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
+CHOSEN_TYPES: Final = {"*/*": JSON, "application/*": JSON, "text/*": "text/plain"}  # for an API that takes several
 Style = Mapping[str, object]
 _SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|", "tabDelimited": "\t"}
 _DATA_URL: Final = re.compile(r"data:([^;,]*)((?:;[^;,]*)*),(.*)", re.DOTALL)
@@ -78,6 +79,7 @@ def build_request(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(f"expected a value for {', '.join(missing)}, which the path needs, found none")
     outgoing: dict[str, Any] = {"method": tool.meta["method"], "url": _resolve_url(tool, parts.path)}
     _add_credentials(tool, parts)
+    # One argument is the entire body if the document says so; else the arguments in the body are its properties.
     content = _encode_body(tool, parts.body.get(tool.meta.get("body", ""), parts.body))
     for name, value in content.get("headers", {}).items():
         _set_header(parts.headers, name, value)
@@ -91,7 +93,7 @@ def _place_arguments(tool: Tool, arguments: Mapping[str, Any]) -> _Parts:
     Raises:
         UserError: for an argument without a place, or a value that its place does not allow.
     """
-    meta, places = tool.meta, tool.meta.get("in", {})
+    meta, places = tool.meta, tool.meta.get("in", {})  # argument → path, query, querystring, header, cookie or body
     parts = _Parts(meta["path"])
     for key, value in arguments.items():
         place = places.get(key)
@@ -105,9 +107,10 @@ def _place_arguments(tool: Tool, arguments: Mapping[str, Any]) -> _Parts:
         elif place == "query":
             parts.query += _encode_pairs(name, value, style)
         elif place == "querystring":
-            pairs = value if isinstance(value, Mapping) else {}
-            parts.query += [pair for key in pairs for pair in _encode_pairs(str(key), pairs[key], {})]
-            parts.query += [] if pairs else parse_qsl(_encode_text(value), keep_blank_values=True)
+            if isinstance(value, Mapping):
+                parts.query += [pair for key, item in value.items() for pair in _encode_pairs(str(key), item, {})]
+            else:
+                parts.query += parse_qsl(_encode_text(value), keep_blank_values=True)
         elif place == "header":
             _set_header(parts.headers, name, _join_value(value, style))
         elif place == "cookie":
@@ -164,7 +167,7 @@ def _encode_text(value: object) -> str:
 
 
 def _join_value(value: object, style: Style, separator: str = ",") -> str:
-    """Join a value into one text: style `simple`, and every other style without repeated names."""
+    """Join a value into one text: the items of a list, and an object as `key,text`, or `key=text` if it is exploded."""
     if style.get("content_type"):
         return _encode_content(value, style)
     if isinstance(value, list):
@@ -177,7 +180,7 @@ def _join_value(value: object, style: Style, separator: str = ",") -> str:
 
 
 def _encode_content(value: object, style: Style) -> str:
-    """Encode a value in a media type of its own: JSON, and every other type as it is given."""
+    """Encode a value for which the document names a media type: JSON, and every other type as it is given."""
     is_json = "json" in str(style.get("content_type"))
     return msgspec.json.encode(value).decode() if is_json else _encode_text(value)
 
@@ -188,10 +191,9 @@ def _encode_path_value(name: str, value: object, style: Style) -> str:
     Raises:
         UserError: for a text that would change which path it is, such as "..".
     """
-    kind, explode = style.get("style", "simple"), bool(style.get("explode"))
-    prefix, separator = {"label": (".", "." if explode else ","), "matrix": (";", ";" if explode else ",")}.get(
-        str(kind), ("", ",")
-    )
+    kind, explode = str(style.get("style", "simple")), bool(style.get("explode"))
+    prefix = {"label": ".", "matrix": ";"}.get(kind, "")
+    separator = prefix if prefix and explode else ","
     if kind == "matrix" and explode and isinstance(value, list):
         text = separator.join(f"{name}={_encode_text(item)}" for item in value)
     else:
@@ -204,7 +206,7 @@ def _encode_path_value(name: str, value: object, style: Style) -> str:
 
 
 def _encode_pairs(name: str, value: object, style: Style) -> list[tuple[str, str]]:
-    """Encode a value of a query or a form as pairs. The default style is `form`, exploded."""
+    """Encode a value of a query or a form as (name, text) pairs. The default style of OpenAPI is `form`, exploded."""
     kind = str(style.get("style", "form"))
     explode = style.get("explode", kind == "form")
     if style.get("content_type"):
@@ -219,7 +221,10 @@ def _encode_pairs(name: str, value: object, style: Style) -> list[tuple[str, str
 
 
 def _spread_value(name: str, value: object) -> Iterator[tuple[str, object]]:
-    """Yield the leaves of a value as form parsers read them: `a[b]`, `a[]`, and `a[0][b]` where items have parts."""
+    """Yield the texts and numbers inside a value, under names that servers read as nested values.
+
+    `{"b": 1}` is `a[b]`, a list is `a[]`, and a list of objects is `a[0][b]`, which keeps each object together.
+    """
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _spread_value(f"{name}[{key}]", item)
@@ -240,31 +245,37 @@ def _encode_body(tool: Tool, value: object) -> dict[str, Any]:
     Raises:
         UserError: for a content type that cannot be sent.
     """
-    kind, parts = tool.meta.get("content_type", ""), tool.meta.get("parts", {})
-    media = kind.partition(";")[0].strip().lower()
+    content_type, parts = tool.meta.get("content_type", ""), tool.meta.get("parts", {})
+    media_type = content_type.partition(";")[0].strip().lower()
     may_lack_body = tool.meta["method"] in BODYLESS_METHODS or not tool.meta.get("body")
-    if not media or (value == {} and may_lack_body):
+    if not media_type or (value == {} and may_lack_body):
         return {}
-    if parts.get("", {}).get("file"):
-        file = _read_file("body", value, "" if "*" in kind else kind)
-        return {"content": file.content, "headers": {"content-type": file.kind}}
-    if media in FORMS and isinstance(value, Mapping):
-        return _encode_form(value, parts, is_multipart=media == FORMS[1])
-    kind = {"*/*": JSON, "application/*": JSON, "text/*": "text/plain"}.get(media, kind)
-    is_lines = "ndjson" in media or "jsonl" in media
+    if parts.get("", {}).get("file"):  # "" is the entire body (`toolscout.sources.openapi.arguments`)
+        file = _read_file("body", value, "" if "*" in content_type else content_type)
+        return {"content": file.content, "headers": {"content-type": file.media_type}}
+    if media_type in (URL_FORM, MULTIPART_FORM) and isinstance(value, Mapping):
+        return _encode_form(value, parts, is_multipart=media_type == MULTIPART_FORM)
+    if media_type in CHOSEN_TYPES:
+        content_type = media_type = CHOSEN_TYPES[media_type]
+    is_lines = "ndjson" in media_type or "jsonl" in media_type
     if is_lines and not isinstance(value, str):
         content = msgspec.json.Encoder().encode_lines(value if isinstance(value, list) else [value])
-    elif kind.partition(";")[0].strip().lower().endswith("json") and not is_lines:
+    elif media_type.endswith("json") and not is_lines:
         content = msgspec.json.encode(value)
     elif isinstance(value, str):
         content = value.encode()
     else:
-        raise UserError(f"The operation takes a body of type {kind}. Only JSON, forms, files and text can be sent.")
-    return {"content": content, "headers": {"content-type": kind}}
+        raise UserError(
+            f"The operation takes a body of type {content_type}. Only JSON, forms, files and text can be sent."
+        )
+    return {"content": content, "headers": {"content-type": content_type}}
 
 
 def _encode_form(value: Mapping[str, object], parts: Mapping[str, Style], *, is_multipart: bool) -> dict[str, Any]:
-    """Encode a form. An object in it is JSON unless the document names a style; a list repeats its name."""
+    """Encode a form, as `files` or `data` of `httpx`, which sends `files` as multipart.
+
+    An object in it is JSON unless the document names a style; a list repeats its name.
+    """
     files: list[tuple[str, tuple[object, ...]]] = []
     data: dict[str, list[str]] = {}
     for name, item in value.items():
@@ -274,18 +285,18 @@ def _encode_form(value: Mapping[str, object], parts: Mapping[str, Style], *, is_
         if style.get("file"):
             for each in item if isinstance(item, list) else [item]:
                 file = _read_file(name, each, str(style.get("content_type", "")))
-                files.append((name, (file.name, file.content, file.kind)))
+                files.append((name, (file.name, file.content, file.media_type)))
             continue
-        media = str(style.get("content_type", "")) or None
+        media_type = str(style.get("content_type", "")) or None
         items = item if isinstance(item, list) and not style else [item]
         for each in items:
             if isinstance(each, Mapping) and not style:
-                pairs, media = [(name, _encode_text(each))], JSON
+                pairs, media_type = [(name, _encode_text(each))], JSON
             else:
                 pairs = _encode_pairs(name, each, style)
             for key, text in pairs:
                 data.setdefault(key, []).append(text)
-                files.append((key, (None, text, media) if media else (None, text)))
+                files.append((key, (None, text, media_type) if media_type else (None, text)))  # None: it is no file
     return {"files": files} if is_multipart else {"data": data}
 
 
@@ -294,35 +305,35 @@ class _File(NamedTuple):
 
     name: str
     content: bytes
-    kind: str
+    media_type: str
 
 
-def _read_file(name: str, value: object, kind: str) -> _File:
+def _read_file(name: str, value: object, media_type: str) -> _File:
     """Read a file argument: base64, a data: URL, or a text that is not base64 and is sent as it is.
 
     Args:
         name: of the argument, for the name of a file that has none.
         value: the argument.
-        kind: the media type that the document names. Empty: that of the data: URL.
+        media_type: what the document names. Empty: the type in the data: URL, or a plain one.
 
     Raises:
         UserError: if it is no text, or a data: URL with damaged base64.
     """
     if not isinstance(value, str):
         raise UserError(f"expected {name!r} as a file: a text in base64, found {_encode_text(value)[:60]}")
-    marked = _DATA_URL.fullmatch(value)
-    marks = dict(mark.partition("=")[::2] for mark in marked[2].split(";") if mark) if marked else {}
-    content = _decode_base64(marked[3] if marked else value)
-    own_kind = (marked and marked[1]) or ("text/plain" if content is None else "application/octet-stream")
-    if marked and "base64" not in marks:
-        content = unquote_to_bytes(marked[3])
-    elif marked and content is None:
+    data_url = _DATA_URL.fullmatch(value)
+    url_type, url_parameters, encoded = data_url.groups() if data_url else ("", "", value)
+    parameters = dict(part.partition("=")[::2] for part in url_parameters.split(";") if part)
+    content = _decode_base64(encoded)
+    media_type = media_type or url_type or ("text/plain" if content is None else "application/octet-stream")
+    if data_url and "base64" not in parameters:
+        content = unquote_to_bytes(encoded)
+    elif data_url and content is None:
         raise UserError(f"{name!r} is not the base64 of a file: encode its bytes again")
-    kind = kind or own_kind
-    extension = mimetypes.guess_extension(kind.partition(";")[0].strip()) or ""
-    given_name = re.split(r"[/\\]", unquote(marks.get("name") or marks.get("filename") or ""))[-1]
+    extension = mimetypes.guess_extension(media_type.partition(";")[0].strip()) or ""
+    given_name = re.split(r"[/\\]", unquote(parameters.get("name") or parameters.get("filename") or ""))[-1]
     file_name = re.sub(r"[\x00-\x1f\x7f\"]+", "_", given_name) or f"{name}{extension}"
-    return _File(file_name, value.encode() if content is None else content, kind)
+    return _File(file_name, value.encode() if content is None else content, media_type)
 
 
 def _decode_base64(text: str) -> bytes | None:
@@ -335,16 +346,16 @@ def _decode_base64(text: str) -> bytes | None:
 
 
 def _add_credentials(tool: Tool, parts: _Parts) -> None:
-    """Add each credential that the operation asks for and the environment holds."""
+    """Add each credential that the operation asks for and that is in the environment."""
     for name, scheme in tool.meta.get("security_schemes", {}).items():
         value = find_credential(tool.source, name)
         if value is None:
             continue
         if scheme.get("type") == "apiKey":
-            place, key = scheme.get("in"), scheme.get("name", "")
-            if place == "query":  # replaces an argument of the same name, which must not add a second value
+            part, key = scheme.get("in"), scheme.get("name", "")
+            if part == "query":  # replaces an argument of the same name, which must not add a second value
                 parts.query = [pair for pair in parts.query if pair[0] != key] + [(key, value)]
-            elif place == "cookie":
+            elif part == "cookie":
                 _set_cookie(parts.cookies, key, value)
             else:
                 _set_header(parts.headers, key, value)
@@ -417,24 +428,27 @@ def _format_origin(url: str) -> str:
 
 
 async def _read_result(response: httpx.Response) -> CallToolResult:
-    """Read a response as a result: an image or a sound as such, everything else as text and, if it is one, as JSON."""
+    """Read a response as a result: an image or a sound as a block of this kind, everything else as text.
+
+    The structured content contains the status, and the body of a JSON response.
+    """
     from mcp_types import AudioContent, CallToolResult, ImageContent, TextContent
 
     body = LimitedBody(response.headers.get("content-encoding"), MAX_RESPONSE_BYTES)
     async for chunk in response.aiter_raw():
         if not body.feed(chunk):
             break
-    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     failed = response.status_code >= 400
     answer: dict[str, object] = {"status": response.status_code}
-    if kind.startswith(("image/", "audio/")) and not (failed or body.is_cut):
-        block = ImageContent if kind.startswith("image/") else AudioContent
-        content = block(data=base64.b64encode(body.content).decode(), mime_type=kind)
+    if media_type.startswith(("image/", "audio/")) and not (failed or body.is_cut):
+        block = ImageContent if media_type.startswith("image/") else AudioContent
+        content = block(data=base64.b64encode(body.content).decode(), mime_type=media_type)
         return CallToolResult(content=[content], structured_content=answer)
     text = _decode_text(body, response.encoding or "utf-8")
     if text is None:
-        text = f"{len(body.content):,} bytes of {kind or 'an unknown type'}, which cannot be shown as text"
-    elif kind.endswith("json") and not body.is_cut:
+        text = f"{len(body.content):,} bytes of {media_type or 'an unknown type'}, which cannot be shown as text"
+    elif media_type.endswith("json") and not body.is_cut:
         answer["body"] = _decode_json(body.content, text)
     if body.is_cut:
         answer["cut"] = f"the response is cut at {MAX_RESPONSE_BYTES:,} bytes: ask for less"

@@ -78,9 +78,12 @@ def read_request(validators: Validators, name: str, given: Arguments) -> tuple[A
         return given, [], [f"expected the arguments of {name}, found {len(unknown)} unknown names"]
     if validators.accepts_at_once(record, given):
         return given, [], []
-    if (faults := _count_items(name, given)) or not (faults := _explain_own_faults(validators, name, given)):
-        return given, [], faults
-    arguments, notes = repair_request(validators, name, given)
+    if too_many := _count_items(name, given):
+        return given, [], too_many
+    faults = _explain_own_faults(validators, name, given)
+    if not faults:
+        return given, [], []
+    arguments, notes = repair_request(validators, name, given)  # `given` itself if there is no repair
     return arguments, notes, faults if arguments is given else []
 
 
@@ -93,7 +96,7 @@ def repair_request(validators: Validators, name: str, given: Arguments) -> tuple
         given: its arguments.
 
     Returns:
-        The arguments and a sentence for each repair. The arguments as given if there is no repair without fault.
+        The arguments and a sentence for each repair; `given` itself if there is nothing or no way to repair.
     """
     if not _explain_own_faults(validators, name, given):
         return given, []
@@ -126,21 +129,22 @@ def _count_items(name: str, arguments: Arguments) -> list[str]:
 
 
 def _use_names(name: str, arguments: Arguments, notes: list[str]) -> Arguments:
-    """Use the right names of parameters for the wrong ones that models use."""
-    for right, wrong in ALIASES[name].items():
-        present = [alias for alias in wrong if alias in arguments]
+    """Replace the wrong names of parameters that models use by the right ones, in `arguments` itself."""
+    for right, aliases in ALIASES[name].items():
+        present = [alias for alias in aliases if alias in arguments]
         if right in arguments or len(present) != 1:
             continue
-        value = arguments[present[0]]
+        [wrong] = present
+        value = arguments[wrong]
         if right == "arguments" and not (isinstance(value, dict) or str(value).lstrip().startswith("{")):
             continue
-        arguments[right] = arguments.pop(present[0])
-        notes.append(f"{present[0]!r} was read as {right!r}")
+        arguments[right] = arguments.pop(wrong)
+        notes.append(f"{wrong!r} was read as {right!r}")
     return arguments
 
 
 def _find_call_arguments(arguments: Arguments, notes: list[str]) -> None:
-    """Put what stands beside the id into `arguments` if that is missing; nothing at all becomes an empty object."""
+    """Move the values beside `id` into `arguments` if that is missing; without any it becomes an empty object."""
     value = arguments.get("arguments")
     beside = {key: arguments[key] for key in arguments if key not in ("id", "arguments", "search_id", "detail")}
     if value in (None, "", [], {}) and beside and "id" in arguments:
@@ -188,8 +192,8 @@ def add_notes(result: Any, notes: Sequence[str]) -> Any:
 def _repair_arguments(validators: Validators, tool: Tool, given: Arguments) -> tuple[Arguments, list[str]]:
     """Repair the arguments of a tool. Returns them with a sentence for each repair, or as given without one."""
     schema = tool.parameters or {}
-    for arguments, first in _unwrap(schema, given):
-        notes = list(first)
+    for arguments, unwrap_notes in _unwrap(schema, given):
+        notes = list(unwrap_notes)
         repaired = _Repairer(notes).repair_object(arguments, schema, "")
         if notes and not validators.explain_faults(tool, repaired):
             return repaired, notes
@@ -199,8 +203,8 @@ def _repair_arguments(validators: Validators, tool: Tool, given: Arguments) -> t
 def _suggest_arguments(validators: Validators, tool: Tool, given: Arguments) -> str:
     """Suggest arguments without fault that the caller may have meant, as JSON. Empty if there are none."""
     schema = tool.parameters or {}
-    for arguments, first in _unwrap(schema, given):
-        notes = list(first)
+    for arguments, unwrap_notes in _unwrap(schema, given):
+        notes = list(unwrap_notes)
         guessed = _Repairer(notes, guesses=True).repair_object(arguments, schema, "")
         if notes and not validators.explain_faults(tool, guessed):
             return clip(make_plain(_encode(guessed)), MAX_SUGGESTED_CHARS)
@@ -208,7 +212,10 @@ def _suggest_arguments(validators: Validators, tool: Tool, given: Arguments) -> 
 
 
 def _unwrap(schema: Mapping[str, object], given: Arguments) -> list[tuple[Arguments, list[str]]]:
-    """Return the arguments as given, and without an object around them that the schema does not know."""
+    """Return the arguments as given, and, if one object is around them that the schema does not know, those inside it.
+
+    Each comes with its notes: none, or a sentence on the object that was taken off.
+    """
     readings: list[tuple[Arguments, list[str]]] = [(given, [])]
     if len(given) == 1:
         [(key, inner)] = given.items()
@@ -218,7 +225,7 @@ def _unwrap(schema: Mapping[str, object], given: Arguments) -> list[tuple[Argume
 
 
 class _Repairer:
-    """Walks through a value and its schema.
+    """Repairs a value by its schema, in all its levels. Values that no repair makes valid stay as they are.
 
     Attributes:
         notes: receives a sentence for each repair.
@@ -253,7 +260,10 @@ class _Repairer:
     def _rename(
         self, value: Arguments, properties: Mapping[str, object], required: set[str], closed: bool
     ) -> Arguments:
-        """Use declared names for names that differ in case, hyphens and underscores, or, as a guess, in letters."""
+        """Use declared names for names that differ in case, hyphens and underscores, or, as a guess, in letters.
+
+        `closed`: whether the schema allows no other names. If it allows them, only required names are used.
+        """
         renamed = dict(value)
         unknown = list(itertools.islice((name for name in value if name not in properties), MAX_RENAMED))
         free = [other for other in properties if unknown and other not in value and (closed or other in required)]
@@ -283,7 +293,7 @@ class _Repairer:
         for converted in self._convert(value, schema, where):
             if _accepts(schema, converted):
                 self.notes.append(f"{where!r}: {_show(value)} was read as {_show(converted)}")
-                return self._silence()._repair(converted, schema, where, depth + 1)
+                return self._silence()._repair(converted, schema, where, depth + 1)  # the note above is enough
         return value
 
     def _choose(self, value: object, schema: Mapping[str, object], where: str) -> object:
@@ -301,7 +311,7 @@ class _Repairer:
         return same[0]
 
     def _convert(self, value: object, schema: Mapping[str, object], where: str) -> list[object]:
-        """List what a value of the wrong type may have meant in the type that is wanted, the likeliest first."""
+        """List the values that a value of a wrong type may stand for, the likeliest first. They may not be valid."""
         types, items = _types(schema), _resolve(schema.get("items"))
         if isinstance(value, str):
             candidates = self._read_text(value, types)
@@ -326,6 +336,7 @@ class _Repairer:
         return []
 
     def _silence(self) -> _Repairer:
+        """Return a repairer like this one, but with notes that nobody reads."""
         return _Repairer([], guesses=self.guesses, meta_tool=self.meta_tool, ends=self.ends)
 
     def _read_text(self, text: str, types: frozenset[str]) -> list[object]:

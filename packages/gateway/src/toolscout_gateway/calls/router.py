@@ -1,4 +1,4 @@
-"""Brings a call of a tool to the one who answers it: may the caller, who is asked, is it still the same tool.
+"""Answers calls of tools: checks that the caller may call the tool and that it has not changed, and calls it.
 
 Permissions apply to the raw id and are checked at each call. The outcome of a call is in the journal before the caller
 gets the answer.
@@ -141,7 +141,7 @@ class Router:
     async def _call_checked(
         self, exchange: Exchange, tool: Tool, arguments: dict[str, Any]
     ) -> CallToolResult | InputRequiredResult:
-        """Call a tool that the caller may call, if it is now what it was, and what its server said just now."""
+        """Call a tool, if its definition in the newest list of its server is one that the caller may call."""
         caller, upstream, session = exchange.caller, exchange.upstream, None
         generation = self._upstreams.host.read_generation_now()
         if upstream is not None and (session := upstream.find_listed_session(generation)) is None:
@@ -182,7 +182,7 @@ class Router:
     async def _find_tool(self, exchange: Exchange, id: str, *, waiting: bool = False) -> Tool:
         """Return the tool if the caller may see it; with `waiting`, also one whose definition waits for approval.
 
-        A tool that only apps may use is found by a call that can be an app's.
+        A tool that only the page of an MCP app may use is found by a call that such a page may have made.
 
         Raises:
             NotFound: if the caller may not see it.
@@ -194,7 +194,7 @@ class Router:
         if exchange.may_be_app and (tool := await run(self._lookup.find_for_app, caller, id)) is not None:
             exchange.tool_id = tool.id
             return tool
-        definition = self._lookup.find_waiting(caller, self._lookup.load_catalogue()[0], id) if waiting else None
+        definition = self._lookup.find_waiting(caller, self._lookup.load_catalogue().catalogue, id) if waiting else None
         if definition is not None and definition.tool.source in self._upstreams.servers:
             return definition.tool
         raise NotFound(missing[id])
@@ -202,7 +202,7 @@ class Router:
     # --- after the call
 
     def choose_results(self, caller: Caller) -> Results:
-        """Return the results with the budget of a caller's profile."""
+        """Return the store of results, with the budget of a caller's profile."""
         profile = profile_of(caller)
         return self._results.within(profile.result_budget) if profile else self._results
 
@@ -246,7 +246,10 @@ class Router:
     def _append_call(
         self, caller: Caller, id: str, ok: bool, search_id: str | None, ms: float, *, wait: bool = True
     ) -> None:
-        """Append a call to the journal. The id of a tool that was never listed may be a secret, and is covered."""
+        """Append a call to the journal. The id of a tool that was never listed may be a secret, and is covered.
+
+        The search of another caller does not count, nor one that has as many events as a search may have.
+        """
         journal = self._upstreams.host.scout.journal
         event = journal.search(search_id) if search_id else None
         is_own = event is not None and event["caller"] == caller.name and not journal.is_full(event["search_id"])

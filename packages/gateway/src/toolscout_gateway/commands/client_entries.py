@@ -80,7 +80,8 @@ def _build_http(client: str, options: Mapping[str, Any]) -> dict[str, Any]:
     elif client not in ("openai-agents", "pydantic-ai"):
         entry = {"type": "http", **entry}
     if has_key:
-        variable = f"${{{'env:' * (client in ('cursor', 'vscode'))}{KEY_VARIABLE}}}"
+        prefix = "env:" if client in ("cursor", "vscode") else ""
+        variable = f"${{{prefix}{KEY_VARIABLE}}}"  # the client puts its value here
         return {**entry, "headers": {"Authorization": f"Bearer {variable}"}}
     return entry
 

@@ -114,7 +114,7 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
 
 
 def _warn_of_pins(scout: Scout, pins: Sequence[str], *, has_more: bool) -> None:
-    """Print which pins name no tool. With `has_more` sources than the catalogue's, those of other sources may."""
+    """Print which pins name no tool. With `has_more`, pins of sources that are not in the catalogue are not judged."""
     from toolscout.checks.references import Reference, explain_unknown
 
     present = {source.name for source in scout.sources()}
@@ -180,6 +180,7 @@ async def _serve_tenants(scout: Scout, keys: TenantKeys, chosen: Options, option
 
 
 async def _serve(gateway: Any, options: dict[str, Any]) -> None:
+    """Serve one gateway, over HTTP or standard input and output, until its client goes or a signal stops it."""
     import anyio
 
     from toolscout.home.access.http import check_host

@@ -38,6 +38,7 @@ def status_command(scout: Scout, as_json: bool) -> None:
 
 
 def _print_gateways(gateways: Sequence[GatewayState], home: Home) -> None:
+    """Print a table of the servers behind each gateway. A slot is the place of one server that runs as a process."""
     if not gateways:
         if find_shared(home):
             echo("No gateway of this home is running on this machine. Those of other machines answer at their /status.")

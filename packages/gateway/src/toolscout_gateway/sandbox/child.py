@@ -140,14 +140,16 @@ def _leave_file_system() -> None:
 
 
 def build_filter(machine: str) -> list[tuple[int, int, int, int]]:
-    """Build the filter of a machine: (operation, steps to skip if equal, else, value) for each of its steps.
+    """Build the filter of a machine: (operation, steps to skip if equal, steps to skip if not, value) for each step.
 
     It allows the system calls of the table. All others fail with EPERM; those of another architecture kill.
     """
     column, architecture = list(ARCHITECTURES).index(machine), ARCHITECTURES[machine]
     numbers = [number for row in SYSTEM_CALLS.values() if (number := row[column]) is not None]
+    # LOAD reads `seccomp_data`: the architecture is at byte 4, the number of the system call at byte 0.
     steps = [(LOAD, 0, 0, 4), (JUMP_IF_EQUAL, 1, 0, architecture), (RETURN, 0, 0, SECCOMP_KILL), (LOAD, 0, 0, 0)]
-    steps += [(JUMP_IF_EQUAL, len(numbers) - place, 0, number) for place, number in enumerate(numbers)]
+    # Each jump leads to the last step, which allows the call.
+    steps += [(JUMP_IF_EQUAL, len(numbers) - index, 0, number) for index, number in enumerate(numbers)]
     return [*steps, (RETURN, 0, 0, SECCOMP_REFUSE), (RETURN, 0, 0, SECCOMP_ALLOW)]
 
 
@@ -243,9 +245,9 @@ class _Caller:
         ]
         self._number += len(messages)
         results: dict[int, object] = {}
-        for place, message in enumerate(messages, 1):
+        for n_sent, message in enumerate(messages, 1):
             _write(message)
-            if place - len(results) >= OPEN_CALLS:
+            if n_sent - len(results) >= OPEN_CALLS:
                 self._receive(results)
         while len(results) < len(messages):
             self._receive(results)
@@ -256,6 +258,7 @@ class _Caller:
         return values
 
     def _receive(self, results: dict[int, object]) -> None:
+        """Wait for the next reply, of whichever call, and put it into `results` under the number of its call."""
         reply = json.loads(next(self._replies))
         results[reply["number"]] = ToolError(reply["error"]) if reply["error"] else _decode(reply["value"])
 
@@ -289,10 +292,11 @@ def _find_line(frame: Any) -> int:
 
 def _explain(error: BaseException) -> str:
     """Explain an error of the program in one sentence, with the line."""
-    line, trace = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else None, error.__traceback__
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == FILE_NAME:
-            line = trace.tb_lineno
+            line = trace.tb_lineno  # of the innermost frame that is in the program
         trace = trace.tb_next
     try:
         words = error.msg if isinstance(error, SyntaxError) else str(error)

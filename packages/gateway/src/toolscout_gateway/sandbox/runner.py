@@ -141,8 +141,8 @@ class AnswerRoom:
         """Begin with nothing under way.
 
         Args:
-            most: bytes, beyond which nothing more is let in. One answer always is.
-            outer: the room of all programs.
+            most: bytes that may be under way. A single answer may be larger.
+            outer: the room of all programs together, which each answer needs too. None: this is that room.
         """
         import anyio
 
@@ -318,14 +318,14 @@ class Worker:
                 misbehaviour = _Misbehaved("did not read the answers of its calls: use call() and print()")
                 group.cancel_scope.cancel()
 
-        size, pieces = 0, []
+        printed_bytes, pieces = 0, []
         async with anyio.create_task_group() as group:
             await self._send(_encode_message({"code": code}))
             try:
                 while not isinstance(message := await self._receive(), _Done):
                     if isinstance(message, _Printed):
-                        size += len(message.text.encode("utf-8", "replace")) + MESSAGE_COST_BYTES
-                        if size > self.limits.output_bytes:
+                        printed_bytes += len(message.text.encode("utf-8", "replace")) + MESSAGE_COST_BYTES
+                        if printed_bytes > self.limits.output_bytes:
                             raise _Misbehaved(f"printed more than {self.limits.output_bytes:,} bytes: print less")
                         pieces.append(message.text)
                     elif isinstance(message, _Call):

@@ -107,7 +107,7 @@ class Exchange:
     Attributes:
         caller: who sent it.
         responses: answers that the request carries, to the questions of the round before.
-        state: what the round before wanted back.
+        state: the text that the answer of the round before asked to get back (`request_state`).
         context: the request that waits for the answer now. None while the user thinks about a question.
         limit: the time limit of the call. It stands still while a question is open.
         question: the question that the caller must answer before the request goes on.
@@ -141,7 +141,7 @@ class Exchange:
         self.upstream: ServerSession | None = None
         self.wants_everything = self.may_be_app = False
         self._turn = anyio.Lock()  # one question at a time
-        self._first = context
+        self._first = context  # of the request that began it; `context` changes
         self.answers_again = context.session.protocol_version in MODERN_PROTOCOL_VERSIONS
         self.elicitation: dict[str, object] | None = None
         capabilities = context.session.client_capabilities
@@ -150,7 +150,7 @@ class Exchange:
 
     @property
     def declared(self) -> dict[str, Any]:
-        """What the caller's client declares, of the capabilities that pass on to servers."""
+        """The capabilities of the caller's client that are passed on to servers."""
         capabilities = self._first.session.client_capabilities
         extensions = (capabilities.extensions if capabilities is not None else None) or {}
         passed = {name: extensions[name] for name in PASSED_EXTENSIONS if name in extensions}
@@ -160,7 +160,8 @@ class Exchange:
     def can_ask(self, mode: str) -> bool:
         """Return whether the caller's client can show a question of this mode, `form` or `url`."""
         declared = self.elicitation
-        return declared is not None and (mode in declared or (mode == "form" and not declared))
+        is_bare = mode == "form" and not declared  # a client that names no mode has forms
+        return declared is not None and (mode in declared or is_bare)
 
     @property
     def meta(self) -> Any:

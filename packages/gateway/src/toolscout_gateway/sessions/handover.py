@@ -76,7 +76,7 @@ class Handover:
 
         try:
             try:
-                await self._run(self._questions.offer, handle, _mark(caller))
+                await self._run(self._questions.offer, handle, _digest_caller(caller))
             finally:
                 if task_status is not None:
                     task_status.started()
@@ -109,7 +109,7 @@ class Handover:
         import anyio
 
         content = msgspec.json.encode(outcome)
-        for pause in (*FINISH_PAUSES_S, None):
+        for pause in (*FINISH_PAUSES_S, None):  # None: after the last attempt
             try:
                 await self._run(self._questions.finish, handle, content)
                 return
@@ -131,7 +131,7 @@ class Handover:
 
         body = answer.model_dump_json(by_alias=True, exclude_none=True).encode()
         try:
-            if not await self._run(self._questions.answer, handle, _mark(caller), body):
+            if not await self._run(self._questions.answer, handle, _digest_caller(caller), body):
                 raise Unavailable(CLOSED)
             while True:
                 content, is_alive = await self._run(self._questions.take, handle)
@@ -144,7 +144,7 @@ class Handover:
             raise Unavailable(f"{error} Then call the tool again.") from None
         except anyio.get_cancelled_exc_class():
             with anyio.move_on_after(GIVE_UP_S, shield=True), contextlib.suppress(StoreError):
-                await self._run(self._questions.give_up, handle, _mark(caller))
+                await self._run(self._questions.give_up, handle, _digest_caller(caller))
             raise
 
 
@@ -160,8 +160,8 @@ def read_state_key(home: Home) -> bytes:
     return shared.open_handles().share_secret(STATE_KEY) if shared else secrets.token_bytes(32)
 
 
-def _mark(caller: Caller) -> str:
-    """Return a mark that is equal for one person with the same rights, on every machine."""
+def _digest_caller(caller: Caller) -> str:
+    """Return a digest that is equal for one person with the same rights, on every machine."""
     content = msgspec.json.encode([caller.person, caller.rules], order="deterministic")
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 

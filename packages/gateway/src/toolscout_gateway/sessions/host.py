@@ -66,13 +66,18 @@ class SessionHost:
         return await self._threads.run(function, *arguments, **options)
 
     async def store_reading(self, origin: Origin, reading: Reading) -> tuple[Changes, int]:
-        """Write a reading to the catalogue. Returns a generation at which the catalogue certainly held it."""
+        """Write a reading to the catalogue. Returns what changed, and the generation of the catalogue with it.
+
+        If another process wrote meanwhile, that is the older generation: the list then counts as outdated and is read
+        again.
+        """
 
         def write() -> tuple[Changes, int]:
             before = self.scout.store.generation()
             changes = self.scout.put_reading(origin, reading)
             after = self.scout.store.generation()
-            return changes, after if after - before <= 1 else before  # another process may have written in between
+            is_alone = after - before <= 1  # every change counts one
+            return changes, after if is_alone else before
 
         return await self.run_in_thread(write)
 
@@ -173,6 +178,6 @@ class ListedServers:
 
 def runs_gateway(server: Server) -> bool:
     """Return whether an entry runs `toolscout gateway`: with it, the gateway would call itself."""
-    words = [Path(word).name for word in (server.command, *server.args)]
-    words = [re.split(r"[@=<>~\[]", word)[0] for text in words for word in text.split()]
+    texts = [Path(text).name for text in (server.command, *server.args)]  # one may be a command for a shell
+    words = [re.split(r"[@=<>~\[]", word)[0] for text in texts for word in text.split()]  # without versions and extras
     return GATEWAY_NAME in words and "gateway" in words[words.index(GATEWAY_NAME) :]

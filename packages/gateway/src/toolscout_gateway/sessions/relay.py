@@ -89,7 +89,10 @@ class _Work:
 
 
 class Relay:
-    """Knows the requests under way at each server, the requests that wait for a user, and the clients' connections."""
+    """Knows the requests under way at each server, the requests that wait for a user, and the clients' connections.
+
+    `source` is the key of a session everywhere here: the source, and for a caller's own session also the caller.
+    """
 
     def __init__(self, handover: Handover | None = None) -> None:
         self.handover = handover  # None: no other gateway shares the home
@@ -159,8 +162,8 @@ class Relay:
         """Pass a log message of a server on to the one caller whom it can concern."""
         from mcp_types import LoggingMessageNotification, LoggingMessageNotificationParams
 
-        said = clean_words({"logger": params.logger or _name_source(source), "data": params.data}, connection.cover)
-        params = LoggingMessageNotificationParams(level=params.level, **said)
+        texts = clean_words({"logger": params.logger or _name_source(source), "data": params.data}, connection.cover)
+        params = LoggingMessageNotificationParams(level=params.level, **texts)
         exchange = self._find_exchange(source)
         if isinstance(exchange, Exchange) and exchange.context is not None:
             client = self.find_client(exchange.context.session)
@@ -287,7 +290,7 @@ class Relay:
         question = waiting.question
         assert question is not None
         waiting.context, waiting.question = context, None
-        if not running.ended:
+        if not running.ended:  # after its end the old event, which is set, is right
             waiting.changed = anyio.Event()
         question.answer = answer
         question.answered.set()
@@ -386,7 +389,7 @@ def is_question(result: object) -> bool:
 
 @cache
 def allow_questions(result_type: Any) -> TypeAdapter[Any]:
-    """Return the type of a result or of a question in its place."""
+    """Return the validator of answers that are a result of this type, or a question in its place."""
     from mcp_types import InputRequiredResult
     from pydantic import TypeAdapter
 

@@ -356,7 +356,7 @@ class Upstream:
         self.starts += 1
         self.last_used = time.monotonic()
         try:
-            async with AsyncExitStack() as turn:
+            async with AsyncExitStack() as turn:  # ends with the start, so that the next server may start
                 await turn.enter_async_context(start_limit)
                 async with self._connect() as connection:
                     if connection.about.get("name") == GATEWAY_NAME:
@@ -398,9 +398,9 @@ class Upstream:
                 await anyio.sleep(RELIST_PAUSE_S)  # a server that notifies all the time is read once a second
 
     async def _wait_for_event(self) -> bool:
-        """Wait until the tools changed or the session broke.
+        """Wait until the tools changed or the session broke. Returns False if the session shall end instead.
 
-        Returns False if the session shall end, or nobody used it for a while. From then on calls wait for the next.
+        It ends if it was told to stop or nobody used it for a while. From then on calls wait for the next session.
         """
         import anyio
 
@@ -409,7 +409,7 @@ class Upstream:
                 await self._wake.wait()
                 if not self._shall_stop or self._end_error is not None:
                     return True
-                await anyio.sleep(RETIRE_POLL_S)
+                await anyio.sleep(RETIRE_POLL_S)  # told to stop: `_wake` stays set until the last call has ended
         self._connection, self._demand = None, anyio.Event()
         self._hold_new_calls()
         return False
@@ -451,15 +451,15 @@ class Upstream:
         if not self._wake.is_set():  # otherwise they changed again, and calls wait for the next list
             self._settled.set()
 
-    async def store_list(self, connection: McpConnection, raw: list[object]) -> None:
+    async def store_list(self, connection: McpConnection, tools: list[object]) -> None:
         """Write a list of tools to the catalogue.
 
         Raises:
             SourceError: if it cannot be stored.
         """
-        self._stored_list = raw
+        self._stored_list = tools
         reading = mcp.build_reading(
-            self.name, self.server, mcp.ListedTools(raw, connection.about, connection.list_fault)
+            self.name, self.server, mcp.ListedTools(tools, connection.about, connection.list_fault)
         )
         changes, self._generation = await self._host.store_reading(self.origin, await self._complete(reading))
         if changes.state == "error":
@@ -593,11 +593,11 @@ class Upstream:
                 was_lost = True
 
     async def _has_list(self, oldest: float) -> bool:
-        """Return whether the catalogue has a list of this session that was asked for since then."""
+        """Return whether the catalogue has a list of this session that was asked for at `oldest` or later."""
         return self._listed_at >= oldest and await self._host.read_generation() == self._generation
 
     async def _renew_list(self, connection: McpConnection, oldest: float) -> None:
-        """Read the list of tools of an open session and store what changed, unless there is a newer one by now."""
+        """Read the list of tools of an open session and store what changed, unless one since `oldest` is stored now."""
         async with self._list_lock:
             if connection is self.settled_connection and not await self._has_list(oldest):
                 asked_at = time.monotonic()
@@ -762,10 +762,11 @@ class CallerSession(Upstream):
         return connect(self.server, settings=settings, spills=spills, identity=self.identity)
 
     async def _complete(self, reading: Reading) -> Reading:
-        """Add the tools that only other callers are offered."""
+        """Add the tools that only other callers are offered; see `_add_others`."""
         return await self._host.run_in_thread(self._add_others, reading)
 
     def _add_others(self, reading: Reading) -> Reading:
+        """Add the tools of the catalogue that this caller is not offered: a stored reading replaces all of a source."""
         store = self._host.scout.store
         ids = {tool.id for tool in reading.tools}
         absent = [id for id, _ in store.page(self.name, limit=None) if id not in ids]

@@ -29,7 +29,7 @@ FIRST_SEARCH_POLL_S: Final = 0.05
 MAX_PLANNING_S: Final = 10.0
 FOLLOW_PAUSE_S: Final = 0.5
 OriginKey = tuple[str, str | None]
-OriginState = tuple[Origin, object]  # with a stamp that changes when its file does; None: there is no file
+OriginState = tuple[Origin, object]  # an origin and a stamp that changes when its file does; None: no file
 
 
 def _key_of(origin: Origin) -> OriginKey:
@@ -76,7 +76,7 @@ class Upstreams:
         self.host.slots = ProcessSlots(self.host.scout.settings.gateway_servers)
         self._start_limit = anyio.CapacityLimiter(MAX_STARTING_SERVERS)
         await self.host.run_in_thread(self.host.listed.load)
-        applied: dict[OriginKey, tuple[Origin, object]] = {}
+        applied: dict[OriginKey, OriginState] = {}
         async with anyio.create_task_group() as self._group:
             while True:
                 try:
@@ -87,9 +87,7 @@ class Upstreams:
                 await self.host.run_in_thread(self._look_after, look_after)
                 await anyio.sleep(FOLLOW_PAUSE_S)
 
-    async def _update(
-        self, applied: dict[OriginKey, tuple[Origin, object]], list_origins: Callable[[], list[Origin]]
-    ) -> None:
+    async def _update(self, applied: dict[OriginKey, OriginState], list_origins: Callable[[], list[Origin]]) -> None:
         """Apply what changed since the last look."""
         if not self.is_planned:
             sources = await self.host.run_in_thread(self.host.scout.sources)
@@ -110,16 +108,18 @@ class Upstreams:
         with suppress(OSError):  # the file only spares starts
             self.host.listed.write()
 
-    async def _follow(self, applied: dict[OriginKey, tuple[Origin, object]], present: list[OriginState]) -> None:
+    async def _follow(self, applied: dict[OriginKey, OriginState], present: list[OriginState]) -> None:
         """Apply the origins that are new or changed, and drop those that are gone."""
         for key in applied.keys() - {_key_of(origin) for origin, _ in present}:
-            self._drop(applied.pop(key)[0])
+            gone, _ = applied.pop(key)
+            self._drop(gone)
         sandboxes = await self.host.run_in_thread(stamp_file, self.host.scout.settings.home / SANDBOX_FILE)
         is_same, self._sandbox_stamp = sandboxes == self._sandbox_stamp, sandboxes
         for origin, stamp in present:
-            before = applied.get(_key_of(origin))
-            if before is not None and is_same and (stamp == before[1] or stamp is None):
-                continue  # also if the file is gone for now: an editor may be replacing it
+            if is_same and _key_of(origin) in applied:
+                _, applied_stamp = applied[_key_of(origin)]
+                if stamp in (applied_stamp, None):  # also if the file is gone for now: an editor may be replacing it
+                    continue
             await self._apply(origin)
             applied[_key_of(origin)] = origin, stamp
 
