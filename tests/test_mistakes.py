@@ -351,8 +351,8 @@ def test_a_source_that_failed_is_named_once_with_the_reason(here: Path, tmp_path
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"clock": {"command": "no-such-program"}}}))
     result = run("--home", str(tmp_path / "home"), "add", str(tmp_path / "mcp.json"))
     assert result.stdout.splitlines() == [
-        "0 tools in the catalogue",
-        "note: clock stays in the catalogue: toolscout sync reads again, toolscout remove takes out",
+        "note: clock: the catalogue has no tools of it yet; correct what is wrong, then run  toolscout sync  "
+        "(or  toolscout remove)",
     ]
     [reason] = [line for line in result.stderr.splitlines() if line.startswith("error:")]
     assert reason.startswith("error: clock: ") and reason.count("clock") == 1 and "no-such-program" in reason

@@ -139,7 +139,8 @@ def _report_changes(scout: Scout, changes: Sequence[Changes], notes: Sequence[st
     for change in changes:
         if change.state != "error":  # `report_failures` says why
             echo(format_changes(change))
-    echo(f"{count_things(sum(source.tools for source in scout.sources()), 'tool')} in the catalogue")
+    if any(change.state != "error" for change in changes) or not changes:
+        echo(f"{count_things(sum(source.tools for source in scout.sources()), 'tool')} in the catalogue")
     for sentence in [*notes, *_name_kept_sources(scout, changes), *scout.advice()]:
         echo(escape_line(f"note: {sentence}"))
     for change in changes:
@@ -149,12 +150,18 @@ def _report_changes(scout: Scout, changes: Sequence[Changes], notes: Sequence[st
 
 
 def _name_kept_sources(scout: Scout, changes: Sequence[Changes]) -> list[str]:
-    """Return a sentence about sources that could not be read now and stay in the catalogue, if there are any."""
-    failed_sources = [change.source for change in changes if change.state == "error"]
-    kept_sources = [source.name for source in scout.sources() if source.name in failed_sources]
-    stay = "stays" if len(kept_sources) == 1 else "stay"
-    advice = "toolscout sync reads again, toolscout remove takes out"
-    return [f"{_join_names(kept_sources)} {stay} in the catalogue: {advice}"] if kept_sources else []
+    """Say of sources that could not be read now whether the catalogue has tools of them, and what to do."""
+    failed_sources = {change.source for change in changes if change.state == "error"}
+    kept_sources = [source for source in scout.sources() if source.name in failed_sources]
+    sentences: list[str] = []
+    for names, fact in (
+        ([source.name for source in kept_sources if source.tools], "the tools that were read before stay"),
+        ([source.name for source in kept_sources if not source.tools], "the catalogue has no tools of it yet"),
+    ):
+        if names:
+            advice = "correct what is wrong, then run  toolscout sync  (or  toolscout remove)"
+            sentences.append(f"{_join_names(names)}: {fact}; {advice}")
+    return sentences
 
 
 @click.command("list")

@@ -19,7 +19,7 @@ from toolscout.scout import Scout
 from toolscout.settings import load_settings
 
 DEMO_LIBRARIES = ("numpy", "pandas", "httpx")
-DEMO_QUESTIONS = (
+DEMO_QUESTIONS = (  # the first one needs the MCP server
     "What time is it in Tokyo when it is noon in New York?",
     "Will it rain in Oslo tomorrow, and do I have meetings outside?",
     "¿Lloverá mañana en Oslo?",
@@ -57,7 +57,8 @@ def demo_command(ctx: click.Context, home: str | None, questions: tuple[str, ...
         count = sum(source.tools for source in scout.sources())
         took = time.perf_counter() - started
         click.echo(f"\n{count_things(count, 'tool')} indexed in {took:.1f} s. Nothing left this machine.\n")
-        for question in questions or DEMO_QUESTIONS:
+        has_server = any(change.source == "time" for change in changes)
+        for question in questions or (DEMO_QUESTIONS if has_server else DEMO_QUESTIONS[1:]):
             click.secho(question, bold=True)
             print_search(scout.search(question, 3))
             click.echo()
@@ -73,7 +74,7 @@ def _index_sources(scout: Scout, bundled: Path) -> tuple[list[Changes], dict[str
     if importlib.util.find_spec("mcp") and importlib.util.find_spec("mcp_server_time"):
         sources.append(("time", f"{sys.executable} -m mcp_server_time", "mcp"))
     else:
-        click.echo("No MCP server is installed. Add one with  pip install 'toolscout[demo]'", err=True)
+        click.echo("The demo's MCP server is not installed. Add it with  pip install 'toolscout[demo]'", err=True)
     changes: list[Changes] = []
     seconds: dict[str, float] = {}
     with progress("reading") as say:
