@@ -96,7 +96,7 @@ def prune_value(value: object, room: int, path: str, left_out: list[str], depth:
     Args:
         value: the value. It is not changed.
         room: bytes.
-        path: where the value stands, for `left_out`.
+        path: of the value in the result, for `left_out`.
         left_out: receives a phrase for everything that is missing.
         depth: how many objects and lists are around the value.
     """
@@ -135,7 +135,7 @@ def _prune_list(values: list[object], room: int, path: str, left_out: list[str],
         if size > room and kept:
             break
         kept.append(prune_value(value, room - 1, f"{path}.{index}", left_out, depth + 1))
-        room -= size
+        room -= size  # of the entire value: after one that was shortened nothing more fits
         if room <= 0:
             break
     if len(kept) < len(values):

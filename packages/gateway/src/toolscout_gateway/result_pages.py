@@ -333,15 +333,15 @@ class _TextSequence:
             if self._next and line_end < position:
                 line_end = data.find(b"\n", position)
                 line_end = len(data) if line_end < 0 else line_end
-            place = data.find(text, position, line_end if self._next else len(data))
-            if 0 <= place < end - base:
-                self._start = self._start if self._next else base + place
-                self._next, self._position = self._next + 1, base + place + len(text)
+            text_start = data.find(text, position, line_end if self._next else len(data))
+            if 0 <= text_start < end - base:
+                self._start = self._start if self._next else base + text_start
+                self._next, self._position = self._next + 1, base + text_start + len(text)
                 if self._next == len(self.texts):
                     self.found = self._start, self._position
-            elif place < 0 and self._next and line_end < len(data):
-                self._next, self._position = 0, base + line_end + 1  # nothing more in this line
-            else:
+            elif text_start < 0 and self._next and line_end < len(data):
+                self._next, self._position = 0, base + line_end + 1  # not in this line: begin again in the next one
+            else:  # not in these bytes
                 self._position = max(self._position, end)
                 return
 
@@ -379,16 +379,17 @@ class _Search:
 
     def _show(self, start: int, end: int) -> tuple[int, str]:
         """Return the line of a match, or its surroundings, and go on after it."""
-        first = max(start - LINE_EDGE_BYTES, self._reported)
-        first += self._view.read(first, start - first).rfind(b"\n") + 1
-        after = self._view.read(end, LINE_EDGE_BYTES).partition(b"\n")[0]
+        shown_start = max(start - LINE_EDGE_BYTES, self._reported)
+        shown_start += self._view.read(shown_start, start - shown_start).rfind(b"\n") + 1  # not before the line
+        after, _, _ = self._view.read(end, LINE_EDGE_BYTES).partition(b"\n")
         self._reported = end + len(after)
         for alternative in self._alternatives:
             if alternative.starts_before(self._reported):
                 alternative.restart(self._reported)
-        pieces = [self._view.read(first, self._reported - first)]
+        pieces = [self._view.read(shown_start, self._reported - shown_start)]
         if end - start > MAX_SHOWN_GAP_BYTES:  # show the beginning and the end of the match only
-            tail = self._reported - MAX_SHOWN_GAP_BYTES // 2 - len(after)
-            pieces = [self._view.read(first, start - first + MAX_SHOWN_GAP_BYTES // 2), " … ".encode()]
-            pieces.append(self._view.read(tail, self._reported - tail))
-        return first, b"".join(pieces).decode("utf-8", "ignore").strip()
+            tail_start = self._reported - MAX_SHOWN_GAP_BYTES // 2 - len(after)
+            head_bytes = start - shown_start + MAX_SHOWN_GAP_BYTES // 2
+            pieces = [self._view.read(shown_start, head_bytes), " … ".encode()]
+            pieces.append(self._view.read(tail_start, self._reported - tail_start))
+        return shown_start, b"".join(pieces).decode("utf-8", "ignore").strip()
