@@ -171,6 +171,7 @@ class Offers:
         return {upstream.name: list(self._get(kind, upstream).items.values()) for upstream in servers}
 
     def _get(self, kind: str, upstream: Upstream) -> _Listing:
+        """Return what a server listed last; an empty listing before that."""
         return self._lists.get((kind, upstream.key), _Listing())
 
     def doubt_lists(self, key: str) -> None:
@@ -216,6 +217,7 @@ class Offers:
         return True
 
     def _say_once(self, kind: str, upstream: Upstream, what: str) -> None:
+        """Print a sentence on the offers of a server; only the first one on each kind of them."""
         if (kind, upstream.name) not in self._said:
             self._said.add((kind, upstream.name))
             self.upstreams.host.say(f"{upstream.name}: {what}")

@@ -60,6 +60,7 @@ class OfferedPrompts:
         return await self.offers.upstreams.host.relay.run(exchange, partial(self._get, exchange, params))
 
     async def _get(self, exchange: Exchange, params: GetPromptRequestParams) -> Any:
+        """Get a prompt from its server, under the server's own name of it."""
         from mcp_types import GetPromptRequest, GetPromptRequestParams, GetPromptResult
 
         upstream, name = await self._locate(exchange.caller, params.name)

@@ -113,6 +113,7 @@ class Protocol:
         self.server = self._make_server(show.INSTRUCTIONS + show.RUN_CODE_INSTRUCTIONS * runs_code)
 
     def _make_server(self, instructions: str) -> Server[Any]:
+        """Make the SDK's server with all handlers. Middleware seals what clients bring back with an answer."""
         server = _Server(
             GATEWAY_NAME,
             version=version("toolscout"),
@@ -233,6 +234,7 @@ class Protocol:
             self._relay.group.start_soon(self._tell, change)
 
     async def _tell(self, change: Change) -> None:
+        """Wait for further changes of this kind, then tell all clients of them at once."""
         await anyio.sleep(ANNOUNCE_PAUSE_S)
         self._announced.discard(change)
         await self._bus.publish(CHANGES[change])

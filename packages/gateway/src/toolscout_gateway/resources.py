@@ -159,6 +159,7 @@ class Subscriptions:
         return EmptyResult()
 
     async def _forget(self, client: OpenClient) -> None:
+        """End all subscriptions of a client whose connection has ended."""
         for resource in self._clients.pop(client, {}):
             await self._remove(resource)
 

@@ -301,6 +301,7 @@ class Results:
 
 
 def _count(value: object) -> int:
+    """Estimate the tokens of a value, also of one that cannot be encoded as JSON."""
     try:
         return count_tokens(value)
     except (TypeError, ValueError, OverflowError, RecursionError):

@@ -59,6 +59,7 @@ class OfferedSkills:
         return {"skills": page, **({"nextCursor": cursor} if cursor else {}), **_allow_caching(caller)}
 
     def _build_entries(self, caller: Caller, sources: frozenset[str]) -> list[dict[str, Any]]:
+        """Build the entries of the skills of these sources that the caller may see."""
         skills = self._load_index().skills.values()
         visible = (skill for skill in skills if skill.source in sources and caller.sees(skill))
         return [entry for skill in visible if (entry := _build_entry(skill))]

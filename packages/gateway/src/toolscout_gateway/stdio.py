@@ -82,6 +82,7 @@ class LineReader:
         return self
 
     async def __anext__(self) -> str:
+        """Return the next line, once it is there."""
         import anyio
 
         while not self._lines:

@@ -41,6 +41,8 @@ class SearchOptions(NamedTuple):
 
 
 class _SearchJob(NamedTuple):
+    """The queries of one request, which wait for a batch, and the future of their answers in the request's loop."""
+
     queries: Sequence[str]
     options: SearchOptions
     loop: asyncio.AbstractEventLoop

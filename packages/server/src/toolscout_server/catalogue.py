@@ -254,6 +254,7 @@ def enable_source(request: ApiRequest[EnableRequest]) -> Enabled:
 
 
 def _require_source(scout: Scout, name: str) -> None:
+    """Refuse the name of a source that the catalogue does not have, with the nearest one."""
     names = [source.name for source in scout.sources()]
     if name not in names:
         advice = name_nearest(name, names, "See  toolscout list")

@@ -143,6 +143,7 @@ def rollback(request: ApiRequest[RollbackRequest]) -> Serving:
 
 
 def _read_serving(scout: Scout) -> Serving:
+    """Wait until the champion serves, or cannot, and return what serves now."""
     current = champion.current(scout.settings.place)
     serving, notice = scout.engine.await_champion()
     return Serving(current.name if current else None, serving.recipe, notice or None)

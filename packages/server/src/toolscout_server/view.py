@@ -26,7 +26,7 @@ MAX_ROW_DESCRIPTION_CHARS: Final = 240  # of a description in a list
 
 
 def find_place(tool: Tool) -> Place:
-    """Find the place of a tool in the tree: its source, then its path, which may begin with the source too."""
+    """Find the place of a tool in the tree: its source, then its path, from which the source is left out."""
     return (tool.source, *(tool.path[1:] if tool.path[:1] == (tool.source,) else tool.path))
 
 

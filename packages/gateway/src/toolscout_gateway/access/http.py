@@ -327,6 +327,7 @@ def serve_tenants(scout: Scout, keys: TenantKeys, options: Options, names: Seque
 
 
 def _make_gateway(scout: Scout, options: Options, policies: LivePolicies, keys: TenantKeys) -> Gateway:
+    """Make the gateway of a tenant. Files and pins of the options are those of the tenant `default` alone."""
     tenant = scout.settings.tenant
     if tenant != DEFAULT_TENANT:
         options = dataclasses.replace(options, configs=(), pins=())

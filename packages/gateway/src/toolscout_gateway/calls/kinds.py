@@ -269,6 +269,7 @@ async def _run_in_thread(function: Any) -> Any:
     done: asyncio.Future[Any] = loop.create_future()
 
     def settle(value: Any, error: BaseException | None) -> None:
+        """Give the outcome to the caller, in the event loop, unless the caller has given up."""
         if not done.done():
             if error is None:
                 done.set_result(value)

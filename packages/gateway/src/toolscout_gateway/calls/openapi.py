@@ -139,6 +139,7 @@ def _resolve_url(tool: Tool, path: str) -> str:
 
 
 def _set_cookie(cookies: dict[str, str], name: str, value: str) -> None:
+    """Set a cookie. Raises UserError for a name that is not valid."""
     if not is_header_name(name):
         raise UserError(f"the document asks for the cookie {name[:60]!r}, which is not a valid cookie name")
     cookies[name] = value
@@ -161,6 +162,7 @@ def _set_header(headers: dict[str, str], name: str, value: str) -> None:
 
 
 def _encode_text(value: object) -> str:
+    """Encode a value as a text: a text as it is, everything else as JSON."""
     if isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode()  # true, null, 1.5 and nested values
@@ -422,6 +424,7 @@ async def _send(client: httpx.AsyncClient, outgoing: dict[str, Any], headers: di
 
 
 def _format_origin(url: str) -> str:
+    """Format scheme, host and port of an address, the port also if it is the usual one."""
     parts = urlsplit(url)
     port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
     return f"{parts.scheme}://{parts.hostname}:{port}"

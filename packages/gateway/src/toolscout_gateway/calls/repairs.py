@@ -419,6 +419,7 @@ def _join_kinds(branches: Sequence[object]) -> Mapping[str, object] | None:
 
 
 def _types(schema: Mapping[str, object]) -> frozenset[str]:
+    """Return the types that a schema names. Empty: it names none."""
     kind = schema.get("type")
     kinds = [kind] if isinstance(kind, str) else kind if isinstance(kind, (list, tuple)) else []
     return frozenset(name for name in kinds if isinstance(name, str))

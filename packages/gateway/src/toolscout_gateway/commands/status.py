@@ -71,6 +71,7 @@ def _describe_error(server: ServerState) -> str:
 
 
 def _print_drift(drift: DriftReport) -> None:
+    """Print whether the traffic has changed since the champion was fitted, with examples of new topics."""
     if drift.state == "waiting":
         echo("The journal holds too few searches to notice changes of the traffic.")
         return

@@ -298,6 +298,7 @@ class Worker:
         misbehaviour: _Misbehaved | None = None
 
         async def answer_one(call: _Call) -> None:
+            """Answer one call and send the answer. Its bytes count in the rooms until the pipe has taken all of it."""
             nonlocal misbehaviour
             size = CALL_RESERVE_BYTES
             await room.enter(size)

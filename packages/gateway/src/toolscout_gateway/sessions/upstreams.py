@@ -104,6 +104,7 @@ class Upstreams:
         self._home_problem = problem
 
     def _look_after(self, look_after: Callable[[], None]) -> None:
+        """Do what else is due twice a second: call `look_after`, and write which servers were listed."""
         look_after()
         with suppress(OSError):  # the file only spares starts
             self.host.listed.write()
