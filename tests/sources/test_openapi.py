@@ -319,6 +319,13 @@ def test_json_is_the_preferred_content_type(read: Callable[..., Reading], kinds:
     assert list(tool.parameters["properties"]) == [chosen]
 
 
+@pytest.mark.parametrize("kind", [5, None, ["null", "object"], {"a": 1}, "objects"])
+def test_a_body_whose_type_is_odd_costs_no_operation(read: Callable[..., Reading], kind: object) -> None:
+    schema = {"type": kind, "properties": {"name": {"type": "string"}}}
+    tool = only(read(document(operation(requestBody={"content": {"application/json": {"schema": schema}}}))))
+    assert set(tool.parameters["properties"]) == ({"body"} if kind == "objects" else {"name"})
+
+
 def test_what_only_the_server_writes_is_not_asked_for(read: Callable[..., Reading]) -> None:
     pet = {
         "type": "object",

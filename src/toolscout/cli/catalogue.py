@@ -364,9 +364,7 @@ def hide_command(scout: Scout, tool_ids: tuple[str, ...], undo: bool, list_only:
         raise click.UsageError("Name the tools by their ids, or use --list.")
     code = 0
     if undo:
-        sources = {tool_id.partition("/")[0] for tool_id in tool_ids}
-        # `show` reads the whole origin of each source again; failures of other sources there are no concern here.
-        code = report_failures([change for change in scout.show(tool_ids) if change.source in sources])
+        code = report_failures(scout.show(tool_ids))
     elif tool_ids:
         with suggest_names(scout, *tool_ids, kind="tool"):
             scout.hide(tool_ids)

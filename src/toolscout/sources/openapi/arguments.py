@@ -276,7 +276,9 @@ def _describe_media(schema: Schema | bool, body: OperationBody) -> tuple[Schema 
 
 def _is_plain_object(schema: Schema) -> bool:
     """Return whether a schema describes an object of one form. Its properties can become arguments of their own."""
-    return "object" in schema.get("type", "object") and not schema.keys() & {"anyOf", "oneOf"}
+    kinds = schema.get("type", "object")
+    is_object = "object" in kinds if isinstance(kinds, list) else kinds == "object"
+    return is_object and not schema.keys() & {"anyOf", "oneOf"}
 
 
 def _describe_parts(
