@@ -12,10 +12,12 @@ import pytest
 from mcp import Client
 
 from gateway.tests.conftest import Agent, Start, busy, raw
+from toolscout.home.catalogue.store import Origin
 from toolscout.scout import Scout
 from toolscout.sources.mcp import parse_server
 from toolscout.testing import toy_tools
 from toolscout.trust.policy import Caller, Policies, Rules
+from toolscout.types import Tool
 from toolscout_gateway.text import META_TOOLS
 
 pytestmark = pytest.mark.net
@@ -379,6 +381,61 @@ def test_a_document_cannot_name_a_function_to_run(start: Start, home: str, tmp_p
     with Scout(home) as scout:
         scout.add(tmp_path / "data")
         scout.add(tmp_path / "tools.json")
+    run(start, body, allow_python=True)
+
+
+@pytest.fixture
+def scripts(home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plug-in's source `office`: tools of a module with one function, some of which name nothing in it."""
+    (tmp_path / "office_scripts.py").write_text(
+        "TABLE = {}\n"
+        "def run(tool, **arguments): return f'{tool}: {arguments}'\n"
+        "def __getattr__(name):\n"
+        "    if name.startswith('_'): raise AttributeError(name)\n"
+        "    return lambda **arguments: f'{name} was made for {arguments}'\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    functions = {
+        "print": {"qualname": "run", "arguments": {"tool": "print"}},
+        "book": {"qualname": "run", "arguments": {"tool": "book"}},
+        "made": {"qualname": "made"},
+        "missing": {"qualname": "_missing"},
+        "table": {"qualname": "TABLE"},
+        "elsewhere": {"module": "office_elsewhere", "qualname": "run"},
+    }
+    tools = [
+        Tool(id=f"office/{name}", name=name, description=name, meta={"module": "office_scripts", **meta})
+        for name, meta in functions.items()
+    ]
+    with Scout(home) as scout:
+        scout.store.put_source(Origin("scripts:office", "scripts"), "office", kind="scripts", tools=tools)
+
+
+@pytest.mark.usefixtures("scripts")
+def test_one_function_serves_many_tools_with_arguments_that_their_source_fixed(start: Start) -> None:
+    async def body(agent: Agent) -> None:
+        described = await agent.use("describe_tools", ids=["office/print"])
+        assert "office_scripts" not in described.model_dump_json(), "an agent sees no fixed argument"
+        assert await agent.text("office/print", page="7") == "print: {'page': '7'}"
+        assert await agent.text("office/book", day="Monday") == "book: {'day': 'Monday'}"
+        assert await agent.text("office/print", tool="book") == "print: {}", "an agent changes no fixed argument"
+
+    run(start, body, allow_python=True)
+
+
+@pytest.mark.usefixtures("scripts")
+def test_a_function_that_is_not_there_is_not_said_to_have_raised(start: Start) -> None:
+    async def body(agent: Agent) -> None:
+        assert await agent.text("office/made", page="7") == "made was made for {'page': '7'}"
+        for name, reason in {
+            "missing": "module 'office_scripts' has no function '_missing'",
+            "table": "'TABLE' in module 'office_scripts' is no function: it is of type dict",
+            "elsewhere": "module 'office_elsewhere' cannot be imported: ModuleNotFoundError",
+        }.items():
+            answer = await agent.call(f"office/{name}")
+            assert answer.is_error and reason in answer.content[0].text
+            assert "raised" not in answer.content[0].text
+
     run(start, body, allow_python=True)
 
 

@@ -104,6 +104,12 @@ def test_a_function_that_does_not_end_is_ended() -> None:
     assert Python(["time"]).run(tool, {"seconds": 0}) == ("null", True)
 
 
+def test_arguments_that_a_source_fixed_are_passed_to_its_function() -> None:
+    meta = {"module": "json", "qualname": "dumps", "arguments": {"sort_keys": True}}
+    tool = Tool(id="py/sorted", name="sorted", meta=meta)
+    assert Python(["json"]).run(tool, {"obj": {"b": 1, "a": 2}}) == (json.dumps('{"a": 2, "b": 1}'), True)
+
+
 def test_tools_of_a_named_server_are_called_for_real(tmp_path: Path) -> None:
     pytest.importorskip("mcp")
     config = tmp_path / "mcp.json"

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from toolscout.encoders import Encoder, Kind, Vectors, get_languages, split_identifiers, unit_rows
-from toolscout.errors import SourceError
+from toolscout.errors import SourceError, UserError
 from toolscout.search.pipeline import Stage
 from toolscout.sources import Reading
 from toolscout.types import Search, Tool, canonical_json, digest
@@ -184,6 +184,8 @@ def _check_rows(encoder: Encoder, texts: Sequence[str], kind: Kind) -> None:
 def check_source(read: Callable[[], list[Reading]]) -> list[Reading]:
     """Check the contract of source readers: ids of the source, no id twice, valid JSON, the same each time.
 
+    The Python functions that tools name are imported, but not called.
+
     Args:
         read: reads the source; called twice.
 
@@ -222,6 +224,20 @@ def _check_source_tool(tool: Tool, source: str, fingerprints: Mapping[str, str],
     assert tool.id not in seen, f"{tool.id}: twice"
     assert canonical_json(tool), tool.id  # raises if the tool is not valid JSON
     assert fingerprints.get(tool.id) == tool.fingerprint, f"{tool.id}: another fingerprint when read again"
+    if tool.meta.get("module"):
+        _check_function(tool)
+
+
+def _check_function(tool: Tool) -> None:
+    """Check that the function of a tool exists, and that its fixed arguments are no parameters of the tool."""
+    from toolscout.sources.callables import find_function
+
+    try:
+        find_function(tool.meta)
+    except UserError as error:
+        raise AssertionError(f"{tool.id}: {error}") from error
+    names = (tool.parameters or {}).get("properties", {}).keys() & tool.meta.get("arguments", {}).keys()
+    assert not names, f"{tool.id}: `meta` fixes {', '.join(sorted(names))}, which must not be in `parameters` too"
 
 
 def _check_problems(readings: Sequence[Reading]) -> None:

@@ -33,6 +33,7 @@ from toolscout.sources.reading import Problem, RawTool, Reading, build_tool, col
 from toolscout.types import Tool
 
 __all__ = [
+    "DOCUMENT_KINDS",
     "KIND_TABLE",
     "SOURCE_KINDS",
     "Problem",
@@ -48,6 +49,7 @@ __all__ = [
     "plugin_prefix",
     "read",
     "source_name",
+    "strip_locator",
 ]
 
 
@@ -159,6 +161,8 @@ KIND_TABLE: Final = (
     ),
 )
 SOURCE_KINDS: Final = {kind.name: kind.forms for kind in KIND_TABLE}
+#: Kinds of documents and servers, which cannot name a Python function to run. Objects of a program and plug-ins can.
+DOCUMENT_KINDS: Final = SOURCE_KINDS.keys() - {"python"}
 
 _CARD_ADDRESS: Final = r"/agent(-card)?\.json$"
 _FILES_IN_FOLDERS: Final = (
@@ -167,6 +171,7 @@ _FILES_IN_FOLDERS: Final = (
     "openapi.yaml", "openapi.json", "tools.json",
 )  # fmt: skip
 _REPOSITORY: Final = re.compile(r"(https?://)?(www\.)?git(hub|lab)\.com/[^/]+/[^/]+/?$|git@[^/]+:", re.I)
+_DOCUMENT_SUFFIXES: Final = {".json", ".yaml", ".yml", ".toml"}  # a bad file of these is mended, not read by a plug-in
 _MANIFEST_KEYS: Final = {"dependencies", "devDependencies", "scripts"}  # of package.json
 
 
@@ -213,7 +218,20 @@ def _detect_folder(locator: str, path: Path) -> str:
     inside = next((name for name in _FILES_IN_FOLDERS if (path / name).is_file()), None)
     advice = "" if inside is None else f". Did you mean '{os.path.join(locator, inside)}'?"
     missing = "expected a folder with corpus.jsonl or SKILL.md, found a folder without them"
-    raise SourceError(f"{locator}: {missing}{advice}")
+    raise SourceError(f"{locator}: {missing}{advice or _advise_plugins(path, '')}")
+
+
+def _advise_plugins(path: Path, otherwise: str) -> str:
+    """Return the advice to read a path with a plug-in, with a full stop before it; `otherwise` if that cannot help.
+
+    Which plug-in understands the path is not known, because none is imported.
+    """
+    installed = plugins.list_plugins(plugins.SOURCE_PLUGINS)
+    names = sorted({plugin.name for plugin in installed if plugins.explain_refusal(plugin) is None})
+    if not names or path.suffix in _DOCUMENT_SUFFIXES:
+        return otherwise
+    others = f" (or with {', '.join(f'{name}:' for name in names[1:])} in front)" if names[1:] else ""
+    return f". A plug-in may read it: toolscout add {shlex.quote(f'{names[0]}:{path}')}{others}"
 
 
 def _detect_command(locator: str) -> str:
@@ -268,6 +286,20 @@ def plugin_prefix(locator: str) -> str | None:
     return plugin.name if plugin else None
 
 
+def strip_locator(message: str, locator: str) -> str:
+    """Remove a locator from the start of a message, in each form and as often as it is there.
+
+    The forms are the locator, the path behind a plug-in's prefix, and both with the absolute path.
+    """
+    prefix, colon, rest = locator.partition(":")
+    path = os.path.expanduser(rest or locator)
+    forms = [locator, rest or locator, path, os.path.normpath(path), os.path.abspath(path)]
+    starts = tuple(f"{form}: " for form in (*forms, *(f"{prefix}{colon}{form}" for form in forms[1:])))
+    while start := next((start for start in starts if message.startswith(start)), None):
+        message = message.removeprefix(start)
+    return message
+
+
 def _split_command(locator: str) -> list[str]:
     """Split a command line into words. Empty if a quotation mark is not closed: it is no command then."""
     try:
@@ -286,10 +318,14 @@ def _detect_file(path: Path) -> str:
         return "schemas"
     if path.suffix == ".py":
         raise SourceError(f"{path}: a Python file is added as a module, with its folder on PYTHONPATH: py:{path.stem}")
-    document = load_document(path)
+    try:
+        document = load_document(path)
+    except SourceError as error:
+        raise SourceError(f"{str(error).rstrip('.')}{_advise_plugins(path, '')}") from None
     if not isinstance(document, (Mapping, list)):
         reason = "it is empty" if document is None else f"it holds only {describe_type(document)}"
-        raise SourceError(f"{path}: this file describes no tools: {reason}. See  toolscout add --help")
+        advice = _advise_plugins(path, ". See  toolscout add --help")
+        raise SourceError(f"{path}: this file describes no tools: {reason}{advice}")
     # One always claims it: `schemas`, the last, claims every object and list.
     kind = next(kind.name for kind in KIND_TABLE if kind.claims_document(document))
     if kind in ("agents", "schemas") and isinstance(document, Mapping) and _is_package_manifest(document):
@@ -351,8 +387,8 @@ def _read_with_plugin(locator: str, name: str | None, kind: str, settings: Setti
     try:
         readings: list[Reading] = read_locator(locator.removeprefix(f"{kind}:"), name=source, settings=settings)
         return [_check_reading(reading, kind) for reading in readings]
-    except SourceError:
-        raise
+    except SourceError as error:
+        raise SourceError(f"{locator}: {strip_locator(str(error), locator)}") from error
     except Exception as error:
         raise SourceError(f"{locator}: {plugin} failed: {type(error).__name__}: {error}") from error
 

@@ -10,6 +10,7 @@ import collections.abc
 import contextlib
 import dataclasses
 import enum
+import importlib
 import inspect
 import itertools
 import keyword
@@ -26,16 +27,17 @@ from typing import Any, Final, NamedTuple
 import docstring_parser
 from docstring_parser import DocstringStyle
 
-from toolscout.errors import BadEntry
-from toolscout.sources.reading import RawTool, Schema, build_tool
+from toolscout.errors import BadEntry, UserError
+from toolscout.sources.reading import RawTool, Schema, build_tool, describe_type
 from toolscout.types import Tool
 
-__all__ = ["build_type_schema", "convert_errors", "describe_callable"]
+__all__ = ["build_type_schema", "convert_errors", "describe_callable", "find_function"]
 
 MAX_DOCSTRING_CHARS: Final = 1_000
 MAX_EXAMPLE_CHARS: Final = 2_000
 MAX_DEFAULT_CHARS: Final = 200
 MAX_DEFAULT_ITEMS: Final = 20
+MAX_REASON_CHARS: Final = 200  # of why a module cannot be imported
 MAX_TYPE_NESTING: Final = 4
 PLAIN_TYPES: Final[dict[object, str]] = {
     str: "string",
@@ -156,6 +158,37 @@ def describe_callable(
             },
         )
         return build_tool(source, fields)
+
+
+def find_function(meta: Mapping[str, Any]) -> tuple[object, Any]:
+    """Import the Python function that a tool's `meta` names, and return the module or class that has it, and itself.
+
+    Args:
+        meta: of the tool: `module`, `qualname`, and if there are fixed arguments, the object `arguments`.
+
+    Raises:
+        UserError: if the module cannot be imported, if nothing in it that can be called has this name, or if the fixed
+            arguments are no object.
+    """
+    module, qualname, fixed = str(meta["module"]), meta.get("qualname"), meta.get("arguments", {})
+    if not isinstance(qualname, str):
+        raise UserError(f"`meta` names the module {module!r}, but no function in it: set `qualname`")
+    if not isinstance(fixed, Mapping):
+        raise UserError(f"expected an object as fixed arguments of the function, found {describe_type(fixed)}")
+    try:
+        value: Any = importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:MAX_REASON_CHARS]}"
+        raise UserError(f"module {module!r} cannot be imported: {reason}") from error
+    owner: object = None
+    try:
+        for part in qualname.split("."):
+            owner, value = value, getattr(value, part)
+    except AttributeError as error:
+        raise UserError(f"module {module!r} has no function {qualname!r}") from error
+    if not callable(value) and not inspect.isdatadescriptor(value):
+        raise UserError(f"{qualname!r} in module {module!r} is no function: it is of type {type(value).__name__}")
+    return owner, value
 
 
 @contextlib.contextmanager

@@ -73,7 +73,8 @@ class Python:
         """Call the function; return its result as JSON, or its repr. An exception is a failed call."""
         # The child is isolated from its folder and the environment, so it gets the absolute paths as data.
         paths = [os.path.abspath(path) for path in sys.path]
-        request = json.dumps([paths, tool.meta["module"], tool.meta["qualname"], dict(arguments)])
+        all_arguments = {**arguments, **tool.meta.get("arguments", {})}  # with those that the source fixed
+        request = json.dumps([paths, tool.meta["module"], tool.meta["qualname"], all_arguments])
         with tempfile.TemporaryDirectory() as folder:
             try:
                 process = subprocess.run(

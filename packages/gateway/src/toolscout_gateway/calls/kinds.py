@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-import importlib
 import inspect
 import threading
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ import msgspec
 
 from toolscout.errors import BadEntry, Unavailable, UserError
 from toolscout.home.access import telemetry
-from toolscout.sources import SOURCE_KINDS
+from toolscout.sources import DOCUMENT_KINDS
 from toolscout.sources.documents import is_remote, split_server
 from toolscout.sources.mcp import TASK_ONLY
 from toolscout.trust.policy import Caller
@@ -45,7 +44,6 @@ REFUSALS_BY_KIND: Final = {
 MAX_PYTHON_CALLS: Final = 8  # at the same time, each in a thread
 MAX_ERROR_CHARS: Final = 500  # of what a function raised
 MAX_REPR_CHARS: Final = 100_000  # of a result that is no JSON
-DOCUMENT_KINDS: Final = SOURCE_KINDS.keys() - {"python"}  # all else are objects of a program, and plug-ins
 PUSHED_QUESTION: Final = "elicitation/create"  # in the error of a server that could not push a question to its user
 HANDSHAKE_REVISION: Final = "2025-11-25"
 
@@ -294,29 +292,40 @@ async def _run_in_thread(function: Any) -> Any:
 def _run_function(tool: Tool, arguments: Mapping[str, Any]) -> Any:
     """Import the function of a tool, call it, and convert the result to JSON values.
 
-    A value that has no JSON becomes its `repr`.
+    The fixed arguments in the tool's `meta` are added to those of the caller, who cannot change them. A value that has
+    no JSON becomes its `repr`.
 
     Raises:
-        UserError: for a method or property, which would need an object of its class.
+        UserError: if the function is not there, or is a method or property, which would need an object of its class.
     """
-    value: Any = importlib.import_module(tool.meta["module"])
-    owner = None
-    for name in str(tool.meta["qualname"]).split("."):
-        owner, value = value, getattr(value, name)
-    raw = inspect.getattr_static(owner, name)  # not bound to its class, so that its kind can be seen
-    is_bound = isinstance(raw, (staticmethod, classmethod)) or type(raw).__name__ == "classmethod_descriptor"
-    is_property = inspect.isdatadescriptor(raw)
-    if inspect.isclass(owner) and not is_bound and (inspect.isroutine(raw) or is_property):
-        kind = "property" if is_property else "method"
-        raise UserError(f"{tool.name!r} is a {kind} and needs an object of its class: it cannot be called as a tool")
-    positional, named = _bind_arguments(value, arguments)
-    result = value(*positional, **named)
+    from toolscout.sources.callables import find_function
+
+    owner, function = find_function(tool.meta)
+    if inspect.isclass(owner):
+        _refuse_members(tool, owner)
+    positional, named = _bind_arguments(function, {**arguments, **tool.meta.get("arguments", {})})
+    result = function(*positional, **named)
     if inspect.iscoroutine(result):
         result = asyncio.run(result)
     try:
         return clean(msgspec.to_builtins(result))
     except (BadEntry, TypeError, ValueError, RecursionError, NotImplementedError):
         return clip(repr(result), MAX_REPR_CHARS)
+
+
+def _refuse_members(tool: Tool, owner: type) -> None:
+    """Refuse a method or property of a class.
+
+    Raises:
+        UserError: if the function of the tool needs an object of the class.
+    """
+    name = str(tool.meta["qualname"]).rpartition(".")[2]
+    raw = inspect.getattr_static(owner, name, None)  # not bound to its class, so that its kind can be seen
+    is_bound = isinstance(raw, (staticmethod, classmethod)) or type(raw).__name__ == "classmethod_descriptor"
+    is_property = inspect.isdatadescriptor(raw)
+    if not is_bound and (inspect.isroutine(raw) or is_property):
+        kind = "property" if is_property else "method"
+        raise UserError(f"{tool.name!r} is a {kind} and needs an object of its class: it cannot be called as a tool")
 
 
 def _bind_arguments(function: Any, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
