@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from toolscout.location import describe_home
 from toolscout.recipes import registry
 from toolscout.scout import Scout
 from toolscout.settings import Settings
+from toolscout.testing import check_source
 
 ROOT = Path(__file__).parent.parent
 EXTRAS = ROOT / "examples" / "extend"
@@ -255,6 +257,134 @@ def test_changed_tools_of_a_plug_in_wait_for_approval(install: Install, scout: S
     assert (changed.kind, [each.id for each in scout.waiting()]) == ("remote", ["far/pay"])
 
 
+ROWS = """
+    import csv
+    from pathlib import Path
+    from toolscout.errors import SourceError
+    from toolscout.sources import RawTool, build_tool, collect
+
+    def read(locator, *, name, settings):
+        path = Path(locator)
+        if not path.is_file():
+            raise SourceError(f"{path}: There is no such file. Check the path.")
+        rows = [line.split(",") for line in path.read_text().splitlines()[1:]]
+        build = lambda row: build_tool("office", RawTool(id=row[0], description=row[1]))
+        return [collect("office", "rows", [(f"line {n}", lambda row=row: build(row)) for n, row in enumerate(rows, 2)])]
+    """
+
+
+@pytest.fixture
+def office(install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A plug-in `rows` for CSV files, and a file of it in the present folder."""
+    install("rows", "[toolscout.sources]\nrows = rows:read\n", ROWS)
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "office.csv"
+    file.write_text("name,description\nprint,Print a page.\nbook,Book a room.\n")
+    return file
+
+
+def test_sync_never_says_no_change_of_tools_that_changed_and_wait(office: Path, tmp_path: Path) -> None:
+    home = ("--home", str(tmp_path / "home"))
+    waits = "for approval: see  toolscout approve"
+    assert "office: 2 new" in run(*home, "add", "rows:office.csv").stdout.splitlines()
+    assert "office: no change (2 tools)" in run(*home, "sync").stdout.splitlines()
+    office.write_text("name,description\nprint,Print two pages.\nbook,Book a room.\n")
+    changed = run(*home, "sync").stdout.splitlines()
+    assert f"office: 1 tool unchanged; 1 new or changed definition waits {waits}" in changed
+    assert f"office: no change (1 tool); 1 definition still waits {waits}" in run(*home, "sync").stdout.splitlines()
+    office.write_text("name,description\nprint,Print a book.\nbook,Book a hall.\n")
+    assert f"office: 2 new or changed definitions wait {waits}" in run(*home, "sync").stdout.splitlines()
+    assert f"office: no change (0 tools); 2 definitions still wait {waits}" in run(*home, "sync").stdout.splitlines()
+
+
+def test_a_source_without_tools_is_said_to_have_none(office: Path, tmp_path: Path) -> None:
+    office.write_text("name,description\n")
+    assert "office: no tools" in run("--home", str(tmp_path / "home"), "add", "rows:office.csv").stdout.splitlines()
+
+
+def test_a_file_that_only_a_plug_in_may_read_is_refused_with_its_name(office: Path, tmp_path: Path) -> None:
+    home = ("--home", str(tmp_path / "home"))
+    office.with_name("colons.csv").write_text('name,description\nprint,"a: b": c\n- d\n')
+    office.with_name("bad.json").write_text("{")
+    office.with_name("folder").mkdir()
+    for name in ("office.csv", "colons.csv", "folder"):
+        refused = run(*home, "add", name)
+        assert refused.exit_code == 1
+        [hint] = [line for line in refused.stderr.splitlines() if line.startswith("hint: ")]
+        assert hint.startswith("hint: A plug-in may read it: toolscout add rows:") and hint.endswith(name), hint
+    assert "plug-in" not in run(*home, "add", "bad.json").stderr
+
+
+def test_a_failure_of_a_plug_in_names_its_file_once(office: Path, tmp_path: Path, scout: Scout) -> None:
+    home = ("--home", str(tmp_path / "home"))
+    for locator in ("rows:nope.csv", f"rows:{tmp_path}/nope.csv", "rows:./nope.csv"):
+        lines = run(*home, "add", locator).stderr.splitlines()
+        assert f"error: {locator}: There is no such file." in lines and "hint: Check the path." in lines
+    run(*home, "add", "rows:office.csv")
+    office.unlink()
+    assert f"error: office: rows:{office}: There is no such file." in run(*home, "sync").stderr.splitlines()
+    with pytest.raises(SourceError, match=r"^rows:nope\.csv: There is no such file\. Check the path\.$"):
+        scout.add("rows:nope.csv")
+
+
+def test_a_repeated_id_names_the_entry_that_has_it(office: Path) -> None:
+    office.write_text("name,description\nprint,Print a page.\nbook,Book a room.\nprint,Print again.\n")
+    [reading] = sources.read("rows:office.csv", settings=Settings())
+    [problem] = reading.problems
+    assert problem.entry == "line 4"
+    assert problem.message == "another entry, line 2, has the id 'office/print' already. The first one is kept."
+
+
+@pytest.mark.parametrize(
+    ("meta", "problem"),
+    [
+        ({"qualname": "run"}, None),
+        ({"qualname": "run", "arguments": {"tool": "print"}}, None),
+        ({"qualname": "anything"}, None),  # from the module's `__getattr__`
+        ({"qualname": "_missing"}, "module 'scripts' has no function '_missing'"),
+        ({}, "`meta` names the module 'scripts', but no function in it"),
+        ({"qualname": "TABLE"}, "'TABLE' in module 'scripts' is no function: it is of type dict"),
+        ({"module": "no_such", "qualname": "run"}, "module 'no_such' cannot be imported: ModuleNotFoundError"),
+        ({"qualname": "run", "arguments": ["tool"]}, "expected an object as fixed arguments"),
+        ({"qualname": "run", "arguments": {"page": "7"}}, "`meta` fixes page, which must not be in `parameters` too"),
+    ],
+)
+def test_check_source_finds_functions_that_no_call_would_find(
+    install: Install, meta: dict[str, object], problem: str | None
+) -> None:
+    install(
+        "scripts",
+        "",
+        """
+        TABLE = {}
+        def run(**arguments): ...
+        def __getattr__(name):
+            if name.startswith("_"):
+                raise AttributeError(name)
+            return run
+        """,
+    )
+    schema = {"type": "object", "properties": {"page": {"type": "string"}}}
+    raw = sources.RawTool(id="print", parameters=schema, meta={"module": "scripts", **meta})
+    reading = sources.Reading(source="office", kind="rows", tools=[sources.build_tool("office", raw)])
+    if problem is None:
+        assert check_source(lambda: [reading]) == [reading]
+    else:
+        with pytest.raises(AssertionError, match=f"office/print: .*{re.escape(problem)}"):
+            check_source(lambda: [reading])
+
+
+def test_show_says_that_a_function_needs_an_option_to_be_called(tmp_path: Path) -> None:
+    home, folder = ("--home", str(tmp_path / "home")), tmp_path / "data"
+    folder.mkdir()
+    line = {"_id": "here", "title": "here", "text": "Folder.", "metadata": {"module": "os", "qualname": "getcwd"}}
+    (folder / "corpus.jsonl").write_text(json.dumps(line))
+    run(*home, "add", "py:textwrap:shorten", str(folder))
+    [function] = json.loads(run(*home, "list", "textwrap.shorten", "--tools", "--json").stdout)
+    assert "callable: with --allow-python" in run(*home, "show", function["id"]).stdout.splitlines()
+    assert "callable: no" in run(*home, "show", "data/here").stdout.splitlines(), "a document names no function"
+
+
 def test_a_path_behind_a_prefix_is_kept_as_absolute(
     install: Install, scout: Scout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,7 +486,7 @@ def test_a_package_of_somebody_else_adds_one_of_each(stranger: Path, tmp_path: P
                TOOLSCOUT_INDEX="int8", TOOLSCOUT_ENCODER="pieces")  # fmt: skip
     assert "cosine about" in why
     ask = (ROOT / "examples" / "ask_gateway.py", "call_tool", '{"id": "office/print_page", "arguments": {"page": "7"}}')
-    assert "page 7 is printed" in call(stranger, *ask, "--", "--allow-python", home=home)
+    assert "print_page runs with {'page': '7'}" in call(stranger, *ask, "--", "--allow-python", home=home)
     assert "--allow-python" in call(stranger, *ask, home=home)
 
 
@@ -376,7 +506,8 @@ def test_a_method_of_somebody_else_is_trained_and_serves(stranger: Path, tmp_pat
 @pytest.mark.timeout(PATIENCE_S)
 def test_each_example_passes_its_conformance_check(stranger: Path, tmp_path: Path) -> None:
     code = (
-        "import runpy, sys\nfor name in sys.argv[1:]: runpy.run_module('toolscout_extras.' + name, run_name='__main__')"
+        "import runpy, sys\nfor name in sys.argv[1:]: "
+        "runpy.run_module('toolscout_extras.' + name, run_name='__main__', alter_sys=True)"
     )
     lines = call(stranger, "-c", code, "source", "encoder", "index", "method", home=tmp_path).splitlines()
     assert len(lines) == 4, lines

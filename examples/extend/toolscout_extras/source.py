@@ -1,4 +1,4 @@
-"""A source: tools in a CSV file with the columns name, description and arguments."""
+"""A source: tools in a CSV file with the columns name, description and arguments. One function runs them all."""
 
 import csv
 import functools
@@ -10,39 +10,40 @@ from toolscout.sources import RawTool, Reading, build_tool, collect, source_name
 from toolscout.types import Tool
 
 
-def print_page(page: str) -> str:
-    """What the gateway runs for the tool of this name, if it was started with --allow-python."""
-    return f"page {page} is printed"
-
-
-FUNCTIONS = {"print_page": {"module": __name__, "qualname": "print_page"}}
+def run_row(tool: str, **arguments: str) -> str:
+    """What the gateway runs for every tool, if it was started with --allow-python. `tool` is fixed in `make_tool`."""
+    return f"{tool} runs with {arguments}"
 
 
 def make_tool(source: str, row: dict[str, str]) -> Tool:
     """Build the tool of one row; a row without a name is a bad entry."""
-    if not row.get("name"):
+    if not row["name"]:
         raise BadEntry("The row has no name. Fill in its column `name`.")
     properties = {argument: {"type": "string"} for argument in (row.get("arguments") or "").split()}
     raw = RawTool(
         id=row["name"],
         description=row.get("description"),
-        parameters={"type": "object", "properties": properties},
+        parameters={"type": "object", "properties": properties, "additionalProperties": False},
         path=[source],
-        meta=FUNCTIONS.get(row["name"], {}),
+        meta={"module": __name__, "qualname": "run_row", "arguments": {"tool": row["name"]}},
     )
     return build_tool(source, raw)
 
 
 def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
-    """Read the file. Bad rows become problems; only an unreadable file is an error."""
+    """Read the file. Bad rows become problems; only a file that nobody can read is an error."""
     path = Path(locator).expanduser()
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SourceError(f"{path}: The file cannot be read as CSV: {error}") from None
     source = name or source_name(path.stem)
-    entries = [(f"row {number}", functools.partial(make_tool, source, row)) for number, row in enumerate(rows, 2)]
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # Excel begins a file with a mark of its encoding
+            rows = csv.DictReader(file)
+            if "name" not in (rows.fieldnames or ()):
+                raise SourceError("The file has no column `name`. Write name,description,arguments in its first line.")
+            entries = [(f"line {rows.line_num}", functools.partial(make_tool, source, row)) for row in rows]
+    except OSError as error:
+        raise SourceError(f"The file cannot be opened: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise SourceError(f"The file cannot be read as CSV: {error}. Save it as CSV in UTF-8.") from None
     return [collect(source, "csv", entries)]
 
 

@@ -110,8 +110,9 @@ def _warn_of_names(chosen_home: dict[str, Any], references: Sequence[Reference])
 def approve_command(scout: Scout, names: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """Show the definitions that wait for approval, and what changed. With IDs, SOURCEs or --all, approve them.
 
-    Tools of an MCP server, or of an OpenAPI document at a URL, are approved as they are first seen. If a definition
-    changes later, or the server that its calls are sent to, the tool is not served until you approve it again.
+    Tools of an MCP server, of an OpenAPI document at a URL, or of a plug-in are approved as they are first seen. If a
+    definition changes later, or the server that its calls are sent to, the tool is not served until you approve it
+    again.
     """
     if names and everything:
         raise click.UsageError("expected names or --all, found both")

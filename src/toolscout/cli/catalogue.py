@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Sequence
 
 import click
@@ -32,6 +31,7 @@ from toolscout.errors import NotFound, SourceError, name_nearest
 from toolscout.home.catalogue.store import CatalogueSource, Changes
 from toolscout.indexes.engine import EngineInUse
 from toolscout.scout import Scout
+from toolscout.sources import DOCUMENT_KINDS, strip_locator
 from toolscout.trust import trusted_folders
 from toolscout.trust.redaction import redact
 from toolscout.types import KINDS, Kind, Tool
@@ -82,9 +82,7 @@ def add_command(
             try:
                 changes += scout.add(locator, name=name, kind=kind, server=server, embed=False)
             except SourceError as error:
-                message = str(error)
-                for start in (locator, os.path.abspath(os.path.expanduser(locator))):
-                    message = message.removeprefix(f"{start}: ")
+                message = strip_locator(str(error), locator)
                 changes.append(Changes(source=name or redact(locator), state="error", message=message))
         notes = _index_changes(scout, changes, say)
     return _report_changes(scout, changes, notes, as_json)
@@ -136,11 +134,13 @@ def _report_changes(scout: Scout, changes: Sequence[Changes], notes: Sequence[st
     if as_json:
         print_json({"sources": changes, "generation": scout.store.generation()})
         return report_failures(changes)
+    sources = scout.sources()
+    n_waiting = {source.name: source.waiting for source in sources}
     for change in changes:
         if change.state != "error":  # `report_failures` says why
-            echo(format_changes(change))
+            echo(format_changes(change, n_waiting.get(change.source, 0)))
     if any(change.state != "error" for change in changes) or not changes:
-        echo(f"{count_things(sum(source.tools for source in scout.sources()), 'tool')} in the catalogue")
+        echo(f"{count_things(sum(source.tools for source in sources), 'tool')} in the catalogue")
     for sentence in [*notes, *_name_kept_sources(scout, changes), *scout.advice()]:
         echo(escape_line(f"note: {sentence}"))
     for change in changes:
@@ -268,9 +268,9 @@ def _print_tools(tools: list[Tool]) -> None:
 @with_scout
 def show_command(scout: Scout, tool_id: str, as_json: bool) -> None:
     """Show one tool by its ID, or the state and the bad entries of a source by its name."""
-    source = next((source for source in scout.sources() if source.name == tool_id), None)
-    if source is not None:
-        _print_source(scout, source, as_json)
+    sources = {source.name: source for source in scout.sources()}
+    if tool_id in sources:
+        _print_source(scout, sources[tool_id], as_json)
         return
     held_back = next((waiting for waiting in scout.waiting() if waiting.id == tool_id), None)
     if held_back is not None and not as_json:
@@ -281,7 +281,8 @@ def show_command(scout: Scout, tool_id: str, as_json: bool) -> None:
     if as_json:
         print_json(tool)
         return
-    _print_tool(tool)
+    source = sources.get(tool.source)
+    _print_tool(tool, is_document=source is None or source.kind in DOCUMENT_KINDS)
 
 
 def _print_source(scout: Scout, source: CatalogueSource, as_json: bool) -> None:
@@ -298,15 +299,17 @@ def _print_source(scout: Scout, source: CatalogueSource, as_json: bool) -> None:
         echo(escape_line(f"  {entry}: {text}"))
 
 
-def _print_tool(tool: Tool) -> None:
+def _print_tool(tool: Tool, *, is_document: bool) -> None:
+    """Print a tool. `is_document`: whether its source cannot name a Python function to run."""
     echo(f"{escape_line(tool.id)}\n{escape_line(' > '.join((*tool.path, tool.name)))}\n")
     echo(f"{tool.description or '(no description)'}\n")
     rows = _list_parameters(tool)
     if rows:
         print_table([("parameter", "left"), ("type", "left"), ("required", "left"), ("description", "wrap")], rows)
     hints = {name: value for name in tool.hints.__struct_fields__ if (value := getattr(tool.hints, name)) is not None}
+    is_function = tool.kind == "tool" and bool(tool.meta.get("module")) and not is_document
     echo(
-        f"callable: {'yes' if tool.callable else 'no'}"
+        f"callable: {'yes' if tool.callable else 'with --allow-python' if is_function else 'no'}"
         + "".join(f" · {name}: {value}" for name, value in hints.items())
     )
     echo(f"fingerprint: {tool.fingerprint}")

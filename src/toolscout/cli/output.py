@@ -317,17 +317,31 @@ def echo_labelled(label: str, color: str, text: str) -> None:
     click.echo(f"{click.style(f'{label}:', fg=color, bold=True)} {escape_line(text)}", err=True)
 
 
-def format_changes(change: Changes) -> str:
-    """Format the changes of one source in a line."""
-    counts = [f"{getattr(change, kind):,} {kind}" for kind in ("new", "changed", "gone") if getattr(change, kind)]
-    summary = ", ".join(counts) or f"no change ({count_things(change.same, 'tool')})"
-    parts = [summary if change.state == "ok" else change.state]
+def format_changes(change: Changes, n_waiting: int = 0) -> str:
+    """Format the changes of one source in a line. `n_waiting`: its definitions that wait, since now or longer."""
+    parts = [_summarize(change, n_waiting)] if change.state == "ok" else [change.state]
     if change.quarantined:
-        waits = "waits" if change.quarantined == 1 else "wait"
-        parts.append(f"{change.quarantined:,} {waits} for approval: see  toolscout approve")
+        waits = "new or changed definition waits", "new or changed definitions wait"
+        parts.append(f"{count_things(change.quarantined, *waits)} for approval: see  toolscout approve")
+    elif n_waiting:
+        waits = "definition still waits", "definitions still wait"
+        parts.append(f"{count_things(n_waiting, *waits)} for approval: see  toolscout approve")
     if change.problems:
         parts.append(count_things(len(change.problems), "bad entry", "bad entries"))
-    return escape_line(f"{change.source}: {'; '.join(parts)}" + (f" — {change.message}" if change.message else ""))
+    return escape_line(
+        f"{change.source}: {'; '.join(filter(None, parts))}" + (f" — {change.message}" if change.message else "")
+    )
+
+
+def _summarize(change: Changes, n_waiting: int) -> str:
+    """Count what changed in a source, or say that nothing did. Empty if all that there is to say is what waits."""
+    counts = [f"{getattr(change, kind):,} {kind}" for kind in ("new", "changed", "gone") if getattr(change, kind)]
+    if counts:
+        return ", ".join(counts)
+    tools = count_things(change.same, "tool")
+    if change.quarantined:
+        return f"{tools} unchanged" if change.same else ""
+    return f"no change ({tools})" if change.same or n_waiting else "no tools"
 
 
 def report_failures(changes: Sequence[Changes], limit: int = 20) -> int:

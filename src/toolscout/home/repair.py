@@ -21,6 +21,7 @@ from toolscout.home.database import Database, is_damage, now, salvage_file
 from toolscout.home.journal.journal import DAMAGED_EVENT, JOURNAL_MIGRATIONS, Journal
 from toolscout.home.models import champion
 from toolscout.settings import Settings
+from toolscout.sources import strip_locator
 
 __all__ = ["repair_home"]
 
@@ -161,7 +162,7 @@ def _read_again(manager: CatalogueManager, *, has_lost: bool) -> Iterator[str]:
             for change in manager.add(origin.locator, name=origin.name, kind=origin.kind):
                 yield _describe(change)
         except UserError as error:
-            yield f"{origin.locator}: it is not read again: {error}"
+            yield f"{origin.locator}: it is not read again: {strip_locator(str(error), origin.locator)}"
     store.has_lost_approvals = False
     if waiting := store.waiting():
         yield f"{len(waiting):,} definitions wait for approval: see  toolscout approve"
@@ -171,7 +172,8 @@ def _describe(change: Changes) -> str:
     """Return a sentence with what changed when a source was read again."""
     if change.state != "ok":
         return f"{change.source}: it is not read again: {change.message}"
-    counts = {"new": change.new, "changed": change.changed, "waiting for approval": change.quarantined}
+    counts = {"new": change.new, "changed": change.changed, "gone": change.gone}
+    counts["waiting for approval"] = change.quarantined
     described = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
     return f"{change.source}: read again: {described or 'no change'}"
 

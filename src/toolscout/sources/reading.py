@@ -215,6 +215,7 @@ def collect(
     Bad and repeated entries become problems. They follow the `problems` that the caller has already.
     """
     tools: dict[str, Tool] = {}
+    entries_by_id: dict[str, str] = {}
     all_problems = list(problems)
     for entry, build in entries:
         try:
@@ -223,9 +224,11 @@ def collect(
             all_problems.append(Problem(entry, str(error)))
             continue
         if tool.id in tools:
-            all_problems.append(Problem(entry, f"another entry has the id {tool.id!r} already. The first one is kept."))
+            first = entries_by_id[tool.id]
+            named = f"another entry, {first}," if first not in ("", entry) else "another entry"
+            all_problems.append(Problem(entry, f"{named} has the id {tool.id!r} already. The first one is kept."))
         else:
-            tools[tool.id] = tool
+            tools[tool.id], entries_by_id[tool.id] = tool, entry
     all_problems += _find_unknown_requirements(source, tools)
     return Reading(source=source, kind=kind, tools=list(tools.values()), problems=all_problems)
 
