@@ -49,7 +49,7 @@ CHANGING: Final = re.compile(r"\d{4}-\d\d-\d\d[ T][\d:.]+Z?|\b[0-9a-f]{32}\b")  
 PROGRESS: Final = re.compile(
     r"^((reading|read|indexing|embedding|fitting|pulling|learning|searching)\b.*…$|toolscout: serving)"
 )
-NOT_RUN: Final = ("pip install",)  # it would change the environment that runs the pages
+NOT_RUN: Final = ("pip install", "python3 -m venv .venv")  # it would change the environment that runs the pages
 SERVED: Final = {
     "toolscout serve": "8766",
     "toolscout gateway --http": "8765",

@@ -20,7 +20,7 @@ from toolscout.home.access.profiles import Profile
 from toolscout.scout import Scout
 from toolscout.trust.policy import Caller, Rules
 
-POLICY = '[[caller]]\nname = "bob"\nallow = ["mail/**"]\ndeny = ["mial/**"]\n'
+POLICY = 'default = "bob"\n[[caller]]\nname = "bob"\nallow = ["mail/**"]\ndeny = ["mial/**"]\n'
 PROFILES = '[[profile]]\nname = "office"\nallow = ["mail/**", "mail/send_emial"]\npins = ["mail/send_emial"]\n'
 
 
@@ -88,6 +88,29 @@ def test_policy_and_profiles_name_what_matches_nothing(toy_home: Path) -> None:
     )
     pattern, pin = set_profiles.stderr.splitlines()
     assert "allows 'mail/send_emial', but no tool matches" in pattern and "pins 'mail/send_emial', but no tool" in pin
+
+
+def test_a_policy_is_noted_for_callers_whom_nobody_can_be_and_who_see_nothing(toy_home: Path) -> None:
+    callers = {
+        "guest": 'deny = ["mail/**"]',
+        "ann": f'key = "sha256:{"0" * 64}"\nallow = ["mail/**"]',
+        "team": 'subjects = ["staff"]\nallow = ["mail/**"]',
+        "me": 'allow = ["**"]\ndeny = ["mail/send_email"]',
+        "chart": f'key = "sha256:{"1" * 64}"\noperator = true',  # reads figures, needs no tool
+    }
+    tokens = '[tokens]\nissuer = "https://a.example"\naudience = "b"\njwks = "https://a.example/keys"\n'
+    tables = "".join(f'[[caller]]\nname = "{name}"\n{rules}\n' for name, rules in callers.items())
+    (toy_home / "policy.toml").write_text(f'default = "guest"\n{tables}{tokens}')
+    done = run("policy", "policy.toml")
+    assert done.exit_code == 0
+    assert done.stderr.splitlines() == [
+        "note: The policy of 'guest' allows nothing, so this caller sees no tool. "
+        "Write  allow = ['**']  to allow everything that it does not deny",
+        "note: Nobody can be the caller 'me': it has no key and no subjects, and is not the default. "
+        "Write  default = 'me'  at the top of the file, or add a key with  toolscout key NAME",
+    ]
+    with Scout(toy_home / "home", recipe="bm25") as scout:
+        assert [f"note: {sentence}" for sentence in check_home(scout)] == done.stderr.splitlines()
 
 
 def test_doctor_names_them_all(toy_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,11 @@ import pytest
 from homes_in_postgres import find_place
 from tests_cli import run
 from toolscout.home.access.profiles import PROFILE_FILE
+from toolscout.home.catalogue.store import Origin
 from toolscout.home.database import open_home
+from toolscout.scout import Scout
 from toolscout_gateway.commands.client_entries import CLIENTS
+from toolscout_gateway.options import list_origins
 from toolscout_gateway.text import INSTRUCTIONS, META_TOOLS
 
 if sys.version_info >= (3, 11):
@@ -147,6 +150,32 @@ def test_a_schema_refuses_what_its_client_does() -> None:
     ):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.Draft202012Validator(SCHEMAS[client]).validate(wrong)
+
+
+@pytest.mark.folder_only("a file in the folder")
+def test_an_entry_names_no_policy_that_the_gateway_finds_by_itself(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    path = home / "policy.toml"
+    path.write_text('default = "ann"\n[[caller]]\nname = "ann"\nallow = ["**"]\n')
+    entry = tomllib.loads(print_entry("codex", home))["mcp_servers"]["toolscout"]
+    assert "--policy" not in entry["args"] and entry["env_vars"] == ["TOOLSCOUT_KEY"]
+    entry = tomllib.loads(print_entry("codex", home, "--policy", str(path)))["mcp_servers"]["toolscout"]
+    assert entry["args"][-2:] == ["--policy", str(path)], "a policy that is named must be there when it starts"
+
+
+def test_paths_are_printed_as_add_stores_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
+    (tmp_path / "policy.toml").write_text('default = "ann"\n[[caller]]\nname = "ann"\nallow = ["**"]\n')
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    text = print_entry("claude", tmp_path / "home", "--config", "../mcp.json", "--policy", "../policy.toml")
+    arguments = json.loads(text)["mcpServers"]["toolscout"]["args"]
+    assert {str(tmp_path / "mcp.json"), str(tmp_path / "policy.toml")} < set(arguments)
+    with Scout(tmp_path / "home", recipe="bm25") as scout:
+        scout.store.put_source(Origin(str(tmp_path / "mcp.json"), "mcp"), "shop", kind="mcp", tools=[])
+        [origin] = list_origins(scout.store, (Path("../mcp.json"),))
+    assert origin.name is None and origin.id, "the file that was added, not another one"
 
 
 @pytest.mark.slow

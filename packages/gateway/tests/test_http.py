@@ -173,8 +173,15 @@ def test_without_a_policy_it_listens_to_this_machine_alone(tmp_path: Path) -> No
 
 
 def test_a_key_that_is_nobodys_is_refused_over_stdio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLSCOUT_KEY", "x")
-    assert "error: expected a valid key" in refuse(command(tmp_path, "--policy", policy(tmp_path))).stderr
+    path = policy(tmp_path)
+    advice = f'write default = "NAME" at the top of {path}'
+    for key, found in (
+        (None, "none: set it, or"),
+        ("x", "another value: set it to the key of a caller, or leave it out and"),
+    ):
+        monkeypatch.delenv("TOOLSCOUT_KEY", raising=False) if key is None else monkeypatch.setenv("TOOLSCOUT_KEY", key)
+        said = " ".join(refuse(command(tmp_path, "--policy", path)).stderr.split())
+        assert f"error: expected a valid key or token in TOOLSCOUT_KEY, found {found} {advice}" in said
 
 
 def test_a_client_of_another_maker_speaks_to_it_over_stdio(tmp_path: Path) -> None:

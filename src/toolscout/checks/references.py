@@ -167,15 +167,15 @@ class _Names:
 
 
 def check_home(scout: Scout) -> list[str]:
-    """Return what `explain_unknown` says of all names of a home; if one of its files is invalid, only its error."""
+    """Return sentences about callers of no use and names of nothing; if a file is invalid, only its error."""
     settings = scout.settings
     try:
-        callers = Policies.load(find_policy(settings.place)).callers
+        policies = Policies.load(find_policy(settings.place))
         names = [
             *list_setting_names(settings, settings.pins),
-            *list_policy_names(callers),
+            *list_policy_names(policies.callers),
             *list_profile_names(Profiles(settings.place).all),
         ]
     except ConfigError as error:
         return [str(error)]
-    return explain_unknown(scout, names, limit=len(names))
+    return policies.explain_idle_callers() + explain_unknown(scout, names, limit=len(names))

@@ -56,7 +56,10 @@ def policy_command(ctx: click.Context, file: Path | None, home: str | None) -> N
     if file is not None:
         put_policy(location, file.expanduser())
         echo(f"{describe_home(location)} has this policy now. Running gateways and services follow it.")
-        _warn_of_names(chosen, list_policy_names(Policies.load(file.expanduser()).callers))
+        policies = Policies.load(file.expanduser())
+        for sentence in policies.explain_idle_callers():
+            echo(escape_line(f"note: {sentence}"), err=True)
+        _warn_of_names(chosen, list_policy_names(policies.callers))
         return
     policy = find_policy(location)
     if policy is None:

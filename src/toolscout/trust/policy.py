@@ -318,6 +318,26 @@ class Policies:
             None if file.tokens is None else _TokenChecker(path, file.tokens, subjects),
         )
 
+    def explain_idle_callers(self) -> list[str]:
+        """Write a sentence for each caller that nobody can be, and for each one that may see no tool."""
+        subjects = self._tokens.subjects.values() if self._tokens else ()
+        reachable = {caller.name for caller in (*(owner for _, owner in self._keys), *subjects)}
+        if self.default is not None:
+            reachable.add(self.default.name)
+        sentences = []
+        for caller in self.callers:
+            if caller.name not in reachable:
+                sentences.append(
+                    f"Nobody can be the caller {caller.name!r}: it has no key and no subjects, and is not the default. "
+                    f"Write  default = {caller.name!r}  at the top of the file, or add a key with  toolscout key NAME"
+                )
+            if caller.rules and not caller.rules.allow and not caller.operator:  # an operator may need no tool
+                sentences.append(
+                    f"The policy of {caller.name!r} allows nothing, so this caller sees no tool. "
+                    "Write  allow = ['**']  to allow everything that it does not deny"
+                )
+        return sentences
+
     @property
     def token_issuer(self) -> str:
         """Who issues the tokens of callers. Empty if callers come with keys only."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,11 @@ def choose_options(settings: Settings, configs: tuple[Path, ...], command_option
 
 
 def list_origins(store: Store, configs: tuple[Path, ...]) -> list[Origin]:
-    """List the origins of MCP servers: those of the catalogue, and the configuration files of the options."""
+    """List the origins of MCP servers: those of the catalogue, and the configuration files of the options.
+
+    The path of a file is written as `toolscout add` stores it, so that no file counts twice.
+    """
     stored = [origin for origin in store.origins() if origin.kind == "mcp"]
     stored_names = {(origin.locator, origin.name) for origin in stored}
-    files = dict.fromkeys(str(path.expanduser().absolute()) for path in configs)
+    files = dict.fromkeys(os.path.abspath(path.expanduser()) for path in configs)
     return [*stored, *(Origin(file, "mcp") for file in files if (file, None) not in stored_names)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import sys
@@ -42,7 +43,8 @@ def render_entry(client: str, settings: Settings, configs: tuple[Path, ...], opt
         client: one of `CLIENTS`.
         settings: of the home.
         configs: mcpServers files of the gateway.
-        options: the other options of the command.
+        options: the other options of the command. `policy` is the file in force, and `names_policy` whether the user
+            named it: the gateway finds the home's own policy by itself, also after it was replaced or removed.
 
     Raises:
         UsageError: if the client cannot connect in this way.
@@ -55,6 +57,11 @@ def render_entry(client: str, settings: Settings, configs: tuple[Path, ...], opt
         if client != "langgraph":
             entry = {"servers" if client == "vscode" else "mcpServers": entry}
     return json.dumps(entry, indent=2, ensure_ascii=False)
+
+
+def _make_absolute(path: Path) -> str:
+    """Return the absolute path without `..`, as `toolscout add` stores it."""
+    return os.path.abspath(path.expanduser())
 
 
 def _quote(value: object) -> str:
@@ -117,11 +124,11 @@ def _build_stdio(
 
 def _list_options(settings: Settings, configs: tuple[Path, ...], options: Mapping[str, Any]) -> list[str]:
     """List the options of the gateway that the entry starts."""
-    words = ["--home", describe_home(settings.database) if settings.database else str(settings.home.absolute())]
-    words += [word for path in configs for word in ("--config", str(path.expanduser().absolute()))]
+    words = ["--home", describe_home(settings.database) if settings.database else _make_absolute(settings.home)]
+    words += [word for path in configs for word in ("--config", _make_absolute(path))]
     words += ["--discover"] * options["discover"] + ["--allow-python"] * options["allow_python"]
     words += ["--run-code"] * options["run_code"]
-    if options["policy"]:
-        words += ["--policy", str(options["policy"].expanduser().absolute())]
+    if options["names_policy"]:
+        words += ["--policy", _make_absolute(options["policy"])]
     words += ["--profile", options["profile"]] if options["profile"] else []
     return words + [word for pin in options["pins"] for word in ("--pin", pin)]

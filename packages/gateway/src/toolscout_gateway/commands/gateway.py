@@ -14,18 +14,20 @@ import click
 from toolscout.cli.output import echo, encoder_option, escape_line, with_scout
 from toolscout.cli.serving import run_server
 from toolscout.cli.tenant import find_tenant_keys
-from toolscout.errors import SourceError
+from toolscout.errors import Denied, SourceError
 from toolscout.location import DEFAULT_TENANT, find_shared, local_folder
 from toolscout.scout import Scout
 from toolscout.settings import MIN_BUDGET, MIN_RESULT_BUDGET
 from toolscout.sources.mcp_config import load_entries
 from toolscout.trust import trusted_folders
+from toolscout.trust.policy import Caller, ScopeMissing
 from toolscout_gateway.commands.client_entries import CLIENTS, KEY_VARIABLE, render_entry
 
 if TYPE_CHECKING:
     from toolscout.home.access.live_policy import LivePolicies
     from toolscout.home.access.profiles import Profiles
     from toolscout.home.access.tenants import TenantKeys
+    from toolscout_gateway.access.permissions import Permissions
     from toolscout_gateway.options import Options
 
 
@@ -79,6 +81,7 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     for path in configs:
         if not path.expanduser().is_file():
             raise SourceError(f"expected an mcpServers JSON file, found none at {path}")
+    names_policy = options["policy"] is not None
 
     from toolscout.home.access import telemetry
 
@@ -91,7 +94,8 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
         for path in configs:
             load_entries(path.expanduser())  # raises for an invalid file, before an entry with it is printed
         _warn_of_pins(scout, options["pins"], has_more=bool(configs) or discover)
-        echo(render_entry(options["print_config"], scout.settings, configs, {**options, "discover": discover}))
+        shown = {**options, "discover": discover, "names_policy": names_policy}
+        echo(render_entry(options["print_config"], scout.settings, configs, shown))
         return
     from toolscout_gateway import Gateway, choose_options
 
@@ -188,7 +192,8 @@ async def _serve(gateway: Any, options: dict[str, Any]) -> None:
     from toolscout_gateway.access.permissions import PATH
 
     if not options["http"]:
-        gateway.say(f"serving {gateway.permissions.speaker.name} over standard input and output")
+        speaker = _identify_speaker(gateway.permissions, options["policy"])
+        gateway.say(f"serving {speaker.name} over standard input and output")
         async with anyio.create_task_group() as group:
             async with gateway.running():
                 group.start_soon(_stop_at_signal, gateway)
@@ -208,6 +213,27 @@ async def _serve(gateway: Any, options: dict[str, Any]) -> None:
         await serve(
             gateway.server, permissions.policies, *where, gateway.health, permissions.profiles, gateway.identities
         )
+
+
+def _identify_speaker(permissions: Permissions, policy: Path | None) -> Caller:
+    """Return the caller on standard input and output.
+
+    Raises:
+        Denied: if the policy knows no such caller. Whoever starts the gateway can set the key or change the file.
+    """
+    try:
+        return permissions.speaker
+    except ScopeMissing:
+        raise
+    except Denied:
+        if permissions.credential is None:
+            found, advice = "none", "set it, or"
+        else:
+            found, advice = "another value", "set it to the key of a caller, or leave it out and"
+        raise Denied(
+            f"expected a valid key or token in {KEY_VARIABLE}, found {found}: {advice} "
+            f'write  default = "NAME"  at the top of {policy}'
+        ) from None
 
 
 async def _stop_at_signal(gateway: Any) -> None:
