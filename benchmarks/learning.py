@@ -218,7 +218,7 @@ def run_parts(
         after = metrics.score(search_all(asked, texts), qrels, MEASURES)
         yield {
             "part": part + 1,
-            "queries": (part + 1) * size,
+            "queries": min((part + 1) * size, len(order)),
             **after.means(),
             "replay_seconds": took,
             **select_figures(report),

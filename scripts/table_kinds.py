@@ -321,7 +321,7 @@ VALUES: dict[str, tuple[Sequence[str], Sequence[Sequence[str]]]] = {
                 "gateway.json tokens/0/listed/gateway_tokens ,d",
             ),
             (
-                "10,000 tools, without the names of sources (up to 40 tokens more)",
+                "10,000 tools, without the names of their sources",
                 "gateway.json tokens/3/read/tokens ,d",
                 "gateway.json tokens/3/read/gateway_tokens ,d",
             ),

@@ -115,7 +115,8 @@ class BadReply(UserError):
     """A language model's reply is still invalid after further attempts.
 
     Attributes:
-        reason: one word: `malformed`, or the text before the colon in the check's result.
+        reason: what is wrong in one word, for counts: `malformed`, `cut_off`, `late`, or what the check of a reply
+            returned before its first colon, such as `unknown_tool` for "unknown_tool: a is not …".
     """
 
     def __init__(self, message: str, reason: str = "malformed") -> None:

@@ -213,9 +213,10 @@ class _KindOfTerms:
         return self._term_numbers_of[word]
 
     def sort(self) -> tuple[list[str], _Pairs]:
-        """Return all terms, ascending, and all pairs, ordered by term and then by tool. The pairs are not kept.
+        """Return all terms, ascending, and for each term and tool the count, ordered by term and then by tool.
 
-        In these pairs, the number of a term is its place among the ascending terms.
+        In these pairs, the number of a term is its place among the ascending terms. Call this once, at the end: to free
+        memory, the pairs are deleted here.
         """
         names = list(self.vocabulary)
         order = sorted(range(len(names)), key=names.__getitem__)

@@ -51,7 +51,10 @@ class Snapshot(NamedTuple):
 
 
 class WordsInEngine(Protocol):
-    """A search for words in an engine, with the weights of our own BM25."""
+    """A search for words that an engine (`VectorEngine`) does itself, with the weights of our own BM25.
+
+    A plug-in implements it if its `searches_words` is True; `search_words` returns it.
+    """
 
     @property
     def ids(self) -> Sequence[str]:

@@ -126,7 +126,13 @@ class HomeResources:
         return encoders.encode_tools(encode, tools, style)
 
     def index_tools(self, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> Exact:
-        """Return the index over the vectors of the catalogue's tools. It is stored with the snapshot."""
+        """Return the index over the vectors of the catalogue's tools. It is stored with the catalogue's snapshot.
+
+        Args:
+            catalogue: the tools.
+            encoder: makes the vectors that are missing.
+            style: which text of a tool is encoded, such as `named`; see `encoders.encode_tools`.
+        """
         kind = find_index_class(choose_index(len(catalogue), self.settings.index), len(catalogue))
 
         def make() -> tuple[Arrays, Mapping[str, object]]:

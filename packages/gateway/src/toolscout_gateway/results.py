@@ -66,13 +66,13 @@ class StoredPart(msgspec.Struct, frozen=True):
 
 
 class StoredResult(msgspec.Struct, frozen=True):
-    """What is written beside the bytes of a result.
+    """Describes a stored result, in a file of its own beside the bytes of all its values.
 
     Attributes:
         caller: name of the caller who made the call.
         tool: id of the tool.
         at: when the call ended, in seconds since the epoch.
-        parts: the values of the result.
+        parts: for each value its path in the result, and where in the bytes it is.
     """
 
     caller: str

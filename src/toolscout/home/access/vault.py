@@ -41,7 +41,7 @@ class Vault:
 
     @property
     def sealer(self) -> Sealer:
-        """The sealer of the vault.
+        """What encrypts and decrypts the entries, with the gateway's key.
 
         Raises:
             Denied: if there is no key.

@@ -125,7 +125,7 @@ def needs_approval(kind: str, locator: str) -> bool:
 
 
 def fingerprint_definition(tool: Tool) -> str:
-    """Return the fingerprint of a tool, or `GROUP:FINGERPRINT` of what is no tool, such as `prompt:…` (see `OFFER`)."""
+    """Return the fingerprint of a tool, or `GROUP:FINGERPRINT` of other definitions, as `prompts:…` (see `OFFER`)."""
     group = tool.meta.get(OFFER)
     return f"{group}:{tool.fingerprint}" if isinstance(group, str) else tool.fingerprint
 

@@ -446,15 +446,16 @@ class Store(Database):
 
         Args:
             source: name of the server's source.
-            group: which of them, as `meta` of the definitions names it (`approvals.OFFER`).
+            group: `resources`, `templates` or `prompts`; each definition has it in its `meta` under `approvals.OFFER`.
             offers: the definitions. They never enter the catalogue.
-            whole: whether these are all of the group. Others of the group then wait no more.
+            whole: whether the server offers no others of the group. Others that wait for approval are then forgotten,
+                because the server has taken them back.
 
         Returns:
             Id → why, for each definition that nobody may see before it is approved.
 
         Raises:
-            NotFound: if the catalogue does not have the source.
+            NotFound: if something new has to be written, and the catalogue does not have the source.
         """
         definitions = {tool.id: (tool, approvals.fingerprint_definition(tool)) for tool in map(_make_storable, offers)}
         if not self.pin:

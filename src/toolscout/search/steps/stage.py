@@ -172,7 +172,11 @@ class StepSearch(Stage):
         return f"{len(search.steps)} steps" if search.steps else ""
 
     def explain(self, search: Answer, tool_id: str) -> Explanation | None:
-        """Return the rank among the merged hits, with the explanation for the step that ranks the tool best."""
+        """Explain the rank of a tool among the merged hits by the step of the request that ranks it best.
+
+        If the request has no steps, the base explains the tool, and its rank in the answer is added if words of the
+        request that no hit covers have moved the tool. None if the base can't explain the tool for any step.
+        """
         steps = self._split(search)
         if not steps:
             return self._explain_place(search, tool_id)

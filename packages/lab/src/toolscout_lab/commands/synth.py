@@ -117,7 +117,7 @@ def toolbank_command(
 @_wording_option
 @click.pass_context
 def toollens_command(ctx: click.Context, /, aspects: int, min_tools: int, wording: Wording, **options: Any) -> int:
-    """Write short queries, each from a scene for which tools of several kinds are useful (ToolLens).
+    """Write short queries, each from an invented situation in which several kinds of tools are useful (ToolLens).
 
     SOURCE is what `add` takes, or boto3[:SERVICE,...]. Without SOURCE the tools of the catalogue are used.
     """

@@ -462,7 +462,7 @@ def connect(settings: Settings, *, replay: Path | None = None, temperature: floa
 
 
 class Readiness(NamedTuple):
-    """What an endpoint can do.
+    """What an endpoint of language models can do, as `probe` found out.
 
     Attributes:
         reply_format: how it takes the shape of a reply: `json_schema`, `json_object`, or `text` alone.
@@ -482,13 +482,18 @@ class ProbeReply(msgspec.Struct):
 
 
 def probe(settings: Settings, seconds: float) -> Readiness:
-    """Send what the features send: a request with the schema of its reply, and one with a function to call.
+    """Find out whether the endpoint of the settings can be used, and how.
 
-    Cache and budget are not used.
+    Two requests are sent, as recipes and agents send them: one with the schema of its reply, and one with a function to
+    call. Cache and budget are not used. If only the second fails, `calls_tools` of the result is False.
+
+    Args:
+        settings: name the endpoint and the model.
+        seconds: time limit of each request.
 
     Raises:
         ConfigError: if the setting is wrong.
-        Unavailable, BadReply: saying what is wrong with the endpoint.
+        Unavailable, BadReply: if the first request fails; the message says what is wrong with the endpoint.
     """
     endpoint = Endpoint(settings.llm, timeout=seconds, retries=0)
     task: Message = {"role": "user", "content": 'Reply with the JSON object {"ready": true}'}

@@ -72,11 +72,14 @@ class ScoutFullOptions(ScoutLightOptions, frozen=True, forbid_unknown_fields=Tru
 
     Attributes:
         base: the recipe that tunes the encoders.
-        shares: of the parts: those of `scout-light`, then `mlc`, `near` and `dpr`; they add up to 1.
+        shares: how much each of six estimates of usage counts, adding up to 1: `neighbours`, `mlc-light` and
+            `tool2vec` as in `scout-light`, then `mlc` (its classifier), `near` (`neighbours` by the encoder of `mlc`)
+            and `dpr` (the cosines of `dpr`).
         near_k: k of `neighbours` by the encoder of `mlc`.
         near_focus: focus of `neighbours` by the encoder of `mlc`.
         closeness: factor of the cosines of `dpr` before their softmax.
-        tuned_weight: points for one standard deviation by the encoder of `dpr`, in the description of every tool.
+        tuned_weight: points that the description score of a tool gains for each standard deviation by which its
+            cosine with the query, by the encoder of `dpr`, is above the mean.
     """
 
     base: str = "mlc-dpr"

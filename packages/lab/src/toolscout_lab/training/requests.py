@@ -23,15 +23,17 @@ __all__ = ["RequestTexts", "Requests"]
 
 @dataclasses.dataclass(frozen=True)
 class RequestTexts:
-    """Tokenised requests, and the tools of all their catalogues as one list.
+    """Tokenised requests, and the tools of all their catalogues as one list (`wordings`).
+
+    A *place* is the place of a tool in this list.
 
     Attributes:
         queries: texts of the requests.
         mistyped: the same, each with one typing error.
-        wordings: per tool, its text in several wordings; the first is the one that a search encodes.
+        wordings: for each tool, its text in several wordings; the first is the one that a search encodes.
         gold: places of each request's gold tools.
         examples_of: source → place of a tool → the requests whose first gold tool it is.
-        shares: source → requests of it in a step.
+        shares: source → how many of its requests are drawn in each training step.
     """
 
     queries: Tokens

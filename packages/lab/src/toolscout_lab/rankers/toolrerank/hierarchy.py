@@ -59,7 +59,7 @@ def concentrate(
     Args:
         ranked: R, best first.
         scores: of each entry of R, 0 to 1.
-        tool_of: see above.
+        tool_of: returns the family of an entry (the paper's "tool").
         threshold: τ_s.
     """
     tools = find_likely(ranked, scores, tool_of, threshold)
@@ -73,16 +73,19 @@ def extend_list(
     threshold: float,
     score_members: Callable[[set[Family]], Mapping[str, float]],
 ) -> tuple[list[str], Mapping[str, float]]:
-    """Apply algorithm 1 with the extended list; return F, and the entries from beyond R with their scores.
+    """Put all entries of the likely tools first, also those that are missing in the ranking (algorithm 1, extended).
 
-    The entries from `score_members` join those of the likely tools, and these are ordered by score.
+    The entries of the likely tools are ordered by score, and the rest of the ranking follows.
 
     Args:
-        ranked: R, best first.
-        scores: of each entry of R, 0 to 1.
-        tool_of: see above.
-        threshold: τ_s.
-        score_members: the likely tools → their entries that are not in R, with scores.
+        ranked: the entries (the paper's R), best first.
+        scores: of each entry of `ranked`, 0 to 1.
+        tool_of: returns the family of an entry (the paper's "tool").
+        threshold: τ_s; see `find_likely`.
+        score_members: the likely tools → their entries that are not in `ranked`, with scores.
+
+    Returns:
+        The new ranking (the paper's F); the entries that `score_members` added, with their scores.
     """
     values = [scores[entry] for entry in ranked]
     tools = find_likely(ranked, values, tool_of, threshold)
@@ -107,7 +110,7 @@ def diversify(
 
     Args:
         ranked: R, best score first.
-        tool_of: see above.
+        tool_of: returns the family of an entry (the paper's "tool").
         similar: (l, l) similarities of the entries, symmetric.
         threshold: τ_m.
         group_head: n, the number of entries of a group that come first.
