@@ -273,9 +273,9 @@ def test_chat_whose_result_a_tool_takes_on_is_no_chat(monkeypatch: pytest.Monkey
     order = "email it to Anna"
     assert found.is_clear_chat(poem, (poem,))
     assert not found.is_clear_chat(f"{poem}, then {order}", (poem, order))
-    monkeypatch.setattr(decision, "MIN_HANDED_NEED", 1.1)
+    monkeypatch.setattr(decision, "MIN_DEPENDENT_NEED", 1.1)
     assert found.is_clear_chat(f"{poem}, then {order}", (poem, order)), "no tool is likely to be needed for the order"
-    monkeypatch.setattr(decision, "MIN_HANDED_NEED", 1e-9)
+    monkeypatch.setattr(decision, "MIN_DEPENDENT_NEED", 1e-9)
     remark = "and make them rhyme nicely"
     assert found.is_clear_chat(f"{poem}, {remark}", (poem, "with a happy end"))
     assert found.is_clear_chat(poem, (order,)), "the first step takes nothing on"

@@ -107,7 +107,7 @@ class DoctorReport(Protocol):
 
 
 def _load_reports() -> dict[str, DoctorReport]:
-    """Return the parts of the report that packages add. `_check_reports` names those that cannot be loaded."""
+    """Return the parts of the report that packages add. `_check_package_reports` names those that cannot be loaded."""
     reports: dict[str, DoctorReport] = {}
     for plugin in list_plugins(REPORT_PLUGINS):
         with contextlib.suppress(ConfigError):
@@ -115,7 +115,7 @@ def _load_reports() -> dict[str, DoctorReport]:
     return reports
 
 
-def _check_reports(scout: Scout) -> list[str]:
+def _check_package_reports(scout: Scout) -> list[str]:
     """Return the problems that the parts of installed packages find, and name the parts that cannot be loaded."""
     problems: list[str] = []
     for plugin in list_plugins(REPORT_PLUGINS):
@@ -160,7 +160,12 @@ def _check_store(scout: Scout) -> list[str]:
         problems += [*(f"journal: {line}" for line in journal_problems), *_advise_restore(scout.settings, "journal")]
     for path in _list_caches(scout.settings.home):
         problems += [f"{path.relative_to(scout.settings.home)}: {line}" for line in _check_cache(path)]
-    return [*problems, *check_snapshots(scout.settings), *_check_reports(scout), *_check_sandboxes(scout.settings.home)]
+    return [
+        *problems,
+        *check_snapshots(scout.settings),
+        *_check_package_reports(scout),
+        *_check_sandboxes(scout.settings.home),
+    ]
 
 
 def _check_champion(settings: Settings, history: Sequence[champion.Promotion]) -> list[str]:
@@ -251,15 +256,18 @@ def _repair_cache(path: Path, name: str, problem: str) -> list[str]:
 
 
 def _repair_catalogue(scout: Scout) -> list[str]:
-    """Repair the catalogue, and compute missing vectors, which brings the indexes of packages in step too."""
-    index_problems = _check_reports(scout)
+    """Repair the catalogue, and compute missing vectors.
+
+    Computing them also updates the indexes that installed packages keep, such as the collections of toolscout-postgres.
+    """
+    index_problems = _check_package_reports(scout)
     try:
         repairs = scout.store.repair()
         if index_problems or len(scout.store.catalogue()):
             scout.embed()
     except UserError as error:
         return [f"the repair could not finish: {error}"]
-    remaining = _check_reports(scout) if index_problems else []  # such as a package that cannot be loaded
+    remaining = _check_package_reports(scout) if index_problems else []  # such as a package that cannot be loaded
     return [*repairs, *(f"{line}: brought in step" for line in index_problems if line not in remaining)]
 
 

@@ -96,7 +96,7 @@ def import_command(scout: Scout, file: str, as_json: bool) -> int:
         print_warning(f"{file}: {entry}: {text}")
     if (n_more := result.bad - len(shown)) > 0:
         print_warning(f"{file}: and {count_things(n_more, 'more bad line')}")
-    return 3 if result.bad else 0
+    return 3 if result.bad else 0  # the exit status "partly done"
 
 
 @journal_command.command("prune")

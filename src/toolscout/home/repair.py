@@ -149,7 +149,8 @@ def _read_again(manager: CatalogueManager, *, has_lost: bool) -> Iterator[str]:
         yield _describe(change)
     if not has_lost:
         return
-    # The lost sources have no note of `_doubt_approvals`. With this flag all their foreign tools wait for approval.
+    # `_doubt_approvals` has noted for each source that is left that approvals may be lost. The lost sources have no
+    # such note, so this flag makes all their foreign tools wait for approval.
     store.has_lost_approvals = True
     registered = {(origin.locator, origin.name) for origin in store.origins()}
     for origin in _read_origins(manager.settings.home):

@@ -22,7 +22,7 @@ from typing import Final
 from toolscout import plugins
 from toolscout.errors import ConfigError, MissingExtra, UserError
 from toolscout.indexes.exact import Exact, VectorIndex
-from toolscout.indexes.large import LARGE_NAMES, MIN_ANN_TOOLS, find_large, require_large
+from toolscout.indexes.large import MIN_ANN_TOOLS, SCALE_INDEX_NAMES, find_large, require_large
 from toolscout.indexes.ranking import Mask, Spread, masks, pad_best, place, rank, spread, top_k
 from toolscout.settings import Settings
 
@@ -62,12 +62,13 @@ def new_index(name: str, dim: int, settings: Settings) -> VectorIndex:
     if name in BUILT_IN_INDEXES:
         return find_index_class(name)(dim)
     plugin_name, _, argument = name.partition(":")
-    plugin = None if plugin_name in LARGE_NAMES else plugins.find_plugin(plugins.INDEX_PLUGINS, plugin_name)
+    # The setting cannot name the plug-ins by which toolscout-scale replaces built-in parts: `auto` chooses them.
+    plugin = None if plugin_name in SCALE_INDEX_NAMES else plugins.find_plugin(plugins.INDEX_PLUGINS, plugin_name)
     if plugin is None:
         if plugin_name in EXTRAS_OF_INDEXES:
             extra = EXTRAS_OF_INDEXES[plugin_name]
             raise MissingExtra(f"index {plugin_name}: it needs another package. Run  pip install 'toolscout[{extra}]'")
-        plugin_names = {plugin.name for plugin in plugins.list_plugins(plugins.INDEX_PLUGINS)} - LARGE_NAMES
+        plugin_names = {plugin.name for plugin in plugins.list_plugins(plugins.INDEX_PLUGINS)} - SCALE_INDEX_NAMES
         names = dict.fromkeys([*BUILT_IN_INDEXES, *EXTRAS_OF_INDEXES, *sorted(plugin_names)])
         raise ConfigError(f"index: expected the name of an index of {', '.join(names)}, found {name!r}")
     make_index = plugins.load_function(plugin)

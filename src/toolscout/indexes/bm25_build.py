@@ -319,7 +319,12 @@ def _score_pairs(
 
 
 def render_fields(tool: Tool, settings: BM25Settings) -> list[str]:
-    """Render each field of a tool and, if they have a weight, the English glosses of its description as a last text."""
+    """Render each field of a tool as a text.
+
+    If the settings give them a weight, the last text has the *glosses* of the description: English words for words of
+    another language.
+    """
+    # The other tokenizers are for comparison with published baselines, which index the texts as they are.
     render_field = render if settings.tokenizer == "code" else _render_plain
     texts = [render_field(tool, field) for field in settings.fields]
     if settings.glosses:

@@ -23,13 +23,22 @@ from toolscout.arrays import Arrays
 from toolscout.errors import MissingExtra
 from toolscout.indexes.ranking import Mask
 
-__all__ = ["LARGE_NAMES", "MIN_ANN_TOOLS", "MIN_LARGE_TOOLS", "LargeWords", "Postings", "find_large", "require_large"]
+__all__ = [
+    "MIN_ANN_TOOLS",
+    "MIN_LARGE_TOOLS",
+    "SCALE_INDEX_NAMES",
+    "LargeWords",
+    "Postings",
+    "find_large",
+    "require_large",
+]
 
 MIN_LARGE_TOOLS: Final = 20_000
 MIN_ANN_TOOLS: Final = 100_000  # from here on, the setting `auto` is `ann`
 
 LargeName = Literal["large-exact", "ann", "large-words", "large-screening"]
-LARGE_NAMES: Final = frozenset(get_args(LargeName))  # of these the setting `index` accepts only `ann`
+#: Names of the plug-ins of toolscout-scale. The setting `index` accepts only `ann`.
+SCALE_INDEX_NAMES: Final = frozenset(get_args(LargeName))
 
 
 class Postings(NamedTuple):

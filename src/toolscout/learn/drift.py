@@ -304,10 +304,10 @@ class DriftWatch:
         if not 0 < len(catalogue) <= MAX_FEATURE_TOOLS:
             return None
         try:
-            # Which selection lends them is all the same: the index is over vectors of the bundled encoder.
+            # Any selection would do: the index is over the vectors of the bundled encoder, not of its own.
             resources = self._scout.engine.builder.make_resources(self._scout.engine.selector.default())
             return ScoreFeatures(index_words(catalogue), {"static": resources.index_tools(catalogue, self._encoder)})
-        except UserError:
+        except UserError:  # the vectors are missing
             return None
 
     def _encode(self, searches: Rows) -> Vectors:

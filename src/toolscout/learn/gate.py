@@ -62,6 +62,7 @@ FIRST_PLACE_MEASURE: Final = "ndcg@1"
 GUARDED_MEASURES: Final = ("recall@5", "comp@5")
 LEVEL: Final = 0.05  # significance level of all comparisons with one champion together
 SIGN_FLIPS: Final = 10_000  # random sign flips of a paired test
+GUARD_SIGN_FLIPS: Final = 2_000  # fewer for tests that can only refuse
 MIN_FLIPS_BELOW: Final = 2  # below so many expected flips, a bound replaces the test
 MAX_LOSS: Final = 0.02  # a significant loss of a measure or slice may be at most this
 MIN_SLICE_QUERIES: Final = 30  # smaller slices are not guarded
@@ -183,7 +184,7 @@ def compare_outside(
     """
     if len(candidate) < MIN_OUTSIDE_QUERIES:
         return None
-    test = metrics.paired_test(candidate, champion, seed, n=2_000)
+    test = metrics.paired_test(candidate, champion, seed, n=GUARD_SIGN_FLIPS)
     means = {"candidate": float(candidate.mean()), "champion": float(champion.mean())}
     return {"n": len(candidate), **means, **_describe_test(test)}
 
@@ -228,7 +229,12 @@ def judge(
         seed: seed of the tests.
         look: the number of this comparison with the champion, from 1; see `number_look`.
         outside: as `find_outside_loss` returns it.
+
+    Returns:
+        The verdict. The candidate passes if its `reasons` are empty.
     """
+    # Only a gain in the deciding measure promotes, so only its test spends the level of this look. The other measures
+    # can only refuse, so each is tested at the full level.
     level = level_of_look(LEVEL, look)
     measures = [DECIDING_MEASURE, FIRST_PLACE_MEASURE, *GUARDED_MEASURES]
     ours, theirs = (metrics.score(run, sample.qrels, measures) for run in (candidate, champion))
@@ -237,6 +243,7 @@ def judge(
         name: _compare_measure(ours, theirs, name, weights, seed, level if name == DECIDING_MEASURE else LEVEL)
         for name in measures
     }
+    # Without the untrusted caller who favours the candidate most; nobody may decide alone.
     without = _test_without_favourite(ours, theirs, sample, weights, seed, level)
     slices = _compare_slices(ours, theirs, sample.groups, weights, seed)
     reasons = [
@@ -392,13 +399,13 @@ def _compare_slices(
     weights: npt.NDArray[np.float64],
     seed: int,
 ) -> dict[str, dict[str, dict[str, object]]]:
-    """Test the deciding measure in every slice: slice → label → n, difference and p."""
+    """Test the deciding measure in every slice: slice → label → number of its requests (n), difference and p."""
     table: dict[str, dict[str, dict[str, Any]]] = {}
     for name, labels in groups.items():
         for label in sorted(set(labels.values())):
             rows = np.array([labels.get(query) == label for query in ours.ids])
             candidate, champion = (_weigh_rows(scores, weights, rows) for scores in (ours, theirs))
-            test = metrics.paired_test(candidate, champion, seed, n=2_000)
+            test = metrics.paired_test(candidate, champion, seed, n=GUARD_SIGN_FLIPS)
             row = {"n": int(rows.sum()), "difference": test.difference, "p": test.p}
             table.setdefault(name, {})[label] = row
     return table

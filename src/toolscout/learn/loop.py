@@ -86,7 +86,7 @@ class _Run:
     Attributes:
         scout: gives the journal, the catalogue and the models.
         over: stamp of the champion before the run; a promotion fails if somebody changed the champion since.
-        before: what served searches before the run: the champion, or the recipe of the settings.
+        served_before: what served searches before the run: the champion, or the recipe of the settings.
         say: called with progress messages.
         evidence: the requests of the journal with successful calls.
         traffic: the same, split into train, dev and test.
@@ -94,12 +94,12 @@ class _Run:
         candidates: the recipes that were tried.
         chosen: the best of them on dev.
         verdict: the decision of the gate.
-        sure: score of a first hit from which the chosen model is certain; see `_choose_sure_score`.
+        sure_score: score of a first hit from which the chosen model is certain; see `_choose_sure_score`.
     """
 
     scout: Scout
     over: champion.Stamp | None
-    before: Selection
+    served_before: Selection
     say: Callable[[str], None]
     evidence: Evidence
     traffic: Traffic
@@ -107,16 +107,16 @@ class _Run:
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
     chosen: Candidate | None = None
     verdict: PromotionVerdict | None = None
-    sure: float | None = None
+    sure_score: float | None = None
 
     @property
     def settings(self) -> Settings:
         return self.scout.settings
 
     @property
-    def through(self) -> int:
+    def last_fitted_row(self) -> int:
         """Row id of the last search that the champion was fitted on; 0 if it is a recipe without a fit."""
-        return _read_journal_row(self.before.manifest, "through")
+        return _read_journal_row(self.served_before.manifest, "through")
 
 
 def learn(
@@ -158,7 +158,7 @@ def learn(
         if better and not dry_run:
             assert run.chosen is not None and run.chosen.model is not None
             folder = champion.shelf(home) / run.chosen.model
-            model_store.note(folder, sure=run.sure)
+            model_store.note(folder, sure=run.sure_score)
             publish_model(home, folder)
             try:
                 champion.promote(home, run.chosen.model, reason, over=run.over, check=check_model)
@@ -168,7 +168,7 @@ def learn(
         report = Report(
             outcome=_name_outcome(better, dry_run=dry_run),
             reason=reason,
-            champion=_name_of(run.before),
+            champion=_name_of(run.served_before),
             candidate=run.chosen.model if run.chosen else None,
             evidence=_describe_evidence(run),
             splits=_count_splits(run.traffic),
@@ -215,7 +215,7 @@ def _find_champion(scout: Scout, say: Callable[[str], None]) -> Selection:
     if error is None and selection is not None:
         return selection
     assert error is not None
-    if not scout.engine.selector.is_unnamed(None, None):
+    if scout.engine.selector.is_named(None, None):
         raise error
     say(f"the champion cannot serve: {error}")
     return scout.engine.selector.default()
@@ -266,7 +266,7 @@ def _check_amount(run: _Run, splits: Mapping[str, int]) -> None:
 def _check_callers(run: _Run) -> None:
     """Refuse to learn if one caller who is not trusted could have invented all requests, or all new ones."""
     trusted = {run.settings.caller, *run.settings.learn_trust}
-    since = _read_journal_row(run.before.manifest, "until")
+    since = _read_journal_row(run.served_before.manifest, "until")
     new_callers = {example.caller for example in run.evidence.examples if example.row > since}
     for callers, which in (
         (set(run.evidence.callers), "all evidence"),
@@ -281,9 +281,12 @@ def _check_callers(run: _Run) -> None:
 
 def _check_news(run: _Run) -> None:
     """Refuse to learn if too few requests are newer than the champion: the fit would be the same."""
-    if run.before.manifest is not None and run.before.manifest.data.fingerprint == run.traffic.lesson.fingerprint:
+    if (
+        run.served_before.manifest is not None
+        and run.served_before.manifest.data.fingerprint == run.traffic.lesson.fingerprint
+    ):
         raise _Refused("there is nothing new since the champion was fitted")
-    later = sum(_read_row(query) > run.through for query in run.traffic.test)
+    later = sum(_read_row(query) > run.last_fitted_row for query in run.traffic.test)
     if later < MIN_TEST_REQUESTS:
         raise _Refused(
             f"there is too little new since the champion was fitted: {later} of the newest requests came later, and at "
@@ -348,22 +351,22 @@ def _test_candidate(run: _Run, budget_ms: float, seed: int) -> None:
     """Compare the chosen candidate with the champion, on the newest requests that neither was fitted on.
 
     If a candidate of the default recipe loses on requests outside the traffic, it is restricted to requests near the
-    logged ones, and compared again.
+    logged ones, and compared again. Sets `run.verdict`, and `run.sure_score` of the candidate.
 
     Raises:
         _Refused: if the candidate is not better.
     """
     assert run.chosen is not None and run.chosen.model is not None
     folder = champion.shelf(run.settings.place) / run.chosen.model
-    test = {query: gold for query, gold in run.traffic.test.items() if _read_row(query) > run.through}
+    test = {query: gold for query, gold in run.traffic.test.items() if _read_row(query) > run.last_fitted_row}
     texts = {query: run.traffic.lesson.texts[query] for query in test}
     stage = _build_stage(run, run.scout.engine.selector.find(None, folder))
-    champion_stage = _build_stage(run, run.before)
+    champion_stage = _build_stage(run, run.served_before)
     outside = _compare_outside(run, stage, champion_stage, seed)
     if explain_outside_loss(outside) and run.chosen.recipe == DEFAULT_RECIPE:
         run.say("requests outside the traffic would lose; the model is used only for requests near the logged ones")
         model_store.note(folder, **{ONLY_NEAR: True})
-        stage = _build_stage(run, run.scout.engine.selector.find(None, folder))  # reads the note
+        stage = _build_stage(run, run.scout.engine.selector.find(None, folder))  # now restricted, by the note
         outside = _compare_outside(run, stage, champion_stage, seed)
     sample = Sample(
         qrels=test,
@@ -375,14 +378,14 @@ def _test_candidate(run: _Run, budget_ms: float, seed: int) -> None:
         trusted=_find_trusted_callers(run),
     )
     tested = [run.chosen.model, test, sample.callers, sorted(sample.trusted), seed]
-    look = number_look(run.settings.place, _name_of(run.before), tested)
+    look = number_look(run.settings.place, _name_of(run.served_before), tested)
     run.say(
-        f"comparing {run.chosen.recipe} with {_name_of(run.before)} on {len(test):,} held-out requests, "
+        f"comparing {run.chosen.recipe} with {_name_of(run.served_before)} on {len(test):,} held-out requests, "
         f"comparison {look}"
     )
     hits = _search(stage, texts)
     chat_hits = _search(stage, {text: text for text in CHAT_QUERIES})
-    run.sure = _choose_sure_score(list(hits.values()), list(chat_hits.values()))
+    run.sure_score = _choose_sure_score(list(hits.values()), list(chat_hits.values()))
     run.verdict = judge(
         _list_ids(hits),
         _list_ids(_search(champion_stage, texts)),
@@ -505,7 +508,7 @@ def _explain_promotion(run: _Run) -> str:
     test = run.verdict.tests["ndcg@5"]
     low, high = (100 * bound for bound in test["ci95"])
     return (
-        f"{run.chosen.model} is better than {_name_of(run.before)} on {run.verdict.n:,} newest requests of "
+        f"{run.chosen.model} is better than {_name_of(run.served_before)} on {run.verdict.n:,} newest requests of "
         f"{run.verdict.callers:,} callers: ndcg@5 {100 * test['champion']:.1f} to {100 * test['candidate']:.1f}, "
         f"difference {100 * test['difference']:+.1f} (95 % interval {low:+.1f} to {high:+.1f}, p {test['p']:.2g}, "
         f"comparison {run.verdict.look} with this champion, which needed p < {run.verdict.level:.2g})"

@@ -236,7 +236,7 @@ class SearchEngine:
 
     def await_champion(self) -> tuple[Selection, str]:
         """Wait until the present champion serves, if a thread prepares it. Returns the same as `serving`."""
-        if self._switch is not None and self.selector.is_unnamed(None, None):
+        if self._switch is not None and not self.selector.is_named(None, None):
             return self._switch.catch_up()
         return self.serving()
 
@@ -265,7 +265,7 @@ class SearchEngine:
         Raises:
             UserError: if what is named cannot serve.
         """
-        if self._switch is not None and self.selector.is_unnamed(recipe, model):
+        if self._switch is not None and not self.selector.is_named(recipe, model):
             return self._switch.select()
         return self._select_prepared(recipe, model, self.prepare)
 

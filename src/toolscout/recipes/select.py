@@ -103,7 +103,7 @@ class Selector:
         Raises:
             UserError: if what is named cannot serve.
         """
-        if not self.is_unnamed(recipe, model):
+        if self.is_named(recipe, model):
             return self.find(recipe, model), ""
         try:
             promoted = self.champion()
@@ -203,7 +203,7 @@ class Selector:
             name: of the recipe that would serve without a champion.
             recipe: that the search names.
         """
-        is_named = not self.is_unnamed(recipe, None)  # by the search or a setting
+        is_named = self.is_named(recipe, None)  # by the search or a setting
         if is_named and not registry.recipe(name).is_fitted:
             return None
         folder = self.champion()
@@ -214,9 +214,10 @@ class Selector:
             return None
         return Selection(manifest.recipe, folder, manifest, self._encoder_beside_model(), promoted=not is_named)
 
-    def is_unnamed(self, recipe: str | None, model: str | Path | None) -> bool:
-        """Tell whether neither the search nor a setting names a recipe or a model."""
-        return recipe is None and model is None and self.settings.model is None and not self._rank("recipe", None)
+    def is_named(self, recipe: str | None, model: str | Path | None) -> bool:
+        """Tell whether the search or a setting names a recipe or a model."""
+        names = (recipe, model, self.settings.model)
+        return any(name is not None for name in names) or bool(self._rank("recipe", None))
 
     def champion(self) -> Path | None:
         """Return the folder of the champion. None: there is none."""

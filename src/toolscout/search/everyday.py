@@ -167,7 +167,7 @@ class Thesaurus:
 
     @functools.cached_property
     def _lines_by_stem(self) -> dict[str, list[str]]:
-        """The lines by the stem of their first word that counts."""
+        """The lines by the stem of their first word that counts; `_lines` has them by that word itself."""
         by_stem = defaultdict[str, list[str]](list)
         for word, lines in self._lines.items():
             by_stem[_find_stem(word)].extend(lines)

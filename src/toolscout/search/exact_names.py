@@ -280,6 +280,9 @@ def _is_marked(word: str) -> bool:
 def _is_identifier(text: str, called: bool) -> bool:
     """Tell whether a word of a query is a name.
 
+    It must be spelt like a name (`_is_marked`) and begin with a letter. Then it is one if the query calls it a tool, or
+    if nobody writes it by chance (`_CLEAR`: `list_issues`) and it names no value or file (`_VALUE`: `user_id`).
+
     Args:
         text: the word, as the query or as a tool spells it.
         called: whether the words around it say that it is a tool; see `_is_called`.

@@ -136,9 +136,10 @@ class HomeResources:
         kind = find_index_class(choose_index(len(catalogue), self.settings.index), len(catalogue))
 
         def make() -> tuple[Arrays, Mapping[str, object]]:
+            """Build the index. Vectors of unchanged tools come from the earlier index, if the cache was not cleared."""
             earlier = catalogue.open_earlier(key) if self._has_vectors(encoder) else None
             index = kind.of(catalogue.ids, self._encode_all(catalogue, encoder, style, earlier))
-            earlier_arrays = None
+            earlier_arrays = None  # arrays of the earlier index, and the position there of each present tool
             if earlier:
                 snapshot, part = earlier
                 earlier_arrays = part.arrays, snapshot.positions
@@ -287,7 +288,10 @@ class BuildRecipe(Protocol):
 
 
 def index_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) -> BM25:
-    """Return the BM25 index over the catalogue's tools. It is stored with the snapshot."""
+    """Return the BM25 index over the catalogue's tools. It is stored with the snapshot.
+
+    The index has no words of *shared parameters*: parameters that most tools of a source have tell none of them apart.
+    """
     key, counts_key = f"bm25/{settings.fingerprint}", f"{TERM_COUNTS_FORMAT}/{settings.fingerprint}"
 
     def build_index() -> tuple[Arrays, Mapping[str, object]]:
@@ -301,12 +305,14 @@ def index_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) ->
         index = BM25.build_batches(batches, settings, ids=catalogue.ids, earlier=earlier)
         assert index.counts is not None
         counts = index.counts.arrays()
-        # Loading a part that is not there stores what the function returns: here, for the index of the next snapshot.
+        # Called only to store the counts, from which the index of the next snapshot is built: `load_part` builds and
+        # stores a part that is missing. Its result is not needed here.
         catalogue.load_part(counts_key, lambda: (counts, {}))
         return index.arrays(), index.meta
 
     def load() -> BM25:
         part = catalogue.load_part(key, build_index)
+        # A file has a checksum over its arrays, so its values need no other check.
         return BM25.from_arrays(part.arrays, part.meta, catalogue.ids, is_checked=part.is_file)
 
     return catalogue.share(key, load)
@@ -325,11 +331,13 @@ def _load_shared_parameters(catalogue: Catalogue) -> dict[str, list[str]]:
 
     def find() -> bytes:
         """Find the parameters that the tools of new and changed sources share, and add those of the other sources."""
-        encoded, positions = catalogue.list_changed_sources(SHARED_PARAMETERS_FORMAT)
+        encoded, positions = catalogue.load_earlier_value(SHARED_PARAMETERS_FORMAT)
         shared = find_shared_parameters(itertools.chain.from_iterable(catalogue.batches(positions)))
         if encoded is not None and catalogue.earlier is not None:
             earlier = msgspec.json.decode(encoded, type=dict[str, list[str]])
-            shared |= {source: names for source, names in earlier.items() if source in catalogue.earlier.sources}
+            shared |= {
+                source: names for source, names in earlier.items() if source in catalogue.earlier.unchanged_sources
+            }
         return msgspec.json.encode(shared, order="sorted")
 
     encoded = catalogue.load_or_build(SHARED_PARAMETERS_FORMAT, find)

@@ -141,7 +141,7 @@ def find_families(catalogue: Catalogue, key: str) -> list[Family]:
 
     Families of sources that have not changed are taken over from the snapshot before, which stored them under the key.
     """
-    encoded, positions = catalogue.list_changed_sources(key)
+    encoded, positions = catalogue.load_earlier_value(key)
     changed = range(len(catalogue)) if positions is None else positions.tolist()
     readings = {catalogue.ids[position]: list(_split_name(catalogue.names[position])) for position in changed}
     by_rest: defaultdict[tuple[str, ...], Family] = defaultdict(dict)
@@ -151,7 +151,7 @@ def find_families(catalogue: Catalogue, key: str) -> list[Family]:
     families = [family for family in by_rest.values() if _has_opposites(family)]
     if encoded is not None and catalogue.earlier is not None:
         earlier = msgspec.json.decode(encoded, type=list[Family])
-        families += [family for family in earlier if _get_source(family) in catalogue.earlier.sources]
+        families += [family for family in earlier if _get_source(family) in catalogue.earlier.unchanged_sources]
     return sorted(families, key=lambda family: next(iter(family)))
 
 

@@ -25,7 +25,7 @@ from toolscout.settings import RULES
 from toolscout.types import Answer, Explanation, Tool, render
 from toolscout.vocabulary import join_phrases, list_words
 
-__all__ = ["RuleEffect", "RuleTrial", "Why", "explain", "find", "try_words"]
+__all__ = ["RuleEffect", "Why", "WordsTrial", "explain", "find", "try_words"]
 
 MIN_TWIN_OVERLAP = 0.8  # overlap of words from which two tools are called near-duplicates
 MAX_LIFTING_WORDS = 3  # missing words that are added to a description together
@@ -44,7 +44,7 @@ _PART_END = re.compile(
 )
 
 
-class RuleTrial(msgspec.Struct, frozen=True, kw_only=True):
+class WordsTrial(msgspec.Struct, frozen=True, kw_only=True):
     """How a tool would rank if its description had some further words.
 
     Attributes:
@@ -119,7 +119,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
     ahead: tuple[tuple[str, float], ...]
     causes: tuple[str, ...]
     fixes: tuple[str, ...]
-    trial: RuleTrial | None = None
+    trial: WordsTrial | None = None
     step: str | None = None
     step_rank: int | None = None
     stands_for_it: str | None = None
@@ -528,15 +528,22 @@ def _find_lifting_words(
     return None
 
 
-def try_words(rebuild: Callable[[Tool], Stage], search: Answer, tool: Tool, words: Sequence[str]) -> RuleTrial:
-    """Say which rank a tool would have if its description had these words too."""
+def try_words(rebuild: Callable[[Tool], Stage], search: Answer, tool: Tool, words: Sequence[str]) -> WordsTrial:
+    """Say which rank a tool would have if its description had these words too.
+
+    Args:
+        rebuild: returns the pipeline over a catalogue in which one tool has another definition.
+        search: the request as the first stage gets it: an `Answer` without hits.
+        tool: the tool.
+        words: the words to add.
+    """
     pipeline = rebuild(_add_words(tool, words))
     [answer] = pipeline([search])
     if tool.id in answer.ids:
-        return RuleTrial(words=tuple(words), rank=answer.ids.index(tool.id) + 1, shown=True)
+        return WordsTrial(words=tuple(words), rank=answer.ids.index(tool.id) + 1, shown=True)
     explanation = pipeline.explain(search, tool.id)
     rank = explanation.rank if explanation else None
-    return RuleTrial(words=tuple(words), rank=rank, shown=False, refusal=_find_refusal(answer))
+    return WordsTrial(words=tuple(words), rank=rank, shown=False, refusal=_find_refusal(answer))
 
 
 def _find_place(pipeline: Stage, search: Answer, tool_id: str) -> int | None:

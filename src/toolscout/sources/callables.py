@@ -412,10 +412,11 @@ def _build_class_schema(kind: object, inner: list[Schema], is_typed: bool, depth
         kind: the class, without the types in brackets behind it.
         inner: the schemas of those types.
         is_typed: whether it is a generic class, so that every collection is an array.
-        depth: as in `build_type_schema`.
+        depth: how deep this type is inside others; see `build_type_schema`.
     """
     if not isinstance(kind, type):
         return {}
+    # Plain types such as `str` and a bare `dict` do not get here: the caller has described them.
     if issubclass(kind, collections.abc.Mapping) and not typing.is_typeddict(kind):
         # JSON allows texts alone as keys: only the type of the values is kept.
         return {"type": "object"} | ({"additionalProperties": inner[1]} if len(inner) == 2 and inner[1] else {})

@@ -212,7 +212,10 @@ class JsonSplitter:
         return NOT_JSON if len(data) - end > MAX_ESCAPE_BYTES else end
 
     def _read_key(self, data: bytes, position: int) -> int:
-        """Read the key of the next value with its colon, or close an empty object."""
+        """Read the key of the next value with its colon, or close an empty object.
+
+        Returns the position behind it. `start` of an incomplete key asks for more bytes; `NOT_JSON` is an error.
+        """
         start = self._skip_space(data, position)
         if start == len(data):
             return start
@@ -220,7 +223,7 @@ class JsonSplitter:
             return self._close(data, start)
         key = _OBJECT_KEY.match(data, start)
         if key is None:
-            return start if data[start] == _QUOTE else NOT_JSON
+            return start if data[start] == _QUOTE else NOT_JSON  # a key that began may go on in the next bytes
         self.path[-1] = json.loads(b'"' + key[1] + b'"')
         self._keep(key[0])
         self._state, self._may_close = self._read_value, False

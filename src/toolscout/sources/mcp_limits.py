@@ -334,7 +334,8 @@ def find_refusal(message: str) -> str | None:
     """Return which limit of this module was passed, if an error says so. None if it was another error.
 
     The MCP SDK wraps our errors into its own and keeps only their text. So the text must tell that it was our limit.
+    For an event that is too long, the text is the SDK's own.
     """
-    if _LONG_EVENT in message:
+    if _LONG_EVENT in message:  # the SDK applies this limit itself
         return TOO_LARGE
     return next((sentence for sentence in (TOO_LARGE, ENCODED) if sentence in message), None)

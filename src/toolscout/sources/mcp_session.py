@@ -117,12 +117,12 @@ class McpConnection:
         self._watch = watch
         info = client.server_info
         about = {"name": info.name, "version": info.version} if info else {}
-        self.about: dict[str, str] = self.cover.value(about)
+        self.about: dict[str, str] = self.credential_cover.value(about)
 
     @property
-    def cover(self) -> Cover:
+    def credential_cover(self) -> Cover:
         """Replaces the credentials that the server was given, also renewed ones, in what it sends."""
-        return self._watch.cover
+        return self._watch.credential_cover
 
     @property
     def was_refused(self) -> bool:
@@ -164,7 +164,7 @@ class McpConnection:
 
         with self._watch.run_clock("its list of tools") if timed else nullcontext():
             if self.skills is None:
-                self.skills = await SkillReader(self.client, self.cover).read_all()
+                self.skills = await SkillReader(self.client, self.credential_cover).read_all()
             try:
                 return [*await self._join_pages(limit), *self.skills]
             except MCPError as error:
@@ -186,7 +186,7 @@ class McpConnection:
         skills = self.skills or []
         if len(skills) >= MAX_SKILLS or any(skill.uri == uri for skill in skills):
             return False
-        skill = await SkillReader(self.client, self.cover).read_one(uri)
+        skill = await SkillReader(self.client, self.credential_cover).read_one(uri)
         if skill is not None:
             self.skills = [*skills, skill]
         return skill is not None
@@ -210,7 +210,9 @@ class McpConnection:
                 raise SourceError(
                     f"expected a list of tools of at most {MAX_LIST_BYTES // 2**20} MiB, found a larger one"
                 )
-            tools += self.cover.value(page.tools) if self.cover.finds(page.encoded) else page.tools
+            tools += (
+                self.credential_cover.value(page.tools) if self.credential_cover.finds(page.encoded) else page.tools
+            )
             if len(tools) > limit:
                 raise SourceError(f"expected at most {limit:,} tools, found more: raise max_tools to read them")
             if not page.cursor:
@@ -471,7 +473,7 @@ class _Watch:
         self._cover = Cover()
 
     @property
-    def cover(self) -> Cover:
+    def credential_cover(self) -> Cover:
         """Replaces the credentials that the server was given, also renewed ones, in what it sends."""
         credentials = self._credentials
         if self.tokens is not None:
@@ -629,11 +631,13 @@ class _Watch:
         cause = _find_cause(self.stderr.decode("utf-8", "replace"))
         max_chars = MAX_ERROR_CHARS - len(self.server.name) - len(what) - len(action)
         max_chars = min(max(max_chars, MIN_STDERR_CHARS), MAX_STDERR_CHARS)
-        cause = self.cover.text(redact(cause, self.server.secrets))  # before it is cut: half a secret is not recognised
+        cause = self.credential_cover.text(
+            redact(cause, self.server.secrets)
+        )  # before it is cut: half a secret is not recognised
         cause = cause if len(cause) <= max_chars else f"{cause[: max_chars - 1]}…"
         written += f"; it wrote to stderr: {cause!r}" if cause else ""
         text = f"{what}{written}{': ' if action else ''}{action}"
-        return SourceError(f"{self.server.name}: {self.cover.text(redact(text, self.server.secrets))}")
+        return SourceError(f"{self.server.name}: {self.credential_cover.text(redact(text, self.server.secrets))}")
 
 
 def _find_cause(stderr: str) -> str:

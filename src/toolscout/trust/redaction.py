@@ -169,12 +169,17 @@ def redact(text: str, *, personal: bool = False) -> str:
     """
     text = text[:MAX_REDACTED_CHARS]
     covered = _cover_text(text, personal)
-    visible = sanitise(text)
-    if visible != text and (visible_covered := _cover_text(visible, personal)) != visible:
-        covered = visible_covered  # an invisible character may have kept a part of a secret
+    visible = sanitise(text)  # without invisible characters, which may have kept a part of a secret
+    if visible != text:
+        visible_covered = _cover_text(visible, personal)
+        if visible_covered != visible:
+            covered = visible_covered
+    # Also without signs that split a token: joints of strings (`"abc" + "def"`) and line breaks.
     plain = _SPLIT.sub("", _remove_disguise(text))
-    if plain != text and (plain_covered := _cover_text(plain, personal)).count(COVER) > covered.count(COVER):
-        return plain_covered
+    if plain != text:
+        plain_covered = _cover_text(plain, personal)
+        if plain_covered.count(COVER) > covered.count(COVER):  # a disguise hid a secret
+            return plain_covered
     return covered
 
 

@@ -104,6 +104,9 @@ class Ann(Exact):
     def _find_candidates(self, row: Vectors, k: int, mask: Mask | None) -> npt.NDArray[np.intp]:
         """Return positions, ascending, that include nearly all of the `k` nearest visible tools.
 
+        A walk of the graph reaches `n_walked` candidates, of which the `n_nearest` nearest to the query are returned.
+        `n_wanted` visible candidates are enough. Without a mask, all tools are returned if the walk would be too long.
+
         The graph doesn't know the mask, so it must return more candidates, in proportion to the tools that the mask
         hides. If it would need too many, or returned too few visible ones, or if few tools are visible at all, the
         visible tools are compared one by one.
@@ -168,7 +171,14 @@ class Ann(Exact):
         return positions[np.sort(top_k(scores, n_wanted))]
 
     def _score_codes(self, code: Codes, positions: npt.NDArray[np.intp]) -> Vectors:
-        """Return the cosines of the tools at some positions with a query, computed from 8-bit codes of all `dim`."""
+        """Return the cosines of the tools at some positions with a query, computed from 8-bit codes of whole vectors.
+
+        These codes (`_codes`) have all `dim` components, unlike the codes of the graph.
+
+        Args:
+            code: the 8-bit code of the query's whole vector.
+            positions: positions of the tools.
+        """
         import numkong  # usearch brings it
 
         codes = self._codes[positions]

@@ -296,7 +296,8 @@ def _limit_twins(code_hashes: Hashes, present: Positions) -> tuple[npt.NDArray[n
         present: positions of the tools that are in the graph already.
 
     Returns:
-        Positions, ascending, of the tools to add; `twins` of `Graph`.
+        Positions, ascending, of the tools to add; and `twins` of `Graph`: `(2, n)`, code hash and position of every
+        tool with a code that more than `MAX_TWINS` tools have.
     """
     absent = np.setdiff1d(np.arange(len(code_hashes)), present)
     # Sorted by hash, tools with the same code are neighbours, those in the graph first.
@@ -356,9 +357,12 @@ def _reach_all(
     missed = _find_missed(graph, position_of_key, make_codes, count_threads)
     while True:
         content = np.frombuffer(graph.save() or b"", dtype=np.uint8)
-        # A graph without keys has no entry to walk from.
-        lost = np.union1d(_find_lost(content, position_of_key), missed) if len(position_of_key) else missed
-        position_of_code = {code.tobytes(): position for code, position in zip(make_codes(lost), lost, strict=True)}
+        # The lost tools are found anew each time, the missed ones only once: `added_again` leaves out those that were
+        # added. A graph without keys has no entry to walk from.
+        unfound = np.union1d(_find_lost(content, position_of_key), missed) if len(position_of_key) else missed
+        position_of_code = {
+            code.tobytes(): position for code, position in zip(make_codes(unfound), unfound, strict=True)
+        }
         new_codes = position_of_code.keys() - added_again
         chosen = np.array([position for code, position in position_of_code.items() if code in new_codes], dtype=np.intp)
         if not len(chosen):

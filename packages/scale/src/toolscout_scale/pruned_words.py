@@ -208,12 +208,15 @@ class PrunedWords:
     def find_best(
         self, postings: Sequence[Postings], k: int, visible: Mask | None
     ) -> tuple[npt.NDArray[np.intp], Scores] | None:
-        """Return positions and scores of the `k` best tools with a score above 0, or None if a full scan is as fast.
+        """Return positions and scores of the `k` best tools with a score above 0, or None.
 
         Args:
             postings: the terms of the query, in its order.
             k: maximum number of tools.
             visible: mask over positions; None for all.
+
+        Returns:
+            None if a full scan is as fast, or if the first look finds fewer than `k` tools with a score.
         """
         if not 0 < k < self._n_tools:
             return None
@@ -227,6 +230,7 @@ class PrunedWords:
         kth_sum = sums.find_kth(k)  # a lower bound of the k-th best score
         if kth_sum <= 0:
             return None
+        # A tool in no prefix gains at most this share of the sum. The rest is left for tools that are in some prefixes.
         lengths = self._choose_prefixes(lists, kth_sum * BOUND_SHARE)
         if sum(lengths) > MAX_PRUNED_SHARE * n_postings:
             return None

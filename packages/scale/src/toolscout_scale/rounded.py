@@ -169,7 +169,11 @@ class RoundedExact(Exact):
     ) -> Self:
         """Rebuild an index from `arrays` and `meta`; see `Exact.from_arrays`.
 
-        An index that was stored without copies has none at first: the first search makes them.
+        An index that was stored without copies has none at first: the first search makes them. Incomplete copies are
+        damage.
+
+        Raises:
+            StoreError: if the copies are damaged.
         """
         index = super().from_arrays(arrays, meta, ids, readers)
         try:

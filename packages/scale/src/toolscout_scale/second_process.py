@@ -63,7 +63,7 @@ class ScreeningProcess:
         request = {
             "paths": [os.path.abspath(path) for path in sys.path],
             "home": str(store.home),
-            "pin": store.pin,
+            "requires_approval": store.requires_approval,
             "stamp": stamp.decode(),
             "generation": catalogue.generation,
             "preferred": list(preferred),
@@ -106,27 +106,30 @@ class ScreeningProcess:
                 process.kill()
 
 
-def screen_tools(*, home: str, pin: bool, stamp: str, generation: int, preferred: list[str], parts: list[str]) -> bytes:
+def screen_tools(
+    *, home: str, requires_approval: bool, stamp: str, generation: int, preferred: list[str], parts: list[str]
+) -> bytes:
     """Screen the tools of a home; runs in the second process.
 
     Args:
         home: its folder.
-        pin: as `Store` takes it.
+        requires_approval: whether changed definitions wait for approval, as in `Store`.
         stamp: names the snapshot's files.
         generation: of the snapshot.
-        preferred: sources, as `duplicates.find_duplicates` takes them.
+        preferred: names of the sources from which the tool that stands for its duplicates is chosen first.
         parts: names of the values to build, as `toolscout.recipes.builder.list_parts` returns them.
 
     Returns:
         The values for the store, key → bytes, as msgpack; none of them if the catalogue has changed.
     """
-    store = Store(Path(home), pin=pin)
+    store = Store(Path(home), requires_approval=requires_approval)
     try:
         values: dict[str, object] = {}
         with store.reading():
             catalogue = read_snapshot(store, Path(home) / SNAPSHOTS_FOLDER, stamp)
             if catalogue.generation == generation:
-                _build_parts(catalogue, preferred, parts)
+                _build_parts(catalogue, preferred, parts)  # leaves its values in `catalogue.pending`
+                # The first process stores the stamp of the files.
                 values = {key: value for key, value in catalogue.pending.items() if key != STAMP_KEY}
         return msgspec.msgpack.encode(values)
     finally:

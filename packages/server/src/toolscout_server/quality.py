@@ -111,10 +111,13 @@ def _make_row(path: Path, manifest: Manifest | str, serving: bool) -> ModelRow:
 
 
 def read_learning(request: ApiRequest[Nothing]) -> LearningAnswer:
-    """Read the report of the last `toolscout learn`, and the history of promotions."""
+    """Read the report of the last `toolscout learn`, the history of promotions, and whether the settings overrule it.
+
+    The champion is overruled if the settings name a recipe or a model, which then answers in its place.
+    """
     scout = request.scout
     home = scout.settings.place
-    is_overruled = not scout.engine.selector.is_unnamed(recipe=None, model=None)  # settings name a recipe or model
+    is_overruled = scout.engine.selector.is_named(recipe=None, model=None)
     return LearningAnswer(champion.history(home), is_overruled, loop.last(home))
 
 
@@ -132,7 +135,10 @@ def promote(request: ApiRequest[PromoteRequest]) -> Serving:
 
 
 def rollback(request: ApiRequest[RollbackRequest]) -> Serving:
-    """Roll back to the former champion, or to the recipe of the settings if there was none."""
+    """Roll back to the former champion, or to the recipe of the settings if there was none.
+
+    The request names the champion that it rolls back. It is refused if another one has been promoted meanwhile.
+    """
     name = request.parameters.champion
     try:
         champion.rollback(request.scout.settings.place, of=name)

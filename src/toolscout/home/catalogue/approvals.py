@@ -40,8 +40,8 @@ __all__ = [
     "hold_back",
     "list_waiting_ids",
     "needs_approval",
-    "pin",
     "pin_placeholders",
+    "record_approved",
     "waiting",
 ]
 
@@ -186,7 +186,7 @@ def hold_back(
     approved_tools = _read_approved_tools(connection, source) if needs_tools else {}
     alternating = _track_alternation(connection, source, definitions, {**approved, **waited}, at)
     reasons = _find_reasons(definitions, approved, approved_tools, alternating, vet)
-    pin(connection, [definitions[id] for id in definitions if id not in approved and id not in reasons], at)
+    record_approved(connection, [definitions[id] for id in definitions if id not in approved and id not in reasons], at)
     return _replace_quarantine(connection, source, definitions, reasons, waited, at)
 
 
@@ -344,10 +344,11 @@ def _track_alternation(
     return alternating | {id for (id,) in connection.execute(query, (*_bound_ids(source), MAX_FLIPS))}
 
 
-def pin(connection: Connection, approved: list[tuple[Tool, str]], at: str) -> None:
-    """Record (definition, fingerprint) pairs as approved. Their earlier changes count no more for alternation.
+def record_approved(connection: Connection, approved: list[tuple[Tool, str]], at: str) -> None:
+    """Record (definition, fingerprint) pairs as approved.
 
-    The instant `approved_at` of a tool stays the one of its first approval.
+    A definition that its server changes to and fro counts as alternating. The table `flips` has these changes, and an
+    approval deletes them, so the count begins anew. `approved_at` remains the instant of the first approval.
     """
     connection.executemany("DELETE FROM flips WHERE id = ?", ((tool.id,) for tool, _ in approved))
     connection.executemany(
@@ -364,7 +365,7 @@ def pin_placeholders(connection: Connection, ids: Iterable[str], at: str) -> Non
     """
     approved_ids = {id for (id,) in connection.execute("SELECT id FROM pins")}
     placeholders = [_make_placeholder(id) for id in ids if id not in approved_ids]
-    pin(connection, [(tool, tool.fingerprint) for tool in placeholders], at)
+    record_approved(connection, [(tool, tool.fingerprint) for tool in placeholders], at)
 
 
 def _make_placeholder(tool_id: str) -> Tool:

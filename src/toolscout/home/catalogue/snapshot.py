@@ -303,10 +303,11 @@ class Catalogue:
         """Return the sources of the tools, in the order of the ids."""
         return list(dict.fromkeys(tool_id.partition("/")[0] for tool_id in self.ids))
 
-    def list_changed_sources(self, key: str) -> tuple[bytes | None, npt.NDArray[np.intp] | None]:
+    def load_earlier_value(self, key: str) -> tuple[bytes | None, npt.NDArray[np.intp] | None]:
         """Return the value that the snapshot before stored, and the positions of the tools of all changed sources.
 
-        A source has changed if any of its tools has. (None, None): nothing can be taken over.
+        The value is right for the other sources, so only the tools at these positions have to be read again. A source
+        has changed if any of its tools has. (None, None): nothing can be taken over.
 
         Args:
             key: of the value; see `load_or_build`.
@@ -314,7 +315,7 @@ class Catalogue:
         encoded = self.earlier.load_value(key) if self.earlier else None
         if self.earlier is None or encoded is None:
             return None, None
-        unchanged = self.earlier.sources
+        unchanged = self.earlier.unchanged_sources
         is_changed = (tool_id.partition("/")[0] not in unchanged for tool_id in self.ids)
         return encoded, np.flatnonzero(np.fromiter(is_changed, dtype=np.bool_, count=len(self.ids)))
 

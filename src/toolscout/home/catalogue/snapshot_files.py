@@ -179,7 +179,7 @@ class EarlierSnapshot:
         positions: `(tools,)`, for each tool of the present snapshot its position in the earlier one, or -1 for a tool
             that is new or changed.
         n_tools: number of tools of the earlier snapshot.
-        sources: sources that have the same tools in both.
+        unchanged_sources: names of the sources that have the same tools in both.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class EarlierSnapshot:
         self.positions = _find_rows(present.arrays["rows"], earlier.arrays["rows"])
         sizes, earlier_sizes = present.meta["sources"], earlier.meta["sources"]
         starts = np.cumsum([0, *sizes.values()])[:-1].tolist()  # where the tools of each source begin
-        self.sources = frozenset(
+        self.unchanged_sources = frozenset(
             source
             for (source, size), start in zip(sizes.items(), starts, strict=True)
             if earlier_sizes.get(source) == size and (self.positions[start : start + size] >= 0).all()

@@ -167,16 +167,16 @@ class Store(Database):
             approval may have been lost with a damaged catalogue.
     """
 
-    def __init__(self, home: Home, *, pin: bool = True, vet: Vet | None = None) -> None:
+    def __init__(self, home: Home, *, requires_approval: bool = True, vet: Vet | None = None) -> None:
         """Open or create the catalogue.
 
         Args:
             home: the folder that contains `catalogue.db`, or the address of a database.
-            pin: whether definitions from MCP servers and from documents at URLs need approval when they change.
+            requires_approval: whether changed definitions from MCP servers and documents at URLs wait for approval.
             vet: returns why a tool that was never approved must wait, or None. By default no new tool waits.
         """
         super().__init__(home, "catalogue", CATALOGUE_MIGRATIONS)
-        self.pin, self.vet = pin, vet
+        self.requires_approval, self.vet = requires_approval, vet
         self.follower: Callable[[Connection], None] | None = None
         self.has_lost_approvals = False
         self._damaged: set[str] = set()  # ids of tools that the log has named
@@ -421,7 +421,7 @@ class Store(Database):
         Returns:
             Id → whether it waits since now, for each definition that waits. Empty if the source needs no approval.
         """
-        if not (self.pin and approvals.needs_approval(kind, origin.locator)):
+        if not (self.requires_approval and approvals.needs_approval(kind, origin.locator)):
             # it may have needed approval with other settings, or with a former origin
             connection.execute("DELETE FROM quarantine WHERE source = ?", (name,))
             return {}
@@ -458,7 +458,7 @@ class Store(Database):
             NotFound: if something new has to be written, and the catalogue does not have the source.
         """
         definitions = {tool.id: (tool, approvals.fingerprint_definition(tool)) for tool in map(_make_storable, offers)}
-        if not self.pin:
+        if not self.requires_approval:
             return {}
         with self.reading() as connection:
             waiting = approvals.explain_waiting(connection, source, group, definitions, whole=whole)
@@ -467,6 +467,7 @@ class Store(Database):
         with self.writing() as connection:
             if connection.execute("SELECT 1 FROM sources WHERE name = ?", (source,)).fetchone() is None:
                 raise NotFound(f"The catalogue has no source {source!r}")
+            # New definitions wait if `vet` gives a reason, or if the group would have more than the limit.
             vet = _bound_new(self.vet, MAX_APPROVED_OFFERS - approvals.count_approved(connection, source, group))
             approvals.hold_back(connection, source, definitions, vet, now(), group=group, whole=whole)
             _raise_generation(connection)
@@ -517,7 +518,7 @@ class Store(Database):
                     if ":" not in fingerprint  # otherwise it is no tool; see `approvals.fingerprint_definition`
                 ],
             )
-            approvals.pin(connection, approved, now())
+            approvals.record_approved(connection, approved, now())
             if approved:
                 _raise_generation(connection)
             return len(approved)

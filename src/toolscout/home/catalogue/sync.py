@@ -42,7 +42,7 @@ class CatalogueManager:
         """
         self.settings = settings
         vet_tools = vet if settings.trust_scan else None
-        self.store = Store(settings.place, pin=settings.trust == "pin", vet=vet_tools)
+        self.store = Store(settings.place, requires_approval=settings.trust == "pin", vet=vet_tools)
 
     def add(
         self,

@@ -222,10 +222,11 @@ class VectorMaker:
         self._thread.start()
 
     def _run(self, make: Callable[[Progress], None]) -> None:
+        """Make the vectors in the thread. An error is logged, except the one that `_report` raises to end the work."""
         try:
             make(self._report)
         except Exception as error:
-            if not self._shall_stop:  # otherwise it is the error of `_report`
+            if not self._shall_stop:
                 _log.warning("Vectors are missing, and cannot be made: %s", error)
 
     def _report(self, done: int, total: int) -> None:

@@ -349,7 +349,10 @@ class LiveEvidence:
             self._examples = {row: examples[row] for row in selected}
 
     def _choose_rows(self) -> list[int]:
-        """Return the rows of the examples that count, the oldest first. Also sorts `_caller_and_key` by row."""
+        """Return the rows of the examples that count, the oldest first. Also sorts `_caller_and_key` by row.
+
+        Equal examples have the same key (a hash), and the newest of them counts. Only trusted callers have no limit.
+        """
         rows = sorted(self._caller_and_key)
         self._caller_and_key = {row: self._caller_and_key[row] for row in rows}
         row_by_key: dict[int, int] = {}

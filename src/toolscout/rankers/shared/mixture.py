@@ -203,7 +203,8 @@ def load_mixture(
     Args:
         parts: by name.
         shares: weight of each part in the mean; a part with 0 is not loaded.
-        arrays: of the model. Those of a part begin with its name and a point, as in `neighbours.rows`.
+        arrays: of the model. Those of a part begin with its name and a point, as in `neighbours.rows`. `uses` has, for
+            each tool, how many queries of the fit needed it.
         settings: of the model.
     """
     loaded: list[tuple[float, FittedUsage]] = []

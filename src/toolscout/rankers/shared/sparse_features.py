@@ -173,6 +173,10 @@ class ToolSets:
 
         Args:
             gold: the tools of each query, ascending.
+
+        Returns:
+            Sets and set numbers. There are no sets if there would be more than `MAX_TOOL_SETS`, or if each has only one
+            tool. Then the set numbers mean nothing.
         """
         numbers: dict[bytes, int] = {}  # the bytes of a set's array → its number, by first occurrence
         set_of = np.array([numbers.setdefault(tools.tobytes(), len(numbers)) for tools in gold], dtype=np.intp)

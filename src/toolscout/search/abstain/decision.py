@@ -42,7 +42,7 @@ from toolscout.search.home_resources import expand_words
 from toolscout.search.pipeline import Detect, Floors, Pipeline, Stage, Verdict, Visible
 from toolscout.search.resources import Resources
 from toolscout.search.shipped import read_shipped
-from toolscout.search.steps.splitter import hands_on
+from toolscout.search.steps.splitter import uses_other_result
 from toolscout.types import Answer
 
 __all__ = [
@@ -73,7 +73,9 @@ TERSE_BUDGETS: Final = ((2, 0.0), (5, 0.1), (8, 0.5))
 CLEAR_CHAT_WISH: Final = -2.5  # a lower wish says that a request is chat, however few words it has
 MAX_SPLIT_CHAT_WISH: Final = -2.0  # a request of several parts with a lower wish is chat if its need is very low too
 MAX_SPLIT_CHAT_NEED: Final = 0.05
-MIN_HANDED_NEED: Final = 0.3  # of a step that uses what the chat before it makes ("and email it to Anna"): it is a task
+MIN_DEPENDENT_NEED: Final = (
+    0.3  # of a step that uses what the chat before it makes ("and email it to Anna"): it is a task
+)
 MAX_CHAT_STEP_WISH: Final = 1.0  # a step with a higher wish asks for a tool, however chatty the rest of the request is
 _REQUEST_WORD: Final = re.compile(r"\w+")
 SMALL_TALK_VERDICT: Final = Verdict(
@@ -287,9 +289,14 @@ class Abstainer:
     def is_clear_chat(self, query: str, steps: Sequence[str], visible: Visible | None = None) -> bool:
         """Tell whether a request is clearly chat, so that it should not be split into its steps.
 
-        Small talk is. Another request is if its wish is very low and none of its steps clearly resembles a request for
-        a tool, or if its wish is low and its need very low. It is not if a later step is likely to need a tool for what
-        the step before makes: "write a poem and email it to Anna".
+        Small talk is chat. Another request is chat only if its wish is below `MAX_SPLIT_CHAT_WISH`, and if
+
+        * its wish is even below `CLEAR_CHAT_WISH` and the wish of each step below `MAX_CHAT_STEP_WISH`, or its need is
+          below `MAX_SPLIT_CHAT_NEED`; and
+        * no later step that uses what another step makes ("write a poem and email it to Anna") has a need of
+          `MIN_DEPENDENT_NEED` or more.
+
+        A request with a text that no encoder can read is not called chat.
         """
         if is_small_talk(query):
             return True
@@ -300,10 +307,11 @@ class Abstainer:
         whole, *parts = self.decision.measure_wishes(texts, vectors).tolist()  # wishes of the request and its steps
         if whole >= MAX_SPLIT_CHAT_WISH:
             return False
-        handing = [number for number, step in enumerate(steps, 1) if number > 1 and hands_on(step)]  # in `texts`
-        need, *handed = self._estimate_needs(texts, vectors, [0, *handing], visible)
+        # positions in `texts` of the later steps that use what another step makes
+        dependent = [number for number, step in enumerate(steps, 1) if number > 1 and uses_other_result(step)]
+        need, *dependent_needs = self._estimate_needs(texts, vectors, [0, *dependent], visible)
         by_words = whole < CLEAR_CHAT_WISH and max(parts, default=whole) < MAX_CHAT_STEP_WISH
-        return (by_words or need < MAX_SPLIT_CHAT_NEED) and max(handed, default=0.0) < MIN_HANDED_NEED
+        return (by_words or need < MAX_SPLIT_CHAT_NEED) and max(dependent_needs, default=0.0) < MIN_DEPENDENT_NEED
 
     def _estimate_needs(
         self, texts: Sequence[str], vectors: Mapping[str, Vectors], chosen: Sequence[int], visible: Visible | None

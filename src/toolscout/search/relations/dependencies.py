@@ -53,7 +53,7 @@ def _collect_needs(catalogue: Catalogue) -> dict[str, list[Need]]:
     needs: dict[str, list[Need]] = defaultdict(list)
     lookup = _Lookup(catalogue)
     operations: dict[tuple[str, ...], list[Operation]] = defaultdict(list)  # API → its operations
-    encoded, positions = catalogue.list_changed_sources(DEPENDENCIES_FORMAT)
+    encoded, positions = catalogue.load_earlier_value(DEPENDENCIES_FORMAT)
     for tool in itertools.chain.from_iterable(catalogue.batches(positions)):
         for tool_id in lookup.resolve(tool) if tool.requires else ():
             needs[tool.id].append(Need("declared", {tool_id: 1.0}))
@@ -70,7 +70,7 @@ def _collect_needs(catalogue: Catalogue) -> dict[str, list[Need]]:
                     needs[operation.tool_id] = inferred
     if encoded is not None and catalogue.earlier is not None:
         earlier = msgspec.json.decode(encoded, type=dict[str, list[Need]])
-        unchanged = catalogue.earlier.sources
+        unchanged = catalogue.earlier.unchanged_sources
         needs |= {tool_id: kept for tool_id, kept in earlier.items() if tool_id.partition("/")[0] in unchanged}
     return dict(sorted(needs.items()))
 

@@ -365,9 +365,10 @@ class WordTable(NamedTuple):
     known_share: float | None
 
     def share(self, hits: Sequence[Hit]) -> list[float]:
-        """Return for each hit the share of the request's words that it or a hit before it has.
+        """Return for each hit of the table the share of the request's words that it or a hit before it has.
 
-        Empty if the request has no words that count.
+        The table has the first `MAX_COVER_HITS` hits, so the list can be shorter than `hits`. It is empty if the
+        request has no words that count.
         """
         if self.known_share is None:
             return []

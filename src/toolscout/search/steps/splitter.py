@@ -34,9 +34,9 @@ __all__ = [
     "Splitter",
     "describe_cuts",
     "find_cuts",
-    "hands_on",
     "is_command",
     "load_splitter",
+    "uses_other_result",
 ]
 
 BUNDLED_STEPS: Final = Path(__file__).parents[1] / "data" / "steps.json"
@@ -308,7 +308,7 @@ def is_command(step: str) -> bool:
     return piece.verb or piece.question
 
 
-def hands_on(step: str) -> bool:
+def uses_other_result(step: str) -> bool:
     """Tell whether a step is a command for what another step makes, such as "email it to Anna"."""
     piece = _read_piece(step)
     return piece.verb and not words.THING_REFERENCES.isdisjoint(piece.words)

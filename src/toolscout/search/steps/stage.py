@@ -161,9 +161,17 @@ class StepSearch(Stage):
     def _merge_hits(
         self, whole: Answer, parts: Sequence[Answer], kept: Sequence[Answer], k: int | None
     ) -> tuple[Hit, ...]:
-        """Merge the hits of a request and of those of its parts that are kept."""
+        """Merge the hits of a request with the hits of its parts.
+
+        Args:
+            whole: the request with its own hits.
+            parts: all its parts (steps); their texts decide how likely each is a step of its own.
+            kept: the parts without those that are surely chat. Only their hits are merged.
+            k: how many hits are wanted; None: all.
+        """
         if not kept or self.splitter is None:
             return whole.hits
+        # text of a part → probability that it is a step of its own, and not a piece of a longer step
         probabilities = rate_split(self.splitter, whole.query, [part.query for part in parts]).steps
         return merge_steps(whole.hits, [part.hits for part in kept], [part.query for part in kept], k, probabilities)
 

@@ -443,11 +443,16 @@ class _Document:
         return server.rstrip("/")
 
     def _build_swagger_server(self, node: Mapping[str, object]) -> str:
-        """Join scheme, host and base path of Swagger 2.0. Prefers https."""
+        """Join scheme, host and base path of Swagger 2.0. Prefers https. Without a host, return the base path alone.
+
+        Args:
+            node: the operation. Its `schemes` replace those of the document.
+        """
         host, base_path = as_text(self._document.get("host")), as_text(self._document.get("basePath"))
         if not host:
             return base_path
         listed_schemes = as_list(node.get("schemes", self._document.get("schemes")))[:MAX_ENTRIES]
+        # A document without schemes is called by the scheme of its own address.
         root_scheme = urlsplit(self._library.root).scheme if self._library.remote else "https"
         scheme = "https" if "https" in listed_schemes else "http" if "http" in listed_schemes else root_scheme
         return f"{scheme}://{host}/{base_path.lstrip('/')}"
