@@ -27,7 +27,7 @@ def age(monkeypatch: pytest.MonkeyPatch) -> float:
 
 def count_lists(agent: Agent) -> Callable[[], int]:
     """Count from now on how often the tools of `it` are listed."""
-    connection = agent.gateway.upstreams.servers["it"].settled_connection
+    connection = agent.gateway.upstreams.servers["it"].catalogued_connection
     assert connection is not None
     lists: list[float] = []
     read = connection.list_tools

@@ -314,7 +314,7 @@ def test_a_call_waits_for_its_user_without_running_out_of_time_and_ends_with_its
             upstream = agent.gateway.upstreams.servers["a"]
             upstream.end_session(RuntimeError("gone"))
             with anyio.fail_after(20):
-                while not upstream.settled:
+                while not upstream.is_in_catalogue:
                     await anyio.sleep(0.02)
             given = {"question": ElicitResult(action="accept", content={"name": "Bob"})}
             answer = await session.call_tool(

@@ -192,7 +192,7 @@ class Offers:
 
         with upstream.hold():
             await self._start_once(upstream)
-            if not upstream.settled:
+            if not upstream.is_in_catalogue:
                 return False
             try:
                 with anyio.fail_after(LIST_TIMEOUT_S):
@@ -260,8 +260,8 @@ class Offers:
 
         if self._get(kind, upstream).read_at < anyio.current_time() - LIST_AGE_S:
             for _ in range(2):  # in a new session if the server has forgotten this one
-                await self._wait_settled(upstream)
-                if (is_read := await self._read_list(kind, upstream)) or upstream.settled:
+                await self._wait_running(upstream)
+                if (is_read := await self._read_list(kind, upstream)) or upstream.is_in_catalogue:
                     break
             if not is_read:
                 raise refuse(f"server {upstream.name!r} did not list its {kind} before the request, so none was used")
@@ -273,8 +273,8 @@ class Offers:
             near = [f"{upstream.name}/{name}" for name in find_close(identity, listing.items)]
             raise refuse_prompt(f"{upstream.name}/{identity}", near)
 
-    async def _wait_settled(self, upstream: Upstream) -> None:
-        """Wait until a server runs, within the time of a request.
+    async def _wait_running(self, upstream: Upstream) -> None:
+        """Wait until a server has a session and the catalogue has its current tools, within the time of a request.
 
         Raises:
             MCPError: with the reason if it does not.
@@ -284,11 +284,11 @@ class Offers:
         seconds = upstream.server.timeout or self.timeout
         try:
             with anyio.fail_after(seconds):
-                if not upstream.settled:
+                if not upstream.is_in_catalogue:
                     async with upstream.use():
                         await upstream.wait_ready()
         except UserError as error:
-            raise refuse(clean_words(str(error), upstream.cover)) from None
+            raise refuse(clean_words(str(error), upstream.credential_cover)) from None
         except TimeoutError:
             raise refuse(f"server {upstream.name!r} did not start within {seconds:g} s") from None
 
@@ -322,7 +322,7 @@ class Offers:
 
         deadline = self._first_asked.setdefault(upstream.key, anyio.current_time()) + FIRST_LIST_WAIT_S
         left = deadline - anyio.current_time()
-        if left > 0 and not upstream.settled:
+        if left > 0 and not upstream.is_in_catalogue:
             with anyio.move_on_after(left), contextlib.suppress(Unavailable):
                 await upstream.wait_ready()
 
@@ -409,8 +409,8 @@ class Offers:
             words = f"server {upstream.name!r} {quote_error(error)}" if gives_orders else error.message
             raise MCPError(error.code, words, error.data) from None
         except UserError as error:
-            raise refuse(clean_words(str(error), upstream.cover)) from None
-        cleaned: T = _clean_answer(cover_result(upstream.cover, result), upstream.cover)
+            raise refuse(clean_words(str(error), upstream.credential_cover)) from None
+        cleaned: T = _clean_answer(cover_result(upstream.credential_cover, result), upstream.credential_cover)
         return cleaned
 
     async def _send_in_time(
@@ -463,7 +463,7 @@ async def _read_pages(connection: McpConnection, kind: str) -> list[object]:
     while cursor not in cursors and len(items) < MAX_OFFERS:
         cursors.add(cursor)
         page = await getattr(connection.client.session, method)(params=PaginatedRequestParams(cursor=cursor))
-        items += getattr(cover_result(connection.cover, page), field)
+        items += getattr(cover_result(connection.credential_cover, page), field)
         cursor = page.next_cursor
     return items[:MAX_OFFERS]
 

@@ -179,7 +179,7 @@ class Protocol:
         if (client := self._relay.find_client(context.session)) is not None:
             client.log_level = params.level
         for upstream in self._upstreams.servers.values():
-            if upstream.settled:
+            if upstream.is_in_catalogue:
                 await self._pass_level(upstream, await upstream.wait_ready())
         return EmptyResult()
 
@@ -198,7 +198,9 @@ class Protocol:
                 request = SetLevelRequest(params=SetLevelRequestParams(level=level))
                 await connection.client.session.send_request(request, EmptyResult)
         except MCPError as error:
-            self._say(f"{upstream.name}: its log level could not be set: {upstream.cover.text(error.message)}")
+            self._say(
+                f"{upstream.name}: its log level could not be set: {upstream.credential_cover.text(error.message)}"
+            )
 
     # --- servers
 

@@ -191,8 +191,12 @@ class Subscriptions:
         for client, resources in list(self._clients.items()):
             for resource, asked_uri in list(resources.items()):
                 if resource.session_key == session_key and uri.startswith(resource.uri):
-                    is_part = resource.uri != uri and clean_words(uri) == uri  # no hidden characters are passed on
-                    await client.session.send_resource_updated(uri if is_part else asked_uri)
+                    is_part = resource.uri != uri
+                    # A part's URI comes from the server, so one with hidden characters is not passed on.
+                    is_clean = clean_words(uri) == uri
+                    await client.session.send_resource_updated(uri if is_part and is_clean else asked_uri)
+        # Clients of `listen` get the changes of exactly the URIs that they asked for: the server's own, or the one with
+        # the name of the source.
         await self.bus.publish(ResourceUpdated(uri))
         source = session_key.partition("\n")[0]  # the key of a caller's own session names the caller after it
         await self.bus.publish(ResourceUpdated(qualify_uri(source, uri)))
@@ -216,9 +220,10 @@ class Subscriptions:
             return
         del self._uses[resource]
         if scope := self._scopes.pop(resource, None):
-            scope.cancel()
+            scope.cancel()  # ends the stream by which a server of protocol 2026-07-28 tells of changes
+        # A server without a session follows nothing, and is not started only to be told.
         upstream = self.offers.upstreams.find_session(resource.session_key)
-        if upstream is not None and upstream.settled:
+        if upstream is not None and upstream.is_in_catalogue:
             with contextlib.suppress(Unavailable):
                 await self._close(await upstream.wait_ready(), resource.uri)
 

@@ -191,7 +191,7 @@ class _MessageWriter(LineWriter):
         import anyio
 
         with suppress(OSError), anyio.move_on_after(FLUSH_S):
-            await self.write("")
+            await self.write("")  # before its text, `write` writes the rest of an earlier line
 
     async def send(self, item: SessionMessage) -> None:
         """Send a message.

@@ -250,16 +250,22 @@ class AgentTools:
         return (profile.budget if profile else None) or self._options.budget
 
     def _build_search(self, exchange: Exchange, searches: Sequence[Search], detail: str) -> tuple[dict[str, Any], str]:
-        """Build the structured content and the text of a search answer."""
+        """Build the structured content and the text of a search answer.
+
+        Args:
+            exchange: the caller's request.
+            searches: the answers to its queries.
+            detail: "compact", or "full" with the schema of each tool as far as the budget allows.
+        """
         caller, budget = exchange.caller, self._choose_budget(exchange.caller)
         hit_budget = max(MIN_FULL_HIT_TOKENS, budget // 3) if detail == "full" else None  # so the best three fit
         results: list[dict[str, Any]] = []
         for search in searches:
             tools = []
-            for hit in (
-                search.hits or search.weak
-            ):  # also after "no tool needed": the agent has decided that it needs one
-                if hit.tool is None:
+            # If the search abstained, `weak` has the hits that it held back. They are shown, because an agent that
+            # searches has decided that it needs a tool.
+            for hit in search.hits or search.weak:
+                if hit.tool is None:  # for the type checker: hits of a finished search have their tools
                     continue
                 refusal = self._calls.explain_refusal(caller, hit.tool)
                 tools.append(show.describe_hit(hit, refusal, hit_budget, self._format_signature))

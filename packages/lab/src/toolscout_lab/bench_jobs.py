@@ -182,9 +182,10 @@ def groups(
 ) -> dict[str, dict[str, str]]:
     """Return the slices of a result: slice → query id → label.
 
-    These are the slices of `Dataset.groups`, and two more that say what training saw of each query's gold tools:
-    `seen`, `mixed` or `unseen` (`seen_labels`). The slice `tools` says it of the tools themselves. The slice `parents`
-    says it of their parents, if the tools have more than one; a tool without a parent counts as its own.
+    These are the slices of `Dataset.groups`, and the slices `tools` and `parents`. In `tools`, the label of a query
+    says whether training saw its gold tools: `seen` (all), `mixed` or `unseen` (none); see `seen_labels`. In `parents`,
+    the label says the same of the parents of its gold tools. A tool without a parent counts as its own parent. There is
+    no slice `parents` if all tools have the same one.
 
     With folds, a query is labelled by the training part of the fold that scores it. That part excludes the tenth that
     is dev, and the queries that `lesson` drops as leaks. After training on another dataset there is only the slice
@@ -192,10 +193,11 @@ def groups(
     """
     qrels, table = dataset.split(split), dataset.groups(split)
     if train_on is not None and train_on.name != dataset.name:
-        return {**table, "tools": seen_labels({"": _find_trained_tools(train_on, tools)}, qrels)}
+        trained_qrels = {"": _find_trained_tools(train_on, tools)}  # as if one query had needed all trained tools
+        return {**table, "tools": seen_labels(trained_qrels, qrels)}
     fold_cut = make_folds(dataset, split, folds, tools)
     if fold_cut is not None:
-        pairs = [
+        train_and_scored = [
             (
                 {query: qrels[query] for query in fold.train if not in_dev(query)},
                 {query: qrels[query] for query in fold.test},
@@ -203,9 +205,9 @@ def groups(
             for fold in fold_cut
         ]
     else:
-        pairs = [(dataset.qrels["train"], qrels)] if "train" in dataset.qrels else []
+        train_and_scored = [(dataset.qrels["train"], qrels)] if "train" in dataset.qrels else []
     parents = _parents(tools)
-    for train_with_leaks, scored in pairs:
+    for train_with_leaks, scored in train_and_scored:
         train, _ = drop_leaks(train_with_leaks, dataset.queries, {query: dataset.queries[query] for query in scored})
         table.setdefault("tools", {}).update(seen_labels(train, scored))
         if len(set(parents.values())) > 1:

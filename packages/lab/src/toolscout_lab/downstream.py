@@ -278,7 +278,7 @@ def _answer_call(llm: LLM, menu: Mapping[str, Tool], call: ToolCall, runners: Se
         simulated = llm.ask(
             prompt("simulate", tool=card(tool), arguments=arguments),
             Simulated,
-            typical=Simulated(TYPICAL_RESULT),
+            example_reply=Simulated(TYPICAL_RESULT),
         )
     except BadReply as error:
         return AgentCall(tool.id, call.arguments, f"the function failed ({type(error).__name__})", False)
@@ -404,7 +404,7 @@ def _grade_run(llm: LLM, task: AgentTask, run: AgentRun) -> bool | None:
         return llm.ask(
             prompt("grade", request=task.query, calls=calls, answer=run.answer),
             Grade,
-            typical=Grade(True, "Every wish was met from what the calls gave back."),
+            example_reply=Grade(True, "Every wish was met from what the calls gave back."),
         ).solved
     except BadReply:
         return None
@@ -428,7 +428,11 @@ def summary(episodes: Sequence[Episode]) -> list[dict[str, object]]:
 
 
 def _summarise(group: Sequence[Episode], baseline: Mapping[str, bool | None]) -> dict[str, object]:
-    """Summarise the episodes of one condition, and compare their successes with those of the baseline."""
+    """Summarise the episodes of one condition, and compare their successes with those of the baseline.
+
+    An episode is *solved* if the examiner says that the request was fulfilled, and a *success* if it was solved by
+    calling a tool. It counts for "pass" if the agent gave an answer, whatever the answer is.
+    """
     pairs = [(episode.success, baseline.get(episode.task)) for episode in group]
     orders = [episode.order for episode in group if episode.order is not None]
     means: dict[str, Sequence[float]] = {

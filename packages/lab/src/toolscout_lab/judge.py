@@ -144,7 +144,9 @@ def _verdict(llm: LLM, pair: Pair, aspect: str, first: str, second: str) -> Winn
         what = prompt("judge_answers", aspect=question, request=pair.request, first=first, second=second)
     else:
         what = prompt("judge_queries", aspect=question, first=first, second=second)
-    return llm.ask(what, Winner, typical=Winner("first", "It reads more naturally and says more of what is wanted."))
+    return llm.ask(
+        what, Winner, example_reply=Winner("first", "It reads more naturally and says more of what is wanted.")
+    )
 
 
 def table(outcomes: Sequence[JudgeOutcome]) -> list[Record]:

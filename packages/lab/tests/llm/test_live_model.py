@@ -31,7 +31,7 @@ def test_a_weak_model_describes_a_tool_as_the_schema_says_and_a_second_question_
                 tool = llm.ask(
                     prompt("mmrr_describe", query="Will it rain in Paris tomorrow?"),
                     Described,
-                    typical=Described("find_it", "Finds it.", []),
+                    example_reply=Described("find_it", "Finds it.", []),
                 )
                 assert tool.name and tool.description and len(tool.parameters) <= 8
             assert llm.spent.calls == 1 + llm.repaired and llm.answered.tokens_out > 10

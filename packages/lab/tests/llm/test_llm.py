@@ -37,7 +37,7 @@ TYPICAL = NeedVerdict(False, "Words are enough for it.")
 
 
 def need(llm: LLM, text: str = TEXT, **rest: Any) -> NeedVerdict:
-    return llm.ask(prompt("tooldet_verify", query=text), NeedVerdict, typical=TYPICAL, **rest)
+    return llm.ask(prompt("tooldet_verify", query=text), NeedVerdict, example_reply=TYPICAL, **rest)
 
 
 @pytest.fixture

@@ -225,13 +225,13 @@ def test_a_reasoning_model_gives_the_same_answer_as_one_that_does_not_say_what_i
 def test_the_length_of_a_reply_is_a_setting(tmp_path: Path) -> None:
     with ScriptedServer() as server, connect(Settings(home=tmp_path, llm=server.place, llm_reply_tokens=77)) as llm:
         what = prompt("tooldet_verify", query=QUERY)
-        llm.ask(what, NeedVerdict, typical=NeedVerdict(False, ""))
-        llm.ask(what, NeedVerdict, typical=NeedVerdict(False, ""), max_tokens=500)
+        llm.ask(what, NeedVerdict, example_reply=NeedVerdict(False, ""))
+        llm.ask(what, NeedVerdict, example_reply=NeedVerdict(False, ""), max_tokens=500)
         assert [body["max_tokens"] for body in server.bodies] == [77, 500]
         probe(llm_settings(server, tmp_path), 5.0)
         server.says = 200, {}, {"choices": [{"message": {"content": "{"}, "finish_reason": "length"}]}
         with pytest.raises(BadReply, match="llm_reply_tokens above 77") as cut:
-            llm.ask(prompt("tooldet_verify", query="another"), NeedVerdict, typical=NeedVerdict(False, ""))
+            llm.ask(prompt("tooldet_verify", query="another"), NeedVerdict, example_reply=NeedVerdict(False, ""))
         assert cut.value.reason == "cut_off"
 
 
@@ -250,7 +250,7 @@ class Endless(ScriptedLLM):
 
 def test_a_reply_that_was_cut_off_is_asked_for_again_without_it(tmp_path: Path) -> None:
     with ScriptedServer(Endless()) as server, connect(Settings(home=tmp_path, llm=server.place)) as llm:
-        llm.ask(prompt("tooldet_verify", query=QUERY), NeedVerdict, typical=NeedVerdict(False, ""))
+        llm.ask(prompt("tooldet_verify", query=QUERY), NeedVerdict, example_reply=NeedVerdict(False, ""))
         first, second = [body["messages"] for body in server.bodies]
         assert [message["role"] for message in second] == ["system", "user"]
         assert second[1]["content"].startswith(first[1]["content"]) and "be brief" in second[1]["content"]
@@ -262,11 +262,11 @@ def test_what_stays_invalid_is_counted_by_reason(tmp_path: Path) -> None:
         server.says = 200, {}, {"choices": [{"message": {"content": "{"}, "finish_reason": "length"}]}
         for query in ("one", "two"):
             with pytest.raises(BadReply):
-                llm.ask(prompt("tooldet_verify", query=query), NeedVerdict, typical=NeedVerdict(False, ""))
+                llm.ask(prompt("tooldet_verify", query=query), NeedVerdict, example_reply=NeedVerdict(False, ""))
         server.says = 200, {}, {"choices": [{"message": {"content": "no"}}]}
         with pytest.raises(BadReply):
             llm.limit_tokens(None).ask(
-                prompt("tooldet_verify", query="three"), NeedVerdict, typical=NeedVerdict(False, "")
+                prompt("tooldet_verify", query="three"), NeedVerdict, example_reply=NeedVerdict(False, "")
             )
         assert llm.skipped == {"cut_off": 2, "malformed": 1} and llm.repaired == 6
 
@@ -278,7 +278,7 @@ def test_the_schema_of_a_reply_ends_lists_that_a_weak_model_would_not_end(tmp_pa
     with ScriptedServer() as server, connect(Settings(home=tmp_path, llm=server.place)) as llm:
         server.says = 200, {}, {"choices": [{"message": {"content": json.dumps({"items": ["a"] * 25})}}]}
         with pytest.raises(BadReply) as endless:
-            llm.ask(prompt("tooldet_verify", query=QUERY), Listed, typical=Listed([]))
+            llm.ask(prompt("tooldet_verify", query=QUERY), Listed, example_reply=Listed([]))
         assert endless.value.reason == "malformed"
         shape = server.bodies[0]["response_format"]["json_schema"]["schema"]
         assert shape["properties"]["items"]["maxItems"] == 24

@@ -65,7 +65,7 @@ def admit_tenant(address: Address) -> None:
     if address.tenant == DEFAULT_TENANT:
         return
     with open_tenants(address) as connection:
-        _require_bound_role(connection, address.with_tenant(DEFAULT_TENANT))
+        _require_bound_role(connection, address.with_tenant(DEFAULT_TENANT))  # the address is for the error message
         connection.execute("INSERT INTO tenants VALUES (?, ?) ON CONFLICT DO NOTHING", (address.tenant, now()))
 
 

@@ -97,7 +97,11 @@ def list_sources(request: ApiRequest[Nothing]) -> SourcesAnswer:
         rows = []
         for node in nodes:
             kind, read_at = known.get(node.name, ("", ""))
-            rows.append(SourceRow(node.name, kind, "ok", "", read_at, node.tools, problems=0, waiting=0))
+            rows.append(
+                SourceRow(
+                    node.name, kind, state="ok", message="", read_at=read_at, tools=node.tools, problems=0, waiting=0
+                )
+            )
     return SourcesAnswer(rows, view.generation)
 
 
@@ -133,7 +137,7 @@ def _require_known_source(request: ApiRequest[ToolFilters], view: CatalogueView)
 
 
 def _list_unsearched(request: ApiRequest[ToolFilters]) -> list[Row]:
-    """List the tools that are not searched, in one state, for a caller who sees everything; for others none."""
+    """List the tools that are not searched, in one state, for a caller who may manage the catalogue; else none."""
     if not may_manage(request.caller):
         return []
     parameters = request.parameters

@@ -161,14 +161,23 @@ async def _make_examples(request: ApiRequest[ExamplesRequest]) -> ExamplesAnswer
         if any(tool == hit.id or tool in hit.similar for hit in answer.hits)
     ]
     queries = good[: request.parameters.most]
-    if len(good) > len(queries) > 1:  # one request of several steps
+    if len(good) > len(queries) > 1:  # the last example becomes a request of several steps, of two good queries
         second = good[len(queries)]
         queries[-1] = f"{queries[0]}, then {second[0].lower()}{second[1:]}"
     return ExamplesAnswer(queries)
 
 
 def _collect_candidates(service: Service, caller: Caller, most: int) -> list[tuple[str, str]]:
-    """Collect (query, tool id) from a seeded sample of the visible tools, of as many parents as possible."""
+    """Collect candidates for examples: (query, tool id) pairs of visible tools, with as many parents as possible.
+
+    A parent is the path of a tool, or else its source. More tools are drawn than looked at, to have many parents among
+    them, and more are looked at than are wanted, because not every description makes a query that finds its tool.
+
+    Args:
+        service: gives the views.
+        caller: decides which tools are visible.
+        most: number of examples that are wanted.
+    """
     view = service.views.current(caller)
     rows, _ = view.page_tools(caller, RowFilter(kind="tool"), 0, len(view.rows))
     rng = random.Random(view.generation)

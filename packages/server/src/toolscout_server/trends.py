@@ -55,6 +55,8 @@ class Unanswered(msgspec.Struct, frozen=True):
 def count_days(journal: Journal, since: str) -> list[DayCounts]:
     """Count the events of each day from an instant on, the oldest day first. Days without an event are left out.
 
+    If more than `MAX_TREND_DAYS` days have events, only the newest are counted.
+
     Args:
         journal: the journal.
         since: ISO 8601, UTC.
@@ -62,10 +64,11 @@ def count_days(journal: Journal, since: str) -> list[DayCounts]:
     shown, answer = (journal.dialect.read_text("body", key) for key in ("shown", "answer"))
     succeeded = journal.dialect.json_true.format(column="body", key="ok")
     abstained = f"event = 'search' AND {answer} IN {ABSTAINED}"
-    conditions = (
+    empty = f"event = 'search' AND {shown} = '[]' AND NOT coalesce({answer} IN {ABSTAINED}, FALSE)"
+    conditions = (  # in the order of the fields of `DayCounts`
         "event = 'search'",
         abstained,
-        f"event = 'search' AND {shown} = '[]' AND NOT coalesce({answer} IN {ABSTAINED}, FALSE)",
+        empty,
         "event = 'call'",
         f"event = 'call' AND NOT coalesce({succeeded}, FALSE)",
         "event = 'feedback'",

@@ -99,7 +99,9 @@ def read_journal(request: ApiRequest[JournalRequest]) -> JournalAnswer:
         caller=parameters.caller,
         search_id=parameters.search_id,
         text=parameters.text,
-        tools=request.caller.rules is None,  # a filter by the id of a hidden tool would reveal it
+        # Only for a caller without rules, who sees every tool, is `text` also looked for in ids of tools. For others it
+        # would reveal the id of a hidden tool.
+        tools=request.caller.rules is None,
         since=parameters.since,
         until=parameters.until,
     )

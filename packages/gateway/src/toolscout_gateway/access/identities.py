@@ -65,7 +65,7 @@ class Identities:
 
     # --- whose session
 
-    def applies(self, upstream: ServerSession) -> bool:
+    def may_sign_in(self, upstream: ServerSession) -> bool:
         """Return whether callers may sign in to a server themselves: not at a gateway for the local user alone."""
         policies = self._permissions.policies
         is_single = policies.default is LOCAL and not policies.callers
@@ -75,11 +75,11 @@ class Identities:
 
     def choose_shared_identity(self, upstream: ServerSession) -> SessionIdentity | None:
         """Return whose session all callers share: nobody's, or that of the person who added the server (None)."""
-        return Nobody() if self.applies(upstream) else None
+        return Nobody() if self.may_sign_in(upstream) else None
 
     def find_own(self, upstream: Upstream, caller: Caller) -> Upstream | None:
         """Return the session whose resources and prompts a caller may see. None: they have not signed in."""
-        if not self.applies(upstream):
+        if not self.may_sign_in(upstream):
             return upstream
         session = upstream.own_sessions.get(caller.person)
         if session is None and upstream.wants_identity:
@@ -93,14 +93,16 @@ class Identities:
             Denied: if the caller cannot be told from others, or tokens cannot be kept.
             SourceError: if the server's entry is incomplete.
         """
-        if not self.applies(upstream):
+        if not self.may_sign_in(upstream):
             return upstream
         caller = exchange.caller
         if upstream.is_owned:  # it was opened before there was a policy
             upstream = self.upstreams.replace(upstream)
         session = upstream.own_sessions.get(caller.person)
         if session is None:
-            if not upstream.wants_identity and (upstream.settled or not await self._has_tokens(upstream, caller)):
+            if not upstream.wants_identity and (
+                upstream.is_in_catalogue or not await self._has_tokens(upstream, caller)
+            ):
                 return upstream
             session = await self._open(upstream, caller)
         if isinstance(session, CallerSession):
@@ -212,7 +214,7 @@ class Identities:
         """
         if isinstance(chosen, CallerSession):
             return chosen.identity.pending is not None
-        if self.applies(chosen) and (chosen.state == "sign-in" or chosen.was_refused):
+        if self.may_sign_in(chosen) and (chosen.state == "sign-in" or chosen.was_refused):
             chosen.wants_identity = True
         return chosen.wants_identity
 
@@ -287,7 +289,7 @@ class Identities:
         """
         source, _, name = id.partition("/")
         upstream = self.upstreams.servers.get(source)
-        if name != SIGN_IN_TOOL or upstream is None or not self.applies(upstream):
+        if name != SIGN_IN_TOOL or upstream is None or not self.may_sign_in(upstream):
             return None
         if not exchange.caller.sees(_make_sign_in_tool(source)):
             return None

@@ -137,7 +137,7 @@ class Calls:
         """
         from mcp.shared.exceptions import MCPError
 
-        cover, upstream = self.cover(exchange), exchange.upstream
+        cover, upstream = self.find_cover(exchange), exchange.upstream
         try:
             with telemetry.record_call(tool.source, tool.id) as outcome:
                 result = await self._dispatch(tool, arguments, exchange, session)
@@ -174,10 +174,10 @@ class Calls:
                 f"have: {advice}"
             )
 
-    def cover(self, exchange: Exchange) -> Cover:
+    def find_cover(self, exchange: Exchange) -> Cover:
         """Return the cover for the credentials that this program sends with a call."""
         upstream = exchange.upstream
-        return upstream.cover if upstream is not None else Cover(find_environment_credentials())
+        return upstream.credential_cover if upstream is not None else Cover(find_environment_credentials())
 
     async def _dispatch(
         self, tool: Tool, arguments: dict[str, Any], exchange: Exchange, session: McpConnection | None

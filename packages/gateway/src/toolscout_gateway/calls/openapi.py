@@ -90,14 +90,17 @@ def build_request(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _place_arguments(tool: Tool, arguments: Mapping[str, Any]) -> _Parts:
     """Put each argument into the part of the request that the document names.
 
+    An argument without a place becomes a further property of the body, if the body's properties are arguments.
+
     Raises:
-        UserError: for an argument without a place, or a value that its place does not allow.
+        UserError: for an argument without a place if there is no such body, or a value that its place does not allow.
     """
     meta, places = tool.meta, tool.meta.get("in", {})  # argument → path, query, querystring, header, cookie or body
     parts = _Parts(meta["path"])
     for key, value in arguments.items():
         place = places.get(key)
         name, style = meta.get("names", {}).get(key, key), meta.get("style", {}).get(key, {})
+        # `meta["body"]` names the one argument that is the whole body, if there is one.
         if place is None and (meta.get("body") or "body" not in places.values()):
             raise UserError(f"expected one of the parameters {', '.join(places) or '(none)'}, found {key!r}")
         if value is None and place in ("query", "querystring", "header", "cookie"):

@@ -212,7 +212,7 @@ class Router:
         spill = host.spills.take(result.meta) if result.meta else None
         if spill is None and (exchange.wants_everything or results.fits(result)):
             return result
-        cover = self._calls.cover(exchange)
+        cover = self._calls.find_cover(exchange)
         caller, everything = exchange.caller.person, exchange.wants_everything
         details = {"caller": caller, "tool": id, "cover": cover, "everything": everything}
         try:

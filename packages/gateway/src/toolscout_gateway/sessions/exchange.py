@@ -80,7 +80,7 @@ class ServerSession(Protocol):
     message: str
 
     @property
-    def cover(self) -> Cover:
+    def credential_cover(self) -> Cover:
         """The cover for the credentials that the server was given."""
 
     def find_listed_session(self, generation: int | None) -> McpConnection | None:

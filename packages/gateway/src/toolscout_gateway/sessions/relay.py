@@ -162,7 +162,8 @@ class Relay:
         """Pass a log message of a server on to the one caller whom it can concern."""
         from mcp_types import LoggingMessageNotification, LoggingMessageNotificationParams
 
-        texts = clean_words({"logger": params.logger or _name_source(source), "data": params.data}, connection.cover)
+        words = {"logger": params.logger or _name_source(source), "data": params.data}
+        texts = clean_words(words, connection.credential_cover)
         params = LoggingMessageNotificationParams(level=params.level, **texts)
         exchange = self._find_exchange(source)
         if isinstance(exchange, Exchange) and exchange.context is not None:
@@ -473,7 +474,7 @@ async def _ask_all(source: str, exchange: Exchange, questions: dict[str, ElicitR
 def _prepare(source: str, connection: McpConnection, params: ElicitRequestParams) -> ElicitRequestParams:
     """Name the server in its question, and clean all texts of it."""
     fields = params.model_dump(by_alias=True, mode="json", exclude_unset=True)
-    cleaned = type(params).model_validate(clean_words(fields, connection.cover, MAX_URL_CHARS))
+    cleaned = type(params).model_validate(clean_words(fields, connection.credential_cover, MAX_URL_CHARS))
     return name_asker(_name_source(source), cleaned)
 
 

@@ -201,7 +201,7 @@ class Upstream:
         self._host = host
         self._connection: McpConnection | None = None  # while the session is open and its tools are known
         self._cover = Cover(find_environment_credentials())
-        self._settled = anyio.Event()  # set while the session's tools are in the catalogue, or after an error
+        self._ready_or_failed = anyio.Event()  # set while the session's tools are in the catalogue, or after an error
         self._wake = anyio.Event()  # set when the tools changed or the session ended
         self._end_error: Exception | None = None
         self._retry_at = 0.0  # after an error, when the next start is tried, in monotonic seconds
@@ -229,7 +229,7 @@ class Upstream:
             except SignInRequired:
                 self.wants_identity = True
                 self.state, self.message, self._demand = "sign-in", "", anyio.Event()
-                self._settled.set()
+                self._ready_or_failed.set()
                 continue
             except SourceError as error:
                 if self._has_lost_session(began):
@@ -237,7 +237,7 @@ class Upstream:
                 message = str(error)
             except Exception as error:  # an error of this server must not reach the others
                 message = f"{self.name}: the session failed with {type(error).__name__}: {str(error)[:200]}"
-                message = self.cover.text(message)
+                message = self.credential_cover.text(message)
             failures = 1 if time.monotonic() - began >= HEALTHY_AFTER_S else failures + 1
             self.contact.note_error(message, self._host.say)
             if failures == 1 and self._was_served:  # it worked until now, so calls wait for the restart
@@ -247,7 +247,7 @@ class Upstream:
             delay = min(MAX_RESTART_DELAY_S, FIRST_RESTART_DELAY_S * 2 ** (failures - 1))
             self.state, self.message, self._retry_at = "error", message, time.monotonic() + delay
             self._demand = anyio.Event()
-            self._settled.set()
+            self._ready_or_failed.set()
             await anyio.sleep(delay)
 
     def _has_lost_session(self, began: float) -> bool:
@@ -449,7 +449,7 @@ class Upstream:
         self.contact.answered = time.time()
         self._host.listed.add(self.name, self.server)
         if not self._wake.is_set():  # otherwise they changed again, and calls wait for the next list
-            self._settled.set()
+            self._ready_or_failed.set()
 
     async def store_list(self, connection: McpConnection, tools: list[object]) -> None:
         """Write a list of tools to the catalogue.
@@ -494,14 +494,14 @@ class Upstream:
         """Let new calls wait. Calls that wait already keep waiting."""
         import anyio
 
-        if self._settled.is_set():
-            self._settled = anyio.Event()
+        if self._ready_or_failed.is_set():
+            self._ready_or_failed = anyio.Event()
 
     @property
-    def cover(self) -> Cover:
+    def credential_cover(self) -> Cover:
         """The cover for the credentials that the server was given."""
         if self._connection is not None:
-            self._cover = self._connection.cover
+            self._cover = self._connection.credential_cover
         return self._cover
 
     def end_session(self, error: Exception) -> None:
@@ -526,15 +526,15 @@ class Upstream:
         return self._host.scout.settings
 
     @property
-    def settled(self) -> bool:
+    def is_in_catalogue(self) -> bool:
         """Whether there is a session and the catalogue holds its current tools."""
-        return self.settled_connection is not None
+        return self.catalogued_connection is not None
 
     @property
-    def settled_connection(self) -> McpConnection | None:
+    def catalogued_connection(self) -> McpConnection | None:
         """The open session, if the catalogue holds its current tools."""
         connection = self._connection
-        return None if connection is None or not self._settled.is_set() or connection.is_closed else connection
+        return None if connection is None or not self._ready_or_failed.is_set() or connection.is_closed else connection
 
     async def is_stored(self, tools: list[object]) -> bool:
         """Return whether the catalogue holds this list of the server now."""
@@ -556,7 +556,7 @@ class Upstream:
         if connection is not None and connection.is_closed:
             self.end_session(MCPError(CONNECTION_CLOSED, "Connection closed"))
         self.start()
-        await self._settled.wait()
+        await self._ready_or_failed.wait()
         if self.state == "sign-in":
             raise Unavailable(f"server {self.name!r} wants you to sign in")
         if self._connection is None:
@@ -568,7 +568,7 @@ class Upstream:
     def find_listed_session(self, generation: int | None) -> McpConnection | None:
         """Return the session if the catalogue of this generation has its list of tools, and that is new enough."""
         is_new = generation == self._generation and self._listed_at >= time.monotonic() - MAX_LIST_AGE_S
-        return self.settled_connection if is_new or self.settings.trust == "off" else None
+        return self.catalogued_connection if is_new or self.settings.trust == "off" else None
 
     async def check_definitions(self) -> McpConnection:
         """Return the session, with a list of tools that is at most `MAX_LIST_AGE_S` old in the catalogue.
@@ -599,7 +599,7 @@ class Upstream:
     async def _renew_list(self, connection: McpConnection, oldest: float) -> None:
         """Read the list of tools of an open session and store what changed, unless one since `oldest` is stored now."""
         async with self._list_lock:
-            if connection is self.settled_connection and not await self._has_list(oldest):
+            if connection is self.catalogued_connection and not await self._has_list(oldest):
                 asked_at = time.monotonic()
                 tools = await self._read_list(connection)
                 if not await self.is_stored(tools):
@@ -667,7 +667,7 @@ class Upstream:
                     await self._renew_list(connection, time.monotonic())
                 return is_found
         except (SourceError, Unavailable) as error:
-            raise MCPError(INTERNAL_ERROR, clean_words(str(error), self.cover)) from None
+            raise MCPError(INTERNAL_ERROR, clean_words(str(error), self.credential_cover)) from None
 
     async def send(
         self,
@@ -676,7 +676,10 @@ class Upstream:
         request: ClientRequest,
         result_type: type[T],
     ) -> T | InputRequiredResult:
-        """Send a request of a caller in an open session. A result of the server is not changed, an error is cleaned.
+        """Send a request of a caller in an open session.
+
+        Only the server's name is taken out of a result, for callers of protocols without it. An error loses invisible
+        characters and the credentials that the server was given.
 
         Args:
             connection: the session.
@@ -686,12 +689,13 @@ class Upstream:
 
         Raises:
             Unavailable: the server ended, or broke the protocol.
+            SessionLost: the server does not know the session any more, and has not worked on the request.
             MCPError: the server answered with an error.
         """
         from mcp.shared.exceptions import MCPError
         from pydantic import ValidationError
 
-        accepted: Any = result_type
+        accepted: Any = result_type  # `allow_questions` is cached, and the type checker takes no `type[T]` as a key
         send = functools.partial(self._send_round, connection, exchange, request, allow_questions(accepted))
         try:
             with self._host.relay.follow(self.key, exchange):
@@ -706,7 +710,7 @@ class Upstream:
             if refusal := find_refusal(error.message):
                 raise Unavailable(f"server {self.name!r} was called, but {refusal}") from None
             if not (connection.is_closed or error.message in SESSION_END_MESSAGES):
-                cover = connection.cover
+                cover = connection.credential_cover
                 data = clean_words(error.data, cover, MAX_URL_CHARS)
                 raise MCPError(error.code, clean_words(error.message, cover), data) from None
             self.end_session(error)
@@ -730,7 +734,7 @@ class Upstream:
 
         async def tell(progress: float, total: float | None, message: str | None) -> None:
             async with turn:
-                await exchange.report_progress(progress, total, clean_words(message, connection.cover))
+                await exchange.report_progress(progress, total, clean_words(message, connection.credential_cover))
 
         changes: dict[str, Any] = {}
         if responses is not None or state is not None:

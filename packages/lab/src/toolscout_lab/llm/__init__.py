@@ -3,7 +3,7 @@
 ::
 
     with connect(settings) as llm:
-        answer = llm.ask(prompt("tooldet_verify", query=text), Verdict, typical=Verdict(True, "…"))
+        answer = llm.ask(prompt("tooldet_verify", query=text), Verdict, example_reply=Verdict(True, "…"))
 
 This package never logs prompts, replies or keys.
 """
@@ -162,7 +162,7 @@ class LLM:
         what: FilledPrompt,
         kind: type[T],
         *,
-        typical: T,
+        example_reply: T,
         check: Check[T] | None = None,
         limits: Mapping[str, Mapping[str, Any]] = NO_LIMITS,
         sample: int = 0,
@@ -174,7 +174,8 @@ class LLM:
         Args:
             what: the prompt.
             kind: a struct; the reply must be a JSON object that fits it.
-            typical: an example reply. Only `Rehearsal` uses it: it estimates the tokens of replies, and sends nothing.
+            example_reply: a reply as the model may give it. Only `Rehearsal` uses it: it estimates the tokens of
+                replies, and sends nothing.
             check: returns what is wrong with a reply that fits, as `reason: sentence`, or None.
             limits: property → keywords for the schema that the endpoint keeps to, see `narrow`. The prompt does not
                 show them, because others write ids.
@@ -382,7 +383,7 @@ class LLM:
 
 
 class Rehearsal(LLM):
-    """Estimates the cost of a run: answers each prompt with its typical reply and sends nothing."""
+    """Estimates the cost of a run: answers each prompt with its example reply and sends nothing."""
 
     def __init__(self, prices: Prices | None = None) -> None:
         super().__init__(_NoBackend(), budget=Budget(prices=prices), concurrency=1)
@@ -391,12 +392,12 @@ class Rehearsal(LLM):
         """Return itself, because nothing is spent."""
         return self
 
-    def ask(self, what: FilledPrompt, kind: type[T], *, typical: T, **rest: Any) -> T:
-        """Count the cost and return `typical`."""
+    def ask(self, what: FilledPrompt, kind: type[T], *, example_reply: T, **rest: Any) -> T:
+        """Count the cost and return `example_reply`."""
         shape = narrow(schema_of(kind), rest.get("limits", NO_LIMITS))
         request = self._request(opening(what, schema_of(kind)), self.reply_tokens, schema=shape)
-        self._count(request, estimate(msgspec.json.encode(typical).decode()))
-        return typical
+        self._count(request, estimate(msgspec.json.encode(example_reply).decode()))
+        return example_reply
 
     def chat(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] = (), **rest: Any) -> Completion:
         """Call each of the first three tools once, then answer with a short text; count the cost."""

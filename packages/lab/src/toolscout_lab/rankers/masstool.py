@@ -112,9 +112,10 @@ class Pool:
     def extend(self, rows: Vectors, tools: Sequence[Vectors]) -> Pool:
         """Return a pool with more queries, without training.
 
-        The graph vector of a new query is its own vector plus the mean of its tools' vectors, in both views. One layer
-        of propagation would give this result if it were the only query of its tools. Queries of the fit may weigh more:
-        1.6 times as much in a model of ToolLens.
+        A graph vector is the sum over two views, scenes and tools. In each view, the part of a new query is its own
+        vector plus the mean of its tools' vectors. One layer of propagation would give this result if it were the only
+        query of its tools. Graph vectors of the fit may be longer, and so weigh more in a mean of neighbours: 1.6 times
+        as much in a model of ToolLens.
 
         Args:
             rows: (n, d) from the encoder.
@@ -122,6 +123,7 @@ class Pool:
         """
         if not len(rows):
             return self
+        # twice: both views give the same part
         values = (2 * (rows + unit_rows(np.stack([vectors.mean(axis=0) for vectors in tools])))).astype(np.float32)
         return Pool(np.concatenate([self.keys, rows]), np.concatenate([self.values, values]))
 

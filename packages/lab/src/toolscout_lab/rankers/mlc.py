@@ -187,7 +187,12 @@ def load_classifier(model: Model) -> Usage:
         return np.asarray(LOGIT_SCALE * products.astype(np.float64))
 
     def usage(text: str, row: Vectors) -> Scores:
-        """Estimate the probability of each tool; if sets were learned, joined with that of the sets which have it."""
+        """Estimate the probability that each tool is needed. If sets of tools were learned, they take part in it.
+
+        Args:
+            text: unused; a `Usage` has it for methods that read words.
+            row: vector of the query.
+        """
         if settings["loss"].value == "softmax":
             tools = softmax(logits("tools", row))
         else:
@@ -195,7 +200,8 @@ def load_classifier(model: Model) -> Usage:
             tools /= tools.sum()
         if sets is None:
             return tools
-        probabilities: Scores = sets.join(tools[None], softmax(logits("sets", row))[None], settings["sets"].value)[0]
+        set_probabilities, set_weight = softmax(logits("sets", row)), settings["sets"].value  # weight in the mean
+        probabilities: Scores = sets.join(tools[None], set_probabilities[None], set_weight)[0]
         return probabilities
 
     return usage

@@ -63,7 +63,7 @@ class Describe:
         tool = model.ask(
             prompt("mmrr_describe", query=search.query),
             Described,
-            typical=Described("find_it", "Finds what is asked for, by its name or kind.", ["name", "kind"]),
+            example_reply=Described("find_it", "Finds what is asked for, by its name or kind.", ["name", "kind"]),
             seconds=seconds(),
         )
         return Refined(f"{tool.name} {tool.description} {' '.join(tool.parameters)}", "searched by description")
@@ -138,7 +138,7 @@ def _rewrite_queries(model: LLM, lesson: Lesson, count: int) -> dict[str, list[s
     def rewrite(query: str) -> list[str]:
         request = prompt("qta_rewrite", count=count, query=lesson.texts[query])
         try:
-            wordings = model.ask(request, Variants, typical=Variants([lesson.texts[query]] * count)).queries
+            wordings = model.ask(request, Variants, example_reply=Variants([lesson.texts[query]] * count)).queries
         except BadReply:  # the query is used without rewritings
             return []
         return [text.strip() for text in wordings[:count] if text.strip()]

@@ -371,7 +371,7 @@ def _find_columns(results: Sequence[Result]) -> list[tuple[str, str]]:
 
 def _draw_candidates(name: str, slug: str, results: Sequence[Result]) -> list[Image]:
     """Draw recall@5 by the number of candidates that a cross-encoder reads, a panel for each way to fit it."""
-    groups = _group_by_fit(results)
+    groups = _group_rerankers_by_fit(results)
     if not groups:
         return []
     panels, descriptions = [], []
@@ -393,11 +393,15 @@ def _draw_candidates(name: str, slug: str, results: Sequence[Result]) -> list[Im
     ]
 
 
-def _group_by_fit(results: Sequence[Result]) -> dict[str, dict[int, Result]]:
-    """Group the Rerank-m by how they were fitted: way → m → result, for ways with several m."""
+def _group_rerankers_by_fit(results: Sequence[Result]) -> dict[str, dict[int, Result]]:
+    """Group the results of Rerank-m, a cross-encoder that scores the first m tools, by how it was fitted.
+
+    Returns:
+        Key of a fit → m → result, for fits with several m. Of results with the same fit and m, the first counts.
+    """
     groups: dict[str, dict[int, Result]] = {}
     for result in results:
-        if (m := _count_candidates(result)) is not None:
+        if (m := _read_candidates_limit(result)) is not None:
             groups.setdefault(_key_of_fit(result), {}).setdefault(m, result)
     return {key: dict(sorted(group.items())) for key, group in sorted(groups.items()) if len(group) > 1}
 
@@ -439,7 +443,7 @@ def _folds(result: Result) -> str:
     return str(_settings(result).get("folds", ""))
 
 
-def _count_candidates(result: Result) -> int | None:
+def _read_candidates_limit(result: Result) -> int | None:
     """Return m of a Rerank-m, the number of candidates that it scores; None for another recipe.
 
     Rerank-m is a ToolRerank with equal limits for seen and unseen tools, so both settings hold m.
@@ -451,7 +455,7 @@ def _count_candidates(result: Result) -> int | None:
 
 
 def _key_of_fit(result: Result) -> str:
-    """Return what the Rerank-m of one panel have in common."""
+    """Return a key of everything but m: the results of one panel have the same."""
     settings = {key: value for key, value in _settings(result).items() if key not in ("seen", "unseen")}
     return msgspec.json.encode([settings, result.encoder, result.seed, result.split], order="sorted").decode()
 

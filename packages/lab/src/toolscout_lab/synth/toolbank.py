@@ -116,7 +116,7 @@ class ToolBank:
         draft = llm.ask(
             task,
             QueryDraft,
-            typical=QueryDraft(typical_tools, filler(source, shown, 24), filler(source, shown, 12)),
+            example_reply=QueryDraft(typical_tools, filler(source, shown, 24), filler(source, shown, 12)),
             check=lambda reply: _find_fault(reply, names, self.chosen),
             limits={"tools": {"enum": [tool.id for tool in shown], "minItems": low, "maxItems": high}},
         )
@@ -125,7 +125,7 @@ class ToolBank:
         polished = llm.ask(
             prompt(self.wording["toolbank_polish"], examples=examples("polish"), query=draft.query),
             Polish,
-            typical=Polish("refined", draft.query, filler(source, shown, 10)),
+            example_reply=Polish("refined", draft.query, filler(source, shown, 10)),
         )
         query = draft.query if polished.verdict == "good" else polished.query
         steps = {"shown": [tool.id for tool in shown], "raw": draft.query, "why": draft.why, "polish": polished.verdict}

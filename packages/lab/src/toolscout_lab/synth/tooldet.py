@@ -137,7 +137,9 @@ def build(
         """Ask whether a request needs a tool. Returns the candidate with the reason, or why it is dropped."""
         what = prompt("tooldet_verify", query=candidate.text)
         try:
-            reply = llm.ask(what, NeedVerdict, typical=NeedVerdict(False, "Language alone is enough to answer that."))
+            reply = llm.ask(
+                what, NeedVerdict, example_reply=NeedVerdict(False, "Language alone is enough to answer that.")
+            )
         except BadReply as error:
             return error.reason
         return "needs_tool" if reply.needs_tool else msgspec.structs.replace(candidate, reason=reply.reason)

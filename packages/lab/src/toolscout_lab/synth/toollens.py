@@ -170,7 +170,7 @@ class ToolLens:
                 reply = llm.ask(
                     prompt("toollens_select", tools=[card(tool, parameters=False) for tool in group]),
                     ToolSelection,
-                    typical=ToolSelection([ToolVerdict(tool.id, "everyday") for tool in group]),
+                    example_reply=ToolSelection([ToolVerdict(tool.id, "everyday") for tool in group]),
                     max_tokens=2048,
                     check=lambda reply: _find_unknown_tools([item.id for item in reply.verdicts], names),
                     limits={"id": {"enum": [tool.id for tool in group]}},
@@ -201,20 +201,20 @@ class ToolLens:
         scene = llm.ask(
             prompt(self.wording["toollens_scene"], tool=card(tool)),
             Scene,
-            typical=Scene(filler(source, [tool], 4)),
+            example_reply=Scene(filler(source, [tool], 4)),
             sample=sample,
         ).scene
         statement = llm.ask(
             prompt(self.wording["toollens_query"], scene=scene, parameters=card(tool).get("parameters", {})),
             Statement,
-            typical=Statement(filler(source, [tool], 18)),
+            example_reply=Statement(filler(source, [tool], 18)),
             sample=sample,
         ).query
         categories_type = _define_categories(self.aspects)
         kinds: list[str] = llm.ask(
             prompt(self.wording["toollens_categories"], query=statement, count=TrustedText(COUNT_WORDS[self.aspects])),
             categories_type,
-            typical=categories_type([filler(source, [tool], 6) for _ in range(self.aspects)]),
+            example_reply=categories_type([filler(source, [tool], 6) for _ in range(self.aspects)]),
             sample=sample,
         ).categories
         proposed = dict(self._align_kinds(place, kinds))
@@ -231,7 +231,7 @@ class ToolLens:
                 parameters=[card(tools_by_id[id]).get("parameters", {}) for id in gold],
             ),
             Rewritten,
-            typical=Rewritten(filler(source, [tool], 26)),
+            example_reply=Rewritten(filler(source, [tool], 26)),
             sample=sample,
         ).query
         return SynthQuery(final.strip(), gold, {"scene": scene, "statement": statement, "kinds": proposed})
@@ -258,7 +258,7 @@ class ToolLens:
         reply = llm.ask(
             prompt("toollens_verify", query=statement, proposals=cards),
             Checks,
-            typical=Checks([Check(id, True) for id in proposed.values()]),
+            example_reply=Checks([Check(id, True) for id in proposed.values()]),
             check=lambda reply: _find_unknown_tools([item.id for item in reply.checks], names),
             limits={"id": {"enum": list(proposed.values())}},
         )

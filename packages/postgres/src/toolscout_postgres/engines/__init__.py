@@ -79,7 +79,8 @@ class CollectionEngine:
     ) -> None:
         """Change the vectors in the transaction that changes the tools, if both are in one database; else do nothing.
 
-        See `VectorEngine.follow_catalogue`.
+        `make_encoders` returns, for each name of a set of vectors (space), a function that encodes tools. It is called
+        only if both are in one database. See `VectorEngine.follow_catalogue`.
         """
         engine = open_engine(settings)
         if isinstance(engine, PgvectorEngine) and engine.shares_home and isinstance(connection, PostgresConnection):

@@ -288,7 +288,8 @@ class EngineIndex:
         order = np.argsort(positions[allowed], kind="stable")  # `top_k` orders equal scores by place: here by tool id
         positions, scores = positions[allowed][order], scores[allowed][order]
         best = top_k(scores, n_wanted)
-        # A tool that is not a candidate is below the lowest candidate plus slack, so below the last of the best.
+        # `slack` bounds the error of the engine's scores. A tool that is not a candidate scores at most the lowest
+        # candidate plus slack. If the last of the best is above that, no such tool belongs among them.
         is_certain = candidates.complete or (
             len(best) == n_wanted and float(scores[best[-1]]) > lowest + candidates.slack
         )

@@ -349,7 +349,7 @@ class Critic:
         understood = model.ask(
             prompt("feedback_comprehend", query=wording, tools=cards),
             Comprehension,
-            typical=Comprehension([wording], [Purpose(tool.id, "does what is asked") for tool in shown]),
+            example_reply=Comprehension([wording], [Purpose(tool.id, "does what is asked") for tool in shown]),
             limits=limits,
             seconds=seconds_left(),
         )
@@ -358,7 +358,7 @@ class Critic:
         assessment = model.ask(
             prompt("feedback_assess", query=wording, goals=understood.goals, tools=understood_cards),
             Assessment,
-            typical=Assessment([], [Unsolved(wording, "no function does that")], True, "as it should be"),
+            example_reply=Assessment([], [Unsolved(wording, "no function does that")], True, "as it should be"),
             check=lambda reply: _find_unknown_tools(reply, names),
             limits=limits,
             seconds=seconds_left(),
@@ -374,7 +374,7 @@ class Critic:
                 assessment=msgspec.to_builtins(assessment),
             ),
             Refinement,
-            typical=Refinement(f"{wording} again"),  # a rehearsal counts every round
+            example_reply=Refinement(f"{wording} again"),  # a rehearsal counts every round
             seconds=seconds_left(),
         )
         return _check_wording(refinement.instruction.strip(), search, wording)
