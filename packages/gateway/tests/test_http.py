@@ -184,6 +184,12 @@ def test_a_key_that_is_nobodys_is_refused_over_stdio(tmp_path: Path, monkeypatch
         assert f"error: expected a valid key or token in TOOLSCOUT_KEY, found {found} {advice}" in said
 
 
+def test_a_caller_that_nobody_can_be_is_named_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text('[[caller]]\nname = "me"\nallow = ["**"]\n')
+    said = refuse(command(tmp_path, "--policy", str(tmp_path / "policy.toml"))).stderr
+    assert "toolscout: Nobody can be the caller 'me': it has no key" in " ".join(said.split())
+
+
 def test_a_client_of_another_maker_speaks_to_it_over_stdio(tmp_path: Path) -> None:
     async def main() -> None:
         from fastmcp import Client

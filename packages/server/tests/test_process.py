@@ -45,7 +45,7 @@ def test_it_serves_what_the_command_line_added_and_sees_what_it_adds(shared_prog
 @pytest.mark.folder_only("a file in the folder")
 def test_a_policy_in_the_home_is_in_force(home: str) -> None:
     policy = Path(home, "policy.toml")
-    policy.write_text(POLICY.replace("mail/", "list/"))
+    policy.write_text(POLICY.replace("mail/", "list/") + '\n[[caller]]\nname = "idle"\nallow = ["list/**"]\n')
     program = Program(home)
     try:
         assert program.ask("GET", "/v1/me")[0] == 401
@@ -57,6 +57,7 @@ def test_a_policy_in_the_home_is_in_force(home: str) -> None:
             time.sleep(0.05)
         assert f"the policy file {policy}" in program.said
         assert "The policy of 'bob' allows 'weather/**', but no tool matches this pattern." in program.said
+        assert "Nobody can be the caller 'idle'" in program.said
     finally:
         assert program.end(signal.SIGTERM) == 0
     assert program.said.endswith("toolscout: stopped serving.\n")

@@ -116,6 +116,8 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
         say(f"the key of a request says to which of {len(keys.policies)} tenants it goes")
     elif policy:
         say(f"the policy file {policy} says who may use the service and see what")
+        for sentence in policies.explain_idle_callers():
+            say(sentence)
     else:
         say(
             "there is no policy file, so everybody on this machine may see everything, and other machines "

@@ -135,6 +135,10 @@ class LivePolicies:
         """The caller without a credential."""
         return self._current.default
 
+    def explain_idle_callers(self) -> list[str]:
+        """Write a sentence for each caller of no use; see `Policies.explain_idle_callers`."""
+        return self._current.explain_idle_callers()
+
     @property
     def token_issuer(self) -> str:
         """Who issues the tokens of callers; see `Policies.token_issuer`."""

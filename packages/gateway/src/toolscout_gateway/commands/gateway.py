@@ -113,6 +113,8 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     gateway = Gateway(scout, chosen, policies=policies, profiles=profiles, credential=credential, say=say)
     if options["policy"]:
         gateway.say(f"the policy file {options['policy']} says who may see and call what")
+        for sentence in policies.explain_idle_callers():
+            gateway.say(sentence)
     with telemetry.start(scout.settings.telemetry, "toolscout-gateway", scout.settings.telemetry_share):
         run_server(_serve, gateway, options)
 
