@@ -21,7 +21,7 @@ from toolscout.search.pipeline import Floors
 __all__ = ["ArrayRule", "DeclaringMethod", "ModelDeclaration", "check_arrays", "check_manifest", "check_model"]
 
 #: First word of a rule's content → the `dtype.kind` of numpy that an array may have: float, int, unsigned int, bool.
-DTYPE_KINDS: Final = {"numbers": "f", "places": "iu", "starts": "iu", "integers": "iu", "flags": "b"}
+DTYPE_KINDS: Final = {"numbers": "f", "places": "iu", "starts": "i", "integers": "iu", "flags": "b"}
 
 
 class ArrayRule(NamedTuple):

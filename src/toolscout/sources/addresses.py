@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+MAX_PORT: Final = 65_535
 #: Ends of names that the public DNS does not have.
 _LOCAL_NAMES: Final = ("localhost", "local", "internal", "lan", "home.arpa", "intranet", "corp", "home", "test")
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
@@ -307,6 +308,8 @@ class _CheckedTransport(httpx.AsyncBaseTransport):
         if proxy is not None:
             return await self._open_transport(proxy, proxy).handle_async_request(request)
         host, port = request.url.raw_host.decode("ascii"), request.url.port or DEFAULT_PORTS[request.url.scheme]
+        if port > MAX_PORT:  # Python would raise an OverflowError, which nobody expects
+            raise httpx.ConnectError(f"there is no port {port}")
         transport = self._open_transport(f"{request.url.scheme}://{host}:{port}", None)
         try:
             entries = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)

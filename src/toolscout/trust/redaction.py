@@ -54,9 +54,12 @@ _JOINED_WORDS: Final = "密码|密碼|口令|パスワード|暗証番号|비밀
 _PASSWORD_WORDS: Final = (
     r"contrase(?:ñ|n)a|contrasenya|mot[ _-]?de[ _-]?passe|\bmdp|kennwort|losungswort|senha|palavra[ _-]?passe"
     r"|wachtwoord"
-    r"|parol[aă](?:[ ]d['’]ordine|m)?|has(?:ł|l)(?:o|em)|(?:ş|s)ifre(?:m)?|парол(?:ь|я|ем)|l(?:ö|o)senord(?:et)?"
+    r"|parol[aă](?:[ ]d['’]ordine|[ ]chiave|m)?"
+    r"|has(?:ł|l)(?:o|em)|(?:ş|s)ifre(?:m)?|парол(?:ь|я|ем)|l(?:ö|o)senord(?:et)?"
     r"|passord(?:et)?|adgangskode(?:n)?|salasana(?:ni)?|heslo|jelsz(?:ó|o|avam)|κωδικ(?:ό|ο)ς|(?:kata[ _-]?)?\bsandi"
     r"|كلمة[ ](?:ال)?(?:مرور|سر)|סיסמ[האת]+|पासवर्ड|m(?:ậ|a)t[ ]kh(?:ẩ|a)u"
+    r"|contrasinal|pasahitza|lozinka|лозинка|паролата|geslo|slaptažodis|parole?\b|parool|nenosiri|kata[ _-]?laluan"
+    r"|zugangscode|رمز[ ]عبور|گذرواژه|پاس[ ]ورڈ|পাসওয়ার্ড|கடவுச்சொல்|పాస్‌వర్డ్|პაროლი|գաղտնաբառ"
     rf"|{_JOINED_WORDS}"
 )
 #: How names of secrets end. Any prefix is possible (`DB_`, `openai`), but "pass" must begin a word.
@@ -67,7 +70,11 @@ _KEYS: Final = (
     r"[ _-]?key)"
 )
 _ENDING: Final = r"(?:[_-]?\d{1,2}|[_-]?(?:id|key|value|base64|b64|hash|old|new|prod|dev|test|live))?"
-_SIGN: Final = r"[\"']?\s{0,3}(?:=>|:=|[:=：＝])\s{0,3}"
+_SPACE: Final = r"(?:\s{0,3}|[ \t]{0,12})"
+#: Between name and value: a sign, with the marks that JSON in a text, Markdown and Python put beside it.
+_SIGN: Final = (
+    rf"(?:\\{{0,7}}[\"'])?{_SPACE}(?:=>|->|:=|[:=：＝])\*{{0,2}}{_SPACE}(?:\\{{1,7}}[\"']|[`“«„]\s?|[bfru](?=[\"']))?"
+)
 #: What follows is no word: it has a digit, and a letter right behind a digit or a sign that words do not have.
 _NO_WORD: Final = r"(?![:=：＝*])(?=\S{6})(?=[^\s\d]{0,60}\d)(?=\S{0,60}(?:\d[^\W\d_]|[^\s\w.,:;!?)'\"%/-]))"
 _PROSE: Final = r"(?!(?<=:\s)[a-z]+[ ]+[a-z])"  # several words after a colon are a sentence
@@ -77,7 +84,11 @@ _NAMED_VALUE: Final = re.compile(
     rf"""
     (?P<key>
         (?i:{_PASSWORDS}{_ENDING}{_SIGN})
-        | (?i:{_KEYS}{_ENDING}{_SIGN}(?:(?:bearer|basic|token|apikey|digest)\s+)?){_PROSE}
+        | (?i:{_KEYS}{_ENDING}{_SIGN}(?:(?:bearer|basic|token|apikey|digest)\s+)?(?:token=)?){_PROSE}
+        | (?i:<[\w:.-]{{0,40}}(?:{_PASSWORDS}|{_KEYS}){_ENDING}>)
+        | (?i:{_PASSWORDS}{_ENDING}[\"']\s{{1,3}}value\s?=\s?)
+        | (?i:{_KEYS}\s(?=(?:0x)?[0-9a-f]{{32}}))
+        | (?i:\bidentified\sby\s(?=["'])|\b(?:mysql\w*|mariadb)\s[^\n]{{0,80}}?(?<!\S)-p(?=\S)|\bsshpass\s-p[ ]?)
         | (?i:[?&](?:key|sig|auth|jwt|pw)=)
         | (?<![A-Za-z0-9])[A-Z][A-Z0-9_]{{0,64}}_(?:KEY|PAT|AUTH|SALT|DSN|CREDS?)\s?=\s?
         | (?i:(?<!\S)--?(?:[a-z]+-)*(?:password|passwd|passphrase|token|secret|api-?key|access-key)[ ])
@@ -85,8 +96,8 @@ _NAMED_VALUE: Final = re.compile(
             \s(?:is|was|to|es|est|ist|é|è|jest|är|er|on|je|adalah)\s
             (?=[^\s\d]*\d)(?=\d*[^\s\d.,]))
         | (?i:(?:passwor[dt]|passphrase|passcode|passwd|(?<![a-z])(?:pass|pw)|\bclave|{_PASSWORD_WORDS})
-            (?:{_SIGN}|\s?[—–]\s?|\s-\s|(?:['’]s)?\s(?:[^\W\d_]{{1,8}}\s){{0,2}}){_NO_WORD})
-        | (?:{_JOINED_WORDS})[是为為はがを은는이가]?\s?{_NO_WORD}
+            (?:{_SIGN}|\s?[—–]\s?|\s-\s|(?:['’]s)?\s(?:[^\W\d_]{{1,8}}\s){{0,3}}){_NO_WORD})
+        | (?:{_JOINED_WORDS})(?:[是为為はがを은는이가]|คือ)?\s?{_NO_WORD}
     )
     (?P<value>{_QUOTED_VALUE}|{_BARE})
     """,
@@ -111,7 +122,9 @@ _PRIVATE_KEY: Final = re.compile(
     re.S,
 )
 _PUTTY_KEY: Final = re.compile(r"PuTTY-User-Key-File-\d:.*", re.S)
-_CARDS: Final = re.compile(r"(?<![\w.])(?:(?:\d{4}[ -]?){3}\d{4}(?:\d{3})?|3\d{3}[ -]?\d{6}[ -]?\d{4,5})(?!\w|[.]\d)")
+_CARDS: Final = re.compile(
+    r"(?<![\w.])(?:(?:\d{4}[ ._-]?){3}\d{4}(?:\d{3})?|3\d{3}[ ._-]?\d{6}[ ._-]?\d{4,5})(?!\w|[.]\d)"
+)
 _CARD_ISSUERS: Final = re.compile(
     r"4\d{15}(?:\d{3})?|5[0-8]\d{14}|2[2-7]\d{14}|3[47]\d{13}|3[0689]\d{12}|35\d{14}|6\d{15,18}"
 )
@@ -131,14 +144,14 @@ _PLACEHOLDER: Final = re.compile(
 )
 #: A part of every text that may have a name with its value. Most requests have none.
 _MAY_NAME: Final = re.compile(
-    rf"[:=：＝]|--?[A-Za-z]|(?i:word|phrase|code|wort|passwd|pin|secret|token|key|\bpass|\bpw|\bclave|{_PASSWORD_WORDS})"
+    rf"[:=：＝]|--?[A-Za-z]|(?i:word|phrase|code|wort|passwd|pin|secret|token|key|identified|mysql|mariadb|\bpass|\bpw|\bclave|{_PASSWORD_WORDS})"
     r"|(?i:bearer|basic|digest)\s"
 )
 #: A part of every name that `_NAMED_VALUE` knows, so that the expensive pattern runs on few texts.
 _SECRET_STEM: Final = re.compile(
     r"pass|pwd|secret|token|key|contrase|kennwort|senha|wachtwoord|parola|hasło|haslo|şifre|sifre"
     r"|парол|senord|adgangskode|clave|pw|mdp|losungswort|كلمة|סיסמ|पासवर्ड|m(?:ậ|a)t kh"
-    rf"|salasana|heslo|jelsz|κωδικ|sandi|{_JOINED_WORDS}"
+    rf"|salasana|heslo|jelsz|κωδικ|sandi|identified|mysql|mariadb|{_PASSWORD_WORDS}"
     r"|credential|authorization|conn|session|cookie|pin\s|[?&](?:sig|auth|jwt|pw)="
     r"|_(?:pat|auth|salt|dsn|creds?)\b",
     re.I,
@@ -147,7 +160,7 @@ _SECRET_STEM: Final = re.compile(
 _SPLIT: Final = re.compile(
     r"[\"']\s{0,3}[+.&,]?\s{0,3}[\"']|\\\r?\n\s{0,20}|(?<=[A-Za-z0-9])-?\r?\n\s{0,20}(?=[A-Za-z0-9])"
 )
-_ESCAPED: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
+_ESCAPED: Final = re.compile(r"\\u\{?([0-9a-fA-F]{2,4})\}?|\\x([0-9a-fA-F]{2})")
 #: A run of letters and digits, as long as keys are. `_is_random` decides.
 _LONG_RUN: Final = re.compile(r"[A-Za-z0-9_-]{18,}")
 _RUN_PART: Final = re.compile(r"[A-Za-z0-9]{18,}")
@@ -185,8 +198,8 @@ def redact(text: str, *, personal: bool = False) -> str:
 
 def _remove_disguise(text: str) -> str:
     """Return a text without look-alike and invisible letters, accents and escapes, as the patterns expect it."""
-    if "%" in text or "&#" in text or "\\u" in text:
-        text = html.unescape(unquote(_ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)))
+    if "%" in text or "&#" in text or "\\u" in text or "\\x" in text:
+        text = html.unescape(unquote(_ESCAPED.sub(lambda match: chr(int(match[1] or match[2], 16)), text)))
     text = sanitise(text)
     if text.isascii():
         return text

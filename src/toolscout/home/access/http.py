@@ -126,7 +126,9 @@ def check_origin(headers: Headers, hosts: frozenset[str], base: str = "") -> int
     own_urls = [base, *(f"{scheme}://{name}" for scheme in schemes for name in (host, *hosts))]
     own_origins = {_read_origin(url) for url in own_urls}
     own_origins.discard(None)  # an `origin` that cannot be read must not equal a URL of ours that cannot
-    return 0 if origin is None or _read_origin(origin) in own_origins else 403  # only browsers send an Origin
+    # Only browsers send an Origin. They say themselves if it is a page on another port, which may look like ours.
+    is_foreign = headers.get("sec-fetch-site", "same-origin") != "same-origin"
+    return 0 if origin is None or (_read_origin(origin) in own_origins and not is_foreign) else 403
 
 
 def _read_origin(url: str) -> tuple[str, str, int] | None:

@@ -45,6 +45,7 @@ __all__ = [
     "find_position",
     "index_by_name",
     "read_snapshot",
+    "read_stamp",
 ]
 
 NAMES_FORMAT: Final = "names/1"
@@ -95,6 +96,12 @@ class NameTable:
             **Lookup.of(name.casefold() for name in self.names).arrays("by_name"),
             "has_spaces": np.array([self.has_spaces], dtype=np.uint8),
         }
+
+
+def read_stamp(value: object) -> str:
+    """Return the stamp of files that a cache holds. Empty if the value is damaged: no files have that stamp."""
+    stamp = bytes(value).decode(errors="replace") if isinstance(value, (bytes, memoryview)) else ""
+    return stamp if stamp.isalnum() else ""  # it becomes a part of file names
 
 
 def _group_positions(texts: Sequence[str]) -> dict[str, list[int]]:
@@ -421,7 +428,7 @@ def read_snapshot(store: Any, folder: Path, new_stamp: str | None = None) -> Cat
         with store.reading() as connection:
             number = generation if of_generation is None else of_generation
             row = connection.execute(CACHED, (key, number)).fetchone()
-            return bytes(row[0]) if row else None
+            return bytes(row[0]) if row and isinstance(row[0], (bytes, memoryview)) else None  # else damaged
 
     def load_fingerprints() -> Mapping[str, str]:
         with store.reading() as connection:
@@ -453,7 +460,7 @@ def read_snapshot(store: Any, folder: Path, new_stamp: str | None = None) -> Cat
     with store.reading() as connection:
         generation = store.generation()
         last = connection.execute(LAST_CACHED, (STAMP_KEY,)).fetchone()
-        last_stamp, last_generation = (bytes(last[0]).decode(), last[1]) if last else ("", None)
+        last_stamp, last_generation = (read_stamp(last[0]), last[1]) if last else ("", None)
         stamp = last_stamp if last_generation == generation else None  # None: the store knows no files of this state
         files = None
         if stamp is not None or not store.read_only:

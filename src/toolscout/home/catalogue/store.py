@@ -25,6 +25,7 @@ from toolscout.home.catalogue.snapshot import (
     Catalogue,
     allows,
     read_snapshot,
+    read_stamp,
 )
 from toolscout.home.catalogue.snapshot_files import SNAPSHOTS_FOLDER
 from toolscout.home.database import Connection, Database, now
@@ -577,7 +578,7 @@ class Store(Database):
                         [(key, catalogue.generation, value) for key, value in catalogue.pending.items()],
                     )
                     row = writer.execute(LAST_CACHED, (STAMP_KEY,)).fetchone()  # perhaps of another process
-                catalogue.mark_known(bytes(row[0]).decode() if row else "")
+                catalogue.mark_known(read_stamp(row[0]) if row else "")
             catalogue.pending.clear()
         catalogue.replace_earlier()
 

@@ -443,7 +443,8 @@ def _read_sound_rows(path: Path, table: str, types: Sequence[str]) -> Iterator[t
     Rows are read from the start of the table. If damage ends that, they are read from its end as far as possible.
     """
     for order in ("", "ORDER BY rowid DESC"):
-        with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as connection:
+        unreadable = (sqlite3.Error, UnicodeDecodeError)  # an error of SQLite may quote damaged bytes
+        with contextlib.suppress(*unreadable), contextlib.closing(sqlite3.connect(path)) as connection:
             connection.text_factory = bytes  # texts are decoded below, so that a damaged one costs only its row
             for row in connection.execute(f"SELECT * FROM {table} {order}"):
                 with contextlib.suppress(ValueError):  # a UnicodeDecodeError is one, too
@@ -605,6 +606,8 @@ def is_damage(error: BaseException) -> bool:
     cause = error.__cause__
     if isinstance(cause, sqlite3.OperationalError):
         return any(words in str(cause) for words in DAMAGE_MESSAGES)
+    if isinstance(cause, UnicodeDecodeError):  # SQLite's message quotes damaged bytes
+        return True
     # an IntegrityError comes of what we tried to write, not of what is in the file
     return isinstance(cause, sqlite3.DatabaseError) and not isinstance(cause, sqlite3.IntegrityError)
 

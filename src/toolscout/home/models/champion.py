@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -121,7 +121,7 @@ MAX_PROMOTIONS_KEPT: Final = 20
 class Promotion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One entry of the history: the name of a model, when it was promoted, and why."""
 
-    model: str
+    model: Annotated[str, msgspec.Meta(pattern=r"^[^/\x00]+$", max_length=255)]  # the name of a folder
     at: str
     why: str
 

@@ -302,7 +302,8 @@ class _Repairer:
         if not isinstance(value, str) or not isinstance(choices, list) or value in choices:
             return value
         texts = [choice for choice in choices if isinstance(choice, str)]
-        same = [choice for choice in texts if _fold_name(choice) == _fold_name(value)]
+        folded = _fold_name(value)  # once: text and choices may both be long
+        same = [choice for choice in texts if _fold_name(choice) == folded]
         if self.guesses and not same:
             same = find_close(value, texts, cutoff=0.6)
         if len(same) != 1:
