@@ -70,11 +70,9 @@ _KEYS: Final = (
     r"[ _-]?key)"
 )
 _ENDING: Final = r"(?:[_-]?\d{1,2}|[_-]?(?:id|key|value|base64|b64|hash|old|new|prod|dev|test|live))?"
-_SPACE: Final = r"(?:\s{0,3}|[ \t]{0,12})"
+_BESIDE_SIGN: Final = r"(?:\s{0,3}|[ \t]{0,12})"
 #: Between name and value: a sign, with the marks that JSON in a text, Markdown and Python put beside it.
-_SIGN: Final = (
-    rf"(?:\\{{0,7}}[\"'])?{_SPACE}(?:=>|->|:=|[:=：＝])\*{{0,2}}{_SPACE}(?:\\{{1,7}}[\"']|[`“«„]\s?|[bfru](?=[\"']))?"
-)
+_SIGN: Final = rf"(?:\\{{0,7}}[\"'])?{_BESIDE_SIGN}(?:=>|->|:=|[:=：＝])\*{{0,2}}{_BESIDE_SIGN}(?:\\{{1,7}}[\"']|[`“«„]\s?|[bfru](?=[\"']))?"
 #: What follows is no word: it has a digit, and a letter right behind a digit or a sign that words do not have.
 _NO_WORD: Final = r"(?![:=：＝*])(?=\S{6})(?=[^\s\d]{0,60}\d)(?=\S{0,60}(?:\d[^\W\d_]|[^\s\w.,:;!?)'\"%/-]))"
 _PROSE: Final = r"(?!(?<=:\s)[a-z]+[ ]+[a-z])"  # several words after a colon are a sentence
