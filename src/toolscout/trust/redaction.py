@@ -70,9 +70,12 @@ _KEYS: Final = (
     r"[ _-]?key)"
 )
 _ENDING: Final = r"(?:[_-]?\d{1,2}|[_-]?(?:id|key|value|base64|b64|hash|old|new|prod|dev|test|live))?"
-_BESIDE_SIGN: Final = r"(?:\s{0,3}|[ \t]{0,12})"
+_GAP: Final = r"(?:\s{0,3}|[ \t]{0,12})"
 #: Between name and value: a sign, with the marks that JSON in a text, Markdown and Python put beside it.
-_SIGN: Final = rf"(?:\\{{0,7}}[\"'])?{_BESIDE_SIGN}(?:=>|->|:=|[:=：＝])\*{{0,2}}{_BESIDE_SIGN}(?:\\{{1,7}}[\"']|[`“«„]\s?|[bfru](?=[\"']))?"
+_SIGN: Final = (
+    rf"(?:\\{{0,7}}[\"'])?{_GAP}(?:=>|->|:=|[:=：＝])\*{{0,2}}{_GAP}"
+    rf"(?:\\{{1,7}}[\"']|[`“«„]\s?|[bfru](?=[\"']))?"
+)
 #: What follows is no word: it has a digit, and a letter right behind a digit or a sign that words do not have.
 _NO_WORD: Final = r"(?![:=：＝*])(?=\S{6})(?=[^\s\d]{0,60}\d)(?=\S{0,60}(?:\d[^\W\d_]|[^\s\w.,:;!?)'\"%/-]))"
 _PROSE: Final = r"(?!(?<=:\s)[a-z]+[ ]+[a-z])"  # several words after a colon are a sentence
@@ -142,7 +145,8 @@ _PLACEHOLDER: Final = re.compile(
 )
 #: A part of every text that may have a name with its value. Most requests have none.
 _MAY_NAME: Final = re.compile(
-    rf"[:=：＝]|--?[A-Za-z]|(?i:word|phrase|code|wort|passwd|pin|secret|token|key|identified|mysql|mariadb|\bpass|\bpw|\bclave|{_PASSWORD_WORDS})"
+    rf"[:=：＝]|--?[A-Za-z]|(?i:word|phrase|code|wort|passwd|pin|secret|token|key"
+    rf"|identified|mysql|mariadb|\bpass|\bpw|\bclave|{_PASSWORD_WORDS})"
     r"|(?i:bearer|basic|digest)\s"
 )
 #: A part of every name that `_NAMED_VALUE` knows, so that the expensive pattern runs on few texts.
