@@ -70,10 +70,10 @@ _KEYS: Final = (
     r"[ _-]?key)"
 )
 _ENDING: Final = r"(?:[_-]?\d{1,2}|[_-]?(?:id|key|value|base64|b64|hash|old|new|prod|dev|test|live))?"
-_GAP: Final = r"(?:\s{0,3}|[ \t]{0,12})"
+_AROUND_SIGN: Final = r"(?:\s{0,3}|[ \t]{0,12})"
 #: Between name and value: a sign, with the marks that JSON in a text, Markdown and Python put beside it.
 _SIGN: Final = (
-    rf"(?:\\{{0,7}}[\"'])?{_GAP}(?:=>|->|:=|[:=：＝])\*{{0,2}}{_GAP}"
+    rf"(?:\\{{0,7}}[\"'])?{_AROUND_SIGN}(?:=>|->|:=|[:=：＝])\*{{0,2}}{_AROUND_SIGN}"
     rf"(?:\\{{1,7}}[\"']|[`“«„]\s?|[bfru](?=[\"']))?"
 )
 #: What follows is no word: it has a digit, and a letter right behind a digit or a sign that words do not have.
