@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import statistics
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from table_layout import RESULTS, ROOT, lay_out, read_present
+from table_layout import MAX_LINE_CHARS, RESULTS, ROOT, lay_out, read_present
 
 from toolscout_lab.reproduce import PAPERS, STATES, Figures, load_papers, write_page
 
@@ -137,7 +138,10 @@ def tabulate_small_model(words: Sequence[str]) -> list[str]:
     """What each feature cost with the small language model (`cost`), or what came of it (`figures`)."""
     records: dict[str, dict[str, Any]] = json.loads((RESULTS / "language-model.json").read_text())
     if words[0] == "figures":
-        rows = [[name, describe_small_model(record["figures"])] for name, record in records.items()]
+        rows = []
+        for name, record in records.items():
+            width = MAX_LINE_CHARS - len(f"| {name} |  |")
+            rows.append([name, textwrap.shorten(describe_small_model(record["figures"]), width, placeholder=" …")])
         return lay_out(["feature", "what came of it"], rows, text_columns=2)
     heads = ["feature", "calls", "tokens in", "tokens out", "asked again", "skipped", "seconds"]
     return lay_out(
